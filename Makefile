@@ -52,7 +52,8 @@ CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(foreach room,tools tools/plan tools/data tools/supervise,$(wildcard $(room)/*.c))
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CXX_SRC:%.cc=$(BUILD)/%.o)
 # Tests lie in folders that mirror the rooms. test_*.c, and rank_*.c, which tests start under mpirun, are programs
-# $(BUILD)/tests/NAME; fuzz_*.c are for `make fuzz`; the others are helpers, in a library, so that a program links what it uses.
+# $(BUILD)/tests/NAME; fuzz_*.c are for `make fuzz`; the others are helpers, in a library, so that a program links what
+# it uses.
 BUILT_APART   := tests/cuda/standin/% tests/cuda/gpu/% tests/cuda/cuda_ops.c tests/memory/spy/%
 TEST_SRC      := $(filter-out $(BUILT_APART),$(shell find tests -name '*.c'))
 begin          = $(foreach s,$(TEST_SRC),$(if $(filter $1%,$(notdir $s)),$s))
@@ -94,8 +95,8 @@ $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@rm -f $@
 	@echo "ar $@"; ar rcs $@ $^
 
-# Test programs share one library with the product's objects and the helpers. It binds its own symbols first (-Bsymbolic), so that
-# no program replaces one by accident, and leaves none undefined (-z defs).
+# Test programs share one library with the product's objects and the helpers. It binds its own symbols first
+# (-Bsymbolic), so that no program replaces one by accident, and leaves none undefined (-z defs).
 $(BUILD)/tests/libphalanx_tests.so: $(HELPERS:%.c=$(BUILD)/%.o) $(OBJECTS)
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -shared -fopenmp $(SANITIZE) -Wl,-Bsymbolic -Wl,-z,defs -o $@ $^ -lcmocka $(LIBS)
@@ -113,8 +114,8 @@ WRAPPING_SRC := $(foreach p,rank_faulty rank_mutants test_reductions test_decode
 $(foreach s,$(WRAPPING_SRC),$(eval $(call WRAPPING_PROGRAM,$s)))
 $(foreach s,$(filter-out $(WRAPPING_SRC),$(PROGRAM_SRC)),$(eval $(call TEST_PROGRAM,$s)))
 
-# What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are never
-# sanitized themselves.
+# What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are
+# never sanitized themselves.
 SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/allocation_faults.so $(BUILD)/tests/io_faults.so
 $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)

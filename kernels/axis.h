@@ -1,7 +1,8 @@
-/* The table of axes (axes.def): what the coordinates of a rank divide, and the sets of ranks that ops communicate along.
+/* The table of axes (axes.def): what the coordinates of a rank divide, and the sets of ranks that ops communicate
+ * along.
  *
- * Which ranks a set has follows from a grid: parallel/comm/grid.h. "Whose gradients sum" (AXIS_GRADIENT) and "who divides
- * samples" (AXIS_SAMPLES) are different questions: context ranks see the same samples and other tokens.
+ * Which ranks a set has follows from a grid: parallel/comm/grid.h. "Whose gradients sum" (AXIS_GRADIENT) and "who
+ * divides samples" (AXIS_SAMPLES) are different questions: context ranks see the same samples and other tokens.
  */
 #ifndef PHALANX_KERNELS_AXIS_H
 #define PHALANX_KERNELS_AXIS_H
@@ -63,8 +64,8 @@ typedef struct axis_row {
     unsigned slots; /* of placements, bit by bit */
 } axis_row;
 
-/* Slots of a tensor's placements: one a coordinate, and one an axis that picks among its ranks (ENDS, BLOCKS, ACROSS). An axis
- * of all ranks along its coordinates has their slots. */
+/* Slots of a tensor's placements: one a coordinate, and one an axis that picks among its ranks (ENDS, BLOCKS, ACROSS).
+ * An axis of all ranks along its coordinates has their slots. */
 #define AXIS_PICKS_WHOLE     0
 #define AXIS_PICKS_ENDS      1
 #define AXIS_PICKS_BLOCKS    1

@@ -296,9 +296,10 @@ static bool topk_decode(float *x, const uint8_t *in, const compress_method *m, i
 }
 
 /* ---- the largest frequencies of a run of 64 ---------------------------------------------------------------------
- * DeMo's (2411.19870): the orthonormal DCT-II, c[k] = s[k] sum_i x[i] cos(pi (2 i + 1) k / 128), s[0] = 1/8, else s[k] = sqrt(2)/8.
- * A run: k places of 6 bits, k coefficients as bf16 (the paper sends fp32; error feedback keeps what bf16 loses). The last run
- * is filled up with zeros. Sums are fp64 in ascending order, so that every machine decodes the same bits. */
+ * DeMo's (2411.19870): the orthonormal DCT-II, c[k] = s[k] sum_i x[i] cos(pi (2 i + 1) k / 128), s[0] = 1/8, else s[k]
+ * = sqrt(2)/8. A run: k places of 6 bits, k coefficients as bf16 (the paper sends fp32; error feedback keeps what bf16
+ * loses). The last run is filled up with zeros. Sums are fp64 in ascending order, so that every machine decodes the
+ * same bits. */
 
 enum { RUN = COMPRESS_RUN };
 

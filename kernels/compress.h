@@ -1,9 +1,9 @@
 /* How a change or a gradient is written for others: smaller than fp32, with what is lost kept for the next time.
  *
- * A row of a table (compress.def) for each method: the bytes of so many elements (known beforehand: buffers are planned), encoding,
- * decoding. Encoding leaves in the values what was not sent (error feedback): sent + kept = given, exactly for none, bf16, int8
- * and int4, to one rounding of fp32 for topk and dct. Given values must be finite. Pure functions; the same bytes on every
- * machine.
+ * A row of a table (compress.def) for each method: the bytes of so many elements (known beforehand: buffers are
+ * planned), encoding, decoding. Encoding leaves in the values what was not sent (error feedback): sent + kept = given,
+ * exactly for none, bf16, int8 and int4, to one rounding of fp32 for topk and dct. Given values must be finite. Pure
+ * functions; the same bytes on every machine.
  */
 #ifndef PHALANX_KERNELS_COMPRESS_H
 #define PHALANX_KERNELS_COMPRESS_H

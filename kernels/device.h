@@ -42,7 +42,8 @@ typedef struct device_facts {
 
 enum { DEVICE_CHOICE_KEY = 384, DEVICE_CHOICE_VALUE = 256 };
 
-/* One of several algorithms for the same result, chosen by timing. A table of them (engine/run/choices.h) is stored with a run. */
+/* One of several algorithms for the same result, chosen by timing. A table of them (engine/run/choices.h) is stored
+ * with a run. */
 typedef struct device_choice {
     char key[DEVICE_CHOICE_KEY];     /* what for: computation, types, shape, alignment, library and its version, GPU */
     char value[DEVICE_CHOICE_VALUE]; /* which one, in the device's own words */
@@ -64,8 +65,8 @@ typedef struct device_rows {
     int64_t at, pitch, bytes, rows;
 } device_rows;
 
-/* What a comparison of sums notes when it is the first that finds a difference: two words of 64 bits at address `note`, `what` (not
- * 0) and the step, an int64 at address `step`. */
+/* What a comparison of sums notes when it is the first that finds a difference: two words of 64 bits at address `note`,
+ * `what` (not 0) and the step, an int64 at address `step`. */
 typedef struct device_note {
     int64_t note, step;
     uint64_t what;
@@ -74,8 +75,8 @@ typedef struct device_note {
 /* Moments that a device notes, in sets that do not disturb one another. */
 typedef enum device_clock { CLOCK_TRACE, CLOCK_PACE, DEVICE_CLOCKS } device_clock;
 
-/* What the prepared ops have a choice of, between preparing and the first program; all NULL for a device without choices. Until
- * told otherwise an op uses the choice that the library guesses to be best. */
+/* What the prepared ops have a choice of, between preparing and the first program; all NULL for a device without
+ * choices. Until told otherwise an op uses the choice that the library guesses to be best. */
 typedef struct device_choices {
     /* The key of the i-th choice, in the order of preparation; NULL after the last. */
     const char *(*wanted)(const device *d, int i);
@@ -87,9 +88,11 @@ typedef struct device_choices {
     bool (*candidate)(const device *d, device_choice *choice, int i);
 } device_choices;
 
-/* Copies of the arena in host memory, on a queue of their own, while programs play; all NULL where the arena is host memory. */
+/* Copies of the arena in host memory, on a queue of their own, while programs play; all NULL where the arena is host
+ * memory. */
 typedef struct device_aside {
-    /* The arena's bytes (none of host memory: that is at hand), as they are when all that was launched before is done. */
+    /* The arena's bytes (none of host memory: that is at hand), as they are when all that was launched before is
+     * done. */
     void (*copy)(device *d, void *to, int64_t at, int64_t bytes);
     /* What is launched from now on waits for these copies. */
     void (*first)(device *d);
@@ -103,8 +106,8 @@ typedef struct device_aside {
 typedef struct device_times {
     /* Makes room for as many stamps in a set; 0: there are no more. */
     void (*stamps)(device *d, device_clock set, int count);
-    /* Notes when the queue that plays `o` has done what it was given so far, of communication after all that compute was given;
-     * what is captured notes it anew at each replay. */
+    /* Notes when the queue that plays `o` has done what it was given so far, of communication after all that compute
+     * was given; what is captured notes it anew at each replay. */
     void (*stamp)(device *d, device_clock set, int index, const op *o);
     /* From one stamp of a set to another, once the device has been waited for. */
     double (*seconds)(const device *d, device_clock set, int from, int to);
@@ -112,8 +115,9 @@ typedef struct device_times {
 
 /* Verification (engine/guard/verify.h), enqueued behind the ops launched before. */
 typedef struct device_bits {
-    /* The 8 bytes at `to` become a sum of the bits of these rows, of which a change of one word of 64 bits always changes the
-     * result, and others but by chance; another device has other sums. The 8 bytes behind are working memory: 0 before and after. */
+    /* The 8 bytes at `to` become a sum of the bits of these rows, of which a change of one word of 64 bits always
+     * changes the result, and others but by chance; another device has other sums. The 8 bytes behind are working
+     * memory: 0 before and after. */
     void (*sum)(device *d, int64_t to, const device_rows *of);
     /* If the sum is not the one at `with`, that is noted, unless something is. */
     void (*check)(device *d, int64_t with, const device_rows *of, const device_note *note);
@@ -132,8 +136,9 @@ typedef struct device_interface {
     status (*available)(void);
     /* The row of what this local rank will open; NULL: it is not in the table. */
     const devices_row *(*row)(int local_rank);
-    /* Queues and libraries, then, when whatever else takes the device's memory has taken it, the arena, and host memory: a mirror
-     * of the arena's beginning, a second block of ids, what tensors of CLASS_HOST have; last, 4 bytes for each mark. */
+    /* Queues and libraries, then, when whatever else takes the device's memory has taken it, the arena, and host
+     * memory: a mirror of the arena's beginning, a second block of ids, what tensors of CLASS_HOST have; last, 4 bytes
+     * for each mark. */
     status (*open)(device **out, const device_options *o);
     status (*allocate)(device *d, int64_t arena_bytes, int64_t host_bytes);
     void (*close)(device *d);
@@ -144,8 +149,8 @@ typedef struct device_interface {
     /* Before the first program: sets o->prepared, whose owner is the device, or leaves it NULL. */
     status (*prepare)(device *d, op *o);
 
-    /* After `allocate`: what no op shows by its result, a call of `say` for each thing: versions, limits, instructions, kinds of
-     * memory. NULL: there is nothing of that kind. */
+    /* After `allocate`: what no op shows by its result, a call of `say` for each thing: versions, limits, instructions,
+     * kinds of memory. NULL: there is nothing of that kind. */
     void (*check)(device *d, device_say *say, void *context);
 
     /* Enqueued: the arena's bytes from `at` on become the host's from `from` on; the mirror's become the arena's. */
@@ -160,8 +165,8 @@ typedef struct device_interface {
     /* `mark` follows what was launched before; `passed`: has the device got there? Tells people where a device is. */
     void (*mark)(device *d, int mark);
     bool (*passed)(device *d, int mark);
-    /* What is launched, started, waited for and marked from `capture` on is kept and not played; `replay` plays it, and again
-     * whenever it is called. One such list a device. NULL where that gains nothing. */
+    /* What is launched, started, waited for and marked from `capture` on is kept and not played; `replay` plays it, and
+     * again whenever it is called. One such list a device. NULL where that gains nothing. */
     void (*capture)(device *d);
     void (*replay)(device *d);
     /* Drops the list: before the groups that it communicates in are closed. */
@@ -169,8 +174,9 @@ typedef struct device_interface {
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);
 
-    /* Any bytes of the arena, or from TENSOR_HOST on of host memory, at once; not while a program plays. A device without its own memory returns the address
-     * itself from `borrow`; otherwise borrow gives a copy, which `give_back` writes to the arena if it was changed. */
+    /* Any bytes of the arena, or from TENSOR_HOST on of host memory, at once; not while a program plays. A device
+     * without its own memory returns the address itself from `borrow`; otherwise borrow gives a copy, which `give_back`
+     * writes to the arena if it was changed. */
     void *(*borrow)(device *d, int64_t at, int64_t bytes);
     void (*give_back)(device *d, void *copy, int64_t at, int64_t bytes, bool changed);
 

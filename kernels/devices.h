@@ -26,7 +26,8 @@ int devices_number(const devices_row *d);
 const devices_row *devices_numbered(int number);
 /* FLOP/s of a device with so many multiprocessors, in proportion to the row's; 0 without a row. */
 void devices_peaks(double peak[PEAK_COUNT], const devices_row *d, int processors);
-/* FLOPs of products in the time that a byte of memory traffic takes, and that a byte sent to another rank of the node takes. */
+/* FLOPs of products in the time that a byte of memory traffic takes, and that a byte sent to another rank of the node
+ * takes. */
 double devices_balance(const devices_row *d, peak_kind peak);
 double devices_balance_sent(const devices_row *d, peak_kind peak);
 

@@ -6,7 +6,8 @@
 #include "kernels/op_make.h"
 #include "memory/log.h"
 
-/* ---- a fused op and its two --------------------------------------------------------------------------------------- */
+/* ---- a fused op and its two
+ * --------------------------------------------------------------------------------------- */
 
 typedef struct fusion {
     op_kind fused, first, second;

@@ -60,9 +60,10 @@ enum op_accumulate {
     OP_WRITES_FIRST, /* in a body: writes for the first micro-batch, adds for later ones */
 };
 
-/* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION, HOST and
- * WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second part an op has the one struct of its family;
- * whoever asks for an attribute of the others reads its bytes as something else, so passes ask the class first. */
+/* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION,
+ * HOST and WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second
+ * part an op has the one struct of its family; whoever asks for an attribute of the others reads its bytes as something
+ * else, so passes ask the class first. */
 typedef struct op_attributes {
     uint8_t accumulate; /* enum op_accumulate */
     uint8_t axis;       /* enum axis */
@@ -160,9 +161,9 @@ typedef struct run_context {
 
 typedef void (*op_kernel)(const op *o, const run_context *r);
 
-/* What a device has made for an op before the first step: a oneDNN primitive, a cuBLASLt plan, cuDNN's graph with its addresses.
- * It is the first member of a struct of whoever made it, who owns it at least as long as the device is open; several ops may
- * lead to one. */
+/* What a device has made for an op before the first step: a oneDNN primitive, a cuBLASLt plan, cuDNN's graph with its
+ * addresses. It is the first member of a struct of whoever made it, who owns it at least as long as the device is open;
+ * several ops may lead to one. */
 typedef struct op_prepared {
     /* Computes all of `o`, or nothing and says false: then the backend's kernel does. */
     bool (*run)(const struct op_prepared *self, const op *o, const run_context *r);
@@ -245,7 +246,8 @@ op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a);
 /* "layer 3/mlp/down: linear" for messages; returns out */
 const char *op_text(char *out, int bytes, const op *o);
 
-/* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one more. */
+/* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one
+ * more. */
 void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank);
 
 /* ---- a backend's implementations ----------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* The op table, made of ops.def: where each row's shape rule, cost and gradient come together. In a file of its own, since
- * those use ops, which thus need not know them. */
+/* The op table, made of ops.def: where each row's shape rule, cost and gradient come together. In a file of its own,
+ * since those use ops, which thus need not know them. */
 #include "kernels/op.h"
 
 struct recorder;

@@ -184,7 +184,7 @@ static _Noreturn void refuse_placement(const op *o, int slot, const char *rules)
     operands_refuse(o, __FILE__, __LINE__, "placement", why);
 }
 
-/* What only one rank has, that rank computes with alone, beside what all have. */
+/* If some inputs exist on the owner only and the rest are replicated, only the owner computes. */
 static bool owner_alone(op *o, int slot)
 {
     int owned = count_inputs(o, slot, PLACE_OWNED), inputs = 0;
@@ -198,7 +198,8 @@ static bool owner_alone(op *o, int slot)
     return true;
 }
 
-/* Along it each rank computes with what is its own: nothing follows from what it has in common with others but for sums. */
+/* Along it each rank computes with what is its own: nothing follows from what it has in common with others but for
+ * sums. */
 static bool is_apart(int slot)
 {
     return slot >= AXIS_COORDINATES || axis_coordinates[slot].divides == AXIS_DIVIDES_LAYERS;

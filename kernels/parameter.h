@@ -1,10 +1,11 @@
-/* A parameter: one array of weights as this rank's part of the model has it, described once and then const. Where its bytes
- * are is in its storage (kernels/storage.h), what a recording knows of it by the recorder.
+/* A parameter: one array of weights as this rank's part of the model has it, described once and then const. Where its
+ * bytes are is in its storage (kernels/storage.h), what a recording knows of it by the recorder.
  *
  * `rows x columns` is the rank's tensor-parallel part (a vector is one row).
  *
- * A parameter is known to the world by Hugging Face's names: each *piece* says which rectangle of which named tensor
- * is where in the rank's part; an empty piece says that the rank has none of that tensor. What no piece covers is padding: zero, never stored, its gradient never counted.
+ * A parameter is known to the world by Hugging Face's names: each *piece* says which rectangle of which named tensor is
+ * where in the rank's part; an empty piece says that the rank has none of that tensor. What no piece covers is padding:
+ * zero, never stored, its gradient never counted.
  */
 #ifndef PHALANX_KERNELS_PARAMETER_H
 #define PHALANX_KERNELS_PARAMETER_H
@@ -26,8 +27,8 @@ typedef struct parameter_piece {
 
 enum { PARAMETER_COPIES = 3 };
 
-/* Who else holds some of a parameter: the ranks along an axis, rows (of a vector: elements) from `from` on. The first of them
- * counts and writes these (engine/compile/model/duty.h). */
+/* Who else holds some of a parameter: the ranks along an axis, rows (of a vector: elements) from `from` on. The first
+ * of them counts and writes these (engine/compile/model/duty.h). */
 typedef struct parameter_copies {
     axis along;
     int64_t from;
@@ -39,7 +40,8 @@ typedef struct parameter {
     bool vector;      /* shape [columns], one row */
     bool of_block;    /* a layer's, not of the model's ends */
     placements place; /* of the weight */
-    /* The axis whose ranks hold the same part and see other tokens: its gradient is a sum along it, its rows may be divided over it. */
+    /* The axis whose ranks hold the same part and see other tokens: its gradient is a sum along it, its rows may be
+     * divided over it. */
     axis replicas;
     parameter_copies copies[PARAMETER_COPIES];
     int copy_count;
@@ -48,13 +50,13 @@ typedef struct parameter {
     parameter_init init;
     float deviation; /* of INIT_NORMAL */
     int chunk;       /* of this stage */
-    /* Number of the parameter of this rank whose weight it is, with a gradient of its own that is added to the other's; -1: none.
-     * So sums over micro-batches are the same whether the two are on one stage or apart. */
+    /* Number of the parameter of this rank whose weight it is, with a gradient of its own that is added to the other's;
+     * -1: none. So sums over micro-batches are the same whether the two are on one stage or apart. */
     int shares;
     parameter_piece *pieces; /* as many as names share the array; of the pool that has the parameter */
     int piece_count;
-    /* In the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks. Tables of
-     * what belongs to parameters are indexed by it. */
+    /* In the stage's order of parameters: the same on every rank of the tensor group, whichever of them it lacks.
+     * Tables of what belongs to parameters are indexed by it. */
     int number;
 } parameter;
 
@@ -94,7 +96,8 @@ static inline placements parameter_place_rows(const parameter *p, placements pla
     return place;
 }
 
-/* The placement of a gradient as products make it, of all rows: a share of the sum along every axis that it is a sum over. */
+/* The placement of a gradient as products make it, of all rows: a share of the sum along every axis that it is a sum
+ * over. */
 static inline placements parameter_gradient_place(const parameter *p)
 {
     placements all = place_cotangent(p->place);

@@ -1,6 +1,6 @@
-/* Random numbers as a function of what they are for: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as
- * 1, 2, 3", 2011). No state: recompute, resume and every layout draw the same numbers. Plain C that is also C++ and CUDA,
- * so that host, device, initialiser and reference share one definition.
+/* Random numbers as a function of what they are for: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy
+ * as 1, 2, 3", 2011). No state: recompute, resume and every layout draw the same numbers. Plain C that is also C++ and
+ * CUDA, so that host, device, initialiser and reference share one definition.
  *
  *   key     = seed (low word, high word)
  *   counter = (block, sample bits 0..31, step bits 0..31, site bits 0..15 | sample bits 32..47 << 16)

@@ -25,7 +25,8 @@ typedef struct program {
 void program_append(program *p, op *o);
 void program_free(program *p); /* the list, not the ops */
 const char *phase_name(phase p);
-/* For messages: "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input"; NULL: no op */
+/* For messages: "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input"; NULL: no
+ * op */
 void program_place(char *out, int bytes, int64_t step, const op *o);
 
 #endif

@@ -1,5 +1,5 @@
-/* One function an op, for layers to call: each appends one op to the body being recorded and returns its (first) output. Each is
- * defined beside the rest of its op, in kernels/ops/. */
+/* One function an op, for layers to call: each appends one op to the body being recorded and returns its (first)
+ * output. Each is defined beside the rest of its op, in kernels/ops/. */
 #ifndef PHALANX_KERNELS_RECORD_H
 #define PHALANX_KERNELS_RECORD_H
 
@@ -15,7 +15,8 @@ typedef struct record_norm_of {
 
 /* residual may be NULL; *sum is then x itself */
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, record_norm_of n);
-/* What attention reads: q [tokens, heads head_size], k [tokens, kv_heads head_size], v [tokens, kv_heads v_head_size]. */
+/* What attention reads: q [tokens, heads head_size], k [tokens, kv_heads head_size], v [tokens, kv_heads
+ * v_head_size]. */
 typedef struct record_qkv {
     tensor *q, *k, *v;
 } record_qkv;
@@ -31,8 +32,8 @@ tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at);
-/* Communication along an axis on which layers may record (kernels/axes.def); the identity (no op at all) in a group of one.
- * `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks. */
+/* Communication along an axis on which layers may record (kernels/axes.def); the identity (no op at all) in a group of
+ * one. `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks. */
 tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
 /* nobody sums cotangents of the result: it is one itself, or is not differentiated */
 tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows);

@@ -1,10 +1,10 @@
 /* The recorder: turns a layer's calls into ops of a body, and a recorded forward pass into its backward pass.
  *
  * One recorder records one chunk of layers for one micro-batch, which is the pattern of all: record the forward ops,
- * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; what is recorded of a
- * parameter is in a table of the recorder's own, so that recordings of one model do not touch each other. Each `record_`
- * function below appends one op and returns its (first) output; operands' shapes, types and placements are checked
- * then and there, so a forgotten collective is an error at the layer that forgot it.
+ * then call recorder_differentiate(). Tensors and ops live in the recorder's pool, which the caller owns; what is
+ * recorded of a parameter is in a table of the recorder's own, so that recordings of one model do not touch each other.
+ * Each `record_` function below appends one op and returns its (first) output; operands' shapes, types and placements
+ * are checked then and there, so a forgotten collective is an error at the layer that forgot it.
  *
  * Keep or recompute is asked per tensor when the backward pass first wants it: a tensor that is not to be kept is
  * recomputed by re-recording its producer, whose inputs are asked for likewise.
@@ -64,7 +64,7 @@ typedef struct recorder {
     int layer;          /* of ops to come; -1: none */
     const op *backward; /* whose gradient is being recorded: its site begins those of the gradient's ops */
     int sites;          /* dropout sites so far */
-    /* Where a loss turned the tape: the cotangents that differentiation starts from. */
+    /* Where a loss has begun the backward pass: the cotangents that differentiation starts from. */
     tensor *turned, *turned_cotangent;
 } recorder;
 
@@ -84,19 +84,21 @@ tensor *recorder_input(recorder *r, const char *name, dtype type, int dims, cons
 placements recorder_activation(const recorder_grid *g, placement place);
 /* Rows [first, first + count) of dimension 0, sharing bytes. Not differentiable: for ops recorded by hand. */
 tensor *recorder_rows(recorder *r, tensor *of, int64_t first, int64_t count);
-/* Columns [first, first + count) of a matrix, sharing bytes. Differentiable where an op made the matrix: the cotangents of its columns
- * are written side by side into one tensor, and every column must have one. Nobody may then read the matrix as a whole. */
+/* Columns [first, first + count) of a matrix, sharing bytes. Differentiable where an op made the matrix: the cotangents
+ * of its columns are written side by side into one tensor, and every column must have one. Nobody may then read the
+ * matrix as a whole. */
 tensor *recorder_columns(recorder *r, tensor *of, int64_t first, int64_t count);
 /* One row of a matrix, as a vector. */
 tensor *recorder_row(recorder *r, tensor *of, int64_t row);
-/* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call is
- * a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
+/* The weight of `p` as a product reads it: all rows, gathered over the data axis first where it is sharded. Each call
+ * is a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
 tensor *recorder_weight(recorder *r, const parameter *p);
 
-/* Ops from now on are of the backward pass, for what is differentiated by hand; recorder_differentiate() begins with it. */
+/* Ops from now on are of the backward pass, for what is differentiated by hand; recorder_differentiate() begins with
+ * it. */
 void recorder_turn(recorder *r);
-/* From `output` (whose cotangent is `cotangent`, or where a loss turned the tape: NULL, NULL) back to the chunk's input.
- * Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
+/* From `output` (whose cotangent is `cotangent`, or where a loss has begun the backward pass: NULL, NULL) back to the
+ * chunk's input. Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent);
 
 /* ---- used by gradient rules ---------------------------------------------------------------------------------- */
@@ -108,7 +110,8 @@ void recorder_flow(recorder *r, tensor *of, tensor *value);
 /* The cotangent of `of` so far, for an op that adds it itself (NULL: none yet); recorder_flow_set() gives the sum. */
 tensor *recorder_flow_take(recorder *r, const tensor *of);
 void recorder_flow_set(recorder *r, const tensor *of, tensor *sum);
-/* Where the op about to be recorded is to write the cotangent of `of`: into columns of that of its base. NULL: anywhere. */
+/* Where the op about to be recorded is to write the cotangent of `of`: into columns of that of its base. NULL:
+ * anywhere. */
 tensor *recorder_flow_into(recorder *r, const tensor *of);
 bool recorder_wants(const recorder *r, const tensor *of); /* does anything upstream have a gradient? */
 /* The fp32 tensor that the gradient of weight `w` is to be written or added to by the op about to be recorded, and

@@ -2,9 +2,9 @@
  * roundings is the number itself. Rounding to nearest would lose every update below half a unit of bf16's eight bits.
  * Plain C that is also C++ and CUDA: host, device and tests share one definition.
  *
- * The random numbers are a function of (seed, step, what is rounded, its Hugging Face name, element), as all are: no layout
- * changes them, and no state is saved. A Philox block serves eight elements: element e takes half e mod 2 of word e / 2 mod 4 of
- * block e / 8 of the draws at (seed, site, step, sample = the name's stream).
+ * The random numbers are a function of (seed, step, what is rounded, its Hugging Face name, element), as all are: no
+ * layout changes them, and no state is saved. A Philox block serves eight elements: element e takes half e mod 2 of
+ * word e / 2 mod 4 of block e / 8 of the draws at (seed, site, step, sample = the name's stream).
  */
 #ifndef PHALANX_KERNELS_ROUNDING_H
 #define PHALANX_KERNELS_ROUNDING_H

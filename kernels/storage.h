@@ -1,10 +1,11 @@
-/* The storage of a parameter on this rank: the tensors that have bytes for as long as it trains, and the rows that it owns.
+/* The storage of a parameter on this rank: the tensors that have bytes for as long as it trains, and the rows that it
+ * owns.
  *
- * The replicas of a parameter (kernels/parameter.h) may divide its rows: the rank *owns* rows [own_first, own_first + own_rows),
- * updates them and keeps their optimizer state. Who does what else with which rows: engine/compile/model/duty.h. Where a setting
- * makes two tensors one (fp32: own_weight and master), they are the same or views of the same bytes. Made by
- * engine/compile/model/storage.c, const afterwards: any number of recordings and programs may read it at a time. Tensors belong
- * to whoever made the storage.
+ * The replicas of a parameter (kernels/parameter.h) may divide its rows: the rank *owns* rows [own_first, own_first +
+ * own_rows), updates them and keeps their optimizer state. Who does what else with which rows:
+ * engine/compile/model/duty.h. Where a setting makes two tensors one (fp32: own_weight and master), they are the same
+ * or views of the same bytes. Made by engine/compile/model/storage.c, const afterwards: any number of recordings and
+ * programs may read it at a time. Tensors belong to whoever made the storage.
  */
 #ifndef PHALANX_KERNELS_STORAGE_H
 #define PHALANX_KERNELS_STORAGE_H
@@ -28,12 +29,13 @@ typedef struct storage {
     tensor *master;                /* fp32, owned rows; in fp32 own_weight itself */
     tensor *state[STORAGE_STATES]; /* the optimizer's, owned rows: of AdamW the first and second moment */
     int states;
-    /* Where gradients are exchanged in compressed form: the rows whose sum this rank makes (where rows are divided, those that it
-     * owns), and the replica that makes all of it, or -1. */
+    /* Where gradients are exchanged in compressed form: the rows whose sum this rank makes (where rows are divided,
+     * those that it owns), and the replica that makes all of it, or -1. */
     int sum_owner;
     int64_t sum_first, sum_rows;
-    /* fp32, what compressing left for the next step: of this rank's gradient, all rows; of the sum, where it is compressed too because
-     * all replicas get all of it, the rows above. NULL: nothing is compressed, or it has no rows. */
+    /* fp32, what compressing left for the next step: of this rank's gradient, all rows; of the sum, where it is
+     * compressed too because all replicas get all of it, the rows above. NULL: nothing is compressed, or it has no
+     * rows. */
     tensor *feedback, *feedback_sum;
 } storage;
 

@@ -84,8 +84,9 @@ tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs
 /* Adds the micro-batch's loss to in->loss. When training it turns the tape: the gradient of the loss is recorded
  * beside its forward pass, chunk by chunk, so that logits of a whole micro-batch never exist. */
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
-/* The same in two steps, for a vocabulary that is divided over the stages, too: statistics of the logits of this stage's rows from
- * the last norm's output y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages, the loss. */
+/* The same in two steps, for a vocabulary that is divided over the stages, too: statistics of the logits of this
+ * stage's rows from the last norm's output y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages,
+ * the loss. */
 typedef struct head_pass {
     tensor *x, *head, *logits, *statistics;
 } head_pass;

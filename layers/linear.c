@@ -1,4 +1,5 @@
-/* Where activations pass between the residual stream's placement and that of divided weights (2104.04473, 2205.05198). */
+/* Where activations pass between the residual stream's placement and that of divided weights (2104.04473,
+ * 2205.05198). */
 #include "layers/layer.h"
 
 tensor *layer_enter(recorder *r, tensor *x)

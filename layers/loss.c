@@ -1,6 +1,7 @@
-/* Output projection and cross-entropy over a vocabulary that is divided over the tensor ranks, and over the stages if asked, a
- * chunk of tokens at a time. The loss ends the forward pass and its own gradient is a known constant, so the gradient of a chunk's logits is
- * computed where the logits lie, and used at once: full logits exist neither on one rank nor at one time. */
+/* Output projection and cross-entropy over a vocabulary that is divided over the tensor ranks, and over the stages if
+ * asked, a chunk of tokens at a time. The loss ends the forward pass and its own gradient is a known constant, so the
+ * gradient of a chunk's logits is computed where the logits lie, and used at once: full logits exist neither on one
+ * rank nor at one time. */
 #include "layers/layer.h"
 
 typedef struct chunk {

@@ -16,8 +16,8 @@ struct arena {
     int64_t bytes, mapped;
 };
 
-/* The number after `name` at the beginning of a line of a file, the first number in it if the name is empty; -1 if there
- * is none ("max", no such line, no such file). */
+/* The number after `name` at the beginning of a line of a file, the first number in it if the name is empty; -1 if
+ * there is none ("max", no such line, no such file). */
 static int64_t number_in(const char *path, const char *name)
 {
     FILE *file = fopen(path, "re");

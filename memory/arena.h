@@ -1,7 +1,7 @@
 /* The one allocation of host memory that holds all tensors of a run.
  *
- * An arena is zeroed, begins at a multiple of 2 MiB and asks for huge pages. Its pages become resident when they are first
- * touched, by the thread (and on the memory node of the thread) that touches them. The opener closes it.
+ * An arena is zeroed, begins at a multiple of 2 MiB and asks for huge pages. Its pages become resident when they are
+ * first touched, by the thread (and on the memory node of the thread) that touches them. The opener closes it.
  */
 #ifndef PHALANX_MEMORY_ARENA_H
 #define PHALANX_MEMORY_ARENA_H

@@ -1,7 +1,8 @@
 /* Sums of bits, to tell later whether bytes have changed: at the speed of memory, not against an adversary.
  *
- * Words of 64 bits are added up in 8 lanes, and so are the lanes' running sums (Fletcher): a change of one word always changes
- * the result, and others by chance of 2^-64. The same bytes give the same sum on every machine of one byte order, whatever the threads.
+ * Words of 64 bits are added up in 8 lanes, and so are the lanes' running sums (Fletcher): a change of one word always
+ * changes the result, and others by chance of 2^-64. The same bytes give the same sum on every machine of one byte
+ * order, whatever the threads.
  */
 #ifndef PHALANX_MEMORY_BITS_H
 #define PHALANX_MEMORY_BITS_H

@@ -1,7 +1,7 @@
 /* Rectangles of named tensors, and copying the elements of one between memory layouts.
  *
- * Rectangles have up to four dimensions, zero-based and row-major: the last dimension runs fastest. dims == 0 is a single
- * element. Nothing here owns memory.
+ * Rectangles have up to four dimensions, zero-based and row-major: the last dimension runs fastest. dims == 0 is a
+ * single element. Nothing here owns memory.
  */
 #ifndef PHALANX_MEMORY_BOX_H
 #define PHALANX_MEMORY_BOX_H
@@ -26,8 +26,8 @@ typedef struct rectangle {
     box part;
 } rectangle;
 
-/* Where the elements of a rectangle lie in memory, from its first on. Strides are in elements and may have any order, so that
- * a transposed matrix is a memory layout too. */
+/* Where the elements of a rectangle lie in memory, from its first on. Strides are in elements and may have any order,
+ * so that a transposed matrix is a memory layout too. */
 typedef struct box_memory {
     void *data;
     dtype type;

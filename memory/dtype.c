@@ -105,8 +105,8 @@ uint8_t float_to_fp8_e5m2(float value)
     return (uint8_t)narrow(value, &e5m2_format);
 }
 
-/* The fp32 number next to `value` towards zero, with its last bit set if anything was cut off ("round to odd"): rounding
- * that once more to a type of at most 22 significant bits gives what rounding `value` directly would give. */
+/* The fp32 number next to `value` towards zero, with its last bit set if anything was cut off ("round to odd"):
+ * rounding that once more to a type of at most 22 significant bits gives what rounding `value` directly would give. */
 static float odd_float(double value)
 {
     float nearest = (float)value;

@@ -1,8 +1,9 @@
 /* What kills a process, said in words: SIGSEGV, SIGBUS, SIGFPE, SIGILL.
  *
- * A mapped file that was cut short, or whose storage fails, is a SIGBUS where it is read: the words name the file and the byte. One
- * line goes to standard error, with where this rank is (log_set_where); then `tell`, from within the signal's handler; then the
- * process ends: after a SIGBUS with exit status 1, otherwise of the signal. Handlers that others have installed before stay.
+ * A mapped file that was cut short, or whose storage fails, is a SIGBUS where it is read: the words name the file and
+ * the byte. One line goes to standard error, with where this rank is (log_set_where); then `tell`, from within the
+ * signal's handler; then the process ends: after a SIGBUS with exit status 1, otherwise of the signal. Handlers that
+ * others have installed before stay.
  */
 #ifndef PHALANX_MEMORY_FAULT_H
 #define PHALANX_MEMORY_FAULT_H

@@ -1,7 +1,7 @@
 /* What the program says to a person, and how it dies.
  *
- * The logger is the one piece of global mutable state: which rank speaks, and the sentence that says what the rank
- * is doing (step, action, op), which a fatal error prints. Information is printed by rank 0 only; warnings and errors by
+ * The logger is the one piece of global mutable state: which rank speaks, and the sentence that says what the rank is
+ * doing (step, action, op), which a fatal error prints. Information is printed by rank 0 only; warnings and errors by
  * every rank that has them, with the rank in front when there is more than one.
  */
 #ifndef PHALANX_MEMORY_LOG_H
@@ -17,21 +17,23 @@ int log_rank(void);
 void log_set_where(void (*where)(char *out, int bytes, void *context), void *context);
 /* What it says just now, or nothing; for whoever else reports a fatal error. */
 void log_where(char *out, int bytes);
-/* Called once, with the error's sentence, before the process dies of a fatal error (to tell the peers); NULL removes it. */
+/* Called once, with the error's sentence, before the process dies of a fatal error (to tell the peers); NULL removes
+ * it. */
 void log_set_last_words(void (*last_words)(void *context, const char *words), void *context);
 
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* stdout, rank 0 */
 void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* stderr */
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2))); /* stderr */
 
-/* Control characters, of C1 and of UTF-8 that a terminal would obey too, become question marks: what somebody else has written is
- * shown to people. In place. */
+/* Control characters, of C1 and of UTF-8 that a terminal would obey too, become question marks: what somebody else has
+ * written is shown to people. In place. */
 void log_make_printable(char *text);
 
 _Noreturn void log_die(const char *file, int line, const char *condition, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* An invariant: if `condition` does not hold the process prints rank, position, file:line and the message, and aborts. */
+/* An invariant: if `condition` does not hold the process prints rank, position, file:line and the message, and
+ * aborts. */
 #define MUST(condition, ...)                                                                                           \
     do {                                                                                                               \
         if (!(condition))                                                                                              \

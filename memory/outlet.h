@@ -1,10 +1,11 @@
-/* Standard output and error of a job through a bounded buffer and a thread: a reader that lives and does not read (Ctrl-S, a pager, a
- * stuck log driver) holds up nobody who writes.
+/* Standard output and error of a job through a bounded buffer and a thread: a reader that lives and does not read
+ * (Ctrl-S, a pager, a stuck log driver) holds up nobody who writes.
  *
- * Between outlet_open and outlet_close what is written to stdout and stderr goes into a buffer of each (of both together, where both
- * lead to the same place, so that their order stays), and a thread passes it on when the reader takes it. What does not fit is
- * dropped, whole writes at a time, and counted; when the reader is back it is told how much is missing. Last words before the process
- * ends go directly, and give the reader a moment. Part of the logger: one a process.
+ * Between outlet_open and outlet_close what is written to stdout and stderr goes into a buffer of each (of both
+ * together, where both lead to the same place, so that their order stays), and a thread passes it on when the reader
+ * takes it. What does not fit is dropped, whole writes at a time, and counted; when the reader is back it is told how
+ * much is missing. Last words before the process ends go directly, and give the reader a moment. Part of the logger:
+ * one a process.
  */
 #ifndef PHALANX_MEMORY_OUTLET_H
 #define PHALANX_MEMORY_OUTLET_H
@@ -21,7 +22,8 @@
 
 /* Where the process cannot have a thread or streams of its own, all stays as it was. */
 void outlet_open(void);
-/* Passes on what is left, as long as the reader takes some of it within `seconds`; then the streams are as they were. */
+/* Passes on what is left, as long as the reader takes some of it within `seconds`; then the streams are as they
+ * were. */
 void outlet_close(double seconds);
 
 /* The descriptor that a stream leads to, which fileno() does not know while the outlet is open. */
@@ -31,8 +33,8 @@ size_t outlet_room(void);
 /* Bytes dropped so far. */
 int64_t outlet_dropped(void);
 
-/* Last words, on standard error: what is in the buffers first, then these, each given up after `seconds` without a reader. Without a
- * heap, a lock or a stream: a signal's handler may call it, and a thread while others are stuck. */
+/* Last words, on standard error: what is in the buffers first, then these, each given up after `seconds` without a
+ * reader. Without a heap, a lock or a stream: a signal's handler may call it, and a thread while others are stuck. */
 void outlet_last_words(const char *text, size_t bytes, double seconds);
 
 #endif

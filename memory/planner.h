@@ -1,16 +1,19 @@
 /* Where in one arena each tensor of a program lies.
  *
- * A block is a tensor's bytes and the range of ops (indices in the program) during which they must stay untouched. Blocks
- * alive at one time may not overlap; all others may share addresses. The least possible arena is at least the largest
- * sum of bytes alive at once, the lower bound. The planner owns nothing: the caller's blocks receive their offsets.
+ * A block is a tensor's bytes and the range of ops (indices in the program) during which they must stay untouched.
+ * Blocks alive at one time may not overlap; all others may share addresses. The least possible arena is at least the
+ * largest sum of bytes alive at once, the lower bound. The planner owns nothing: the caller's blocks receive their
+ * offsets.
  *
  * The same blocks in the same order give the same offsets, on any machine: no clock, no address and no hash decides.
  *
  * Effort. Placing one block is one unit, 1-4 us. The first order is always placed to its end; after that the planner
- * stops at the first result within goal x bound, or with the try in which the effort is used up: the caller's, or by default
+ * stops at the first result within goal x bound, or with the try in which the effort is used up: the caller's, or by
+ * default
  *     200 x blocks, at least 40,000, at most the larger of 2,000,000 and 4 x blocks.
- * Up to 5,000 blocks, 5,000 + 20 x blocks of it (at most 30,000, at most a third of what the orders left) go to repairing the
- * best arena before other orders are searched, and again after that; such a unit is one moved block, 3-8 us.
+ * Up to 5,000 blocks, 5,000 + 20 x blocks of it (at most 30,000, at most a third of what the orders left) go to
+ * repairing the best arena before other orders are searched, and again after that; such a unit is one moved block, 3-8
+ * us.
  */
 #ifndef PHALANX_MEMORY_PLANNER_H
 #define PHALANX_MEMORY_PLANNER_H

@@ -40,14 +40,14 @@ void planner_core_close(planner_core *core);
 /* Fill core->contention. */
 void planner_core_contend(planner_core *core);
 
-/* Place the blocks order[0..count) one after the other, each at the lowest free offset, or, where from_top[block] is set,
- * at the highest below core->ceiling (the lowest if there is no room). Gives up as soon as the arena reaches `limit`.
- * Returns the arena's bytes, INT64_MAX if it gave up. `from_top` may be NULL. */
+/* Place the blocks order[0..count) one after the other, each at the lowest free offset, or, where from_top[block] is
+ * set, at the highest below core->ceiling (the lowest if there is no room). Gives up as soon as the arena reaches
+ * `limit`. Returns the arena's bytes, INT64_MAX if it gave up. `from_top` may be NULL. */
 int64_t planner_core_place(planner_core *core, const int32_t *order, const bool *from_top, int32_t count,
                            int64_t limit);
 
-/* planner_core_place of all blocks under `ceiling`, below the best; an improvement becomes the best. Returns whether it is good enough
- * or the effort is used up: true means stop. */
+/* planner_core_place of all blocks under `ceiling`, below the best; an improvement becomes the best. Returns whether it
+ * is good enough or the effort is used up: true means stop. */
 bool planner_core_try(planner_core *core, const int32_t *order, const bool *from_top, int64_t ceiling);
 
 /* Stable sort of order[0..count) by key[order[i]], ascending. `spare` is as long as `order`. */

@@ -1,6 +1,6 @@
-/* First-fit is as good as its order, and no order is best for all programs: by size leaves little waste among equals, by
- * duration puts long lives together at the bottom, by contention places those at the peak first. Ties
- * go by first op, so that each micro-batch takes the addresses of the one before it.
+/* First-fit is as good as its order, and no order is best for all programs: by size leaves little waste among equals,
+ * by duration puts long lives together at the bottom, by contention places those at the peak first. Ties go by first
+ * op, so that each micro-batch takes the addresses of the one before it.
  */
 #include "memory/planner_order.h"
 

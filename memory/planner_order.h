@@ -4,8 +4,8 @@
 
 #include "memory/planner_core.h"
 
-/* Try the orders until planner_core_try says stop; returns whether it did. best_order[core->count] receives the one that
- * led to the smallest arena. */
+/* Try the orders until planner_core_try says stop; returns whether it did. best_order[core->count] receives the one
+ * that led to the smallest arena. */
 bool planner_order_try_all(planner_core *core, int32_t *best_order);
 
 /* floor of 2 log2(value), the halves at 1.5: sizes and durations that differ by less are alike */

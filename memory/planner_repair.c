@@ -1,10 +1,11 @@
 /* An order places a block once and for all; here a block that does not fit may push others out. All blocks of the best
- * arena that end above a lower top are taken out into a pool. The most expensive of the pool goes into the tightest gap that
- * holds it; without a gap it goes where what it pushes out is cheapest, and that joins the pool. A block's price grows each
- * time it finds no gap, so that no two push each other out forever. An empty pool is a plan below that top.
+ * arena that end above a lower top are taken out into a pool. The most expensive of the pool goes into the tightest gap
+ * that holds it; without a gap it goes where what it pushes out is cheapest, and that joins the pool. A block's price
+ * grows each time it finds no gap, so that no two push each other out forever. An empty pool is a plan below that top.
  *
- * Large and long blocks are expensive from the start: scratch that lives for one op must yield to what is kept through the
- * pipeline, whose gaps it then finds. A move costs one look at the blocks that meet the moved one, however long the program.
+ * Large and long blocks are expensive from the start: scratch that lives for one op must yield to what is kept through
+ * the pipeline, whose gaps it then finds. A move costs one look at the blocks that meet the moved one, however long the
+ * program.
  *
  * Guided ejection search: Nagata and Braysy, 2009, for routing vehicles.
  */

@@ -1,10 +1,11 @@
-/* Blocks of one kind (size, duration to half an octave) come again with every micro-batch, so what is learned in a window
- * of time around the place where the best arena is too high holds for the whole program. An order is the best one so far
- * in which each kind is shifted by some places, and may be told to settle at the top of the arena. Each try lifts the
- * kind of a block that ended too high, or disturbs a random kind; a try that is hardly worse is kept (threshold accepting,
- * Dueck and Scheuer, 1990), and the best of all is placed whole.
+/* Blocks of one kind (size, duration to half an octave) come again with every micro-batch, so what is learned in a
+ * window of time around the place where the best arena is too high holds for the whole program. An order is the best
+ * one so far in which each kind is shifted by some places, and may be told to settle at the top of the arena. Each try
+ * lifts the kind of a block that ended too high, or disturbs a random kind; a try that is hardly worse is kept
+ * (threshold accepting, Dueck and Scheuer, 1990), and the best of all is placed whole.
  *
- * Restarting from what the last full placement could not settle: Joslin and Clements, "Squeaky Wheel" Optimization, 1999.
+ * Restarting from what the last full placement could not settle: Joslin and Clements, "Squeaky Wheel" Optimization,
+ * 1999.
  */
 #include "memory/planner_search.h"
 
@@ -228,7 +229,8 @@ static void disturb(search *s, const window *w)
     }
 }
 
-/* s->best := what made the window smallest within `tries`. A try that is worse by less than a shrinking margin is kept. */
+/* s->best := what made the window smallest within `tries`. A try that is worse by less than a shrinking margin is
+ * kept. */
 static void learn(search *s, window *w, int tries)
 {
     int64_t best = INT64_MAX, current = INT64_MAX;

@@ -4,7 +4,8 @@
 
 #include "memory/planner_core.h"
 
-/* Starting from `order` ([core->count], the best one so far), search until an arena is good enough or the effort is used up. */
+/* Starting from `order` ([core->count], the best one so far), search until an arena is good enough or the effort is
+ * used up. */
 void planner_search(planner_core *core, int32_t *order);
 
 #endif

@@ -97,7 +97,8 @@ placement place_owned(void);
 bool place_equal(placement a, placement b);
 /* `p` in one slot, replicate in the others. */
 placements place_along(int slot, placement p);
-/* The placement of the cotangent of a tensor placed so, slot by slot: shared -> partial, partial -> replicate, the others stay. */
+/* The placement of the cotangent of a tensor placed so, slot by slot: shared -> partial, partial -> replicate, the
+ * others stay. */
 placements place_cotangent(placements p);
 
 /* Where `t` lies in the arena that starts at `arena` (host or device address). */

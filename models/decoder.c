@@ -176,7 +176,8 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     return p;
 }
 
-/* Where rows and columns of a weight lie in the tensor of its name. Its matrices are [out, in] here, whatever the file's order. */
+/* Where rows and columns of a weight lie in the tensor of its name. Its matrices are [out, in] here, whatever the
+ * file's order. */
 static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot, extent rows, extent columns)
 {
     names_span span = names_span_of(slot, &b->d->shape, &b->shape);
@@ -195,8 +196,8 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     q->size[in] = columns.real > 0 ? columns.real : 0;
 }
 
-/* Adds a weight to the rows (of a vector: elements) of its array. A vector has no piece where all is padding, a matrix an empty one:
- * every rank of a tensor group has the same matrices. */
+/* Adds a weight to the rows (of a vector: elements) of its array. A vector has no piece where all is padding, a matrix
+ * an empty one: every rank of a tensor group has the same matrices. */
 static void stack_weight(const builder *b, parameter *p, parts_slot slot)
 {
     const parts_row *row = parts_row_of(slot);

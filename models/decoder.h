@@ -41,7 +41,7 @@ typedef struct decoder_layout {
     int chunk_count;
     const int *first_layer, *layers; /* of this stage's chunks */
     int total_layers;
-    int64_t loss_tokens; /* logits of so many exist at a time; 0: of all */
+    int64_t loss_tokens; /* tokens per loss chunk; 0: all of them */
 } decoder_layout;
 
 /* One clear line if the tensor group cannot divide the heads. */
@@ -50,19 +50,21 @@ status decoder_check(const model_shape *shape, int ranks);
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
 /* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).
- * Returns what the next chunk takes, or NULL for the last. Where the vocabulary is divided, the first chunk takes the embedding, and
- * the last returns what the head takes. */
+ * Returns what the next chunk takes, or NULL for the last. Where the vocabulary is divided, the first chunk takes the
+ * embedding, and the last returns what the head takes. */
 tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
 /* The embedding by this stage's rows: the stages' are parts of a sum. */
 tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in);
-/* As decoder_forward for the last chunk, but ends with the logits of every token; with tensor ranks, of each one's rows. */
+/* As decoder_forward for the last chunk, but ends with the logits of every token; with tensor ranks, of each one's
+ * rows. */
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
 
 /* Columns of activations that pass between chunks, and this rank's rows of `tokens` of them. */
 int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens);
 
-/* Rows of the vocabulary on each of so many ranks that divide it, padding included: a multiple of 64 (products of odd widths are slow), and of
- * `shards`, among whom they are divided (uneven parts are no single collective of NCCL's), where that adds little. */
+/* Rows of the vocabulary on each of so many ranks that divide it, padding included: a multiple of 64 (products of odd
+ * widths are slow), and of `shards`, among whom they are divided (uneven parts are no single collective of NCCL's),
+ * where that adds little. */
 int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards);
 
 #endif

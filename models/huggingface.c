@@ -13,15 +13,17 @@ const char *const huggingface_token_keys[] = {"bos_token_id", "eos_token_id", "p
 #define HAS(name)  UINT64_C(1) << TRAIT_##name
 #define WITH(name) UINT64_C(1) << KEY_##name
 
-/* Sets of keys: no architecture has all of them. UNREAD: a key that is written only, for it says nothing about the forward pass. */
+/* Sets of keys: no architecture has all of them. UNREAD: a key that is written only, for it says nothing about the
+ * forward pass. */
 #define ALWAYS 0
 #define NEVER  UINT64_MAX
 #define UNREAD (UINT64_MAX - 1)
 
 enum { EVERY = FAMILY_COUNT };
 
-/* Keys that must have one of these values, as JSON, in the family's files (of EVERY one), where the architecture has the trait `needs`
- * and lacks `unless`; absent or null is well. The first value is written for architectures with the key `written`. */
+/* Keys that must have one of these values, as JSON, in the family's files (of EVERY one), where the architecture has
+ * the trait `needs` and lacks `unless`; absent or null is well. The first value is written for architectures with the
+ * key `written`. */
 static const struct {
     int family;
     uint64_t needs, unless, written;
@@ -44,8 +46,8 @@ static const struct {
 
 typedef enum kind { INT, LONG, NUMBER } kind;
 
-/* Keys that are numbers, by family; NULL: the family has no such key. One that is absent (or null) is refused for architectures
- * with the key `needed`, else left 0. */
+/* Keys that are numbers, by family; NULL: the family has no such key. One that is absent (or null) is refused for
+ * architectures with the key `needed`, else left 0. */
 static const struct {
     size_t offset;
     kind kind;
@@ -286,8 +288,8 @@ static bool repeats(const model_shape *s, const bool *full)
     return same;
 }
 
-/* Finds the full_first and full_every that make the layers with a window those that are not `full`: the layers at the beginning that
- * see all tokens, and after the first with a window either none, or one at equal distances. */
+/* Finds the full_first and full_every that make the layers with a window those that are not `full`: the layers at the
+ * beginning that see all tokens, and after the first with a window either none, or one at equal distances. */
 static bool find_pattern(model_shape *s, const bool *full)
 {
     int first = 0, at[2], found = 0;

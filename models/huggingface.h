@@ -1,8 +1,8 @@
 /* Hugging Face's config.json: reading it into a model_shape, and writing one that transformers loads.
  *
  * What the decoder cannot compute is refused by key and value, in one line; keys that say nothing about the computation
- * (dropout, initialisation, caching) are passed over. Absent keys mean what they mean to transformers. The ids of special
- * tokens, which are not part of a shape, travel beside it as a JSON object that belongs to the caller.
+ * (dropout, initialisation, caching) are passed over. Absent keys mean what they mean to transformers. The ids of
+ * special tokens, which are not part of a shape, travel beside it as a JSON object that belongs to the caller.
  */
 #ifndef PHALANX_MODELS_HUGGINGFACE_H
 #define PHALANX_MODELS_HUGGINGFACE_H

@@ -33,8 +33,8 @@ typedef struct names_tensor {
     int64_t shape[2]; /* in the file's order: transposed where names_transposed says so */
 } names_tensor;
 
-/* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is not among them. The list is
- * the caller's until names_free. */
+/* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is not among them.
+ * The list is the caller's until names_free. */
 names_tensor *names_list(int *count, const model_shape *shape);
 void names_free(names_tensor *list, int count);
 

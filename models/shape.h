@@ -1,5 +1,5 @@
-/* The plain description of one decoder-only transformer: every size, and which traits its architecture fixes. There is one
- * decoder; an architecture is a row of architectures.def, a weight a row of parts.def.
+/* The plain description of one decoder-only transformer: every size, and which traits its architecture fixes. There is
+ * one decoder; an architecture is a row of architectures.def, a weight a row of parts.def.
  *
  * A model_shape is a value: copied freely, owns nothing. It says nothing about devices, layouts or precision.
  */
@@ -36,7 +36,8 @@ typedef enum shape_family {
     FAMILY_COUNT
 } shape_family;
 
-/* What an architecture fixes: a row of architectures.def. The last three are what a model gets when nobody says otherwise. */
+/* What an architecture fixes: a row of architectures.def. The last three are what a model gets when nobody says
+ * otherwise. */
 typedef struct shape_traits {
     const char *name;          /* as in model.architecture and Hugging Face's model_type */
     const char *causal, *bare; /* transformers' classes: the decoder with its head, the decoder alone */
@@ -64,7 +65,8 @@ typedef struct model_shape {
     int64_t vocab_size;
     int64_t max_sequence;
     int64_t sliding_window; /* a token sees this many tokens, itself included; 0: all before it */
-    /* Whatever the window, the first layers see all tokens before theirs, and so does the last of each so many; 0: none does. */
+    /* Whatever the window, the first layers see all tokens before theirs, and so does the last of each so many; 0: none
+     * does. */
     int full_first, full_every;
     bool tied_embeddings; /* the output projection is the embedding table */
     double rope_theta;

@@ -1,9 +1,10 @@
-/* Rings of a table's rows: `make check` runs a third that covers the table, the rest of `make check-all` the other rows.
+/* Rings of a table's rows: `make check` runs a third that covers the table, the rest of `make check-all` the other
+ * rows.
  *
- * A row is described by its facts, words with spaces between them: "gpt2 tensor=2 zero=3 recompute=full". The third is computed, so
- * that a table has no marks and its ring no second table: first rows that bring the most words which no chosen row has, until each
- * word is there, then those that bring the most new pairs of words. The environment variable TEST_RING says which rows are meant:
- * check (or unset), rest, or all.
+ * A row is described by its facts, words with spaces between them: "gpt2 tensor=2 zero=3 recompute=full". The third is
+ * computed, so that a table has no marks and its ring no second table: first rows that bring the most words which no
+ * chosen row has, until each word is there, then those that bring the most new pairs of words. The environment variable
+ * TEST_RING says which rows are meant: check (or unset), rest, or all.
  */
 #ifndef PHALANX_TESTS_COVER_H
 #define PHALANX_TESTS_COVER_H

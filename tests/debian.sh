@@ -1,10 +1,10 @@
 #!/bin/bash
-# README's commands on a machine that has only what README says: a bare Debian, made by debootstrap in a folder of its own, into
-# which the tree is copied. As root.
+# README's commands on a machine that has only what README says: a bare Debian, made by debootstrap in a folder of its
+# own, into which the tree is copied. As root.
 #   tests/debian.sh SUITE WORD...     SUITE: bookworm (Debian 12) or trixie (13); WORD: demo, check
-# Runs the command of README that ends with "make WORD", as it stands there, for each WORD; mounts and processes end with this
-# script. Counts of the tests go to build-debian/tally-SUITE, the
-# names of programs that skipped a test to build-debian/skipped-SUITE.
+# Runs the command of README that ends with "make WORD", as it stands there, for each WORD; mounts and processes end
+# with this script. Counts of the tests go to build-debian/tally-SUITE, the names of programs that skipped a test to
+# build-debian/skipped-SUITE.
 set -u
 suite=$1
 shift

@@ -1,5 +1,5 @@
-# How tests/run.sh runs the test programs: the one home of lanes and rings, which tests/lint/lanes.sh holds to the sources. Names
-# are those of programs without test_; one that is in no list runs alone, in `make check`.
+# How tests/run.sh runs the test programs: the one home of lanes and rings, which tests/lint/lanes.sh holds to the
+# sources. Names are those of programs without test_; one that is in no list runs alone, in `make check`.
 
 # Two at a time: they start no ranks, and no clock decides. All others run alone.
 SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint checkpoint_damage config \

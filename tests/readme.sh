@@ -1,10 +1,10 @@
 #!/bin/bash
 # Runs every command block of README.md in order, each as a reader would, in a fresh copy of the tree.
-#   tests/readme.sh full    all of it, as it is written: on a bare Debian, as root; CHECKED=1 leaves out `make check`, which takes
-#                           longest and which CI runs by itself
-#   tests/readme.sh [fast]  with what build/ holds, and cut short: nothing is installed, `make check` is only looked up, texts are
-#                           few, vocabularies small, and no training takes more than five steps; a block that installs etcd is
-#                           skipped where there is none
+#   tests/readme.sh full    all of it, as it is written: on a bare Debian, as root; CHECKED=1 leaves out `make check`,
+#                           which takes longest and which CI runs by itself
+#   tests/readme.sh [fast]  with what build/ holds, and cut short: nothing is installed, `make check` is only looked up,
+#                           texts are few, vocabularies small, and no training takes more than five steps; a block that
+#                           installs etcd is skipped where there is none
 # A block behind a line that says *On a GPU* or *On a cluster* is not run, and counted as a skip. TAP, for tests/run.sh.
 set -u
 form=${1:-fast}

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Runs test programs and counts what they say (TAP, from cmocka and from scripts alike).
 #   tests/run.sh TALLY PROGRAM... [--shared PROGRAM...]
-# Programs run one after another, each alone; those after --shared run two at a time and may not start mpirun. Prints a line a
-# program with its seconds and its processor's seconds, the output of those that failed, and in the end why each test was
-# skipped and which failed; appends "passed failed skipped" to the file TALLY, and to TALLY.skipped the names of programs that
-# skipped a test. A program that ends without a plan, or that runs
-# into the time limit, counts as a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
+# Programs run one after another, each alone; those after --shared run two at a time and may not start mpirun. Prints a
+# line a program with its seconds and its processor's seconds, the output of those that failed, and in the end why each
+# test was skipped and which failed; appends "passed failed skipped" to the file TALLY, and to TALLY.skipped the names
+# of programs that skipped a test. A program that ends without a plan, or that runs into the time limit, counts as a
+# failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
 set -u
 tally=$1
 shift
@@ -55,7 +55,8 @@ run_one() {
             awk 'NR == 1 {wall = $1 - $2} NR == 2 {cpu = 60 * $1 + $2 + 60 * $3 + $4} END {printf "%6.1f s %6.1f s cpu\n", wall, cpu}'
         [ "$failed" -gt 0 ] && grep -vE '^ok ' "$output" | tail -n 60
     } >"$3/report"
-    # why a test is skipped: scripts say "ok 3 - TEST # SKIP WHY", cmocka "not ok 3 # SKIP TEST" after our line "# skipped: WHY"
+    # why a test is skipped: scripts say "ok 3 - TEST # SKIP WHY", cmocka "not ok 3 # SKIP TEST" after our line "#
+    # skipped: WHY"
     awk -v name="$name" '
         /^# skipped: / { why = substr($0, 12) }
         /^(not )?ok .*# SKIP/ {

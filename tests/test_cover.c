@@ -101,7 +101,8 @@ static void rings_make_the_whole_and_share_nothing(void **state)
     free_table(facts);
 }
 
-/* The table of layouts: each architecture, schedule, ZeRO level, number of ranks and type is in the ring of `make check`. */
+/* The table of layouts: each architecture, schedule, ZeRO level, number of ranks and type is in the ring of `make
+ * check`. */
 static void the_check_ring_of_layouts_has_every_value(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run.sh itself: Ctrl-C and SIGTERM end the test that is running, what that has started, and the rest; lanes; what its last lines
-# say. TAP, for tests/run.sh.
+# run.sh itself: Ctrl-C and SIGTERM end the test that is running, what that has started, and the rest; lanes; what its
+# last lines say. TAP, for tests/run.sh.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)

@@ -4,7 +4,8 @@
 #   saves    a checkpoint every 10 steps of GPT-2 124M, 4 x 1024: beside training, while it waits, none (ROUNDS, 5)
 #   verify   run.verify_every=5 at 16 micro-batches on two ranks, beside none (VERIFY_STEPS, 30)
 #   tools/bench_alive.sh build/phalanx [restart] [saves] [verify]
-# With PYTHON, which must have torch, the same state is saved by PyTorch's asynchronous DCP, too. The folder for checkpoints: TMPDIR.
+# With PYTHON, which must have torch, the same state is saved by PyTorch's asynchronous DCP, too. The folder for
+# checkpoints: TMPDIR.
 set -eu
 phalanx=$1
 shift
@@ -49,8 +50,9 @@ restart() {
         printf "  (the end of the old job, mpirun, and steps that had been done before)\n" }'
 }
 
-# Ten steps, the first uncounted one aside, with a save after the fifth. The modes take turns, since the machine's speed drifts: what ten
-# steps take is the sum of each step's median over the rounds, with what a step could not begin for a save.
+# Ten steps, the first uncounted one aside, with a save after the fifth. The modes take turns, since the machine's speed
+# drifts: what ten steps take is the sum of each step's median over the rounds, with what a step could not begin for a
+# save.
 saves() {
     rounds=${ROUNDS:-5}
     gpt2="models/configs/gpt2-124m.yaml train.device=cpu $data train.steps=11 train.sequence=1024 train.micro_batch=4

@@ -1,8 +1,8 @@
 #!/bin/bash
-# How well does `phalanx plan` know how long a step takes on this machine? Measures a profile, then trains the demo's model and others of
-# its kind in several layouts on 1, 2 and 4 ranks, and prints the measured time of a step beside the predicted one; of several ranks
-# also the shares of a step that are bubble (with waiting for other stages) and exposed communication, of eight steps that were traced.
-# The traced run is another one: clocks at each op take time.
+# How well does `phalanx plan` know how long a step takes on this machine? Measures a profile, then trains the demo's
+# model and others of its kind in several layouts on 1, 2 and 4 ranks, and prints the measured time of a step beside the
+# predicted one; of several ranks also the shares of a step that are bubble (with waiting for other stages) and exposed
+# communication, of eight steps that were traced. The traced run is another one: clocks at each op take time.
 #   tools/bench_predict.sh PHALANX [PROFILE.json]     with a PROFILE that exists nothing is measured anew
 # Wants an idle machine.
 set -eu

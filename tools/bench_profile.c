@@ -19,8 +19,8 @@
 
 enum { STEPS = 5, WARM = 2, TIMES = 15 };
 
-/* Sizes from a tenth of the demo's to GPT-2's: what lies between is interpolated. Two micro-batches, so that gradients are written
- * and added to. */
+/* Sizes from a tenth of the demo's to GPT-2's: what lies between is interpolated. Two micro-batches, so that gradients
+ * are written and added to. */
 static const struct {
     const char *words;
     int sequence, micro_batch;
@@ -68,7 +68,8 @@ static void add_point(profile *p, profile_point at)
     p->points[p->count++] = at;
 }
 
-/* Those of one size become one, their median; a file's older ones of the same size and number of threads go: `fresh` begin at `from`. */
+/* Those of one size become one, their median; a file's older ones of the same size and number of threads go: `fresh`
+ * begin at `from`. */
 static void settle(profile *p, int from)
 {
     profile_point *kept = must_alloc(((unsigned long)p->count + 1) * sizeof *kept);

@@ -12,8 +12,8 @@ typedef struct bench_step {
     executor *executor;
 } bench_step;
 
-/* `timed`: choices that the device has are made by timing, and noted there; NULL: the library's guesses. Each process of `world` plays
- * a step of its own. To be closed also after a failure. */
+/* `timed`: choices that the device has are made by timing, and noted there; NULL: the library's guesses. Each process
+ * of `world` plays a step of its own. To be closed also after a failure. */
 status bench_step_open(bench_step *b, const config *c, const device_interface *on, int threads, comm *world,
                        choices *timed);
 void bench_step_close(bench_step *b);

@@ -1,8 +1,8 @@
 #!/bin/sh
 # A folder to copy to a cluster whose machines have an NVIDIA driver, CUDA's cuBLASLt and NCCL, and glibc no older than
 # this one's: the program, its CUDA device, every shared library they need except glibc's, mpirun with its plugins.
-# cuBLASLt (half a gigabyte), NCCL and cuDNN stay outside: env.sh finds them in the folders that PHALANX_CUDA_LIBS names, in
-# CUDA's, or where pip puts NVIDIA's packages.
+# cuBLASLt (half a gigabyte), NCCL and cuDNN stay outside: env.sh finds them in the folders that PHALANX_CUDA_LIBS
+# names, in CUDA's, or where pip puts NVIDIA's packages.
 # Usage: tools/bundle.sh BUILD [WHAT]      ->  BUILD/WHAT and an archive of it. WHAT:
 #   bundle             (the default)
 #   gpu-kit            and the tests and measurements for a machine with a GPU (tests/cuda/gpu): check.sh, bench.sh

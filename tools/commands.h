@@ -1,4 +1,5 @@
-/* The subcommands by name: what phalanx runs, lists, and tells shells and man about; all but help, which speaks of them. */
+/* The subcommands by name: what phalanx runs, lists, and tells shells and man about; all but help, which speaks of
+ * them. */
 #ifndef PHALANX_TOOLS_COMMANDS_H
 #define PHALANX_TOOLS_COMMANDS_H
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The demo: English text from Debian's perl-doc, a vocabulary of its own, a small Llama, a sample. About six minutes on two
-# cores. `make demo` runs it; everything lands in corpus/ and runs/demo, and a second call goes on where the first ended.
+# The demo: English text from Debian's perl-doc, a vocabulary of its own, a small Llama, a sample. About six minutes on
+# two cores. `make demo` runs it; everything lands in corpus/ and runs/demo, and a second call goes on where the first
+# ended.
 set -eu
 cd "$(dirname "$0")/.."
 phalanx=build/phalanx

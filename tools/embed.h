@@ -1,5 +1,5 @@
-/* A file of the source tree in the program: `name`, all its bytes and a 0 after them. The path is that from the top of the tree, where
- * compilers run; the Makefile makes the object depend on the file. */
+/* A file of the source tree in the program: `name`, all its bytes and a 0 after them. The path is that from the top of
+ * the tree, where compilers run; the Makefile makes the object depend on the file. */
 #ifndef PHALANX_TOOLS_EMBED_H
 #define PHALANX_TOOLS_EMBED_H
 

@@ -177,8 +177,8 @@ static int64_t positions_of(const job *j)
     return longest < limit ? longest : limit;
 }
 
-/* The texts [first, first + count) together, in the first samples of the generator. Their prompts may differ in length: each
- * goes on from where its own ends. */
+/* The texts [first, first + count) together, in the first samples of the generator. Their prompts may differ in length:
+ * each goes on from where its own ends. */
 static void generate(const job *j, generator *g, int first, int count, bool streaming)
 {
     text *texts = j->texts + first;

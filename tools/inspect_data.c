@@ -99,8 +99,8 @@ static void count_ids(counts *c, const int32_t *ids, int64_t count)
     }
 }
 
-/* --verify: read every token (negative ones are refused on the way, and those beyond what any vocabulary has): the largest id,
- * and the entropy of the tokens' frequencies in nats, the loss of a model that knows nothing but those. */
+/* --verify: read every token (negative ones are refused on the way, and those beyond what any vocabulary has): the
+ * largest id, and the entropy of the tokens' frequencies in nats, the loss of a model that knows nothing but those. */
 static status read_tokens(json_t *object, const indexed *x)
 {
     enum { BLOCK = 1 << 16, MOST_IDS = 1 << 24 };

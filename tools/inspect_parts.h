@@ -1,7 +1,7 @@
 /* The parts of phalanx inspect, one file for each kind of thing.
  *
- * What a path holds is gathered into one JSON object, which is the caller's; --json prints it as it is, and else a function
- * of the kind lays it out for a person: so both always say the same.
+ * What a path holds is gathered into one JSON object, which is the caller's; --json prints it as it is, and else a
+ * function of the kind lays it out for a person: so both always say the same.
  */
 #ifndef PHALANX_TOOLS_INSPECT_PARTS_H
 #define PHALANX_TOOLS_INSPECT_PARTS_H

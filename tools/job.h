@@ -1,6 +1,6 @@
-/* A command that is a job of one or more ranks (train, server): what is around its work. It is watched from its first moment to its
- * last (watchdog, incidents, what a crash says), reads the configuration, joins the other ranks, and says on one rank why it
- * failed. */
+/* A command that is a job of one or more ranks (train, server): what is around its work. It is watched from its first
+ * moment to its last (watchdog, incidents, what a crash says), reads the configuration, joins the other ranks, and says
+ * on one rank why it failed. */
 #ifndef PHALANX_TOOLS_JOB_H
 #define PHALANX_TOOLS_JOB_H
 

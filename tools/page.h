@@ -1,4 +1,5 @@
-/* A page, or a script, that holds its data: a file of the source tree in which a mark is replaced by JSON. And a picture. */
+/* A page, or a script, that holds its data: a file of the source tree in which a mark is replaced by JSON. And a
+ * picture. */
 #ifndef PHALANX_TOOLS_PAGE_H
 #define PHALANX_TOOLS_PAGE_H
 

@@ -6,10 +6,10 @@
 
 #include "memory/status.h"
 
-/* `path`: the run's config.yaml; `ranks`: how many trained it, 0: not known. The result is the object of `plan --json`, with
- * timeline: {length, shown, kinds, stages: [{bubble, in_flight, spans: [[kind, chunk, micro-batch, start, end], ...]}]}, start and
- * end in millionths of the length. A step of
- * very many actions is shown up to `shown`. The caller's. */
+/* `path`: the run's config.yaml; `ranks`: how many trained it, 0: not known. The result is the object of `plan --json`,
+ * with timeline: {length, shown, kinds, stages: [{bubble, in_flight, spans: [[kind, chunk, micro-batch, start, end],
+ * ...]}]}, start and end in millionths of the length. A step of very many actions is shown up to `shown`. The
+ * caller's. */
 status report_plan_make(json_t **out, const char *path, int ranks);
 
 #endif

@@ -1,5 +1,6 @@
-/* A run's folder as one JSON value, for a page: what it is, its curves with as many points as asked for, its events, its hosts, and the
- * plan of its configuration. Everything is read from the files that the run leaves, while it runs, too. The caller's to json_decref.
+/* A run's folder as one JSON value, for a page: what it is, its curves with as many points as asked for, its events,
+ * its hosts, and the plan of its configuration. Everything is read from the files that the run leaves, while it runs,
+ * too. The caller's to json_decref.
  */
 #ifndef PHALANX_TOOLS_REPORT_RUN_H
 #define PHALANX_TOOLS_REPORT_RUN_H

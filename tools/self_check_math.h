@@ -1,4 +1,5 @@
-/* Products and attention in float64, as ops.def states them: what a self-check compares with. Row-major, nothing is padded. */
+/* Products and attention in float64, as ops.def states them: what a self-check compares with. Row-major, nothing is
+ * padded. */
 #ifndef PHALANX_TOOLS_SELF_CHECK_MATH_H
 #define PHALANX_TOOLS_SELF_CHECK_MATH_H
 

@@ -14,7 +14,8 @@ enum { OPERANDS = 10, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 
 /* ---- cases ------------------------------------------------------------------------------------------------------- */
 
-/* Depths that leave 1, 15, 31 or 63 of a tile; and one that divides. In 16 bits a row of 8 elements is what libraries align to. */
+/* Depths that leave 1, 15, 31 or 63 of a tile; and one that divides. In 16 bits a row of 8 elements is what libraries
+ * align to. */
 static const int64_t DEPTHS[] = {64, 1, 17, 63, 95, 127, 136};
 enum { DEPTH_COUNT = sizeof DEPTHS / sizeof *DEPTHS, TOKENS = 48, WIDE = 80 };
 
@@ -26,7 +27,8 @@ static const int HEADS[][8] = {{2, 2, 64, 80, 2, 0, 0, 64},     {4, 2, 64, 72, 1
                                {2, 1, 256, 72, 1, 0, 0, 256},   {2, 2, 48, 40, 1, 0, 0, 48}};
 enum { HEAD_COUNT = sizeof HEADS / sizeof *HEADS };
 
-/* Of a result, relative to its largest; and by how much more for each root of a product's depth, where roundings of sums show. */
+/* Of a result, relative to its largest; and by how much more for each root of a product's depth, where roundings of
+ * sums show. */
 static const double TOLERANCE[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 1.2e-2, [DTYPE_FP16] = 2e-3};
 static const double GROWTH[] = {[DTYPE_FP32] = 0.125, [DTYPE_FP16] = 0};
 
@@ -87,7 +89,8 @@ static void forget(one *c)
         free(c->value[i]);
 }
 
-/* ---- playing ------------------------------------------------------------------------------------------------------ */
+/* ---- playing
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void idle(void *context)
 {
@@ -221,7 +224,8 @@ static void run(checker *k, one *c)
     forget(c);
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------ */
+/* ---- products
+ * ------------------------------------------------------------------------------------------------------ */
 
 static double tolerance_of(dtype type, int64_t depth)
 {
@@ -275,7 +279,8 @@ static void weight_gradient(checker *k, dtype type, int64_t depth)
     run(k, &c);
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------ */
+/* ---- attention
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* Documents of 1, 2, 3, ... tokens, begun anew in each sample. */
 static void fill_starts(double *starts, int64_t tokens, int64_t sequence)

@@ -16,8 +16,8 @@ typedef struct self_check_on {
     void *context; /* of say */
 } self_check_on;
 
-/* Products and attention by every candidate of the device's libraries and by our own kernels, against float64: the values, a
- * second run's bits, and those of a captured run where the device can capture. */
+/* Products and attention by every candidate of the device's libraries and by our own kernels, against float64: the
+ * values, a second run's bits, and those of a captured run where the device can capture. */
 void self_check_ops(const self_check_on *w);
 
 #endif

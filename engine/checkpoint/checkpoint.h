@@ -51,9 +51,10 @@ typedef struct checkpoint_share {
     const char *run; /* an id of hexadecimal digits, the same on all ranks, or "" */
 } checkpoint_share;
 
-/* Collective over the share's ranks. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new checkpoint; an
- * older one of that name is replaced. `meta`, of rank 0, is what else belongs to the state: step, data position, ...
- * The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. It fails on every rank or on none; then `latest` names what it named before, and temporary files have been removed. */
+/* Collective over the share's ranks. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new
+ * checkpoint; an older one of that name is replaced. `meta`, of rank 0, is what else belongs to the state: step, data
+ * position, ... The pieces of all ranks must cover each tensor exactly once. `barrier` may be NULL for one rank. It
+ * fails on every rank or on none; then `latest` names what it named before, and temporary files have been removed. */
 status checkpoint_write(const char *folder, const char *name, const checkpoint_share *mine, json_t *meta,
                         checkpoint_barrier *barrier, void *context);
 
@@ -79,8 +80,8 @@ const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section,
 /* Fails, by name, if the section lacks one of these tensors or has another. */
 status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count);
 
-/* Reads a rectangle of a tensor, whose shape must be of->global, converted to to->type. The checksum of every stored piece
- * that is touched is verified once. */
+/* Reads a rectangle of a tensor, whose shape must be of->global, converted to to->type. The checksum of every stored
+ * piece that is touched is verified once. */
 status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, const box_memory *to);
 /* Verify the checksum of every piece and of every file, and that all are of one run. */
 status checkpoint_verify(checkpoint *c);

@@ -46,7 +46,8 @@ static status read_latest(char **out, const char *folder)
     return s;
 }
 
-/* Where the checkpoint of that name is whole: there, or under its older name if replacing it was interrupted. NULL: nowhere. */
+/* Where the checkpoint of that name is whole: there, or under its older name if replacing it was interrupted. NULL:
+ * nowhere. */
 static status whole_folder(char **out, const char *folder, const char *name)
 {
     bool whole;
@@ -192,8 +193,8 @@ void checkpoint_offers_free(checkpoint_offers *o)
     *o = (checkpoint_offers){0};
 }
 
-/* After the one that `latest` names, the steps before it; all of them if it is not known. A folder that cannot be read offers
- * no checkpoint, but does not prove that there is none. */
+/* After the one that `latest` names, the steps before it; all of them if it is not known. A folder that cannot be read
+ * offers no checkpoint, but does not prove that there is none. */
 static status add_older(checkpoint_offers *o, const char *folder, const char *latest)
 {
     steps all;

@@ -1,12 +1,13 @@
-/* Which checkpoints a run's folder has: what `latest` names, what is left if that cannot be used, what may be removed. */
+/* Which checkpoints a run's folder has: what `latest` names, what is left if that cannot be used, what may be
+ * removed. */
 #ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_FIND_H
 #define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_FIND_H
 
 #include "memory/status.h"
 
-/* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder, up to the one that `latest` names,
- * which stays. Those of later steps are left alone: the run may reach them again. keep_every > 0
- * keeps the multiples of so many steps, too. keep < 1 keeps all. By one rank. */
+/* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder, up to the one that `latest`
+ * names, which stays. Those of later steps are left alone: the run may reach them again. keep_every > 0 keeps the
+ * multiples of so many steps, too. keep < 1 keeps all. By one rank. */
 status checkpoint_prune(const char *folder, int keep, int keep_every);
 
 /* The folder of the checkpoint that `path` means (see checkpoint_open); the caller's to free. */
@@ -19,13 +20,13 @@ typedef struct checkpoint_offers {
     char *trouble; /* why the first is not what `latest` names, or why that cannot be told; NULL: it is */
 } checkpoint_offers;
 
-/* What `latest` names in a checkpoints folder, then the whole ones before it, newest first. None only if there is certainly
- * none; fails if that cannot be told. */
+/* What `latest` names in a checkpoints folder, then the whole ones before it, newest first. None only if there is
+ * certainly none; fails if that cannot be told. */
 status checkpoint_offers_find(checkpoint_offers *out, const char *folder);
 void checkpoint_offers_free(checkpoint_offers *o);
 
-/* What a process that was killed at its last checkpoint did not come to: where `latest` is missing, or names what is not there, it
- * names the newest that is whole. By one rank. */
+/* What a process that was killed at its last checkpoint did not come to: where `latest` is missing, or names what is
+ * not there, it names the newest that is whole. By one rank. */
 status checkpoint_settle(const char *folder);
 
 #endif

@@ -1,9 +1,10 @@
 /* One rank's share of a checkpoint, laid out once and written any number of times.
  *
- * Which pieces there are, in which files, after which headers, is the same at every save of a run. A writer works it out
- * when it is opened; writing then allocates nothing that grows with the model, so that a thread may do it while the run
- * trains. Each file goes past the page cache, is fsynced, and is read back before the share counts as written; what fails
- * and may pass is written again. Pieces, names, the buffer and the data of extras stay the caller's and outlive the writer.
+ * Which pieces there are, in which files, after which headers, is the same at every save of a run. A writer works it
+ * out when it is opened; writing then allocates nothing that grows with the model, so that a thread may do it while the
+ * run trains. Each file goes past the page cache, is fsynced, and is read back before the share counts as written; what
+ * fails and may pass is written again. Pieces, names, the buffer and the data of extras stay the caller's and outlive
+ * the writer.
  */
 #ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_WRITER_H
 #define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_WRITER_H

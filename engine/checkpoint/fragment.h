@@ -1,10 +1,10 @@
 /* A fragment: what one rank has written of a checkpoint, until the ranks' fragments are merged into its manifest.
  *
- * Lines of text, so that writing and merging need no memory that grows with the model: tensors are ordered by section and
- * name, and merging takes the smallest of all ranks' next ones. The run's id, the checkpoint's name and the ranks are in the
- * first line: a fragment of another run, or of another save, is refused.
+ * Lines of text, so that writing and merging need no memory that grows with the model: tensors are ordered by section
+ * and name, and merging takes the smallest of all ranks' next ones. The run's id, the checkpoint's name and the ranks
+ * are in the first line: a fragment of another run, or of another save, is refused.
  *
- *     fragment 1 RUN NAME RANK RANKS          file BYTES CRC32C NAME          end CRC32C (of everything before the line)
+ *     fragment 1 RUN NAME RANK RANKS          file BYTES CRC32C NAME          end CRC32C (of all before the line)
  *     tensor DTYPE DIMS SIZES... SECTION NAME          piece FILE OFFSET BYTES CRC32C STARTS... SIZES...
  *
  * A `fragment` maps a file for reading; the caller owns it until fragment_close.
@@ -57,7 +57,8 @@ status fragment_open(fragment *out, const char *path, const fragment_owner *owne
 /* The same from memory that outlives it. */
 status fragment_parse(fragment *out, const char *text, int64_t bytes, const char *path, const fragment_owner *owner);
 void fragment_close(fragment *f);
-/* The files come first: one after another into *out, whose name is the caller's FRAGMENT_NAME bytes; then *there is false. */
+/* The files come first: one after another into *out, whose name is the caller's FRAGMENT_NAME bytes; then *there is
+ * false. */
 enum { FRAGMENT_NAME = 256 };
 status fragment_next_file(fragment *f, manifest_file *out, bool *there);
 

@@ -43,8 +43,8 @@ static double price_with(int *dropped, const compile_options *o, int64_t tokens)
     return price;
 }
 
-/* With a budget, smaller chunks of the loss are tried as long as something must be made again: the cheapest program's chunk
- * is taken, for the rank of the stage that needs most, so that all take the same. */
+/* With a budget, smaller chunks of the loss are tried as long as something must be made again: the cheapest program's
+ * chunk is taken, for the rank of the stage that needs most, so that all take the same. */
 static status fit_loss_chunk(compiled *c)
 {
     compiled largest = {0};
@@ -65,8 +65,8 @@ static status fit_loss_chunk(compiled *c)
     return compile_model(c, &o);
 }
 
-/* The program once more, with as much working memory for attention as the first leaves. A placement can take more than the
- * sum of what is alive: then with less. */
+/* The program once more, with as much working memory for attention as the first leaves. A placement can take more than
+ * the sum of what is alive: then with less. */
 static status give_workspace(compiled *c, const compile_keep *keep)
 {
     int64_t budget = c->options.budget ? c->options.budget - c->persistent_bytes : INT64_MAX, room = workspace_room(c);
@@ -192,7 +192,8 @@ status compile(compiled *out, const compile_options *options)
         out->options.budget = options->budget;
         add_verification(out);
     }
-    /* The budget was met by the training program of the stage's neediest rank; this rank's programs must all meet it. */
+    /* The budget was met by the training program of the stage's neediest rank; this rank's programs must all meet
+     * it. */
     if (options->train && options->budget > 0 && out->arena_bytes > options->budget)
         return status_fail(
             STATUS_USAGE,

@@ -1,7 +1,8 @@
 /* Compile: from a configuration and a place in the grid to planned programs, without a device and without peers.
  *
  *     shape -> parameters and their storage (compile_model.h) -> what is kept and what is recomputed (recompute.h)
- *     -> recorded chunks -> schedule, lowering -> one list -> reductions and optimizer -> waits, shared storage, lifetimes,
+ *     -> recorded chunks -> schedule, lowering -> one list -> reductions and optimizer -> waits, shared storage,
+ *     lifetimes,
  *     addresses (compile_program.h)
  *
  * Each arrow takes values that it does not change and makes new ones.
@@ -12,7 +13,8 @@
 #include "engine/compile/model/compile_model.h"
 #include "engine/config/config.h"
 
-/* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's pass. */
+/* Ops between two marks, by which a host sees how far a device has come: few beside the ops, and no more than a layer's
+ * pass. */
 enum { COMPILE_MARK_OPS = 16 };
 int compile_marks(const compiled_program *p);
 

@@ -228,8 +228,8 @@ static void set_limits(find *f, double room)
             f->limit[map][stage] = room - f->fixed[map][stage];
 }
 
-/* The search knows of layers alone: each of its chunks does an even share of what its stage does for a divided vocabulary, which is
- * then put among what was found. Returns the costs that it is told. */
+/* The search knows of layers alone: each of its chunks does an even share of what its stage does for a divided
+ * vocabulary, which is then put among what was found. Returns the costs that it is told. */
 static simulate_cost *layer_costs(const find *f)
 {
     int chunks = f->o->layout.virtual_stages, layers = f->stages * chunks;
@@ -287,8 +287,9 @@ static status search_within(bool *fits, schedule *out, find *f, double hop, doub
     return STATUS_OK;
 }
 
-/* The memory that a schedule may take, 0: only 1F1B, which is `s`, may fit. Where not even 1F1B fits into the budget, activations are
- * made again, selectively or all, and the room is what 1F1B then takes: what is found makes no more of them again. */
+/* The memory that a schedule may take, 0: only 1F1B, which is `s`, may fit. Where not even 1F1B fits into the budget,
+ * activations are made again, selectively or all, and the room is what 1F1B then takes: what is found makes no more of
+ * them again. */
 static status find_room(double *room, find *f, const schedule *s)
 {
     double bytes, budget = (double)f->o->budget;
@@ -302,8 +303,8 @@ static status find_room(double *room, find *f, const schedule *s)
     return STATUS_OK;
 }
 
-/* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time, which the search does
- * not know of, and where links are the slowest, going far ahead of them is no help. Both are played. */
+/* Found for messages that take as long as they do, and for such that take no time: a link carries one at a time, which
+ * the search does not know of, and where links are the slowest, going far ahead of them is no help. Both are played. */
 static status try_found(schedule *out, double *seconds, find *f, double room)
 {
     const double hops[] = {f->hop, 0};

@@ -1,14 +1,15 @@
 /* The global batch of every step: a pure function of the step, so that resuming needs no state.
  *
- * train.batch_ramp lists [step, batch]: from that step on, counted from 0, so many samples a step; without it every step has
- * train.global_batch, which is also what a ramp ends with.
+ * train.batch_ramp lists [step, batch]: from that step on, counted from 0, so many samples a step; without it every
+ * step has train.global_batch, which is also what a ramp ends with.
  */
 #ifndef PHALANX_ENGINE_CONFIG_BATCH_RAMP_H
 #define PHALANX_ENGINE_CONFIG_BATCH_RAMP_H
 
 #include "engine/config/config.h"
 
-/* How many batches there are, at least one; which of them step number `step` has; how many samples number `stage` has. */
+/* How many batches there are, at least one; which of them step number `step` has; how many samples number `stage`
+ * has. */
 int batch_ramp_stages(const config *c);
 int batch_ramp_stage_of(const config *c, int64_t step);
 int batch_ramp_samples(const config *c, int stage);

@@ -61,7 +61,8 @@ typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of
 
 enum { CONFIG_MAX_KEYS = 192 };
 
-/* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries it. */
+/* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries
+ * it. */
 typedef struct config_layout {
     int tensor, context, pipeline;
     int virtual_stages; /* chunks of a stage; with one stage the compiled layout has 1 */

@@ -67,7 +67,7 @@ static const char *const recomputes[] = {"none", "selective", "full", NULL};
     {                                                                                                                  \
         key, CONFIG_TYPE_STRING, AT(member), fallback, 0, 0, NULL, resume, "none", doc                                 \
     }
-/* A default that follows from other keys (config.c), described by `otherwise`. */
+/* A default that follows from other keys (config_load.c), described by `otherwise`. */
 #define DERIVED(key, kind, member, low, high, words, resume, otherwise, doc)                                           \
     {                                                                                                                  \
         key, CONFIG_TYPE_##kind, AT(member), NULL, low, high, words, resume, otherwise, doc                            \

@@ -22,8 +22,8 @@ static int depth(const char *key, const char **last)
     return dots;
 }
 
-/* It follows from other keys, and they give none: heads that do not divide the hidden size. config_check says so; until then the key
- * is left out, as it was in what was read. */
+/* It follows from other keys, and they give none: heads that do not divide the hidden size. config_check says so; until
+ * then the key is left out, as it was in what was read. */
 static bool is_unknown(const config *c, const config_row *row)
 {
     const void *field = (const char *)c + row->offset;

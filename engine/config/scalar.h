@@ -1,5 +1,5 @@
-/* Scalars of YAML: numbers, sizes and text, from what a user wrote and back to what reads the same, here and in the YAML
- * libraries of other languages. */
+/* Scalars of YAML: numbers, sizes and text, from what a user wrote and back to what reads the same, here and in the
+ * YAML libraries of other languages. */
 #ifndef PHALANX_ENGINE_CONFIG_SCALAR_H
 #define PHALANX_ENGINE_CONFIG_SCALAR_H
 

@@ -1,8 +1,9 @@
-/* Training data as numbered samples: sample i is a pure function of (data sets, weights, seed, i), the same on every rank.
+/* Training data as numbered samples: sample i is a pure function of (data sets, weights, seed, i), the same on every
+ * rank.
  *
- * A sample is `sequence` inputs and the same moved on by one as targets, cut from the documents of one data set laid end
- * to end. Several data sets are blended in the proportion of their weights. There is no state: resuming is asking for the
- * next number, and any division of samples over ranks and micro-batches gives the same training.
+ * A sample is `sequence` inputs and the same moved on by one as targets, cut from the documents of one data set laid
+ * end to end. Several data sets are blended in the proportion of their weights. There is no state: resuming is asking
+ * for the next number, and any division of samples over ranks and micro-batches gives the same training.
  *
  * Order. Without shuffling data set j's k-th sample is tokens k L .. k L + L. With it, epoch e of a data set visits its
  * samples in the order of a keyed permutation (a Feistel network walked until it lands inside; Black and Rogaway 2002).
@@ -27,7 +28,8 @@ void samples_close(samples *s);
 /* From now on sample i is what was slot + slots i: the share of one of several jobs. */
 void samples_interleave(samples *s, int slot, int slots);
 
-/* From now on a sample that holds an id outside the vocabulary is no failure: `told` hears why, and samples_read says *left_out. */
+/* From now on a sample that holds an id outside the vocabulary is no failure: `told` hears why, and samples_read says
+ * *left_out. */
 void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context);
 
 /* Sample `index` into tokens[sequence] and targets[sequence]; and, where not NULL, the position of each token in its

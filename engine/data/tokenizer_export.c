@@ -14,8 +14,8 @@
 #define PLAIN_CLASS "PreTrainedTokenizerFast"
 
 /* For Qwen2 transformers 5 builds a tokenizer of its own around the file's vocabulary, whatever tokenizer_class says,
- * unless the folder names a class by auto_map; that one it takes only if the caller trusts remote code, so it must be there
- * as well. */
+ * unless the folder names a class by auto_map; that one it takes only if the caller trusts remote code, so it must be
+ * there as well. */
 #define MODULE "tokenization_phalanx"
 static const char module_text[] = "from transformers import PreTrainedTokenizerFast\n"
                                   "\n"

@@ -1,5 +1,5 @@
-/* What transformers' AutoTokenizer wants beside a model so that it gives our ids: tokenizer.json, tokenizer_config.json,
- * special_tokens_map.json, generation_config.json. */
+/* What transformers' AutoTokenizer wants beside a model so that it gives our ids: tokenizer.json,
+ * tokenizer_config.json, special_tokens_map.json, generation_config.json. */
 #ifndef PHALANX_ENGINE_DATA_TOKENIZER_EXPORT_H
 #define PHALANX_ENGINE_DATA_TOKENIZER_EXPORT_H
 
@@ -9,8 +9,8 @@
 #include "models/shape.h"
 
 /* Complete a Hugging Face folder, in which the tokenizer's own files are already. What is there stays; what is missing
- * is written. `tokens`: bos_token_id and so on, for generation_config.json. A tokenizer that has no exact counterpart is
- * left as it is, with a warning. */
+ * is written. `tokens`: bos_token_id and so on, for generation_config.json. A tokenizer that has no exact counterpart
+ * is left as it is, with a warning. */
 status tokenizer_export(const tokenizer *t, const char *folder, const model_shape *shape, const json_t *tokens);
 
 #endif

@@ -8,7 +8,8 @@
 #include "engine/files/mapping.h"
 #include "memory/log.h"
 
-/* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for others */
+/* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for
+ * others */
 static char *config_beside(const char *path)
 {
     static const char ending[] = "tokenizer.json";

@@ -6,9 +6,9 @@
 
 #include "engine/tokenizer/tokenizer.h"
 
-/* spec: "bytes"; a SentencePiece model, a tokenizer.json or a saved tokenizer, told apart by content; a folder that holds
- * one (tokenizer.model, tokenizer.bytes or tokenizer.json, the first of them that is there). Beside a tokenizer.json a
- * tokenizer_config.json is read. */
+/* spec: "bytes"; a SentencePiece model, a tokenizer.json or a saved tokenizer, told apart by content; a folder that
+ * holds one (tokenizer.model, tokenizer.bytes or tokenizer.json, the first of them that is there). Beside a
+ * tokenizer.json a tokenizer_config.json is read. */
 status tokenizer_files_open(tokenizer **out, const char *spec);
 /* The tokenizer that tokenizer_files_save_beside left beside a data set. */
 status tokenizer_files_open_beside(tokenizer **out, const char *prefix);

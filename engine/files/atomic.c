@@ -62,7 +62,8 @@ static int open_again(int parent, const char *name, int flags, const char *path)
     return descriptor;
 }
 
-/* A file of our own making: what has the name, such as a link that another user has put there, is removed and never written to. */
+/* A file of our own making: what has the name, such as a link that another user has put there, is removed and never
+ * written to. */
 static int create_anew(const char *path)
 {
     int descriptor = -1;

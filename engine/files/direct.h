@@ -1,9 +1,9 @@
 /* Large files written from planned memory, and read back from the storage itself.
  *
- * A `direct` collects bytes in a buffer of its caller's and hands them over past the page cache (O_DIRECT) where the file
- * system has that: training keeps its cache and its cores, and reading back asks the disk and not this machine's memory.
- * It allocates nothing. The caller owns the struct, buffer and path until direct_close. Failures name the
- * path; `error` is their errno.
+ * A `direct` collects bytes in a buffer of its caller's and hands them over past the page cache (O_DIRECT) where the
+ * file system has that: training keeps its cache and its cores, and reading back asks the disk and not this machine's
+ * memory. It allocates nothing. The caller owns the struct, buffer and path until direct_close. Failures name the path;
+ * `error` is their errno.
  */
 #ifndef PHALANX_ENGINE_FILES_DIRECT_H
 #define PHALANX_ENGINE_FILES_DIRECT_H
@@ -33,12 +33,12 @@ status direct_write(direct *d, const void *data, int64_t bytes, uint32_t *crc);
 char *direct_room(direct *d, int64_t *room);
 status direct_added(direct *d, int64_t bytes, uint32_t *crc);
 int64_t direct_position(const direct *d);
-/* Closes the file; `written`: what writing it has come to. If that is STATUS_OK, everything is on the disk (fsync) when this returns;
- * otherwise the file is left unfinished where it is, and `written` and its message are returned. */
+/* Closes the file; `written`: what writing it has come to. If that is STATUS_OK, everything is on the disk (fsync) when
+ * this returns; otherwise the file is left unfinished where it is, and `written` and its message are returned. */
 status direct_close(direct *d, status written);
 
-/* Read a file back, from the storage if the file system allows: its length and checksum must be these. `error` as above,
- * EIO if they are not. */
+/* Read a file back, from the storage if the file system allows: its length and checksum must be these. `error` as
+ * above, EIO if they are not. */
 status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc32c, char *buffer, int64_t capacity);
 
 #endif

@@ -405,8 +405,8 @@ status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count
 
 /* ---- identity ---- */
 
-/* The checksum of a file's ends, and of pages between them at equal distances: enough to tell two files apart, and read in a
- * moment whatever their size. */
+/* The checksum of a file's ends, and of pages between them at equal distances: enough to tell two files apart, and read
+ * in a moment whatever their size. */
 static uint32_t sampled_checksum(const mapping *file)
 {
     enum { END = 64 << 10, PAGE = 4096, PAGES = 64 };

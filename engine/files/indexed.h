@@ -1,8 +1,8 @@
 /* Megatron's indexed data set: PREFIX.bin holds token ids and nothing else, PREFIX.idx says where they lie.
  *
  * An `indexed` maps both files and has checked every field of the index against their lengths, so that reading needs no
- * check but that of the ids. It is the caller's until indexed_close. A writer is the caller's until indexed_writer_close
- * or indexed_writer_abandon; the data set appears whole, at close, and replaces an older one.
+ * check but that of the ids. It is the caller's until indexed_close. A writer is the caller's until
+ * indexed_writer_close or indexed_writer_abandon; the data set appears whole, at close, and replaces an older one.
  *
  * The .idx file, little-endian, S sequences, D document boundaries (documents + 1):
  *

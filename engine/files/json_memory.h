@@ -1,5 +1,5 @@
-/* Where there is no memory for JSON, the process says so and dies. jansson itself would return what it returns for text that is no
- * JSON, and a checkpoint would count as damaged, or a configuration as wrong. */
+/* Where there is no memory for JSON, the process says so and dies. jansson itself would return what it returns for text
+ * that is no JSON, and a checkpoint would count as damaged, or a configuration as wrong. */
 #ifndef PHALANX_ENGINE_FILES_JSON_MEMORY_H
 #define PHALANX_ENGINE_FILES_JSON_MEMORY_H
 

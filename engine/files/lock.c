@@ -51,8 +51,8 @@ static void first_line(char *out, size_t bytes, const char *path)
         fclose(f);
 }
 
-/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended and
- * nobody has asked for its status yet. */
+/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended
+ * and nobody has asked for its status yet. */
 static long long start_of(long long pid)
 {
     char path[64], line[1024], how = 0;
@@ -147,8 +147,9 @@ static int write_new(int *out, const char *path, const holder *me)
     return 0;
 }
 
-/* The same, but EEXIST if somebody has one. It takes its name when it is whole: a lock that says nothing, of a run that was killed
- * before it could write, would have to be watched for a lease. Where there are no hard links it is made under its name. */
+/* The same, but EEXIST if somebody has one. It takes its name when it is whole: a lock that says nothing, of a run that
+ * was killed before it could write, would have to be watched for a lease. Where there are no hard links it is made
+ * under its name. */
 static int create(int *out, const char *path, const holder *me)
 {
     char *aside = must_format("%s.%s", path, me->id);
@@ -280,7 +281,8 @@ static void displace(const char *path, const holder *judged, const char *id)
     free(aside);
 }
 
-/* What was moved out of the way by runs that died before they removed it. Whoever holds the lock may: what is put back is its own. */
+/* What was moved out of the way by runs that died before they removed it. Whoever holds the lock may: what is put back
+ * is its own. */
 static void sweep(const char *path, const holder *me)
 {
     char *copy = must_strdup(path), *folder = dirname(copy);

@@ -1,10 +1,10 @@
 /* One folder, one run: a lock file that says who holds it, and that its holder is alive.
  *
- * The file is made by a hard link (or O_EXCL), which network file systems give to one alone, and holds the holder's id, host, process
- * and a counter that a thread of the holder raises. Whether a lock that is found is stale is known at once on the holder's own machine
- * (there is no such process any more), and elsewhere when the counter has not moved for the lease by the reader's monotonic clock: no
- * clock of the day and no file's time decides. A holder that was taken for dead notices and loses the lock. The caller owns a `lock`
- * until lock_release.
+ * The file is made by a hard link (or O_EXCL), which network file systems give to one alone, and holds the holder's id,
+ * host, process and a counter that a thread of the holder raises. Whether a lock that is found is stale is known at
+ * once on the holder's own machine (there is no such process any more), and elsewhere when the counter has not moved
+ * for the lease by the reader's monotonic clock: no clock of the day and no file's time decides. A holder that was
+ * taken for dead notices and loses the lock. The caller owns a `lock` until lock_release.
  */
 #ifndef PHALANX_ENGINE_FILES_LOCK_H
 #define PHALANX_ENGINE_FILES_LOCK_H
@@ -15,11 +15,11 @@
 
 typedef struct lock lock;
 
-/* `id`: hexadecimal, no other holder's. Fails, with who it is, if somebody alive holds it; may wait for up to `lease` seconds to
- * find out. */
+/* `id`: hexadecimal, no other holder's. Fails, with who it is, if somebody alive holds it; may wait for up to `lease`
+ * seconds to find out. */
 status lock_take(lock **out, const char *path, const char *id, double lease);
-/* The holder with this id has ended, says whoever started it: the next to take the lock from it need not look whether it lives. A
- * lock of anybody else stays as it is. */
+/* The holder with this id has ended, says whoever started it: the next to take the lock from it need not look whether
+ * it lives. A lock of anybody else stays as it is. */
 void lock_retire(const char *path, const char *id);
 /* Looks, and makes the file again if it has been deleted: false if somebody else holds it by now. Any thread. */
 bool lock_confirm(lock *l);
@@ -37,8 +37,8 @@ typedef struct lock_sight {
     double moved; /* clock_seconds() when the counter was seen to move last */
 } lock_sight;
 
-/* Looks once more, without waiting: does somebody who may be alive hold it? A holder on another machine may be, until its counter has
- * not moved for the lease. */
+/* Looks once more, without waiting: does somebody who may be alive hold it? A holder on another machine may be, until
+ * its counter has not moved for the lease. */
 bool lock_watch(lock_sight *sight, const char *path, double lease);
 
 #endif

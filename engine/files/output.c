@@ -13,7 +13,8 @@
 
 enum { MOST_LINKS = 40 }; /* as the kernel follows */
 
-/* The name of the file that a chain of links ends at, also where nothing has that name yet. NULL with errno: it cannot be told. */
+/* The name of the file that a chain of links ends at, also where nothing has that name yet. NULL with errno: it cannot
+ * be told. */
 static char *follow_links(const char *path)
 {
     char *name = must_strdup(path), target[PATH_MAX];

@@ -1,7 +1,7 @@
 /* Files that a user names (--output, --write, --svg), as opposed to those of a folder that phalanx keeps.
  *
- * A regular file, or a name that nothing has yet, is written whole or not at all (atomic.h). A link stays: the file that it names is
- * written. A device or a pipe stays, too, and takes the bytes as they come; `-` is standard output.
+ * A regular file, or a name that nothing has yet, is written whole or not at all (atomic.h). A link stays: the file
+ * that it names is written. A device or a pipe stays, too, and takes the bytes as they come; `-` is standard output.
  */
 #ifndef PHALANX_ENGINE_FILES_OUTPUT_H
 #define PHALANX_ENGINE_FILES_OUTPUT_H

@@ -1,8 +1,8 @@
 /* Storage that fails for a moment is asked again: after a call on a file has failed, is it worth another try?
  *
- * A network file system says ESTALE, EIO or ETIMEDOUT while a server restarts, and answers a second later. What will fail
- * again for certain (no such file, no space, a name too long) is not tried again. A zeroed `retry` is one call that has not
- * failed yet.
+ * A network file system says ESTALE, EIO or ETIMEDOUT while a server restarts, and answers a second later. What will
+ * fail again for certain (no such file, no space, a name too long) is not tried again. A zeroed `retry` is one call
+ * that has not failed yet.
  */
 #ifndef PHALANX_ENGINE_FILES_RETRY_H
 #define PHALANX_ENGINE_FILES_RETRY_H
@@ -13,8 +13,8 @@ typedef struct retry {
     int failures;
 } retry;
 
-/* The call on `path` has failed with errno `error`. true, after a pause that doubles from one failure to the next: try it
- * again. false: give up; errno is `error`. */
+/* The call on `path` has failed with errno `error`. true, after a pause that doubles from one failure to the next: try
+ * it again. false: give up; errno is `error`. */
 bool retry_again(retry *r, int error, const char *path);
 
 #endif

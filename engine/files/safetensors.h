@@ -40,8 +40,8 @@ const void *safetensors_data(const safetensors *s, const safetensors_tensor *ten
 const json_t *safetensors_metadata(const safetensors *s);
 
 /* Where everything lies in a file: made from a declaration of its tensors (name, type, dims, shape; names differ).
- * order[k] is the index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as the
- * format's reference writer does, so that every tensor is aligned. */
+ * order[k] is the index, in the declaration, of the k-th tensor of the file: larger elements first, then by name, as
+ * the format's reference writer does, so that every tensor is aligned. */
 typedef struct safetensors_layout {
     int count;
     int *order;

@@ -108,7 +108,8 @@ static status put_record(tensorboard *t, message *event)
 
 #define PREFIX "events.out.tfevents."
 
-/* The name of the newest event file, the caller's; NULL if there is none. They begin with the time at which they were made. */
+/* The name of the newest event file, the caller's; NULL if there is none. They begin with the time at which they were
+ * made. */
 static char *newest_file(const char *folder)
 {
     DIR *entries = opendir(folder);

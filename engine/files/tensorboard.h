@@ -4,7 +4,8 @@
  * tensorboard_close. A record is u64 length, u32 masked CRC32C of the length, data, u32 masked CRC32C of the data; the
  * data is a protobuf message Event, encoded by hand:
  *
- *     Event    1: double wall_time   2: int64 step   3: string file_version   5: Summary summary   7: SessionLog session_log
+ *     Event    1: double wall_time   2: int64 step   3: string file_version
+ *              5: Summary summary    7: SessionLog session_log
  *     SessionLog  1: int32 status    Summary  1: repeated Value     Value  1: string tag   2: float simple_value
  */
 #ifndef PHALANX_ENGINE_FILES_TENSORBOARD_H
@@ -21,9 +22,9 @@ typedef struct tensorboard_value {
     double value;    /* written as fp32, all that the format has */
 } tensorboard_value;
 
-/* Go on with the newest event file in `folder`, whose torn end is cut off, or make one, events.out.tfevents.SECONDS.HOST.PROCESS
- * (and the folder if need be). Readers then forget what the file has of `first_step`, the next to be written, and later
- * ones. wall_time: seconds since 1970 */
+/* Go on with the newest event file in `folder`, whose torn end is cut off, or make one,
+ * events.out.tfevents.SECONDS.HOST.PROCESS (and the folder if need be). Readers then forget what the file has of
+ * `first_step`, the next to be written, and later ones. wall_time: seconds since 1970 */
 status tensorboard_open(tensorboard **out, const char *folder, int64_t first_step, double wall_time);
 /* One event. */
 status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time);

@@ -1,14 +1,15 @@
 /* Pace: how fast this rank computes what other ranks compute, too, and so which rank holds up the others.
  *
- * Ranks run equal programs, or parts of one that have equal ops in them: a layer's product has the same shape on every stage. Of the
- * PACE_CLASSES kinds of ops (kind, shapes, types) that most work is in, a few are timed in each step. On the CPU by the processor time of
- * the thread that plays the program: it sees a core that is throttled, shared with a busy sibling, or slow at reaching its memory, and
- * does not see time in which the process does not run at all (another process has the core). Communication is counted apart, in
- * seconds spent waiting. On a GPU by events before and after the op, also within a graph: they see a GPU whose clock is low or whose
- * memory is slow; what it waits for is not counted there (run.trace shows it).
+ * Ranks run equal programs, or parts of one that have equal ops in them: a layer's product has the same shape on every
+ * stage. Of the PACE_CLASSES kinds of ops (kind, shapes, types) that most work is in, a few are timed in each step. On
+ * the CPU by the processor time of the thread that plays the program: it sees a core that is throttled, shared with a
+ * busy sibling, or slow at reaching its memory, and does not see time in which the process does not run at all (another
+ * process has the core). Communication is counted apart, in seconds spent waiting. On a GPU by events before and after
+ * the op, also within a graph: they see a GPU whose clock is low or whose memory is slow; what it waits for is not
+ * counted there (run.trace shows it).
  *
- * A rank's ratio is its time over the median of the ranks that have the same ops; what counts is the median of its ratios over
- * PACE_WINDOW steps. One rank judges what all have sent. Nothing is allocated after opening.
+ * A rank's ratio is its time over the median of the ranks that have the same ops; what counts is the median of its
+ * ratios over PACE_WINDOW steps. One rank judges what all have sent. Nothing is allocated after opening.
  */
 #ifndef PHALANX_ENGINE_GUARD_PACE_H
 #define PHALANX_ENGINE_GUARD_PACE_H
@@ -42,8 +43,8 @@ void pace_judge_add(pace_judge *j, const pace_share *shares, int64_t stride); /*
 /* A rank's ratio over the window; 0 as long as that is not full, or where it has nothing in common with others. */
 double pace_ratio(const pace_judge *j, int rank);
 double pace_waited(const pace_judge *j); /* seconds of the last step, the mean over the ranks */
-/* A rank that has become slow by `limit` (1.1: 10% over the median) since the last call, or recovered (*recovered): each change is
- * told once. -1: none. */
+/* A rank that has become slow by `limit` (1.1: 10% over the median) since the last call, or recovered (*recovered):
+ * each change is told once. -1: none. */
 int pace_change(pace_judge *j, double limit, bool *recovered);
 
 #endif

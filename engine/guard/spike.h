@@ -1,10 +1,11 @@
 /* Spikes: a loss or a gradient norm that lies far above those of the steps before it, though finite.
  *
- * How far is a robust z-score, (x - median) / (1.4826 MAD), over a window of steps: 1.4826 MAD, of the median absolute deviation, is the
- * standard deviation of a normal distribution, and neither it nor the median is moved by a few outliers. Norms are compared by
- * their logarithm, since they vary by factors. Only what rises counts. A run that is very smooth has a scale of at least
- * SPIKE_LOSS_FLOOR of its median, and SPIKE_NORM_FLOOR in the logarithm: noise below that is never a spike.
- * The window is a value, a part of what a checkpoint holds, so that a resumed run judges alike.
+ * How far is a robust z-score, (x - median) / (1.4826 MAD), over a window of steps: 1.4826 MAD, of the median absolute
+ * deviation, is the standard deviation of a normal distribution, and neither it nor the median is moved by a few
+ * outliers. Norms are compared by their logarithm, since they vary by factors. Only what rises counts. A run that is
+ * very smooth has a scale of at least SPIKE_LOSS_FLOOR of its median, and SPIKE_NORM_FLOOR in the logarithm: noise
+ * below that is never a spike. The window is a value, a part of what a checkpoint holds, so that a resumed run judges
+ * alike.
  */
 #ifndef PHALANX_ENGINE_GUARD_SPIKE_H
 #define PHALANX_ENGINE_GUARD_SPIKE_H

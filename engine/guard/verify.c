@@ -46,7 +46,8 @@ struct verify {
     double seconds;
 };
 
-/* ---- what is at rest ---------------------------------------------------------------------------------------------- */
+/* ---- what is at rest
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Not of what passes through windows of the arena and rests in host memory. */
 static void add_rest(verify *v, const tensor *t, const char *what, const storage *compared)
@@ -68,8 +69,9 @@ static const storage *compared(const compiled *c, const storage *s)
     return duty_of(c->around.group, s, DUTY_COMPARE).rows > 0 ? s : NULL;
 }
 
-/* A tensor rests from the last op of a step that writes it to the first of the next. Of a weight that each step gathers these are the
- * own rows; and all rows, once more, from the gather to the update of the same step: replicas have the same of these. */
+/* A tensor rests from the last op of a step that writes it to the first of the next. Of a weight that each step gathers
+ * these are the own rows; and all rows, once more, from the gather to the update of the same step: replicas have the
+ * same of these. */
 static void list_rests(verify *v)
 {
     const compiled *c = v->compiled;
@@ -105,7 +107,8 @@ static int compare_first(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Op `at` writes tensor `to`: of `count` rests in the order of their addresses it is their first or their last, or both. */
+/* Op `at` writes tensor `to`: of `count` rests in the order of their addresses it is their first or their last, or
+ * both. */
 static void note_write(rest *rests, int count, const tensor *to, int at, bool first, bool last)
 {
     int low = 0, high = count;
@@ -198,7 +201,8 @@ static void check(verify *v, const rest *r)
     check_rows(v, r->sum, &rows, 1 + (uint64_t)(r - v->rests));
 }
 
-/* ---- repetition ---------------------------------------------------------------------------------------------------- */
+/* ---- repetition
+ * ---------------------------------------------------------------------------------------------------- */
 
 static bool repeats(const verify *v, const op *o)
 {
@@ -256,7 +260,8 @@ static void check_results(verify *v, const op *o, int i)
     }
 }
 
-/* ---- observing ------------------------------------------------------------------------------------------------------ */
+/* ---- observing
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void took(verify *v, bool busy, double began)
 {

@@ -1,11 +1,12 @@
 /* Verification of a rank's memory and arithmetic while it trains (run.verify_every).
  *
  * *State at rest.* Weights, master weights and the optimizer's states are summed right after the last op of a step that
- * writes them, and checked right before the first that writes them again: in between nobody may change them. When that is, the
- * program says. *Repetition.* Each op of the forward and backward pass of one micro-batch of every so-manieth step, another one each time,
- * is played twice, and its results are compared bit by bit; on a device that step is enqueued op by op.
- * Sums are made and compared where the arena is, in room of the plan (engine/compile/step/repeat.h); the host looks at what was noted
- * when it is asked for. Nothing is allocated after opening. State that is offloaded to host memory is not summed.
+ * writes them, and checked right before the first that writes them again: in between nobody may change them. When that
+ * is, the program says. *Repetition.* Each op of the forward and backward pass of one step in `verify_every`, in a
+ * different micro-batch each time, is played twice, and its results are compared bit by bit; on a device that step is
+ * enqueued op by op. Sums are made and compared where the arena is, in room of the plan (engine/compile/step/repeat.h);
+ * the host looks at what was noted when it is asked for. Nothing is allocated after opening. State that is offloaded to
+ * host memory is not summed.
  */
 #ifndef PHALANX_ENGINE_GUARD_VERIFY_H
 #define PHALANX_ENGINE_GUARD_VERIFY_H

@@ -10,8 +10,8 @@
 #include "engine/host/incidents.h"
 #include "memory/log.h"
 
-/* Jobs in a row that come no further, and the same trouble in a row, after which a person is needed; seconds between starts double
- * from one to the last. */
+/* Jobs in a row that come no further, and the same trouble in a row, after which a person is needed; seconds between
+ * starts double from one to the last. */
 enum { FRUITLESS = 8, SAME = 3, SAME_DATA = 2, LONGEST_WAIT = 64 };
 
 /* NULL: there is none. Without memory nothing can be told, least of all that a job comes no further. */

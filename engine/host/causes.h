@@ -1,5 +1,5 @@
-/* Why did a job end, and is it worth starting again? Incidents are read from a run's folder; what to do about one is a function
- * of it and of those before.
+/* Why did a job end, and is it worth starting again? Incidents are read from a run's folder; what to do about one is a
+ * function of it and of those before.
  */
 #ifndef PHALANX_ENGINE_HOST_CAUSES_H
 #define PHALANX_ENGINE_HOST_CAUSES_H
@@ -20,9 +20,9 @@ typedef struct cause {
 
 /* Where the incidents of the next job begin: the end of those so far. */
 int64_t causes_position(const char *folder);
-/* Of the incidents from `position` on with which the start `run` ends, the one that says most: a dead rank is often what another
- * trouble looks like from outside. Not known if there is none. Anybody may write to the folder: the incidents of other starts say
- * nothing of this one. `run` "": this start has no id yet, and any will do. */
+/* Of the incidents from `position` on with which the start `run` ends, the one that says most: a dead rank is often
+ * what another trouble looks like from outside. Not known if there is none. Anybody may write to the folder: the
+ * incidents of other starts say nothing of this one. `run` "": this start has no id yet, and any will do. */
 cause causes_read(const char *folder, int64_t position, const char *run);
 
 /* Has the start `run` opened the run's files, as events.jsonl knows? */
@@ -30,8 +30,8 @@ bool causes_began(const char *folder, const char *run);
 /* Has it saved the checkpoint that is the latest? */
 bool causes_saved(const char *folder, const char *run);
 
-/* How far the run has come: the last step of its metrics, or, of a server of islands, its last merge; that of its latest checkpoint if
- * there is neither; 0: none. */
+/* How far the run has come: the last step of its metrics, or, of a server of islands, its last merge; that of its
+ * latest checkpoint if there is neither; 0: none. */
 int64_t causes_progress(const char *folder);
 
 /* What is remembered between jobs. All zero at first. */

@@ -1,6 +1,6 @@
-/* Incidents and flight records in a run's folder: incidents.jsonl, a line each, appended; flight-RANK.jsonl, the last ops and
- * messages of one rank, replaced at each incident. Writing needs no heap and no stream, for it happens while other threads of the
- * process are stuck, or have crashed.
+/* Incidents and flight records in a run's folder: incidents.jsonl, a line each, appended; flight-RANK.jsonl, the last
+ * ops and messages of one rank, replaced at each incident. Writing needs no heap and no stream, for it happens while
+ * other threads of the process are stuck, or have crashed.
  */
 #ifndef PHALANX_ENGINE_HOST_INCIDENTS_H
 #define PHALANX_ENGINE_HOST_INCIDENTS_H
@@ -23,8 +23,8 @@ status incidents_append(const char *folder, const incident *what);
 /* The same of this rank, where it is just now. Whoever calls has told people already: a failure is not said again. */
 void incidents_say(const char *folder, watchdog *w, incident_verdict verdict, bool ends, const char *words);
 
-/* An incident that ends the run, as it is when it happens, kept until all that can be saved is saved: whoever reads it may end the
- * job. Zero at first. */
+/* An incident that ends the run, as it is when it happens, kept until all that can be saved is saved: whoever reads it
+ * may end the job. Zero at first. */
 typedef struct incidents_held {
     incident what;
     watchdog_text text;

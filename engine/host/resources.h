@@ -1,9 +1,9 @@
-/* What a host has left while a run is on it: cores, memory, disks, network, GPUs, every few seconds, for resources.jsonl and
- * TensorBoard. Rates are means over the time between two lines.
+/* What a host has left while a run is on it: cores, memory, disks, network, GPUs, every few seconds, for
+ * resources.jsonl and TensorBoard. Rates are means over the time between two lines.
  *
- * One rank of each host keeps a `resources`, which writes into a folder of that host's own: nothing is sent between ranks.
- * Figures are the kernel's (/proc, /sys) and the NVIDIA driver's (NVML, where it is installed); what a host does not tell is left
- * out. The host's figures include other processes.
+ * One rank of each host keeps a `resources`, which writes into a folder of that host's own: nothing is sent between
+ * ranks. Figures are the kernel's (/proc, /sys) and the NVIDIA driver's (NVML, where it is installed); what a host does
+ * not tell is left out. The host's figures include other processes.
  */
 #ifndef PHALANX_ENGINE_HOST_RESOURCES_H
 #define PHALANX_ENGINE_HOST_RESOURCES_H

@@ -1,4 +1,5 @@
-/* The GPUs of this host, as NVIDIA's driver library (NVML) tells: opened at run time, none where it is not installed. */
+/* The GPUs of this host, as NVIDIA's driver library (NVML) tells: opened at run time, none where it is not
+ * installed. */
 #ifndef PHALANX_ENGINE_HOST_RESOURCES_GPU_H
 #define PHALANX_ENGINE_HOST_RESOURCES_GPU_H
 

@@ -62,8 +62,8 @@ static bool begins(const char *name, const char *const *prefixes)
     return false;
 }
 
-/* MAJOR MINOR NAME READS MERGED SECTORS MS WRITES MERGED SECTORS ...: sectors of 512 bytes. What is made of other disks would count
- * twice, and so would partitions, which follow their disk and begin with its name. */
+/* MAJOR MINOR NAME READS MERGED SECTORS MS WRITES MERGED SECTORS ...: sectors of 512 bytes. What is made of other disks
+ * would count twice, and so would partitions, which follow their disk and begin with its name. */
 static void read_disks(resources_host *h, const char *root)
 {
     static const char *const composed[] = {"loop", "ram", "zram", "dm-", "md", NULL};
@@ -84,7 +84,8 @@ static void read_disks(resources_host *h, const char *root)
     fclose(f);
 }
 
-/* NAME: RECEIVED (8 columns) SENT (8 columns), in bytes. Bridges and the ends of containers carry what a port carries, too. */
+/* NAME: RECEIVED (8 columns) SENT (8 columns), in bytes. Bridges and the ends of containers carry what a port carries,
+ * too. */
 static void read_ports(resources_host *h, const char *root)
 {
     static const char *const inner[] = {"lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", NULL};

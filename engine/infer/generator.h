@@ -17,8 +17,8 @@ typedef struct generator_choice {
     uint64_t seed;
 } generator_choice;
 
-/* `texts` at once, up to `positions` tokens each (prompt and continuation). With several ranks everything here but closing is
- * collective: all call it alike, and all see the same logits and draw the same tokens. */
+/* `texts` at once, up to `positions` tokens each (prompt and continuation). With several ranks everything here but
+ * closing is collective: all call it alike, and all see the same logits and draw the same tokens. */
 status generator_open(generator **out, weights *from, const inference_ranks *ranks, precision_kind precision, int texts,
                       int64_t positions);
 void generator_close(generator *g);
@@ -26,8 +26,8 @@ void generator_close(generator *g);
 void generator_step(generator *g, const int32_t *tokens, int64_t position);
 /* fp32 [vocab_size] of one sample, valid until the next call of either function */
 const float *generator_logits(generator *g, int sample);
-/* A token drawn from a sample's logits: a function of (seed, text, position) and the logits. `text` is the caller's number
- * of what is continued, whichever sample of the generator it happens to be. */
+/* A token drawn from a sample's logits: a function of (seed, text, position) and the logits. `text` is the caller's
+ * number of what is continued, whichever sample of the generator it happens to be. */
 int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t text, int64_t position);
 
 #endif

@@ -22,7 +22,8 @@ typedef struct text {
     size_t bytes;
 } text;
 
-/* ---- base64: keys and values travel so ---------------------------------------------------------------------------- */
+/* ---- base64: keys and values travel so
+ * ---------------------------------------------------------------------------- */
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -181,7 +182,8 @@ static status call(json_t **out, etcd *e, const char *path, json_t *body)
     return s;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* "https://USER:PASSWORD@HOST:PORT/": without the slash, and without whom to log in as. */
 static status take_address(etcd *e, const char *address, size_t length)
@@ -252,7 +254,8 @@ const char *etcd_address(const etcd *e, int node)
     return e->address[node];
 }
 
-/* ---- leases ---------------------------------------------------------------------------------------------------------- */
+/* ---- leases
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* The gateway writes 64-bit integers as strings. */
 static int64_t number(const json_t *object, const char *key)
@@ -286,7 +289,8 @@ void etcd_revoke(etcd *e, int64_t lease)
         json_decref(answer);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------ */
+/* ---- keys
+ * ------------------------------------------------------------------------------------------------------------ */
 
 status etcd_read(json_t **out, etcd *e, const char *prefix)
 {

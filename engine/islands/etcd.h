@@ -1,7 +1,7 @@
 /* etcd, through its JSON gateway (/v3 over HTTP): keys and values, leases, transactions.
  *
- * A client knows some nodes of one cluster and asks them in turn until one answers; a call takes seconds at most. Keys and values are
- * text. One thread at a time may use a client, which is the caller's.
+ * A client knows some nodes of one cluster and asks them in turn until one answers; a call takes seconds at most. Keys
+ * and values are text. One thread at a time may use a client, which is the caller's.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_ETCD_H
 #define PHALANX_ENGINE_ISLANDS_ETCD_H

@@ -1,8 +1,8 @@
 /* An island's place among the islands of a run, kept in etcd by a thread of the island's first rank.
  *
- * The main thread says what is to be there (its record, an offer, what it holds) and reads what is; the thread writes, keeps the
- * lease alive and reads again, several times a second, so that training never waits for etcd. While etcd is away the last
- * that was read stays, and says so. What the keys mean: roster.h.
+ * The main thread says what is to be there (its record, an offer, what it holds) and reads what is; the thread writes,
+ * keeps the lease alive and reads again, several times a second, so that training never waits for etcd. While etcd is
+ * away the last that was read stays, and says so. What the keys mean: roster.h.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
 #define PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
@@ -42,12 +42,14 @@ int membership_slot(const membership *m);
 /* What etcd holds, for roster_read: a fresh string. */
 char *membership_roster(membership *m);
 
-/* Each returns a number: when roster.settled has reached it, it is written. The JSON is taken; NULL: the key is removed. */
+/* Each returns a number: when roster.settled has reached it, it is written. The JSON is taken; NULL: the key is
+ * removed. */
 int64_t membership_set_state(membership *m, const membership_state *state);
 int64_t membership_set_offer(membership *m, json_t *offer);
 int64_t membership_set_have(membership *m, json_t *have);
-/* Try to make `head` the head, if the last one is of `revision` (0: there was none) and the offers of `slots` are of these revisions.
- * The roster shows who won; when its `settled` has reached the number that this returns, it has been tried. */
+/* Try to make `head` the head, if the last one is of `revision` (0: there was none) and the offers of `slots` are of
+ * these revisions. The roster shows who won; when its `settled` has reached the number that this returns, it has been
+ * tried. */
 int64_t membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision);
 
 #endif

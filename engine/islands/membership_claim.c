@@ -1,4 +1,5 @@
-/* Whose a slot is. A request whose answer is lost may have been carried out, or be so later: what is at a slot is read before it is judged. */
+/* Whose a slot is. A request whose answer is lost may have been carried out, or be so later: what is at a slot is read
+ * before it is judged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +38,8 @@ static status check_fingerprint(membership *m, const json_t *pairs)
     return done ? STATUS_OK : status_fail(STATUS_FAILED, "another island begins at this moment");
 }
 
-/* Takes the slot, or the server's place, whose record is of this revision; 0: there is none. The turn of a former process ends: what it
- * may have decided without hearing of it is not carried out any more. */
+/* Takes the slot, or the server's place, whose record is of this revision; 0: there is none. The turn of a former
+ * process ends: what it may have decided without hearing of it is not carried out any more. */
 static status take(bool *done, membership *m, const json_t *pairs, int slot, int64_t revision)
 {
     m->slot = slot;

@@ -1,5 +1,5 @@
-/* Our lease in etcd, and our keys under it. A write whose answer is lost is made again; one that is carried out late, after what followed it, is
- * seen when the keys are read, and undone. */
+/* Our lease in etcd, and our keys under it. A write whose answer is lost is made again; one that is carried out late,
+ * after what followed it, is seen when the keys are read, and undone. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* What the files of an island's place in etcd share: membership_turn.c (the thread and its calls; start there), membership_keys.c,
- * membership_claim.c (whose a slot is), membership_own.c (our lease, and our keys under it). */
+/* What the files of an island's place in etcd share: membership_turn.c (the thread and its calls; start there),
+ * membership_keys.c, membership_claim.c (whose a slot is), membership_own.c (our lease, and our keys under it). */
 #ifndef PHALANX_ENGINE_ISLANDS_MEMBERSHIP_PARTS_H
 #define PHALANX_ENGINE_ISLANDS_MEMBERSHIP_PARTS_H
 
@@ -66,11 +66,13 @@ bool membership_is_ours(const membership *m, const json_t *member);
 status membership_claim(membership *m);
 
 /* membership_own.c */
-/* A lease that has run out took our keys with it: a new one, and `record` again, unless somebody else has the slot by now. */
+/* A lease that has run out took our keys with it: a new one, and `record` again, unless somebody else has the slot by
+ * now. */
 status membership_keep_lease(membership *m, const char *record);
 /* What is `wanted` and not written yet. */
 status membership_write_own(membership *m, char *const wanted[OWN_KEYS]);
-/* Are our keys, as just read, those that were written? What a late write has undone is written again in the next turn. */
+/* Are our keys, as just read, those that were written? What a late write has undone is written again in the next
+ * turn. */
 bool membership_check_own(membership *m, const json_t *pairs);
 
 #endif

@@ -10,15 +10,16 @@
 
 static const double TURN = 0.1; /* seconds between readings */
 
-/* ---- the thread: one turn ------------------------------------------------------------------------------------------ */
+/* ---- the thread: one turn
+ * ------------------------------------------------------------------------------------------ */
 
 static void note_turn(membership *m, const json_t *pairs)
 {
     m->turn_revision = membership_revision(membership_pair(pairs, "turn", m->slot));
 }
 
-/* A decision had no answer. Every decision holds only as long as our turn key is as it was read: once that is written again, it either has been
- * carried out, which reading shows, or never is. */
+/* A decision had no answer. Every decision holds only as long as our turn key is as it was read: once that is written
+ * again, it either has been carried out, which reading shows, or never is. */
 static status settle_doubt(membership *m)
 {
     json_t *pairs = NULL;
@@ -147,7 +148,8 @@ static void *run_thread(void *argument)
     return NULL;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * -------------------------------------------------------------------------------------------------------- */
 
 static status open_parts(membership *m)
 {
@@ -233,7 +235,8 @@ void membership_close(membership *m)
     free(m);
 }
 
-/* ---- the main thread's ----------------------------------------------------------------------------------------------- */
+/* ---- the main thread's
+ * ----------------------------------------------------------------------------------------------- */
 
 int membership_slot(const membership *m)
 {

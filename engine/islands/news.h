@@ -1,5 +1,6 @@
-/* What becomes of the other islands, a line each: who joined, left, is away (its lease has run out: killed, frozen or cut off), or is
- * back, and after which outer step. Told by comparing what etcd says at one moment with what it said before.
+/* What becomes of the other islands, a line each: who joined, left, is away (its lease has run out: killed, frozen or
+ * cut off), or is back, and after which outer step. Told by comparing what etcd says at one moment with what it said
+ * before.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_NEWS_H
 #define PHALANX_ENGINE_ISLANDS_NEWS_H

@@ -1,5 +1,5 @@
-/* Which nodes of etcd's cluster answer. Islands use one of them until it fails, so a cluster that has lost its spare nodes would go
- * unnoticed. Each node is asked in turn, and a line says when one is away, and when it is back. */
+/* Which nodes of etcd's cluster answer. Islands use one of them until it fails, so a cluster that has lost its spare
+ * nodes would go unnoticed. Each node is asked in turn, and a line says when one is away, and when it is back. */
 #ifndef PHALANX_ENGINE_ISLANDS_NODES_H
 #define PHALANX_ENGINE_ISLANDS_NODES_H
 

@@ -1,19 +1,24 @@
-/* What etcd says about the islands of a run, read at one moment: who is there, what they offer and hold, and the last merge.
+/* What etcd says about the islands of a run, read at one moment: who is there, what they offer and hold, and the last
+ * merge.
  *
  * Keys, under PREFIX/ (membership_turn.c writes them; those marked * vanish with their island's lease):
  *     fingerprint                 of the configuration that islands must share
  *     name/SLOT                   the island that had the slot last
  *     member/SLOT *               {id, name, key, ranks, endpoints, ready, taking, merge, step, updates}
- *     left/SLOT                   {id}: of the island that left the slot by itself last; others are lost with their lease
+ *     left/SLOT                   {id}: of the island that left the slot by itself last; others are lost with their
+ *                                 lease
  *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
  *     server *                    as member/SLOT: the job that holds the model, of topology server
- *     turn/SLOT                   an id: written anew where a decision had no answer, so that it is not carried out later; the server's SLOT is 64
- *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who took part
- * A server answers one offer with each writing of `head`. Its parts are the last answer to every slot, with {merge, id, refused}: `id` of
- * the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
- * A merge is one transaction on `head`, which holds only if head, the offers and the decider's turn are what it read: so there is one
- * sequence of merges, and whoever cannot write to etcd cannot add to it. Nothing that is read is believed to be well-formed.
+ *     turn/SLOT                   an id: written anew where a decision had no answer, so that it is not carried out
+ *                                 later; the server's SLOT is 64
+ *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who
+ *                                 took part
+ * A server answers one offer with each writing of `head`. Its parts are the last answer to every slot, with {merge, id,
+ * refused}: `id` of the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
+ * A merge is one transaction on `head`, which holds only if head, the offers and the decider's turn are what it read:
+ * so there is one sequence of merges, and whoever cannot write to etcd cannot add to it. Nothing that is read is
+ * believed to be well-formed.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_ROSTER_H
 #define PHALANX_ENGINE_ISLANDS_ROSTER_H
@@ -90,8 +95,8 @@ uint64_t roster_ready(const roster *r);
 uint64_t roster_taking(const roster *r);
 /* Ready, and offering for this merge. */
 uint64_t roster_offers(const roster *r, int64_t merge);
-/* The slots that merge `merge` would take, if it were decided now: whose change every island that reports holds, and that
- * report; 0: none, too few, or only islands that leave. *all: everybody who is ready has reported, but for the
+/* The slots that merge `merge` would take, if it were decided now: whose change every island that reports holds, and
+ * that report; 0: none, too few, or only islands that leave. *all: everybody who is ready has reported, but for the
  * slots that nobody need wait for. */
 uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least, uint64_t refused);
 

@@ -1,6 +1,7 @@
 /* The arithmetic of an outer step on one unit, in fp32 and in a fixed order, so that every island gets the same bits.
  *
- * D = reference - weights is an island's change since the last merge; g = sum of w_i D_i in the order of slots, w summing to 1.
+ * D = reference - weights is an island's change since the last merge; g = sum of w_i D_i in the order of slots, w
+ * summing to 1.
  *     average:  reference <- reference - lr g
  *     nesterov: v <- momentum v + g;  reference <- reference - lr (g + momentum v)      (DiLoCo, 2311.08105)
  * Islands that gossip (NoLoCo, 2506.10911) each have a reference of their own, and merge weights p:
@@ -26,9 +27,10 @@ void rule_change(float *values, const float *reference, const float *error, floa
 void rule_add(float *sum, const float *change, float weight, int64_t n);
 /* `momentum` NULL for average */
 void rule_step(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
-/* What a server scales a change by (staleness-aware, 1511.05950): weight / staleness, staleness being the merges since the island
- * took the model, at least 1. An island of a round trip of n merges so moves the model as one of n in a mean does. `tokens`: of the
- * change; `all`: of the last changes of `islands` islands, this one among them; the weight is tokens over their mean. */
+/* What a server scales a change by (staleness-aware, 1511.05950): weight / staleness, staleness being the merges since
+ * the island took the model, at least 1. An island of a round trip of n merges so moves the model as one of n in a mean
+ * does. `tokens`: of the change; `all`: of the last changes of `islands` islands, this one among them; the weight is
+ * tokens over their mean. */
 double rule_share(int64_t staleness, int64_t tokens, int64_t all, int islands);
 /* values[n] *= by */
 void rule_scale(float *values, float by, int64_t n);

@@ -1,9 +1,9 @@
 /* A rank's door to other islands: it serves slices of what its island offers, and fetches what others offer.
  *
- * Everything goes over ZeroMQ with CURVE: a peer whose public key is not trusted gets no further than the handshake. Data
- * move only when asked for: a fetch keeps at most a window of small requests under way and accepts a reply only to one of
- * them, so that memory is bounded whatever a peer sends. What is lost with a connection is asked for again. One thread of
- * its own does all of it while the rank computes; the functions here are the rank's main thread's.
+ * Everything goes over ZeroMQ with CURVE: a peer whose public key is not trusted gets no further than the handshake.
+ * Data move only when asked for: a fetch keeps at most a window of small requests under way and accepts a reply only to
+ * one of them, so that memory is bounded whatever a peer sends. What is lost with a connection is asked for again. One
+ * thread of its own does all of it while the rank computes; the functions here are the rank's main thread's.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_TRANSPORT_H
 #define PHALANX_ENGINE_ISLANDS_TRANSPORT_H

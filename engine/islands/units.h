@@ -1,9 +1,10 @@
 /* Units: what islands exchange, and who of an island's ranks keeps the outer state of each.
  *
  * Every tensor of a model, as Hugging Face stores it, is cut into runs of whole rows of at most UNITS_ELEMENTS elements
- * (one row, if that is longer): a unit is a rectangle, and contiguous in its tensor. The cut depends on the
- * tensors' shapes only, so that islands of any layout mean the same unit by the same number. Blocks and chunks of compression are counted
- * from a unit's first element. A fragment is a set of tensors that are merged together; layer l is in fragment l mod fragments.
+ * (one row, if that is longer): a unit is a rectangle, and contiguous in its tensor. The cut depends on the tensors'
+ * shapes only, so that islands of any layout mean the same unit by the same number. Blocks and chunks of compression
+ * are counted from a unit's first element. A fragment is a set of tensors that are merged together; layer l is in
+ * fragment l mod fragments.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_UNITS_H
 #define PHALANX_ENGINE_ISLANDS_UNITS_H

@@ -1,7 +1,8 @@
 /* Messages between ranks of different islands: a request for a slice of a unit, and the reply that holds it.
  *
- * A message is a header of WIRE_HEADER bytes, little-endian, and, of a reply, the data. Nothing in it is believed: wire_read
- * checks the length, the version, the fingerprint of the run and every field's range before anything is used, and allocates nothing.
+ * A message is a header of WIRE_HEADER bytes, little-endian, and, of a reply, the data. Nothing in it is believed:
+ * wire_read checks the length, the version, the fingerprint of the run and every field's range before anything is used,
+ * and allocates nothing.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_WIRE_H
 #define PHALANX_ENGINE_ISLANDS_WIRE_H

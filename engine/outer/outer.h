@@ -1,9 +1,10 @@
 /* The outer loop: this job as one island among others, which merge what changed every outer.every steps.
  *
- * After a step the loop calls outer_step, which, where a merge is due, takes the change since the last one, offers it, fetches
- * the others' and applies what etcd says was merged (islands/roster.h): at once, or, with outer.delay, some steps later while
- * training goes on. Outer state (reference, momentum, error feedback) is divided over the ranks by units (islands/units.h) and lies
- * in one arena planned before the run. Every call is collective over the job's ranks. Owned by the caller.
+ * After a step the loop calls outer_step, which, where a merge is due, takes the change since the last one, offers it,
+ * fetches the others' and applies what etcd says was merged (islands/roster.h): at once, or, with outer.delay, some
+ * steps later while training goes on. Outer state (reference, momentum, error feedback) is divided over the ranks by
+ * units (islands/units.h) and lies in one arena planned before the run. Every call is collective over the job's ranks.
+ * Owned by the caller.
  */
 #ifndef PHALANX_ENGINE_OUTER_OUTER_H
 #define PHALANX_ENGINE_OUTER_OUTER_H
@@ -50,7 +51,8 @@ json_t *outer_meta(const outer *o);
 /* Once the weights are in place: from a checkpoint, or, with NULL, the weights are the reference. */
 status outer_restore(outer *o, checkpoint *from);
 
-/* Joins the others: claims a slot, and takes model and position from one of them if it is behind. *slot: of the samples. */
+/* Joins the others: claims a slot, and takes model and position from one of them if it is behind. *slot: of the
+ * samples. */
 status outer_join(outer *o, outer_position *p, int *slot);
 /* After each step. */
 status outer_step(outer *o, outer_position *p);

@@ -1,14 +1,14 @@
 /* debug.merges: what went into every outer step and what came of it, so that another program can do it again
  * (tests/jobs/merge_formulas.py).
  *
- * FOLDER/slot-N or FOLDER/server holds a checkpoint (files/checkpoint.h) for each event, whose tensors have Hugging Face's names; each
- * rank writes the rectangles that it keeps outer state of. Sections, fp32:
+ * FOLDER/slot-N or FOLDER/server holds a checkpoint (files/checkpoint.h) for each event, whose tensors have Hugging
+ * Face's names; each rank writes the rectangles that it keeps outer state of. Sections, fp32:
  *     merge-M     before, after (references), and where the island took part weights, change, sent, kept
  *     exchange-N  of gossip: before, after, weights; N as in outer_gossip_number
  *     push-STEP   with a server: before, weights, change, sent, kept
  *     settle-STEP own, reference, settled: an island's weights before and after they took the reference
- * and a server's merge-M: before, sent, after. `change` is before compression, with what was kept of the one before it; `kept` is what
- * compression left of it. Meta says which fragment it was, who took part, and with how many tokens. */
+ * and a server's merge-M: before, sent, after. `change` is before compression, with what was kept of the one before it;
+ * `kept` is what compression left of it. Meta says which fragment it was, who took part, and with how many tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +41,8 @@ void outer_dump_sent(outer *o, const outer_unit *m, const uint8_t *coded)
                               o->units.list[m->unit].elements);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static status barrier(void *context, status mine)
 {
@@ -88,7 +89,8 @@ static void write_event(outer *o, const char *kind, int64_t number, const sectio
     free(folder);
 }
 
-/* ---- events ----------------------------------------------------------------------------------------------------------- */
+/* ---- events
+ * ----------------------------------------------------------------------------------------------------------- */
 
 void outer_dump_merge(outer *o, bool took_part)
 {

@@ -1,9 +1,9 @@
 /* Gossip (NoLoCo, 2506.10911): an exchange is between a few islands, drawn anew every time, and waits for nobody else.
  *
- * After outer.every steps an island offers its weights, and takes those of its group (islands/groups.h, islands/rule.h). A
- * partner that has gone, gone on, or does not come within outer.timeout is left out. What is offered stays to be had while training
- * goes on, until the partners say that they hold it. Islands differ, and *the* model is their mean: the last exchange of a
- * run, after train.steps, is with all of them, and its result is the mean itself. */
+ * After outer.every steps an island offers its weights, and takes those of its group (islands/groups.h,
+ * islands/rule.h). A partner that has gone, gone on, or does not come within outer.timeout is left out. What is offered
+ * stays to be had while training goes on, until the partners say that they hold it. Islands differ, and *the* model is
+ * their mean: the last exchange of a run, after train.steps, is with all of them, and its result is the mean itself. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static bool at_the_end(const outer *o, int64_t step)
     return step == o->config->train.steps;
 }
 
-/* ---- offering ------------------------------------------------------------------------------------------------------- */
+/* ---- offering
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* The weights of a fragment; false on all ranks: not finite somewhere. */
 static bool encode_weights(outer *o, int fragment)
@@ -75,7 +76,8 @@ static void offer(outer *o, const outer_position *p, int fragment)
                                        (json_int_t)p->updates, "fragment", fragment, "parting", false));
 }
 
-/* ---- exchanging ------------------------------------------------------------------------------------------------------ */
+/* ---- exchanging
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void leave_out(outer *o, int slot, const char *why)
 {
@@ -104,8 +106,8 @@ static void drop_partners(outer *o, uint64_t here, uint64_t bad)
     }
 }
 
-/* values = the mean of this island's weights and those of the partners, in the order of slots. Returns, of the squares, sums of the
- * distance of this island's to it, and of itself. */
+/* values = the mean of this island's weights and those of the partners, in the order of slots. Returns, of the squares,
+ * sums of the distance of this island's to it, and of itself. */
 static void mean_weights(outer *o, double *distance, double *size, const outer_unit *m, int64_t n)
 {
     uint64_t group = o->gossip.partners | 1ull << o->slot;

@@ -6,10 +6,11 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-/* ---- taking over ----------------------------------------------------------------------------------------------------- */
+/* ---- taking over
+ * ----------------------------------------------------------------------------------------------------- */
 
-/* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is further
- * than ours; -1: none. */
+/* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is
+ * further than ours; -1: none. */
 static int find_donor(const outer *o)
 {
     int best = -1;
@@ -112,7 +113,8 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
     return s;
 }
 
-/* ---- joining ------------------------------------------------------------------------------------------------------- */
+/* ---- joining
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* The addresses of etcd with commas between; the caller's. */
 static char *addresses(const config *c)
@@ -197,7 +199,8 @@ static bool is_best(const outer *o)
     return true;
 }
 
-/* Nobody has the last merge any more: the latest checkpoint that is there becomes the model, once all are there or time is up. */
+/* Nobody has the last merge any more: the latest checkpoint that is there becomes the model, once all are there or time
+ * is up. */
 static status go_back(outer *o, const outer_position *p, double until)
 {
     bool all = __builtin_popcountll(roster_here(&o->roster)) == o->config->outer.slots;

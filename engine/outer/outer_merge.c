@@ -1,5 +1,5 @@
-/* A merge as it goes on between islands: offering, fetching, reporting, deciding, taking the result. All ranks see the same
- * roster, broadcast by rank 0, and so take the same decisions. */
+/* A merge as it goes on between islands: offering, fetching, reporting, deciding, taking the result. All ranks see the
+ * same roster, broadcast by rank 0, and so take the same decisions. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -13,7 +13,8 @@
 static const double LATE = 0.1; /* of outer.timeout: who is waited for longer is named */
 static const double GRACE = 5;  /* seconds after the deadline in which another island may still decide */
 
-/* ---- offering ------------------------------------------------------------------------------------------------------- */
+/* ---- offering
+ * ------------------------------------------------------------------------------------------------------- */
 
 static int64_t tokens_since(const outer *o, const outer_position *p)
 {
@@ -61,7 +62,8 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
                                    fragment, "parting", o->parting));
 }
 
-/* ---- reporting and deciding ------------------------------------------------------------------------------------------ */
+/* ---- reporting and deciding
+ * ------------------------------------------------------------------------------------------ */
 
 static void report(outer *o, uint64_t held)
 {
@@ -126,7 +128,8 @@ void outer_end_withdrawal(outer *o)
     }
 }
 
-/* Whom this merge waits for, once each. An island that lacks the change of another one is not to blame for it at once. */
+/* Whom this merge waits for, once each. An island that lacks the change of another one is not to blame for it at
+ * once. */
 static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
 {
     const roster *r = &o->roster;
@@ -151,7 +154,8 @@ static void say_late(outer *o, uint64_t offers, uint64_t held, uint64_t refused)
     }
 }
 
-/* Islands that take the model would not get it whole if merges went by meanwhile: these wait, for outer.timeout at most. */
+/* Islands that take the model would not get it whole if merges went by meanwhile: these wait, for outer.timeout at
+ * most. */
 static bool is_held_up(outer *o)
 {
     double most = o->config->outer.timeout;
@@ -194,7 +198,8 @@ static void push_offer(outer *o)
     }
 }
 
-/* ---- the result ------------------------------------------------------------------------------------------------------ */
+/* ---- the result
+ * ------------------------------------------------------------------------------------------------------ */
 
 static const roster_part *own_part(const outer *o)
 {

@@ -1,8 +1,8 @@
 /* A unit's weights between the ranks of an island that train with them and the one that keeps its outer state.
  *
- * Which ranks hold what of a unit follows from the pieces of the training state (state.h), as in a checkpoint: each element is
- * given by one rank, and written by all that hold it, masters and compute weights. The calls are collective, and every rank
- * makes them for the same units in the same order. Nothing is allocated after outer_move_open.
+ * Which ranks hold what of a unit follows from the pieces of the training state (state.h), as in a checkpoint: each
+ * element is given by one rank, and written by all that hold it, masters and compute weights. The calls are collective,
+ * and every rank makes them for the same units in the same order. Nothing is allocated after outer_move_open.
  */
 #ifndef PHALANX_ENGINE_OUTER_OUTER_MOVE_H
 #define PHALANX_ENGINE_OUTER_OUTER_MOVE_H

@@ -1,6 +1,7 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
- * outer_apply.c (arithmetic on units), outer_dump.c (debug.merges), outer_join.c (joining, taking over), outer_merge.c (the merges; start there), outer_gossip.c (the same for
- * groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c, the server's own. */
+ * outer_apply.c (arithmetic on units), outer_dump.c (debug.merges), outer_join.c (joining, taking over), outer_merge.c
+ * (the merges; start there), outer_gossip.c (the same for groups of islands), outer_push.c (the same with a server),
+ * outer_topology.c (which of them it is); and server.c, the server's own. */
 #ifndef PHALANX_ENGINE_OUTER_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_OUTER_PARTS_H
 
@@ -20,8 +21,9 @@ typedef struct outer_unit {
     int64_t coded, coded_bytes; /* its encoding among its fragment's */
 } outer_unit;
 
-/* What is kept of a merge until debug.merges writes it, by unit as the reference is; a server keeps the first OUTER_DUMP_HOLDER of it.
- * Once a merge is written, OWN and SETTLED are what an island's weights were before and after they took it. */
+/* What is kept of a merge until debug.merges writes it, by unit as the reference is; a server keeps the first
+ * OUTER_DUMP_HOLDER of it. Once a merge is written, OWN and SETTLED are what an island's weights were before and after
+ * they took it. */
 typedef enum outer_dump_part {
     OUTER_DUMP_BEFORE, /* the reference */
     OUTER_DUMP_SENT,   /* the change as the others decode it */
@@ -196,10 +198,12 @@ uint64_t outer_everywhere(const outer *o, uint64_t here);
 void outer_announce(outer *o, int64_t step, int64_t updates);
 /* What is encoded may be fetched; merge -1: no more. */
 void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment);
-/* From every rank of an island that keeps some of our units of the fragment, a stream each. False: not all can be asked. */
+/* From every rank of an island that keeps some of our units of the fragment, a stream each. False: not all can be
+ * asked. */
 bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered);
 void outer_drop_fetch(outer *o, int slot);
-/* Of what was asked for last from a slot, or the server. 1: it is here on all ranks; 0: not yet; -1: it is not to be had. */
+/* Of what was asked for last from a slot, or the server. 1: it is here on all ranks; 0: not yet; -1: it is not to be
+ * had. */
 int outer_fetched(outer *o, int slot);
 /* Exchanges of gossip are numbered by the step and the fragment, which islands at the same step know without asking. */
 int64_t outer_gossip_number(int64_t step, int fragment);
@@ -207,7 +211,8 @@ int64_t outer_gossip_number(int64_t step, int fragment);
 /* outer_apply.c */
 /* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
 bool outer_encode(outer *o, int fragment);
-/* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose change this rank holds, its own among them. */
+/* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose
+ * change this rank holds, its own among them. */
 uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from);
 /* Has what this rank fetches of the slot arrived (o->fetches.got)? Is it finite? */
 void outer_look_after_fetch(outer *o, int slot);
@@ -228,12 +233,13 @@ void outer_take_weights(outer *o, int fragment);
 /* outer_merge.c */
 /* Encodes the fragment's change and offers it, for the merge after this island's; no stage where it is not finite. */
 void outer_offer(outer *o, const outer_position *p, int fragment);
-/* The offer shall be no more: training goes on. */
+/* Withdraws the offer; training continues. */
 void outer_withdraw(outer *o, const char *why);
 /* Has etcd heard of it? Then it is over, and missed. */
 void outer_end_withdrawal(outer *o);
 
-/* The calls of outer.h by topology (outer_topology.c). outer_merge.c, where it is all; outer_gossip.c. `fragment`: the one that is due, or -1. */
+/* The calls of outer.h by topology (outer_topology.c). outer_merge.c, where it is all; outer_gossip.c. `fragment`: the
+ * one that is due, or -1. */
 status outer_merge_step(outer *o, outer_position *p, int fragment);
 status outer_merge_save(outer *o, outer_position *p);
 status outer_merge_leave(outer *o, outer_position *p);
@@ -247,7 +253,8 @@ status outer_push_step(outer *o, outer_position *p, int fragment);
 status outer_push_save(outer *o, outer_position *p);
 status outer_push_leave(outer *o, outer_position *p);
 
-/* outer_join.c: an island's state becomes that of the last merge; of gossip, that of one that is further, if it is behind. */
+/* outer_join.c: an island's state becomes that of the last merge; of gossip, that of one that is further, if it is
+ * behind. */
 status outer_join_all(outer *o, outer_position *p);
 status outer_join_gossip(outer *o, outer_position *p);
 /* rank 0 claims a slot, or a server's place, with the endpoints of all ranks. */

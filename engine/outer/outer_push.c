@@ -1,10 +1,10 @@
-/* An island with a server (outer.topology server): it pushes its change and takes the model when it likes, and waits for no other
- * island.
+/* An island with a server (outer.topology server): it pushes its change and takes the model when it likes, and waits
+ * for no other island.
  *
- * A push is an offer as any other (outer_merge.c). The server fetches it and answers in `head` (islands/roster.h): taken, or refused.
- * Either way the island then fetches the model, beside its own reference until all of it is here. Its parts may be of several
- * merges, none older than the one that it asked for, from which its age is counted. A server that is away costs nothing: the island
- * trains on, and what has changed by then is pushed when it is back. */
+ * A push is an offer as any other (outer_merge.c). The server fetches it and answers in `head` (islands/roster.h):
+ * taken, or refused. Either way the island then fetches the model, beside its own reference until all of it is here.
+ * Its parts may be of several merges, none older than the one that it asked for, from which its age is counted. A
+ * server that is away costs nothing: the island trains on, and what has changed by then is pushed when it is back. */
 #include <string.h>
 
 #include "engine/outer/outer_parts.h"
@@ -39,7 +39,8 @@ static const roster_part *answer(const outer *o)
     return NULL;
 }
 
-/* ---- the model --------------------------------------------------------------------------------------------------------- */
+/* ---- the model
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void ask_for_model(outer *o)
 {
@@ -86,7 +87,8 @@ static void push_pull(outer *o)
         ask_for_model(o);
 }
 
-/* ---- the change -------------------------------------------------------------------------------------------------------- */
+/* ---- the change
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* What has been taken is no longer this island's to push, whether or not it gets the model for it. */
 static void end_offer(outer *o, const roster_part *part)
@@ -196,7 +198,8 @@ status outer_push_leave(outer *o, outer_position *p)
     return finish(o);
 }
 
-/* ---- joining ----------------------------------------------------------------------------------------------------------- */
+/* ---- joining
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static bool model_is_there(const outer *o)
 {

@@ -1,4 +1,5 @@
-/* What the outer loop's other parts reach the islands by: the roster, what all ranks have in common, fetching from a peer. */
+/* What the outer loop's other parts reach the islands by: the roster, what all ranks have in common, fetching from a
+ * peer. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +18,8 @@ bool outer_pushes(const outer *o)
     return o->config->outer.topology == CONFIG_OUTER_SERVER && !o->holds;
 }
 
-/* ---- looking ------------------------------------------------------------------------------------------------------- */
+/* ---- looking
+ * ------------------------------------------------------------------------------------------------------- */
 
 status outer_look(outer *o)
 {

@@ -12,7 +12,8 @@
 #include "memory/arena.h"
 #include "memory/log.h"
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* What a rank's outer state takes, in the order in which it lies in the arena. */
 typedef struct layout {
@@ -23,8 +24,8 @@ typedef struct layout {
 
 enum { ALIGNMENT = 64 };
 
-/* What a job keeps of every element, and of how many islands encoded fragments, its own among them: everybody's of everybody's;
- * with a server, that has the momentum, and islands have only their own. */
+/* What a job keeps of every element, and of how many islands encoded fragments, its own among them: everybody's of
+ * everybody's; with a server, that has the momentum, and islands have only their own. */
 typedef struct part_of_job {
     bool rest, momentum, error;
     int dumped; /* of debug.merges */
@@ -200,7 +201,8 @@ static void list_mine(outer *o)
         must_calloc((unsigned long)(o->units.mine_count * o->config->outer.slots) + 1, sizeof *o->fetches.parts);
 }
 
-/* ---- what checkpoints hold ------------------------------------------------------------------------------------------- */
+/* ---- what checkpoints hold
+ * ------------------------------------------------------------------------------------------- */
 
 static const char *const sections[] = {"outer_reference", "outer_momentum", "outer_error"};
 
@@ -302,7 +304,8 @@ status outer_restore(outer *o, checkpoint *from)
     return STATUS_OK;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Of everything that islands must have alike (FNV-1a). */
 static uint64_t fingerprint_of(const outer *o)

@@ -8,8 +8,8 @@
 /* cos and sin of every position, once per run (2104.09864; Llama 3's scaling of low frequencies). */
 void batch_rope_table(const compiled *c, executor *e);
 
-/* Of the samples of a step of so many micro-batches a rank, which begin at `first`: the first that this rank sees. Each rank along
- * AXIS_SAMPLES sees a contiguous run of micro-batches x micro_batch. */
+/* Of the samples of a step of so many micro-batches a rank, which begin at `first`: the first that this rank sees. Each
+ * rank along AXIS_SAMPLES sees a contiguous run of micro-batches x micro_batch. */
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches);
 /* All micro-batches of this rank for the step whose samples begin at `first`. *left_out: how many samples
  * of them do not count (samples_leave_out). */
@@ -17,7 +17,8 @@ status batch_fill(int64_t *left_out, const compiled *c, executor *e, const sampl
 /* The same into the block beside, while the device plays. */
 status batch_read_ahead(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
                         int microbatches);
-/* One micro-batch of evaluation: samples from first + index along AXIS_SAMPLES x micro_batch on; those from `end` on count nothing. */
+/* One micro-batch of evaluation: samples from first + index along AXIS_SAMPLES x micro_batch on; those from `end` on
+ * count nothing. */
 status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
                              int64_t end);
 

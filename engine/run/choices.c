@@ -154,7 +154,8 @@ void choices_share(choices *c, comm_group *all)
     comm_broadcast_bytes(all, c->reserve, (int64_t)c->reserves * (int64_t)sizeof *c->reserve, 0);
 }
 
-/* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be freed. */
+/* The members' lists as one table of `*most` places each, those after a member's last with an empty key; to be
+ * freed. */
 static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)
 {
     int members = comm_group_ranks(all), *counts = must_alloc((unsigned long)members * sizeof *counts);
@@ -172,8 +173,8 @@ static device_choice *gather(int *most, comm_group *all, const device_choice *mi
     return table;
 }
 
-/* What this member has to find: the keys, wanted by no member before it, that the table lacks. In `wanted`, a key is missing
- * for the first time where it is put into `seen`. */
+/* What this member has to find: the keys, wanted by no member before it, that the table lacks. In `wanted`, a key is
+ * missing for the first time where it is put into `seen`. */
 static int missing(device_choice *mine, const choices *c, comm_group *all, const device_choice *wanted, int most)
 {
     choices seen = {0};

@@ -1,8 +1,8 @@
 /* The choices that a device has made by timing: which of several algorithms each computation of a run uses.
  *
- * The algorithms differ in the last bits of their results, and timing does not always choose alike. So the table is a part of
- * the run: it is kept as tuning.json in the run's folder and in its checkpoints, and what is in it is not timed again,
- * by whichever rank wants it. Keys name GPU and library: what was chosen for others stays in the table, unused.
+ * The algorithms differ in the last bits of their results, and timing does not always choose alike. So the table is a
+ * part of the run: it is kept as tuning.json in the run's folder and in its checkpoints, and what is in it is not timed
+ * again, by whichever rank wants it. Keys name GPU and library: what was chosen for others stays in the table, unused.
  * A zeroed struct is an empty table; choices_free empties it.
  */
 #ifndef PHALANX_ENGINE_RUN_CHOICES_H
@@ -43,8 +43,8 @@ char *choices_text(const choices *c);
 
 /* Collective. The first member's table becomes everybody's. */
 void choices_share(choices *c, comm_group *all);
-/* Collective. Each key that any rank's device wants and the table lacks is timed (or guessed) by the first rank that wants
- * it; then the tables are equal again, and every device goes by them. */
+/* Collective. Each key that any rank's device wants and the table lacks is timed (or guessed) by the first rank that
+ * wants it; then the tables are equal again, and every device goes by them. */
 status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing);
 
 #endif

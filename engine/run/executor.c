@@ -238,8 +238,8 @@ static status open_device(executor *e, const executor_options *o)
     return check_apart(e);
 }
 
-/* The arena comes last: by now the libraries have what they need, and what is left is known. Some is taken later, by kernels that
- * are loaded when they are first launched. */
+/* The arena comes last: by now the libraries have what they need, and what is left is known. Some is taken later, by
+ * kernels that are loaded when they are first launched. */
 static status allocate(executor *e, const executor_options *o)
 {
     device_facts f;

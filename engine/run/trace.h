@@ -1,10 +1,12 @@
-/* When each op and message of some steps ran, on this rank (run.trace), as a file in the Trace Event Format that Perfetto and
- * chrome://tracing read (run.folder/trace/rank-00003.json). `phalanx timeline` draws them, below what the plan has predicted.
+/* When each op and message of some steps ran, on this rank (run.trace), as a file in the Trace Event Format that
+ * Perfetto and chrome://tracing read (run.folder/trace/rank-00003.json). `phalanx timeline` draws them, below what the
+ * plan has predicted.
  *
- * On the CPU the host's clock is read around each op: 0.1 us. On a GPU an event is recorded on the op's queue before and after it, and
- * a step that is traced is enqueued op by op, also with a graph. A message lasts from its launch to the end of the wait for it
- * where the host moves messages, else as long as its queue was busy with it. All ranks' times count from the moment at which
- * rank 0 began the first traced step; clocks of several hosts are set by a few exchanges, to some ten microseconds.
+ * On the CPU the host's clock is read around each op: 0.1 us. On a GPU an event is recorded on the op's queue before
+ * and after it, and a step that is traced is enqueued op by op, also with a graph. A message lasts from its launch to
+ * the end of the wait for it where the host moves messages, else as long as its queue was busy with it. All ranks'
+ * times count from the moment at which rank 0 began the first traced step; clocks of several hosts are set by a few
+ * exchanges, to some ten microseconds.
  */
 #ifndef PHALANX_ENGINE_RUN_TRACE_H
 #define PHALANX_ENGINE_RUN_TRACE_H
@@ -22,7 +24,8 @@ typedef struct trace trace;
 
 /* Collective: makes the folder in `run`, and sets the clocks. Memory for the times is taken here: 16 bytes an op. */
 status trace_open(trace **out, const compiled *c, executor *e, comm *world, const char *run);
-/* Around a step that is traced: the first call starts the file. What cannot be written is said once, and the run goes on. */
+/* Around a step that is traced: the first call starts the file. What cannot be written is said once, and the run goes
+ * on. */
 void trace_begin(trace *t);
 void trace_end(trace *t, const compiled_program *p, int64_t step);
 void trace_close(trace *t);

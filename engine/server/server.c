@@ -1,5 +1,5 @@
-/* A server's work: fetching what islands offer, merging it, answering. All ranks see the same roster, broadcast by rank 0, and so
- * take the same decisions. */
+/* A server's work: fetching what islands offer, merging it, answering. All ranks see the same roster, broadcast by rank
+ * 0, and so take the same decisions. */
 #include "engine/server/server.h"
 
 #include <string.h>
@@ -11,7 +11,8 @@
 #include "memory/units.h"
 #include "parallel/watch/signals.h"
 
-/* ---- merging ------------------------------------------------------------------------------------------------------------ */
+/* ---- merging
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* Tokens are relative to the mean of the last changes of the islands that there are. */
 static double share_of(const server *v, const roster_part *part, int64_t base)
@@ -63,7 +64,8 @@ static void conclude(server *v)
     outer_drop_fetch(o, p->slot);
 }
 
-/* ---- offers ------------------------------------------------------------------------------------------------------------- */
+/* ---- offers
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* Of an offer's age alone. */
 static roster_refusal judge(const server *v, const roster_member *m)
@@ -184,7 +186,8 @@ static void look_for_decision(server *v)
         v->slot = -1;
 }
 
-/* ---- the loop ----------------------------------------------------------------------------------------------------------- */
+/* ---- the loop
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static signals_request asked_for(const server *v)
 {
@@ -237,10 +240,12 @@ static status work(bool *stopped, server *v)
     }
 }
 
-/* ---- joining ------------------------------------------------------------------------------------------------------------ */
+/* ---- joining
+ * ------------------------------------------------------------------------------------------------------------ */
 
-/* Merges have one sequence: what a server that was killed had merged since its last checkpoint is merged again. What the journal lacks is
- * lost, but its numbers are not given again. `head` shows the merge that this server goes on from. */
+/* Merges have one sequence: what a server that was killed had merged since its last checkpoint is merged again. What
+ * the journal lacks is lost, but its numbers are not given again. `head` shows the merge that this server goes on
+ * from. */
 static status agree_on_head(server *v)
 {
     outer *o = v->outer;

@@ -1,11 +1,13 @@
 /* A server's journal: what it merges is on the disk before an island is told that it has been taken.
  *
- * Each rank writes its part of a change, as the island encoded it, to run.folder/journal before `head` is written to etcd. A server that was
- * killed takes its latest checkpoint, merges the same changes again in the same order, and so has the same bits as before. An
- * entry that etcd knows nothing of was never acknowledged, and is dropped: its island still has that change. A save makes the entries before
- * it needless. A journal that was written with another outer.compress or outer.density cannot be merged, and is refused, not removed.
+ * Each rank writes its part of a change, as the island encoded it, to run.folder/journal before `head` is written to
+ * etcd. A server that was killed takes its latest checkpoint, merges the same changes again in the same order, and so
+ * has the same bits as before. An entry that etcd knows nothing of was never acknowledged, and is dropped: its island
+ * still has that change. A save makes the entries before it needless. A journal that was written with another
+ * outer.compress or outer.density cannot be merged, and is refused, not removed.
  *
- * File merge-N.rank-K-of-R: a line "CHECKSUM {JSON}", then the encodings of the units that rank K of R keeps, in their order. */
+ * File merge-N.rank-K-of-R: a line "CHECKSUM {JSON}", then the encodings of the units that rank K of R keeps, in their
+ * order. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -32,7 +34,8 @@ static char *path_of(const server *v, int64_t merge, int rank, int ranks)
     return must_format("%s/merge-%010lld.rank-%d-of-%d", v->journal, (long long)merge, rank, ranks);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int64_t coded_bytes(const outer *o)
 {
@@ -87,7 +90,8 @@ status server_journal_write(server *v)
     return s;
 }
 
-/* ---- removing --------------------------------------------------------------------------------------------------------- */
+/* ---- removing
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Each rank its own. */
 void server_journal_drop(const server *v, int64_t merge)
@@ -143,7 +147,8 @@ bool server_journal_is_long(const server *v)
     return v->entries * change > MOST_CHECKPOINTS * saved;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* On rank 0: the ranks that wrote the entry of a merge; 0: there is none. */
 static int ranks_of(const server *v, int64_t merge)

@@ -1,5 +1,5 @@
-/* What the files of the server share: server.c (the work; start there), server_merge.c, server_files.c (where the model begins,
- * saving it), server_journal.c (what has been merged since). */
+/* What the files of the server share: server.c (the work; start there), server_merge.c, server_files.c (where the model
+ * begins, saving it), server_journal.c (what has been merged since). */
 #ifndef PHALANX_ENGINE_SERVER_SERVER_PARTS_H
 #define PHALANX_ENGINE_SERVER_SERVER_PARTS_H
 
@@ -64,8 +64,9 @@ void server_journal_drop(const server *v, int64_t merge);
 void server_journal_saved(server *v);
 /* Larger than is worth keeping beside a checkpoint. */
 bool server_journal_is_long(const server *v);
-/* Merges what has been merged since the checkpoint, up to etcd's `head`, as far as the journal has it; all of it where etcd knows
- * less than the checkpoint. STATUS_USAGE: it was written with another outer.compress or outer.density, and stays as it is. */
+/* Merges what has been merged since the checkpoint, up to etcd's `head`, as far as the journal has it; all of it where
+ * etcd knows less than the checkpoint. STATUS_USAGE: it was written with another outer.compress or outer.density, and
+ * stays as it is. */
 status server_journal_replay(server *v, const roster *head);
 
 #endif

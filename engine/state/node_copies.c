@@ -91,8 +91,8 @@ static int next_node(const node_copies *k, int node)
     return node;
 }
 
-/* The i-th rank of a node sends to the i-th of the next node; where that has fewer ranks, it begins again with the first, in
- * another round, so that in each round a rank sends to one at most and receives from one at most. */
+/* The i-th rank of a node sends to the i-th of the next node; where that has fewer ranks, it begins again with the
+ * first, in another round, so that in each round a rank sends to one at most and receives from one at most. */
 static int destination(int *round, const node_copies *k, int rank)
 {
     int index = 0, members, node = k->node[rank], next = next_node(k, node);
@@ -173,7 +173,8 @@ const char *node_copies_folder(const node_copies *k)
     return k->folder;
 }
 
-/* By the first rank of each node; rank 0 forgets whose they were first, so that what is left by chance counts no more. */
+/* By the first rank of each node; rank 0 forgets whose they were first, so that what is left by chance counts no
+ * more. */
 static status clear(node_copies *k)
 {
     status s = k->me == 0 ? atomic_remove(k->id_file) : STATUS_OK;
@@ -420,7 +421,8 @@ static int worker_of(const node_copies *k, int node, int rank)
     return member(&members, k, node, rank % members);
 }
 
-/* Copies this process's part of a set to the disk: of each share that has not arrived yet the one of its `attempt`-th holder. */
+/* Copies this process's part of a set to the disk: of each share that has not arrived yet the one of its `attempt`-th
+ * holder. */
 static void copy_shares(const node_copies *k, const node_set *set, const char *to, int attempt, const char *arrived,
                         char *mine, char *buffer)
 {

@@ -1,10 +1,11 @@
 /* Checkpoints in the memory of nodes: each node holds its ranks' shares and those of a neighbour, in shared memory.
  *
- * Shares are files as on the disk (engine/checkpoint/share.h), in a folder of /dev/shm that only its user can read, named after the
- * run's folder. They outlive the processes that wrote them. A start that finds the newest complete set, on the nodes
- * that are left, writes it to the run's checkpoints and publishes it there: from then on it is a checkpoint like any other,
- * which any layout loads. Only sets of the start before count, whose id the file RUN/memory holds. All functions are
- * collective over the job's ranks, unless they say otherwise, and called by the training thread.
+ * Shares are files as on the disk (engine/checkpoint/share.h), in a folder of /dev/shm that only its user can read,
+ * named after the run's folder. They outlive the processes that wrote them. A start that finds the newest complete set,
+ * on the nodes that are left, writes it to the run's checkpoints and publishes it there: from then on it is a
+ * checkpoint like any other, which any layout loads. Only sets of the start before count, whose id the file RUN/memory
+ * holds. All functions are collective over the job's ranks, unless they say otherwise, and called by the training
+ * thread.
  *
  * What a node is: a machine and its /dev/shm; where PHALANX_NODE is set, its value (tests have several on one machine).
  */
@@ -24,21 +25,23 @@ status node_copies_open(node_copies **out, comm *world, const char *run_folder);
 /* What is there stays. NULL is accepted. Not collective. */
 void node_copies_close(node_copies *k);
 
-/* Publish what is newer than the checkpoint that the run would go on from; *step: of what was published, or -1. Whatever
- * was there is removed then. If it cannot be used, or not written, *trouble (the caller's to free) says so on rank 0. */
+/* Publish what is newer than the checkpoint that the run would go on from; *step: of what was published, or -1.
+ * Whatever was there is removed then. If it cannot be used, or not written, *trouble (the caller's to free) says so on
+ * rank 0. */
 void node_copies_adopt(node_copies *k, const char *checkpoints, int64_t *step, char **trouble);
 /* The run does not go on from what is there: remove it. */
 void node_copies_forget(node_copies *k);
 
-/* Begin to keep copies of the run `id`, of shares of so many bytes on this rank; refused where memory does not have room for
- * two generations of them and the neighbour's. */
+/* Begin to keep copies of the run `id`, of shares of so many bytes on this rank; refused where memory does not have
+ * room for two generations of them and the neighbour's. */
 status node_copies_begin(node_copies *k, const char *id, int64_t bytes);
 /* Bytes of this rank and the neighbour that it keeps, two generations. Not collective. */
 int64_t node_copies_bytes(const node_copies *k);
 /* Where checkpoint_writer_share puts them. Not collective. */
 const char *node_copies_folder(const node_copies *k);
 
-/* After all ranks have written their shares of checkpoint `name`: to the neighbours, and then older ones are removed. */
+/* After all ranks have written their shares of checkpoint `name`: to the neighbours, and then older ones are
+ * removed. */
 status node_copies_spread(node_copies *k, const char *name);
 
 #endif

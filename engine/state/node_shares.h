@@ -14,8 +14,9 @@ typedef struct node_set {
     int *holder;      /* [ranks][nodes] first ranks of the nodes that have a share, then -1 */
 } node_set;
 
-/* Collective. `folder`: of this node's memory, on the node's first rank, else NULL; `node`: each rank's node. Only sets of run `id`, of
- * a step after `after` and before `before`. False: there is none. The holders are the caller's to free in either case. */
+/* Collective. `folder`: of this node's memory, on the node's first rank, else NULL; `node`: each rank's node. Only sets
+ * of run `id`, of a step after `after` and before `before`. False: there is none. The holders are the caller's to free
+ * in either case. */
 bool node_shares_newest(node_set *out, comm_group *world, const int *node, const char *folder, const char *id,
                         int64_t after, int64_t before);
 

@@ -43,8 +43,8 @@ static inline float root(float x)
     return __builtin_sqrtf(x);
 }
 
-/* Draws of `count` Philox blocks, the words of a block each in its own plane. A round goes over all blocks before the next
- * does, which makes vector code of it. */
+/* Draws of `count` Philox blocks, the words of a block each in its own plane. A round goes over all blocks before the
+ * next does, which makes vector code of it. */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static void
 draw_blocks(uint32_t draw[restrict 4][BATCH], uint64_t seed, uint64_t stream, uint64_t first, int count)
 {

@@ -1,5 +1,5 @@
-/* Normal deviates as a function of (seed, name, index): Philox and Box-Muller in plain arithmetic, the same bits on every
- * machine. */
+/* Normal deviates as a function of (seed, name, index): Philox and Box-Muller in plain arithmetic, the same bits on
+ * every machine. */
 #ifndef PHALANX_ENGINE_STATE_NORMAL_H
 #define PHALANX_ENGINE_STATE_NORMAL_H
 

@@ -88,7 +88,8 @@ static int64_t aligned(int64_t bytes, int64_t to)
     return (bytes + to - 1) / to * to;
 }
 
-/* The pieces' bytes, neighbours together, and nobody else's, which may change meanwhile; the pieces then lie in the copy, if there is one. Returns the copy's bytes. */
+/* The pieces' bytes, neighbours together, and nobody else's, which may change meanwhile; the pieces then lie in the
+ * copy, if there is one. Returns the copy's bytes. */
 static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces, int count, const char *base,
                           char *copy)
 {

@@ -1,13 +1,14 @@
-/* Saves the state of a run, beside its training: a copy of the state in planned host memory, and a thread that writes it.
+/* Saves the state of a run, beside its training: a copy of the state in planned host memory, and a thread that writes
+ * it.
  *
- * A save goes through stages, which all ranks enter together: shares (each rank's copy is taken, written and read back), then
- * publishing (rank 0 makes it the latest). One save is under way at a time. The copy
- * is taken while the next step computes, and that step's update waits for it (executor_before_change). Nothing
- * that grows with the model is allocated after saver_open. Without a copy (checkpoint.asynchronous=false) the same
- * stages happen within saver_begin and saver_next, and the state is written from where it lies.
+ * A save goes through stages, which all ranks enter together: shares (each rank's copy is taken, written and read
+ * back), then publishing (rank 0 makes it the latest). One save is under way at a time. The copy is taken while the
+ * next step computes, and that step's update waits for it (executor_before_change). Nothing that grows with the model
+ * is allocated after saver_open. Without a copy (checkpoint.asynchronous=false) the same stages happen within
+ * saver_begin and saver_next, and the state is written from where it lies.
  *
- * Ranks say how far they are, with saver_progress, in whatever exchange they have anyway, and call saver_next with what all
- * have said. Functions are called by the training thread. The saver is closed before the executor.
+ * Ranks say how far they are, with saver_progress, in whatever exchange they have anyway, and call saver_next with what
+ * all have said. Functions are called by the training thread. The saver is closed before the executor.
  */
 #ifndef PHALANX_ENGINE_STATE_SAVER_H
 #define PHALANX_ENGINE_STATE_SAVER_H
@@ -40,11 +41,12 @@ typedef struct saver_options {
 int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more, int more_count, bool asynchronous);
 
 status saver_open(saver **out, const saver_options *options);
-/* Waits for what is being written; a save that is not published then is none. NULL is accepted. */
+/* Waits for what is being written; an unpublished save is discarded. NULL is accepted. */
 void saver_close(saver *s);
 
-/* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under way.
- * `memory`, unless NULL, outlives the save: a folder of this node's memory, where shares are written and nothing is published. */
+/* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under
+ * way. `memory`, unless NULL, outlives the save: a folder of this node's memory, where shares are written and nothing
+ * is published. */
 void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory);
 /* Does the save under way, or the last one, go to memory? */
 bool saver_is_in_memory(const saver *s);
@@ -61,11 +63,12 @@ void saver_wait(saver *s);
 /* The status, with its message, of what this rank did in this stage; not while it is SAVER_WORKING. */
 status saver_result(const saver *s);
 
-/* Some rank works, some rank has failed: the same on all ranks. The save is over when it returns true: published, or, if any
- * has failed, given up. */
+/* Some rank works, some rank has failed: the same on all ranks. The save is over when it returns true: published, or,
+ * if any has failed, given up. */
 bool saver_next(saver *s, bool any_working, bool any_failed);
 
-/* Of the save under way, or the last one: its name, seconds that its writing took on this rank, and whether it is there. */
+/* Of the save under way, or the last one: its name, seconds that its writing took on this rank, and whether it is
+ * there. */
 const char *saver_name(const saver *s);
 double saver_seconds(const saver *s);
 /* Seconds that training has waited for the saver since this was last asked. */

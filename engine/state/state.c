@@ -77,14 +77,15 @@ static duty_rows rows_of(const parameter *p, int64_t first, int64_t rows)
     return p->vector ? (duty_rows){0, rows * p->columns} : (duty_rows){first, rows};
 }
 
-/* Of what a tensor holds, what this rank writes: each element of the model is written once, of a rank's feedback all that no other
- * rank has a copy of. */
+/* Of what a tensor holds, what this rank writes: each element of the model is written once, of a rank's feedback all
+ * that no other rank has a copy of. */
 static duty_rows written_rows(const compiled *c, const storage *s, duty_rows among, bool feedback)
 {
     return duty_meet(among, duty_of(c->around.group, s, feedback ? DUTY_ADD : DUTY_WRITE));
 }
 
-/* The rectangle where piece `q` and rows `among` of parameter `p` meet; false if nowhere. A piece of a vector is among them or not. */
+/* The rectangle where piece `q` and rows `among` of parameter `p` meet; false if nowhere. A piece of a vector is among
+ * them or not. */
 static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, duty_rows among,
                  char *arena)
 {

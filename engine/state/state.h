@@ -13,8 +13,8 @@
 /* Draws every parameter of this rank: normal, zero or one as its description says; the optimizer's states are zero. */
 void state_initialise(const compiled *c, executor *e, uint64_t seed);
 
-/* out[rows][the rest of its shape]: the initial weights of rows [first, first + rows) of a tensor as its file has it, of a model that
- * one rank holds whole. No such tensor is a mistake of the caller's. */
+/* out[rows][the rest of its shape]: the initial weights of rows [first, first + rows) of a tensor as its file has it,
+ * of a model that one rank holds whole. No such tensor is a mistake of the caller's. */
 void state_initial_rows(float *out, const decoder *model, const char *name, int64_t first, int64_t rows, uint64_t seed);
 
 /* Weights and states as in a fresh process: zero, padding too. */
@@ -37,11 +37,13 @@ int state_sections(state_section out[STATE_SECTIONS], const compiled *c);
  * compiled model's. */
 checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing);
 
-/* Fills weights, master weights and the optimizer's states from a checkpoint; without a "master" section (a converted model)
- * the master weights are the weights, without a state's section the states are zero. *has_states says which. Feedback of as many
- * data ranks is each rank's own again; of another number all of it is summed, and each rank gets what it owns of the sum. */
+/* Fills weights, master weights and the optimizer's states from a checkpoint; without a "master" section (a converted
+ * model) the master weights are the weights, without a state's section the states are zero. *has_states says which.
+ * Feedback of as many data ranks is each rank's own again; of another number all of it is summed, and each rank gets
+ * what it owns of the sum. */
 status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_states);
-/* Weights from any source of rectangles (a Hugging Face folder): `read` has checkpoint_read's arguments less section. */
+/* Weights from any source of rectangles (a Hugging Face folder): `read` has checkpoint_read's arguments less
+ * section. */
 typedef status state_reader(void *context, const rectangle *of, const box_memory *to);
 status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context);
 

@@ -41,8 +41,8 @@ dtype weights_type(const weights *w, int i);
  * weights and that type can hold them, they are what is read. A state_reader, with the weights as its context. */
 status weights_read(void *w, const rectangle *of, const box_memory *to);
 
-/* The tokenizer that belongs to them: of their folder, of the run above it, or the one that the run's data was made with.
- * Fails with a line that says where it was looked for. */
+/* The tokenizer that belongs to them: of their folder, of the run above it, or the one that the run's data was made
+ * with. Fails with a line that says where it was looked for. */
 status weights_tokenizer(tokenizer **out, const weights *w);
 
 /* Fill in the sizes of a configuration that names model.config or model.from (config_wants_shape), or the vocabulary's

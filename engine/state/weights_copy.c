@@ -388,7 +388,8 @@ static status copy_companions(const copy *c)
     }
     tokenizer *t;
     if (weights_tokenizer(&t, c->from) != STATUS_OK)
-        return STATUS_OK; /* weights without a tokenizer, or with one that is not known here, are a model all the same */
+        /* weights without a tokenizer, or with one that is not known here, are a model all the same */
+        return STATUS_OK;
     status s = STATUS_OK;
     if (!tokenizer_copied && !weights_is_huggingface(c->from))
         s = tokenizer_files_save(t, c->folder);

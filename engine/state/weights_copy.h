@@ -1,7 +1,7 @@
 /* Writing a model's weights to a new folder in either format: what `phalanx convert` does, and an export.
  *
- * Tensors stream through a few buffers, so that memory does not grow with the model. The folder is made under a temporary
- * name and renamed when all of it is on disk: it is there whole or not at all.
+ * Tensors stream through a few buffers, so that memory does not grow with the model. The folder is made under a
+ * temporary name and renamed when all of it is on disk: it is there whole or not at all.
  */
 #ifndef PHALANX_ENGINE_STATE_WEIGHTS_COPY_H
 #define PHALANX_ENGINE_STATE_WEIGHTS_COPY_H

@@ -1,8 +1,9 @@
 /* The documents of a list of files, in order.
  *
- * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a document,
- * its text the string in one field. Files may be packed (source.h). What is neither is refused (sniff.h). Reading and looking into JSON are apart, so that one
- * thread reads and many look. A document without text is passed over.
+ * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a
+ * document, its text the string in one field. Files may be packed (source.h). What is neither is refused (sniff.h).
+ * Reading and looking into JSON are apart, so that one thread reads and many look. A document without text is passed
+ * over.
  */
 #ifndef PHALANX_ENGINE_TEXT_DOCUMENTS_H
 #define PHALANX_ENGINE_TEXT_DOCUMENTS_H

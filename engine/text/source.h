@@ -1,7 +1,7 @@
 /* The bytes of a file or of standard input; gzip, zstd, xz and bzip2 are unpacked while they are read.
  *
- * The format is recognised by the first bytes, not by the name. A source is the caller's until source_close, and is read by one
- * thread.
+ * The format is recognised by the first bytes, not by the name. A source is the caller's until source_close, and is
+ * read by one thread.
  */
 #ifndef PHALANX_ENGINE_TEXT_SOURCE_H
 #define PHALANX_ENGINE_TEXT_SOURCE_H
@@ -13,8 +13,8 @@
 
 typedef struct source source;
 
-/* "-": standard input. When *stop becomes true, by any thread, reading fails soon, even where a pipe has nothing; NULL: it
- * never does. */
+/* "-": standard input. When *stop becomes true, by any thread, reading fails soon, even where a pipe has nothing; NULL:
+ * it never does. */
 status source_open(source **out, const char *path, const atomic_bool *stop);
 void source_close(source *s);
 const char *source_name(const source *s); /* for messages */

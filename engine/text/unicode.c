@@ -270,8 +270,9 @@ bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t lengt
     return true;
 }
 
-/* Characters with a combining class or a decomposition that came after Unicode 9, the version of the tables by which Hugging
- * Face's tokenizers normalize: to them they are nothing but themselves. (Blocks that are new as a whole are one row.) */
+/* Characters with a combining class or a decomposition that came after Unicode 9, the version of the tables by which
+ * Hugging Face's tokenizers normalize: to them they are nothing but themselves. (Blocks that are new as a whole are one
+ * row.) */
 static const unicode_range after_unicode_9[] = {
     // clang-format off
     {0x07FD, 0x07FD, 0},   {0x0897, 0x089F, 0},   {0x08CA, 0x08D3, 0},   {0x09FE, 0x09FE, 0},   {0x0C3C, 0x0C3C, 0},

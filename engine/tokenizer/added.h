@@ -1,7 +1,8 @@
 /* Added tokens: whole strings that are one id wherever they occur, found before the text is cut any further.
  *
  * At each place the longest one is taken, from left to right. Each may want to be a word of its own, and may take the
- * white space on its left or right with it. An added is filled, sealed by added_sort, then read by any number of threads.
+ * white space on its left or right with it. An added is filled, sealed by added_sort, then read by any number of
+ * threads.
  */
 #ifndef PHALANX_ENGINE_TOKENIZER_ADDED_H
 #define PHALANX_ENGINE_TOKENIZER_ADDED_H
@@ -23,7 +24,8 @@ void added_close(added *a);
 void added_put(added *a, const added_token *token); /* copies the text */
 void added_sort(added *a);
 
-/* Where to look for added tokens: in text[from .. length). With `ordinary_only` special tokens are text like any other. */
+/* Where to look for added tokens: in text[from .. length). With `ordinary_only` special tokens are text like any
+ * other. */
 typedef struct added_search {
     const char *text;
     int64_t length;
@@ -32,8 +34,8 @@ typedef struct added_search {
     bool ordinary_only;
 } added_search;
 
-/* The first added token; NULL when there is none. [*start, *stop) is what it takes of the text, stripped space included, and begins
- * at s->taken at the earliest. s->from becomes where to go on looking. */
+/* The first added token; NULL when there is none. [*start, *stop) is what it takes of the text, stripped space
+ * included, and begins at s->taken at the earliest. s->from becomes where to go on looking. */
 const added_token *added_next(const added *a, int64_t *start, int64_t *stop, added_search *s);
 
 #endif

@@ -13,8 +13,8 @@
 /* Whether every place that can be reached from the root is within the map: the library follows it without looking. */
 bool charmap_is_sound(const uint8_t *map, int64_t length);
 
-/* The longest string of a sound map with which the text begins: its bytes, or 0 when there is none. *replacement is what
- * takes its place, ended by a 0. */
+/* The longest string of a sound map with which the text begins: its bytes, or 0 when there is none. *replacement is
+ * what takes its place, ended by a 0. */
 int64_t charmap_match(const uint8_t *map, const char **replacement, const char *text, int64_t length);
 
 #endif

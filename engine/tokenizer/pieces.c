@@ -275,8 +275,8 @@ static inline void offer(pieces_scratch *s, int64_t start, int64_t end, float sc
         *to = (path){score, (int32_t)(start - s->base), id};
 }
 
-/* A long path's score has few bits left for the pieces to come: below LOWEST_SCORE the library (since 0.2.1) subtracts the
- * score of the place at hand from all that are known. */
+/* A long path's score has few bits left for the pieces to come: below LOWEST_SCORE the library (since 0.2.1) subtracts
+ * the score of the place at hand from all that are known. */
 static void count_anew(pieces_scratch *s, int64_t at)
 {
     path *first = &s->paths[at - s->base];
@@ -285,8 +285,8 @@ static void count_anew(pieces_scratch *s, int64_t at)
         first[i].score -= first[i].start >= 0 || i == 0 ? score : 0.0F;
 }
 
-/* From a character's beginning, which a path always reaches: every piece that begins there, and the character as an unknown
- * one if it is no piece itself. Returns its length. */
+/* From a character's beginning, which a path always reaches: every piece that begins there, and the character as an
+ * unknown one if it is no piece itself. Returns its length. */
 static int64_t extend_paths(const pieces *p, pieces_scratch *s, int64_t start)
 {
     const uint8_t *text = (const uint8_t *)s->normal.bytes;
@@ -332,8 +332,8 @@ static void put_path(const pieces *p, pieces_scratch *s, buffer_ids *out, int64_
     paths[0] = (path){.score = score, .start = -1};
 }
 
-/* Where no piece crosses a place, every path goes through it: what is before it is decided. So a long text needs the memory
- * of a block. */
+/* Where no piece crosses a place, every path goes through it: what is before it is decided. So a long text needs the
+ * memory of a block. */
 static void encode_unigram(const pieces *p, pieces_scratch *s, buffer_ids *out)
 {
     bool unknown = false;

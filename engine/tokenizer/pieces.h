@@ -1,7 +1,8 @@
-/* Encoding by a SentencePiece model without the library, several times as fast: unigram (the best path by Viterbi, in the
- * same floating point arithmetic as the library's since 0.2) and BPE (merges word by word).
+/* Encoding by a SentencePiece model without the library, several times as fast: unigram (the best path by Viterbi, in
+ * the same floating point arithmetic as the library's since 0.2) and BPE (merges word by word).
  *
- * Models that need more than that (user-defined pieces, spaces as suffixes) are left to the library. A pieces is immutable and shared by threads, each with its own pieces_scratch.
+ * Models that need more than that (user-defined pieces, spaces as suffixes) are left to the library. A pieces is
+ * immutable and shared by threads, each with its own pieces_scratch.
  */
 #ifndef PHALANX_ENGINE_TOKENIZER_PIECES_H
 #define PHALANX_ENGINE_TOKENIZER_PIECES_H

@@ -1,7 +1,7 @@
 /* A C interface to the SentencePiece library: load, encode, train.
  *
- * A sentencepiece_processor is immutable and shared by threads. Decoding needs no library: sentencepiece_model.h has the texts of
- * all pieces.
+ * A sentencepiece_processor is immutable and shared by threads. Decoding needs no library: sentencepiece_model.h has
+ * the texts of all pieces.
  */
 #ifndef PHALANX_ENGINE_TOKENIZER_SENTENCEPIECE_H
 #define PHALANX_ENGINE_TOKENIZER_SENTENCEPIECE_H

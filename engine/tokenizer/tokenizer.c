@@ -103,8 +103,8 @@ static bool is_plain(char c)
 }
 
 /* Where a long text is cut for the library, whose memory is some hundred times the text: at a single space between two
- * letters, which the model's own leading space replaces in the second part. A unigram's scores are then summed from zero
- * again, so that where two paths differ by a rounding the whole might have had the other. */
+ * letters, which the model's own leading space replaces in the second part. A unigram's scores are then summed from
+ * zero again, so that where two paths differ by a rounding the whole might have had the other. */
 static int64_t part_end(const tokenizer *t, const char *text, int64_t length)
 {
     if (t->pieces || length <= PART_BYTES || !t->model->dummy_prefix || t->model->space_suffix)
@@ -196,7 +196,8 @@ static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_id
     return STATUS_OK;
 }
 
-/* --- open and close ------------------------------------------------------------------------------------------------ */
+/* --- open and close
+ * ------------------------------------------------------------------------------------------------ */
 
 enum { MODEL, MERGING, BYTES, KINDS };
 

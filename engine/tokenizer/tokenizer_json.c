@@ -207,9 +207,10 @@ static void append_quoted(buffer *out, const char *text, int64_t length)
     }
 }
 
-/* `tokenizers` looks for all pieces in a text, the library for normal ones only. So that names of control and byte pieces
- * are spelled, they have a score below that of any path through their characters. Where one of these is no piece and has
- * the still lower score of what is unknown, the text is cut at that character, which no piece reaches across. */
+/* `tokenizers` looks for all pieces in a text, the library for normal ones only. So that names of control and byte
+ * pieces are spelled, they have a score below that of any path through their characters. Where one of these is no piece
+ * and has the still lower score of what is unknown, the text is cut at that character, which no piece reaches
+ * across. */
 static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
 {
     buffer regex = {0};
@@ -239,8 +240,8 @@ static json_t *cuts_of(const sentencepiece_model *m, const json_t *ids)
     return split;
 }
 
-/* Every piece with its score. `tokenizers` takes the score of an unknown character from the lowest of all; that moves all
- * paths alike, for the characters of normal pieces are pieces themselves. */
+/* Every piece with its score. `tokenizers` takes the score of an unknown character from the lowest of all; that moves
+ * all paths alike, for the characters of normal pieces are pieces themselves. */
 static status unigram_of(json_t **model, json_t **pre_tokenizer, const sentencepiece_model *m, int32_t unknown)
 {
     json_t *vocab = json_array(), *ids = ids_of(m);

@@ -1,7 +1,7 @@
 /* A memory of words seen lately and their tokens: nine of ten words of prose are among a few thousand.
  *
- * A remembered word is one cache line: up to 31 bytes, their number in the last place, and up to 7 tokens. A word has one
- * place; the latest one holds it. One thread's own.
+ * A remembered word is one cache line: up to 31 bytes, their number in the last place, and up to 7 tokens. A word has
+ * one place; the latest one holds it. One thread's own.
  */
 #ifndef PHALANX_ENGINE_TOKENIZER_WORDS_H
 #define PHALANX_ENGINE_TOKENIZER_WORDS_H

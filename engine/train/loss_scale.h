@@ -1,12 +1,12 @@
-/* The dynamic loss scale of fp16 (1710.03740): halved by a step whose gradients are not finite, doubled after a window of
- * steps in a row whose gradients are. A pure function of what came before; the two numbers go with a checkpoint. */
+/* The dynamic loss scale of fp16 (1710.03740): halved by a step whose gradients are not finite, doubled after a window
+ * of steps in a row whose gradients are. A pure function of what came before; the two numbers go with a checkpoint. */
 #ifndef PHALANX_ENGINE_TRAIN_LOSS_SCALE_H
 #define PHALANX_ENGINE_TRAIN_LOSS_SCALE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* It neither falls below the first nor is doubled from the second on. */
+/* Limits of the scale: it is not halved below the first, nor doubled from the second on. */
 #define LOSS_SCALE_SMALLEST 1.0
 #define LOSS_SCALE_LARGEST  16777216.0
 

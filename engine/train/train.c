@@ -66,8 +66,8 @@ static void after_update(training *t, bool skipped)
         loss_scale_after(&t->at.loss_scale, &t->at.good_steps, skipped, c->train.loss_scale_window);
 }
 
-/* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and how far
- * is the save under way? One exchange for all. */
+/* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and
+ * how far is the save under way? One exchange for all. */
 static status agree(training *t, signals_request *asked, int64_t *left_out, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1;
@@ -117,7 +117,8 @@ static status take_batch(training *t, int64_t *left_out)
     return STATUS_OK;
 }
 
-/* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says so. */
+/* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says
+ * so. */
 static void read_ahead(training *t)
 {
     int64_t next = t->at.samples + training_batch(t, t->at.step);
@@ -182,7 +183,8 @@ static status play_step(training *t, bool *undone)
     return !*undone && due(t->config->run.verify_every, t->at.step) ? training_verify(undone, t) : STATUS_OK;
 }
 
-/* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what there is. */
+/* The mean over one data set: the same samples in every layout, evaluate.batches global batches, or one pass over what
+ * there is. */
 static status evaluate_set(double *loss, training *t, signals_request *asked, int set)
 {
     double sum = 0;
@@ -227,7 +229,8 @@ static status evaluate(training *t, signals_request *asked)
     return s;
 }
 
-/* Saves what has not been saved yet; `last`: and waits for it. What is not verified is not saved: then the run has gone back. */
+/* Saves what has not been saved yet; `last`: and waits for it. What is not verified is not saved: then the run has gone
+ * back. */
 static status save(training *t, bool last)
 {
     bool undone;
@@ -301,7 +304,8 @@ static status train_loop(training *t, signals_request *asked)
     return STATUS_OK;
 }
 
-/* The files of a run that is complete stay as they are. What one that was killed just before its end had left to do is done. */
+/* The files of a run that is complete stay as they are. What one that was killed just before its end had left to do is
+ * done. */
 static status complete(training *t)
 {
     const config *c = t->config;

@@ -1,4 +1,5 @@
-/* checkpoint.resume=never in a folder that has a run already: that run is moved aside, so that neither is taken for the other. */
+/* checkpoint.resume=never in a folder that has a run already: that run is moved aside, so that neither is taken for the
+ * other. */
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>

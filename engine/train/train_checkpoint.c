@@ -20,8 +20,8 @@ enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-/* A checkpoint is of use by itself: the tokenizer goes with it, and the choices that another run needs to go on alike. The
- * number of files, of which there are never more than three. */
+/* A checkpoint is of use by itself: the tokenizer goes with it, and the choices that another run needs to go on alike.
+ * The number of files, of which there are never more than three. */
 static int list_extras(checkpoint_extra out[3], training *t)
 {
     int count = 0;
@@ -157,7 +157,8 @@ static void say_saved(training *t)
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves.saver), saver_seconds(t->saves.saver));
 }
 
-/* The state is good, and the one before is on the disk: a run does not end for a save that the next one may make good. */
+/* The state is good, and the one before is on the disk: a run does not end for a save that the next one may make
+ * good. */
 static void say_lost(training *t)
 {
     t->saves.lost++;

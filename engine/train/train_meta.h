@@ -1,7 +1,7 @@
 /* What a checkpoint holds besides tensors: the run's position, and what it was trained on.
  *
- * Written by us, and yet not believed: every value that is read is checked before anything uses it as a position, a count or
- * a scale.
+ * Written by us, and yet not believed: every value that is read is checked before anything uses it as a position, a
+ * count or a scale.
  */
 #ifndef PHALANX_ENGINE_TRAIN_TRAIN_META_H
 #define PHALANX_ENGINE_TRAIN_TRAIN_META_H
@@ -13,7 +13,8 @@
 #include "engine/data/samples.h"
 #include "engine/guard/spike.h"
 
-/* Samples that a run went back over a spike to leave out: none of [first, first + count) is trained on after step `after`. */
+/* Samples that a run went back over a spike to leave out: none of [first, first + count) is trained on after step
+ * `after`. */
 typedef struct train_omission {
     int64_t after, first, count;
     int64_t times; /* so often has the run gone back to that step */
@@ -49,9 +50,9 @@ json_t *train_meta_write(const train_meta *m, const config *c, const samples *tr
 /* One line says which value is impossible. A model that was converted has no position: it begins at 0. */
 status train_meta_read(train_meta *out, const json_t *meta, const config *saved, const char *where);
 
-/* Are the data sets those that the checkpoint was made with? A checkpoint that does not say is believed. Fails, unless data.
- * allow_changed, if those trained on are others; says so if those evaluated on are. `other_data`: those trained on are meant to be
- * others. */
+/* Are the data sets those that the checkpoint was made with? A checkpoint that does not say is believed. Fails, unless
+ * data. allow_changed, if those trained on are others; says so if those evaluated on are. `other_data`: those trained
+ * on are meant to be others. */
 status train_meta_check_data(const json_t *meta, const config *c, const samples *train, const samples *validation,
                              bool other_data, const char *where);
 

@@ -44,8 +44,8 @@ static report_event event_of(const training_position *at, const finding *f, cons
                           .norm_zscore = f->scores.norm};
 }
 
-/* The run is back at an earlier step, of which `before` knows how often it has been there. Samples up to `end` have led to the
- * spike. */
+/* The run is back at an earlier step, of which `before` knows how often it has been there. Samples up to `end` have led
+ * to the spike. */
 static status leave_out(training_position *at, const train_past *before, int64_t end, const char *words)
 {
     train_past *now = &at->past;

@@ -224,7 +224,8 @@ static status restore_best(training *t, const checkpoint_offers *offers)
     return s;
 }
 
-/* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use for it. */
+/* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use
+ * for it. */
 static void take_from_memory(training *t)
 {
     int64_t step;
@@ -276,8 +277,8 @@ static status start(training *t)
     return s;
 }
 
-/* From the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then on the same command
- * goes on from the stage's own latest checkpoint, as without it (*own). */
+/* From the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then on the
+ * same command goes on from the stage's own latest checkpoint, as without it (*own). */
 static status restore_named(bool *own, training *t)
 {
     checkpoint_offers offers = {0};
@@ -291,8 +292,8 @@ static status restore_named(bool *own, training *t)
     return s;
 }
 
-/* A run that has been resumed goes back to where it would have gone without that: to the last checkpoint of its schedule. `own`:
- * it has been resumed from a checkpoint of its own, unasked. */
+/* A run that has been resumed goes back to where it would have gone without that: to the last checkpoint of its
+ * schedule. `own`: it has been resumed from a checkpoint of its own, unasked. */
 static void place_back(training *t, bool own)
 {
     const config *c = t->config;
@@ -339,8 +340,8 @@ status training_restore(training *t)
 
 /* ---- going back ------------------------------------------------------------------------------------------------- */
 
-/* Rank 0: the folder to go back to, the caller's; NULL: the run begins anew. What the schedule left may have been removed since, for
- * saves that were asked for. */
+/* Rank 0: the folder to go back to, the caller's; NULL: the run begins anew. What the schedule left may have been
+ * removed since, for saves that were asked for. */
 static status choose_back(char **out, const training *t)
 {
     *out = NULL;

@@ -61,7 +61,8 @@ static void say_left_out(void *context, const char *words)
     free(copy);
 }
 
-/* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data knows. */
+/* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data
+ * knows. */
 static status check_sources(const config_sources *sources, const char *key, int64_t vocabulary, int rank)
 {
     for (int i = 0; i < sources->count; i++) {
@@ -140,8 +141,8 @@ static status open_tokenizer(training *t)
     return tokenizer_files_is_beside(beside) ? tokenizer_files_open_beside(&t->data.tokenizer, beside) : STATUS_OK;
 }
 
-/* All ranks must see one run folder: rank 0, which holds its lock, writes a file that the others look for. What an earlier start has
- * left of the kind goes. */
+/* All ranks must see one run folder: rank 0, which holds its lock, writes a file that the others look for. What an
+ * earlier start has left of the kind goes. */
 static status check_shared_folder(training *t)
 {
     char *name = must_format("%s/.shared-%s", t->folder, t->run);
@@ -298,7 +299,7 @@ static double peak_of(const training *t)
     return facts.peak[target_peak(&t->compiled.options)];
 }
 
-/* Nobody else's run may write here. A holder that has not been heard of for so long, from another machine, is none. */
+/* Nobody else's run may write here. A lock whose remote holder is silent for longer than the lease is stale. */
 static status take_lock(training *t)
 {
     static const double LEASE = 30; /* seconds */

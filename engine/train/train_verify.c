@@ -1,4 +1,5 @@
-/* Verification over all ranks: what each has found, the sums of their messages, and the weights of replicas against one another. */
+/* Verification over all ranks: what each has found, the sums of their messages, and the weights of replicas against one
+ * another. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,7 +140,8 @@ static bool judge(verdict *out, training *t, const share *all, const verify_find
     return judge_messages(out, t, all, ranks) || judge_replicas(out, t, all, ranks);
 }
 
-/* ---- what is done about it ---------------------------------------------------------------------------------------- */
+/* ---- what is done about it
+ * ---------------------------------------------------------------------------------------- */
 
 static status undo(training *t, const verdict *v)
 {

@@ -135,7 +135,8 @@ void training_close(training *t);
 /* Collective. */
 void training_measure_reserve(training *t);
 
-/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By rank 0. */
+/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By
+ * rank 0. */
 status training_move_aside(const training *t);
 
 /* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
@@ -147,15 +148,16 @@ int training_microbatches(const training *t, int64_t step);
 int64_t training_samples_at(const training *t, int64_t step);
 
 /* train_restore.c */
-/* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or model.from's). */
+/* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or
+ * model.from's). */
 status training_restore(training *t);
 
 /* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
 status training_go_back(training *t);
 
 /* train_numbers.c */
-/* What the numbers of the step just done mean: all is well; or a spike, which is said; or, under run.spike.rewind, one that has
- * been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
+/* What the numbers of the step just done mean: all is well; or a spike, which is said; or, under run.spike.rewind, one
+ * that has been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
 status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
 
 /* What all ranks have said of the pace of the step before. */
@@ -163,15 +165,15 @@ void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
 
 /* train_verify.c */
 status training_open_verify(training *t);
-/* Is the state after this step what it must be, on all ranks? *undone: it was not, and the run has gone back to a step that is
- * verified. Collective. */
+/* Is the state after this step what it must be, on all ranks? *undone: it was not, and the run has gone back to a step
+ * that is verified. Collective. */
 status training_verify(bool *undone, training *t);
 
 /* train_checkpoint.c */
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
 status training_save_open(training *t);
-/* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited for and
- * must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
+/* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited
+ * for and must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
 status training_save(training *t, bool last);
 /* The same into the memory of this node and a neighbour's; if it fails, the run goes on. */
 void training_save_in_memory(training *t);

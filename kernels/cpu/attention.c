@@ -1,4 +1,5 @@
-/* Causal attention in tiles, after FlashAttention (2205.14135, 2307.08691), transposed: the lanes of a vector are queries.
+/* Causal attention in tiles, after FlashAttention (2205.14135, 2307.08691), transposed: the lanes of a vector are
+ * queries.
  *
  *   S^T[keys, queries] = K Q^T          rows K, lanes Q^T
  *   P^T = 2^(scale S^T - top)            lane by lane: no horizontal maximum or sum

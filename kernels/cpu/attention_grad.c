@@ -75,8 +75,9 @@ int64_t attention_grad_scratch_bytes(const op *o, int threads)
     return (threads > 1 ? threads : 1) * backward_layout(&m, NULL, &a, 4);
 }
 
-/* Packs one head's rows of `of`, which begin at x, in both layouts: lanes[n / P][wide][P], across[tiles][even / P][64][P].
- * Queries beyond the sequence are zeros: lanes are products' k there, and the mask leaves zeros as they are. */
+/* Packs one head's rows of `of`, which begin at x, in both layouts: lanes[n / P][wide][P], across[tiles][even /
+ * P][64][P]. Queries beyond the sequence are zeros: lanes are products' k there, and the mask leaves zeros as they
+ * are. */
 static void pack_rows(const tile_loops *t, const attention_shape *a, char *lanes, char *across, const char *x,
                       const tensor *of, bool value)
 {

@@ -1,5 +1,5 @@
-/* Tables looked up by token or position, and their gradients: threads divide the columns, so that every row is summed in
- * ascending order of tokens without a race. */
+/* Tables looked up by token or position, and their gradients: threads divide the columns, so that every row is summed
+ * in ascending order of tokens without a race. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"

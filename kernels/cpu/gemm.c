@@ -9,7 +9,8 @@
 #include "kernels/fuse.h"
 #include "memory/log.h"
 
-/* Row-major operands in their order of the op table; `pitch` steps rows. memset because shapes are compared as bytes. */
+/* Row-major operands in their order of the op table; `pitch` steps rows. memset because shapes are compared as
+ * bytes. */
 static gemm_shape shape_of(const op *o, int threads)
 {
     const tensor *first = o->in[0], *second = o->in[1], *c = o->out[0];

@@ -3,8 +3,8 @@
 #if defined __x86_64__
 #include <cpuid.h>
 
-/* Not a name that every compiler's __builtin_cpu_supports knows. Asked once: in a virtual machine cpuid is a trap of tens
- * of microseconds. */
+/* Not a name that every compiler's __builtin_cpu_supports knows. Asked once: in a virtual machine cpuid is a trap of
+ * tens of microseconds. */
 static bool has_f16c(void)
 {
     static _Atomic(int) known; /* 0: not asked yet, 1: no, 2: yes */

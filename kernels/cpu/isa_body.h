@@ -131,8 +131,8 @@ INLINE void bf16_interleave(uint16_t *p, const uint16_t *row, const uint16_t *ne
 #include "kernels/cpu/rows_body.h"
 #include "kernels/cpu/tile_body.h"
 
-/* Sum of squares in fp64: element i is added to sum i mod 16, the 16 sums are added in halves. A square of an fp32 number is
- * exact in fp64, so that the result is the same for every instruction set. */
+/* Sum of squares in fp64: element i is added to sum i mod 16, the 16 sums are added in halves. A square of an fp32
+ * number is exact in fp64, so that the result is the same for every instruction set. */
 static double sum_squares(const float *x, int64_t n)
 {
     double sums[16] = {0};
@@ -147,7 +147,8 @@ static double sum_squares(const float *x, int64_t n)
     return sums[0];
 }
 
-/* Philox blocks at a time: the words of a block each in its own plane, so that a round over all blocks is vector code. */
+/* Philox blocks at a time: the words of a block each in its own plane, so that a round over all blocks is vector
+ * code. */
 enum { ROUND_BLOCKS = 128, ROUND_ELEMENTS = ROUND_BLOCKS * ROUNDING_ELEMENTS };
 
 static void round_draws(uint32_t draw[4][ROUND_BLOCKS], const rounding *r, uint64_t first, int blocks)

@@ -1,5 +1,5 @@
-/* Cross-entropy over the shards of a vocabulary: statistics of each row, then loss and gradient from all shards'. A row of
- * logits stays in the cache between the passes over it. */
+/* Cross-entropy over the shards of a vocabulary: statistics of each row, then loss and gradient from all shards'. A row
+ * of logits stays in the cache between the passes over it. */
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* The one file that sees oneDNN, versions 2.5 to 3.x. Its C API changed between 2 and 3: operation descriptors went away
- * and memory descriptors became opaque; the wrappers below hide that. Scratchpads are the caller's ("user" mode), so that
- * executing a primitive allocates nothing. */
+/* The one file that sees oneDNN, versions 2.5 to 3.x. Its C API changed between 2 and 3: operation descriptors went
+ * away and memory descriptors became opaque; the wrappers below hide that. Scratchpads are the caller's ("user" mode),
+ * so that executing a primitive allocates nothing. */
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>

@@ -42,7 +42,8 @@ void cpu_clip(const op *o, const run_context *r)
     control[CONTROL_SKIP] = finite ? 0 : 1;
 }
 
-/* An update's operands in a loop's order: outputs, then the gradient; and the numbers that round those that are bf16. */
+/* An update's operands in a loop's order: outputs, then the gradient; and the numbers that round those that are
+ * bf16. */
 typedef struct updated {
     const tensor *t[UPDATE_OPERANDS];
     bool rounds;

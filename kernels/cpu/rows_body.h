@@ -1,5 +1,6 @@
 /* The row loops of isa.h for one element type, included once a type by isa_body.h with
- *   T the storage type, SIGMOID(x) as exact as T, LOAD(p, n) and STORE(p, v, n) between it and vf, NAME(f) the function's name for the type.
+ *   T the storage type, SIGMOID(x) as exact as T, LOAD(p, n) and STORE(p, v, n) between it and vf, NAME(f) the
+ *   function's name for the type.
  * Everything is computed in fp32 and rounded once when stored. (No include guard: it is a body.) */
 
 #define EACH(i, m, n) for (int64_t i = 0, m; i < (n) && ((m = (n)-i < LANES ? (n)-i : LANES), 1); i += LANES)

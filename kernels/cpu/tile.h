@@ -36,8 +36,8 @@ typedef struct tile_loops {
     void (*lanes_transposed)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t n, int64_t k);
     void (*product)(float *c, int64_t ldc, const void *a, int64_t a_row, int64_t a_step, const void *b, int64_t ldb,
                     int64_t m, int64_t n, int64_t k, bool accumulate);
-    /* One step of the online softmax, to base 2 (scale holds log2 e), on scores s[keys][TILE_QUERIES]: p lanes =
-     * 2^(s scale - top), top and sum updated, fade = what older sums are multiplied by. Returns whether any fade < 1. */
+    /* One step of the online softmax, to base 2 (scale holds log2 e), on scores s[keys][TILE_QUERIES]: p lanes = 2^(s
+     * scale - top), top and sum updated, fade = what older sums are multiplied by. Returns whether any fade < 1. */
     bool (*softmax)(void *p, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys,
                     float scale);
     /* c[m, TILE_QUERIES] *= fade, lane by lane */

@@ -1,12 +1,13 @@
 /* A product without a library: for types that oneDNN does not multiply on this processor (fp16; bf16 where there is no
- * hardware for it), and as the second opinion on all others. Blocks of C are divided among the threads; along k in steps of
- * BLOCK_K both operands are packed for the tiles. No bit depends on the number of threads. */
+ * hardware for it), and as the second opinion on all others. Blocks of C are divided among the threads; along k in
+ * steps of BLOCK_K both operands are packed for the tiles. No bit depends on the number of threads. */
 #include <omp.h>
 
 #include "kernels/cpu/tile_gemm.h"
 #include "kernels/cpu/isa.h"
 
-/* A panel of B stays in the first-level cache (16 KiB in bf16) along all rows of A; A, B and the block of C in the second. */
+/* A panel of B stays in the first-level cache (16 KiB in bf16) along all rows of A; A, B and the block of C in the
+ * second. */
 enum { BLOCK_M = 192, BLOCK_N = 384, BLOCK_K = 128, PANEL = 64 };
 
 typedef struct block_memory {

@@ -1,5 +1,5 @@
-/* Attention for what the flash kernels do not take: fp32 and unusual head sizes, one warp a query (or key), 32 keys (or queries)
- * at a time, one a lane; and decoding, one new token a sample against its cache. Also the ops' entry points.
+/* Attention for what the flash kernels do not take: fp32 and unusual head sizes, one warp a query (or key), 32 keys (or
+ * queries) at a time, one a lane; and decoding, one new token a sample against its cache. Also the ops' entry points.
  */
 #include "kernels/cuda/flash.cuh"
 
@@ -98,8 +98,9 @@ attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
         in.lse[head * in.lse_pitch + token + query] = s.most + logf(s.sum);
 }
 
-/* delta[head, t] = sum over the head of dy y: `lanes` lanes an item, V elements a lane at a time. grid (heads, blocks of
- * DELTA_TOKENS tokens), so that rows are read whole by blocks side by side, and delta is written whole sectors at a time */
+/* delta[head, t] = sum over the head of dy y: `lanes` lanes an item, V elements a lane at a time. grid (heads, blocks
+ * of DELTA_TOKENS tokens), so that rows are read whole by blocks side by side, and delta is written whole sectors at a
+ * time */
 template <typename T, int V>
 KERNEL(THREADS, 8)
 attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t y_pitch, int64_t tokens, int32_t size,
@@ -152,7 +153,8 @@ attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *del
     write_row(dq_rows.at(token + query, head, size), dq, in.scale, size);
 }
 
-/* dv = sum over queries of p dy, dk = scale sum over queries of p (dy v - delta) q; grid (blocks of keys, kv_heads, samples) */
+/* dv = sum over queries of p dy, dk = scale sum over queries of p (dy v - delta) q; grid (blocks of keys, kv_heads,
+ * samples) */
 template <typename T>
 KERNEL(THREADS, 2)
 attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const T> dy, const float *delta,

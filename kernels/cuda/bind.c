@@ -1,4 +1,5 @@
-/* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are launched through launch.h. */
+/* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are launched through
+ * launch.h. */
 #include "kernels/cuda/cuda.h"
 
 #include <stddef.h>

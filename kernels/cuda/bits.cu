@@ -1,7 +1,7 @@
-/* Sums of bits, by which verification sees that bytes have changed: words of 64 bits, each times an odd number of its place, added
- * up modulo 2^64. A product with an odd number is 0 for 0 alone, so that a change of one word always changes the sum; the numbers
- * differ from place to place (Knuth's multiplicative hashing), so that words which change places do, too, but by chance of about
- * 2^-64. Addition of integers has no order: atomics cost no bit.
+/* Sums of bits, by which verification sees that bytes have changed: words of 64 bits, each times an odd number of its
+ * place, added up modulo 2^64. A product with an odd number is 0 for 0 alone, so that a change of one word always
+ * changes the sum; the numbers differ from place to place (Knuth's multiplicative hashing), so that words which change
+ * places do, too, but by chance of about 2^-64. Addition of integers has no order: atomics cost no bit.
  */
 #include "kernels/cuda/vector.cuh"
 

@@ -1,5 +1,5 @@
-/* What `phalanx bench --self-check` asks of the CUDA device beside its ops: versions, limits, each instruction that device.cuh
- * writes in PTX, and kinds of memory. */
+/* What `phalanx bench --self-check` asks of the CUDA device beside its ops: versions, limits, each instruction that
+ * device.cuh writes in PTX, and kinds of memory. */
 #ifndef PHALANX_KERNELS_CUDA_CHECK_H
 #define PHALANX_KERNELS_CUDA_CHECK_H
 

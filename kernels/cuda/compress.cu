@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/scalars.h"
 
-/* A block's: elements [first, first + count) of the tensor; bytes from `from` on of a message of all parts, and how many there are
- * until the next chunk's or the end of the part. */
+/* A block's: elements [first, first + count) of the tensor; bytes from `from` on of a message of all parts, and how
+ * many there are until the next chunk's or the end of the part. */
 struct piece {
     int64_t first, from, room;
     int count;

@@ -1,9 +1,9 @@
 /* The methods of compress.cu: what a block of threads does with a chunk of 4096 elements.
  *
- * A warp has 512 elements that follow each other: number j of a lane is element 32 j + lane of its warp's. So the blocks of int8
- * and int4 and the runs of dct lie within a warp, every access is of 128 bytes that follow each other, and each thread has all of
- * its own under way at once, whatever the alignment. Products that the host rounds before it adds are rounded here, too. A message's
- * bytes have no alignment, and are written one by one.
+ * A warp has 512 elements that follow each other: number j of a lane is element 32 j + lane of its warp's. So the
+ * blocks of int8 and int4 and the runs of dct lie within a warp, every access is of 128 bytes that follow each other,
+ * and each thread has all of its own under way at once, whatever the alignment. Products that the host rounds before it
+ * adds are rounded here, too. A message's bytes have no alignment, and are written one by one.
  */
 #ifndef PHALANX_KERNELS_CUDA_COMPRESS_CUH
 #define PHALANX_KERNELS_CUDA_COMPRESS_CUH
@@ -78,7 +78,8 @@ DEVICE uint32_t magnitude_of(float x)
     return bits & 0x7fffffffu;
 }
 
-/* `count` fields one behind the other, lowest bits first: every `step`-th byte from `first` on. field(i): their values. */
+/* `count` fields one behind the other, lowest bits first: every `step`-th byte from `first` on. field(i): their
+ * values. */
 template <int BITS, typename F> DEVICE void put_fields(unsigned char *out, int count, int first, int step, F field)
 {
     for (int byte = first; byte < (count * BITS + 7) / 8; byte += step) {
@@ -102,8 +103,8 @@ template <int BITS> DEVICE int get_field(const unsigned char *in, int i)
 }
 
 /* ---- the methods --------------------------------------------------------------------------------------------------
- * bytes of n elements; what a block makes ready; encoding of n elements x (zeros behind them), which become what is kept; decoding:
- * is it an encoding? BLOCKS: how many of a multiprocessor's fit. */
+ * bytes of n elements; what a block makes ready; encoding of n elements x (zeros behind them), which become what is
+ * kept; decoding: is it an encoding? BLOCKS: how many of a multiprocessor's fit. */
 
 struct as_bf16 {
     static constexpr int BLOCKS = 3;
@@ -209,8 +210,8 @@ template <int BLOCK, int BITS, int TOP> struct as_integers {
     }
 };
 
-/* Which of a sequence are sent, 32 at a time in the order of the lanes: what is above a threshold, and the first that are equal
- * to it. */
+/* Which of a sequence are sent, 32 at a time in the order of the lanes: what is above a threshold, and the first that
+ * are equal to it. */
 struct picking {
     uint32_t threshold;
     int equals; /* still to be taken */
@@ -245,8 +246,8 @@ struct as_largest {
     {
     }
 
-    /* The k-th largest of the block's magnitudes, found bit by bit. Counts of two passes have rooms of their own: one barrier
-     * a pass. */
+    /* The k-th largest of the block's magnitudes, found bit by bit. Counts of two passes have rooms of their own: one
+     * barrier a pass. */
     DEVICE uint32_t find_threshold(const float (&x)[EACH], int k)
     {
         SHARED(int, counts, 2 * WARPS);
@@ -293,7 +294,8 @@ struct as_largest {
         }
         return p;
     }
-    /* One warp: levels[0] is the middle between least and largest, the others are the means of each side, as they are sent. */
+    /* One warp: levels[0] is the middle between least and largest, the others are the means of each side, as they are
+     * sent. */
     DEVICE void find_levels(float *levels, const float *chosen, int k)
     {
         float low = INFINITY, high = 0;
@@ -413,7 +415,8 @@ struct as_frequencies {
             basis()[i / COMPRESS_RUN * PITCH + i % COMPRESS_RUN] = compress_basis(i / COMPRESS_RUN, i % COMPRESS_RUN);
         block_barrier(); /* the basis is there */
     }
-    /* A lane's two elements, lane and 32 + lane, of what these coefficients say; (*field)(f): place f, value(f): its bits. */
+    /* A lane's two elements, lane and 32 + lane, of what these coefficients say; (*field)(f): place f, value(f): its
+     * bits. */
     template <typename P, typename V> DEVICE void transform_back(float (&y)[2], int k, P place, V value)
     {
         double sum[2] = {0, 0};

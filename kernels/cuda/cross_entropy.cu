@@ -1,5 +1,6 @@
-/* Vocabulary-parallel cross-entropy over a chunk of tokens: each shard's statistics, then, when every shard's are known,
- * the loss and the logits' gradient in place of the logits. Each pass reads the logits once; the second writes them once.
+/* Vocabulary-parallel cross-entropy over a chunk of tokens: each shard's statistics, then, when every shard's are
+ * known, the loss and the logits' gradient in place of the logits. Each pass reads the logits once; the second writes
+ * them once.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -61,7 +62,8 @@ cross_entropy_row(float *stats, const T *logits, const int32_t *targets, int64_t
     }
 }
 
-/* losses[t] = log sum exp - target logit, 0 for an ignored target; dlogits = (softmax - onehot) loss_scale / loss_tokens */
+/* losses[t] = log sum exp - target logit, 0 for an ignored target; dlogits = (softmax - onehot) loss_scale /
+ * loss_tokens */
 template <typename T, int V>
 KERNEL(MOST_THREADS, 2)
 cross_entropy_finish(float *losses, T *dlogits, const T *logits, const int32_t *targets, const float *stats,

@@ -1,6 +1,6 @@
-/* The device's implementations: cuda_NAME for every row of the op table, and the working memory they want. Each enqueues
- * kernels on the run_context's stream and returns; operands are addresses in the device's arena. A refused launch is an
- * error of the device and dies.
+/* The device's implementations: cuda_NAME for every row of the op table, and the working memory they want. Each
+ * enqueues kernels on the run_context's stream and returns; operands are addresses in the device's arena. A refused
+ * launch is an error of the device and dies.
  */
 #ifndef PHALANX_KERNELS_CUDA_CUDA_H
 #define PHALANX_KERNELS_CUDA_CUDA_H

@@ -1,6 +1,7 @@
 /* The backward pass writes dS, 2 bytes for each pair of a query and a key of each head (cudnn_graph.c). So that its
- * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of key/value
- * heads with the query heads that share them, as many at once as the plan has left memory for (op_attributes.workspace). Parts run one after the other.
+ * workspace stays bounded it is divided: into equal numbers of samples, or within a sample into equal numbers of
+ * key/value heads with the query heads that share them, as many at once as the plan has left memory for
+ * (op_attributes.workspace). Parts run one after the other.
  *
  * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
  * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.
@@ -232,7 +233,8 @@ static bool run_chosen(const op_prepared *self, const op *o, const run_context *
     return true;
 }
 
-/* ---- a choice of candidates ------------------------------------------------------------------------------------------ */
+/* ---- a choice of candidates
+ * ------------------------------------------------------------------------------------------ */
 
 static bool run_candidate(void *plan_, int candidate, cudaStream_t stream)
 {
@@ -286,8 +288,8 @@ static tuning_operand region(const tensor *t, char *arena)
                             .type = (dtype)t->type};
 }
 
-/* Documents to time with: DOCUMENTS in a sample. Our kernels pass over the tiles of other documents, cuDNN's compute them and
- * mask the scores, so that the longer the documents are, the better for cuDNN. */
+/* Documents to time with: DOCUMENTS in a sample. Our kernels pass over the tiles of other documents, cuDNN's compute
+ * them and mask the scores, so that the longer the documents are, the better for cuDNN. */
 static void give_documents(void *out, int64_t bytes, const void *plan_)
 {
     const plan *p = plan_;

@@ -1,9 +1,9 @@
 /* The ops `attention` and `attention_grad` by cuDNN, where it has a candidate that timing finds faster than ours.
  *
- * What is opened owns the library's handle, a plan for each distinct shape, offered to `tuning`, and for each op the packs
- * of addresses that the library is called with; they live until cudnn_close, which comes after the last use of the tuning.
- * Both ops keep to the same meaning of lse (natural logarithm of the sum of exponentials of scaled scores), so that each is
- * chosen by itself.
+ * What is opened owns the library's handle, a plan for each distinct shape, offered to `tuning`, and for each op the
+ * packs of addresses that the library is called with; they live until cudnn_close, which comes after the last use of
+ * the tuning. Both ops keep to the same meaning of lse (natural logarithm of the sum of exponentials of scaled scores),
+ * so that each is chosen by itself.
  */
 #ifndef PHALANX_KERNELS_CUDA_CUDNN_H
 #define PHALANX_KERNELS_CUDA_CUDNN_H

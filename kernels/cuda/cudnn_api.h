@@ -1,7 +1,8 @@
 /* cuDNN, found at run time: the functions of its backend interface that are used, and descriptors that are remembered.
  *
- * The library is 400 MB and no part of what is shipped: where cudnn_api_open fails, a machine goes on with our own kernels. A `builder` owns the descriptors that are made with it, in the order in which they were made; the first
- * call that fails is remembered, and what follows it does nothing.
+ * The library is 400 MB and no part of what is shipped: where cudnn_api_open fails, a machine goes on with our own
+ * kernels. A `builder` owns the descriptors that are made with it, in the order in which they were made; the first call
+ * that fails is remembered, and what follows it does nothing.
  */
 #ifndef PHALANX_KERNELS_CUDA_CUDNN_API_H
 #define PHALANX_KERNELS_CUDA_CUDNN_API_H

@@ -5,9 +5,9 @@
  *     backward   P = exp(mask(scale Q K^T - lse)), delta = rowsum(dY Y), dS = scale P (dY V^T - delta)
  *                dV = P^T dY, dK = dS^T Q, dQ = dS K; dK and dV summed over the heads that share them
  *
- * There are two patterns for dQ. Into an fp32 tensor in working memory the engines add with atomics, in any order, and no
- * numerical note says so (9.19 on sm_90). Straight into a 16-bit tensor, as here, they write dS to memory (2 bytes for each
- * pair of a query and a key) and compute dQ by one more product, in an order that follows from the sizes.
+ * There are two patterns for dQ. Into an fp32 tensor in working memory the engines add with atomics, in any order, and
+ * no numerical note says so (9.19 on sm_90). Straight into a 16-bit tensor, as here, they write dS to memory (2 bytes
+ * for each pair of a query and a key) and compute dQ by one more product, in an order that follows from the sizes.
  */
 #include "kernels/cuda/cudnn_graph.h"
 
@@ -86,7 +86,8 @@ static cudnnDataType_t type_of(const cudnn_graph *g)
     return g->shape.fp16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/* Heads of `size` elements in a row of the given pitch: [samples, heads, sequence, size], or, turned, [.., size, sequence]. */
+/* Heads of `size` elements in a row of the given pitch: [samples, heads, sequence, size], or, turned, [.., size,
+ * sequence]. */
 static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t size, int64_t pitch, bool turned)
 {
     const cudnn_graph_shape *a = &g->shape;
@@ -319,7 +320,8 @@ static void backward(cudnn_graph *g)
     multiply(g, dq, ds, k);
 }
 
-/* ---- candidates ------------------------------------------------------------------------------------------------------ */
+/* ---- candidates
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int64_t rounded(int64_t count, int64_t to)
 {
@@ -337,7 +339,8 @@ int64_t cudnn_graph_workspace(const cudnn_graph_shape *a)
     return SMALL + ds + (a->heads != a->kv_heads ? heads * a->sequence * (a->head_size + a->v_head_size) * 2 : 0);
 }
 
-/* Sums in an order that depends on the moment are said to be such; engines that say it are left alone unless they are allowed. */
+/* Sums in an order that depends on the moment are said to be such; engines that say it are left alone unless they are
+ * allowed. */
 static bool repeatable(cudnn_api_builder *b, cudnnBackendDescriptor_t engine)
 {
     cudnnBackendNumericalNote_t notes[NOTES];

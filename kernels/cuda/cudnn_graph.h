@@ -1,7 +1,7 @@
 /* Attention, forward and backward, as cuDNN's operation graphs, and the library's candidates to compute them.
  *
- * No GPU is needed here: the library plans for the device that a descriptor of its properties describes. A graph owns its
- * descriptors and plans. Plans are compiled (0.5 s) when they are first asked for.
+ * No GPU is needed here: the library plans for the device that a descriptor of its properties describes. A graph owns
+ * its descriptors and plans. Plans are compiled (0.5 s) when they are first asked for.
  */
 #ifndef PHALANX_KERNELS_CUDA_CUDNN_GRAPH_H
 #define PHALANX_KERNELS_CUDA_CUDNN_GRAPH_H
@@ -49,7 +49,8 @@ typedef struct cudnn_graph cudnn_graph;
 
 /* Bytes that the library is known to ask for as its workspace. */
 int64_t cudnn_graph_workspace(const cudnn_graph_shape *a);
-/* `device`: a descriptor of properties. NULL: the library has no candidate, or none that gives the same bits each time. */
+/* `device`: a descriptor of properties. NULL: the library has no candidate, or none that gives the same bits each
+ * time. */
 cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_graph_shape *a);
 void cudnn_graph_close(cudnn_graph *g);
 int cudnn_graph_candidates(const cudnn_graph *g);

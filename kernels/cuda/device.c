@@ -50,8 +50,8 @@ struct device {
 
 /* ---- which GPU ------------------------------------------------------------------------------------------------- */
 
-/* Streams, NCCL's own included, that share a hardware queue wait for each other's work. There are 8 queues unless this says
- * otherwise before the GPU's context is made. */
+/* Streams, NCCL's own included, that share a hardware queue wait for each other's work. There are 8 queues unless this
+ * says otherwise before the GPU's context is made. */
 static void prepare_environment(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -146,8 +146,8 @@ static void cuda_stamps(device *d, device_clock set, int count)
         CUDA_MUST(cudaEventCreate(&d->clock[set].at[i]));
 }
 
-/* Updates that are still kept back are noted with what launches them. An event that a graph is to record anew is external to it:
- * else it would be order within the graph and nothing more. */
+/* Updates that are still kept back are noted with what launches them. An event that a graph is to record anew is
+ * external to it: else it would be order within the graph and nothing more. */
 static void cuda_stamp(device *d, device_clock set, int index, const op *o)
 {
     bool travels = op_starts(o);
@@ -400,7 +400,8 @@ static bool cuda_passed(device *d, int mark)
     return d->marks[mark] != 0;
 }
 
-/* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on undisturbed. */
+/* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on
+ * undisturbed. */
 static void cuda_capture(device *d)
 {
     updates_launch(&d->updates, &d->context);

@@ -1,9 +1,9 @@
 /* Everything that CUDA writes in a way of its own is in this file, and nowhere else.
  *
  * Kernel bodies are the same text for nvcc and for a C++ compiler. Under nvcc the functions below are PTX and CUDA
- * intrinsics; otherwise <cuda_shim.h> (tests/cuda/shim, found on the include path) supplies twins with the same names that
- * follow the real fragment layouts, so that each kernel executes on a machine without a GPU. tests/cuda/lint_cuda.sh refuses
- * raw __shared__, launches and inline assembly anywhere else.
+ * intrinsics; otherwise <cuda_shim.h> (tests/cuda/shim, found on the include path) supplies twins with the same names
+ * that follow the real fragment layouts, so that each kernel executes on a machine without a GPU.
+ * tests/cuda/lint_cuda.sh refuses raw __shared__, launches and inline assembly anywhere else.
  *
  * Fragments of mma.m16n8k16, g = lane / 4, t = lane % 4; each register holds two 16-bit values, low half first:
  *   A [16, 16]  a[0] = (g, 2t..2t+1)  a[1] = (g+8, 2t..)  a[2] = (g, 2t+8..)  a[3] = (g+8, 2t+8..)
@@ -179,8 +179,8 @@ DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uin
 #include <cuda_shim.h>
 #endif
 
-/* Bytes of shared memory that a block has without asking, kernel by kernel; and what a kernel with dynamic shared memory may
- * declare beside it: the device counts the two together. */
+/* Bytes of shared memory that a block has without asking, kernel by kernel; and what a kernel with dynamic shared
+ * memory may declare beside it: the device counts the two together. */
 static constexpr int SHARED_UNASKED = 48 * 1024, SHARED_DECLARED = 1024;
 
 template <typename K> static inline int allow_shared(K *kernel, int bytes)

@@ -22,9 +22,9 @@ take_rows(T *y, const T *x, const int32_t *ids, const T *table, int64_t items, i
     store(y + item * V, value);
 }
 
-/* Which tokens have which row, in working memory: for each row of the table how many there are (counts), `tokens` minus the
- * first of them (reach), and where its list of members begins (next; and, when all are listed, ends). The lists' order and
- * places depend on the moment, what they hold does not. All is zero before. */
+/* Which tokens have which row, in working memory: for each row of the table how many there are (counts), `tokens` minus
+ * the first of them (reach), and where its list of members begins (next; and, when all are listed, ends). The lists'
+ * order and places depend on the moment, what they hold does not. All is zero before. */
 struct members {
     int32_t *counts, *reach, *next, *cursor, *list;
 };
@@ -75,8 +75,8 @@ DEVICE void add_found(float *row, const T *dy, const int32_t *found, int all, in
     }
 }
 
-/* dtable[id] += the rows of dy whose id it is, ascending: the block of a row's first token adds them all. Few are put in
- * order by counting the smaller ones; many are looked for among all tokens, a window of THREADS at a time. */
+/* dtable[id] += the rows of dy whose id it is, ascending: the block of a row's first token adds them all. Few are put
+ * in order by counting the smaller ones; many are looked for among all tokens, a window of THREADS at a time. */
 template <typename T, int V>
 KERNEL(THREADS, 4)
 add_rows_by_id(float *dtable, const T *dy, const int32_t *ids, members m, int64_t tokens, int64_t columns,

@@ -1,9 +1,11 @@
-/* What flash attention (2205.14135, 2307.08691) forward and backward share: tiles in shared memory and products of tiles.
+/* What flash attention (2205.14135, 2307.08691) forward and backward share: tiles in shared memory and products of
+ * tiles.
  *
- * Heads of q and k have D elements, those of v and y have E. A tile is rows of D (or E) elements, each padded by 16 bytes: D/8 + 1 pieces of 16 bytes is odd, so eight rows of one column of
- * pieces lie in different banks and ldmatrix runs without conflicts. A block is four warps; a warp owns 16 MT rows of the
- * block's own tile (A of the products) and goes through all rows of the other tiles (B). Scores and probabilities stay in
- * registers: the accumulator of one product is the A fragment of the next.
+ * Heads of q and k have D elements, those of v and y have E. A tile is rows of D (or E) elements, each padded by 16
+ * bytes: D/8 + 1 pieces of 16 bytes is odd, so eight rows of one column of pieces lie in different banks and ldmatrix
+ * runs without conflicts. A block is four warps; a warp owns 16 MT rows of the block's own tile (A of the products) and
+ * goes through all rows of the other tiles (B). Scores and probabilities stay in registers: the accumulator of one
+ * product is the A fragment of the next.
  */
 #ifndef PHALANX_KERNELS_CUDA_FLASH_CUH
 #define PHALANX_KERNELS_CUDA_FLASH_CUH

@@ -121,8 +121,8 @@ template <int M> DEVICE void slopes(float (&p)[M / 8][4], const float (&dp)[M / 
         dp[n][i] - facts->delta[n * 8 + pair + i % 2];
 }
 
-/* dynamic shared memory: k[N], v[N], then twice q[M], dy[M]; grid (key blocks, kv_heads, samples). Large heads make dk and
- * dv in two launches, their accumulators together being more than the registers hold. */
+/* dynamic shared memory: k[N], v[N], then twice q[M], dy[M]; grid (key blocks, kv_heads, samples). Large heads make dk
+ * and dv in two launches, their accumulators together being more than the registers hold. */
 template <typename T, int D, int E, int MT, int M, bool MAKE_K, bool MAKE_V>
 KERNEL(FLASH_THREADS, 1)
 flash_grad_kv(grad_in<T> g, flash_in<T> in)

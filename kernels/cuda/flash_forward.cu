@@ -1,6 +1,6 @@
-/* Flash attention, forward: a block is 64 MT queries of one head, going through the keys it may see, N at a time, with a
- * running maximum and sum per query (2307.08691, algorithm 1). The copy of the next keys overlaps the second product, the
- * copy of the values the first.
+/* Flash attention, forward: a block is 64 MT queries of one head, going through the keys it may see, N at a time, with
+ * a running maximum and sum per query (2307.08691, algorithm 1). The copy of the next keys overlaps the second product,
+ * the copy of the values the first.
  */
 #include "kernels/cuda/flash.cuh"
 

@@ -1,7 +1,7 @@
 /* The three products of a linear layer by cuBLASLt, with the GELU after or before them where it can be fused.
  *
- * The library thinks in columns: a row-major matrix [r, c] of pitch p is to it a matrix [c, r] with leading dimension p.
- * So each product is computed transposed, D = op(A) op(B) with the operands exchanged:
+ * The library thinks in columns: a row-major matrix [r, c] of pitch p is to it a matrix [c, r] with leading dimension
+ * p. So each product is computed transposed, D = op(A) op(B) with the operands exchanged:
  *
  *     y [t, n]  = x [t, k] w [n, k]^T      y^T  [n, t] = (w^T [k, n])^T  x^T [k, t]     A = w, turned   B = x
  *     dx [t, k] = dy [t, n] w [n, k]       dx^T [k, t] =  w^T [k, n]    dy^T [n, t]     A = w           B = dy
@@ -11,8 +11,8 @@
  * each row of D = y^T, which is what the library's bias epilogue adds. Sums are fp32 throughout; weight gradients are
  * fp32 in memory and added to there (beta = 1), so that micro-batches accumulate without a rounding or a second pass.
  *
- * linear_gelu and linear_grad_gelu are epilogues, too, of the fp32 sum: z is their "auxiliary" matrix, laid out as D. Where
- * the library does not do them, the product and a kernel of our own follow each other.
+ * linear_gelu and linear_grad_gelu are epilogues, too, of the fp32 sum: z is their "auxiliary" matrix, laid out as D.
+ * Where the library does not do them, the product and a kernel of our own follow each other.
  */
 #include <cublasLt.h>
 #include <stdio.h>
@@ -128,7 +128,8 @@ static int32_t alignment_of(const void *at)
     return at ? (int32_t)(address & -address) : 0;
 }
 
-/* The library's bias gradients overwrite: over several micro-batches they would want a second pass, and bias_grad adds. */
+/* The library's bias gradients overwrite: over several micro-batches they would want a second pass, and bias_grad
+ * adds. */
 static cublasLtEpilogue_t epilogue_of(const op *o, const places *at)
 {
     bool bias = at->at[OPERAND_BIAS], aux = at->at[OPERAND_AUX];

@@ -1,8 +1,8 @@
 /* The products of cuBLASLt.
  *
- * `gemm` is what one opened device keeps for its products: the library's handle, and a plan (descriptors and algorithms)
- * for each distinct shape, which ops share and which is offered to `tuning`. Plans belong to the gemm and live until
- * gemm_close, which comes after the last use of the tuning.
+ * `gemm` is what one opened device keeps for its products: the library's handle, and a plan (descriptors and
+ * algorithms) for each distinct shape, which ops share and which is offered to `tuning`. Plans belong to the gemm and
+ * live until gemm_close, which comes after the last use of the tuning.
  */
 #ifndef PHALANX_KERNELS_CUDA_GEMM_H
 #define PHALANX_KERNELS_CUDA_GEMM_H
@@ -12,7 +12,8 @@
 
 typedef struct gemm gemm;
 
-/* Bytes of o->scratch that the library may use as its workspace; 0 for ops that are no products. No device is needed. */
+/* Bytes of o->scratch that the library may use as its workspace; 0 for ops that are no products. No device is
+ * needed. */
 int64_t gemm_workspace_bytes(const op *o);
 status gemm_open(gemm **out, bool tf32, tuning *t);
 void gemm_close(gemm *g);

@@ -1,4 +1,5 @@
-/* What happens to single heads of q and of k: rotary positions (2104.09864, halves rotated) and the RMSNorm of each (Qwen3).
+/* What happens to single heads of q and of k: rotary positions (2104.09864, halves rotated) and the RMSNorm of each
+ * (Qwen3).
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -26,8 +27,8 @@ static head_rows<T> rows_of(const launch_matrix &q, const launch_matrix &k, cons
     return {(T *)q.at, (T *)k.at, q.pitch, k.pitch, at.heads, at.head_size};
 }
 
-/* (a, b) -> (a cos - b sin, b cos + a sin), cos, sin = table[position, i], table[position, half + i]; sign -1 turns back.
- * A thread handles V pairs of one of the `all` heads of q and k. */
+/* (a, b) -> (a cos - b sin, b cos + a sin), cos, sin = table[position, i], table[position, half + i]; sign -1 turns
+ * back. A thread handles V pairs of one of the `all` heads of q and k. */
 template <typename T, int V>
 KERNEL(THREADS, 4)
 rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float *table, int64_t items,
@@ -89,8 +90,8 @@ head_norm_forward(head_rows<T> y, head_rows<T> x, float *rstd, const T *wq, cons
 }
 
 /* dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk in its registers.
- * partials[block, dwq | dwk]. The walk counts v's heads among a token's, and passes by them: with them the order of the sums was
- * settled. */
+ * partials[block, dwq | dwk]. The walk counts v's heads among a token's, and passes by them: with them the order of the
+ * sums was settled. */
 template <typename T>
 KERNEL(THREADS, 2)
 head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *partials, const T *wq, const T *wk,

@@ -1,5 +1,5 @@
-/* The instructions of device.cuh one by one, each by one warp on a small case: for a self-check. Without a GPU nothing reads the
- * PTX strings, and the twins of the shim would be right whatever they say.
+/* The instructions of device.cuh one by one, each by one warp on a small case: for a self-check. Without a GPU nothing
+ * reads the PTX strings, and the twins of the shim would be right whatever they say.
  *
  * An input and an output have LAUNCH_CHECK_BYTES. What is right is computed on the host, from the input.
  */
@@ -87,7 +87,8 @@ KERNEL(WARP, 1) check_atomics(unsigned long long *out, const uint32_t *in)
     atomic_max(narrow + 1, (int32_t)(in[lane] % 100000));
 }
 
-/* ---- what is right ------------------------------------------------------------------------------------------------ */
+/* ---- what is right
+ * ------------------------------------------------------------------------------------------------ */
 
 /* What is no number is as wrong as can be. */
 static double relative(double got, double want)
@@ -198,7 +199,8 @@ static double atomics_error(const void *out, const void *in)
     return got == wide && narrow[0] == sum && narrow[1] == most ? 0 : 1;
 }
 
-/* ---- inputs --------------------------------------------------------------------------------------------------------- */
+/* ---- inputs
+ * --------------------------------------------------------------------------------------------------------- */
 
 static uint32_t draw(uint32_t *state)
 {
@@ -248,7 +250,8 @@ template <typename T> static void product_input(void *in)
         ((float *)(to + PAIRS * 6))[i] = small(&state);
 }
 
-/* ---- the table -------------------------------------------------------------------------------------------------------- */
+/* ---- the table
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void launch_copies(cudaStream_t stream, void *out, const void *in)
 {

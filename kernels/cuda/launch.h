@@ -150,8 +150,9 @@ typedef struct launch_head_norm_gradients {
 int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);
 int launch_head_norm_grad(void *stream, int type, const launch_head_norm_gradients *of);
 
-/* ---- attention: flash_*.cu for head sizes 64, 80, 96, 128, 256, and 192 with values of 128, in 16 bits, attention.cu for
- * everything else ------------------------------------------------------------------------------------------------ */
+/* ---- attention: flash_*.cu for head sizes 64, 80, 96, 128, 256, and 192 with values of 128, in 16 bits, attention.cu
+ * for everything else
+ * ------------------------------------------------------------------------------------------------ */
 typedef struct launch_attention_operands {
     launch_matrix q, k, v, y;
     float *lse;                    /* [heads, tokens] */
@@ -237,7 +238,8 @@ double launch_check_error(int which, const void *out, const void *in);
 /* *word, in pinned host memory, becomes 1 when the stream has come here */
 int launch_mark(void *stream, volatile uint32_t *word);
 
-/* ---- bits.cu: sums of the bits of rows of bytes, `pitch` bytes from one to the next ------------------------------- */
+/* ---- bits.cu: sums of the bits of rows of bytes, `pitch` bytes from one to the next
+ * ------------------------------- */
 typedef struct launch_bytes {
     const void *at;
     int64_t pitch, bytes, rows;
@@ -245,7 +247,8 @@ typedef struct launch_bytes {
 
 /* *total, zero before, becomes the sum */
 int launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of);
-/* *total becomes zero again. note NULL: *sum becomes it; else, if *sum is another one and note[0] is 0: note becomes {what, *step} */
+/* *total becomes zero again. note NULL: *sum becomes it; else, if *sum is another one and note[0] is 0: note becomes
+ * {what, *step} */
 int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
                        const int64_t *step);
 
@@ -266,7 +269,8 @@ typedef struct launch_update_segment {
     float scale;   /* of LAUNCH_muon's rate */
     int32_t block; /* the launcher's own: the first block of this segment */
     uint8_t decay, nesterov, narrow_master, narrow_state;
-    /* Of what is bf16 (kernels/rounding.h): element i is element first + stride (i / columns) + i mod columns of the name. */
+    /* Of what is bf16 (kernels/rounding.h): element i is element first + stride (i / columns) + i mod columns of the
+     * name. */
     uint16_t site; /* of the first output */
     uint64_t stream;
     int64_t first, stride, columns;

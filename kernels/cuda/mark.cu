@@ -1,7 +1,8 @@
 /* How far the device has come, for a host that must not wait: a word of pinned memory that a kernel of one thread sets.
  *
- * An event would do outside of graphs. What cudaEventQuery says of one that a graph records anew at each launch, before this
- * launch has come so far, is not written anywhere; a word that the host clears before the launch has one meaning only.
+ * An event would do outside of graphs. What cudaEventQuery says of one that a graph records anew at each launch, before
+ * this launch has come so far, is not written anywhere; a word that the host clears before the launch has one meaning
+ * only.
  */
 #include "kernels/cuda/vector.cuh"
 

@@ -1,19 +1,21 @@
 /* RMSNorm (1910.07467) and LayerNorm (1607.06450), with the residual addition before them fused in.
  *
- * Forward: a block a row. The sum s = x + residual is rounded to T, kept in shared memory as floats, and read again from
- * there: x and the residual are read once, y and s written once. Backward: a block walks over several rows and sums its
- * share of dw and db in shared memory, where each column belongs to one thread; the blocks' shares are added afterwards.
- * A row too wide for the device's shared memory is read again from device memory, and its sums are made there.
+ * Forward: a block a row. The sum s = x + residual is rounded to T, kept in shared memory as floats, and read again
+ * from there: x and the residual are read once, y and s written once. Backward: a block walks over several rows and
+ * sums its share of dw and db in shared memory, where each column belongs to one thread; the blocks' shares are added
+ * afterwards. A row too wide for the device's shared memory is read again from device memory, and its sums are made
+ * there.
  */
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/cuda/reduce.cuh"
 
-/* Backward: as many blocks as three a multiprocessor of an H100, so that all are under way at once, and their shares of dw are
- * few beside what is read. */
+/* Backward: as many blocks as three a multiprocessor of an H100, so that all are under way at once, and their shares of
+ * dw are few beside what is read. */
 static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, MOST_BLOCKS = 384;
 
-/* s of the row again, by the thread that saw it before: from shared memory, or, if it did not fit there, from device memory */
+/* s of the row again, by the thread that saw it before: from shared memory, or, if it did not fit there, from device
+ * memory */
 template <typename T, int V> DEVICE void load_again(float (&s)[V], const float *row, const T *from, int64_t column)
 {
     if (row)

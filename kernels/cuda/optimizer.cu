@@ -1,5 +1,5 @@
-/* What the optimizer does to all gradients together: the exact sum of squares, and the clipping factor. The rules of the
- * update are in update.cu.
+/* What the optimizer does to all gradients together: the exact sum of squares, and the clipping factor. The rules of
+ * the update are in update.cu.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -17,7 +17,8 @@ DEVICE double warp_sum_double(double x)
     return x;
 }
 
-/* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so their order does not matter. See exact_sum.h. */
+/* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so their order does not matter. See
+ * exact_sum.h. */
 DEVICE void exact_add(int64_t *bins, double value)
 {
     uint64_t bits;
@@ -44,8 +45,8 @@ DEVICE void exact_add(int64_t *bins, double value)
         bins[place / 32 + i] += (int64_t)digit[i];
 }
 
-/* A warp a row: the row's squares in fp64, in an order that `columns` and W decide, then into the warp's own bins. Those of a
- * block meet the others' once, by atomics on integers. */
+/* A warp a row: the row's squares in fp64, in an order that `columns` and W decide, then into the warp's own bins.
+ * Those of a block meet the others' once, by atomics on integers. */
 template <int W>
 KERNEL(THREADS, 4)
 sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch)

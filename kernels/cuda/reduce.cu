@@ -1,5 +1,5 @@
-/* Column sums in two stages: chunks of rows into fp32 partial sums, then the partial sums. No atomics, so no bit depends
- * on which block runs first.
+/* Column sums in two stages: chunks of rows into fp32 partial sums, then the partial sums. No atomics, so no bit
+ * depends on which block runs first.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -73,9 +73,9 @@ int launch_column_sum(void *stream, int type, float *sum, launch_matrix x, launc
     });
 }
 
-/* sum[columns] (+)= the sum of partials[rows, columns]: few columns and hundreds of rows, mostly in the cache. A warp's lanes
- * are neighbouring columns, one each, so that a block has as few as can be and there are many blocks; PARTIAL_ROWS warps
- * divide the rows. */
+/* sum[columns] (+)= the sum of partials[rows, columns]: few columns and hundreds of rows, mostly in the cache. A warp's
+ * lanes are neighbouring columns, one each, so that a block has as few as can be and there are many blocks;
+ * PARTIAL_ROWS warps divide the rows. */
 KERNEL(LANES *PARTIAL_ROWS, 2)
 partial_sum(float *out, const float *partials, int64_t rows, int64_t columns, int64_t pitch, bool accumulate)
 {

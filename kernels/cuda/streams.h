@@ -1,8 +1,8 @@
 /* The queues of one GPU: a stream for ops, one for each kind of communication, four for copies, and the events between.
  *
- * Which stream an op's communication goes to follows from its axis' row (kernels/axes.def); where a stream waits for another follows from the
- * program (streams_start, streams_wait). Streams never wait for the host. Opened for the current GPU; owns its streams
- * and events.
+ * Which stream an op's communication goes to follows from its axis' row (kernels/axes.def); where a stream waits for
+ * another follows from the program (streams_start, streams_wait). Streams never wait for the host. Opened for the
+ * current GPU; owns its streams and events.
  */
 #ifndef PHALANX_KERNELS_CUDA_STREAMS_H
 #define PHALANX_KERNELS_CUDA_STREAMS_H

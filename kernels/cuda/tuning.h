@@ -1,9 +1,9 @@
 /* Computations for which the device has several candidates: products by cuBLASLt's algorithms, attention by cuDNN's.
  *
- * Whoever prepares an op adds an item for each plan with more than one candidate, and uses candidate 0, the best guess, until
- * `take` tells it otherwise. An item's key says all that the speed depends on and no address, so that it holds for other
- * ranks and other runs; the device's name is appended here. Every candidate must give the same bits each time it runs.
- * Items live until tuning_close; the plans are their owners'. (device_choices)
+ * Whoever prepares an op adds an item for each plan with more than one candidate, and uses candidate 0, the best guess,
+ * until `take` tells it otherwise. An item's key says all that the speed depends on and no address, so that it holds
+ * for other ranks and other runs; the device's name is appended here. Every candidate must give the same bits each time
+ * it runs. Items live until tuning_close; the plans are their owners'. (device_choices)
  */
 #ifndef PHALANX_KERNELS_CUDA_TUNING_H
 #define PHALANX_KERNELS_CUDA_TUNING_H
@@ -12,8 +12,8 @@
 
 #include "kernels/device.h"
 
-/* A region of the arena that a candidate reads: filled with random numbers of `type`, or with what `give` makes, before it is
- * timed. */
+/* A region of the arena that a candidate reads: filled with random numbers of `type`, or with what `give` makes, before
+ * it is timed. */
 typedef struct tuning_operand {
     void *at; /* device address; NULL: absent */
     int64_t bytes;
@@ -30,9 +30,11 @@ typedef struct tuning_item {
     tuning_operand reads[TUNING_OPERANDS];
     /* Enqueue the whole computation once by `candidate`, on its operands in the arena; false: the library will not. */
     bool (*run)(void *plan, int candidate, cudaStream_t stream);
-    /* `candidate` in words that outlive the process (at most bytes - 1 characters, no quotes, no control characters) ... */
+    /* `candidate` in words that outlive the process (at most bytes - 1 characters, no quotes, no control characters)
+     * ... */
     void (*write)(char *out, int bytes, const void *plan, int candidate);
-    /* ... and from now on use the candidate that such words name; fails, without a change, if they name none for this plan. */
+    /* ... and from now on use the candidate that such words name; fails, without a change, if they name none for this
+     * plan. */
     status (*take)(void *plan, const char *words);
 } tuning_item;
 

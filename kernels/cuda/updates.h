@@ -1,9 +1,9 @@
 /* Ops of the class UPDATE, as many tensors as one launch takes.
  *
- * The program has one op a tensor, and most tensors are small. An `updates` keeps what such ops ask for, and launches it
- * when a list is full, when an op of another kind or type comes, or when its owner must have it on the stream: before
- * anything that may read what they write is enqueued. Waiting for a communication is no such thing: what is launched later
- * is after more, not less. Plain memory, zeroed at first; one stream.
+ * The program has one op a tensor, and most tensors are small. An `updates` keeps what such ops ask for, and launches
+ * it when a list is full, when an op of another kind or type comes, or when its owner must have it on the stream:
+ * before anything that may read what they write is enqueued. Waiting for a communication is no such thing: what is
+ * launched later is after more, not less. Plain memory, zeroed at first; one stream.
  */
 #ifndef PHALANX_KERNELS_CUDA_UPDATES_H
 #define PHALANX_KERNELS_CUDA_UPDATES_H

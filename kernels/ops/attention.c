@@ -26,7 +26,8 @@ static void check_attention(const op *o, tensor *const *in, const tensor *docume
                    "document_start int32[t]");
 }
 
-/* (query, key) pairs of all heads of all samples under the causal mask and the window: query i sees min(i + 1, window) keys. */
+/* (query, key) pairs of all heads of all samples under the causal mask and the window: query i sees min(i + 1, window)
+ * keys. */
 static double count_pairs(const op *o, const tensor *q)
 {
     double sequence = (double)o->at.sequence, samples = (double)q->shape[0] / sequence;

@@ -1,5 +1,5 @@
-/* Communication. The cotangent changes its placement back. Costs count the bytes at this rank's memory; what is sent is the
- * communicator's business. */
+/* Communication. The cotangent changes its placement back. Costs count the bytes at this rank's memory; what is sent is
+ * the communicator's business. */
 #include "kernels/ops/family.h"
 #include "kernels/parameter.h"
 
@@ -50,8 +50,9 @@ tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tenso
                              &(op){.kind = OP_all_gather, .in = {x}, .at = {.rows = rows, .replicate = true}});
 }
 
-/* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will be
- * summed: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not differentiated. */
+/* shard(0) -> shared, whose cotangent the reduce-scatter sums. With attributes.replicate nobody's cotangent of it will
+ * be summed: it is itself the cotangent of a partial tensor (the gradient of a reduce-scatter), or not
+ * differentiated. */
 void infer_all_gather(op *o)
 {
     operands_present(o);

@@ -1,5 +1,5 @@
-/* Compressed gradients. Costs count operations an element: top-k looks for a threshold bit by bit, and DCT is 64 multiply-adds each
- * way. */
+/* Compressed gradients. Costs count operations an element: top-k looks for a threshold bit by bit, and DCT is 64
+ * multiply-adds each way. */
 #include "kernels/ops/compression.h"
 
 #include "kernels/compress.h"

@@ -1,17 +1,17 @@
-/* What the families of ops share. Each file of this folder has one family, and of each of its ops, side by side: its recording for
- * layers (record_, kernels/record.h), its shape rule (infer_), its cost (cost_) and its gradient (gradient_), which the op table
- * finds by name.
+/* What the families of ops share. Each file of this folder has one family, and of each of its ops, side by side: its
+ * recording for layers (record_, kernels/record.h), its shape rule (infer_), its cost (cost_) and its gradient
+ * (gradient_), which the op table finds by name.
  *
- * A shape rule says what the outputs are: shape, type and placement, from the inputs and attributes, and refuses what it cannot
- * take; operands.h explains the letters of placement rules.
+ * A shape rule says what the outputs are: shape, type and placement, from the inputs and attributes, and refuses what
+ * it cannot take; operands.h explains the letters of placement rules.
  *
- * A cost is floating-point operations and bytes of memory traffic. Products count 2 a multiply-add; causal attention counts the
- * (query, key) pairs that its mask leaves, exactly, document boundaries aside. Other ops count a few operations an element, exp
- * and the like as one. Bytes: every operand once, and once more where an output is added to.
+ * A cost is floating-point operations and bytes of memory traffic. Products count 2 a multiply-add; causal attention
+ * counts the (query, key) pairs that its mask leaves, exactly, document boundaries aside. Other ops count a few
+ * operations an element, exp and the like as one. Bytes: every operand once, and once more where an output is added to.
  *
- * A gradient rule is called once per forward op, in reverse order, with the cotangents of the op's outputs. It asks for forward
- * tensors with recorder_use() and hands on cotangents with recorder_flow(). Where an implementation can add to what already flows
- * (`addend`), the rule takes it instead of recording an add. */
+ * A gradient rule is called once per forward op, in reverse order, with the cotangents of the op's outputs. It asks for
+ * forward tensors with recorder_use() and hands on cotangents with recorder_flow(). Where an implementation can add to
+ * what already flows (`addend`), the rule takes it instead of recording an add. */
 #ifndef PHALANX_KERNELS_OPS_FAMILY_H
 #define PHALANX_KERNELS_OPS_FAMILY_H
 
@@ -112,7 +112,8 @@ op_cost cost_moved(const op *o);
 void gradient_of_weight(recorder *r, const char *name, op like, const tensor *w);
 /* Records an op like `like`; returns the cotangent that it makes, its first output. */
 tensor *gradient_by(recorder *r, const op *like);
-/* Records an op like `like`, whose first `count` outputs are cotangents of `of`, and lets each flow: columns into their base's. */
+/* Records an op like `like`, whose first `count` outputs are cotangents of `of`, and lets each flow: columns into their
+ * base's. */
 void gradient_of_each(recorder *r, const op *like, tensor *const *of, int count);
 _Noreturn void gradient_refuse(const op *o);
 

@@ -1,7 +1,8 @@
 /* Element-wise ops. */
 #include "kernels/ops/family.h"
 
-/* The placements of element-wise forward ops, of linear ones, and of gradient ops, which have the cotangent beside the input. */
+/* The placements of element-wise forward ops, of linear ones, and of gradient ops, which have the cotangent beside the
+ * input. */
 #define PLACE_EACH        "r>r 0>0 1>1 2>2 s>s"
 #define PLACE_EACH_LINEAR "r>r 0>0 1>1 2>2 s>s p>p"
 #define PLACE_EACH_GRAD   "rr>r 00>0 11>1 22>2 ps>p"

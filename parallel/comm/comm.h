@@ -1,15 +1,15 @@
 /* Communication between the ranks of one job: what an op of a program calls, and what start-up needs.
  *
  * A `comm` is this process's view of the job; a `comm_group` an ascending list of ranks that communicate among
- * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by the caller that opened
- * them. A call describes one operation; starting it never blocks on a peer and allocates nothing that grows with the
- * message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_wait has
- * returned. Several requests may be in flight; on every group the collectives are started in the same
- * order by all its members, and the sends from a to b in the order in which b starts the receives.
+ * themselves, one for each axis of the grid and for the composite groups. Both are opaque and owned by the caller that
+ * opened them. A call describes one operation; starting it never blocks on a peer and allocates nothing that grows with
+ * the message: buffers and scratch are the caller's, untouched by anybody else from comm_start until comm_wait has
+ * returned. Several requests may be in flight; on every group the collectives are started in the same order by all its
+ * members, and the sends from a to b in the order in which b starts the receives.
  *
- * Sums are made in rank order with fp32 accumulators (bf16 and fp16 are widened, and rounded once; fp64 adds in fp64, integers
- * exactly), so that their bits depend on the members' values and order only: not on time, buckets, or on whether an all-reduce or a
- * reduce-scatter followed by an all-gather was asked for.
+ * Sums are made in rank order with fp32 accumulators (bf16 and fp16 are widened, and rounded once; fp64 adds in fp64,
+ * integers exactly), so that their bits depend on the members' values and order only: not on time, buckets, or on
+ * whether an all-reduce or a reduce-scatter followed by an all-gather was asked for.
  */
 #ifndef PHALANX_PARALLEL_COMM_COMM_H
 #define PHALANX_PARALLEL_COMM_COMM_H
@@ -54,8 +54,8 @@ typedef struct comm_group_options {
         *like; /* an open group of the same members whose use includes this one's: it shares its connections; or NULL */
 } comm_group_options;
 
-/* The same on a device's backend: operands are device addresses, and a call's `stream` says where it is put; it counts as
- * complete, for comm_wait, as soon as it is enqueued. */
+/* The same on a device's backend: operands are device addresses, and a call's `stream` says where it is put; it counts
+ * as complete, for comm_wait, as soon as it is enqueued. */
 status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o);
 /* Has the group failed between calls (a peer died, a link broke)? Then it is given up, and this says why. */
 status comm_group_poll(comm_group *g);
@@ -78,11 +78,11 @@ status comm_progress_thread(comm *c, bool on);
 
 /* ---- end to end ---- */
 
-/* From now on sums are kept of all messages, as they are sent and as they have arrived: by the backend of the job, not by a
- * device's. All ranks say so at the same time, while no message is under way; again, to begin anew. */
+/* From now on sums are kept of all messages, as they are sent and as they have arrived: by the backend of the job, not
+ * by a device's. All ranks say so at the same time, while no message is under way; again, to begin anew. */
 void comm_check(comm *c);
-/* Of this rank, since then. Over all ranks, while no message is under way, the sums of what was sent and of what arrived are equal; and of
- * what rank i sent to rank j and j received from i. 0 where nobody checks. */
+/* Of this rank, since then. Over all ranks, while no message is under way, the sums of what was sent and of what
+ * arrived are equal; and of what rank i sent to rank j and j received from i. 0 where nobody checks. */
 typedef struct comm_sums {
     uint64_t sent, received;
 } comm_sums;

@@ -1,7 +1,9 @@
-/* What a communication backend is: a small table of functions that implements comm.h. Only comm.c and the backends see it.
+/* What a communication backend is: a small table of functions that implements comm.h. Only comm.c and the backends see
+ * it.
  *
- * `self` serves a process alone and every group of one; `mpi` is comm_mpi.c; a device backend (NCCL) lives in its own shared
- * object, fills in the same table, opens its groups through the MPI group's blocking helpers, and ignores scratch.
+ * `self` serves a process alone and every group of one; `mpi` is comm_mpi.c; a device backend (NCCL) lives in its own
+ * shared object, fills in the same table, opens its groups through the MPI group's blocking helpers, and ignores
+ * scratch.
  */
 #ifndef PHALANX_PARALLEL_COMM_COMM_BACKEND_H
 #define PHALANX_PARALLEL_COMM_COMM_BACKEND_H
@@ -22,7 +24,8 @@ typedef struct comm_backend {
     void (*progress)(comm *c);
     status (*progress_thread)(comm *c, bool on);
     status (*poll)(comm_group *g); /* NULL: fails only within a call */
-    /* For a self-check: its library's version in words, and whether that is new enough. NULL: there is no library to ask. */
+    /* For a self-check: its library's version in words, and whether that is new enough. NULL: there is no library to
+     * ask. */
     status (*version)(char *out, int bytes);
 } comm_backend;
 

@@ -1,8 +1,8 @@
 /* The backend of a job under MPI: its operations (flight.h), moved by every caller, and by a thread of their own.
  *
- * MPI is entered by one thread at a time, under one lock (MPI_THREAD_SERIALIZED): by callers of comm_start, comm_wait and
- * comm_progress, and by the progress thread when there is one. A queue to a thread that owns MPI was the alternative; it
- * adds a hand-over to every message of a rank that has no core to spare for such a thread.
+ * MPI is entered by one thread at a time, under one lock (MPI_THREAD_SERIALIZED): by callers of comm_start, comm_wait
+ * and comm_progress, and by the progress thread when there is one. A queue to a thread that owns MPI was the
+ * alternative; it adds a hand-over to every message of a rank that has no core to spare for such a thread.
  */
 #include <pthread.h>
 #include <sched.h>

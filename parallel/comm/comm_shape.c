@@ -1,8 +1,9 @@
 #include "parallel/comm/comm_shape.h"
 
 /* Measured on one node (Open MPI, single-copy shared memory): 256 KiB to 1 MiB are within noise of each other for plain
- * messages, and a quarter still lies in the second-level cache when it is summed. With many peers segments shrink, so that
- * the receive windows of a reduction stay within SCRATCH_LIMIT, but not below 32 KiB, where the price of a message shows. */
+ * messages, and a quarter still lies in the second-level cache when it is summed. With many peers segments shrink, so
+ * that the receive windows of a reduction stay within SCRATCH_LIMIT, but not below 32 KiB, where the price of a message
+ * shows. */
 enum { SEGMENT = 256 << 10, SEGMENT_LEAST = 32 << 10, SCRATCH_LIMIT = 16 << 20 };
 
 comm_cut comm_segments(int members)

@@ -1,5 +1,5 @@
-/* One operation of communication: what a call of it says, and its arithmetic (parts, segments, the broadcast tree, what is
- * sent), which needs no job: the backends send by it, and the planner predicts by it. Nothing here is owned.
+/* One operation of communication: what a call of it says, and its arithmetic (parts, segments, the broadcast tree, what
+ * is sent), which needs no job: the backends send by it, and the planner predicts by it. Nothing here is owned.
  */
 #ifndef PHALANX_PARALLEL_COMM_COMM_SHAPE_H
 #define PHALANX_PARALLEL_COMM_COMM_SHAPE_H
@@ -16,10 +16,12 @@ typedef enum comm_kind {
     COMM_ALL_GATHER,     /* receive[count] = the members' parts, in order; send = this member's part */
     COMM_REDUCE_SCATTER, /* receive = this member's part of the sum of send[count] */
     COMM_ALL_TO_ALL,     /* receive[members][own part] = what each member has in send[count] for this one, in order */
-    COMM_BROADCAST, /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
-    COMM_SEND,      /* send[count] to `peer` */
-    COMM_RECEIVE,   /* receive[count] from `source` */
-    COMM_EXCHANGE, /* send[count] to `peer`, and receive[receive_count] from `source`: one call, no order between them */
+    /* receive[count] = the root's send[count]; `peer` is the root; at the root send may equal receive */
+    COMM_BROADCAST,
+    COMM_SEND,    /* send[count] to `peer` */
+    COMM_RECEIVE, /* receive[count] from `source` */
+    /* send[count] to `peer`, and receive[receive_count] from `source`: one call, no order between them */
+    COMM_EXCHANGE,
     COMM_KINDS,
 } comm_kind;
 
@@ -33,12 +35,13 @@ typedef struct comm_piece {
 
 enum { COMM_PIECES = 128 }; /* at most, together */
 
-/* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in order; NULL
- * divides evenly, the first count % n members getting one element more (comm_part). In place means: all-reduce and broadcast send == receive;
- * all-gather send == receive + own offset; reduce-scatter receive == send + own offset. Other overlap is a mistake.
- * Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else takes every type (uint8 for bytes).
- * An all-reduce or reduce-scatter may be of several tensors of one type: `pieces` then has them, count and counts are the sums
- * over the pieces, send and receive NULL. What goes from one member to another travels as if it were one tensor's. */
+/* `count` is the whole tensor's number of elements. Parts: member i owns counts[i] elements (they sum to count), in
+ * order; NULL divides evenly, the first count % n members getting one element more (comm_part). In place means:
+ * all-reduce and broadcast send == receive; all-gather send == receive + own offset; reduce-scatter receive == send +
+ * own offset. Other overlap is a mistake. Reductions take fp32, bf16, fp16, fp64, int32 and int64; everything else
+ * takes every type (uint8 for bytes). An all-reduce or reduce-scatter may be of several tensors of one type: `pieces`
+ * then has them, count and counts are the sums over the pieces, send and receive NULL. What goes from one member to
+ * another travels as if it were one tensor's. */
 typedef struct comm_call {
     comm_kind kind;
     comm_group *group;
@@ -90,8 +93,8 @@ typedef struct comm_cut {
 } comm_cut;
 
 comm_cut comm_segments(int members);
-/* Members to which `me` passes a broadcast on, as a binomial tree rooted in `root`: written to children[31], returns how
- * many; *parent is -1 at the root. */
+/* Members to which `me` passes a broadcast on, as a binomial tree rooted in `root`: written to children[31], returns
+ * how many; *parent is -1 at the root. */
 int comm_tree(int *children, int *parent, int members, int me, int root);
 
 /* What a group will be asked for by this member: a device's library prepares for that, and for no more. */

@@ -8,13 +8,13 @@
 #include "parallel/comm/comm.h"
 #include "parallel/comm/comm_sum.h"
 
-/* Collectives of one group are told apart by a running number, in so far as they can be in flight together: tag = 4 (number mod
- * NUMBERS) + phase. The largest is 32767, which every MPI has. */
+/* Collectives of one group are told apart by a running number, in so far as they can be in flight together: tag = 4
+ * (number mod NUMBERS) + phase. The largest is 32767, which every MPI has. */
 enum { NUMBERS = 8192 };
 enum lane_kind { LANE_CONTRIBUTE, LANE_SHARE, LANE_DIRECT, LANE_KINDS = 4 };
 
-/* Requests of one flight and direction. A single-copy shared memory lets the receiver fetch what the sender has posted, without the
- * sender's help: so much is posted at once, and a sender that computes holds nobody up. */
+/* Requests of one flight and direction. A single-copy shared memory lets the receiver fetch what the sender has posted,
+ * without the sender's help: so much is posted at once, and a sender that computes holds nobody up. */
 enum { REQUESTS = 256, DEPTH_MOST = 64 };
 
 void flight_check(int code, const char *file, int line)
@@ -118,8 +118,8 @@ static void post_segment(const flight *f, const lane *l, int index, int64_t byte
         MPI_MUST(MPI_Irecv(segment_at(l, &m->cut, index), (int)bytes, MPI_BYTE, l->peer, l->tag, m->handle, request));
 }
 
-/* What a message holds, added to this rank's sums: as it is handed over, or when it has arrived. Both ends call it the same segment
- * of the same operation. */
+/* What a message holds, added to this rank's sums: as it is handed over, or when it has arrived. Both ends call it the
+ * same segment of the same operation. */
 static void count_message(const flight *f, const lane *l, int index, int64_t bytes)
 {
     comm *c = f->group->owner;
@@ -235,8 +235,8 @@ static char *part_at(const void *base, int64_t *bytes, const comm_shape *shape, 
     return base ? (char *)(uintptr_t)base + offset * dtype_bytes(shape->type) : NULL; /* NULL: of pieces */
 }
 
-/* Adds the lane of a member's part, which `like` describes: its peer, tag, direction, part and memory. The part lies from `base` on,
- * or in the pieces. */
+/* Adds the lane of a member's part, which `like` describes: its peer, tag, direction, part and memory. The part lies
+ * from `base` on, or in the pieces. */
 static lane *add_part(flight *f, const comm_shape *shape, const void *base, const lane *like)
 {
     int64_t bytes;

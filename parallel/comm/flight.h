@@ -1,16 +1,17 @@
 /* One operation in progress over MPI's point-to-point messages: what comm_mpi.c is made of, and nobody else sees.
  *
  * Every operation is a *flight* of *lanes*. A lane is the stream of segments between this member and one peer in one
- * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some other
- * lane (a broadcast passes on what has arrived) or of the segments summed so far (an all-reduce hands round its part while
- * it still receives contributions). A reduction goes straight to the owners: every member sends part j to member j, which sums the
- * contributions in rank order. So does an all-gather. Each byte crosses once, which is the minimum.
+ * direction; it posts a segment when it has a request free and its gate is open, where the gate is the count of some
+ * other lane (a broadcast passes on what has arrived) or of the segments summed so far (an all-reduce hands round its
+ * part while it still receives contributions). A reduction goes straight to the owners: every member sends part j to
+ * member j, which sums the contributions in rank order. So does an all-gather. Each byte crosses once, which is the
+ * minimum.
  *
  * An operation of several pieces is flown like one of a tensor that has each member's parts of the pieces end to end: a
  * segment gathers from them, or is summed over them, as far as they reach.
  *
- * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI is
- * entered.
+ * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI
+ * is entered.
  */
 #ifndef PHALANX_PARALLEL_COMM_FLIGHT_H
 #define PHALANX_PARALLEL_COMM_FLIGHT_H
@@ -77,7 +78,8 @@ flight *flight_open(const comm_call *call);
 bool flight_advance(flight *f);
 /* Back to its group, complete. */
 void flight_close(flight *f);
-/* The world rank whose message is missing, or -1: a receive's rather than a send's, which may only wait for its turn. */
+/* The world rank whose message is missing, or -1: a receive's rather than a send's, which may only wait for its
+ * turn. */
 int flight_waits_for(const flight *f);
 
 #endif

@@ -1,8 +1,8 @@
 /* The grid: which coordinates each rank has along the axes of parallelism, and who shares an axis with whom.
  *
- * Ranks are laid out tensor (fastest), context, data, pipeline (slowest): rank = ((p * data + d) * context + c) * tensor + t,
- * so that tensor groups are neighbours on a node and pipeline stages, which send least to one another, are farthest
- * apart. A grid is a plain value; member lists are written into the caller's array.
+ * Ranks are laid out tensor (fastest), context, data, pipeline (slowest): rank = ((p * data + d) * context + c) *
+ * tensor + t, so that tensor groups are neighbours on a node and pipeline stages, which send least to one another, are
+ * farthest apart. A grid is a plain value; member lists are written into the caller's array.
  */
 #ifndef PHALANX_PARALLEL_COMM_GRID_H
 #define PHALANX_PARALLEL_COMM_GRID_H

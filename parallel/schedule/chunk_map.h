@@ -1,8 +1,8 @@
 /* Where the chunks of a pipelined model are: which stage holds the i-th run of layers, and as which of its chunks.
  *
- * Round and round: stage s holds the chunks s, s + stages, s + 2 stages, ... of the model. Folded (the V of 2405.15362):
- * every second round runs backwards, so that of two chunks a stage the first stage holds the first and the last one. Where
- * the path turns, neighbouring chunks are on the same stage and no message passes between them.
+ * Round and round: stage s holds the chunks s, s + stages, s + 2 stages, ... of the model. Folded (the V of
+ * 2405.15362): every second round runs backwards, so that of two chunks a stage the first stage holds the first and the
+ * last one. Where the path turns, neighbouring chunks are on the same stage and no message passes between them.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_CHUNK_MAP_H
 #define PHALANX_PARALLEL_SCHEDULE_CHUNK_MAP_H

@@ -1,9 +1,10 @@
 /* What one action makes for another: which chunks' results an action takes, and who takes part in bringing them.
  *
  * Between neighbouring chunks of layers there are messages: activations down the model, cotangents back. Where the
- * vocabulary is divided over the stages (schedule.shared), every stage has a part of the head and of the embedding, and all
- * stages meet five times for each micro-batch: to sum the embedding onto the first stage, to share the last layer's output, to gather
- * the statistics of the logits, and to bring the cotangents of both back (2411.05288, with the embedding likewise).
+ * vocabulary is divided over the stages (schedule.shared), every stage has a part of the head and of the embedding, and
+ * all stages meet five times for each micro-batch: to sum the embedding onto the first stage, to share the last layer's
+ * output, to gather the statistics of the logits, and to bring the cotangents of both back (2411.05288, with the
+ * embedding likewise).
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H
 #define PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H
@@ -34,7 +35,8 @@ static inline bool exchange_meets(int kind)
 int exchange_taken(const schedule *s, int stage, action a);
 int exchange_made(const schedule *s, int stage, action a);
 
-/* Whose results make up what an action takes: forwards (or else backwards) of the global chunks [first, first + count). */
+/* Whose results make up what an action takes: forwards (or else backwards) of the global chunks [first, first +
+ * count). */
 typedef struct exchange_makers {
     int first, count;
     bool forward;
@@ -42,8 +44,8 @@ typedef struct exchange_makers {
 
 exchange_makers exchange_makers_of(const schedule *s, int stage, action a);
 
-/* Of a meeting: the chunk of this stage (a global number) whose action makes a part of it, and that whose action takes it; -1: none
- * of this stage does. */
+/* Of a meeting: the chunk of this stage (a global number) whose action makes a part of it, and that whose action takes
+ * it; -1: none of this stage does. */
 int exchange_maker(bool *forward, const schedule *s, int kind, int stage);
 int exchange_taker(bool *forward, const schedule *s, int kind, int stage);
 

@@ -127,8 +127,8 @@ static int action_at(const simulation *timing, int stage, double time)
 }
 
 /* Between which actions each launch is. A send follows the action that makes its message at once; a receive comes
- * `lookahead` actions before its message, moved so that the launch order is kept; a meeting likewise, but after the stage's own part
- * of it. */
+ * `lookahead` actions before its message, moved so that the launch order is kept; a meeting likewise, but after the
+ * stage's own part of it. */
 static void place_launches(launch *launches, int n, const simulation *timing, int stage, int lookahead)
 {
     for (int k = n - 1; k >= 0; k--) {
@@ -208,8 +208,8 @@ static void write_wait(writer *w, int k)
     w->steps[w->count++].pair = w->launched[k];
 }
 
-/* `needs`: [actions] the launch that receives an action's input, -1 if none. `waits`: [launches] the send to be waited for
- * before each launch, -1 if none. */
+/* `needs`: [actions] the launch that receives an action's input, -1 if none. `waits`: [launches] the send to be waited
+ * for before each launch, -1 if none. */
 static void write_steps(writer *w, int launches, const int *needs, const int *waits)
 {
     int k = 0, actions = w->s->counts[w->stage];

@@ -5,17 +5,17 @@
  * a rank are in one total order, in which it must perform them. The caller owns the lowering and frees it with
  * lowering_free.
  *
- * Why this cannot deadlock, even if a rank's communication is one serial queue and a message passes only when it heads the
- * queues of both its ranks: all messages of the pipeline are put into one global order, by the end of the action that
- * makes them in a simulation of the schedule, and each rank launches its messages in that order. An action waits only for
- * messages made before it began, so those come before any message it makes. Take the first message of the global order
- * that has not passed: all before it have, so the action that makes it has run, nothing comes before it in either
- * queue, and whatever its receiver does before launching the receive waits only for messages before it. So it passes.
- * Waiting for a send just before a later send is launched delays only messages that are later in the order. A meeting of all
- * stages is a message that is made when the last part of it is: its launches follow the rank's own part. The same holds
- * where actions contain collectives that are in the same queue (tensor parallelism, reductions of gradients): what is in
- * front of an action was launched before it, so it is earlier in the order than what the action makes, and has passed.
- * lowering_check.h proves the same by replay, without this argument.
+ * Why this cannot deadlock, even if a rank's communication is one serial queue and a message passes only when it heads
+ * the queues of both its ranks: all messages of the pipeline are put into one global order, by the end of the action
+ * that makes them in a simulation of the schedule, and each rank launches its messages in that order. An action waits
+ * only for messages made before it began, so those come before any message it makes. Take the first message of the
+ * global order that has not passed: all before it have, so the action that makes it has run, nothing comes before it in
+ * either queue, and whatever its receiver does before launching the receive waits only for messages before it. So it
+ * passes. Waiting for a send just before a later send is launched delays only messages that are later in the order. A
+ * meeting of all stages is a message that is made when the last part of it is: its launches follow the rank's own part.
+ * The same holds where actions contain collectives that are in the same queue (tensor parallelism, reductions of
+ * gradients): what is in front of an action was launched before it, so it is earlier in the order than what the action
+ * makes, and has passed. lowering_check.h proves the same by replay, without this argument.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_LOWERING_H
 #define PHALANX_PARALLEL_SCHEDULE_LOWERING_H
@@ -36,8 +36,8 @@ typedef struct lowering_step {
     uint8_t kind;    /* lowering_kind */
     uint8_t payload; /* exchange_kind; of communication */
     int16_t peer;    /* the other stage of a message; -1 for compute and meetings */
-    /* Compute: what is done. Receive: what it is for. Send: what made it. Meeting: what takes it here, or else made its part. Wait: as its
-     * launch */
+    /* Compute: what is done. Receive: what it is for. Send: what made it. Meeting: what takes it here, or else made its
+     * part. Wait: as its launch */
     action action;
     int32_t launch; /* place in this stage's launch order; of a wait: of its launch; -1 for compute */
     int32_t pair;   /* of a launch: the step that waits for it; of a wait: the step that launched it; -1 for compute */
@@ -62,10 +62,10 @@ typedef struct lowering_options {
 
 #define LOWERING_DEFAULTS ((lowering_options){.lookahead = 1, .sends_under_way = 1})
 
-/* Lower timing->schedule, which passes schedule_check. Between neighbouring chunks of one stage there is no communication:
- * a chunk's result is at hand where the next chunk looks for it.
- * `timing` is a simulation in which forwards and backwards take time. Any will do for correctness, and all ranks must use
- * the same; with costs near the true ones a message seldom waits for another that was put before it. */
+/* Lower timing->schedule, which passes schedule_check. Between neighbouring chunks of one stage there is no
+ * communication: a chunk's result is at hand where the next chunk looks for it. `timing` is a simulation in which
+ * forwards and backwards take time. Any will do for correctness, and all ranks must use the same; with costs near the
+ * true ones a message seldom waits for another that was put before it. */
 status lowering_make(lowering *out, const simulation *timing, lowering_options options);
 void lowering_free(lowering *l);
 

@@ -37,8 +37,8 @@ static status fail_at(const rank *r, int stage, int step, const char *what)
                        lowering_kind_name(x->kind), exchange_name(x->payload), x->peer, text, what);
 }
 
-/* The global chunk at the other end of a message: where an activation comes from or a cotangent goes to, and so on. -1: there
- * is no message between two chunks. */
+/* The global chunk at the other end of a message: where an activation comes from or a cotangent goes to, and so on. -1:
+ * there is no message between two chunks. */
 static int other_chunk(const schedule *s, int stage, action a, bool sends)
 {
     int kind = sends ? exchange_made(s, stage, a) : exchange_taken(s, stage, a);

@@ -1,10 +1,12 @@
 /* A pipeline schedule: which action each stage performs, in which order.
  *
- * The lists are values: they come from a name (schedule_make.h) or are found for given costs and memory (schedule_search.h),
- * and can be printed, checked (schedule_check.h), lowered to messages (lowering.h), simulated (simulate.h) and drawn
- * (timeline.h), without a rank, a clock or a device. The caller owns a schedule and frees it with schedule_free.
+ * The lists are values: they come from a name (schedule_make.h) or are found for given costs and memory
+ * (schedule_search.h), and can be printed, checked (schedule_check.h), lowered to messages (lowering.h), simulated
+ * (simulate.h) and drawn (timeline.h), without a rank, a clock or a device. The caller owns a schedule and frees it
+ * with schedule_free.
  *
- * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers; chunk_map.h says where each is.
+ * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers; chunk_map.h says where each
+ * is.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_H
 #define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_H

@@ -11,8 +11,8 @@
 /* STATUS_OK if
  * - every action is within range and there exactly once: one forward, and either one backward or one backward-input and
  *   one backward-weight (duplicates are refused, not merged);
- * - every stage reaches the end of its list: a forward waits for the forward of the previous global chunk, a backward for
- *   its own forward and the next global chunk's backward, a backward-weight for its own backward-input, and shared
+ * - every stage reaches the end of its list: a forward waits for the forward of the previous global chunk, a backward
+ *   for its own forward and the next global chunk's backward, a backward-weight for its own backward-input, and shared
  *   chunks for what all stages contribute (exchange.h);
  * - forwards, backwards and weight gradients of one chunk come in ascending order of micro-batch. */
 status schedule_check(const schedule *s);

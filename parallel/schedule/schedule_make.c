@@ -1,6 +1,6 @@
-/* One loop makes every schedule that is not folded: warm up with some forwards, alternate forward and backward, drain. The
- * kinds differ in how many forwards come first and in how many weight gradients may wait: one row of the table each. Folded
- * ones repeat a block of one micro-batch's actions. */
+/* One loop makes every schedule that is not folded: warm up with some forwards, alternate forward and backward, drain.
+ * The kinds differ in how many forwards come first and in how many weight gradients may wait: one row of the table
+ * each. Folded ones repeat a block of one micro-batch's actions. */
 #include "parallel/schedule/schedule_make.h"
 
 #include <stdlib.h>
@@ -23,9 +23,9 @@ static int warmup_all(const shape *s, int stage)
     return s->chunks * s->microbatches;
 }
 
-/* One chunk: the first backward comes when the micro-batch has gone down to the last stage and back.
- * Several: the forwards of a round's chunks but the last must all have begun before its first backward, and the path down
- * and back is counted twice because the stages below are themselves busy with alternation (2104.04473, section 2.2). */
+/* One chunk: the first backward comes when the micro-batch has gone down to the last stage and back. Several: the
+ * forwards of a round's chunks but the last must all have begun before its first backward, and the path down and back
+ * is counted twice because the stages below are themselves busy with alternation (2104.04473, section 2.2). */
 static int warmup_alternating(const shape *s, int stage)
 {
     int below = s->stages - 1 - stage;
@@ -64,7 +64,8 @@ static const struct {
     [SCHEDULE_INTERLEAVED] = {.warmup = warmup_alternating},
     [SCHEDULE_ZB_H1] = {.warmup = warmup_alternating, .deferred = 1},
     [SCHEDULE_ZB_H2] = {.warmup = warmup_longer, .deferred = 2},
-    /* turns that keep two actions from meeting on a stage, by the number of stages; the last are better in short pipelines */
+    /* turns that keep two actions from meeting on a stage, by the number of stages; the last are better in short
+     * pipelines */
     [SCHEDULE_V_HALF] = {.holds = hold_half,
                          .blocks = {{{1, 2, 1, 2}, {1, 1, 2}},
                                     {{1, 2, 1, 2}, {4, 1, 5}},
@@ -190,9 +191,9 @@ static void next_backward(zb_v_stage *x, int chunk)
     next(x, ACTION_BACKWARD_WEIGHT, chunk);
 }
 
-/* 2401.10241, section 6, for stage i of p: fill the memory with the first chunk's forwards, ever more of them followed by one of
- * the second as those come back; then F I W of either chunk in turns; at the end the inputs' gradients first, whose
- * results others wait for. */
+/* 2401.10241, section 6, for stage i of p: fill the memory with the first chunk's forwards, ever more of them followed
+ * by one of the second as those come back; then F I W of either chunk in turns; at the end the inputs' gradients first,
+ * whose results others wait for. */
 static void fill_zb_v(schedule *out, int stage)
 {
     int p = out->stages, i = stage;

@@ -7,11 +7,11 @@
 /* In every schedule the micro-batches of one chunk go forward in ascending order, and backward in ascending order, so
  * that each parameter's gradient is accumulated in the same order whatever the schedule.
  *
- * With several chunks that are not folded, micro-batches travel in rounds: a round passes through all chunks before the next
- * one starts. There are max(1, floor(microbatches / stages)) rounds, of sizes that differ by at most one, the larger first:
- * `stages` each where that divides, between `stages` and 2 stages - 1 otherwise, and all micro-batches at once if they are
- * fewer than the stages. A round shorter than the number of stages would stall at every change of chunk; a longer one costs
- * only activations, (chunks - 1) for each micro-batch above `stages`.
+ * With several chunks that are not folded, micro-batches travel in rounds: a round passes through all chunks before the
+ * next one starts. There are max(1, floor(microbatches / stages)) rounds, of sizes that differ by at most one, the
+ * larger first: `stages` each where that divides, between `stages` and 2 stages - 1 otherwise, and all micro-batches at
+ * once if they are fewer than the stages. A round shorter than the number of stages would stall at every change of
+ * chunk; a longer one costs only activations, (chunks - 1) for each micro-batch above `stages`.
  *
  * Some kinds need a number of chunks (schedule_kind_chunks). `kind`: not SCHEDULE_AUTO. */
 status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, int microbatches);

@@ -203,7 +203,8 @@ static int forwards_that_fit(const schedule_search_terms *t, int stage)
     return fit < t->chunks * t->microbatches ? (int)fit : t->chunks * t->microbatches;
 }
 
-/* 1F1B and its kin with `slope` forwards more at the beginning for each stage below, and with several chunks the rounds'. */
+/* 1F1B and its kin with `slope` forwards more at the beginning for each stage below, and with several chunks the
+ * rounds'. */
 static void try_warmup(search *x, candidate *c, int *warmup, double slope)
 {
     const schedule_search_terms *t = x->t;
@@ -219,7 +220,8 @@ static void try_warmup(search *x, candidate *c, int *warmup, double slope)
     }
 }
 
-/* As many forwards as fill the time until the first input gradient comes back, or about as many; half of the effort at most. */
+/* As many forwards as fill the time until the first input gradient comes back, or about as many; half of the effort at
+ * most. */
 static void try_warmups(search *x, candidate *c)
 {
     enum { AROUND = 24 };
@@ -301,7 +303,8 @@ static void try_groups(search *x, candidate *c)
     }
 }
 
-/* ---- neighbours ---------------------------------------------------------------------------------------------------- */
+/* ---- neighbours
+ * ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t draw(uint32_t *state, uint32_t below)
 {

@@ -1,9 +1,9 @@
 /* A schedule found for given costs within given memory.
  *
- * Candidates are the named schedules, their orders with the weights' gradients woven in anew (weave.h), 1F1B with other numbers
- * of forwards first, repeated blocks, and the neighbours of the best of these: actions moved by a few places. So the result
- * is never worse than the best named schedule that fits. The same result for the same terms, after a bounded number of
- * tries: no clock decides.
+ * Candidates are the named schedules, their orders with the weights' gradients woven in anew (weave.h), 1F1B with other
+ * numbers of forwards first, repeated blocks, and the neighbours of the best of these: actions moved by a few places.
+ * So the result is never worse than the best named schedule that fits. The same result for the same terms, after a
+ * bounded number of tries: no clock decides.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_SEARCH_H
 #define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_SEARCH_H
@@ -18,9 +18,9 @@ typedef struct schedule_search_terms {
     const double *holds;    /* memory that a forward takes */
     const double *defers;   /* of it, what stays between the input's gradient and the weights' */
     const double *limit[2]; /* [stages] of memory: round and round, and folded; NULL: not to be mapped so */
-    bool
-        barrier; /* shortest from the first action of all to the last; else the longest stage's span: a stage that is done
-                   * goes on to the next step while others still work */
+    /* shortest from the first action of all to the last; else the longest stage's span: a stage that is done goes on to
+     * the next step while others still work */
+    bool barrier;
 } schedule_search_terms;
 
 /* A usage failure if nothing fits. `out->kind` is the name's if a named one is best. */

@@ -8,7 +8,8 @@
 #include "memory/log.h"
 #include "parallel/schedule/exchange.h"
 
-/* Embeddings that are made before the first stage needs them, and gradients of the vocabulary's weights that may wait. */
+/* Embeddings that are made before the first stage needs them, and gradients of the vocabulary's weights that may
+ * wait. */
 enum { EMBEDDED_AHEAD = 2, WAITING = 2 };
 
 /* Micro-batches that a stage goes ahead at most, and by how much one more of them must shorten the whole. */

@@ -1,8 +1,8 @@
 /* When would each action of a schedule begin and end, where is the bubble, and how much is in flight?
  *
- * Every stage performs its list in order, one action at a time, an action beginning as soon as the stage is free and its
- * input has arrived; messages take a fixed time and do not occupy the stage. The caller owns the result and frees it with
- * simulate_free. Times are in whatever unit the caller gives them.
+ * Every stage performs its list in order, one action at a time, an action beginning as soon as the stage is free and
+ * its input has arrived; messages take a fixed time and do not occupy the stage. The caller owns the result and frees
+ * it with simulate_free. Times are in whatever unit the caller gives them.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_SIMULATE_H
 #define PHALANX_PARALLEL_SCHEDULE_SIMULATE_H
@@ -38,9 +38,9 @@ typedef struct simulation {
     double bubble;            /* idle time of all stages / (stages * length) */
 } simulation;
 
-/* `costs`: of all chunks (schedule_all_chunks), by global number. `hop`: from the end of an action to its result at another stage.
- * `weight_share`: M_W / M_B, the share of a chunk's activations that stays between I and W.
- * A schedule that cannot end (schedule_check) fails. */
+/* `costs`: of all chunks (schedule_all_chunks), by global number. `hop`: from the end of an action to its result at
+ * another stage. `weight_share`: M_W / M_B, the share of a chunk's activations that stays between I and W. A schedule
+ * that cannot end (schedule_check) fails. */
 status simulate_run(simulation *out, const schedule *s, const simulate_cost *costs, double hop, double weight_share);
 /* The same cost for every chunk. */
 status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share);

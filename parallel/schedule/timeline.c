@@ -102,8 +102,8 @@ static void print_legend(FILE *out, const simulation *sim)
               out);
 }
 
-/* The time that `each` columns stand for: the shortest action's, unless the others would be endless beside it: then the mean, and
- * of what is mostly waiting, as much as the most columns need. */
+/* The time that `each` columns stand for: the shortest action's, unless the others would be endless beside it: then the
+ * mean, and of what is mostly waiting, as much as the most columns need. */
 static double unit_of(const simulation *sim)
 {
     enum { MOST = 100000 };

@@ -1,7 +1,8 @@
 /* The gradients of weights woven into an order of forwards and gradients of inputs.
  *
  * Nothing but memory waits for a weight's gradient, so it goes where its stage would be idle, or where its activations
- * are in the way of the next forward. Played event by event, with the costs, the messages and the memory that are given.
+ * are in the way of the next forward. Played event by event, with the costs, the messages and the memory that are
+ * given.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_WEAVE_H
 #define PHALANX_PARALLEL_SCHEDULE_WEAVE_H
@@ -19,8 +20,8 @@ typedef struct weave_terms {
 } weave_terms;
 
 /* `order`: forwards and input gradients of every stage (their micro-batches are taken to ascend). `out` has room for 3
- * actions for each chunk and micro-batch; its lists are written anew. False: the order comes to a halt, for want of memory
- * or by itself. */
+ * actions for each chunk and micro-batch; its lists are written anew. False: the order comes to a halt, for want of
+ * memory or by itself. */
 bool weave(schedule *out, double *length, double *span, const schedule *order, const weave_terms *terms);
 
 #endif

@@ -6,7 +6,8 @@
 
 #include "memory/log.h"
 
-/* Fields are atomic so that a reader in another thread is no data race; relaxed, so that they cost what plain ones do. */
+/* Fields are atomic so that a reader in another thread is no data race; relaxed, so that they cost what plain ones
+ * do. */
 typedef struct slot {
     _Atomic int64_t time, step, bytes;
     _Atomic int32_t micro_batch, peer;

@@ -1,7 +1,8 @@
 /* The flight record: the last ops and messages of a rank, with times, in a ring.
  *
- * One thread adds, in some tens of nanoseconds and without a lock; any thread may read while it does, and then the oldest
- * entry may be half of a newer one. Texts are pointers, which must outlive the history: labels of a program, literals.
+ * One thread adds, in some tens of nanoseconds and without a lock; any thread may read while it does, and then the
+ * oldest entry may be half of a newer one. Texts are pointers, which must outlive the history: labels of a program,
+ * literals.
  */
 #ifndef PHALANX_PARALLEL_WATCH_HISTORY_H
 #define PHALANX_PARALLEL_WATCH_HISTORY_H

@@ -4,9 +4,9 @@
  *   SIGHUP, SIGUSR1    finish the step, save and end (a closed terminal; batch systems before a time limit)
  *   SIGUSR2            save after the step at hand and go on
  *
- * SIGHUP that is ignored when the process starts (nohup) stays ignored; SIGPIPE is ignored: who reads the output may go.
- * A signal reaches a process, not an object: the flags are the globals of this file. They say what this rank has received; that all
- * ranks act on it after the same step is the training loop's work.
+ * SIGHUP that is ignored when the process starts (nohup) stays ignored; SIGPIPE is ignored: who reads the output may
+ * go. A signal reaches a process, not an object: the flags are the globals of this file. They say what this rank has
+ * received; that all ranks act on it after the same step is the training loop's work.
  */
 #ifndef PHALANX_PARALLEL_WATCH_SIGNALS_H
 #define PHALANX_PARALLEL_WATCH_SIGNALS_H

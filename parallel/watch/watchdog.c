@@ -11,9 +11,9 @@
 #include "memory/log.h"
 #include "parallel/watch/watchdog_end.h"
 
-/* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was: what it
- * missed proves nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job wakes the frozen
- * first. */
+/* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was: what
+ * it missed proves nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job
+ * wakes the frozen first. */
 #define AWAY_SECONDS 2.0
 #define SOON_SECONDS 3.0
 

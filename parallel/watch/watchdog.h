@@ -1,11 +1,12 @@
 /* The watchdog: a thread on every rank that knows where the rank is, and ends the job when it no longer moves.
  *
- * It is opened before anything else and watches its own rank alone; watchdog_join, collective, makes the threads of a job talk
- * over sockets of their own, a star around rank 0, so that they still speak when communication is stuck. The training thread stores
- * its phase and position without a lock; every store is progress. When a rank dies, or makes no progress for longer than its phase
- * allows, every rank that can be reached is listed with its position and the peer it waits for, the rank that holds up the others
- * is named with its host, the incident and each rank's flight record are written, and all processes exit with status 1.
- * One thread of a rank stores positions. Functions that take a watchdog accept NULL, and do nothing then.
+ * It is opened before anything else and watches its own rank alone; watchdog_join, collective, makes the threads of a
+ * job talk over sockets of their own, a star around rank 0, so that they still speak when communication is stuck. The
+ * training thread stores its phase and position without a lock; every store is progress. When a rank dies, or makes no
+ * progress for longer than its phase allows, every rank that can be reached is listed with its position and the peer it
+ * waits for, the rank that holds up the others is named with its host, the incident and each rank's flight record are
+ * written, and all processes exit with status 1. One thread of a rank stores positions. Functions that take a watchdog
+ * accept NULL, and do nothing then.
  */
 #ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_H
 #define PHALANX_PARALLEL_WATCH_WATCHDOG_H
@@ -21,8 +22,8 @@
 
 typedef struct watchdog watchdog;
 
-/* The watch of this rank begins at once, in the phase "start". `write` (NULL: nobody) is called in a thread of its own, at
- * most once, before the process ends; it may not rely on anything that the training thread could hold. */
+/* The watch of this rank begins at once, in the phase "start". `write` (NULL: nobody) is called in a thread of its own,
+ * at most once, before the process ends; it may not rely on anything that the training thread could hold. */
 status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_write *write, void *context);
 void watchdog_limit(watchdog *w, const watchdog_limits *limits);
 /* Collective over all ranks of the job: from now on they watch one another. */
@@ -37,20 +38,21 @@ const char *watchdog_run(const watchdog *w);
 void watchdog_leave(watchdog *w);
 void watchdog_close(watchdog *w);
 
-/* A phase begins: in words (a literal) what is done, and whether it waits for files. Entering the same one again is progress. */
+/* A phase begins: in words (a literal) what is done, and whether it waits for files. Entering the same one again is
+ * progress. */
 void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t step, const char *what);
 /* The rank is here now, within its phase: some tens of nanoseconds. */
 void watchdog_at(watchdog *w, const watchdog_position *position);
 /* For the flight record only: no progress by itself. */
 void watchdog_note(watchdog *w, const watchdog_position *position);
 
-/* Work beside the training thread, by one other thread at a time (the writer of a checkpoint): until its end, each call must
- * follow the last within the limit of the phase "save". */
+/* Work beside the training thread, by one other thread at a time (the writer of a checkpoint): until its end, each call
+ * must follow the last within the limit of the phase "save". */
 void watchdog_beside(watchdog *w, const char *what);
 void watchdog_beside_end(watchdog *w);
 
-/* This rank cannot go on, for a reason that the others' watchdogs cannot see. Returns when everybody knows, or after some
- * seconds; the process is then to end. Any thread, and a signal's handler, may call it. */
+/* This rank cannot go on, for a reason that the others' watchdogs cannot see. Returns when everybody knows, or after
+ * some seconds; the process is then to end. Any thread, and a signal's handler, may call it. */
 void watchdog_fail(watchdog *w, incident_verdict verdict, const char *words);
 
 const char *watchdog_host(const watchdog *w);
@@ -61,8 +63,8 @@ typedef struct watchdog_text {
 } watchdog_text;
 incident watchdog_incident(watchdog *w, watchdog_text *text, incident_verdict verdict, const char *words);
 
-/* "step 3, micro-batch 1, forward, op layer 3/mlp/down, waiting for rank 2": fits log_set_where, with the watchdog as its
- * context. */
+/* "step 3, micro-batch 1, forward, op layer 3/mlp/down, waiting for rank 2": fits log_set_where, with the watchdog as
+ * its context. */
 void watchdog_where(char *out, int bytes, void *w);
 
 #endif

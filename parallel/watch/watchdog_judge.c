@@ -72,8 +72,8 @@ static int find_culprit(const watchdog_report *reports, int ranks, int from, dou
     return at;
 }
 
-/* Of the ranks that have stopped, beats being that coarse: one that waits for files, else the one that has come least far. On
- * devices nobody knows who waits for whom, but ranks with the same program stop one after the other. */
+/* Of the ranks that have stopped, beats being that coarse: one that waits for files, else the one that has come least
+ * far. On devices nobody knows who waits for whom, but ranks with the same program stop one after the other. */
 static int least_advanced(const watchdog_report *reports, int ranks, double time, double limit, double beat)
 {
     int at = -1;

@@ -29,8 +29,8 @@ typedef struct watchdog_limits {
 /* The longest limit of the phases that ranks are in who wait for nobody: others may be waiting for them. */
 double watchdog_judge_patience(const watchdog_report *reports, int ranks, const watchdog_limits *limits);
 
-/* True if a rank is over its limit; then *culprit is the rank that holds up the others, and *why says how. Ranks whose own limit
- * is shorter than the job's patience are excused: their time begins anew. `beat`: seconds between frames. */
+/* True if a rank is over its limit; then *culprit is the rank that holds up the others, and *why says how. Ranks whose
+ * own limit is shorter than the job's patience are excused: their time begins anew. `beat`: seconds between frames. */
 bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports, int ranks, double time,
                     const watchdog_limits *limits, double beat);
 

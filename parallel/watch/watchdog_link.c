@@ -139,7 +139,8 @@ static void add_address(invitation *all, const struct sockaddr *address, uint16_
     all->count++;
 }
 
-/* The loopback address comes first: only ranks on this machine try it. Then the interfaces' addresses, IPv4 before IPv6. */
+/* The loopback address comes first: only ranks on this machine try it. Then the interfaces' addresses, IPv4 before
+ * IPv6. */
 static void list_addresses(invitation *all, uint16_t port)
 {
     struct sockaddr_in loopback = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

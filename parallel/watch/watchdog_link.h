@@ -1,8 +1,8 @@
 /* The watchdogs' own sockets: a star around rank 0, and the frames that travel along it.
  *
- * A link is one connection, plain memory with a descriptor in it. Frames have one size; a link never blocks, keeps what arrived of a frame
- * and what is still owed of one. Rank 0 gives its addresses and a random token through the comm, and a connection
- * that does not know the token is dropped.
+ * A link is one connection, plain memory with a descriptor in it. Frames have one size; a link never blocks, keeps what
+ * arrived of a frame and what is still owed of one. Rank 0 gives its addresses and a random token through the comm, and
+ * a connection that does not know the token is dropped.
  */
 #ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_LINK_H
 #define PHALANX_PARALLEL_WATCH_WATCHDOG_LINK_H

@@ -1,5 +1,5 @@
-/* A thread that waits for the end: it writes down what happened while the watchdog's thread keeps the time, because the storage
- * that is written to may be what does not answer. */
+/* A thread that waits for the end: it writes down what happened while the watchdog's thread keeps the time, because the
+ * storage that is written to may be what does not answer. */
 #ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_SCRIBE_H
 #define PHALANX_PARALLEL_WATCH_WATCHDOG_SCRIBE_H
 
@@ -8,7 +8,8 @@
 
 typedef struct watchdog_scribe watchdog_scribe;
 
-/* Writes an incident. `ours`: this rank is the one to record it; else only what this rank itself knows is to be written. */
+/* Writes an incident. `ours`: this rank is the one to record it; else only what this rank itself knows is to be
+ * written. */
 typedef void watchdog_write(void *context, const incident *what, bool ours);
 
 status watchdog_scribe_open(watchdog_scribe **out, watchdog_write *write, void *context);

@@ -1,7 +1,7 @@
 /* Where a rank is: what its training thread stores, and what the watchdog's thread and messages read, without a lock.
  *
- * One thread of a rank writes. A reader gets one whole position; if the writer was stopped in the middle of storing, what
- * is there by then.
+ * One thread of a rank writes. A reader gets one whole position; if the writer was stopped in the middle of storing,
+ * what is there by then.
  */
 #ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_SLOT_H
 #define PHALANX_PARALLEL_WATCH_WATCHDOG_SLOT_H

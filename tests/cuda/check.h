@@ -1,8 +1,8 @@
 /* What the tests of the CUDA kernels share: arrays that live where kernels can reach them, and comparison with float64.
  *
- * An `array` holds its values twice: as doubles, already rounded to its element type, for the reference, and as bytes for
- * the kernel. On the shim these are exactly as long as the array, so that AddressSanitizer sees the first byte too many;
- * under nvcc they are device memory and the same program runs on a GPU. Outputs start as NaN.
+ * An `array` holds its values twice: as doubles, already rounded to its element type, for the reference, and as bytes
+ * for the kernel. On the shim these are exactly as long as the array, so that AddressSanitizer sees the first byte too
+ * many; under nvcc they are device memory and the same program runs on a GPU. Outputs start as NaN.
  */
 #ifndef PHALANX_TESTS_CUDA_CHECK_H
 #define PHALANX_TESTS_CUDA_CHECK_H

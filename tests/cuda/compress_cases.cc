@@ -15,8 +15,8 @@ struct shape {
     int parts;
 };
 
-/* One element; less than a block, a run and a chunk; parts of unequal rows, of several chunks, and with no rows at all; whole
- * chunks; a chunk and one. */
+/* One element; less than a block, a run and a chunk; parts of unequal rows, of several chunks, and with no rows at all;
+ * whole chunks; a chunk and one. */
 const shape SHAPES[] = {{1, 1, 1},     {1, 63, 1},   {7, 31, 3},   {2, 65, 3},
                         {14, 1056, 3}, {8192, 1, 1}, {4097, 1, 1}, {5, 4096, 2}};
 

@@ -1,6 +1,6 @@
 /* Every CUDA kernel, through its binding to the op table, against the float64 reference on the same cases as the host's
- * kernels (tests/oracle/test_ops.c); the kernels execute on the shim. An op that is neither here nor among those made elsewhere
- * fails, so that the table and this backend cannot drift apart.
+ * kernels (tests/oracle/test_ops.c); the kernels execute on the shim. An op that is neither here nor among those made
+ * elsewhere fails, so that the table and this backend cannot drift apart.
  */
 #include <stdarg.h>
 #include <stddef.h>

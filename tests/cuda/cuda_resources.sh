@@ -1,6 +1,6 @@
 #!/bin/sh
-# Registers, shared memory, stack and spills of every kernel, the largest over the architectures, from what ptxas said when
-# the objects were made. A spill anywhere is a failure. Usage: tests/cuda/cuda_resources.sh BUILD [--all]
+# Registers, shared memory, stack and spills of every kernel, the largest over the architectures, from what ptxas said
+# when the objects were made. A spill anywhere is a failure. Usage: tests/cuda/cuda_resources.sh BUILD [--all]
 set -eu
 build=$1
 cat "$build"/cuda/kernels/cuda/*.ptxas | awk -v all="${2:-}" '

@@ -1,6 +1,6 @@
-/* Training on the CUDA device of the stand-ins (tests/cuda/standin), and beside it on the CPU: a small GPT-2 and a small Llama for
- * three steps, as programs of their own in one folder a test program. Every run on the stand-ins is also a search for races
- * between streams and for wrong calls, which end it with CUDA_RUNS_CAUGHT.
+/* Training on the CUDA device of the stand-ins (tests/cuda/standin), and beside it on the CPU: a small GPT-2 and a
+ * small Llama for three steps, as programs of their own in one folder a test program. Every run on the stand-ins is
+ * also a search for races between streams and for wrong calls, which end it with CUDA_RUNS_CAUGHT.
  */
 #ifndef PHALANX_TESTS_CUDA_CUDA_RUNS_H
 #define PHALANX_TESTS_CUDA_CUDA_RUNS_H
@@ -24,11 +24,12 @@ typedef struct cuda_run {
 int cuda_runs_setup(void **state);
 int cuda_runs_teardown(void **state);
 const char *cuda_runs_folder(void);
-/* As cmocka_run_group_tests; one skipped test where there are no stand-ins, which need the headers of the CUDA toolkit. */
+/* As cmocka_run_group_tests; one skipped test where there are no stand-ins, which need the headers of the CUDA
+ * toolkit. */
 int cuda_runs_group(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup, CMFixtureFunction teardown);
 
-/* phalanx ("../phalanx" or "phalanx_standin") with the model's configuration into the run folder `where`; `environment`:
- * words such as STANDIN_GPUS=1, or "". The result is the caller's. */
+/* phalanx ("../phalanx" or "phalanx_standin") with the model's configuration into the run folder `where`;
+ * `environment`: words such as STANDIN_GPUS=1, or "". The result is the caller's. */
 launch_result cuda_runs_train(const char *program, int ranks, const char *environment, const char *model,
                               const char *where, const char *keys);
 /* The same where nothing may go wrong, and what it left. */

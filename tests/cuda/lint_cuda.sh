@@ -1,7 +1,8 @@
 #!/bin/sh
-# What belongs to kernels/cuda/device.cuh alone: shared memory, launches, inline assembly, barriers and warp intrinsics. A
-# raw __shared__ would be a thread's own variable on the shim, and pass there. Also: every kernel is a KERNEL, no atomics on
-# floats; every library function that is called is in the table of tests/cuda/README.md. Usage: tests/cuda/lint_cuda.sh [FOLDER]
+# What belongs to kernels/cuda/device.cuh alone: shared memory, launches, inline assembly, barriers and warp intrinsics.
+# A raw __shared__ would be a thread's own variable on the shim, and pass there. Also: every kernel is a KERNEL, no
+# atomics on floats; every library function that is called is in the table of tests/cuda/README.md. Usage:
+# tests/cuda/lint_cuda.sh [FOLDER]
 set -u
 folder=${1:-kernels/cuda}
 found=0

@@ -308,7 +308,8 @@ void mark()
     check("one word is set", words.value == vector<double>({0, 1, 0}));
 }
 
-/* A flip of any bit of the rows changes the sum, of a bit between the rows it does not; equal words that change places do. */
+/* A flip of any bit of the rows changes the sum, of a bit between the rows it does not; equal words that change places
+ * do. */
 void bits()
 {
     struct {
@@ -351,8 +352,9 @@ void bits()
     }
 }
 
-/* Every kernel of this file at the widths of GPT-3 175B (12,288), Llama 405B (16,384; 8 ranks have 6,656 of its MLP's columns)
- * and a GPT of 1T parameters (25,600), few rows of it. Norms also where a row does not fit into shared memory. */
+/* Every kernel of this file at the widths of GPT-3 175B (12,288), Llama 405B (16,384; 8 ranks have 6,656 of its MLP's
+ * columns) and a GPT of 1T parameters (25,600), few rows of it. Norms also where a row does not fit into shared
+ * memory. */
 void wide()
 {
     for (int64_t columns : {6144, 12288, 16384, 25600, 60000})

@@ -1,5 +1,5 @@
-/* Attention by cuDNN without a GPU: the real library plans and compiles our graphs for an H100; a stand-in that executes
- * graphs by the definitions of their operations gives them their meaning, and trains. */
+/* Attention by cuDNN without a GPU: the real library plans and compiles our graphs for an H100; a stand-in that
+ * executes graphs by the definitions of their operations gives them their meaning, and trains. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -277,7 +277,8 @@ static void without_cudnn_our_kernels_compute(void **state)
     free(too_old);
 }
 
-/* Engines that are not repeatable are the fastest of the stand-in's; other architectures' backward pass is one of them. */
+/* Engines that are not repeatable are the fastest of the stand-in's; other architectures' backward pass is one of
+ * them. */
 static void what_varies_is_taken_where_it_may(void **state)
 {
     (void)state;

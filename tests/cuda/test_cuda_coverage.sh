@@ -1,7 +1,7 @@
 #!/bin/sh
-# Every kernel in the built objects has executed on the shim: the names that cuobjdump finds in them (without it, the names
-# that the objects register with the driver) are those that test_cuda_kernels --executed prints. The shim build is C++ of
-# the same files, so the names are the same. Usage: tests/cuda/test_cuda_coverage.sh BUILD
+# Every kernel in the built objects has executed on the shim: the names that cuobjdump finds in them (without it, the
+# names that the objects register with the driver) are those that test_cuda_kernels --executed prints. The shim build is
+# C++ of the same files, so the names are the same. Usage: tests/cuda/test_cuda_coverage.sh BUILD
 set -eu
 build=$1
 work=$(mktemp -d)

@@ -1,5 +1,5 @@
-/* The CUDA device without a GPU: phalanx trains on the stand-ins of tests/cuda/standin, one rank and several, and the CPU is
- * the judge. Every run is also a search for races between streams and for wrong calls, which end it. */
+/* The CUDA device without a GPU: phalanx trains on the stand-ins of tests/cuda/standin, one rank and several, and the
+ * CPU is the judge. Every run is also a search for races between streams and for wrong calls, which end it. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -111,8 +111,8 @@ static void sixteen_bits_train_alike(void **state)
     cuda_runs_same(&cuda, &cpu, 2e-3, "bf16, two ranks");
 }
 
-/* GPT-2's GELU goes through the products' epilogues, or behind the products where the library has none, or its z not stored
- * as the library wants it; whatever is made again. */
+/* GPT-2's GELU goes through the products' epilogues, or behind the products where the library has none, or its z not
+ * stored as the library wants it; whatever is made again. */
 static void products_with_gelu_train_alike(void **state)
 {
     (void)state;
@@ -144,8 +144,9 @@ static void products_with_gelu_train_alike(void **state)
     assert_false(fabs(lost.norm[0] - whole.norm[0]) <= 2e-2 * whole.norm[0]);
 }
 
-/* Each method, with and without ZeRO, op by op and as a graph, beside the CPU's run of the same ranks. Gradients that differ in
- * their last bits are sometimes rounded to the neighbour, or another one of two is sent: few of them, in the first steps. */
+/* Each method, with and without ZeRO, op by op and as a graph, beside the CPU's run of the same ranks. Gradients that
+ * differ in their last bits are sometimes rounded to the neighbour, or another one of two is sent: few of them, in the
+ * first steps. */
 static void compressed_gradients_train_alike(void **state)
 {
     (void)state;
@@ -182,8 +183,8 @@ static void compressed_gradients_train_alike(void **state)
 
 /* A loss scale that overflows: the step changes nothing, the scale halves, and the loss of the next step on the same
  * weights is what it was. */
-/* At 2^21 cotangents overflow (2^21 / 48 tokens, and the norm of small embeddings multiplies by tens), at a quarter of it
- * they do not: the scale must fall. A skipped step has no norm. */
+/* At 2^21 cotangents overflow (2^21 / 48 tokens, and the norm of small embeddings multiplies by tens), at a quarter of
+ * it they do not: the scale must fall. A skipped step has no norm. */
 static void fp16_skips_what_overflows_and_goes_on(void **state)
 {
     (void)state;
@@ -265,7 +266,8 @@ static void checkpoints_beside_training_hold_the_same_bits(void **state)
     }
 }
 
-/* Steps are traced by events on their queues, op by op also where there is a graph; nothing that is computed changes. */
+/* Steps are traced by events on their queues, op by op also where there is a graph; nothing that is computed
+ * changes. */
 static void traced_steps_are_those_of_the_device(void **state)
 {
     (void)state;
@@ -319,7 +321,8 @@ static double loss_of(const char *program, const char *where, const char *keys)
     return loss;
 }
 
-/* Windows that do not fill the last batch; three prompts of which the last is a batch by itself, in the first one's cache. */
+/* Windows that do not fill the last batch; three prompts of which the last is a batch by itself, in the first one's
+ * cache. */
 static void a_trained_model_is_evaluated_and_continued_as_on_the_cpu(void **state)
 {
     (void)state;
@@ -471,7 +474,8 @@ static void the_arena_takes_what_libraries_leave(void **state)
     (void)state;
     static const struct {
         int memory,
-            status; /* the arena is 316,416 bytes; context, cuBLASLt and its kernels, and one communicator take 50,000 each */
+            /* the arena is 316,416 bytes; context, cuBLASLt and its kernels, and one communicator take 50,000 each */
+            status;
         const char *says;
     } cases[] = {{600000, 0, "(CUDA, libraries, 1 communicator; "}, {460000, 1, "GiB too little; CUDA, its libraries"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,8 +1,9 @@
 /* Every CUDA kernel against naive float64 references, over odd sizes. Without a GPU the kernels execute on the shim
- * (tests/cuda/shim), each case under several orders of warps and with asynchronous copies landing early and late; compiled by
- * nvcc the same file runs on a GPU.
+ * (tests/cuda/shim), each case under several orders of warps and with asynchronous copies landing early and late;
+ * compiled by nvcc the same file runs on a GPU.
  *
- *     test_cuda_kernels [--executed] [PREFIX OF CASE NAMES]     --executed prints the linker names of the kernels that ran
+ *     test_cuda_kernels [--executed] [PREFIX OF CASE NAMES]     --executed prints the linker names of the kernels that
+ *                                                               ran
  */
 #include "tests/cuda/check.h"
 

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Each line is a bug put into a CUDA kernel; the tests of that kernel, executed on the shim, must fail. A mutant that does
-# not change the text, or does not compile, is an error of this list. Usage: tests/cuda/test_cuda_mutants.sh BUILD [FILTER]
+# Each line is a bug put into a CUDA kernel; the tests of that kernel, executed on the shim, must fail. A mutant that
+# does not change the text, or does not compile, is an error of this list. Usage: tests/cuda/test_cuda_mutants.sh BUILD
+# [FILTER]
 #
-# `build` says who is to find it: plain (the scheduler, poisoned memory and the comparison), asan, or race (tests/cuda/shim/race.cc).
-# BUILD/shim and BUILD/race hold the objects of test_cuda_kernels and test_cuda_races. Two mutants run at a time.
+# `build` says who is to find it: plain (the scheduler, poisoned memory and the comparison), asan, or race
+# (tests/cuda/shim/race.cc). BUILD/shim and BUILD/race hold the objects of test_cuda_kernels and test_cuda_races. Two
+# mutants run at a time.
 set -u
 build=$1
 filter=${2:-}

@@ -1,5 +1,5 @@
-/* memory.offload on the stand-ins: what is in host memory and passes through windows is trained, saved and resumed as what
- * is in the arena, to the last bit. */
+/* memory.offload on the stand-ins: what is in host memory and passes through windows is trained, saved and resumed as
+ * what is in the arena, to the last bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -164,8 +164,8 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-/* In the stand-ins' time a copy takes as long as a kernel. Fetches and stows are under way together, so that the step becomes longer
- * by one direction's copies and not by both. */
+/* In the stand-ins' time a copy takes as long as a kernel. Fetches and stows are under way together, so that the step
+ * becomes longer by one direction's copies and not by both. */
 static void fetches_and_stows_overlap(void **state)
 {
     (void)state;

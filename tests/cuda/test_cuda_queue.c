@@ -1,5 +1,5 @@
-/* The CUDA device's queue without a GPU, on the stand-ins: what the host does while the device plays, how a hang is seen, a
- * step as one graph, small updates in one launch. */
+/* The CUDA device's queue without a GPU, on the stand-ins: what the host does while the device plays, how a hang is
+ * seen, a step as one graph, small updates in one launch. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,8 +25,8 @@ static int set_up(void **state)
     return failed;
 }
 
-/* The host has long enqueued everything when a kernel of rank 1 does not end, and rank 0 stops behind it: the stretch of ops is
- * named in which the device of rank 1 is, and not the end of the program. */
+/* The host has long enqueued everything when a kernel of rank 1 does not end, and rank 0 stops behind it: the stretch
+ * of ops is named in which the device of rank 1 is, and not the end of the program. */
 static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
 {
     (void)state;
@@ -106,8 +106,9 @@ static void a_slow_device_is_named(void **state)
     }
 }
 
-/* run.verify_every: a weight that changes before the second forward pass of step 4, and what the second play of an op of the repeated
- * micro-batch changes (two launches each: 8 in step 1, 4 before it in step 2). The run goes back and ends as without. */
+/* run.verify_every: a weight that changes before the second forward pass of step 4, and what the second play of an op
+ * of the repeated micro-batch changes (two launches each: 8 in step 1, 4 before it in step 2). The run goes back and
+ * ends as without. */
 static void silent_corruption_on_the_device_is_found(void **state)
 {
     (void)state;
@@ -162,7 +163,8 @@ static void read_sent(char *out, int bytes, const char *where)
     snprintf(out, (size_t)bytes, "%.*s", (int)strcspn(at, "}"), at);
 }
 
-/* Step 1 op by op, step 2 captured and launched, step 3 launched again: as without, to the last bit, what was sent included. */
+/* Step 1 op by op, step 2 captured and launched, step 3 launched again: as without, to the last bit, what was sent
+ * included. */
 static void a_graph_of_the_step_changes_nothing(void **state)
 {
     (void)state;
@@ -226,7 +228,8 @@ static int step_time(const char *mutant)
     return time;
 }
 
-/* NCCL runs one kernel of a communicator at a time: a receive posted early would hold the next send in its direction. */
+/* NCCL runs one kernel of a communicator at a time: a receive posted early would hold the next send in its
+ * direction. */
 static void a_receive_that_waits_holds_no_send(void **state)
 {
     (void)state;
@@ -287,8 +290,8 @@ static void the_next_batch_is_read_while_the_device_plays(void **state)
     cuda_runs_same(&with, &without, 0, "with evaluation in between");
 }
 
-/* 6 layers of GPT-2 are 76 tensors, and a launch takes 32 of them; with ZeRO 1, a rank of two has rows of the 26 matrices and half of the
- * 50 vectors. */
+/* 6 layers of GPT-2 are 76 tensors, and a launch takes 32 of them; with ZeRO 1, a rank of two has rows of the 26
+ * matrices and half of the 50 vectors. */
 static void small_tensors_are_updated_together(void **state)
 {
     (void)state;
@@ -303,8 +306,9 @@ static void small_tensors_are_updated_together(void **state)
     launch_free(&r);
 }
 
-/* NCCL's reduce-scatter divides evenly. What it cannot divide becomes a reduction to each rank in turn: the vocabulary's rows, by
- * far the largest such tensor, are padded instead, so that 12,224 of them, which 3 does not divide, need no more of those than 12,288. */
+/* NCCL's reduce-scatter divides evenly. What it cannot divide becomes a reduction to each rank in turn: the
+ * vocabulary's rows, by far the largest such tensor, are padded instead, so that 12,224 of them, which 3 does not
+ * divide, need no more of those than 12,288. */
 static void the_vocabulary_is_reduced_in_one_call(void **state)
 {
     (void)state;

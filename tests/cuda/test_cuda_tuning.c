@@ -1,5 +1,5 @@
-/* Choices made by timing are a part of the run: the device's, on the stand-ins of tests/cuda/standin, whose algorithms leave
- * different bits. */
+/* Choices made by timing are a part of the run: the device's, on the stand-ins of tests/cuda/standin, whose algorithms
+ * leave different bits. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

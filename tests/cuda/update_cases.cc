@@ -166,8 +166,8 @@ double rounded_bits(double x, uint64_t seed, uint64_t stream, int64_t step, uint
     return value;
 }
 
-/* What is bf16 holds exactly the rounding of what the same kernel makes in fp32: tensors of rows in a wider named tensor, of
- * lengths that vectors divide and do not. */
+/* What is bf16 holds exactly the rounding of what the same kernel makes in fp32: tensors of rows in a wider named
+ * tensor, of lengths that vectors divide and do not. */
 void run_narrow(const rule_case &c)
 {
     scalars_device s = some_scalars();

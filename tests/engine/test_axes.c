@@ -1,4 +1,5 @@
-/* "Ranks whose gradients sum" and "ranks that divide samples" are two questions: what the engine makes of a context axis. */
+/* "Ranks whose gradients sum" and "ranks that divide samples" are two questions: what the engine makes of a context
+ * axis. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

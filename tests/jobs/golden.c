@@ -50,7 +50,8 @@ static json_t *expected(const char *model)
     return root;
 }
 
-/* Error of a value of step `step` (from 1) over all lines of a metrics.jsonl that have it; lines[step - 1] is counted. */
+/* Error of a value of step `step` (from 1) over all lines of a metrics.jsonl that have it; lines[step - 1] is
+ * counted. */
 static double compare(const char *metrics, const char *model, const char *key, const char *list, int steps,
                       double limit)
 {

@@ -1,9 +1,10 @@
 #!/bin/bash
-# Six islands under random events: killed, frozen, cut off (each lives in a network namespace of its own), slowed, told to stop, started
-# again; a seventh that joins and leaves; one of three etcd nodes away, or all of them. Every event must be named in the log of the
-# others, no island may end by itself, the sequence of merges must go on and have no gap, all losses must be finite, and the final
-# model must load and be no more than 5% worse than that of the same islands undisturbed for as many steps. The same seed draws the
-# same events. Without root there are no namespaces: then nobody is cut off, and the table says so.
+# Six islands under random events: killed, frozen, cut off (each lives in a network namespace of its own), slowed, told
+# to stop, started again; a seventh that joins and leaves; one of three etcd nodes away, or all of them. Every event
+# must be named in the log of the others, no island may end by itself, the sequence of merges must go on and have no
+# gap, all losses must be finite, and the final model must load and be no more than 5% worse than that of the same
+# islands undisturbed for as many steps. The same seed draws the same events. Without root there are no namespaces: then
+# nobody is cut off, and the table says so.
 #
 #     EVENTS=200 SEED=1 tests/jobs/island_events.sh [build/phalanx]
 set -u
@@ -25,7 +26,8 @@ tidy() {
 }
 trap tidy EXIT
 
-# ---- the network, etcd, islands ----------------------------------------------------------------------------------------
+# ---- the network, etcd, islands
+# ----------------------------------------------------------------------------------------
 
 open_network() {
     ip link add $tag type bridge && ip addr add $network.1/24 dev $tag && ip link set $tag up || return 1
@@ -77,7 +79,8 @@ fail() {
     failures=$((failures + 1))
 }
 
-# ---- what the others say -----------------------------------------------------------------------------------------------
+# ---- what the others say
+# -----------------------------------------------------------------------------------------------
 
 # kind, island (or -1: none), pattern: from now on the logs of the others are looked at for it
 expect() {
@@ -137,7 +140,8 @@ pause() {
     done
 }
 
-# ---- events ------------------------------------------------------------------------------------------------------------
+# ---- events
+# ------------------------------------------------------------------------------------------------------------
 
 # What names an island that is late, or away: which of them depends on how long it lasts.
 missing() {
@@ -251,7 +255,8 @@ draw() {
     pause $rest
 }
 
-# ---- the table -----------------------------------------------------------------------------------------------------------
+# ---- the table
+# -----------------------------------------------------------------------------------------------------------
 
 table() {
     local e
@@ -266,7 +271,8 @@ last_loss() {
     sed -n 's/.*"eval_loss": \([0-9.a-z]*\).*/\1/p' "$1/metrics.jsonl" | tail -n 1
 }
 
-# ---- the run ----------------------------------------------------------------------------------------------------------------
+# ---- the run
+# ----------------------------------------------------------------------------------------------------------------
 
 spaces= host=127.0.0.1
 if open_network 2>/dev/null; then

@@ -1,6 +1,7 @@
 #!/bin/bash
-# What islands lose and send: the same model and tokens in one job, on islands that never merge, and on islands with each method.
-# A line each: validation loss, how much worse than one job, and bytes that an island sent. The tiny model takes minutes; CONFIG=models/configs/demo.yaml BATCH=16 STEPS=2000, hours.
+# What islands lose and send: the same model and tokens in one job, on islands that never merge, and on islands with
+# each method. A line each: validation loss, how much worse than one job, and bytes that an island sent. The tiny model
+# takes minutes; CONFIG=models/configs/demo.yaml BATCH=16 STEPS=2000, hours.
 #
 #     STEPS=2000 tests/jobs/island_losses.sh [build/phalanx] [WORD IN THE LINE'S NAME]
 set -u

@@ -1,8 +1,8 @@
-/* What a configuration does, as text that two configurations can be told apart by. Everything happens in this process, on one
- * rank, in the folder `top`.
+/* What a configuration does, as text that two configurations can be told apart by. Everything happens in this process,
+ * on one rank, in the folder `top`.
  *
- * Settings are words "key=value" with spaces between; a later one of the same key counts, "-section." removes the keys that begin
- * so, and TOP/ stands for the folder. */
+ * Settings are words "key=value" with spaces between; a later one of the same key counts, "-section." removes the keys
+ * that begin so, and TOP/ stands for the folder. */
 #ifndef PHALANX_TESTS_JOBS_KEYS_H
 #define PHALANX_TESTS_JOBS_KEYS_H
 
@@ -16,8 +16,8 @@ typedef enum keys_observer {
     KEYS_OBSERVERS,
 } keys_observer;
 
-/* Data sets data, other and held, a checkpoint of the weights after a step in the run folder `begun`; and the settings that
- * all observations begin with. */
+/* Data sets data, other and held, a checkpoint of the weights after a step in the run folder `begun`; and the settings
+ * that all observations begin with. */
 void keys_prepare(const char *top);
 
 /* The text is the caller's. `again`: what is observed is a second run, with the settings of the first and `again`. */

@@ -1,5 +1,6 @@
-/* A device "cuda" that computes on the host and writes down what is asked of it: the program exports it as device_load() finds
- * devices. It has memory of its own for the host's mirror, as a GPU has, and keeps what is captured. */
+/* A device "cuda" that computes on the host and writes down what is asked of it: the program exports it as
+ * device_load() finds devices. It has memory of its own for the host's mirror, as a GPU has, and keeps what is
+ * captured. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

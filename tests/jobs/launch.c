@@ -73,8 +73,8 @@ static launch *start(double limit, char *command)
     return l;
 }
 
-/* Look whether the command has ended; end it if its time is over. mpirun's ranks are in process groups of their own: it takes
- * them along if it is asked to end, and only then. */
+/* Look whether the command has ended; end it if its time is over. mpirun's ranks are in process groups of their own: it
+ * takes them along if it is asked to end, and only then. */
 static void look(launch *l)
 {
     if (!l->ended && waitpid(l->pid, &l->wait_status, WNOHANG) == l->pid) {
@@ -173,8 +173,8 @@ void launch_free(launch_result *r)
     *r = (launch_result){0};
 }
 
-/* MPI libraries leak, and take their locks in both orders, by design; what the engine does shows in the runs without mpirun, and
- * in data races. */
+/* MPI libraries leak, and take their locks in both orders, by design; what the engine does shows in the runs without
+ * mpirun, and in data races. */
 char *launch_mpirun(int ranks)
 {
     return must_format("mpirun --oversubscribe --allow-run-as-root --bind-to none --mca mpi_yield_when_idle 1 "

@@ -1,7 +1,7 @@
 /* Running a program from a test: with a time limit, its output captured, its exit status told.
  *
- * launch_start gives a running command, launch_finish waits for it; launch_run does both. A command that exceeds its limit is
- * ended (SIGTERM, then SIGKILL) and counts as timed out. The result owns its texts: launch_free.
+ * launch_start gives a running command, launch_finish waits for it; launch_run does both. A command that exceeds its
+ * limit is ended (SIGTERM, then SIGKILL) and counts as timed out. The result owns its texts: launch_free.
  */
 #ifndef PHALANX_TESTS_JOBS_LAUNCH_H
 #define PHALANX_TESTS_JOBS_LAUNCH_H
@@ -38,7 +38,8 @@ void launch_free(launch_result *r);
 /* The mpirun words that put `ranks` processes on this machine, however few cores it has: to be followed by a
  * program and its arguments. A fresh string. */
 char *launch_mpirun(int ranks);
-/* The path of a program in the folder of the running test ("rank_comm"), or of one level above ("../phalanx"). A fresh string. */
+/* The path of a program in the folder of the running test ("rank_comm"), or of one level above ("../phalanx"). A fresh
+ * string. */
 char *launch_beside(const char *name);
 
 #endif

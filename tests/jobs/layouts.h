@@ -47,8 +47,8 @@ const layouts_model *layouts_model_of(const char *name);
 int layouts_count(void);
 const layouts_row *layouts_at(int index);
 int layouts_ranks(const layouts_row *row);
-/* takes[i]: row i runs in this process's ring (tests/cover.h); with each row of a group, the first of the group, to which it is
- * compared. `takes` has layouts_count() elements. */
+/* takes[i]: row i runs in this process's ring (tests/cover.h); with each row of a group, the first of the group, to
+ * which it is compared. `takes` has layouts_count() elements. */
 void layouts_take(bool *takes);
 /* The first row of the row's group, or the row itself where it has none. */
 int layouts_first_of_group(int index);

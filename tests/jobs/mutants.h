@@ -1,5 +1,5 @@
-/* Ways to be wrong: what tests/jobs/rank_mutants.c can do to a run, and the layout in which it is done. The parity test must
- * notice every one of them. */
+/* Ways to be wrong: what tests/jobs/rank_mutants.c can do to a run, and the layout in which it is done. The parity test
+ * must notice every one of them. */
 #ifndef PHALANX_TESTS_JOBS_MUTANTS_H
 #define PHALANX_TESTS_JOBS_MUTANTS_H
 

@@ -1,4 +1,5 @@
-/* Running the models and layouts of tests/jobs/layouts.h in a work folder, and judging a layout by one rank's run: promise 2.
+/* Running the models and layouts of tests/jobs/layouts.h in a work folder, and judging a layout by one rank's run:
+ * promise 2.
  *
  * In the folder `top` lie the data (prefix "data"), MODEL.yaml and the run one-MODEL of each model, and whatever runs a
  * playlist names. */
@@ -12,8 +13,8 @@
 
 #define PARITY_LOSS 1e-4
 
-/* cmocka setup: the work folder, the data, and each model trained on one rank with build/phalanx; those in 16 bits only if
- * `rounded`. */
+/* cmocka setup: the work folder, the data, and each model trained on one rank with build/phalanx; those in 16 bits only
+ * if `rounded`. */
 int parity_setup(void **state, bool rounded);
 char *parity_model_folder(const char *top, const char *model);
 

@@ -12,7 +12,8 @@ typedef struct plans_verdict {
 } plans_verdict;
 
 /* Of the run in `folder` (its config.yaml and summary.json): on each of `ranks` ranks, arena and highest used byte, and
- * the bytes and messages sent along each axis in `steps` steps; each collective's traffic is the theoretical minimum. */
+ * the bytes and messages sent along each axis in `steps` steps; each collective's traffic is the theoretical
+ * minimum. */
 plans_verdict plans_compare(const char *folder, int ranks, int steps);
 
 #endif

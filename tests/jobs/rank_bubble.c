@@ -1,12 +1,13 @@
-/* How much of a step is bubble: the real executor, programs and messages of four stages, with kernels that only wait. Every body
- * (one action of one chunk) waits once; forward, input gradient and weight gradient take the same time, a stage's share of it
- * divided over its chunks. Its argument is the error that is allowed. Rank 0 prints, for each schedule, the bubble and what the
- * formula says of the waits as they were:
+/* How much of a step is bubble: the real executor, programs and messages of four stages, with kernels that only wait.
+ * Every body (one action of one chunk) waits once; forward, input gradient and weight gradient take the same time, a
+ * stage's share of it divided over its chunks. Its argument is the error that is allowed. Rank 0 prints, for each
+ * schedule, the bubble and what the formula says of the waits as they were:
  *
  *     bubble SCHEDULE SECONDS FORMULA
  *
- * A machine that has other work delays messages, and nothing can be said about the bubble. Messages without any work between
- * them tell: where they were late and the error is larger, the program ends with "busy SECONDS", their mean delay.
+ * A machine that has other work delays messages, and nothing can be said about the bubble. Messages without any work
+ * between them tell: where they were late and the error is larger, the program ends with "busy SECONDS", their mean
+ * delay.
  */
 #include <math.h>
 #include <stdio.h>
@@ -55,7 +56,8 @@ static void wait_once(const op *o, const run_context *r)
 static op_kernel kernels[OP_COUNT];
 static const op_backend backend = {.name = "waiting", .kernels = kernels};
 
-/* How long ranks wait for each other's messages after all have waited for a millisecond, in seconds: the mean on the worst rank. */
+/* How long ranks wait for each other's messages after all have waited for a millisecond, in seconds: the mean on the
+ * worst rank. */
 static double message_delay(comm *world)
 {
     double late = 0, worst = 0;
@@ -73,8 +75,9 @@ static double message_delay(comm *world)
     return worst;
 }
 
-/* Bubble and formula of the play with the least bubble for its waits. A play that others on the machine disturbed is longer,
- * never shorter: there are more until one is within half of the allowed error. False where none is within it and the machine is busy. */
+/* Bubble and formula of the play with the least bubble for its waits. A play that others on the machine disturbed is
+ * longer, never shorter: there are more until one is within half of the allowed error. False where none is within it
+ * and the machine is busy. */
 static bool measure(comm *world, double allowed, const char *name, int chunks, double share)
 {
     char *text = must_format("model: {architecture: llama, layers: 8, hidden_size: 48, heads: 4, vocab_size: 131}\n"

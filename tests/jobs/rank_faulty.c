@@ -1,8 +1,10 @@
-/* Trains as `phalanx train` does, on a machine that is not as it should be: PHALANX_FAULT says how. The linker puts this file's
- * functions between the engine's (-Wl,--wrap, see the Makefile). What was done is said on standard error: "injected: ...".
+/* Trains as `phalanx train` does, on a machine that is not as it should be: PHALANX_FAULT says how. The linker puts
+ * this file's functions between the engine's (-Wl,--wrap, see the Makefile). What was done is said on standard error:
+ * "injected: ...".
  *
  *   slow RANK SHARE FROM       that rank's ops take 1 + SHARE times as long, from step FROM on
- *   state RANK STEP SEED       a bit of that rank's weights, master weights or optimizer states flips while they are at rest
+ *   state RANK STEP SEED       a bit of that rank's weights, master weights or optimizer states flips while they are at
+ *                              rest
  *   others RANK STEP SEED      a bit of rows that it holds of a weight, but does not own
  *   message RANK STEP SEED     a bit of a message to it flips on its way
  *   result RANK STEP SEED      a bit of the result of one op of a forward or backward pass

@@ -1,6 +1,6 @@
-/* Plays a playlist with the engine broken on purpose: "@dropped-tie-reduce CONFIG ..." trains with that fault. The linker puts
- * this file's functions between the engine's (-Wl,--wrap, see the Makefile); most faults are edits of the program, which
- * holds all that a step does, just before its waits and addresses are decided. */
+/* Plays a playlist with the engine broken on purpose: "@dropped-tie-reduce CONFIG ..." trains with that fault. The
+ * linker puts this file's functions between the engine's (-Wl,--wrap, see the Makefile); most faults are edits of the
+ * program, which holds all that a step does, just before its waits and addresses are decided. */
 #include <stdbool.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Whole training runs as tests see them: the data they learn from, the files they leave, and how two of them compare.
  *
- * Everything is read from the files that a run writes (metrics.jsonl, summary.json, checkpoints, gradient dumps), as a user
- * would. Nothing here depends on cmocka: what cannot be read is a fatal error that names the file.
+ * Everything is read from the files that a run writes (metrics.jsonl, summary.json, checkpoints, gradient dumps), as a
+ * user would. Nothing here depends on cmocka: what cannot be read is a fatal error that names the file.
  */
 #ifndef PHALANX_TESTS_JOBS_RUNS_H
 #define PHALANX_TESTS_JOBS_RUNS_H
@@ -12,13 +12,13 @@
 
 #include "tests/jobs/launch.h"
 
-/* A data set that a small model learns something of in a few steps: each token follows from the one before it three times
- * in four, else it is drawn. Documents of 5 to 90 tokens. The same arguments give the same data. */
+/* A data set that a small model learns something of in a few steps: each token follows from the one before it three
+ * times in four, else it is drawn. Documents of 5 to 90 tokens. The same arguments give the same data. */
 void runs_write_data(const char *prefix, int vocabulary, int64_t tokens, uint64_t seed);
 void runs_write_text(const char *path, const char *text);
 
-/* In the folder `top`: a data set of so many tokens, and run.yaml, a small Llama that learns it on the CPU in fp32. `train`:
- * the section's other keys; `more`: other sections. */
+/* In the folder `top`: a data set of so many tokens, and run.yaml, a small Llama that learns it on the CPU in fp32.
+ * `train`: the section's other keys; `more`: other sections. */
 void runs_write_small(const char *top, int64_t tokens, int steps, const char *train, const char *more);
 
 enum { RUNS_MOST_STEPS = 4096 };
@@ -40,7 +40,8 @@ typedef struct runs_metrics {
 
 /* metrics.jsonl of a run's folder; a missing file has no steps. */
 runs_metrics runs_read_metrics(const char *folder);
-/* Largest |a - b| / |b| over the steps; infinite if they do not have the same steps, or where something is not finite. */
+/* Largest |a - b| / |b| over the steps; infinite if they do not have the same steps, or where something is not
+ * finite. */
 double runs_loss_error(const runs_metrics *a, const runs_metrics *b);
 double runs_norm_error(const runs_metrics *a, const runs_metrics *b);
 /* Same steps, losses, norms, rates and evaluations, to the last bit that the files hold. */
@@ -56,8 +57,8 @@ typedef struct runs_gradients {
 
 runs_gradients runs_compare_gradients(const char *folder, const char *from);
 
-/* Compares every tensor of every section of the latest checkpoints of two runs, bit by bit. Returns how many are equal, and
- * in `difference` what is not ("" if nothing). */
+/* Compares every tensor of every section of the latest checkpoints of two runs, bit by bit. Returns how many are equal,
+ * and in `difference` what is not ("" if nothing). */
 int runs_compare_checkpoints(char *difference, int bytes, const char *run, const char *other);
 /* The same for the tensors of one section. */
 int runs_compare_section(char *difference, int bytes, const char *run, const char *other, const char *section);
@@ -68,10 +69,12 @@ json_t *runs_read_summary(const char *folder);
 /* The last whole line of a file of JSON lines, the caller's to json_decref; NULL if there is none. */
 json_t *runs_last_line(const char *path);
 
-/* phalanx's lines among the standard error of a command, of one process or of mpirun's: those that begin "phalanx: ". */
+/* phalanx's lines among the standard error of a command, of one process or of mpirun's: those that begin "phalanx:
+ * ". */
 int runs_error_lines(const char *text);
 
-/* "LAUNCHER build/phalanx train ARGUMENTS", LAUNCHER being mpirun for more than one rank. The result is the caller's. */
+/* "LAUNCHER build/phalanx train ARGUMENTS", LAUNCHER being mpirun for more than one rank. The result is the
+ * caller's. */
 launch *runs_start(double limit, int ranks, const char *arguments);
 launch_result runs_train(double limit, int ranks, const char *arguments);
 /* The same where nothing may go wrong: otherwise it dies with what was said. Standard output, the caller's. */

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Do two builds train alike, bit for bit? Both train some layouts for a few steps on the same bytes; losses, norms and the
-# checkpoints' tensors must be equal. Names and versions of files do not count.
+# Do two builds train alike, bit for bit? Both train some layouts for a few steps on the same bytes; losses, norms and
+# the checkpoints' tensors must be equal. Names and versions of files do not count.
 #
 #     tests/jobs/same_bits.sh OLD_PHALANX NEW_PHALANX [WORD IN THE LAYOUT'S NAME]
 set -u

@@ -125,7 +125,8 @@ double servers_distance(int64_t *elements, const char *folder, const char *other
     return sqrt(sum);
 }
 
-/* ---- islands made up --------------------------------------------------------------------------------------------------- */
+/* ---- islands made up
+ * --------------------------------------------------------------------------------------------------- */
 
 static const void *serve(void *context, const wire_message *m)
 {

@@ -1,5 +1,5 @@
-/* Servers of islands as tests see them (outer.topology server), and islands that are made up: they offer changes drawn from a number, so
- * that what a server makes of them can be compared bit by bit. On top of island_jobs.h. */
+/* Servers of islands as tests see them (outer.topology server), and islands that are made up: they offer changes drawn
+ * from a number, so that what a server makes of them can be compared bit by bit. On top of island_jobs.h. */
 #ifndef PHALANX_TESTS_JOBS_SERVERS_H
 #define PHALANX_TESTS_JOBS_SERVERS_H
 
@@ -11,7 +11,8 @@
 
 /* In top/RUN-server; `words`: keys of its own. */
 launch *servers_start(const char *top, const char *run, int ranks, const char *environment, const char *words);
-/* The same, and until it holds the model: `head` may be of its former process, its record is that of the one that is there. */
+/* The same, and until it holds the model: `head` may be of its former process, its record is that of the one that is
+ * there. */
 launch *servers_start_and_wait(const char *top, const char *run, int ranks, const char *environment, const char *words);
 /* One of its ranks is told, and all end. */
 void servers_stop(const char *top, const char *run, launch *l);

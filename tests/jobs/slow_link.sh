@@ -1,13 +1,15 @@
 #!/bin/bash
-# How much of the time do islands compute that merge over a slow link, whole models at once or in fragments while they train? Two
-# islands train GPT-2 124M at 4 x 64 on one thread each, in network namespaces of their own, with 100 Mbit/s (tc's tbf) and 50 ms
-# (slow_relay.py) each way between them, and exchange fp32: 498 MB a merge. Beside what the runs measured is what phalanx plan says.
+# How much of the time do islands compute that merge over a slow link, whole models at once or in fragments while they
+# train? Two islands train GPT-2 124M at 4 x 64 on one thread each, in network namespaces of their own, with 100 Mbit/s
+# (tc's tbf) and 50 ms (slow_relay.py) each way between them, and exchange fp32: 498 MB a merge. Beside what the runs
+# measured is what phalanx plan says.
 #
 #     MERGES=4 tests/jobs/slow_link.sh [build/phalanx] [MODE...]        as root; modes: whole streaming
 #
-# EVERY: steps between merges, else as many as take 2.2 times as long as a transfer, by a few steps without merges. PROFILE: of phalanx
-# bench --profile, for the plan (else its cpu). RATE in Mbit/s, DELAY in seconds, WORDS: keys for another model. Fails where streaming
-# computes less than 90% of the time, or whole models do not cost more than a quarter of it.
+# EVERY: steps between merges, else as many as take 2.2 times as long as a transfer, by a few steps without merges.
+# PROFILE: of phalanx bench --profile, for the plan (else its cpu). RATE in Mbit/s, DELAY in seconds, WORDS: keys for
+# another model. Fails where streaming computes less than 90% of the time, or whole models do not cost more than a
+# quarter of it.
 set -u
 cd "$(dirname "$0")/../.."
 phalanx=$(realpath "${1:-build/phalanx}")

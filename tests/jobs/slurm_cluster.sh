@@ -1,5 +1,6 @@
 #!/bin/bash
-# A real Slurm of two nodes on this machine, for the tests: munged, slurmctld and two slurmd, all of the caller's own folder.
+# A real Slurm of two nodes on this machine, for the tests: munged, slurmctld and two slurmd, all of the caller's own
+# folder.
 #   tests/jobs/slurm_cluster.sh start FOLDER     then SLURM_CONF=FOLDER/slurm.conf sbatch ...
 #   tests/jobs/slurm_cluster.sh stop FOLDER
 # As root (slurmd starts tasks as their users). Needs the packages slurm-wlm and munge; status 77 where they are not.

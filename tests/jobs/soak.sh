@@ -1,8 +1,9 @@
 #!/bin/sh
 # A long run under phalanx supervise, two ranks, of which one is killed every so often: what it holds must not grow.
 #   tests/jobs/soak.sh build/phalanx [STEPS 50000] [KILL_EVERY 2500]
-# Prints, at each kill, the step, and resident memory (MiB) and open files of a rank and of the supervisor, and the files of the run's
-# folder (flight records and checkpoints among them). Fails if, from the second kill to the last, one has grown by more than a tenth.
+# Prints, at each kill, the step, and resident memory (MiB) and open files of a rank and of the supervisor, and the
+# files of the run's folder (flight records and checkpoints among them). Fails if, from the second kill to the last, one
+# has grown by more than a tenth.
 set -eu
 phalanx=$1 steps=${2:-50000} every=${3:-2500}
 folder=$(mktemp -d)

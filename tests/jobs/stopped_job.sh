@@ -1,5 +1,5 @@
-# Sourced by the scripts that stop a job, start it again and compare it with one that nobody stopped. They set $work, a folder of
-# their own, and $phalanx, the program.
+# Sourced by the scripts that stop a job, start it again and compare it with one that nobody stopped. They set $work, a
+# folder of their own, and $phalanx, the program.
 number=0
 
 check() { # WHAT COMMAND...: one test

@@ -1,4 +1,5 @@
-/* A small run under `phalanx supervise`, and what it must leave: the bits of a run that nobody disturbed, and nothing else. */
+/* A small run under `phalanx supervise`, and what it must leave: the bits of a run that nobody disturbed, and nothing
+ * else. */
 #ifndef PHALANX_TESTS_JOBS_SUPERVISED_H
 #define PHALANX_TESTS_JOBS_SUPERVISED_H
 
@@ -13,10 +14,11 @@ launch *supervised_start(const char *top, const char *run, int ranks, const char
 /* The folder of such a run that nothing happens to; it is made once. */
 const char *supervised_whole(const char *top, int ranks, const char *keys);
 
-/* The same losses and the same checkpoint as `whole`: else a sentence that says what differs. NULL: nothing. The caller's to free. */
+/* The same losses and the same checkpoint as `whole`: else a sentence that says what differs. NULL: nothing. The
+ * caller's to free. */
 char *supervised_difference(const char *run, const char *whole);
-/* A process that trains in this folder, something half-written in it, a copy in memory of the node f<this process>: a sentence that
- * says what is left, or NULL. */
+/* A process that trains in this folder, something half-written in it, a copy in memory of the node f<this process>: a
+ * sentence that says what is left, or NULL. */
 char *supervised_litter(const char *run);
 /* The same as tests. */
 void supervised_is_undisturbed(const char *run, const char *whole);

@@ -1,6 +1,7 @@
-/* Faults at random moments of runs under phalanx supervise: each run ends with the bits of one that nobody disturbed, and leaves
- * nothing. `make faults FAULTS=N SEED=S` throws N of them and prints what each kind costs; each is a line "fault ..." as well. Run
- * number k of a seed is the same alone: FIRST=k begins there. A run that is lost is kept in KEEP, if that folder is named. */
+/* Faults at random moments of runs under phalanx supervise: each run ends with the bits of one that nobody disturbed,
+ * and leaves nothing. `make faults FAULTS=N SEED=S` throws N of them and prints what each kind costs; each is a line
+ * "fault ..." as well. Run number k of a seed is the same alone: FIRST=k begins there. A run that is lost is kept in
+ * KEEP, if that folder is named. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,8 +28,8 @@ typedef enum target { NOBODY, RANK, TWO_RANKS, LAUNCHER, SUPERVISOR } target;
 /* What is done to the files of a run that has just been ended. */
 typedef enum damage { NONE, LOSE_LATEST, FLIP_NEWEST } damage;
 
-/* A signal, and what a spy does on one of the next `calls` calls (io_faults.c, on paths in the run's folder that begin with `at`, or on
- * sockets; allocation_faults.c, where it is "memory"). */
+/* A signal, and what a spy does on one of the next `calls` calls (io_faults.c, on paths in the run's folder that begin
+ * with `at`, or on sockets; allocation_faults.c, where it is "memory"). */
 typedef struct kind {
     const char *name;
     int number; /* the signal; 0: none */
@@ -152,7 +153,8 @@ static bool is_done(const disturbed *d)
     return exists(d->run, "summary.json");
 }
 
-/* ---- one fault ---------------------------------------------------------------------------------------------------- */
+/* ---- one fault
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* The words come into being whole: a spy must not read half of them. */
 static void arm(const disturbed *d, const char *path, const char *words)
@@ -281,7 +283,8 @@ static void intrude(disturbed *d)
     free(program);
 }
 
-/* ---- one run ------------------------------------------------------------------------------------------------------ */
+/* ---- one run
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void begin(disturbed *d)
 {
@@ -390,7 +393,8 @@ static void close_run(disturbed *d)
     free(d->loss);
 }
 
-/* One run of a layout, with faults one after another until it is done. Its faults; *lost: it did not end as it should. */
+/* One run of a layout, with faults one after another until it is done. Its faults; *lost: it did not end as it
+ * should. */
 static int disturb(tally *tallies, bool *lost, const char *top, int number, int faults, uint64_t seed)
 {
     disturbed d;

@@ -223,7 +223,8 @@ static void losses_are_near_those_of_whole_gradients(void **state)
     assert_true(3 * tried >= NLAYOUTS * NMETHODS);
 }
 
-/* The engine as it is, and one that never keeps what a message lacked: the second must be worse by more than what is allowed. */
+/* The engine as it is, and one that never keeps what a message lacked: the second must be worse by more than what is
+ * allowed. */
 static void a_run_without_feedback_is_noticed(void **state)
 {
     static const char *const mutants[] = {"none", "dropped-feedback"};

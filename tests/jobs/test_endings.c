@@ -1,5 +1,5 @@
-/* A run does not end because somebody stopped listening, and where it has to end its state is saved: signals, dead readers, full
- * disks, bad data. */
+/* A run does not end because somebody stopped listening, and where it has to end its state is saved: signals, dead
+ * readers, full disks, bad data. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -83,7 +83,8 @@ static void closed_streams_do_not_reach_files(void **state)
     free(run);
 }
 
-/* ---- signals ------------------------------------------------------------------------------------------------------ */
+/* ---- signals
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void signal_rank(const char *run, int rank, int number)
 {
@@ -206,7 +207,8 @@ static void an_ignored_sighup_stays_ignored(void **state)
     free(run);
 }
 
-/* ---- metrics ------------------------------------------------------------------------------------------------------ */
+/* ---- metrics
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void metrics_deleted_in_mid_run_begin_anew(void **state)
 {
@@ -231,7 +233,8 @@ static void metrics_deleted_in_mid_run_begin_anew(void **state)
     free(run);
 }
 
-/* ---- data --------------------------------------------------------------------------------------------------------- */
+/* ---- data
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Token `at` of the data set becomes an id that no vocabulary here has. */
 static char *write_bad_data(const char *top, int64_t at)

@@ -1,4 +1,5 @@
-/* Whatever the world does wrong is one clear line, a failing exit status on every rank, and no harm to what was saved. */
+/* Whatever the world does wrong is one clear line, a failing exit status on every rank, and no harm to what was
+ * saved. */
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
@@ -31,8 +32,8 @@ static int write_config(void **state)
     return 0;
 }
 
-/* Trains with these keys; every rank says its exit status, which must be `expected` on all, and standard error is one line
- * with all of `words` (up to three, NULL ends). */
+/* Trains with these keys; every rank says its exit status, which must be `expected` on all, and standard error is one
+ * line with all of `words` (up to three, NULL ends). */
 static void refused(const char *top, int ranks, const char *keys, int expected, const char *const words[3])
 {
     char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup(""), *program = launch_beside("../phalanx");
@@ -60,7 +61,8 @@ static void train(const char *top, const char *keys)
     free(runs_train_well(60, 1, "%s/run.yaml %s", top, keys));
 }
 
-/* ---- data --------------------------------------------------------------------------------------------------------- */
+/* ---- data
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void damage(const char *path, int64_t keep, int64_t flip)
 {
@@ -111,7 +113,8 @@ static void a_token_beyond_the_vocabulary_is_refused_with_its_place(void **state
     free(prefix);
 }
 
-/* ---- configuration ------------------------------------------------------------------------------------------------ */
+/* ---- configuration
+ * ------------------------------------------------------------------------------------------------ */
 
 static void wrong_configurations_are_refused_with_what_to_do(void **state)
 {
@@ -176,7 +179,8 @@ static void an_unwritable_run_folder_is_refused_by_name(void **state)
     free(keys);
 }
 
-/* ---- checkpoints -------------------------------------------------------------------------------------------------- */
+/* ---- checkpoints
+ * -------------------------------------------------------------------------------------------------- */
 
 static void a_damaged_checkpoint_is_refused_by_name(void **state)
 {
@@ -304,7 +308,8 @@ static void a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run(void 
     free(run);
 }
 
-/* ---- gradients that are not finite -------------------------------------------------------------------------------- */
+/* ---- gradients that are not finite
+ * -------------------------------------------------------------------------------- */
 
 /* A copy of a run's latest checkpoint in `to`, with one weight that is not a number. */
 static void poison(const char *run, const char *to)

@@ -87,7 +87,8 @@ static void in_a_fresh_folder_never_moves_nothing(void **state)
     launch_free(&r);
 }
 
-/* Of 50 steps of 4 samples three in four are of the first set, which holds 251 samples of 16 tokens; the second holds 126. */
+/* Of 50 steps of 4 samples three in four are of the first set, which holds 251 samples of 16 tokens; the second holds
+ * 126. */
 static void the_header_says_what_is_trained_on(void **state)
 {
     const char *top = *state;

@@ -1,5 +1,5 @@
-/* Training in fp16: the loss scale falls until gradients are finite, rises after its window, and what is skipped changes
- * nothing but the data position. The scale after a step is read from that step's checkpoint. */
+/* Training in fp16: the loss scale falls until gradients are finite, rises after its window, and what is skipped
+ * changes nothing but the data position. The scale after a step is read from that step's checkpoint. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,8 +67,9 @@ static int steps_before_the_first_good(const fp16_run *r)
     return skipped;
 }
 
-/* From 2^32 the cotangents of the loss, up to scale / tokens of the batch, exceed fp16's 65504 = 2^16: with 2^8 tokens at
- * least eight steps are skipped. Each halves the scale; later ones too, where a batch overflows at the scale so far. */
+/* From 2^32 the cotangents of the loss, up to scale / tokens of the batch, exceed fp16's 65504 = 2^16: with 2^8 tokens
+ * at least eight steps are skipped. Each halves the scale; later ones too, where a batch overflows at the scale so
+ * far. */
 static fp16_run falls_and_trains(const char *top, const char *name, int ranks, const char *keys)
 {
     char *all = must_format("train.loss_scale=4294967296 train.max_skipped=14 %s", keys);
@@ -97,7 +98,8 @@ static fp16_run falls_and_trains(const char *top, const char *name, int ranks, c
 static void the_scale_falls_from_2_to_the_32_until_steps_count(void **state)
 {
     fp16_run r = falls_and_trains(*state, "falls", 1, "");
-    /* Up to then nothing has changed: the next step's loss is what a run in fp32 says of those samples at first weights. */
+    /* Up to then nothing has changed: the next step's loss is what a run in fp32 says of those samples at first
+     * weights. */
     int skipped = steps_before_the_first_good(&r);
     char *fp32 = workfolder_path(*state, "still");
     free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s train.steps=%d optimizer.lr=0 checkpoint.every=0",

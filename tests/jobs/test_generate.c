@@ -1,5 +1,5 @@
-/* What a trained model is used for: texts do not depend on the other texts of a batch, losses not on how many windows are computed
- * together, and the evaluation while training is the one that `phalanx eval` makes. */
+/* What a trained model is used for: texts do not depend on the other texts of a batch, losses not on how many windows
+ * are computed together, and the evaluation while training is the one that `phalanx eval` makes. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -162,8 +162,8 @@ static void a_streamed_text_ends_where_the_whole_one_does(void **state)
     free(whole);
 }
 
-/* SentencePiece's first space of a text is dropped, but what follows a prompt begins no text: of many first pieces drawn
- * by a model that knows nothing, some must begin with a space. */
+/* SentencePiece's first space of a text is dropped, but what follows a prompt begins no text: of many first pieces
+ * drawn by a model that knows nothing, some must begin with a space. */
 static void a_continuation_keeps_its_first_space(void **state)
 {
     enum { PROMPTS = 64 };

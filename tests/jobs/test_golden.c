@@ -1,5 +1,5 @@
-/* Small models of every architecture train as they do in float64 PyTorch: 100 losses, the gradients of the first step and
- * their norm. Mutants (a model that is slightly another) must be seen by the same comparisons. */
+/* Small models of every architecture train as they do in float64 PyTorch: 100 losses, the gradients of the first step
+ * and their norm. Mutants (a model that is slightly another) must be seen by the same comparisons. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

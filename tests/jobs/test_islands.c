@@ -1,8 +1,8 @@
-/* Islands: jobs of different layouts that merge over a real etcd and real sockets. They agree to the last bit, go on bit for
- * bit when all are stopped, and come, go, die and come back.
+/* Islands: jobs of different layouts that merge over a real etcd and real sockets. They agree to the last bit, go on
+ * bit for bit when all are stopped, and come, go, die and come back.
  *
- * The keys whose effect is seen here: outer.rendezvous, outer.keys, outer.address, outer.island, outer.run, outer.timeout,
- * outer.slots, outer.min_islands, outer.slot, outer.topology. */
+ * The keys whose effect is seen here: outer.rendezvous, outer.keys, outer.address, outer.island, outer.run,
+ * outer.timeout, outer.slots, outer.min_islands, outer.slot, outer.topology. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -102,8 +102,8 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
     }
 }
 
-/* An island with twice the tokens counts twice, unless outer.weights is equal; with outer.private_data both read from the
- * beginning of what they have. */
+/* An island with twice the tokens counts twice, unless outer.weights is equal; with outer.private_data both read from
+ * the beginning of what they have. */
 static void weights_and_private_data_are_as_they_are_called(void **state)
 {
     static const char *const runs[] = {"tokens", "equal"};
@@ -127,8 +127,8 @@ static void weights_and_private_data_are_as_they_are_called(void **state)
     assert_true(island_jobs_same_losses(*state, "private", "private", 0, 1));
 }
 
-/* outer.clip bounds what an island adds, outer.noise hides it: what they cost in privacy is in the summary, and goes on from the
- * checkpoint. */
+/* outer.clip bounds what an island adds, outer.noise hides it: what they cost in privacy is in the summary, and goes on
+ * from the checkpoint. */
 static void changes_are_clipped_and_hidden(void **state)
 {
     static const char *const federated = "outer.private_data=true outer.weights=equal outer.clip=1e-3 outer.noise=2";
@@ -155,8 +155,8 @@ static void changes_are_clipped_and_hidden(void **state)
     }
 }
 
-/* Four islands in pairs, of three layouts, and at the end all together: then they have the same model. One of five never comes to
- * its exchanges: it is left out. */
+/* Four islands in pairs, of three layouts, and at the end all together: then they have the same model. One of five
+ * never comes to its exchanges: it is left out. */
 static void islands_that_gossip_end_with_their_mean(void **state)
 {
     static const char *const words = "outer.topology=gossip outer.slots=5 outer.min_islands=4";
@@ -183,7 +183,8 @@ static void islands_that_gossip_end_with_their_mean(void **state)
     assert_true(apart > 1e-5); /* they have learnt from different samples */
 }
 
-/* A partner that is frozen, or killed, costs an exchange outer.timeout at most; a newcomer takes over from any of them. */
+/* A partner that is frozen, or killed, costs an exchange outer.timeout at most; a newcomer takes over from any of
+ * them. */
 static void gossip_survives_a_missing_partner(void **state)
 {
     static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=20 "
@@ -280,7 +281,8 @@ static void islands_come_die_and_come_back(void **state)
     assert_true(launch_expect(a, "unmerged until it is back", ISLAND_JOBS_LIMIT));
     rendezvous_start(island_jobs_etcd);
     assert_true(launch_expect(a, "etcd is back", ISLAND_JOBS_LIMIT));
-    /* They have found each other again. An island that is stopped within a merge has no change left to hand over: then once more. */
+    /* They have found each other again. An island that is stopped within a merge has no change left to hand over: then
+     * once more. */
     bool handed_over = false;
     for (int i = 0; i < 8 && !handed_over; i++) {
         if (i > 0)
@@ -358,7 +360,8 @@ static void a_stranger_merges_with_nobody(void **state)
     free(stranger);
 }
 
-/* ---- an island with trusted keys that sends what is no number ------------------------------------------------------ */
+/* ---- an island with trusted keys that sends what is no number
+ * ------------------------------------------------------ */
 
 static const void *serve_nonsense(void *context, const wire_message *m)
 {

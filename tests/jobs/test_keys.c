@@ -1,5 +1,5 @@
-/* Every key of the configuration does something: a row for each says by what it is seen, and with which other settings. A key
- * without a row fails, and so does one whose change cannot be seen. */
+/* Every key of the configuration does something: a row for each says by what it is seen, and with which other settings.
+ * A key without a row fails, and so does one whose change cannot be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

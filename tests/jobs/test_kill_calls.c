@@ -1,5 +1,6 @@
-/* A run that is killed before one call on its files after another, of its start, of a load, of saves, of its end: however often, it
- * ends with the bits of one that nobody killed. CALLS=all kills at every call; else ever more sparsely. */
+/* A run that is killed before one call on its files after another, of its start, of a load, of saves, of its end:
+ * however often, it ends with the bits of one that nobody killed. CALLS=all kills at every call; else ever more
+ * sparsely. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
-/* Promise 1, shown without asking the planner: what the process holds beyond its arena is the same small constant for two
- * models of very different size, and an interposed allocator sees no allocation of 64 KiB or more from step 2 to the last.
- * That arenas are as planned on every rank of every layout is checked beside the parity matrix (tests/jobs/plans.h). */
+/* Promise 1, shown without asking the planner: what the process holds beyond its arena is the same small constant for
+ * two models of very different size, and an interposed allocator sees no allocation of 64 KiB or more from step 2 to
+ * the last. That arenas are as planned on every rank of every layout is checked beside the parity matrix
+ * (tests/jobs/plans.h). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,8 +87,8 @@ static footprint measure(const char *top, int ranks, const char *name, const cha
     return f;
 }
 
-/* Equal layers and micro-batches, so equal programs; 50 times the bytes. Of the spread allowed, 2 MiB are the arena's last huge
- * page, the rest machine code that oneDNN makes for other shapes. */
+/* Equal layers and micro-batches, so equal programs; 50 times the bytes. Of the spread allowed, 2 MiB are the arena's
+ * last huge page, the rest machine code that oneDNN makes for other shapes. */
 static const double SPREAD = 6;
 
 static const char *const small =
@@ -166,7 +167,8 @@ static void nothing_is_allocated_in_the_seal(const char *top, int ranks, const c
     int seals = strstr(keys, "asynchronous=false") ? 2 : 1;
     if (SANITIZED)
         skip_because("a sanitizer: its allocator and the spy exclude each other");
-    /* Activations of 128 KiB and gradients of megabytes, so that what communication would allocate is above the threshold. */
+    /* Activations of 128 KiB and gradients of megabytes, so that what communication would allocate is above the
+     * threshold. */
     char *path = write_config(top, name, large, "steps: 6, micro_batch: 2, global_batch: 8");
     char *spy = launch_beside("allocation_spy.so"), *program = launch_beside("../phalanx");
     char *log = must_format("%s/%s.log", top, name);

@@ -1,8 +1,8 @@
-/* Every way of merging against its formula in float64 (merge_formulas.py, NumPy), fed with what the islands themselves wrote: five
- * outer steps of three islands, one on one rank, one tensor-parallel, one a pipeline with ZeRO.
+/* Every way of merging against its formula in float64 (merge_formulas.py, NumPy), fed with what the islands themselves
+ * wrote: five outer steps of three islands, one on one rank, one tensor-parallel, one a pipeline with ZeRO.
  *
- * The key whose effect is seen here: debug.merges. The islands' learning rate is so high that weights change by about their own size:
- * a reference is fp32, and rounding it must be small beside 1e-6 of the change. */
+ * The key whose effect is seen here: debug.merges. The islands' learning rate is so high that weights change by about
+ * their own size: a reference is fp32, and rounding it must be small beside 1e-6 of the change. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

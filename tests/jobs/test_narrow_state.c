@@ -1,5 +1,5 @@
-/* optimizer.state and optimizer.master in bf16: what is rounded stochastically is rounded alike in every layout, bit for bit in
- * promise 2's classes, and goes from layout to layout through checkpoints unchanged. */
+/* optimizer.state and optimizer.master in bf16: what is rounded stochastically is rounded alike in every layout, bit
+ * for bit in promise 2's classes, and goes from layout to layout through checkpoints unchanged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* Checkpoints in the memory of nodes: a job whose ranks die, or which loses a node, goes on from the newest complete set, to the
- * last bit; what is damaged, incomplete or of another start is not used; nothing is left at the end. Nodes are names here
- * (PHALANX_NODE), all on this machine. */
+/* Checkpoints in the memory of nodes: a job whose ranks die, or which loses a node, goes on from the newest complete
+ * set, to the last bit; what is damaged, incomplete or of another start is not used; nothing is left at the end. Nodes
+ * are names here (PHALANX_NODE), all on this machine. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -138,7 +138,8 @@ static void is_as_if_undisturbed(const char *top, const char *run, const int ran
     free(whole);
 }
 
-/* ---- what is kept ------------------------------------------------------------------------------------------------- */
+/* ---- what is kept
+ * ------------------------------------------------------------------------------------------------- */
 
 /* The state is on no disk: without its copies the run would begin anew. */
 static void a_killed_job_goes_on_from_memory(void **state)
@@ -187,7 +188,8 @@ static void copies_are_their_users_alone(void **state)
     free(run);
 }
 
-/* ---- what is lost -------------------------------------------------------------------------------------------------- */
+/* ---- what is lost
+ * -------------------------------------------------------------------------------------------------- */
 
 static void a_lost_node_takes_nothing_with_it(void **state)
 {
@@ -223,7 +225,8 @@ static void an_incomplete_set_is_none(void **state)
     free(run);
 }
 
-/* One byte in the middle of one file of one node: the other node's copy serves. In both: the set is given up, and said so. */
+/* One byte in the middle of one file of one node: the other node's copy serves. In both: the set is given up, and said
+ * so. */
 static void a_damaged_copy_gives_way_to_the_other(void **state)
 {
     static const int ranks[NODES] = {1, 1, 0};
@@ -248,7 +251,8 @@ static void a_damaged_copy_gives_way_to_the_other(void **state)
     }
 }
 
-/* ---- whose they are ------------------------------------------------------------------------------------------------- */
+/* ---- whose they are
+ * ------------------------------------------------------------------------------------------------- */
 
 static void copies_of_another_start_do_not_count(void **state)
 {
@@ -275,7 +279,8 @@ static void copies_of_another_start_do_not_count(void **state)
     free(run);
 }
 
-/* ---- nobody is needed ----------------------------------------------------------------------------------------------- */
+/* ---- nobody is needed
+ * ----------------------------------------------------------------------------------------------- */
 
 static void under_supervise_a_killed_rank_costs_a_few_steps(void **state)
 {

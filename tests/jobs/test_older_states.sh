@@ -1,10 +1,11 @@
 #!/bin/bash
-# What an older version wrote still resumes, with the same bits: two islands' state, and a killed server's journal. TAP, for tests/run.sh.
+# What an older version wrote still resumes, with the same bits: two islands' state, and a killed server's journal. TAP,
+# for tests/run.sh.
 #
 #   tests/jobs/test_older_states.sh             holds build/phalanx to the fixtures in tests/golden/older
-#   tests/jobs/test_older_states.sh make OLD    writes them with the binary OLD (they are of 679cd96): two islands that have made four
-#                                               of eight steps, a server killed with four merges in its journal, and the hashes of
-#                                               what OLD itself made of them
+#   tests/jobs/test_older_states.sh make OLD    writes them with the binary OLD (they are of 679cd96): two islands that
+#                                               have made four of eight steps, a server killed with four merges in its
+#                                               journal, and the hashes of what OLD itself made of them
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 1
@@ -38,7 +39,8 @@ begin_etcd() {
     return 1
 }
 
-# train or server: BINARY COMMAND FOLDER KEYS... The shell becomes the program: call it in a subshell or in the background.
+# train or server: BINARY COMMAND FOLDER KEYS... The shell becomes the program: call it in a subshell or in the
+# background.
 job() {
     local binary=$1 command=$2 folder=$3
     shift 3

@@ -1,5 +1,6 @@
-/* Promise 2: every layout trains the same model. The matrix of tests/jobs/layouts.c is trained for three steps under mpirun and
- * compared with the same model on one rank; what rests on the same runs, promise 1 and the traffic, is checked beside it.
+/* Promise 2: every layout trains the same model. The matrix of tests/jobs/layouts.c is trained for three steps under
+ * mpirun and compared with the same model on one rank; what rests on the same runs, promise 1 and the traffic, is
+ * checked beside it.
  *
  * One job plays all layouts of one number of ranks (tests/jobs/playlist.h). */
 #include <limits.h>

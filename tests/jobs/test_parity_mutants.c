@@ -1,5 +1,5 @@
-/* That the parity test can fail: the engine broken on purpose, in every way that tests/jobs/mutants.c lists. And parity over a
- * hundred steps. */
+/* That the parity test can fail: the engine broken on purpose, in every way that tests/jobs/mutants.c lists. And parity
+ * over a hundred steps. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Every phase of a run is watched, on one rank and on several: set-up, load, step, evaluation, save. Storage that hangs is made by
- * memory/spy/io_faults.c; a frozen rank is one that was sent SIGSTOP. */
+/* Every phase of a run is watched, on one rank and on several: set-up, load, step, evaluation, save. Storage that hangs
+ * is made by memory/spy/io_faults.c; a frozen rank is one that was sent SIGSTOP. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,8 +17,8 @@
 
 enum { STEPS = 8 };
 
-/* Storage that hangs: on which calls (io_faults.c), in a run with which keys, of which the first is the limit of the phase; and who
- * is to blame, in which phase, doing what. */
+/* Storage that hangs: on which calls (io_faults.c), in a run with which keys, of which the first is the limit of the
+ * phase; and who is to blame, in which phase, doing what. */
 typedef struct hang {
     int ranks;
     const char *fault, *keys;
@@ -145,7 +145,8 @@ static bool disappears(int pid, double seconds)
     return false;
 }
 
-/* A rank is stopped as soon as its process is seen, or a little later: in MPI's start, in the set-up, in the first steps. */
+/* A rank is stopped as soon as its process is seen, or a little later: in MPI's start, in the set-up, in the first
+ * steps. */
 static void a_rank_frozen_in_its_first_second_ends_the_job(void **state)
 {
     const char *top = *state;

@@ -1,5 +1,5 @@
-/* What a run goes on from: never from nothing while there is something, never from what is damaged, hostile or of other data.
- * Every refusal is one line, and leaves everything as it was. */
+/* What a run goes on from: never from nothing while there is something, never from what is damaged, hostile or of other
+ * data. Every refusal is one line, and leaves everything as it was. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -84,9 +84,11 @@ static void assert_steps(const char *run, int steps)
         assert_int_equal(m.step[i].step, i + 1);
 }
 
-/* ---- is there a checkpoint? --------------------------------------------------------------------------------------- */
+/* ---- is there a checkpoint?
+ * --------------------------------------------------------------------------------------- */
 
-/* Storage that cannot say what `latest` holds is asked again, then refused or overridden, and never taken for an empty folder. */
+/* Storage that cannot say what `latest` holds is asked again, then refused or overridden, and never taken for an empty
+ * folder. */
 static void a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there(void **state)
 {
     const char *top = *state;
@@ -127,7 +129,8 @@ static void a_latest_that_is_lost_is_not_a_run_that_never_began(void **state)
     free(run);
 }
 
-/* ---- damage ------------------------------------------------------------------------------------------------------- */
+/* ---- damage
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void flip(const char *run, const char *file, int64_t at)
 {
@@ -186,7 +189,8 @@ static void a_damaged_checkpoint_gives_way_to_the_one_before(void **state)
     free(whole);
 }
 
-/* ---- what a manifest may say --------------------------------------------------------------------------------------- */
+/* ---- what a manifest may say
+ * --------------------------------------------------------------------------------------- */
 
 static void write_meta(const char *run, json_t *meta)
 {
@@ -272,7 +276,8 @@ static void hostile_positions_are_refused_in_one_line(void **state)
     free(run);
 }
 
-/* ---- data ---------------------------------------------------------------------------------------------------------- */
+/* ---- data
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void data_that_was_replaced_is_refused_unless_allowed(void **state)
 {
@@ -298,7 +303,8 @@ static void data_that_was_replaced_is_refused_unless_allowed(void **state)
     free(run);
 }
 
-/* ---- two runs in one folder ----------------------------------------------------------------------------------------- */
+/* ---- two runs in one folder
+ * ----------------------------------------------------------------------------------------- */
 
 static void a_second_run_in_the_folder_is_refused_while_the_first_lives(void **state)
 {
@@ -348,7 +354,8 @@ static void without_run_lock_no_lock_is_taken(void **state)
     }
 }
 
-/* ---- killed while it writes ----------------------------------------------------------------------------------------- */
+/* ---- killed while it writes
+ * ----------------------------------------------------------------------------------------- */
 
 /* Where the work is in saving: each step is saved, beside the next ones. However often it is killed, it ends where an
  * undisturbed run ends, and loses no step whose checkpoint had been published. */

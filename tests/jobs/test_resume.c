@@ -1,5 +1,5 @@
-/* Promise 3: what is stopped goes on, bit for bit; in another layout, as one and the same training. The runs blend two data
- * sets, shuffle, drop out and evaluate, and stop wherever: between steps, by SIGTERM, by SIGKILL. */
+/* Promise 3: what is stopped goes on, bit for bit; in another layout, as one and the same training. The runs blend two
+ * data sets, shuffle, drop out and evaluate, and stop wherever: between steps, by SIGTERM, by SIGKILL. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

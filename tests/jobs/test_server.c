@@ -1,5 +1,5 @@
-/* A server for islands (outer.topology server): they push when they like and wait for nobody; it is killed and comes back; what is
- * old, strange or no number is refused. What a server holds: test_server_model.c.
+/* A server for islands (outer.topology server): they push when they like and wait for nobody; it is killed and comes
+ * back; what is old, strange or no number is refused. What a server holds: test_server_model.c.
  *
  * The keys whose effect is seen here: outer.topology, outer.staleness. */
 #include <math.h>
@@ -28,7 +28,8 @@
 
 enum { SECONDS = ISLAND_JOBS_LIMIT };
 
-/* ---- islands of the engine ------------------------------------------------------------------------------------------ */
+/* ---- islands of the engine
+ * ------------------------------------------------------------------------------------------ */
 
 static void three_islands_of_different_layouts_learn_and_end(void **state)
 {
@@ -140,7 +141,8 @@ static void a_supervised_server_that_dies_is_started_again(void **state)
     free(program);
 }
 
-/* ---- islands made up --------------------------------------------------------------------------------------------------- */
+/* ---- islands made up
+ * --------------------------------------------------------------------------------------------------- */
 
 #define SEQUENCE "outer.every=5 outer.staleness=2"
 
@@ -203,7 +205,8 @@ static void an_island_that_is_too_late_takes_the_model_anew(void **state)
     servers_stop(*state, "late", server);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* Between the server's last word before it works and its first after it; saves among it. */
 static int allocations_in_the_seal(const char *log)

@@ -1,5 +1,6 @@
-/* What a server holds: the weights that training would begin with, or model.from's; then what the changes make of them, and nothing else:
- * not its ranks, its restarts or its deaths. What it has merged is on its disk before an island knows. */
+/* What a server holds: the weights that training would begin with, or model.from's; then what the changes make of them,
+ * and nothing else: not its ranks, its restarts or its deaths. What it has merged is on its disk before an island
+ * knows. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -23,7 +24,8 @@ enum { SECONDS = ISLAND_JOBS_LIMIT };
 
 #define SEQUENCE "outer.every=5 outer.staleness=2"
 
-/* ---- the changes and their order make the model ---------------------------------------------------------------------------- */
+/* ---- the changes and their order make the model
+ * ---------------------------------------------------------------------------- */
 
 typedef enum interruption { GOES_ON, STOPS, DIES } interruption;
 
@@ -39,7 +41,8 @@ static launch *interrupt(const char *top, const char *run, int ranks, int then, 
     return servers_start_and_wait(top, run, then, "", words);
 }
 
-/* Eight changes, between the fourth and the fifth of which the server may be interrupted; it goes on on `then` ranks. */
+/* Eight changes, between the fourth and the fifth of which the server may be interrupted; it goes on on `then`
+ * ranks. */
 static void push_sequence(const char *top, const char *run, int ranks, interruption how, int then, const char *more)
 {
     static const int64_t base[] = {0, 0, 1, 3, 3, 3, 6, 7}, tokens[] = {100, 300, 100, 50, 800, 100, 100, 70};
@@ -80,7 +83,8 @@ static void ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit(void **sta
     }
 }
 
-/* A damaged entry is not merged: what it and those after it held is lost, which is said, and the sequence of merges goes on. */
+/* A damaged entry is not merged: what it and those after it held is lost, which is said, and the sequence of merges
+ * goes on. */
 static void what_the_journal_lacks_is_said(void **state)
 {
     if (!island_jobs_etcd)
@@ -199,7 +203,8 @@ static void a_rank_of_a_server_that_dies_is_named(void **state)
     free(folder);
 }
 
-/* ---- where it begins ------------------------------------------------------------------------------------------------------- */
+/* ---- where it begins
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* Before anything is merged, a server holds what training would begin with. */
 static void a_server_begins_with_the_weights_that_training_draws(void **state)
@@ -253,7 +258,8 @@ static void a_server_begins_with_model_from(void **state)
     free(trained);
 }
 
-/* ---- privacy --------------------------------------------------------------------------------------------------------------- */
+/* ---- privacy
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* One island pushes once; how far the server's model then is from where it began. */
 static double pushed_distance(const char *top, const char *run, int64_t *elements, const char *privacy)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The Slurm script that we ship, on a real Slurm of two nodes: the job meets its time limit, saves, goes back into the queue,
-# resumes and finishes; its losses are those of a run that nobody stopped. About two minutes, most of it waiting: no limit
-# of Slurm's is shorter than one minute.
+# The Slurm script that we ship, on a real Slurm of two nodes: the job meets its time limit, saves, goes back into the
+# queue, resumes and finishes; its losses are those of a run that nobody stopped. About two minutes, most of it waiting:
+# no limit of Slurm's is shorter than one minute.
 set -u
 cd "$(dirname "$0")/../.."
 phalanx=$PWD/build/phalanx
@@ -17,8 +17,8 @@ case $? in
 esac
 export SLURM_CONF=$work/slurm/slurm.conf OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PHALANX=$phalanx
 write_run
-# On no machine does the first start finish; each restart makes fifty steps more. No limit of Slurm's is shorter than a minute:
-# until the first restart the ranks are stopped most of the time, so that there are few steps to compare.
+# On no machine does the first start finish; each restart makes fifty steps more. No limit of Slurm's is shorter than a
+# minute: until the first restart the ranks are stopped most of the time, so that there are few steps to compare.
 cat >"$work/slow" <<END
 #!/bin/bash
 trap '' TERM

@@ -1,5 +1,5 @@
-/* A run whose numbers go wrong, run.spike: it goes back, and on without the data that led to it; and comes out as a run without
- * that data does. */
+/* A run whose numbers go wrong, run.spike: it goes back, and on without the data that led to it; and comes out as a run
+ * without that data does. */
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
@@ -42,8 +42,8 @@ static int write_config(void **state)
     return 0;
 }
 
-/* The clean data with the batches of steps first .. last (from 1) replaced by what nothing can be learnt of. The prefix, the
- * caller's. */
+/* The clean data with the batches of steps first .. last (from 1) replaced by what nothing can be learnt of. The
+ * prefix, the caller's. */
 static char *write_bad(const char *top, const char *name, int first, int last)
 {
     char *prefix = workfolder_path(top, name);

@@ -1,6 +1,6 @@
-/* Training in stages: a batch that grows (train.batch_ramp), and a run that begins from another run's checkpoint with other data,
- * batches or sequences. Every stage keeps weights, the optimizer's state and the count of its updates: what is divided into stages
- * is, to the last bit, what one run would have done. */
+/* Training in stages: a batch that grows (train.batch_ramp), and a run that begins from another run's checkpoint with
+ * other data, batches or sequences. Every stage keeps weights, the optimizer's state and the count of its updates: what
+ * is divided into stages is, to the last bit, what one run would have done. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -134,7 +134,8 @@ static void ramps_that_make_no_sense_are_refused(void **state)
     }
 }
 
-/* ---- another run goes on ------------------------------------------------------------------------------------------ */
+/* ---- another run goes on
+ * ------------------------------------------------------------------------------------------ */
 
 enum { LENGTH = 32, BATCH = 4, STAGE = 3, STEPS = 6, TOKENS = STEPS * BATCH * LENGTH + 1 };
 
@@ -148,7 +149,8 @@ static void write_ids(const char *top, const char *name, const int32_t *ids, int
     free(prefix);
 }
 
-/* Two data sets, and `both`: what the first STAGE steps take of the first, then the second, whose first token is the last target. */
+/* Two data sets, and `both`: what the first STAGE steps take of the first, then the second, whose first token is the
+ * last target. */
 static void write_two(const char *top)
 {
     enum { CUT = STAGE * BATCH * LENGTH };
@@ -161,8 +163,8 @@ static void write_two(const char *top)
     write_ids(top, "both", ids, TOKENS);
 }
 
-/* With the optimizer's state and its bias correction: else the steps after the change would differ. Without dropout, which is drawn
- * by the number of the sample. */
+/* With the optimizer's state and its bias correction: else the steps after the change would differ. Without dropout,
+ * which is drawn by the number of the sample. */
 static void other_data_go_on_as_if_they_had_followed(void **state)
 {
     const char *top = *state, *common = "data.shuffle=false train.dropout=0 optimizer.schedule=cosine";

@@ -1,5 +1,5 @@
-/* phalanx supervise: jobs that die, freeze or lose their storage at any moment end as if nothing had happened, and nobody waits for
- * a person but where one is needed. test_campaign.c throws faults at random. */
+/* phalanx supervise: jobs that die, freeze or lose their storage at any moment end as if nothing had happened, and
+ * nobody waits for a person but where one is needed. test_campaign.c throws faults at random. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -130,7 +130,8 @@ static void bad_data_and_wrong_usage_need_a_person(void **state)
     free(prefix);
 }
 
-/* ---- strangers: other starts, other supervisors, files of before, clocks -------------------------------------------------- */
+/* ---- strangers: other starts, other supervisors, files of before, clocks
+ * -------------------------------------------------- */
 
 /* Is the process that trains as rank 0 still the same after so long? */
 static void goes_on(const char *run, int process, double seconds)
@@ -290,7 +291,8 @@ static void an_output_that_cannot_be_opened_is_tried_again(void **state)
     free(run);
 }
 
-/* A pipe with room for a page, and somebody who holds its other end and does not read: a terminal after Ctrl-S, a pager. */
+/* A pipe with room for a page, and somebody who holds its other end and does not read: a terminal after Ctrl-S, a
+ * pager. */
 static int open_stuck_reader(const char *path)
 {
     assert_int_equal(mkfifo(path, 0600), 0);
@@ -374,9 +376,11 @@ static void words_that_would_mislead_it_are_refused(void **state)
     free(run);
 }
 
-/* ---- hosts --------------------------------------------------------------------------------------------------------------- */
+/* ---- hosts
+ * --------------------------------------------------------------------------------------------------------------- */
 
-/* A launcher of its own: hosts are user time-sharing names of this machine. Without the right to give such names, a skip. */
+/* A launcher of its own: hosts are user time-sharing names of this machine. Without the right to give such names, a
+ * skip. */
 static bool write_launcher(const char *path)
 {
     launch_result r = launch_run(10, "unshare --uts hostname nodeA");

@@ -1,7 +1,7 @@
 #!/bin/bash
-# A job over two hosts as README starts one without Slurm: two network namespaces with a host name and an sshd each, joined by a
-# cable of their own. mpirun on the first starts a rank on the second; a signal stops the job, it saves, is started again,
-# resumes, and ends with the losses of a run that nobody stopped.
+# A job over two hosts as README starts one without Slurm: two network namespaces with a host name and an sshd each,
+# joined by a cable of their own. mpirun on the first starts a rank on the second; a signal stops the job, it saves, is
+# started again, resumes, and ends with the losses of a run that nobody stopped.
 set -u
 cd "$(dirname "$0")/../.."
 phalanx=$PWD/build/phalanx

@@ -1,4 +1,5 @@
-/* Bits that flip in silence, run.verify_every: found, the rank named, undone; and the run then ends as if nothing had happened.
+/* Bits that flip in silence, run.verify_every: found, the rank named, undone; and the run then ends as if nothing had
+ * happened.
  *
  * PHALANX_FLIPS=N adds N flips of every kind at random (a campaign, `make faults` style) and prints a table.
  */

@@ -1,5 +1,5 @@
-/* Ranks that die, freeze, or are asked to end, in the middle of real training on four ranks: the others say who and where,
- * and end; what was saved goes on bit for bit. The watchdog alone is tests/parallel/watch/test_watchdog.c's. */
+/* Ranks that die, freeze, or are asked to end, in the middle of real training on four ranks: the others say who and
+ * where, and end; what was saved goes on bit for bit. The watchdog alone is tests/parallel/watch/test_watchdog.c's. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -81,7 +81,8 @@ static launch *start(const char *top, const char *name, const char *keys, int pi
     return l;
 }
 
-/* The last line of incidents.jsonl says what people were told, and the ranks that are left have left their flight records. */
+/* The last line of incidents.jsonl says what people were told, and the ranks that are left have left their flight
+ * records. */
 static void check_incident(const char *top, const char *name, int victim, const char *verdict)
 {
     char *path = must_format("%s/%s/incidents.jsonl", top, name);

@@ -30,8 +30,9 @@ enum { NLAYOUTS = sizeof LAYOUTS / sizeof *LAYOUTS, MOST_RANKS = 4, UPDATE_LAYOU
 /* The first layout of a layout's group; itself where it has none. */
 int update_layouts_first(int layout);
 
-/* takes[layout * count + run]: the run is trained in the layout in this process's ring (tests/cover.h). The layouts of a group go
- * together, to be compared. `runs`: what is particular about each run, in words, at most UPDATE_LAYOUTS_RUNS. */
+/* takes[layout * count + run]: the run is trained in the layout in this process's ring (tests/cover.h). The layouts of
+ * a group go together, to be compared. `runs`: what is particular about each run, in words, at most
+ * UPDATE_LAYOUTS_RUNS. */
 void update_layouts_take(bool *takes, const char *const *runs, int count);
 
 #endif

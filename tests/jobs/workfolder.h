@@ -1,4 +1,5 @@
-/* The folder a test may write to: made under $TMPDIR (else /dev/shm, else /tmp), removed whole. Returned strings and bytes are the caller's. */
+/* The folder a test may write to: made under $TMPDIR (else /dev/shm, else /tmp), removed whole. Returned strings and
+ * bytes are the caller's. */
 #ifndef PHALANX_TESTS_JOBS_WORKFOLDER_H
 #define PHALANX_TESTS_JOBS_WORKFOLDER_H
 

@@ -1,5 +1,5 @@
-/* How fast the host's heavy kernels are at GPT-2's shapes, beside the best product that oneDNN does here: GFLOP/s of the
- * products and of attention, GB/s of what memory bounds. Best of a few runs on random data.
+/* How fast the host's heavy kernels are at GPT-2's shapes, beside the best product that oneDNN does here: GFLOP/s of
+ * the products and of attention, GB/s of what memory bounds. Best of a few runs on random data.
  *
  *   rank_bench_kernels [threads] [tokens]        (default 2 and 4096; --quick: one small round, to see that all run)
  *

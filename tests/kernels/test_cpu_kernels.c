@@ -1,5 +1,5 @@
-/* The host's kernels beyond what the comparison of every op with the float64 reference covers: every instruction set, the
- * path without oneDNN, determinism, operands in place and strided, and known answers. */
+/* The host's kernels beyond what the comparison of every op with the float64 reference covers: every instruction set,
+ * the path without oneDNN, determinism, operands in place and strided, and known answers. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -74,7 +74,8 @@ static void products_agree_on_every_path(void **state)
             }
 }
 
-/* A library's remainder loops differ by how many are summed: oneDNN 2.6's AMX products of 63 are wrong, or stop the program. */
+/* A library's remainder loops differ by how many are summed: oneDNN 2.6's AMX products of 63 are wrong, or stop the
+ * program. */
 static void products_of_every_depth_are_right(void **state)
 {
     (void)state;
@@ -419,7 +420,8 @@ static void dropout_draws_for_the_global_element(void **state)
         kept += value != 0;
     }
     assert_in_range(kept, 480, 600); /* 540 expected, deviation 12 */
-    /* tokens 10..15 alone, as a rank with part of the sequence, and samples 1..2 as a later micro-batch, see the same */
+    /* tokens 10..15 alone, as a rank with part of the sequence, and samples 1..2 as a later micro-batch, see the
+     * same */
     tensor part = workbench_tensor(&b, DTYPE_FP32, 6, 30), later = workbench_tensor(&b, DTYPE_FP32, 16, 30), x_part = x,
            x_later = x;
     x_part.shape[0] = 6;

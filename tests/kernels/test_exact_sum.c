@@ -1,5 +1,5 @@
-/* Sums that no order and no division over ranks changes: the squared norm of all gradients, and what the optimizer makes of it
- * when it is not finite. */
+/* Sums that no order and no division over ranks changes: the squared norm of all gradients, and what the optimizer
+ * makes of it when it is not finite. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

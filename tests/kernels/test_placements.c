@@ -1,5 +1,5 @@
-/* The recorder refuses an op on operands whose placements it does not accept, and communication whose gradient it could not
- * record: a forgotten collective is an error where the layer is recorded, not a wrong loss. */
+/* The recorder refuses an op on operands whose placements it does not accept, and communication whose gradient it could
+ * not record: a forgotten collective is an error where the layer is recorded, not a wrong loss. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Stochastic rounding: its mean is the number itself, small updates are not lost, and its bits are a function of name, element
- * and step alone. What rounding to nearest would do is the mutant of each. */
+/* Stochastic rounding: its mean is the number itself, small updates are not lost, and its bits are a function of name,
+ * element and step alone. What rounding to nearest would do is the mutant of each. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch. Only storage.c
-# asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h). Only kernels/replicas.c describes gathers of
-# weights and sums of gradients: layers' are recorded by their family, the stages' meetings by unroll.c.
+# Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch. Only
+# storage.c asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h). Only
+# kernels/replicas.c describes gathers of weights and sums of gradients: layers' are recorded by their family, the
+# stages' meetings by unroll.c.
 set -u
 cd "$(dirname "$0")/../.."
 names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/axes.def | paste -sd'|')

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Nobody asks which op it is: passes ask an op's class or a flag (kernels/ops.def). Kinds are compared only where ops are
-# matched as patterns, and listed only in tables of kernels, a backend's or communication's. Usage: tests/lint/kinds.sh [TREE]
+# Nobody asks which op it is: passes ask an op's class or a flag (kernels/ops.def). Kinds are compared only where ops
+# are matched as patterns, and listed only in tables of kernels, a backend's or communication's. Usage:
+# tests/lint/kinds.sh [TREE]
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 names=$(sed -nE 's/^OP\(([a-z_]+),.*/\1/p' kernels/ops.def | paste -sd'|')

@@ -1,6 +1,6 @@
 #!/bin/bash
-# tests/lanes.mk is true: each name in it is a test program, and those that share cores neither start ranks nor ask a clock.
-# (What a text does not show, tests/run.sh sees: a program of that lane that starts mpirun fails.)
+# tests/lanes.mk is true: each name in it is a test program, and those that share cores neither start ranks nor ask a
+# clock. (What a text does not show, tests/run.sh sees: a program of that lane that starts mpirun fails.)
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 wrong=0

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Pages stay true: each `function()` and each `folder/file` that a README, DESIGN or ADDING names within backquotes is in the
-# sources. Usage: tests/lint/pages.sh [TREE]
+# Pages stay true: each `function()` and each `folder/file` that a README, DESIGN or ADDING names within backquotes is
+# in the sources. Usage: tests/lint/pages.sh [TREE]
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 pages=$(find . \( -name build\* -o -name .git -o -name runs -o -name corpus \) -prune -o -name '*.md' ! -name BENCHMARKS.md -print)

@@ -6,6 +6,7 @@
 #   paste FILE PREFIX                PREFIX##name in a macro: with the rows of the .def files, a use of each PREFIXrow
 #   row NAME                         the first argument of a row of a .def file
 #   lines FILE N
+#   wide FILE LINE COLUMNS          a line with a comment that is wider than 120 columns
 # It relies on clang-format's shape: a definition's braces, and nothing else, are alone at the left edge.
 
 function finish_file() {
@@ -28,6 +29,7 @@ function code_of(line,   out, found) {
         found = substr(line, RSTART, RLENGTH)
         out = out substr(line, 1, RSTART - 1) " "
         line = substr(line, RSTART + RLENGTH)
+        commented = commented || found == "//" || found == "/*"
         if (found == "//")
             return out
         if (found == "/*")
@@ -99,7 +101,10 @@ FNR == 1 {
 }
 
 {
+    commented = in_comment
     code = code_of($0)
+    if (length($0) > 120 && commented)
+        print "wide", file, count, length($0)
     if (code ~ /^[ \t]*$/) {
         directive = 0
         next

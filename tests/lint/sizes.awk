@@ -1,6 +1,7 @@
 # No function above 80 lines, aiming at 60; of the product's functions at most 35 in 10,000 take eight or more parameters: the others
 # take structs. A file above 700 lines may have two subjects: that is a warning, since a file is cut by subject and not by size.
-# Reads scan.awk's facts, and "lines FILE N" of other files.
+# No comment beyond 120 columns: code is
+# clang-format's. Reads scan.awk's facts, and "lines FILE N" and "wide FILE LINE COLUMNS" of other files.
 $1 == "lines" && $3 > 700 { print "warning: " $2 " has " $3 " lines: does it have two subjects?" }
 
 $1 == "function" && $4 - $3 + 1 > 80 {
@@ -12,6 +13,8 @@ $1 == "function" && $2 !~ /^tests\// {
     if ($7 >= 8)
         wide[++many] = $2 ":" $3 ": " $5 " has " $7 " parameters"
 }
+
+$1 == "wide" { complain($2 ":" $3 ": a comment of " $4 " columns; 120 are the most") }
 
 function complain(what) {
     print what

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The shape of the sources, read from their text in seconds: includes run downward, no circle of files, no function of the product
-# without a caller in it, no function too long, no struct too large (of a file too long only a warning), no device above kernels/
-# and parallel/. Usage: tests/lint/sources.sh [TREE]
+# The shape of the sources, read from their text in seconds: includes run downward, no circle of files, no function of
+# the product without a caller in it, no function too long, no struct too large (of a file too long only a warning), no
+# device above kernels/ and parallel/. Usage: tests/lint/sources.sh [TREE]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "${1:-$here/../..}" || exit 1
@@ -12,6 +12,8 @@ find $rooms tests \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.
     xargs -0 awk -f "$here/scan.awk" >"$facts"
 find Makefile $rooms tests \( -name Makefile -o -name '*.mk' -o -name '*.sh' -o -name '*.py' -o -name '*.awk' \) \
     -exec wc -l {} + | awk '$2 != "total" {print "lines", $2, $1}' >>"$facts"
+find Makefile $rooms tests \( -name Makefile -o -name '*.mk' -o -name '*.sh' \) -print0 | sort -z |
+    xargs -0 awk 'length($0) > 120 && /^[ \t]*#/ {print "wide", FILENAME, FNR, length($0)}' >>"$facts"
 wrong=0
 for rule in includes circles; do
     grep -vE '^[a-z]+ tests/' "$facts" | awk -f "$here/$rule.awk" || wrong=1
@@ -22,8 +24,8 @@ done
 find memory kernels parallel layers models engine tools -name '*.[ch]' -print0 | sort -z |
     xargs -0 awk -f "$here/structs.awk" || wrong=1
 grep -rnE '#\s*if.*(CUDA|NVCC)' layers models engine tools --include='*.[ch]' && wrong=1
-# The clock of the day is shown to people, and decides nothing: it may be set back, and no two machines have the same. Waiting is
-# memory/clock.h's; who shows times is named here.
+# The clock of the day is shown to people, and decides nothing: it may be set back, and no two machines have the same.
+# Waiting is memory/clock.h's; who shows times is named here.
 grep -rnE 'CLOCK_REALTIME|gettimeofday|[^a-z_]time\((NULL|0)\)|st_[mca]tim|(cond_timedwait|sem_timedwait|mutex_timedlock)\(' \
     $rooms --include='*.[ch]' |
     grep -vE '^(memory/clock\.h|engine/train/train_report\.c|engine/host/(incidents|resources_host)\.c):' && wrong=1

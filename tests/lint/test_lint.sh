@@ -1,5 +1,6 @@
 #!/bin/bash
-# Each lint can fail: a copy of the sources passes, and with one mistake in it the lint names the mistake. TAP, for tests/run.sh.
+# Each lint can fail: a copy of the sources passes, and with one mistake in it the lint names the mistake. TAP, for
+# tests/run.sh.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
@@ -22,8 +23,8 @@ verdict() { # PASSED NAME
     fi
 }
 
-# refuses NAME FILE TEXT MESSAGE [LINT]: with TEXT behind what FILE holds, the lint ends with 1 and says MESSAGE. A FILE that
-# is not there is made.
+# refuses NAME FILE TEXT MESSAGE [LINT]: with TEXT behind what FILE holds, the lint ends with 1 and says MESSAGE. A FILE
+# that is not there is made.
 refuses() {
     local name=$1 file=$2 text=$3 message=$4 kept= said
     local lint=${5:-$here/sources.sh $copy}
@@ -107,6 +108,8 @@ refuses a_large_struct memory/sample.h "$(fields 41)" "struct lint_sample has 41
 refuses many_functions_of_eight_parameters memory/sample.c \
     "$(for ((i = 0; i < 40; i++)); do printf 'int sample_%d(int a, int b, int c, int d, int e, int f, int g, int h)\n{\n    return a;\n}\n' $i; done)" \
     "functions have eight or more parameters"
+refuses a_wide_comment memory/tensor.h "/* $(yes so | head -n 40 | tr '\n' ' ')*/" "a comment of 125 columns; 120 are the most"
+refuses a_wide_comment_in_a_script tools/sample.sh "# $(yes so | head -n 40 | tr '\n' ' ')" "a comment of 122 columns; 120 are the most"
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
     "scanner_pattern is excused and has no need of it"
 refuses a_type_decided_by_hand engine/compile/model/loss_chunk.c \

@@ -1,12 +1,13 @@
 #!/bin/bash
-# Types are decided once, by kernels/precision.def, and devices are described once, by kernels/devices.def: no other file
-# of the product compares a type with a name to choose, or states a device's peak. Usage: tests/lint/types.sh [TREE]
+# Types are decided once, by kernels/precision.def, and devices are described once, by kernels/devices.def: no other
+# file of the product compares a type with a name to choose, or states a device's peak. Usage: tests/lint/types.sh
+# [TREE]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "${1:-$here/../..}" || exit 1
 
-# prints each decision in the files named. Backends ask which kernel takes the types that tensors have, and OPERANDS_CHECK states which types
-# an op's operands have: neither decides. Sums are fp32 in every precision.
+# prints each decision in the files named. Backends ask which kernel takes the types that tensors have, and
+# OPERANDS_CHECK states which types an op's operands have: neither decides. Sums are fp32 in every precision.
 decisions() {
     perl -0777 -ne '
         my $type = qr/\b(?:DTYPE_(?:FP|BF)\w+|PRECISION_(?!COUNT)[A-Z0-9]+)\b/;

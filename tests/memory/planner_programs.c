@@ -1,6 +1,6 @@
-/* The op sequence is a pre-norm block with gated MLP and flash attention in bf16; a tensor is alive from the op that makes
- * it to the last op that reads it. Under ZB-H1 the backward pass keeps each matrix's input and output gradient until the
- * weight-gradient action; under recompute it makes again what was dropped.
+/* The op sequence is a pre-norm block with gated MLP and flash attention in bf16; a tensor is alive from the op that
+ * makes it to the last op that reads it. Under ZB-H1 the backward pass keeps each matrix's input and output gradient
+ * until the weight-gradient action; under recompute it makes again what was dropped.
  */
 #include "tests/memory/planner_programs.h"
 
@@ -252,7 +252,8 @@ static void weights(maker *m, int micro, int chunk)
     }
 }
 
-/* In the order of interleaved 1F1B the n-th forward is of this micro-batch and chunk; chunks go in rounds of `stages`. */
+/* In the order of interleaved 1F1B the n-th forward is of this micro-batch and chunk; chunks go in rounds of
+ * `stages`. */
 static void run_forward(maker *m, int n)
 {
     const program_shape *s = &m->shape;

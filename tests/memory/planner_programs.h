@@ -1,5 +1,5 @@
-/* Lifetimes of the tensors of one pipeline stage's training step, made up from the shape of a transformer and a schedule:
- * what the planner is given in a run, without recording a model. The list returned is the caller's to free().
+/* Lifetimes of the tensors of one pipeline stage's training step, made up from the shape of a transformer and a
+ * schedule: what the planner is given in a run, without recording a model. The list returned is the caller's to free().
  */
 #ifndef PHALANX_TESTS_MEMORY_PLANNER_PROGRAMS_H
 #define PHALANX_TESTS_MEMORY_PLANNER_PROGRAMS_H

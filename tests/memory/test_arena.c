@@ -1,4 +1,5 @@
-/* The arena, the seal, and the interposer that watches the seal. Called with "allocate" the program is its own child. */
+/* The arena, the seal, and the interposer that watches the seal. Called with "allocate" the program is its own
+ * child. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

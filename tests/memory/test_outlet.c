@@ -1,4 +1,5 @@
-/* Standard output whose reader lives and does not read holds up nobody; what is missing is counted; what is there is in order. */
+/* Standard output whose reader lives and does not read holds up nobody; what is missing is counted; what is there is in
+ * order. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* The decoder's parameters are the rows of parts.def: for every architecture, whatever its tensor ranks, and for layers with more
- * weights than any architecture has. */
+/* The decoder's parameters are the rows of parts.def: for every architecture, whatever its tensor ranks, and for layers
+ * with more weights than any architecture has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -78,7 +78,8 @@ static void cover(uint8_t **seen, const names_tensor *list, int count, const dec
         }
 }
 
-/* A divided weight is with one rank an element, but for copies of key/value heads; others are with all, or the first. */
+/* A divided weight is with one rank an element, but for copies of key/value heads; others are with all, or the
+ * first. */
 static void check_cover(const uint8_t *seen, const names_tensor *t, int ranks, int copies)
 {
     const parts_row *row = parts_row_of(t->slot);

@@ -41,7 +41,8 @@ static void presets_are_possible_and_complete(void **state)
     }
 }
 
-/* Qwen2.5-0.5B and Qwen3-0.6B: the published sizes with biases, tied embeddings, and heads wider than hidden / heads. */
+/* Qwen2.5-0.5B and Qwen3-0.6B: the published sizes with biases, tied embeddings, and heads wider than hidden /
+ * heads. */
 static void traits_count_biases_and_head_norms(void **state)
 {
     (void)state;

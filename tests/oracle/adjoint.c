@@ -1,6 +1,6 @@
-/* J v is the difference of fourth order, (8 (f(x + h v) - f(x - h v)) - (f(x + 2 h v) - f(x - 2 h v))) / 12 h with
- * h = 2^-12: its error is about h^4/30 = 1e-16 times the fifth derivative, and 1e-12 of rounding. Over n elements of the output
- * the inner product of random vectors is about |u| |J v| / sqrt(n); 2e-9 of that is allowed. */
+/* J v is the difference of fourth order, (8 (f(x + h v) - f(x - h v)) - (f(x + 2 h v) - f(x - 2 h v))) / 12 h with h =
+ * 2^-12: its error is about h^4/30 = 1e-16 times the fifth derivative, and 1e-12 of rounding. Over n elements of the
+ * output the inner product of random vectors is about |u| |J v| / sqrt(n); 2e-9 of that is allowed. */
 #include "tests/oracle/adjoint.h"
 
 #include <math.h>

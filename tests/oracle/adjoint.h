@@ -1,13 +1,14 @@
-/* The adjoint test: a piece of a model is recorded and differentiated by the real recorder on every rank of a group along
- * one axis, and both passes are run in float64 by the reference. With random u and v,
+/* The adjoint test: a piece of a model is recorded and differentiated by the real recorder on every rank of a group
+ * along one axis, and both passes are run in float64 by the reference. With random u and v,
  *
  *     <u, J v> = <J^T u, v>
  *
- * where J v comes from differences of the forward pass alone and J^T u from the recorded gradient. One identity is tested
- * per variable (an input or a parameter), v being zero for the others. Replicas count once, partial values are summed.
+ * where J v comes from differences of the forward pass alone and J^T u from the recorded gradient. One identity is
+ * tested per variable (an input or a parameter), v being zero for the others. Replicas count once, partial values are
+ * summed.
  *
- * A case is a function that records the forward pass of one rank; it runs once a rank and declares the same variables by
- * the same names. The adjoint owns everything.
+ * A case is a function that records the forward pass of one rank; it runs once a rank and declares the same variables
+ * by the same names. The adjoint owns everything.
  */
 #ifndef PHALANX_TESTS_ORACLE_ADJOINT_H
 #define PHALANX_TESTS_ORACLE_ADJOINT_H
@@ -67,8 +68,8 @@ typedef struct adjoint adjoint;
 
 adjoint *adjoint_open(const adjoint_spec *s);
 void adjoint_close(adjoint *a);
-/* The largest |<u, J v> - <J^T u, v>| over the variables, as a multiple of what is allowed: see adjoint.c. Not finite if
- * a replica differs between ranks or a variable does nothing. `why` (256 bytes) says where. */
+/* The largest |<u, J v> - <J^T u, v>| over the variables, as a multiple of what is allowed: see adjoint.c. Not finite
+ * if a replica differs between ranks or a variable does nothing. `why` (256 bytes) says where. */
 double adjoint_worst(char *why, adjoint *a);
 /* All gradients of all ranks, one after another; returns how many (at most `most`). */
 int adjoint_gradients(double *out, adjoint *a, int most);

@@ -1,10 +1,11 @@
-/* How exact: with u(type) the unit roundoff (fp32 2^-24, bf16 2^-8, fp16 2^-11), R = roundings, K = terms and G = growth,
+/* How exact: with u(type) the unit roundoff (fp32 2^-24, bf16 2^-8, fp16 2^-11), R = roundings, K = terms and G =
+ * growth,
  *
  *     allowed = u(output) + G (R u(T) + 2 sqrt(K + 16) u(fp32))
  *
  * is what the output may lose in the L2 norm (rounding errors of K terms grow as sqrt(K), an elementary function is
- * allowed four roundings), and each element may be off by 4 allowed (|element| + root mean square of the output), plus the
- * smallest step of fp16. A stochastic rounding may lose twice u(output). */
+ * allowed four roundings), and each element may be off by 4 allowed (|element| + root mean square of the output), plus
+ * the smallest step of fp16. A stochastic rounding may lose twice u(output). */
 #include "tests/oracle/op_case.h"
 
 #include <math.h>
@@ -380,7 +381,8 @@ double op_case_run(char *why, op_case *c, const op_backend *backend, const op_ca
     reference_program *p = reference_program_open(ops, c->preludes + 1);
     for (int i = 0; i < c->tensors; i++) {
         fill_tensor(c, i, arena, &random);
-        /* what nothing fills is zero in the reference, so that an element neither side writes is no agreement of NaNs */
+        /* what nothing fills is zero in the reference, so that an element neither side writes is no agreement of
+         * NaNs */
         if (c->fills[i].kind != FILL_DERIVED && c->fills[i].kind != FILL_NOTHING && reference_program_has(p, &c->t[i]))
             reference_program_read(p, &c->t[i], arena);
     }

@@ -1,4 +1,5 @@
-/* One op with operands, run by a backend between guard bytes and compared with the reference on the same rounded inputs.
+/* One op with operands, run by a backend between guard bytes and compared with the reference on the same rounded
+ * inputs.
  *
  * A case is built by a generator (op_cases.h): operands with what fills them, attributes, and how exact the result must
  * be. op_case_run() lays the operands out in an arena whose every other byte is a guard, runs the op there and in
@@ -39,8 +40,8 @@ struct op_case {
     bool one_type;   /* has no operand of type T: one T is enough */
     bool skips;      /* control.skip is set */
     bool stochastic; /* bf16 outputs are rounded stochastically */
-    /* Error in units of what may be lost, see op_case.c: terms of the longest sum, roundings to T on the way, and how much
-     * larger intermediate values are than the output (cancellation). */
+    /* Error in units of what may be lost, see op_case.c: terms of the longest sum, roundings to T on the way, and how
+     * much larger intermediate values are than the output (cancellation). */
     double terms, roundings, growth;
     double floor; /* roundings of 1 to T that an element may be off by, where the result is 0 but for rounding */
     step_scalars scalars;

@@ -1,5 +1,5 @@
-/* What every op is tried with: one generator a row of the op table, so that a row without one is an error when the tests
- * are linked. */
+/* What every op is tried with: one generator a row of the op table, so that a row without one is an error when the
+ * tests are linked. */
 #ifndef PHALANX_TESTS_ORACLE_OP_CASES_H
 #define PHALANX_TESTS_ORACLE_OP_CASES_H
 

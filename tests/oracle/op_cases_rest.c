@@ -299,8 +299,9 @@ static void give_control(const op_case *c, void *bytes, const tensor *t)
     control[CONTROL_SKIP] = c->skips ? 1 : 0;
 }
 
-/* gradient, scalars, control -> weight unless T is fp32, master, `states` of them; also skipped. Narrow: states, and in bf16
- * the master too, are bf16, which loses up to a unit and not half of one (tests/kernels/test_rounding.c has the exact bits). */
+/* gradient, scalars, control -> weight unless T is fp32, master, `states` of them; also skipped. Narrow: states, and in
+ * bf16 the master too, are bf16, which loses up to a unit and not half of one (tests/kernels/test_rounding.c has the
+ * exact bits). */
 static bool update_case(op_case *c, int variant, int states)
 {
     int64_t rows, columns;

@@ -1,4 +1,5 @@
-/* One op of a backend tried with all its cases (op_cases.h): in every type, plain, with gaps between rows, and in place.
+/* One op of a backend tried with all its cases (op_cases.h): in every type, plain, with gaps between rows, and in
+ * place.
  *
  * The caller says how, before; a case that fails is printed and counted. */
 #ifndef PHALANX_TESTS_ORACLE_OP_SWEEP_H

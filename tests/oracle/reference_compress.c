@@ -1,5 +1,6 @@
-/* Compressed gradients, naively: what is written is defined in fp32 (scales, levels, thresholds), so that messages must agree to
- * the last bit. Shares nothing with kernels/compress.c but the layout of a message, which it spells out again. */
+/* Compressed gradients, naively: what is written is defined in fp32 (scales, levels, thresholds), so that messages must
+ * agree to the last bit. Shares nothing with kernels/compress.c but the layout of a message, which it spells out
+ * again. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* A list of ops in float64: the twin of a program or of recorded bodies, run by the reference backend.
  *
- * Every floating-point tensor of the ops becomes an fp64 one, in storage of this struct's own; a view stays a view of its
- * base's twin, and storage taken over in place stays taken over. Integers, bins and scalars keep their type. The
+ * Every floating-point tensor of the ops becomes an fp64 one, in storage of this struct's own; a view stays a view of
+ * its base's twin, and storage taken over in place stays taken over. Integers, bins and scalars keep their type. The
  * original ops, and their arena if they have one, are never written except by reference_program_write(). What passes
  * between this storage and the outside is named by the original tensor.
  *
@@ -29,11 +29,12 @@ void *reference_program_bytes(reference_program *p, const tensor *t);
 void reference_program_read(reference_program *p, const tensor *t, const void *arena);
 void reference_program_write(const reference_program *p, const tensor *t, void *arena);
 
-/* Ops [first, first + count). An op of a body with attributes.accumulate OP_WRITES_FIRST writes in the first micro-batch and adds in
- * later ones. */
+/* Ops [first, first + count). An op of a body with attributes.accumulate OP_WRITES_FIRST writes in the first
+ * micro-batch and adds in later ones. */
 void reference_program_run(reference_program *p, int first, int count, bool later_microbatch);
 /* The same ops of all ranks of a group; `skip` is the index among the group's communications of one that is left out
- * (each rank keeps its own part, as far as shapes allow), for tests that must notice; -1: none. Returns how many there were. */
+ * (each rank keeps its own part, as far as shapes allow), for tests that must notice; -1: none. Returns how many there
+ * were. */
 int reference_program_run_group(reference_program *const *ranks, int size, const int *first, const int *count,
                                 int skip);
 

@@ -168,7 +168,8 @@ static void attention(adjoint_rank *a, const void *options)
     a->output = record_attention(&a->r, "attention", &x, start, &at);
 }
 
-/* The cotangents of columns: written there by an op, copied there, added there twice, and passed on by an op that makes none. */
+/* The cotangents of columns: written there by an op, copied there, added there twice, and passed on by an op that makes
+ * none. */
 static void columns(adjoint_rank *a, const void *options)
 {
     (void)options;

@@ -1,5 +1,5 @@
-/* Gathers, scatters and sums that a layer records pass the adjoint test in float64 along every axis on which layers may record,
- * and one of their backward pass that is left out fails it. */
+/* Gathers, scatters and sums that a layer records pass the adjoint test in float64 along every axis on which layers may
+ * record, and one of their backward pass that is left out fails it. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

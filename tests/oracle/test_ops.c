@@ -1,5 +1,5 @@
-/* Every kernel of the host against the float64 reference: the op table is walked, so that an op without a case, or whose
- * kernel is missing or wrong, fails. */
+/* Every kernel of the host against the float64 reference: the op table is walked, so that an op without a case, or
+ * whose kernel is missing or wrong, fails. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -228,8 +228,8 @@ static void every_mutant_is_noticed(void **state)
     }
 }
 
-/* OpenMP's threads spin while they wait unless told otherwise before the program starts, which on few cores costs most of
- * the time. */
+/* OpenMP's threads spin while they wait unless told otherwise before the program starts, which on few cores costs most
+ * of the time. */
 static void wait_without_spinning(char **argv)
 {
     if (!getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0)

@@ -1,4 +1,5 @@
-/* The oracle itself against known values and formulas written another way, and the laws that kernels keep bit for bit. */
+/* The oracle itself against known values and formulas written another way, and the laws that kernels keep bit for
+ * bit. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -119,7 +120,8 @@ static void a_norm_makes_rows_of_unit_size(void **state)
     reference_program_close(b.p);
 }
 
-/* Keys all alike: the weights are even over what may be seen, y is the mean of those values, lse the log of their number. */
+/* Keys all alike: the weights are even over what may be seen, y is the mean of those values, lse the log of their
+ * number. */
 static void attention_sees_its_window_and_document(void **state)
 {
     (void)state;

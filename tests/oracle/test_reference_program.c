@@ -176,9 +176,9 @@ static double *reference_of(const step *s, const tensor *t)
     return values;
 }
 
-/* The largest difference of an updated weight. The first step of AdamW divides a gradient by its own size, so that one that
- * is zero but for rounding moves its weight by the learning rate in either direction: those below a thousandth of the
- * tensor's root mean square are left out, and must be few, unless all of them are rounding beside the norm. */
+/* The largest difference of an updated weight. The first step of AdamW divides a gradient by its own size, so that one
+ * that is zero but for rounding moves its weight by the learning rate in either direction: those below a thousandth of
+ * the tensor's root mean square are left out, and must be few, unless all of them are rounding beside the norm. */
 static double worst_update(step *s, const storage *p)
 {
     int64_t n = tensor_elements(p->weight), counted = 0;

@@ -1,5 +1,5 @@
-/* The configurations that we ship: each states its ranks, which `plan` then answers for without being told, fits its devices, and
- * promises nothing that plan does not say. */
+/* The configurations that we ship: each states its ranks, which `plan` then answers for without being told, fits its
+ * devices, and promises nothing that plan does not say. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

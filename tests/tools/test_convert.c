@@ -46,7 +46,8 @@ static void copy_file(const char *from, const char *to, const char *name)
     free(y);
 }
 
-/* One change to the tensors of a file: rename (to NULL: drop), or another shape or type; without `from`, an addition. */
+/* One change to the tensors of a file: rename (to NULL: drop), or another shape or type; without `from`, an
+ * addition. */
 typedef struct edit {
     const char *from, *to;
     int rows;   /* of two dimensions, columns to suit; 0: keep */

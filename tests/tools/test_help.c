@@ -1,5 +1,5 @@
-/* The topics of `phalanx help` stay true: their commands run, their keys are keys, their columns are those that a run writes. And the
- * manual and the shell's completion know what the tables of options know. */
+/* The topics of `phalanx help` stay true: their commands run, their keys are keys, their columns are those that a run
+ * writes. And the manual and the shell's completion know what the tables of options know. */
 #include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -126,7 +126,8 @@ static void a_data_set_is_described(void **state)
     free(prefix);
 }
 
-/* Ids that no vocabulary has, as another program may have stored them: refused at once, and without memory for each of them. */
+/* Ids that no vocabulary has, as another program may have stored them: refused at once, and without memory for each of
+ * them. */
 static void an_id_of_two_to_the_31_is_refused_in_little_memory(void **state)
 {
     static const struct {

@@ -1,7 +1,9 @@
-/* Every reader with every one of its allocations failing, one at a time (of thousands, some): it says that it has no memory, in a status or as it dies, or
- * does without. It never crashes, never gives another result than with memory, and never takes a file that is there for none.
+/* Every reader with every one of its allocations failing, one at a time (of thousands, some): it says that it has no
+ * memory, in a status or as it dies, or does without. It never crashes, never gives another result than with memory,
+ * and never takes a file that is there for none.
  *
- * The program starts itself under build/tests/allocation_faults.so. A child of it reads, with the n-th allocation failing; n rises until none has failed. */
+ * The program starts itself under build/tests/allocation_faults.so. A child of it reads, with the n-th allocation
+ * failing; n rises until none has failed. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <setjmp.h>
@@ -65,7 +67,8 @@ static void tell_text(digest *d, const char *words)
     tell(d, words, strlen(words) + 1);
 }
 
-/* ---- readers ------------------------------------------------------------------------------------------------------ */
+/* ---- readers
+ * ------------------------------------------------------------------------------------------------------ */
 
 static status read_config(digest *d, const char *top)
 {
@@ -257,7 +260,8 @@ static status read_causes(digest *d, const char *top)
     return STATUS_OK;
 }
 
-/* ---- one allocation after another --------------------------------------------------------------------------------- */
+/* ---- one allocation after another
+ * --------------------------------------------------------------------------------- */
 
 typedef status reader(digest *d, const char *top);
 
@@ -345,7 +349,8 @@ READER(choices)
 READER(hosts)
 READER(causes)
 
-/* ---- what is read ------------------------------------------------------------------------------------------------- */
+/* ---- what is read
+ * ------------------------------------------------------------------------------------------------- */
 
 static void copy(const char *top, const char *from, int64_t skip, const char *to)
 {

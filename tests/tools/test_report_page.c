@@ -1,4 +1,5 @@
-/* The page of `phalanx report`: its data are the run's, it loads nothing, it stays small; and, where a browser is, it draws. */
+/* The page of `phalanx report`: its data are the run's, it loads nothing, it stays small; and, where a browser is, it
+ * draws. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -140,7 +141,8 @@ static void events_come_in_order_of_time_and_end_no_script(void **state)
     free(path);
 }
 
-/* What `plan --json` says of the same configuration on as many ranks, and every action of the schedule once, within the step. */
+/* What `plan --json` says of the same configuration on as many ranks, and every action of the schedule once, within the
+ * step. */
 static void plan_and_timeline_are_those_of_the_layout(void **state)
 {
     char *text, *path = page_of(*state, "run", "one.html"), *program = launch_beside("../phalanx");

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds phalanx from the sources in the working folder and installs it under /out, as root in a fresh Debian or Ubuntu, with or without
-# the CUDA toolkit. /out/usr/share/phalanx/packages names the packages that hold the libraries it needs. The images run this in their
-# first stage.
+# Builds phalanx from the sources in the working folder and installs it under /out, as root in a fresh Debian or Ubuntu,
+# with or without the CUDA toolkit. /out/usr/share/phalanx/packages names the packages that hold the libraries it needs.
+# The images run this in their first stage.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 command -v make >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends make >/dev/null; }

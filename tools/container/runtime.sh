@@ -1,6 +1,6 @@
 #!/bin/sh
-# What an installed phalanx needs to run, as root in a fresh Debian or Ubuntu: its libraries, mpirun, and a sshd that a user may start,
-# through which mpirun reaches other containers of a job. The images run this in their last stage.
+# What an installed phalanx needs to run, as root in a fresh Debian or Ubuntu: its libraries, mpirun, and a sshd that a
+# user may start, through which mpirun reaches other containers of a job. The images run this in their last stage.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq

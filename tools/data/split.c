@@ -47,8 +47,8 @@ static int64_t tokens_of(const indexed *x, int64_t document)
     return indexed_document_start(x, document + 1) - indexed_document_start(x, document);
 }
 
-/* Marks the documents that are for validation: in the order of their lots, each that brings the tokens nearer to what is wanted.
- * If every document is too large for that, the smallest is taken; one is always left for training. */
+/* Marks the documents that are for validation: in the order of their lots, each that brings the tokens nearer to what
+ * is wanted. If every document is too large for that, the smallest is taken; one is always left for training. */
 static char *draw(const indexed *x, const options *o)
 {
     int64_t documents = indexed_documents(x), taken = 0, count = 0, smallest = 0;

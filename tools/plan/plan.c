@@ -157,8 +157,8 @@ static status show(const config *c, const compile_options *options, const wishes
     return s;
 }
 
-/* Whose working memory is planned. The CUDA backend tells without a device; where its shared object is not, that part is
- * left out. */
+/* Whose working memory is planned. The CUDA backend tells without a device; where its shared object is not, that part
+ * is left out. */
 static const op_backend *backend_of(const config *c)
 {
     const device_interface *cuda;

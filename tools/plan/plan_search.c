@@ -25,7 +25,8 @@ static void layout_text(char out[LAYOUT_TEXT], const search_layout *l)
              l->budgeted ? "budget" : recomputes[l->recompute], stages);
 }
 
-/* ---- why another loses --------------------------------------------------------------------------------------------------- */
+/* ---- why another loses
+ * --------------------------------------------------------------------------------------------------- */
 
 typedef struct loss {
     const char *what;
@@ -63,7 +64,8 @@ static double exposed_of(const search_result *r)
     return sum;
 }
 
-/* ---- tables -------------------------------------------------------------------------------------------------------------- */
+/* ---- tables
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void print_row(const search_result *r, const search_result *best, const config *c, int number)
 {
@@ -132,7 +134,8 @@ static void print_json(const search *s, const config *c)
     fputs("]}\n", stdout);
 }
 
-/* ---- progress ------------------------------------------------------------------------------------------------------------ */
+/* ---- progress
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void show_progress(void *context, int done, int all, const search_result *best)
 {
@@ -146,7 +149,8 @@ static void show_progress(void *context, int done, int all, const search_result 
             layout, terminal && done < all ? "" : "\n");
 }
 
-/* ---- the best as a configuration ------------------------------------------------------------------------------------------ */
+/* ---- the best as a configuration
+ * ------------------------------------------------------------------------------------------ */
 
 static status write_best(const char *path, const search *s, const search_terms *t)
 {

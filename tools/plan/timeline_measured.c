@@ -46,7 +46,8 @@ static void forget(reading *r)
     json_object_clear(r->open);
 }
 
-/* What there is so far was of a step before, or of the same step, which was undone and done again: ops come in their order. */
+/* What there is so far was of a step before, or of the same step, which was undone and done again: ops come in their
+ * order. */
 static bool wanted(reading *r, int64_t step, int index)
 {
     if (r->any && step > r->step) {
@@ -198,7 +199,8 @@ static void set_times(picture *p)
     }
 }
 
-/* Waiting for another stage is bubble, and so is what is left; waiting for others is communication that is not hidden. */
+/* Waiting for another stage is bubble, and so is what is left; waiting for others is communication that is not
+ * hidden. */
 static void add_up(picture *p)
 {
     for (int i = 0; i < p->count; i++) {

@@ -7,7 +7,8 @@
 
 enum { LEFT = 92, WIDTH = 760, TOP = 44, BAND = 76, GAP = 14, BOTTOM = 52 };
 
-/* From the ground up: classes that live as long as the run, what the backward pass waits for, and what dies within its action. */
+/* From the ground up: classes that live as long as the run, what the backward pass waits for, and what dies within its
+ * action. */
 static const struct {
     const char *label, *colour;
     int first, last; /* classes; the last two layers are curves */

@@ -4,7 +4,8 @@
 
 #include "tools/plan/timeline_picture.h"
 
-/* Writes the picture to `path`. All rows have one scale, so that stages can be compared. STATUS_FAILED: the file cannot be written. */
+/* Writes the picture to `path`. All rows have one scale, so that stages can be compared. STATUS_FAILED: the file cannot
+ * be written. */
 status timeline_memory_svg(const char *path, const picture *p);
 
 #endif

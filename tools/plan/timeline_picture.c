@@ -136,7 +136,8 @@ static bool one_action(const picture_span *a, const picture_span *b)
     return a->kind == b->kind && a->microbatch == b->microbatch && a->chunk == b->chunk;
 }
 
-/* Ops of one action that follow one another, short waits between them included, are one span without a name of its own. */
+/* Ops of one action that follow one another, short waits between them included, are one span without a name of its
+ * own. */
 static json_t *actions_of(const picture_row *r, double length, picture_names *names)
 {
     static const char *const words[] = {[PICTURE_FORWARD] = "forward",

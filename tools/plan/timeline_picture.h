@@ -1,5 +1,5 @@
-/* What `phalanx timeline` draws: steps as they were predicted or measured, a row for each stage or rank. Times are microseconds since
- * the step began. */
+/* What `phalanx timeline` draws: steps as they were predicted or measured, a row for each stage or rank. Times are
+ * microseconds since the step began. */
 #ifndef PHALANX_TOOLS_PLAN_TIMELINE_PICTURE_H
 #define PHALANX_TOOLS_PLAN_TIMELINE_PICTURE_H
 
@@ -76,8 +76,8 @@ typedef struct picture_moment {
     int64_t kept, rest;
 } picture_moment;
 enum { PICTURE_MOMENTS = 400 };
-/* Samples a row's memory: in each of PICTURE_MOMENTS parts of a step of `length` microseconds, the moment at which most is alive.
- * Returns how many of out[PICTURE_MOMENTS] were set; a part in which no op ends has none. */
+/* Samples a row's memory: in each of PICTURE_MOMENTS parts of a step of `length` microseconds, the moment at which most
+ * is alive. Returns how many of out[PICTURE_MOMENTS] were set; a part in which no op ends has none. */
 int picture_sample_memory(picture_moment *out, const picture_row *r, double length);
 picture_kind picture_kind_of(phase p);
 void picture_free(picture *p);

@@ -1,7 +1,8 @@
 /* A command and everything that it starts on this machine.
  *
- * The command runs in a process group of its own, with its output in a file: it needs nothing of its parent, and goes on if that
- * dies. Processes whose own parent has gone are adopted, so that none is lost sight of. One command at a time.
+ * The command runs in a process group of its own, with its output in a file: it needs nothing of its parent, and goes
+ * on if that dies. Processes whose own parent has gone are adopted, so that none is lost sight of. One command at a
+ * time.
  */
 #ifndef PHALANX_TOOLS_SUPERVISE_CHILDREN_H
 #define PHALANX_TOOLS_SUPERVISE_CHILDREN_H
@@ -17,7 +18,8 @@ status children_adopt(void);
 status children_start(pid_t *out, char *const *argv, const char *output);
 /* Collects what has ended. True once `child` has; then *exit_status is its exit status, or 128 + signal. */
 bool children_ended(pid_t child, int *exit_status);
-/* Sends a signal to all processes below this one that run this program's own file with the argument `word`. How many. */
+/* Sends a signal to all processes below this one that run this program's own file with the argument `word`. How
+ * many. */
 int children_signal(int number, const char *word);
 /* A process below this one that a signal has stopped (SIGSTOP, not a debugger); 0: none. */
 pid_t children_stopped(void);

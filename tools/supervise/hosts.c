@@ -41,7 +41,8 @@ static bool read_slots(int *slots, const char *text)
     return end != text && !*end && !errno && value >= 1 && value <= MOST_SLOTS;
 }
 
-/* "NAME:N", "[ADDRESS]:N"; a name with several colons is an address of IPv6. Cuts the name off; false: N is no number. */
+/* "NAME:N", "[ADDRESS]:N"; a name with several colons is an address of IPv6. Cuts the name off; false: N is no
+ * number. */
 static bool split_name(char **name, int *slots)
 {
     char *colon = strchr(*name, ':'), *bracket = **name == '[' ? strchr(*name, ']') : NULL;

@@ -1,5 +1,5 @@
-/* The hosts of a job: a file in Open MPI's format ("node7 slots=8", a line each; names, aliases or addresses, as ssh takes them), and
- * who of them is left out. */
+/* The hosts of a job: a file in Open MPI's format ("node7 slots=8", a line each; names, aliases or addresses, as ssh
+ * takes them), and who of them is left out. */
 #ifndef PHALANX_TOOLS_SUPERVISE_HOSTS_H
 #define PHALANX_TOOLS_SUPERVISE_HOSTS_H
 
@@ -25,8 +25,8 @@ void hosts_free(hosts *h);
 int hosts_slots(const hosts *h);
 /* The entry of a machine that calls itself so, with or without its domain; NULL: there is none. */
 hosts_entry *hosts_find(const hosts *h, const char *name);
-/* The same where the file may name the machine by an address or an alias: an entry that leads to one of its addresses. Asks the
- * system's resolver, which may take seconds. */
+/* The same where the file may name the machine by an address or an alias: an entry that leads to one of its addresses.
+ * Asks the system's resolver, which may take seconds. */
 hosts_entry *hosts_find_address(const hosts *h, const char *name);
 /* As many hosts as `ranks` need, in order: the others are spares. */
 status hosts_write(const hosts *h, const char *path, int ranks);

@@ -9,7 +9,8 @@
 #include "engine/files/atomic.h"
 #include "memory/log.h"
 
-/* The number of the job, from the session's contact.txt: "JOB.0;tcp://...". Its upper half is the launcher's; 0: unknown. */
+/* The number of the job, from the session's contact.txt: "JOB.0;tcp://...". Its upper half is the launcher's; 0:
+ * unknown. */
 static unsigned job_of(const char *session)
 {
     unsigned job = 0;

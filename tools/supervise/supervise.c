@@ -1,8 +1,9 @@
 /* phalanx supervise: starts a job again when an incident has ended it, until it is done or a person is needed.
  *
- * Every start has an id of its own, and what is believed of it carries that id: the lock of the folder, incidents, the summary,
- * events. Anybody may write to the folder, and a clock may say anything: what other starts have left or write meanwhile, and when,
- * decides nothing. One supervisor holds a folder. A job that is at work there already is watched until it ends, not started again. */
+ * Every start has an id of its own, and what is believed of it carries that id: the lock of the folder, incidents, the
+ * summary, events. Anybody may write to the folder, and a clock may say anything: what other starts have left or write
+ * meanwhile, and when, decides nothing. One supervisor holds a folder. A job that is at work there already is watched
+ * until it ends, not started again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +87,8 @@ static hosts_entry *find_host(const hosts *h, const char *name)
     return e;
 }
 
-/* A host that is to blame is left out if the others can do without it; at its second time, also if that makes the run smaller. */
+/* A host that is to blame is left out if the others can do without it; at its second time, also if that makes the run
+ * smaller. */
 static void leave_out(supervisor *s, const cause *why)
 {
     bool wanted = s->hosts.count > 0 && is_hardware(why) && *why->host;
@@ -134,8 +136,8 @@ static cause find_cause(supervisor *s, int exit_status)
     return why;
 }
 
-/* With checkpoint.resume=never, or a checkpoint's name, the first start begins there. What that one has made is not to be undone by
- * the next. */
+/* With checkpoint.resume=never, or a checkpoint's name, the first start begins there. What that one has made is not to
+ * be undone by the next. */
 static void note_files(supervisor *s)
 {
     const char *folder = s->config.run.folder;
@@ -168,8 +170,8 @@ static int reconsider(supervisor *s, const cause *why)
     return s->config.run.exit_when_stopped;
 }
 
-/* What is left to be done after a job: its end as this command's exit status, or -1: another start. An exit status is only known of
- * a command that was started here. */
+/* What is left to be done after a job: its end as this command's exit status, or -1: another start. An exit status is
+ * only known of a command that was started here. */
 static int judge(supervisor *s, int exit_status)
 {
     report_end end = report_ending(s->config.run.folder, s->id);

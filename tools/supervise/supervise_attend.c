@@ -24,7 +24,8 @@
 #define SILENT_SECONDS 60.0
 /* ---- what the job says ---- */
 
-/* From the file to our own standard output, as much as its reader takes without being waited for: the rest is in the file. */
+/* From the file to our own standard output, as much as its reader takes without being waited for: the rest is in the
+ * file. */
 static bool copy_output(supervisor *s)
 {
     char block[16384];
@@ -131,7 +132,8 @@ static void pass_on_requests(supervisor *s, bool *saved)
     pass_on(s, SIGUSR1);
 }
 
-/* A process that a signal has stopped, with its own watchdog: where others wait for it they say so, but a rank alone has none. */
+/* A process that a signal has stopped, with its own watchdog: where others wait for it they say so, but a rank alone
+ * has none. */
 static bool is_frozen(supervisor *s, double time)
 {
     pid_t stopped = children_stopped();

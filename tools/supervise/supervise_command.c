@@ -8,7 +8,8 @@
 
 static const char SIZE_KEY[] = "parallel.data=", RESUME_KEY[] = "checkpoint.resume=";
 
-/* Is this word the configuration of a job, as in `phalanx train CONFIG.yaml`? Several jobs are parts of one under mpirun. */
+/* Is this word the configuration of a job, as in `phalanx train CONFIG.yaml`? Several jobs are parts of one under
+ * mpirun. */
 static bool is_configuration(const supervise_command *k, int word)
 {
     return word >= 2 && (strcmp(k->words[word - 1], "train") == 0 || strcmp(k->words[word - 1], "server") == 0) &&

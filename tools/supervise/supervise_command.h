@@ -13,7 +13,8 @@ typedef struct supervise_command {
     int config;      /* the word after it; all that follow are overrides */
 } supervise_command;
 
-/* Refuses {ranks} and {hosts} in the configuration's words: the run's folder and its keys are the same at every start. */
+/* Refuses {ranks} and {hosts} in the configuration's words: the run's folder and its keys are the same at every
+ * start. */
 status supervise_command_open(supervise_command *out, int count, char *const *words);
 /* Does it leave its size open ("{ranks}" or "{hosts}")? */
 bool supervise_command_sized(const supervise_command *k);

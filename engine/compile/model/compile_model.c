@@ -33,7 +33,8 @@ bool compile_divides_vocabulary(const compile_options *o)
     return o->layout.vocabulary == CONFIG_VOCABULARY_STAGES && o->grid.size[GRID_PIPELINE] > 1;
 }
 
-/* Divides by what each layer's forward pass costs, in units of the first layer's, and the head's beside the last chunk. */
+/* Divides by what each layer's forward pass costs, in units of the first layer's, and the head's beside the last
+ * chunk. */
 static status divide_by_cost(int *counts, const compile_options *o, int all)
 {
     flops_model f;

@@ -1,9 +1,9 @@
-/* One rank's share of a model, before any program: its parameters, which rows it owns, and an address for all that has bytes
- * as long as it runs.
+/* One rank's share of a model, before any program: its parameters, which rows it owns, and an address for all that has
+ * bytes as long as it runs.
  *
- * compile_model() makes it from options; from then on it is const. Programs are recorded from it (compile_program.h), any
- * number at a time and in any number of threads, and each owns its own ops and tensors. Any rank of any layout can be
- * compiled anywhere: `plan` does it for ranks that do not exist, `train` for its own.
+ * compile_model() makes it from options; from then on it is const. Programs are recorded from it (compile_program.h),
+ * any number at a time and in any number of threads, and each owns its own ops and tensors. Any rank of any layout can
+ * be compiled anywhere: `plan` does it for ranks that do not exist, `train` for its own.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPILE_MODEL_H
 #define PHALANX_ENGINE_COMPILE_MODEL_COMPILE_MODEL_H
@@ -27,8 +27,8 @@ chunk_map compile_chunks(const compile_options *o);
 
 /* Of a compiled model: do two ranks of one stage hold parameters and tokens of the same sizes? */
 bool compile_same_sizes(const compiled *a, const compiled *b);
-/* Which of the ranks whose gradients sum with this one's owns most, the lowest of several, as an index along AXIS_GRADIENT;
- * *spread: how many bytes less the least one owns. */
+/* Which of the ranks whose gradients sum with this one's owns most, the lowest of several, as an index along
+ * AXIS_GRADIENT; *spread: how many bytes less the least one owns. */
 int compile_largest_owner(const compiled *c, int64_t *spread);
 
 /* Is the vocabulary divided over stages? */

@@ -1,5 +1,5 @@
-/* What is compiled: the options, one rank's share of the model, its programs. Types only: compile_model.h and compile_program.h
- * make them, step/ has the steps. */
+/* What is compiled: the options, one rank's share of the model, its programs. Types only: compile_model.h and
+ * compile_program.h make them, step/ has the steps. */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPILED_H
 #define PHALANX_ENGINE_COMPILE_MODEL_COMPILED_H
 
@@ -38,8 +38,8 @@ typedef struct compile_options {
     bool document_mask;
     grid grid;
     config_layout layout; /* its list of layers and its words are the caller's */
-    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h); NULL: compile()
-     * makes it. */
+    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h);
+     * NULL: compile() makes it. */
     const schedule *found;
     compile_order order;      /* the best, as far as memory allows */
     compress_method compress; /* of gradients, where they are summed over data ranks (compressed.h) */
@@ -58,7 +58,7 @@ typedef struct compile_options {
     const devices_row *device; /* whose figures weigh computing against bytes; NULL: the backend's, or an H100's */
     bool tf32;                 /* its fp32 products may round their operands */
     int threads;
-    int64_t loss_tokens;                  /* logits of so many exist at a time; 0: chosen (loss_chunk.h) */
+    int64_t loss_tokens;                  /* tokens per loss chunk; 0: automatic (loss_chunk.h) */
     bool verify;                          /* room to look for silent corruption (repeat.h) */
     bool train, evaluate;                 /* which programs */
     int decode_samples, decode_positions; /* 0: no decoding program */
@@ -89,7 +89,8 @@ typedef struct compiled_program {
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
     bool repeated;                        /* each step: a device may capture it as a graph */
-    int first_change; /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
+    /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
+    int first_change;
     double flops[PHASE_COUNT];
     int64_t tensors;
     int64_t placed; /* transient tensors with bytes of their own; their ids are below it */
@@ -123,7 +124,9 @@ typedef struct compiled {
         gathers; /* of weights that ranks have updated, before anything but a step reads them; empty: they are whole */
     int64_t arena_bytes;
     int64_t sums,
-        sums_bytes; /* address and bytes of what verification notes: a note, a sum for each state, and of an op's outputs; 2 words each */
+        /* address and bytes of what verification notes: a note, a sum for each state, and of an op's outputs; 2 words
+         * each */
+        sums_bytes;
     int64_t before, before_bytes; /* and of what an op is about to change */
     int marks;                    /* of the program that has most */
     int64_t workspace;            /* bytes that each of certain ops may have (workspace.h) */

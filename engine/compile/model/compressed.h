@@ -1,10 +1,10 @@
 /* Gradients that are reduced in compressed form (parallel.compress): the ops between a rank's gradient and the sum.
  *
- * Each rank writes its gradient and what earlier messages lacked, in parts; every part goes to the rank that owns it, which sums
- * what the messages say, in rank order. Without ZeRO the sum is written, too, with a feedback of its own, and gathered: compressed
- * both ways (DoubleSqueeze, 1905.05957). So what a rank sends shrinks by the same ratio however many ranks there are. A bucket's
- * messages travel while later ops compute: each step of a bucket is appended when the next bucket comes.
- * Owned by the caller.
+ * Each rank writes its gradient and what earlier messages lacked, in parts; every part goes to the rank that owns it,
+ * which sums what the messages say, in rank order. Without ZeRO the sum is written, too, with a feedback of its own,
+ * and gathered: compressed both ways (DoubleSqueeze, 1905.05957). So what a rank sends shrinks by the same ratio
+ * however many ranks there are. A bucket's messages travel while later ops compute: each step of a bucket is appended
+ * when the next bucket comes. Owned by the caller.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPRESSED_H
 #define PHALANX_ENGINE_COMPILE_MODEL_COMPRESSED_H

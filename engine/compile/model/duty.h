@@ -1,7 +1,7 @@
 /* Which rank counts, writes, updates and compares which elements of a parameter: nobody else decides it.
  *
- * An element may be on several ranks: on all replicas (parameter.replicas), and as copies (parameter.copies). Of copies the first
- * rank that holds them acts for all; among replicas it is the one that owns the row, where rows are divided.
+ * An element may be on several ranks: on all replicas (parameter.replicas), and as copies (parameter.copies). Of copies
+ * the first rank that holds them acts for all; among replicas it is the one that owns the row, where rows are divided.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_DUTY_H
 #define PHALANX_ENGINE_COMPILE_MODEL_DUTY_H

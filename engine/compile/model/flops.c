@@ -36,7 +36,8 @@ static tensor *new_input(recorder *r, const char *name, dtype type, int64_t rows
     return recorder_input(r, name, type, columns ? 2 : 1, shape, recorder_activation(&r->grid, place_replicate()));
 }
 
-/* The forward pass of the model's layer `layer` for one sample, as the only layer of a chunk, with the ends if it is at one. */
+/* The forward pass of the model's layer `layer` for one sample, as the only layer of a chunk, with the ends if it is at
+ * one. */
 static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s, int layer, int64_t sequence)
 {
     const int one = 1;

@@ -1,6 +1,6 @@
-/* Floating-point operations of a model for one token: the sum over the products and the attention of what the decoder records of one
- * layer of each kind, and of the head. Element-wise work, biases and the embedding's look-up do not count, nor does padding; causal
- * attention counts the pairs that its mask and window leave, documents aside.
+/* Floating-point operations of a model for one token: the sum over the products and the attention of what the decoder
+ * records of one layer of each kind, and of the head. Element-wise work, biases and the embedding's look-up do not
+ * count, nor does padding; causal attention counts the pairs that its mask and window leave, documents aside.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_FLOPS_H
 #define PHALANX_ENGINE_COMPILE_MODEL_FLOPS_H

@@ -104,8 +104,8 @@ static void sort_edges(groups *g)
 
 /* ---- communicators --------------------------------------------------------------------------------------------- */
 
-/* May one communicator serve both? What goes through one queue is in order anyway, and what concerns the whole grid (loss,
- * norm) comes when all else is done. */
+/* May one communicator serve both? What goes through one queue is in order anyway, and what concerns the whole grid
+ * (loss, norm) comes when all else is done. */
 static bool serves(const groups_row *a, const groups_row *b)
 {
     bool ordered = axis_rows[a->a].queue == axis_rows[b->a].queue || a->a == AXIS_GRID || b->a == AXIS_GRID;

@@ -1,9 +1,9 @@
 /* The groups that a rank communicates in, found from the ops of its programs before anything runs.
  *
- * One group an axis; between stages one for each edge and direction, so that a receive that waits holds no send (NCCL runs one
- * kernel of a communicator at a time). What a group is asked for is known, too: a device's library prepares for that and no
- * more. Rows are in the order in which groups open, the same on all members of each: edges in three rounds, so that no rank
- * waits for a chain of others. A `groups` owns its lists.
+ * One group an axis; between stages one for each edge and direction, so that a receive that waits holds no send (NCCL
+ * runs one kernel of a communicator at a time). What a group is asked for is known, too: a device's library prepares
+ * for that and no more. Rows are in the order in which groups open, the same on all members of each: edges in three
+ * rounds, so that no rank waits for a chain of others. A `groups` owns its lists.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_GROUPS_H
 #define PHALANX_ENGINE_COMPILE_MODEL_GROUPS_H

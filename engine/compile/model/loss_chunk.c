@@ -1,11 +1,12 @@
-/* A chunk of c tokens costs three products of 2 c V h FLOPs (logits, their gradient's two uses; V: the rank's rows of the
- * vocabulary) and 8 V h bytes of the head's gradient, which a product's epilogue adds to when its sums are done: nothing hides
- * them. */
+/* A chunk of c tokens costs three products of 2 c V h FLOPs (logits, their gradient's two uses; V: the rank's rows of
+ * the vocabulary) and 8 V h bytes of the head's gradient, which a product's epilogue adds to when its sums are done:
+ * nothing hides them. */
 #include "engine/compile/model/loss_chunk.h"
 
 #include "engine/compile/model/target.h"
 
-/* Logits of so many bytes are never too many, and no chunk is a fraction of 64 tokens: products of odd depths are slow. */
+/* Logits of so many bytes are never too many, and no chunk is a fraction of 64 tokens: products of odd depths are
+ * slow. */
 enum { BYTES_ALWAYS = 48 << 20, MULTIPLE = 64 };
 
 /* By how much the loss may cost more than in one piece, before a chunk is doubled. */

@@ -1,5 +1,5 @@
-/* How many tokens' logits exist at a time. Each chunk of tokens reads and writes the whole gradient of the head, in fp32: small
- * chunks cost time, large ones memory.
+/* How many tokens' logits exist at a time. Each chunk of tokens reads and writes the whole gradient of the head, in
+ * fp32: small chunks cost time, large ones memory.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_LOSS_CHUNK_H
 #define PHALANX_ENGINE_COMPILE_MODEL_LOSS_CHUNK_H

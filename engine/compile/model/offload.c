@@ -7,8 +7,8 @@
 #include "engine/compile/model/optimizer.h"
 #include "memory/log.h"
 
-/* Of each piece while it is fetched, updated and stowed. While piece i is updated, the two behind it are fetched and the two
- * before it are stowed, so that the bus is busy both ways. */
+/* Of each piece while it is fetched, updated and stowed. While piece i is updated, the two behind it are fetched and
+ * the two before it are stowed, so that the bus is busy both ways. */
 enum { WINDOWS = 4, AHEAD = WINDOWS - 2, OPERANDS = STORAGE_STATES + 1 };
 
 /* Rows of a matrix, and each of its masters and states: where they are in host memory and in the arena. */
@@ -99,7 +99,8 @@ static void open_windows(offload *o)
     }
 }
 
-/* `t` as if all of it were in the window, whose first byte is the piece's first row's: none but the piece's rows are asked for. */
+/* `t` as if all of it were in the window, whose first byte is the piece's first row's: none but the piece's rows are
+ * asked for. */
 static tensor *in_window(const offload *o, tensor *window, const tensor *t, const piece *q)
 {
     tensor *v = pool_alloc(&o->out->pool, sizeof *v);
@@ -122,7 +123,7 @@ static void fetch(offload *o)
             continue;
         q->arena[k] = in_window(o, o->window[i % WINDOWS][k], t, q);
         q->host[k] = append_rows(o->out, t, q->first, q->rows);
-        q->host[k]->base = NULL; /* a tensor of its own: other pieces of the matrix are none of its business */
+        q->host[k]->base = NULL; /* a tensor of its own, independent of the matrix's other pieces */
         op copy = {.kind = OP_fetch, .in = {q->host[k]}};
         copy.out[0] = append_rows(o->out, q->arena[k], q->first, q->rows);
         append_op(o->out, PHASE_UPDATE, label, &copy, 0, NULL);

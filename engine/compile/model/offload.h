@@ -1,6 +1,6 @@
-/* Optimizer state in host memory (memory.offload): masters and states of matrices are in the device's pinned memory, and
- * pass through windows in the arena, some rows of a matrix at a time. The next pieces are fetched while one is updated and the
- * ones before are stowed; the first are fetched while the last backward pass still computes.
+/* Optimizer state in host memory (memory.offload): masters and states of matrices are in the device's pinned memory,
+ * and pass through windows in the arena, some rows of a matrix at a time. The next pieces are fetched while one is
+ * updated and the ones before are stowed; the first are fetched while the last backward pass still computes.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_OFFLOAD_H
 #define PHALANX_ENGINE_COMPILE_MODEL_OFFLOAD_H
@@ -16,8 +16,8 @@ offload *offload_make(compiled_program *out, const compiled *c);
 int offload_pieces(const offload *o);
 /* Appends the fetches of the first pieces; once. */
 void offload_ahead(offload *o);
-/* Appends the update of piece i, after all those before: the fetch of a later piece, the optimizer's ops, and what takes the piece back.
- * `gradient`: by number. */
+/* Appends the update of piece i, after all those before: the fetch of a later piece, the optimizer's ops, and what
+ * takes the piece back. `gradient`: by number. */
 void offload_update(offload *o, int i, tensor *const *gradient, tensor *control);
 
 #endif

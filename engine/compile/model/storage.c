@@ -46,7 +46,8 @@ static bool shares(const compiled *c, const parameter *p, tensor_class class)
     return replicas_of(c, p) > 1 && storage_shares(c->options.layout.zero, class);
 }
 
-/* An expert's replicas are some of those of AXIS_GRADIENT and the tensor ranks: experts follow the dense model's choice. */
+/* An expert's replicas are some of those of AXIS_GRADIENT and the tensor ranks: experts follow the dense model's
+ * choice. */
 static bool may_share(const compile_options *o, tensor_class class)
 {
     return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && storage_shares(o->layout.zero, class);
@@ -122,8 +123,8 @@ static int compare_sizes(const void *a, const void *b)
     return x != y ? (x < y) - (x > y) : ((*p)->number > (*q)->number) - ((*p)->number < (*q)->number);
 }
 
-/* Parameters along one axis that are updated whole belong to the replica that has least of them so far: the same on every tensor
- * rank, whose parts have the same sizes. */
+/* Parameters along one axis that are updated whole belong to the replica that has least of them so far: the same on
+ * every tensor rank, whose parts have the same sizes. */
 static void deal_out(int *owners, const compiled *c, axis along)
 {
     const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);

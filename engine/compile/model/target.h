@@ -1,5 +1,5 @@
-/* The device that is compiled for, as far as choices hang on it: what a budget recomputes, how many tokens' logits exist at a
- * time. It is options.device, which is the same on all ranks; else what the backend names; else an H100.
+/* The device that is compiled for, as far as choices hang on it: what a budget recomputes, how many tokens' logits
+ * exist at a time. It is options.device, which is the same on all ranks; else what the backend names; else an H100.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_TARGET_H
 #define PHALANX_ENGINE_COMPILE_MODEL_TARGET_H

@@ -45,7 +45,8 @@ static bool is_free(const op *o)
     return op_is(o, OP_CLASS_PRODUCT) && op_has(o, OP_WEIGHT);
 }
 
-/* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have none alike. */
+/* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have
+ * none alike. */
 typedef struct uses {
     int of[ORDER_OPERANDS];
     uint64_t written, all;
@@ -85,7 +86,8 @@ static uses *find_uses(const program *list)
     return all;
 }
 
-/* The ops by ascending place, those of one place as they were. An op that stays is at STAYS(i); BEFORE(i) is before it. */
+/* The ops by ascending place, those of one place as they were. An op that stays is at STAYS(i); BEFORE(i) is before
+ * it. */
 #define STAYS(i)  (2 * (i) + 1)
 #define BEFORE(i) (2 * (i))
 
@@ -235,7 +237,8 @@ static void fill_gaps(orderer *o, int window)
 
 /* ---- what is left ------------------------------------------------------------------------------------------------ */
 
-/* Those transfers of the forward pass between tensor ranks that are waited for at once, in the order of their launches. */
+/* Those transfers of the forward pass between tensor ranks that are waited for at once, in the order of their
+ * launches. */
 static void find_bare(program *out, program *list)
 {
     orderer o = {.list = list, .uses = find_uses(list)};
@@ -265,8 +268,8 @@ static program copy_of(const program *list)
     return copy;
 }
 
-/* What nothing would be beside, in an order of whole products, gets parts of its own. Collectives along other axes are left out of
- * that order: a rank may have a bias to gather that those that it exchanges parts with do not have. */
+/* What nothing would be beside, in an order of whole products, gets parts of its own. Collectives along other axes are
+ * left out of that order: a rank may have a bias to gather that those that it exchanges parts with do not have. */
 static void cut_bare(compiled_program *out, compile_order how)
 {
     program tried = {0}, bare = {0};

@@ -1,22 +1,31 @@
 /* What travels while what computes: launches and products moved in the list of a step's micro-batches.
  *
- * Every rank of a group must come to the same order, whatever rows or biases are its own. So no size, cost or rank decides, only
- * which collectives and which matrix products there are and what each needs: of that all ranks of a stage have the same.
+ * Every rank of a group must come to the same order, whatever rows or biases are its own. So no size, cost or rank
+ * decides, only which collectives and which matrix products there are and what each needs: of that all ranks of a stage
+ * have the same.
  *
- * 1. A collective is launched as early as its operands allow, but no further than the place of the collective before it in its
+ * 1. A collective is launched as early as its operands allow, but no further than the place of the collective before it
+ * in its
  *    queue: one is under way while the one before it is used.
- * 2. Where the first op that needs a collective would otherwise follow it at once, a product that nobody waits for, a weight's
+ * 2. Where the first op that needs a collective would otherwise follow it at once, a product that nobody waits for, a
+ * weight's
  *    gradient, is moved between the two: the last one that was computed before, not too many of them back.
- * 3. A layer's backward pass has as many collectives to hide so as it has weights' gradients. ORDER_HALVED computes each in two
- *    halves, of its rows: the second ones are left for the forward pass of the next micro-batch. Each element is the same sum
+ * 3. A layer's backward pass has as many collectives to hide so as it has weights' gradients. ORDER_HALVED computes
+ * each in two
+ *    halves, of its rows: the second ones are left for the forward pass of the next micro-batch. Each element is the
+ *    same sum
  *    as before, but a library may add it up otherwise: not on a backend that promises the same bits.
- * 4. Many forward passes come before the first backward pass, and have no gradients of weights beside them. Where a transfer of one
- *    still would be waited for at once, ORDER_..._PARTS computes its own product in parts (order_parts.c): before a scatter by
- *    columns, which travel one after another, after a gather a rank's own rows before the others'. Likewise the same sums.
+ * 4. Many forward passes come before the first backward pass, and have no gradients of weights beside them. Where a
+ * transfer of one
+ *    still would be waited for at once, ORDER_..._PARTS computes its own product in parts (order_parts.c): before a
+ *    scatter by
+ *    columns, which travel one after another, after a gather a rank's own rows before the others'. Likewise the same
+ *    sums.
  *
- * What is launched before the micro-batches, gathers of weights, is launched first of all already, and has until the weight is read.
- * Launches never pass a message between stages or the wait for one: what lowering_check proved of the lists stays proven.
- * Values do not change, since every op finds the operands that it found before. order_check.h sees to all of that.
+ * What is launched before the micro-batches, gathers of weights, is launched first of all already, and has until the
+ * weight is read. Launches never pass a message between stages or the wait for one: what lowering_check proved of the
+ * lists stays proven. Values do not change, since every op finds the operands that it found before. order_check.h sees
+ * to all of that.
  */
 #ifndef PHALANX_ENGINE_COMPILE_ORDER_ORDER_H
 #define PHALANX_ENGINE_COMPILE_ORDER_ORDER_H

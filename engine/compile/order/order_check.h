@@ -5,9 +5,10 @@
 #include "kernels/program.h"
 
 /* STATUS_OK if `after` has the ops of `before`, each once, and
- * - every op finds the same operands: what it reads was last written by the same op, and all who read what it overwrites have,
- * - each queue has its collectives in the same order, with the same messages between stages before each of them: what was
- *   proven of the messages (parallel/schedule/lowering_check.h) stays true. */
+ * - every op finds the same operands: what it reads was last written by the same op, and all who read what it
+ *   overwrites have,
+ * - each queue has its collectives in the same order, with the same messages between stages before each of them: what
+ *   was proven of the messages (parallel/schedule/lowering_check.h) stays true. */
 status order_check(const program *before, const program *after);
 
 #endif

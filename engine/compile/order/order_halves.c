@@ -1,5 +1,5 @@
-/* The gradient of a weight as two products: its first rows and its last. Which product a half is of is its index, while the list
- * is being put in order. */
+/* The gradient of a weight as two products: its first rows and its last. Which product a half is of is its index, while
+ * the list is being put in order. */
 #include "engine/compile/order/order_halves.h"
 #include "kernels/op_make.h"
 

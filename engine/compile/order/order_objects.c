@@ -1,5 +1,5 @@
-/* Operands by their storage: transient tensors by the tensor whose bytes they have, persistent ones by their addresses, which
- * they have before there is a program. */
+/* Operands by their storage: transient tensors by the tensor whose bytes they have, persistent ones by their addresses,
+ * which they have before there is a program. */
 #include "engine/compile/order/order_objects.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* Products of the forward pass in parts, so that a transfer has a part beside it where no other product is left. Each element is the
- * sum that it was.
+/* Products of the forward pass in parts, so that a transfer has a part beside it where no other product is left. Each
+ * element is the sum that it was.
  *
- * - Before a reduce-scatter: by columns. While one part's sums travel the next part is computed; in the end the parts are copied side
- *   by side, since a message is contiguous.
+ * - Before a reduce-scatter: by columns. While one part's sums travel the next part is computed; in the end the parts
+ *   are copied side by side, since a message is contiguous.
  * - After a gather: by rows. A rank has its own rows before anything travels, and computes them first.
  */
 #include "engine/compile/order/order_halves.h"

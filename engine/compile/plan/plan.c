@@ -64,7 +64,8 @@ void plan_measure(plan_rank *out, const compiled *c)
     }
 }
 
-/* ---- which ranks to compile --------------------------------------------------------------------------------------- */
+/* ---- which ranks to compile
+ * --------------------------------------------------------------------------------------- */
 
 /* `gradient`: which of the ranks whose gradients sum. */
 static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
@@ -186,7 +187,8 @@ static status measure_all(plan *p, bool every)
     return STATUS_OK;
 }
 
-/* ---- time ----------------------------------------------------------------------------------------------------------- */
+/* ---- time
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static status time_step(plan *p)
 {
@@ -200,7 +202,8 @@ static status time_step(plan *p)
     return STATUS_OK;
 }
 
-/* ---- the price of other choices ------------------------------------------------------------------------------------------ */
+/* ---- the price of other choices
+ * ------------------------------------------------------------------------------------------ */
 
 /* What replicas exchange: weights and gradients. */
 static int64_t sent_to_replicas(const plan_rank *r)
@@ -257,7 +260,8 @@ static status price_choices(plan *p)
     return STATUS_OK;
 }
 
-/* ---- the price of the order --------------------------------------------------------------------------------------------- */
+/* ---- the price of the order
+ * --------------------------------------------------------------------------------------------- */
 
 /* The same program in order and as it was lowered, both before attention is given what is left. */
 static status price_order(plan_rank *r, const plan *p)
@@ -298,7 +302,7 @@ status plan_price_order(plan *p)
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- */
+/* ------------------------------------------------------------------------------------------------------------------ */
 
 static void free_ranks(plan *p)
 {

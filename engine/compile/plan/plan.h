@@ -1,9 +1,10 @@
-/* What a layout needs and does, found by compiling the ranks that differ: nothing runs, no device and no data is asked for.
+/* What a layout needs and does, found by compiling the ranks that differ: nothing runs, no device and no data is asked
+ * for.
  *
- * Ranks are grouped. One rank of each pipeline stage is compiled, and more where tensor ranks hold different parameters or
- * different numbers of tokens. Along the data axis the owned rows can differ by a row, and small parameters belong to one
- * rank each: the rank that owns the most is listed for all of them, and `spread` says how much less the least one holds.
- * A plan owns its lists and frees them with plan_free.
+ * Ranks are grouped. One rank of each pipeline stage is compiled, and more where tensor ranks hold different parameters
+ * or different numbers of tokens. Along the data axis the owned rows can differ by a row, and small parameters belong
+ * to one rank each: the rank that owns the most is listed for all of them, and `spread` says how much less the least
+ * one holds. A plan owns its lists and frees them with plan_free.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_PLAN_H
 #define PHALANX_ENGINE_COMPILE_PLAN_PLAN_H

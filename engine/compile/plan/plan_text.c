@@ -21,7 +21,8 @@ static const char *count_text(char out[UNITS_TEXT], double count)
     return out;
 }
 
-/* ---- for a person ------------------------------------------------------------------------------------------------- */
+/* ---- for a person
+ * ------------------------------------------------------------------------------------------------- */
 
 static void print_layout(FILE *out, const plan *p)
 {
@@ -310,7 +311,8 @@ void plan_text_report(FILE *out, const plan *p)
     print_time(out, p);
 }
 
-/* ---- for programs ------------------------------------------------------------------------------------------------- */
+/* ---- for programs
+ * ------------------------------------------------------------------------------------------------- */
 
 static void json_axes(FILE *out, const char *name, const int64_t *value)
 {
@@ -434,7 +436,8 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
     fprintf(out, "%s%s}\n", *more ? ",\n " : "", more);
 }
 
-/* ---- a program ---------------------------------------------------------------------------------------------------- */
+/* ---- a program
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void print_operand(FILE *out, const char *role, const tensor *t)
 {

@@ -7,13 +7,14 @@
 #include "memory/log.h"
 #include "parallel/schedule/schedule_make.h"
 
-/* By how much estimates are off: a layout is left out where its estimate is so much worse than the best that was played, and not
- * tried where it would take so much more memory than there is. */
+/* By how much estimates are off: a layout is left out where its estimate is so much worse than the best that was
+ * played, and not tried where it would take so much more memory than there is. */
 static const double SLACK_SECONDS = 1.03, SLACK_BYTES = 1.02;
 
 enum { MOST_CHUNKS = 16, MOST_TOKENS = 1 << 17, ROUND = 4 };
 
-/* ---- all layouts ------------------------------------------------------------------------------------------------------- */
+/* ---- all layouts
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct list {
     search_layout *items;
@@ -92,10 +93,11 @@ int search_all(search_layout **out, const search_terms *t)
     return all.count;
 }
 
-/* ---- estimates --------------------------------------------------------------------------------------------------------- */
+/* ---- estimates
+ * --------------------------------------------------------------------------------------------------------- */
 
-/* The least that such a layout leaves to the arena: what is beside it grows with the number of communicators, of which stages
- * have several, and only a program says how many. */
+/* The least that such a layout leaves to the arena: what is beside it grows with the number of communicators, of which
+ * stages have several, and only a program says how many. */
 int64_t search_budget(const search_terms *t, const search_layout *l)
 {
     int communicators = l->of.pipeline > 1 ? RESERVE_ROWS : l->of.tensor > 1 ? 3 : 1;
@@ -170,7 +172,8 @@ static int estimate(search_layout *layouts, int count, search_layout *least, con
     return kept;
 }
 
-/* ---- exact ------------------------------------------------------------------------------------------------------------- */
+/* ---- exact
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static void take(search_result *out, const plan *p, const search_terms *t)
 {
@@ -253,8 +256,8 @@ static int by_seconds(const void *a, const void *b)
     return by_estimate(&x->layout, &y->layout);
 }
 
-/* Layouts whose estimates are off by the same things, as their links carry the same: by how much at least, of those that were
- * played. */
+/* Layouts whose estimates are off by the same things, as their links carry the same: by how much at least, of those
+ * that were played. */
 typedef struct family {
     int tensor, pipeline, kind; /* schedule, with or without a divided vocabulary, with or without a budget */
     double ratio;               /* least seconds played / estimated; 0: none was */
@@ -263,10 +266,10 @@ typedef struct family {
 
 enum { SAME_FAMILY = 2 };
 
-/* What is tried, in this order: layouts by their estimates, corrected by what those of their family turned out to take and at most
- * SAME_FAMILY of one in a round; each round followed by those of it again, with a budget, that did not
- * fit: what the order holds and estimates do not know of is then given up, or made room for. What would keep everything is tried
- * with a budget at once: where it fits, the program is the same. */
+/* What is tried, in this order: layouts by their estimates, corrected by what those of their family turned out to take
+ * and at most SAME_FAMILY of one in a round; each round followed by those of it again, with a budget, that did not fit:
+ * what the order holds and estimates do not know of is then given up, or made room for. What would keep everything is
+ * tried with a budget at once: where it fits, the program is the same. */
 typedef struct tries {
     const search_layout *layouts;
     bool *taken;
@@ -427,7 +430,8 @@ static void tell(const search *s, const search_terms *t, int shown)
         t->progress(t->context, s->exact, shown, s->count ? &s->results[0] : NULL);
 }
 
-/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `until` only until something fits. */
+/* In rounds of a fixed size, so that what is left out hangs on no clock. More than `until` only until something
+ * fits. */
 static void play_named(search *out, tries *all, const search_terms *t, int until, int shown)
 {
     search_layout these[ROUND];
@@ -441,7 +445,8 @@ static void play_named(search *out, tries *all, const search_terms *t, int until
     }
 }
 
-/* Where the same layout was played with other schedules, the best of them with half its bubble filled says more than an estimate. */
+/* Where the same layout was played with other schedules, the best of them with half its bubble filled says more than an
+ * estimate. */
 static void estimate_again(search_layout *l, const search *played)
 {
     double best = 1e300;
@@ -454,8 +459,8 @@ static void estimate_again(search_layout *l, const search *played)
     l->seconds = best < 1e300 ? best : l->seconds;
 }
 
-/* Schedules are found last, for the layouts whose step may become the shortest: to find one takes as long as to play a program. What
- * would keep everything is tried with a budget alone, which leaves it more room. */
+/* Schedules are found last, for the layouts whose step may become the shortest: to find one takes as long as to play a
+ * program. What would keep everything is tried with a budget alone, which leaves it more room. */
 static void play_found(search *out, const search_terms *t, search_layout *layouts, int count, int room, int shown)
 {
     int kept = 0, at = 0;

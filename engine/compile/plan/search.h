@@ -1,11 +1,11 @@
 /* Which layout of a configuration is fastest on so many ranks, of those that fit?
  *
- * All layouts are estimated (search_estimate.h): tensor and pipeline ranks, virtual stages, schedule, ZeRO, micro-batch,
- * sequence parallelism, recompute or a budget. From the best estimate on they are compiled and played exactly, several at a
- * time in threads, until no other can be better by what estimates are off, or `most` have been. What does not fit is tried again
- * with a budget, and what would keep everything is at once: the order holds bytes that estimates do not know of. At last schedules are
- * found (compile_find.h) for a few of the best layouts with several stages; it takes too long for all. The same search gives the same
- * answer, whatever the threads.
+ * All layouts are estimated (search_estimate.h): tensor and pipeline ranks, virtual stages, schedule, ZeRO,
+ * micro-batch, sequence parallelism, recompute or a budget. From the best estimate on they are compiled and played
+ * exactly, several at a time in threads, until no other can be better by what estimates are off, or `most` have been.
+ * What does not fit is tried again with a budget, and what would keep everything is at once: the order holds bytes that
+ * estimates do not know of. At last schedules are found (compile_find.h) for a few of the best layouts with several
+ * stages; it takes too long for all. The same search gives the same answer, whatever the threads.
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_SEARCH_H
 #define PHALANX_ENGINE_COMPILE_PLAN_SEARCH_H
@@ -34,8 +34,8 @@ typedef struct search_terms {
     void *context;
 } search_terms;
 
-/* Programs of small models are compiled at once, and more of them are tried. SEARCH_WORK: layers x micro-batches in all. One in
- * SEARCH_FOUND, two at least, has a schedule that is found. */
+/* Programs of small models are compiled at once, and more of them are tried. SEARCH_WORK: layers x micro-batches in
+ * all. One in SEARCH_FOUND, two at least, has a schedule that is found. */
 enum { SEARCH_LEAST = 8, SEARCH_MOST = 45, SEARCH_WORK = 22500, SEARCH_FOUND = 8 };
 
 typedef struct search {

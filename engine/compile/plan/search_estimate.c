@@ -87,7 +87,8 @@ void search_estimate_close(search_estimate *e)
     free(e);
 }
 
-/* ---- probes ---------------------------------------------------------------------------------------------------------- */
+/* ---- probes
+ * ---------------------------------------------------------------------------------------------------------- */
 
 enum { PROBED_MICRO_BATCHES = 2 };
 
@@ -243,7 +244,8 @@ static const probe *find_probe(search_estimate *e, const search_layout *l)
     return p;
 }
 
-/* ---- putting together -------------------------------------------------------------------------------------------------- */
+/* ---- putting together
+ * -------------------------------------------------------------------------------------------------- */
 
 static double seconds_of(const part *p)
 {
@@ -338,8 +340,8 @@ static double data_seconds(const search_estimate *e, const search_layout *l, dou
     return once / 2 > SHOWN_SHARE * more ? once / 2 : SHOWN_SHARE * more;
 }
 
-/* A vocabulary that is divided over the stages: micro-batches of a chunk that are held longer until the head has answered, and the
- * messages that a micro-batch then waits for. */
+/* A vocabulary that is divided over the stages: micro-batches of a chunk that are held longer until the head has
+ * answered, and the messages that a micro-batch then waits for. */
 static const double HELD_LONGER = 2;
 enum { MESSAGES_MORE = 5 };
 
@@ -374,7 +376,8 @@ static status find_schedule(search_estimate *e, const search_layout *l, int micr
     return schedule_make(s, kind, l->of.pipeline, l->of.virtual_stages, microbatches);
 }
 
-/* The bytes held between the two halves of a backward pass, of those held from the forward: of the kind that holds most. */
+/* The bytes held between the two halves of a backward pass, of those held from the forward: of the kind that holds
+ * most. */
 static double held_share(const search_estimate *e, const probe *p)
 {
     double most = 0;

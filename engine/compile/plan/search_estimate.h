@@ -1,8 +1,8 @@
 /* What a layout would take, roughly and at once: its time and memory put together from a few small programs.
  *
- * Models of two and four layers on one stage are compiled and played for each number of tensor ranks, micro-batch, recompute and
- * with or without sequence parallelism; their difference is a layer, what is left over the ends. The schedule is
- * simulated with those costs. The estimates say which layouts are worth an exact program (search.h).
+ * Models of two and four layers on one stage are compiled and played for each number of tensor ranks, micro-batch,
+ * recompute and with or without sequence parallelism; their difference is a layer, what is left over the ends. The
+ * schedule is simulated with those costs. The estimates say which layouts are worth an exact program (search.h).
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
 #define PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
@@ -29,12 +29,14 @@ typedef struct search_estimate search_estimate;
 
 /* `of`, `prices` and `backend` (or NULL) are borrowed. */
 search_estimate *search_estimate_open(const config *of, int ranks, const profile *prices, const op_backend *backend);
-/* SCHEDULE_AUTO is taken for 1F1B with half of the idle time filled: in the same memory no schedule is known before it is found.
- * Sets seconds, bytes and idle of *l for l->recompute; false where no program of these sizes can be made, or its time is certainly above `enough`. */
+/* SCHEDULE_AUTO is taken for 1F1B with half of the idle time filled: in the same memory no schedule is known before it
+ * is found. Sets seconds, bytes and idle of *l for l->recompute; false where no program of these sizes can be made, or
+ * its time is certainly above `enough`. */
 bool search_estimate_layout(search_estimate *e, search_layout *l, double enough);
 void search_estimate_close(search_estimate *e);
 
-/* The configuration with this layout, where ZeRO 2 and 3 shard what they can, each micro-batch; shares what it points at with `of`. */
+/* The configuration with this layout, where ZeRO 2 and 3 shard what they can, each micro-batch; shares what it points
+ * at with `of`. */
 config search_configuration(const config *of, const search_layout *l, int64_t budget);
 
 #endif

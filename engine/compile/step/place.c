@@ -1,5 +1,5 @@
-/* The last steps before a program can be played: waits for asynchronous ops, working memory, outputs in the storage of inputs,
- * lifetimes, and an address for every transient tensor. */
+/* The last steps before a program can be played: waits for asynchronous ops, working memory, outputs in the storage of
+ * inputs, lifetimes, and an address for every transient tensor. */
 #include "engine/compile/step/place.h"
 
 #include <limits.h>
@@ -160,8 +160,8 @@ static void add_scratch(compiled_program *out, const compiled *c)
 
 /* ---- lifetimes -------------------------------------------------------------------------------------------------- */
 
-/* The ops that name one transient tensor. Uses of tensors in the same bytes are a chain, which begins with the tensor that has the
- * bytes; a tensor's id is the number of its use while outputs are put into the storage of inputs. */
+/* The ops that name one transient tensor. Uses of tensors in the same bytes are a chain, which begins with the tensor
+ * that has the bytes; a tensor's id is the number of its use while outputs are put into the storage of inputs. */
 typedef struct use {
     tensor *of;
     int first, last; /* ops; last -1: only its views are named */
@@ -240,7 +240,8 @@ static int64_t offset_of(const tensor *t)
     return offset;
 }
 
-/* Do two tensors in the same bytes share any? Columns of rows that are equally far apart share none if they lie side by side. */
+/* Do two tensors in the same bytes share any? Columns of rows that are equally far apart share none if they lie side by
+ * side. */
 static bool overlaps(const tensor *a, const tensor *b)
 {
     int64_t from = offset_of(a), other = offset_of(b), pitch = a->pitch * dtype_bytes((dtype)a->type);
@@ -262,7 +263,8 @@ static int count_reads(const op *o, const tensor *x)
     return times;
 }
 
-/* May `y` take the storage of `x`, one of the inputs of `o`? It must die with the op (or, asynchronous, with its wait). */
+/* May `y` take the storage of `x`, one of the inputs of `o`? It must die with the op (or, asynchronous, with its
+ * wait). */
 static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
 {
     if (!is_transient(x) || x->base || y->base || !is_transient(y) || bytes_of(x) == bytes_of(y))
@@ -284,8 +286,9 @@ static void take_over(uses *u, tensor *x, tensor *y)
     join_chains(u, x, y);
 }
 
-/* May `whole`, which has bytes of its own and no views, be moved to where the view `part` is, at `o`, which reads the one and writes
- * the other? Whoever names it must take rows with gaps, and the view's base must live as long, so that nothing is held longer. */
+/* May `whole`, which has bytes of its own and no views, be moved to where the view `part` is, at `o`, which reads the
+ * one and writes the other? Whoever names it must take rows with gaps, and the view's base must live as long, so that
+ * nothing is held longer. */
 static bool fits_columns(const uses *u, const op *o, tensor *whole, const tensor *part)
 {
     const tensor *base = part->base ? bytes_of((tensor *)part) : NULL;

@@ -1,10 +1,10 @@
-/* To a budget. The forward ops of a layer fall into classes by what they are ("mlp/swiglu"); classes are ordered by the price of
- * recomputing their outputs for each byte that it saves, given the classes before them in the order: dropping one tensor can
- * keep another alive. The order, taken layer by layer, gives a chain of ever smaller and slower programs. The first one that
- * fits is found by bisection over the lower bound, then placed to make sure.
+/* To a budget. The forward ops of a layer fall into classes by what they are ("mlp/swiglu"); classes are ordered by the
+ * price of recomputing their outputs for each byte that it saves, given the classes before them in the order: dropping
+ * one tensor can keep another alive. The order, taken layer by layer, gives a chain of ever smaller and slower
+ * programs. The first one that fits is found by bisection over the lower bound, then placed to make sure.
  *
- * All ranks of a stage must decide the same, without asking each other: each decides for the rank of the stage that needs
- * most, tensor rank 0 and the data rank that owns most. */
+ * All ranks of a stage must decide the same, without asking each other: each decides for the rank of the stage that
+ * needs most, tensor rank 0 and the data rank that owns most. */
 #include "engine/compile/step/recompute.h"
 
 #include <stdio.h>
@@ -51,7 +51,8 @@ typedef struct measured {
     double price; /* of the backward pass */
 } measured;
 
-/* ---- trying ------------------------------------------------------------------------------------------------------- */
+/* ---- trying
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* One op's price in FLOPs: bytes that it moves or sends count as what the device could compute meanwhile. */
 static double price_of(const compile_options *options, const program *p, int index)
@@ -90,8 +91,8 @@ static int *count_reads(const recorded *body)
     return reads;
 }
 
-/* The tensor whose bytes `t` will have: an output that may be made in columns which nobody but its op reads has those of their
- * base. */
+/* The tensor whose bytes `t` will have: an output that may be made in columns which nobody but its op reads has those
+ * of their base. */
 static const tensor *storage_of(const int *reads, const tensor *t)
 {
     const op *o = t->producer;
@@ -178,7 +179,8 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
     return s;
 }
 
-/* ---- classes -------------------------------------------------------------------------------------------------------- */
+/* ---- classes
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Can its outputs be recomputed, and would that be asked for? */
 static bool can_drop(const op *o)
@@ -287,7 +289,8 @@ static void order_entries(search *d)
     d->entries = order;
 }
 
-/* ---- how many -------------------------------------------------------------------------------------------------------- */
+/* ---- how many
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* The fewest, from `least` on, whose lower bound is within `limit` bytes; entry_count if none is. */
 static status bisect(int *count, search *d, int least, int64_t limit)
@@ -449,8 +452,8 @@ static void close_search(search *d)
     pool_free(&d->words);
 }
 
-/* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the same
- * indices: one may gather a bias that another does not have. */
+/* Marks in `own` what the first `count` entries of `d` name. Ranks of a stage record the same layers, but not at the
+ * same indices: one may gather a bias that another does not have. */
 static void adopt(search *own, const search *d, int count)
 {
     int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);

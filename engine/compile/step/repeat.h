@@ -1,7 +1,9 @@
-/* Which ops of a training step may be played a second time to see whether their bits repeat (engine/guard/verify.h), and what that takes.
+/* Which ops of a training step may be played a second time to see whether their bits repeat (engine/guard/verify.h),
+ * and what that takes.
  *
- * An op that reads bytes that it writes (it adds to a sum, works in place, or has a state) can only be repeated when these are put
- * back as they were. There is room for the largest such op behind everything else in the arena, where the run verifies.
+ * An op that reads bytes that it writes (it adds to a sum, works in place, or has a state) can only be repeated when
+ * these are put back as they were. There is room for the largest such op behind everything else in the arena, where the
+ * run verifies.
  */
 #ifndef PHALANX_ENGINE_COMPILE_STEP_REPEAT_H
 #define PHALANX_ENGINE_COMPILE_STEP_REPEAT_H

@@ -169,8 +169,8 @@ static int neighbour(const compiled *c, int chunk, int by)
 
 static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch);
 
-/* What passes between two chunks of one stage is one tensor, not a message: the one that the maker's body writes. NULL: `t` is
- * nothing that another chunk hands over. */
+/* What passes between two chunks of one stage is one tensor, not a message: the one that the maker's body writes. NULL:
+ * `t` is nothing that another chunk hands over. */
 static tensor *handed_over(unroller *u, const tensor *t, int chunk, int microbatch)
 {
     const recorded *to = &u->chunks[chunk];
@@ -281,14 +281,16 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
     return o;
 }
 
-/* ---- what all stages exchange -------------------------------------------------------------------------------------- */
+/* ---- what all stages exchange
+ * -------------------------------------------------------------------------------------- */
 
-/* One tensor is on all stages; the other is the stage's own with the first or the last layers, or of the statistics each
- * stage's part. */
+/* One tensor is on all stages; the other is the stage's own with the first or the last layers, or of the statistics
+ * each stage's part. */
 static const struct {
     bool gathers; /* from the other one; else sums onto it */
     bool backward;
-    int body; /* of what is on all stages: SCHEDULE_HEAD or SCHEDULE_EMBEDDING, whose other end is the last or the first layers */
+    /* of what is on all stages: SCHEDULE_HEAD or SCHEDULE_EMBEDDING, whose other end is the last or the first layers */
+    int body;
     size_t all, own; /* tensors of a recorded body */
 } meetings[EXCHANGES] = {
     [EXCHANGE_EMBEDDING] = {false, false, SCHEDULE_EMBEDDING, offsetof(recorded, output), offsetof(recorded, input)},
@@ -442,8 +444,8 @@ static void play_chunk(unroller *u, chunk_map map, int stage, int k, int microba
     }
 }
 
-/* The forward actions of GPipe without its backward ones: messages only go down the stages, one micro-batch after another, and
- * each is waited for at once. */
+/* The forward actions of GPipe without its backward ones: messages only go down the stages, one micro-batch after
+ * another, and each is waited for at once. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches)
 {
     unroller u;

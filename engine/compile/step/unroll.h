@@ -1,4 +1,5 @@
-/* The part of a program that micro-batches play: bodies recorded once a chunk, then unrolled in the order of a schedule. */
+/* The part of a program that micro-batches play: bodies recorded once a chunk, then unrolled in the order of a
+ * schedule. */
 #ifndef PHALANX_ENGINE_COMPILE_STEP_UNROLL_H
 #define PHALANX_ENGINE_COMPILE_STEP_UNROLL_H
 

@@ -1,12 +1,12 @@
-/* A training step before and after its micro-batches: weights are gathered before; after them the reduction of gradients, their
- * norm over the grid, and the optimizer.
+/* A training step before and after its micro-batches: weights are gathered before; after them the reduction of
+ * gradients, their norm over the grid, and the optimizer.
  *
- * With ZeRO 1 and 2 a rank updates the rows of a weight that it owns. The others' rows are those of the step before until the next
- * step gathers them: so each gather has until the first op that reads the weight, not the end of a step.
+ * With ZeRO 1 and 2 a rank updates the rows of a weight that it owns. The others' rows are those of the step before
+ * until the next step gathers them: so each gather has until the first op that reads the weight, not the end of a step.
  *
  * A gradient's reductions come right after the last op that adds to it, so that they travel while the rest of the
- * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on the
- * same bytes, and what reads a gradient afterwards reads that value. */
+ * backward pass computes; which ops those are is found in the unrolled list. A reduction in place makes a new value on
+ * the same bytes, and what reads a gradient afterwards reads that value. */
 #include "engine/compile/step/update.h"
 
 #include <stdlib.h>
@@ -84,8 +84,8 @@ tensor *const *update_begin(compiled_program *out, const compiled *c)
 
 /* ---- reductions ------------------------------------------------------------------------------------------------ */
 
-/* The sum along one axis, op `place` of `together` that are launched as one. Where the replicas divide the gradient, each gets the
- * rows that it owns. */
+/* The sum along one axis, op `place` of `together` that are launched as one. Where the replicas divide the gradient,
+ * each gets the rows that it owns. */
 static tensor *reduce_along(update *u, const parameter *p, axis a, int place, int together)
 {
     const storage *s = &u->c->storage[p->number];
@@ -100,9 +100,9 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
     return append(u->out, label_of(u->out, p, "reduce gradient"), &like, into);
 }
 
-/* parallel.bucket. A message costs its latency however short it is, and nothing is left to hide the last bucket: many small
- * ones cost latency, a large last one the time to send it. What `phalanx plan` says of a step on 64 data ranks of its default
- * cluster, in ms:
+/* parallel.bucket. A message costs its latency however short it is, and nothing is left to hide the last bucket: many
+ * small ones cost latency, a large last one the time to send it. What `phalanx plan` says of a step on 64 data ranks of
+ * its default cluster, in ms:
  *
  *     bucket                         1 B     8 MiB    32 MiB   128 MiB   512 MiB     4 GiB
  *     llama-1b, ZeRO 0             246.62    246.30    246.14    246.26    247.44    259.22
@@ -110,8 +110,8 @@ static tensor *reduce_along(update *u, const parameter *p, axis a, int place, in
  *     llama-7b, tensor 8           327.67    327.03    326.39    326.87    331.41    364.85
  *     llama-8b, tensor 4 x stage 4 244.71    244.53    244.44    245.08    248.93    261.47
  *
- * Hence 32 MiB. Which gradients share a bucket follows from the program and from sizes that all ranks of an axis agree about;
- * no bit of a sum depends on it. */
+ * Hence 32 MiB. Which gradients share a bucket follows from the program and from sizes that all ranks of an axis agree
+ * about; no bit of a sum depends on it. */
 static void flush_bucket(update *u, axis a);
 
 /* Puts a gradient where its next sum is made, and makes that if enough have come. */
@@ -202,8 +202,8 @@ static int *last_additions(const compiled *c, const program *list)
     return last;
 }
 
-/* Each parameter's reductions go after the op that completes its gradient; the tied embedding's, which waits for another
- * stage, to the end. */
+/* Each parameter's reductions go after the op that completes its gradient; the tied embedding's, which waits for
+ * another stage, to the end. */
 static void insert_reductions(update *u)
 {
     const compiled *c = u->c;

@@ -1,4 +1,5 @@
-/* The part of a program before and after the micro-batches: gathers of weights, reductions of gradients, norm and update. */
+/* The part of a program before and after the micro-batches: gathers of weights, reductions of gradients, norm and
+ * update. */
 #ifndef PHALANX_ENGINE_COMPILE_STEP_UPDATE_H
 #define PHALANX_ENGINE_COMPILE_STEP_UPDATE_H
 
@@ -7,11 +8,11 @@
 /* Gathers of what the ranks have updated (ZeRO 1 and 2), in the model's order,
  * which is that of their first use. */
 void update_gather(compiled_program *out, const compiled *c);
-/* Before the micro-batches: those, or where sharded weights are gathered once a step, their gathers: then returns the whole weights,
- * tensors of the program's own, by number; else NULL. */
+/* Before the micro-batches: those, or where sharded weights are gathered once a step, their gathers: then returns the
+ * whole weights, tensors of the program's own, by number; else NULL. */
 tensor *const *update_begin(compiled_program *out, const compiled *c);
-/* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the norm, the
- * optimizer. */
+/* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the
+ * norm, the optimizer. */
 void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
 

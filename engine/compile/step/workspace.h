@@ -1,6 +1,6 @@
 /* Working memory that a library may have, where more of it is faster: attention's backward pass on a device
- * (op_attributes.workspace). It gets what the step leaves free where such ops run, and a little more where no budget says
- * how much there is; timing then decides whether the library is used.
+ * (op_attributes.workspace). It gets what the step leaves free where such ops run, and a little more where no budget
+ * says how much there is; timing then decides whether the library is used.
  */
 #ifndef PHALANX_ENGINE_COMPILE_STEP_WORKSPACE_H
 #define PHALANX_ENGINE_COMPILE_STEP_WORKSPACE_H

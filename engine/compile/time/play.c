@@ -7,7 +7,8 @@
 #include "engine/compile/time/play_parts.h"
 #include "memory/log.h"
 
-/* ---- taking a program ------------------------------------------------------------------------------------------------- */
+/* ---- taking a program
+ * ------------------------------------------------------------------------------------------------- */
 
 void play_open(play *out, const profile *p, int stages)
 {
@@ -58,7 +59,8 @@ static play_op take(const profile *p, const grid *g, const program *list, int i)
     return e;
 }
 
-/* Where nothing was overlapped, sums of gradients begin when the backward pass is over: but for those that are waited for before. */
+/* Where nothing was overlapped, sums of gradients begin when the backward pass is over: but for those that are waited
+ * for before. */
 static void postpone_sums(play_rank *r)
 {
     bool *needed = must_calloc((unsigned long)r->requests + 1, sizeof *needed);
@@ -85,7 +87,8 @@ void play_add(play *p, const grid *g, const program *list, int requests)
         postpone_sums(r);
 }
 
-/* ---- queues ------------------------------------------------------------------------------------------------------------- */
+/* ---- queues
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* Of a rank: its communicators in the order of axes, two directions each, those between stages by neighbour. */
 enum { FOR_GROUPS, SENDS_MESSAGES, RECEIVES_MESSAGES, USES };
@@ -100,9 +103,9 @@ typedef struct queue {
     int behind; /* the axis for which it waited between */
 } queue;
 
-/* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the latest
- * times, ascending. Ranks are not played in the order of time, so that what is found later may
- * begin earlier, in a gap. */
+/* Of a rank, within its node and beyond: what it exchanges with groups, and messages out and in. When it is in use: the
+ * latest times, ascending. Ranks are not played in the order of time, so that what is found later may begin earlier, in
+ * a gap. */
 typedef struct link {
     double from[BUSY], to[BUSY];
     double owed;     /* by groups: what messages took of the link while a group used it */
@@ -268,8 +271,8 @@ static double overlap(const link *l, double from, double to)
     return sum;
 }
 
-/* A message and what a group exchanges share a link evenly: the message takes longer, and the group's next transfer what the
- * message took. Seconds that the transfer takes. */
+/* A message and what a group exchanges share a link evenly: the message takes longer, and the group's next transfer
+ * what the message took. Seconds that the transfer takes. */
 static double share_links(player *s, const int *members, const int *links, int count, double begin, double seconds)
 {
     double more = 0;
@@ -360,7 +363,8 @@ static bool try_meet(player *s, int rank, int communicator)
     return true;
 }
 
-/* ---- playing ------------------------------------------------------------------------------------------------------------ */
+/* ---- playing
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static bool travelling(const player *s, int rank, double now)
 {
@@ -448,7 +452,8 @@ static bool advance(player *s, int rank)
     return s->at[rank] > from;
 }
 
-/* ---- the longest chain -------------------------------------------------------------------------------------------------- */
+/* ---- the longest chain
+ * -------------------------------------------------------------------------------------------------- */
 
 static void add_cause(play *p, double seconds, const char *what, int stage, const char *more)
 {
@@ -502,7 +507,7 @@ static void find_causes(player *s)
     qsort(p->causes, (size_t)p->cause_count, sizeof *p->causes, by_seconds);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------------- */
+/* ------------------------------------------------------------------------------------------------------------------ */
 
 static void note_transfers(player *s, int rank)
 {
@@ -516,8 +521,8 @@ static void note_transfers(player *s, int rank)
     }
 }
 
-/* Ranks that share a host's cores give them to each other while they wait; but all their work takes as long as all cores need for
- * it. Of each stage's ranks one is played. */
+/* Ranks that share a host's cores give them to each other while they wait; but all their work takes as long as all
+ * cores need for it. Of each stage's ranks one is played. */
 static void share_cores(play *p)
 {
     const profile *h = p->profile;

@@ -1,10 +1,11 @@
 /* How long does a step take? The programs of the ranks that differ are played on simulated queues.
  *
- * One rank of each stage is played; the other ranks of its groups do the same at the same time. A rank has one queue that
- * computes, and one for each of its communicators: along an axis, or to a neighbour in one direction. Communication begins
- * when all who take part have launched it, their communicators are done with what was launched before, and their links
- * (to the node, or to the network) are free: a link serves groups one after another, messages likewise, and both share it evenly.
- * That occupies nobody who computes, but on a GPU takes `taken` of the multiprocessors from ops that run meanwhile; where the host moves messages, it takes the time of those who wait.
+ * One rank of each stage is played; the other ranks of its groups do the same at the same time. A rank has one queue
+ * that computes, and one for each of its communicators: along an axis, or to a neighbour in one direction.
+ * Communication begins when all who take part have launched it, their communicators are done with what was launched
+ * before, and their links (to the node, or to the network) are free: a link serves groups one after another, messages
+ * likewise, and both share it evenly. That occupies nobody who computes, but on a GPU takes `taken` of the
+ * multiprocessors from ops that run meanwhile; where the host moves messages, it takes the time of those who wait.
  */
 #ifndef PHALANX_ENGINE_COMPILE_TIME_PLAY_H
 #define PHALANX_ENGINE_COMPILE_TIME_PLAY_H
@@ -50,12 +51,14 @@ typedef struct play {
 } play;
 
 void play_open(play *out, const profile *p, int stages);
-/* The program of one rank of stage g->at[GRID_PIPELINE], whose asynchronous ops have so many requests. Nothing of it is kept. */
+/* The program of one rank of stage g->at[GRID_PIPELINE], whose asynchronous ops have so many requests. Nothing of it is
+ * kept. */
 void play_add(play *p, const grid *g, const program *list, int requests);
 /* After the ranks of all stages are there. Fails where they do not meet. */
 status play_run(play *p);
-/* What op `index` of a stage's program did, in seconds since the step began: begin to end the rank was busy with it, or waited; or, of a
- * launch, its transfer travelled (of several launched as one, the last; else 0 to 0). `free`: then the rank went on. */
+/* What op `index` of a stage's program did, in seconds since the step began: begin to end the rank was busy with it, or
+ * waited; or, of a launch, its transfer travelled (of several launched as one, the last; else 0 to 0). `free`: then the
+ * rank went on. */
 typedef struct play_span {
     double begin, end, free;
 } play_span;

@@ -13,7 +13,8 @@ play_span play_op_at(const play *p, int stage, int index)
     return (play_span){before, o->end, o->end};
 }
 
-/* ---- actions ------------------------------------------------------------------------------------------------------------ */
+/* ---- actions
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static bool belongs(const play_op *e, action a)
 {

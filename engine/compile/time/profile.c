@@ -10,9 +10,9 @@
 
 #define GIB ((int64_t)1 << 30)
 
-/* What a profile adds to its device's row (kernels/devices.def): how libraries and the network use it. Tiles of a100: 128 x 128
- * and smaller; of h100 and later 128 x 256. Shares are of the data sheet's peak: large products of cuBLAS reach 0.85 to 0.9 of an
- * A100's 312 TFLOP/s, 0.75 of an H100's 989 at its power limit, 0.8 of an H200's. */
+/* What a profile adds to its device's row (kernels/devices.def): how libraries and the network use it. Tiles of a100:
+ * 128 x 128 and smaller; of h100 and later 128 x 256. Shares are of the data sheet's peak: large products of cuBLAS
+ * reach 0.85 to 0.9 of an A100's 312 TFLOP/s, 0.75 of an H100's 989 at its power limit, 0.8 of an H200's. */
 typedef struct built_in {
     const char *name, *device;
     profile as;
@@ -216,9 +216,11 @@ static dtype type_of(const op *o)
     return t ? (dtype)t->type : DTYPE_FP32;
 }
 
-/* ---- a model of a device -------------------------------------------------------------------------------------------- */
+/* ---- a model of a device
+ * -------------------------------------------------------------------------------------------- */
 
-/* Multiprocessors compute tiles in waves; a product of few tiles may divide its depth, and adds the parts up in memory. */
+/* Multiprocessors compute tiles in waves; a product of few tiles may divide its depth, and adds the parts up in
+ * memory. */
 static double tiled(const profile *p, double flops, const double size[3])
 {
     enum { MOST_PARTS = 16 };
@@ -246,9 +248,9 @@ static double model_product(const profile *p, const op *o, const double size[3])
     return (seconds > bytes ? seconds : bytes) + p->product_start;
 }
 
-/* Attention as separate kernels: products over the whole square, and the scores through memory: forward they are written,
- * read and written by a fused softmax, read and written by dropout with its mask, and read (2205.05198's 5 a s / h is what
- * of it is kept); the gradient passes over them twice as often. */
+/* Attention as separate kernels: products over the whole square, and the scores through memory: forward they are
+ * written, read and written by a fused softmax, read and written by dropout with its mask, and read (2205.05198's 5 a s
+ * / h is what of it is kept); the gradient passes over them twice as often. */
 static double model_scores(const profile *p, const op *o)
 {
     bool gradient = op_has(o, OP_GRADIENT);
@@ -286,7 +288,8 @@ static double model_op(const profile *p, const op *o)
     return is_attention(o) ? model_attention(p, o) : model_rest(p, o);
 }
 
-/* ---- measured ------------------------------------------------------------------------------------------------------- */
+/* ---- measured
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* How far apart two sizes are, in factors. */
 static double distance(const double a[3], const double b[3])
@@ -310,8 +313,8 @@ static double on_fewer(const profile *p, int threads)
     return p->cores ? (double)p->cores / threads_of(p, threads) : 1;
 }
 
-/* From the nearest points of its kind: each says how many times its model's time it saw, and nearer ones say more. 1 where there is
- * none. */
+/* From the nearest points of its kind: each says how many times its model's time it saw, and nearer ones say more. 1
+ * where there is none. */
 static double measured(const profile *p, op_kind kind, dtype type, bool adds, const double size[3])
 {
     double weight = 0, share = 0;
@@ -348,7 +351,8 @@ profile_point profile_point_of(const profile *p, const op *o, double seconds)
     return at;
 }
 
-/* ---- the network ---------------------------------------------------------------------------------------------------- */
+/* ---- the network
+ * ---------------------------------------------------------------------------------------------------- */
 
 bool profile_leaves_node(const profile *p, const grid *g, axis a)
 {

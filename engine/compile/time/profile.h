@@ -1,9 +1,10 @@
-/* A device profile prices an op from its shapes; a network profile prices a transfer between ranks. Seconds, FLOPs, bytes.
+/* A device profile prices an op from its shapes; a network profile prices a transfer between ranks. Seconds, FLOPs,
+ * bytes.
  *
- * Built-in profiles ("a100", "h100", "h200", "b200", "cpu", and "a100-2022", the published runs of that year) are models: data
- * sheets and the shares of them that libraries are known to reach. A measured profile is a file that `phalanx bench
- * --profile` wrote: for each kind of op how long it took at which sizes. A profile is a plain value but for `points`, which
- * profile_free frees.
+ * Built-in profiles ("a100", "h100", "h200", "b200", "cpu", and "a100-2022", the published runs of that year) are
+ * models: data sheets and the shares of them that libraries are known to reach. A measured profile is a file that
+ * `phalanx bench --profile` wrote: for each kind of op how long it took at which sizes. A profile is a plain value but
+ * for `points`, which profile_free frees.
  */
 #ifndef PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
 #define PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
@@ -17,7 +18,8 @@
 
 enum { PROFILE_TILES = 4, PROFILE_NAME = 64 };
 
-/* A tile of a product's output that one multiprocessor computes at a time, and the share of its peak that it reaches. */
+/* A tile of a product's output that one multiprocessor computes at a time, and the share of its peak that it
+ * reaches. */
 typedef struct profile_tile {
     int rows, columns;
     double share;
@@ -44,7 +46,8 @@ typedef struct profile {
     profile_tile tile[PROFILE_TILES];
     double depth;         /* of a product whose time is half for filling and draining */
     double product_start; /* seconds of a product beside its FLOPs */
-    /* attention: share of the half-precision peak that the fused kernels reach; 0: not fused, scores pass through memory */
+    /* attention: share of the half-precision peak that the fused kernels reach; 0: not fused, scores pass through
+     * memory */
     double attention, attention_gradient;
     /* everything else */
     double memory;          /* bytes a second */
@@ -53,7 +56,8 @@ typedef struct profile {
     double bus;             /* bytes a second to host memory, and as many from it at the same time */
     int64_t capacity;       /* bytes of the device's memory that a process sees; 0: it has none of its own */
     const reserve *reserve; /* what is taken of it beside the arena; borrowed */
-    int cores; /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
+    /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
+    int cores;
     int threads; /* of a rank, of those; 0: all. Not of the machine: of what is priced (compile_options.threads) */
     bool tf32;   /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
     /* the network */
@@ -75,15 +79,15 @@ profile profile_named(const char *name);
 const char *profile_names(void);
 /* A built-in's name or a file. STATUS_USAGE with the names, where it is neither. */
 status profile_open(profile *out, const char *name);
-/* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, taken, host_moves, and
- * oversubscription, by which `network` is divided. */
+/* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, taken, host_moves,
+ * and oversubscription, by which `network` is divided. */
 status profile_take_network(profile *p, const char *path);
 /* All of it, as profile_open reads it. */
 status profile_save(const char *path, const profile *p);
 void profile_free(profile *p);
 
-/* What is compiled is planned for the device of these prices, and priced as it computes. The CPU's choices are its own whatever the
- * prices: its bits hang on them. */
+/* What is compiled is planned for the device of these prices, and priced as it computes. The CPU's choices are its own
+ * whatever the prices: its bits hang on them. */
 void profile_plan_for(compile_options *o, profile *p);
 /* FLOP/s: the data sheet's, and what large products reach of them. */
 double profile_peak(const profile *p, dtype type);

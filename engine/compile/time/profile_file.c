@@ -1,5 +1,6 @@
-/* Profiles as JSON files: the numbers of the struct by name, tiles and points as lists. A file may name a built-in profile as its
- * "base" and say only what differs. What is no key of a profile is refused: a misspelt number would be the base's. */
+/* Profiles as JSON files: the numbers of the struct by name, tiles and points as lists. A file may name a built-in
+ * profile as its "base" and say only what differs. What is no key of a profile is refused: a misspelt number would be
+ * the base's. */
 #include "engine/compile/time/profile.h"
 
 #include <jansson.h>

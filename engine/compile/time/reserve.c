@@ -2,8 +2,8 @@
 
 #define MIB ((int64_t)1 << 20)
 
-/* Alone: a context of half a GiB, as much again for cuBLASLt's and cuDNN's kernels. The first communicators are those of
- * collectives, with buffers for 32 blocks, later ones of messages, for 8 (parallel/comm/nccl). Not measured. */
+/* Alone: a context of half a GiB, as much again for cuBLASLt's and cuDNN's kernels. The first communicators are those
+ * of collectives, with buffers for 32 blocks, later ones of messages, for 8 (parallel/comm/nccl). Not measured. */
 const reserve reserve_assumed = {.bytes = {1024 * MIB, 1536 * MIB, 2048 * MIB, 2304 * MIB, 2560 * MIB, 2752 * MIB,
                                            2944 * MIB, 3136 * MIB, 3328 * MIB}};
 

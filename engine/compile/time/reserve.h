@@ -1,5 +1,5 @@
-/* What a GPU's memory holds beside the arena: CUDA's context, the kernels that libraries load, and NCCL's buffers, which grow with
- * the number of communicators. Assumed, until a run has measured it (tuning.json).
+/* What a GPU's memory holds beside the arena: CUDA's context, the kernels that libraries load, and NCCL's buffers,
+ * which grow with the number of communicators. Assumed, until a run has measured it (tuning.json).
  */
 #ifndef PHALANX_ENGINE_COMPILE_TIME_RESERVE_H
 #define PHALANX_ENGINE_COMPILE_TIME_RESERVE_H

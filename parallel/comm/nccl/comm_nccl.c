@@ -1,15 +1,16 @@
 /* The backend `nccl`: groups whose operands lie on GPUs. It is in the CUDA shared object.
  *
- * A group is one NCCL communicator, or shares that of an earlier group. NCCL runs one kernel of a communicator at a time, and a
- * kernel that waits for another rank keeps its multiprocessors: so messages have a communicator for each edge and direction, and
- * the kernels of messages and of small sums get few of them. Its unique id travels over a group of the job's own backend (MPI), which is needed
- * for nothing else. Calls are put on the stream that they name, in the order in which the program starts them, which is
- * the same total order that the schedule's validator has shown to make progress; NCCL is asked to keep it across
- * communicators, and to connect everything at start-up, unless the user's NCCL_* say otherwise. A call counts as complete
- * once it is on its stream: the executor makes the streams wait for each other.
+ * A group is one NCCL communicator, or shares that of an earlier group. NCCL runs one kernel of a communicator at a
+ * time, and a kernel that waits for another rank keeps its multiprocessors: so messages have a communicator for each
+ * edge and direction, and the kernels of messages and of small sums get few of them. Its unique id travels over a group
+ * of the job's own backend (MPI), which is needed for nothing else. Calls are put on the stream that they name, in the
+ * order in which the program starts them, which is the same total order that the schedule's validator has shown to make
+ * progress; NCCL is asked to keep it across communicators, and to connect everything at start-up, unless the user's
+ * NCCL_* say otherwise. A call counts as complete once it is on its stream: the executor makes the streams wait for
+ * each other.
  *
- * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one reduction
- * a member, grouped into one launch.
+ * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one
+ * reduction a member, grouped into one launch.
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -36,9 +37,9 @@
 
 enum { OLDEST = NCCL_VERSION(2, 26, 0) };
 
-/* Blocks of a kernel, one a multiprocessor: a message's, and a collective's of few bytes (loss, norm); others have NCCL's own
- * number, 32 at most. Four edges, gradients and activations that all wait at once then leave an A100's 108 a dozen, and eight
- * blocks still fill a link between nodes. Buffers are made for each block, too. */
+/* Blocks of a kernel, one a multiprocessor: a message's, and a collective's of few bytes (loss, norm); others have
+ * NCCL's own number, 32 at most. Four edges, gradients and activations that all wait at once then leave an A100's 108 a
+ * dozen, and eight blocks still fill a link between nodes. Buffers are made for each block, too. */
 enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
 
 typedef struct communicator {
@@ -257,8 +258,8 @@ static void warm_collectives(unsigned kinds, ncclComm_t handle, int members, cha
     }
 }
 
-/* Each kind of operation that there will be, once, over a few bytes: buffers and connections are made now. `kinds`: of all
- * members; messages are what this one sends and receives. */
+/* Each kind of operation that there will be, once, over a few bytes: buffers and connections are made now. `kinds`: of
+ * all members; messages are what this one sends and receives. */
 static void warm(const comm_group *g, ncclComm_t handle, unsigned kinds)
 {
     size_t bytes = (size_t)g->count * sizeof(int32_t);
@@ -278,8 +279,8 @@ static void warm(const comm_group *g, ncclComm_t handle, unsigned kinds)
     CUDA_MUST(cudaStreamDestroy(stream));
 }
 
-/* Without NCCL_LAUNCH_ORDER_IMPLICIT nothing orders the kernels of several communicators, and ranks may wait for each other
- * crosswise. */
+/* Without NCCL_LAUNCH_ORDER_IMPLICIT nothing orders the kernels of several communicators, and ranks may wait for each
+ * other crosswise. */
 static status check_version(void)
 {
     int version = 0;
@@ -392,7 +393,8 @@ static status nccl_poll(comm_group *g)
     return s;
 }
 
-/* ---- the other functions of a backend --------------------------------------------------------------------------------- */
+/* ---- the other functions of a backend
+ * --------------------------------------------------------------------------------- */
 
 static void nccl_wait(comm_request *r)
 {

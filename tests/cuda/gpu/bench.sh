@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tokens/s, TFLOP/s and MFU of training steps on this GPU, op by op beside each op's bound, and PyTorch, eager and compiled, on the
-# same shape and batch where PYTHON has it; then Nsight Compute's view of the six slowest kernels. Models that do not fit whole
-# lose layers: the number is printed.
+# Tokens/s, TFLOP/s and MFU of training steps on this GPU, op by op beside each op's bound, and PyTorch, eager and
+# compiled, on the same shape and batch where PYTHON has it; then Nsight Compute's view of the six slowest kernels.
+# Models that do not fit whole lose layers: the number is printed.
 # Usage: bench.sh [BUILD] [--only REGEX]     (make bench-gpu; common.sh says more)
 # Parts, which REGEX chooses from: gpt2-124m gpt2-1558m llama-1b qwen-1.5b llama-7b ncu.
 . "$(dirname "$0")/common.sh"

@@ -1,9 +1,10 @@
 #!/bin/bash
-# What can only be shown on a GPU: kernels and ops against float64, the CUDA losses against the CPU's, resume bit for bit,
-# device memory beyond the arena, NCCL between ranks that share the GPU, and a small step under compute-sanitizer.
+# What can only be shown on a GPU: kernels and ops against float64, the CUDA losses against the CPU's, resume bit for
+# bit, device memory beyond the arena, NCCL between ranks that share the GPU, and a small step under compute-sanitizer.
 # Usage: check.sh [BUILD] [--only REGEX]     (make check-gpu; common.sh says more)
-# Parts, which REGEX chooses from: versions self-check kernels ops cudnn gpt2 llama wide gpt2-ranks llama-ranks four-ranks memory sanitizer.
-# Where the programs are linked with the stand-ins, sizes are small: that tries the scripts, and shows nothing of a GPU.
+# Parts, which REGEX chooses from: versions self-check kernels ops cudnn gpt2 llama wide gpt2-ranks llama-ranks
+# four-ranks memory sanitizer. Where the programs are linked with the stand-ins, sizes are small: that tries the
+# scripts, and shows nothing of a GPU.
 . "$(dirname "$0")/common.sh"
 export OMP_NUM_THREADS=4
 phalanx=$(program phalanx)
@@ -195,8 +196,8 @@ part four-ranks && several_ranks llama <<END
 4 tensor2-data2-zero3 parallel.tensor=2 parallel.zero=3
 END
 
-# Promise 1: what a process has of the device's memory beyond the arena is the same small constant for two models of different
-# size: as it has measured itself, and as the driver says.
+# Promise 1: what a process has of the device's memory beyond the arena is the same small constant for two models of
+# different size: as it has measured itself, and as the driver says.
 beside() { # LAYERS
     train 1 llama memory-$1 train.precision=bf16 model.layers="$1" >/dev/null 2>&1
     number bytes <"$work/memory-$1/tuning.json" | tail -1

@@ -1,9 +1,10 @@
-# What check.sh and bench.sh share, with their arguments: where the programs are, which parts are asked for, a line a case as it
-# ends, a table of parts last. Sourced.
+# What check.sh and bench.sh share, with their arguments: where the programs are, which parts are asked for, a line a
+# case as it ends, a table of parts last. Sourced.
 #
 #     SCRIPT [BUILD] [--only REGEX]     BUILD: of the project; without, the programs of this kit (make gpu-kit)
 #
-# A case has 60 seconds (CASE_SECONDS), a part 8 minutes (PART_SECONDS): what comes later is skipped. Logs are kept where OUT says.
+# A case has 60 seconds (CASE_SECONDS), a part 8 minutes (PART_SECONDS): what comes later is skipped. Logs are kept
+# where OUT says.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=$here/bin only=.

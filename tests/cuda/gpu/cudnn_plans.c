@@ -1,5 +1,6 @@
 /* What the real cuDNN says of our graphs, without a GPU: the library plans for the device that a description names, and
- * compiles for it. One line for each shape, direction and candidate, with the workspace it asks for and the one we promise.
+ * compiles for it. One line for each shape, direction and candidate, with the workspace it asks for and the one we
+ * promise.
  *
  *     cudnn_plans [all]      exit status 77: there is no cuDNN
  */

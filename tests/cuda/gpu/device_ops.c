@@ -1,5 +1,6 @@
-/* Every op of the table on the CUDA device, through the interface that the executor uses, against the float64 reference:
- * on a GPU (make check-gpu), or without one on the stand-ins, where cuBLASLt is a definition and kernels run on the shim.
+/* Every op of the table on the CUDA device, through the interface that the executor uses, against the float64
+ * reference: on a GPU (make check-gpu), or without one on the stand-ins, where cuBLASLt is a definition and kernels run
+ * on the shim.
  *
  *     device_ops [NAME OF AN OP [WAY]]     exit status 77: there is no device
  *

@@ -1,9 +1,10 @@
 /* The race build: kernels compiled with -fsanitize=thread, whose calls land here instead of in that runtime.
  *
- * Each byte of shared memory has a shadow: who wrote it and who read it, in which epoch of the block (barriers passed) and
- * of the warp (warp barriers passed). Two accesses, one of them a write, by different threads are a race unless a block
- * barrier, or for lanes of one warp a warp barrier, lies between them. A read of a byte that this block never wrote is an
- * error as well. SHIM_NO_RACES=1 in the environment turns it off. Accesses the shim makes for a thread (ldmatrix, cp.async) are noted by the shim.
+ * Each byte of shared memory has a shadow: who wrote it and who read it, in which epoch of the block (barriers passed)
+ * and of the warp (warp barriers passed). Two accesses, one of them a write, by different threads are a race unless a
+ * block barrier, or for lanes of one warp a warp barrier, lies between them. A read of a byte that this block never
+ * wrote is an error as well. SHIM_NO_RACES=1 in the environment turns it off. Accesses the shim makes for a thread
+ * (ldmatrix, cp.async) are noted by the shim.
  */
 #include <cuda_shim.h>
 

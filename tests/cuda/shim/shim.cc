@@ -328,7 +328,8 @@ void shim_warp(void (*execute)(void *const lanes[32]), void *mine)
     warp.ready = 0xffffffffu & ~(1u << lane);
 }
 
-/* A piece of this block's shared memory with a redzone behind it, poisoned as uninitialised memory is not: with NaNs. */
+/* A piece of this block's shared memory with a redzone behind it, poisoned as uninitialised memory is not: with
+ * NaNs. */
 static void *shared_take(size_t bytes)
 {
     size_t at = block.shared_used, end = at + (bytes + 15) / 16 * 16;

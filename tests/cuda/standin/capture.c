@@ -1,5 +1,6 @@
-/* CUDA graphs: what capture forbids, and a list of calls that each launch plays again, in the order and on the queues they
- * were captured on. Events within are order between queues and nothing more; a queue that joins must be waited for. */
+/* CUDA graphs: what capture forbids, and a list of calls that each launch plays again, in the order and on the queues
+ * they were captured on. Events within are order between queues and nothing more; a queue that joins must be waited
+ * for. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -68,7 +68,8 @@ static void check_sides(const void *to, const void *from, enum cudaMemcpyKind ki
         standin_fail("%s: the direction does not fit the addresses %p <- %p", what, to, from);
 }
 
-/* Host memory that has been copied in and out, in the same pieces: state that is offloaded. Inputs go one way, and results the other. */
+/* Host memory that has been copied in and out, in the same pieces: state that is offloaded. Inputs go one way, and
+ * results the other. */
 typedef struct travelled {
     const void *host;
     size_t bytes;
@@ -163,8 +164,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     return cudaSuccess;
 }
 
-/* On the default stream. Out of pageable memory it returns when the bytes have been staged, which may be before they have
- * arrived; to the host it waits. (There is no pinned memory that anybody copies like this.) */
+/* On the default stream. Out of pageable memory it returns when the bytes have been staged, which may be before they
+ * have arrived; to the host it waits. (There is no pinned memory that anybody copies like this.) */
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
     if (bytes == 0)

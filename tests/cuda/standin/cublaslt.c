@@ -1,7 +1,7 @@
 /* cuBLASLt: descriptors that remember, a heuristic that always finds something, and a product by its definition.
  *
- * There are ALGORITHMS algorithms: number i splits k into i + 1 parts, whose sums are rounded to fp32 before they are added,
- * so that each leaves other bits; one is faster than the rest. */
+ * There are ALGORITHMS algorithms: number i splits k into i + 1 parts, whose sums are rounded to fp32 before they are
+ * added, so that each leaves other bits; one is faster than the rest. */
 #include <cublasLt.h>
 #include <math.h>
 #include <stdio.h>

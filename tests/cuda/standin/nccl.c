@@ -1,12 +1,12 @@
-/* NCCL over MPI. Before a collective moves anything its members compare notes: kind, count, type, root and how many came
- * before must agree. Everything happens when the host enqueues it, and a message takes both of its ranks: a rank stops where
- * the other is not yet, as if all communication of a rank were one serial queue with rendezvous. What runs here to its end
- * makes progress under every weaker reading.
+/* NCCL over MPI. Before a collective moves anything its members compare notes: kind, count, type, root and how many
+ * came before must agree. Everything happens when the host enqueues it, and a message takes both of its ranks: a rank
+ * stops where the other is not yet, as if all communication of a rank were one serial queue with rendezvous. What runs
+ * here to its end makes progress under every weaker reading.
  *
- * Time is that of the real thing (enqueue.cc of NCCL 2.28): a kernel waits for its stream, for the last kernel of its communicator,
- * and, by NCCL_LAUNCH_ORDER_IMPLICIT, for the kernels launched before it to have been launched, whatever their communicator. It ends
- * when all of its members have begun. A receive that waits holds the kernels behind it in its communicator, and these hold
- * the ones launched later. */
+ * Time is that of the real thing (enqueue.cc of NCCL 2.28): a kernel waits for its stream, for the last kernel of its
+ * communicator, and, by NCCL_LAUNCH_ORDER_IMPLICIT, for the kernels launched before it to have been launched, whatever
+ * their communicator. It ends when all of its members have begun. A receive that waits holds the kernels behind it in
+ * its communicator, and these hold the ones launched later. */
 #include <math.h>
 #include <nccl.h>
 #include <stdio.h>
@@ -325,8 +325,8 @@ static double *until_of(const task *t)
     return message && standin_mutant("a communicator a direction") ? &until[up] : &t->comm->until;
 }
 
-/* A kernel that waits keeps its multiprocessors, and one stream has one kernel at a time: if all wait, some must be left for the
- * ops that what they wait for depends on. */
+/* A kernel that waits keeps its multiprocessors, and one stream has one kernel at a time: if all wait, some must be
+ * left for the ops that what they wait for depends on. */
 static void occupy(const task *t)
 {
     static int blocks[STANDIN_STREAMS];
@@ -356,7 +356,8 @@ static void end(task *t)
     standin_wait_until(t->queue, t->end);
 }
 
-/* One kernel a call, or a group's calls in one of each communicator: nothing within a group waits for anything else of it. */
+/* One kernel a call, or a group's calls in one of each communicator: nothing within a group waits for anything else of
+ * it. */
 typedef struct batch {
     int count;
     task tasks[];

@@ -1,5 +1,5 @@
-/* Which op is being launched, and what its kernels touch. The linker leads the op table's cuda_NAME through the functions
- * here (--wrap), and the shim asks before each launch. */
+/* Which op is being launched, and what its kernels touch. The linker leads the op table's cuda_NAME through the
+ * functions here (--wrap), and the shim asks before each launch. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +37,8 @@ static void touch(int queue, const op *o, char *arena)
     standin_access_tensor(queue, o->scratch, arena, true, o->label);
 }
 
-/* STANDIN_FLIP_1="layer 0/norm: in 9": on rank 1, before the ninth launch of an op with that label, a bit of its second operand, a
- * weight, or ("acc") of a result that it adds to. Once. */
+/* STANDIN_FLIP_1="layer 0/norm: in 9": on rank 1, before the ninth launch of an op with that label, a bit of its second
+ * operand, a weight, or ("acc") of a result that it adds to. Once. */
 static void flip_a_bit(void)
 {
     static int launches;
@@ -74,7 +74,8 @@ static void before_launch(const char *name, void *stream)
         touch(queue, current, current_context->arena);
 }
 
-/* A launch that a graph keeps, and whose it is: a copy of `ops`, or of one op, which may be gone when the graph is launched. */
+/* A launch that a graph keeps, and whose it is: a copy of `ops`, or of one op, which may be gone when the graph is
+ * launched. */
 typedef struct kept {
     void (*play)(void *launch);
     void *launch;
@@ -131,7 +132,8 @@ static void begin(const op *o, const run_context *r)
 #include "kernels/ops.def"
 #undef OP
 
-/* Verification's kernels are of no op: one is made up, whose operands are the bytes that they touch. Kept for graphs. */
+/* Verification's kernels are of no op: one is made up, whose operands are the bytes that they touch. Kept for
+ * graphs. */
 static void begin_bytes(const void *read, int64_t bytes, int64_t pitch, int64_t rows, void *written)
 {
     static const run_context from_zero;

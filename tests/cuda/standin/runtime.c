@@ -99,10 +99,11 @@ const char *cudaGetErrorString(cudaError_t e)
     return text;
 }
 
-/* ---- time as it would be on a device ------------------------------------------------------------------------------ */
+/* ---- time as it would be on a device
+ * ------------------------------------------------------------------------------ */
 
-/* When each queue's last work ends, if work takes as long as standin_take() says, nothing else takes time, and every queue
- * runs beside the others. [STANDIN_HOST]: what the host has waited for. */
+/* When each queue's last work ends, if work takes as long as standin_take() says, nothing else takes time, and every
+ * queue runs beside the others. [STANDIN_HOST]: what the host has waited for. */
 static double milliseconds[STANDIN_STREAMS];
 static double taken[STANDIN_STREAMS], profiled_from;
 
@@ -404,7 +405,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t stream, unsigne
     return cudaSuccess;
 }
 
-/* ---- marks: words of pinned memory that the device sets when it has come so far; seen when the host looks elsewhere, too --- */
+/* ---- marks: words of pinned memory that the device sets when it has come so far; seen when the host looks elsewhere,
+ * too --- */
 
 typedef struct mark {
     volatile uint32_t *word;

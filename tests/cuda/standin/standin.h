@@ -1,19 +1,21 @@
 /* Stand-ins for libcudart, cuBLASLt and NCCL, so that the host side of the CUDA device runs without a GPU.
  *
- * "Device memory" is host memory that only device work may touch. Work executes when it is enqueued, kernels on the shim,
- * but a tracker knows what a GPU would have been free to reorder: each stream has a vector clock, events carry clocks
- * between streams, and every 4 bytes of device memory remember who wrote and read them. An access that is not ordered
- * behind a conflicting one is a race; a host pointer, a null stream, bytes outside an allocation, arguments that two ranks
- * disagree about are errors. Each ends the job with one line and the exit status STANDIN_FAILED. Copies to the host show
- * nothing but 0xFF until the host has waited for them, and until then the host may not change what is copied from it.
+ * "Device memory" is host memory that only device work may touch. Work executes when it is enqueued, kernels on the
+ * shim, but a tracker knows what a GPU would have been free to reorder: each stream has a vector clock, events carry
+ * clocks between streams, and every 4 bytes of device memory remember who wrote and read them. An access that is not
+ * ordered behind a conflicting one is a race; a host pointer, a null stream, bytes outside an allocation, arguments
+ * that two ranks disagree about are errors. Each ends the job with one line and the exit status STANDIN_FAILED. Copies
+ * to the host show nothing but 0xFF until the host has waited for them, and until then the host may not change what is
+ * copied from it.
  *
- * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR its compute capability,
- * STANDIN_MEMORY in bytes (80 GiB), STANDIN_TAKES what each library and communicator takes of it (64), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0
- * (the next one on rank 1), STANDIN_NCCL and STANDIN_CUDNN their versions, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
- * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for
- * before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is seen, and
- * STANDIN_SLOW_1, how many times as long all
- * work takes on rank 1's device, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1, once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
+ * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR its compute
+ * capability, STANDIN_MEMORY in bytes (80 GiB), STANDIN_TAKES what each library and communicator takes of it (64),
+ * STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0 (the next one on rank 1),
+ * STANDIN_NCCL and STANDIN_CUDNN their versions, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
+ * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked
+ * for before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
+ * seen, and STANDIN_SLOW_1, how many times as long all work takes on rank 1's device, and STANDIN_ENDLESS_1, the label
+ * of the op whose kernels never end on rank 1, once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
  */
 #ifndef PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
 #define PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
@@ -70,7 +72,8 @@ void standin_arrive(void);
 typedef void (*standin_work)(int queue, void *what);
 /* If `queue` is captured: keep `play`, to be called with a copy of `what` at each launch of the graph. Else false. */
 bool standin_keep(int queue, standin_work play, const void *what, size_t bytes);
-/* What is being captured refers to something that counts its references: one more until the executable graph is destroyed. */
+/* What is being captured refers to something that counts its references: one more until the executable graph is
+ * destroyed. */
 void standin_refer(int *count);
 /* The same for an event: order between queues, and no work. */
 bool standin_keep_record(int queue, struct CUevent_st *e);
@@ -79,8 +82,8 @@ bool standin_keep_wait(int queue, struct CUevent_st *e);
 void standin_no_capture(const char *what);
 bool standin_captured(int queue);
 
-/* runtime.c: the context, a library or a communicator takes its share of the device's memory (STANDIN_TAKES); false: there is no
- * more */
+/* runtime.c: the context, a library or a communicator takes its share of the device's memory (STANDIN_TAKES); false:
+ * there is no more */
 bool standin_library_takes(void);
 /* one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
 void standin_busy(void);

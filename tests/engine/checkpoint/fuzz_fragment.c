@@ -1,5 +1,5 @@
-/* libFuzzer: whatever two fragments say behind right checksums, they are refused in one line, or merged to a manifest that is read
- * again and whose pieces cover their tensors. The first two bytes are the length of the first. */
+/* libFuzzer: whatever two fragments say behind right checksums, they are refused in one line, or merged to a manifest
+ * that is read again and whose pieces cover their tensors. The first two bytes are the length of the first. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

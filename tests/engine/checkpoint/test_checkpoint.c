@@ -208,7 +208,8 @@ static void shares_of_two_runs_are_never_published_together(void **state)
     free(folder);
 }
 
-/* What is not a tensor's bytes: another run's file under a manifest that fits, a header, a file that goes with the weights. */
+/* What is not a tensor's bytes: another run's file under a manifest that fits, a header, a file that goes with the
+ * weights. */
 static void verifying_covers_runs_headers_and_companions(void **state)
 {
     char *folder = workfolder_path(*state, "verify"), *step = workfolder_path(folder, "step-00000001");

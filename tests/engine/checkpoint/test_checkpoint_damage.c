@@ -1,5 +1,5 @@
-/* Damage drawn at random to the files of a checkpoint, alone and together: what is loaded is right to the last bit or refused, and
- * verifying sees all of it. DAMAGES=N SEED=S draws others; `make faults` does. */
+/* Damage drawn at random to the files of a checkpoint, alone and together: what is loaded is right to the last bit or
+ * refused, and verifying sees all of it. DAMAGES=N SEED=S draws others; `make faults` does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

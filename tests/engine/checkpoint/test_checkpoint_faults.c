@@ -1,10 +1,10 @@
-/* Nothing half-written is ever loadable: failing disks, full disks, lying disks, kills and power losses at every call of a
- * save, and every damaged byte.
+/* Nothing half-written is ever loadable: failing disks, full disks, lying disks, kills and power losses at every call
+ * of a save, and every damaged byte.
  *
- * This program supplies its own open, read, write, access, fsync, rename, mkdir, unlink and unlinkat. While a fault is armed they count
- * calls and misbehave at one of them; they also keep the journal that a power loss needs: which files have bytes that no
- * fsync has made durable, and which renames no fsync of their folder. (New folders count as durable at once.) Its nanosleep
- * counts and does not wait: what may pass is tried again at once.
+ * This program supplies its own open, read, write, access, fsync, rename, mkdir, unlink and unlinkat. While a fault is
+ * armed they count calls and misbehave at one of them; they also keep the journal that a power loss needs: which files
+ * have bytes that no fsync has made durable, and which renames no fsync of their folder. (New folders count as durable
+ * at once.) Its nanosleep counts and does not wait: what may pass is tried again at once.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,8 +31,8 @@
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 
-/* One call fails for good; one call fails for a moment; every call fails from then on; writes find no space from then on; nothing
- * has an effect from then on; one write stores another byte than it was given. */
+/* One call fails for good; one call fails for a moment; every call fails from then on; writes find no space from then
+ * on; nothing has an effect from then on; one write stores another byte than it was given. */
 enum { NONE, FAIL, PASS, LAST, FULL, STOP, LIE };
 
 typedef struct entry {

@@ -1,5 +1,5 @@
-/* Programs of real layouts, compiled but never run: their transient arenas beside the lower bound. These small pipelines
- * are the hard ones: a few blocks of scratch on top of all that is kept. */
+/* Programs of real layouts, compiled but never run: their transient arenas beside the lower bound. These small
+ * pipelines are the hard ones: a few blocks of scratch on top of all that is kept. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Candidates are compiled at the same time in threads: nothing is shared that any of them writes. Run under ThreadSanitizer
- * (make tsan), which sees a race even where the results are right. */
+/* Candidates are compiled at the same time in threads: nothing is shared that any of them writes. Run under
+ * ThreadSanitizer (make tsan), which sees a race even where the results are right. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* libFuzzer on the small files that a run's folder, a job or a model's folder holds. The first byte chooses the reader; whatever the
- * file says, it is refused in one line or gives values that can be used. */
+/* libFuzzer on the small files that a run's folder, a job or a model's folder holds. The first byte chooses the reader;
+ * whatever the file says, it is refused in one line or gives values that can be used. */
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* libFuzzer: whatever an index says, opening refuses it or every token can be read. The first byte chooses: odd, the rest is
- * the index from offset 17 on, with a correct beginning; even, the whole index. The second is the length of .bin. */
+/* libFuzzer: whatever an index says, opening refuses it or every token can be read. The first byte chooses: odd, the
+ * rest is the index from offset 17 on, with a correct beginning; even, the whole index. The second is the length of
+ * .bin. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* libFuzzer: whatever a header says, it is refused or every byte of every tensor can be read. The first byte chooses: odd,
- * the rest is the JSON, and the second byte the length of the data after it; even, the rest is the whole file. */
+/* libFuzzer: whatever a header says, it is refused or every byte of every tensor can be read. The first byte chooses:
+ * odd, the rest is the JSON, and the second byte the length of the data after it; even, the rest is the whole file. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

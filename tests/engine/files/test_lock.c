@@ -210,7 +210,8 @@ static void a_clock_that_is_set_back_does_not_stop_the_beat(void **state)
     free(path);
 }
 
-/* Who only looks: a process that is dead holds nothing, another machine's holder nothing when it has not beaten for a lease. */
+/* Who only looks: a process that is dead holds nothing, another machine's holder nothing when it has not beaten for a
+ * lease. */
 static void who_watches_a_lock_knows_whether_its_holder_lives(void **state)
 {
     char *path = workfolder_path(*state, "seen");

@@ -222,7 +222,8 @@ static void the_parser_notices_every_flipped_bit(void **state)
     free(folder);
 }
 
-/* A run that goes on writes into the same file, and tells readers from which step on they are to forget; a torn end is cut off. */
+/* A run that goes on writes into the same file, and tells readers from which step on they are to forget; a torn end is
+ * cut off. */
 static void a_resumed_run_goes_on_in_the_same_file(void **state)
 {
     char *folder = workfolder_path(*state, "resumed"), *path = write_events(folder);

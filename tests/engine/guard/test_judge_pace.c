@@ -18,7 +18,8 @@ static double uniform(uint64_t *state)
     return (double)(*state * 2685821657736338717u >> 11) * 0x1p-53;
 }
 
-/* Ranks 0 .. 3 have kinds of ops 0 and 1, the others 1 and 2; noise of 10%, and now and then a step that takes twice as long. */
+/* Ranks 0 .. 3 have kinds of ops 0 and 1, the others 1 and 2; noise of 10%, and now and then a step that takes twice as
+ * long. */
 static void fill(pace_share out[RANKS], int slow, double ratio, uint64_t *random)
 {
     for (int i = 0; i < RANKS; i++) {

@@ -1,5 +1,5 @@
-/* libFuzzer: what other islands send, and what etcd may hold, is refused or has every field in range; an encoded change of any
- * bytes decodes within its arrays. The first byte says which. */
+/* libFuzzer: what other islands send, and what etcd may hold, is refused or has every field in range; an encoded change
+ * of any bytes decodes within its arrays. The first byte says which. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

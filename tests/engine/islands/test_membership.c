@@ -1,5 +1,5 @@
-/* Answers of etcd that are lost: a request that is carried out without an answer, or much later. In front of an etcd of one node stands a gate
- * that loses an answer, or keeps a request back and sends it on when it is told. */
+/* Answers of etcd that are lost: a request that is carried out without an answer, or much later. In front of an etcd of
+ * one node stands a gate that loses an answer, or keeps a request back and sends it on when it is told. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -27,7 +27,8 @@ enum { MOST_REQUEST = 1 << 16, SECONDS = 60, LEASE = 2 };
 
 static rendezvous *etcd_node;
 
-/* ---- the gate ------------------------------------------------------------------------------------------------------------ */
+/* ---- the gate
+ * ------------------------------------------------------------------------------------------------------------ */
 
 typedef enum gate_act { GATE_PASSES, GATE_LOSES_ANSWER, GATE_KEEPS_BACK, GATE_IS_SHUT } gate_act;
 
@@ -163,7 +164,8 @@ static void wait_for_act(gate *g)
     }
 }
 
-/* ---- members --------------------------------------------------------------------------------------------------------------- */
+/* ---- members
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static status join(membership **out, const gate *g, const char *run, const char *name)
 {
@@ -246,7 +248,8 @@ static json_t *head_of(int64_t merge)
                      (json_int_t)merge, "parts");
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------------- */
+/* ---- tests
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static void a_claim_without_an_answer_is_found(void **state)
 {
@@ -270,7 +273,8 @@ static void a_claim_without_an_answer_is_found(void **state)
     close_gate(&g);
 }
 
-/* The lease runs out; the record that comes back has no answer, and the next node asked says that there is one already. */
+/* The lease runs out; the record that comes back has no answer, and the next node asked says that there is one
+ * already. */
 static void a_renewal_without_an_answer_is_no_eviction(void **state)
 {
     gate g;
@@ -403,7 +407,8 @@ int clock_gettime(clockid_t clock, struct timespec *out)
     return code;
 }
 
-/* A thread that waits until a moment of that clock, as it was an hour ahead, would see nobody for an hour, and lose its lease. */
+/* A thread that waits until a moment of that clock, as it was an hour ahead, would see nobody for an hour, and lose its
+ * lease. */
 static void a_clock_that_is_set_back_does_not_stop_the_turns(void **state)
 {
     membership *m, *other;

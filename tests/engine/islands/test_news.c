@@ -1,4 +1,5 @@
-/* What an island's log says of the others: each who joins, leaves, is lost or comes back is named once, with the outer step. */
+/* What an island's log says of the others: each who joins, leaves, is lost or comes back is named once, with the outer
+ * step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

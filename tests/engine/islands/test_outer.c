@@ -121,8 +121,8 @@ static void a_slightly_different_outer_step_is_caught(void **state)
     assert_int_equal(compare_all(2, false), 3 * KINDS);       /* equal weights */
 }
 
-/* NoLoCo, four islands, each with a reference of its own. `mutant`: the mean of the changes alone, without the distance to the
- * others' references. The worst error, relative to the change of the last step. */
+/* NoLoCo, four islands, each with a reference of its own. `mutant`: the mean of the changes alone, without the distance
+ * to the others' references. The worst error, relative to the change of the last step. */
 static double play_gossip(const json_t *c, bool mutant)
 {
     enum { MANY = 4 };
@@ -250,7 +250,8 @@ static void groups_divide_whoever_is_there(void **state)
         }
 }
 
-/* The closed form is the minimum over the orders; the noise is normal, of the deviation asked for, and never the same. */
+/* The closed form is the minimum over the orders; the noise is normal, of the deviation asked for, and never the
+ * same. */
 static void privacy_is_what_it_says(void **state)
 {
     enum { N = 200000 };

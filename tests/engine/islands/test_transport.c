@@ -1,5 +1,5 @@
-/* The door to other islands: what is trusted comes through whole, and strangers, other runs, other versions, flipped bits,
- * replays and messages of any length are refused. outer.bandwidth is kept. */
+/* The door to other islands: what is trusted comes through whole, and strangers, other runs, other versions, flipped
+ * bits, replays and messages of any length are refused. outer.bandwidth is kept. */
 #include <arpa/inet.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* libFuzzer on what a corpus is made of: plain text, JSON-lines, and both packed with gzip, zstd or xz. The first byte chooses the
- * format. A file is refused in one line, or its documents lie within it. */
+/* libFuzzer on what a corpus is made of: plain text, JSON-lines, and both packed with gzip, zstd or xz. The first byte
+ * chooses the format. A file is refused in one line, or its documents lie within it. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -147,7 +147,8 @@ static uint32_t random_below(uint32_t n)
     return (uint32_t)((random_state >> 33) % n);
 }
 
-/* A text whose score falls far below what a float can add pieces to: the library counts anew on the way, and so must we. */
+/* A text whose score falls far below what a float can add pieces to: the library counts anew on the way, and so must
+ * we. */
 static void ids_of_a_long_text_equal_sentencepiece(void **state)
 {
     (void)state;

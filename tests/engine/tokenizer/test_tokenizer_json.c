@@ -113,7 +113,8 @@ static void put_bytes(buffer_ids *out, const json_t *ids, const char *bytes, int
     }
 }
 
-/* BPE: characters, unknown ones as their bytes; then the pair whose merge is earliest in the list, the leftmost of these. */
+/* BPE: characters, unknown ones as their bytes; then the pair whose merge is earliest in the list, the leftmost of
+ * these. */
 static void encode_bpe(buffer_ids *out, const merges *m, merges_scratch *scratch, const json_t *vocab,
                        const buffer *text)
 {

@@ -2,9 +2,9 @@
  *
  *     PHALANX_ALLOCATION_ONCE=/tmp/x/once LD_PRELOAD=build/tests/allocation_faults.so build/phalanx train ...
  *
- * Nothing happens until that file is there. It holds a number n: in the process that comes first the n-th allocation from then on
- * (from 0) fails with ENOMEM, once, and the file is removed. Seen are malloc, calloc, realloc, posix_memalign and aligned_alloc,
- * whoever calls them, and C++'s new.
+ * Nothing happens until that file is there. It holds a number n: in the process that comes first the n-th allocation
+ * from then on (from 0) fails with ENOMEM, once, and the file is removed. Seen are malloc, calloc, realloc,
+ * posix_memalign and aligned_alloc, whoever calls them, and C++'s new.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -5,8 +5,8 @@
  * Each is a line "<CLOCK_MONOTONIC, ns> <pid> <function> <bytes> <caller's file>+<offset>" appended to that file
  * (addr2line -e FILE OFFSET names the line of code). The program adds lines "<ns> <pid> seal close|open" of its own
  * (memory/seal.h), so that no test must compare clocks. Seen are malloc, calloc, realloc, reallocarray, posix_memalign,
- * aligned_alloc, memalign, valloc, C++'s new (through malloc), and anonymous mmap and growing mremap; not seen are the C
- * library's own mappings (thread stacks, malloc's arenas) and file mappings, which are no allocations of the program.
+ * aligned_alloc, memalign, valloc, C++'s new (through malloc), and anonymous mmap and growing mremap; not seen are the
+ * C library's own mappings (thread stacks, malloc's arenas) and file mappings, which are no allocations of the program.
  *
  * It calls glibc's __libc_* names for the real work, so that there is no dlsym, which would itself allocate. Not for a
  * process under a sanitizer, which brings an allocator of its own.

@@ -1,16 +1,17 @@
-/* A shared object for LD_PRELOAD: calls on some files and sockets fail with an error, take long, never return, or end the process.
+/* A shared object for LD_PRELOAD: calls on some files and sockets fail with an error, take long, never return, or end
+ * the process.
  *
  *     PHALANX_IO_FAULTS="checkpoints/latest ESTALE 3" LD_PRELOAD=build/tests/io_faults.so build/phalanx train ...
  *     PHALANX_IO_FAULTS="checkpoints* HANG -1 fsync 2 1" ...
  *
- * Words: what a file's path ends with (with a `*`: what it holds; a socket's path is "socket:[N]"); the error's name or what
- * happens: HANG, SLOW (0.7 s), KILL (the process, before the call), RESET (the socket's connection), MUTE (from then on nothing
- * comes or goes on this socket); how many times, -1 always; then, if given: on which call alone ("-": all that only name a file;
- * "any": all); after how many that match; on which of mpirun's ranks. Seen are access, open, openat, fopen, opendir, mkdir, link,
- * rename, unlink, unlinkat, ftruncate and, where they are named, read, write, fsync and close, where pread, pwrite and fdatasync
- * count too; on sockets send and recv, each in all its forms. These are all the calls by which the engine changes a file.
- * PHALANX_IO_ONCE names a file without which nothing happens, and which is removed when it does: once, in all processes together.
- * Where that file holds words, these are the fault.
+ * Words: what a file's path ends with (with a `*`: what it holds; a socket's path is "socket:[N]"); the error's name or
+ * what happens: HANG, SLOW (0.7 s), KILL (the process, before the call), RESET (the socket's connection), MUTE (from
+ * then on nothing comes or goes on this socket); how many times, -1 always; then, if given: on which call alone ("-":
+ * all that only name a file; "any": all); after how many that match; on which of mpirun's ranks. Seen are access, open,
+ * openat, fopen, opendir, mkdir, link, rename, unlink, unlinkat, ftruncate and, where they are named, read, write,
+ * fsync and close, where pread, pwrite and fdatasync count too; on sockets send and recv, each in all its forms. These
+ * are all the calls by which the engine changes a file. PHALANX_IO_ONCE names a file without which nothing happens, and
+ * which is removed when it does: once, in all processes together. Where that file holds words, these are the fault.
  */
 #include <dirent.h>
 #include <dlfcn.h>

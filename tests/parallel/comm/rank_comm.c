@@ -1,7 +1,7 @@
 /* One rank of the communication tests: mpirun -np N rank_comm [MUTANT].
  *
- * Every rank can make every rank's input, so each checks its own results against a naive oracle of its own: bitwise. Exit
- * status 0: all correct; 3: wrong results were noticed (what a mutant must lead to); anything else: broken.
+ * Every rank can make every rank's input, so each checks its own results against a naive oracle of its own: bitwise.
+ * Exit status 0: all correct; 3: wrong results were noticed (what a mutant must lead to); anything else: broken.
  * Mutants come between the operation and its check: `drop` (one member's contribution is lost), `swap` (two parts
  * change places), `order` (the sum runs from the last rank to the first).
  */
@@ -301,7 +301,8 @@ static void expect(bench *b, bool condition, const char *what)
 
 /* ---- the tests ---- */
 
-/* One operation alone: its result, and that the counters moved by the formula, and all members' together by the minimum. */
+/* One operation alone: its result, and that the counters moved by the formula, and all members' together by the
+ * minimum. */
 static void check_alone(bench *b, job j)
 {
     if (!j.group || (comm_group_ranks(j.group) == 1 && (j.kind == COMM_SEND || j.kind == COMM_EXCHANGE)))
@@ -381,8 +382,8 @@ static bool piece_is_correct(const job *j, const comm_piece *p)
     return true;
 }
 
-/* Several tensors reduced by one call: the bits of each alone, and what is sent is what one tensor of their size would send.
- * Segments begin and end within pieces. */
+/* Several tensors reduced by one call: the bits of each alone, and what is sent is what one tensor of their size would
+ * send. Segments begin and end within pieces. */
 static void check_together(bench *b, comm_group *g, comm_kind kind, dtype type, bool uneven)
 {
     static const int64_t sizes[PIECES] = {0, 1, 1021, 300001, 7, 40009};
@@ -470,8 +471,8 @@ static void many_at_once_over_several_groups(bench *b)
     }
 }
 
-/* Member 0 starts a collective, and the others are kept from starting theirs until they hear from it: a start that waited for
- * the peers would never end. */
+/* Member 0 starts a collective, and the others are kept from starting theirs until they hear from it: a start that
+ * waited for the peers would never end. */
 static void starting_does_not_wait_for_the_peers(bench *b)
 {
     comm_group *g = b->groups[0];
@@ -497,8 +498,8 @@ static void barrier(comm_group *g)
     MUST(comm_all_status(g, STATUS_OK) == STATUS_OK, "%s", status_message());
 }
 
-/* Bytes are sent before the wait: all of them, if the executor gives communication a turn between its ops, or if a thread does;
- * none, if nobody does (which shows that the measurement can fail). */
+/* Bytes are sent before the wait: all of them, if the executor gives communication a turn between its ops, or if a
+ * thread does; none, if nobody does (which shows that the measurement can fail). */
 static void bytes_move_before_the_wait(bench *b, bool by_call, bool by_thread)
 {
     comm_group *g = b->groups[0];

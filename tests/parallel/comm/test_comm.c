@@ -1,4 +1,5 @@
-/* Communication between ranks: what comm.h promises. The ranks themselves are rank_comm.c, started here under mpirun. */
+/* Communication between ranks: what comm.h promises. The ranks themselves are rank_comm.c, started here under
+ * mpirun. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -208,8 +209,8 @@ static void scratch_stays_small_with_many_members(void **state)
     }
 }
 
-/* bf16 sums round once: 1 + 2^-9 + 2^-9 is 1 + 2^-8 -> a tie, to even: 1; three of them: above the tie. Rounding after each
- * addition would give 1 for both. */
+/* bf16 sums round once: 1 + 2^-9 + 2^-9 is 1 + 2^-8 -> a tie, to even: 1; three of them: above the tie. Rounding after
+ * each addition would give 1 for both. */
 static void narrow_sums_round_once(void **state)
 {
     (void)state;

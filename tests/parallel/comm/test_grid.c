@@ -45,8 +45,8 @@ static void ranks_run_tensor_context_data_pipeline(void **state)
     }
 }
 
-/* Every axis partitions the ranks (the ends: those of the first and last stage), the members agree on their group, ascend, and
- * each finds itself at its index. Members differ in the coordinates that the axis spans only. */
+/* Every axis partitions the ranks (the ends: those of the first and last stage), the members agree on their group,
+ * ascend, and each finds itself at its index. Members differ in the coordinates that the axis spans only. */
 static void axes_partition_the_ranks(void **state)
 {
     (void)state;
@@ -113,8 +113,9 @@ static void the_table_says_who_is_where(void **state)
     assert_int_equal(grid_member(&last, AXIS_TIE, 0), 11);
 }
 
-/* Whole experts, in order, on the ranks of a block; over all blocks each has one holder in each, at the same place. With blocks of
- * one rank all hold the same, as of a dense model; with tensor ranks of their own they are other ranks than those of AXIS_GRADIENT. */
+/* Whole experts, in order, on the ranks of a block; over all blocks each has one holder in each, at the same place.
+ * With blocks of one rank all hold the same, as of a dense model; with tensor ranks of their own they are other ranks
+ * than those of AXIS_GRADIENT. */
 static void holders_of_an_expert_are_strided(void **state)
 {
     (void)state;

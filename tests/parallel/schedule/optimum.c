@@ -1,7 +1,8 @@
 /* Breadth-first over time: the set of states reachable after t units, without those that cannot end in time.
  *
- * Per global chunk a state counts forwards, and the halves of backwards (whole) or the input and weight gradients (split).
- * The order within a chunk is ascending, so counts say everything; an odd number of halves is a backward under way. */
+ * Per global chunk a state counts forwards, and the halves of backwards (whole) or the input and weight gradients
+ * (split). The order within a chunk is ascending, so counts say everything; an odd number of halves is a backward under
+ * way. */
 #include "tests/parallel/schedule/optimum.h"
 
 #include <stdint.h>

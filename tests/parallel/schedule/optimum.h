@@ -7,8 +7,8 @@
 
 #include "parallel/schedule/schedule.h"
 
-/* The candidates hold at most what `s` holds at its peak on each stage (M_W = M_B / 2), go through the micro-batches of a
- * chunk in ascending order, and split the backward if and only if `s` does. */
+/* The candidates hold at most what `s` holds at its peak on each stage (M_W = M_B / 2), go through the micro-batches of
+ * a chunk in ascending order, and split the backward if and only if `s` does. */
 bool optimum_reachable(const schedule *s, int length);
 /* Does the case fit in the search's 64-bit states? Chunks are not folded. */
 bool optimum_fits(const schedule *s);

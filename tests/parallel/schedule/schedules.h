@@ -4,8 +4,8 @@
 
 #include "parallel/schedule/schedule.h"
 
-/* Calls `visit` with each schedule of up to `stages` stages, `chunks` chunks and `microbatches` micro-batches; returns the
- * number of schedules. */
+/* Calls `visit` with each schedule of up to `stages` stages, `chunks` chunks and `microbatches` micro-batches; returns
+ * the number of schedules. */
 int schedules_each(int stages, int chunks, int microbatches, void (*visit)(const schedule *s));
 
 /* An independent copy, to be broken; freed with schedule_free. Each list has room for one action more. */

@@ -237,8 +237,8 @@ static double worst_ratio(lowering_options options)
     return worst;
 }
 
-/* Serial queues, rendezvous and launch order cost nothing over the schedule alone, if the costs are what was said. If they
- * are not, messages wait for one another, but not for long. */
+/* Serial queues, rendezvous and launch order cost nothing over the schedule alone, if the costs are what was said. If
+ * they are not, messages wait for one another, but not for long. */
 static void the_launch_order_adds_no_time(void **state)
 {
     (void)state;
@@ -311,7 +311,8 @@ static void uneven_stages_come_to_their_end(void **state)
     schedules_each(8, 3, 20, must_end_for_random_costs);
 }
 
-/* Mutants. Steps are moved or removed, then launches are numbered and linked again, so that only the meaning is wrong. */
+/* Mutants. Steps are moved or removed, then launches are numbered and linked again, so that only the meaning is
+ * wrong. */
 
 static lowering copy_of(const lowering *l)
 {

@@ -62,7 +62,8 @@ static lowering lowered(const schedule *s, lowering_options options)
     return l;
 }
 
-/* ---- every kind ------------------------------------------------------------------------------------------------------ */
+/* ---- every kind
+ * ------------------------------------------------------------------------------------------------------ */
 
 static const lowering_options options[] = {{1, 1}, {0, 1}, {1, 3}, {7, 2}, {1 << 30, 1}};
 static int visited;
@@ -145,7 +146,8 @@ static void a_divided_head_leaves_about_the_bubble_of_layers_alone(void **state)
         }
 }
 
-/* ---- mutants --------------------------------------------------------------------------------------------------------- */
+/* ---- mutants
+ * --------------------------------------------------------------------------------------------------------- */
 
 static schedule an_example(void)
 {
@@ -243,7 +245,8 @@ static void swap_launches(lowering *l, int stage, int i, int k)
     x[x[k].pair].pair = k;
 }
 
-/* Each pair of neighbouring launches of one stage in the other order: what still ends is in no wrong order; what does not is told. */
+/* Each pair of neighbouring launches of one stage in the other order: what still ends is in no wrong order; what does
+ * not is told. */
 static void meetings_in_another_order_on_one_stage_are_refused(void **state)
 {
     (void)state;
@@ -288,8 +291,8 @@ static void a_meeting_that_is_changed_is_refused(void **state)
     schedule_free(&s);
 }
 
-/* Launched where the stage's own part is made, as an engine without a global order would: a stage then stands in its queue behind what
- * waits for others, who wait for what is behind it. */
+/* Launched where the stage's own part is made, as an engine without a global order would: a stage then stands in its
+ * queue behind what waits for others, who wait for what is behind it. */
 static void meetings_launched_as_soon_as_a_stage_has_its_part_deadlock(void **state)
 {
     (void)state;

@@ -101,8 +101,8 @@ static void zb_h2_has_its_bubble(void **state)
     assert_true(compared > 2000);
 }
 
-/* Peaks from the table, i from 1: GPipe m; 1F1B p-i+1; interleaved vp + p - 1 chunks at stage 1, two fewer at each stage
- * below; ZB-H1 p-i+1 and (i-1) M_W; ZB-H2 2p-2i+1 and (2i-2) M_W. */
+/* Peaks from the table, i from 1: GPipe m; 1F1B p-i+1; interleaved vp + p - 1 chunks at stage 1, two fewer at each
+ * stage below; ZB-H1 p-i+1 and (i-1) M_W; ZB-H2 2p-2i+1 and (2i-2) M_W. */
 static void must_have_the_peak(const schedule *s)
 {
     int p = s->stages, m = s->microbatches, v = s->chunks;

@@ -1,5 +1,5 @@
-/* When a rank dies or hangs the job ends, and says who, where and why: what watchdog.h and signals.h promise. The ranks are
- * rank_watchdog.c under mpirun. */
+/* When a rank dies or hangs the job ends, and says who, where and why: what watchdog.h and signals.h promise. The ranks
+ * are rank_watchdog.c under mpirun. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -241,7 +241,8 @@ static void work_with_a_longer_limit_excuses_those_who_wait(void **state)
     finishes_quietly(state);
 }
 
-/* The flag of one rank becomes known to all through the word that the program carries; a second signal does not wait. */
+/* The flag of one rank becomes known to all through the word that the program carries; a second signal does not
+ * wait. */
 static void sigterm_on_any_rank_ends_all_in_order(void **state)
 {
     (void)state;

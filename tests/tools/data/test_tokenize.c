@@ -1,5 +1,6 @@
-/* phalanx tokenize, split, merge and convert as commands: what they make, what they refuse in one line, and that nothing
- * half-written is left when they fail or a signal stops them. And what training makes of a data set's tokenizer. */
+/* phalanx tokenize, split, merge and convert as commands: what they make, what they refuse in one line, and that
+ * nothing half-written is left when they fail or a signal stops them. And what training makes of a data set's
+ * tokenizer. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -157,7 +158,8 @@ static int64_t bytes_of(const char *folder, const char *name)
     return bytes;
 }
 
-/* Documents of very different sizes: one that alone is three times what is asked for must not be taken because others are too few. */
+/* Documents of very different sizes: one that alone is three times what is asked for must not be taken because others
+ * are too few. */
 static void split_takes_the_share_that_was_asked_for(void **state)
 {
     const char *w = *state;

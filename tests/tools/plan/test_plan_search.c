@@ -1,4 +1,5 @@
-/* `phalanx plan --search` as a user meets it: a table, JSON, a configuration that plans as promised, and by how much nothing fits. */
+/* `phalanx plan --search` as a user meets it: a table, JSON, a configuration that plans as promised, and by how much
+ * nothing fits. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* Step times of published runs, as `phalanx plan` predicts them. 2205.05198, A100-80, fp16, 22B and 175B: the rows that the profile
- * a100-2022 was fitted on, so a bound on what it is off, and on what a change of the simulation does to it. 2104.04473, up to
- * 39B: rows that it was not fitted on. */
+/* Step times of published runs, as `phalanx plan` predicts them. 2205.05198, A100-80, fp16, 22B and 175B: the rows that
+ * the profile a100-2022 was fitted on, so a bound on what it is off, and on what a change of the simulation does to it.
+ * 2104.04473, up to 39B: rows that it was not fitted on. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

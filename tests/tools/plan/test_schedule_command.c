@@ -1,4 +1,5 @@
-/* `phalanx schedule` as a user meets it: numbers of any size, memory that is too small, and counts that agree with each other. */
+/* `phalanx schedule` as a user meets it: numbers of any size, memory that is too small, and counts that agree with each
+ * other. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

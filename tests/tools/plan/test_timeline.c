@@ -1,4 +1,5 @@
-/* phalanx timeline: the trace of a run is whole and true to the program, the page and the events are those of plan and trace. */
+/* phalanx timeline: the trace of a run is whole and true to the program, the page and the events are those of plan and
+ * trace. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +76,8 @@ static int argument(const json_t *event, const char *key)
     return (int)json_integer_value(json_object_get(json_object_get(event, "args"), key));
 }
 
-/* Every op of the program once in every traced step: those that compute or wait one after another, each launch with its transfer. */
+/* Every op of the program once in every traced step: those that compute or wait one after another, each launch with its
+ * transfer. */
 static void every_op_of_every_traced_step_is_there(void **state)
 {
     json_t *plan = said_by_plan(*state);
@@ -112,8 +114,8 @@ static void every_op_of_every_traced_step_is_there(void **state)
     json_decref(plan);
 }
 
-/* The Trace Event Format: a complete event has a time and a duration, those of a thread do not overlap; each begin of a transfer has
- * its end, with the same category, id and process. */
+/* The Trace Event Format: a complete event has a time and a duration, those of a thread do not overlap; each begin of a
+ * transfer has its end, with the same category, id and process. */
 static void check_format(const json_t *events)
 {
     json_t *open = json_object(), *ends = json_object(), *event;
@@ -240,8 +242,8 @@ static void an_output_of_another_kind_is_refused(void **state)
     free(program);
 }
 
-/* The highest point of a stage's temporary layer lies no higher than its arena's line, and reaches down from it by at most what a
- * plan leaves unused; every stage has its five layers. */
+/* The highest point of a stage's temporary layer lies no higher than its arena's line, and reaches down from it by at
+ * most what a plan leaves unused; every stage has its five layers. */
 static void memory_is_drawn_within_the_arena(void **state)
 {
     char *program = launch_beside("../phalanx");

@@ -1,4 +1,5 @@
-/* Between the two halves of the stand-in for cuDNN: descriptors that remember their attributes, and the graph's meaning. */
+/* Between the two halves of the stand-in for cuDNN: descriptors that remember their attributes, and the graph's
+ * meaning. */
 #ifndef PHALANX_TESTS_CUDA_STANDIN_LIBRARIES_CUDNN_H
 #define PHALANX_TESTS_CUDA_STANDIN_LIBRARIES_CUDNN_H
 

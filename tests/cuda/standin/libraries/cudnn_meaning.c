@@ -243,8 +243,8 @@ static void do_matmul(state *s, const descriptor *o)
     finish(s, c);
 }
 
-/* The engines go over a row's keys tile by tile, and take the exponential of what the maximum so far and a tile differ by: a
- * first tile of nothing but minus infinities leaves a NaN in all that follows. */
+/* The engines go over a row's keys tile by tile, and take the exponential of what the maximum so far and a tile differ
+ * by: a first tile of nothing but minus infinities leaves a NaN in all that follows. */
 static void spoil_rows(value *most, const value *x)
 {
     int64_t row = x->shape[RANK - 1];

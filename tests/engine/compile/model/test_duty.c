@@ -1,5 +1,6 @@
-/* Every element of a model is counted in the norm once and written to a checkpoint once, whoever holds copies of it; and the ranks
- * that hold the same expert, which are strided, divide what is theirs as the replicas of a dense model do. */
+/* Every element of a model is counted in the norm once and written to a checkpoint once, whoever holds copies of it;
+ * and the ranks that hold the same expert, which are strided, divide what is theirs as the replicas of a dense model
+ * do. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -61,7 +62,8 @@ static compile_options options_of(const layout *l, int rank)
     return o;
 }
 
-/* ---- each element once ----------------------------------------------------------------------------------------------- */
+/* ---- each element once
+ * ----------------------------------------------------------------------------------------------- */
 
 /* How often each element of each of the model's tensors was met, by duty. */
 typedef struct tally {
@@ -164,7 +166,8 @@ static void every_element_is_counted_and_written_once(void **state)
     }
 }
 
-/* ---- strided replicas ------------------------------------------------------------------------------------------------ */
+/* ---- strided replicas
+ * ------------------------------------------------------------------------------------------------ */
 
 enum { BLOCK = 4 };
 

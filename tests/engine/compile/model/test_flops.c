@@ -12,7 +12,8 @@
 #include "memory/log.h"
 #include "models/presets.h"
 
-/* 6 FLOPs a weight of a product, 12 a head's element and key: 2204.02311's appendix, the mask's half of the keys left out. */
+/* 6 FLOPs a weight of a product, 12 a head's element and key: 2204.02311's appendix, the mask's half of the keys left
+ * out. */
 static double formula(const model_shape *s, int64_t sequence)
 {
     double n = (double)sequence, w = (double)s->sliding_window, h = (double)s->hidden_size;

@@ -97,8 +97,8 @@ static void a_chunk_is_priced_for_the_device_and_its_precision(void **state)
     }
 }
 
-/* Less memory: first smaller chunks where they cost less than making again, never more than the budget, and alike on all
- * ranks that divide the vocabulary. */
+/* Less memory: first smaller chunks where they cost less than making again, never more than the budget, and alike on
+ * all ranks that divide the vocabulary. */
 static void a_budget_is_met_by_smaller_chunks_too(void **state)
 {
     (void)state;
@@ -119,7 +119,8 @@ static void a_budget_is_met_by_smaller_chunks_too(void **state)
     }
 }
 
-/* There no bit may hang on how much is made again, so the chunk, which decides the order of sums, may not hang on it. */
+/* There no bit may hang on how much is made again, so the chunk, which decides the order of sums, may not hang on
+ * it. */
 static void on_the_cpu_a_budget_leaves_the_chunk_alone(void **state)
 {
     (void)state;

@@ -86,7 +86,8 @@ static void a_parameter_takes_eighteen_fourteen_or_ten_bytes(void **state)
     }
 }
 
-/* Every matrix of a block has one owner that holds all of it; the largest share exceeds the least by one matrix at most. */
+/* Every matrix of a block has one owner that holds all of it; the largest share exceeds the least by one matrix at
+ * most. */
 static void owners_hold_whole_matrices_evenly(void **state)
 {
     (void)state;

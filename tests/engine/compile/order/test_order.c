@@ -1,4 +1,4 @@
-/* The order of a step's ops: nothing is used before it is there, the ranks agree, and transfers have something beside them. */
+/* The order of a step's ops: nothing is used before it is there, the ranks agree, transfers overlap with products. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -121,7 +121,7 @@ static bool depend(const op *a, const op *b)
     return false;
 }
 
-/* Every pair of ops, of the order as it is made: an oracle that shares nothing with it. Returns how many ops have moved. */
+/* Compares every pair of ops with the order as lowered, sharing no code with it. Returns how many ops have moved. */
 static int check_pairs(const program *before, const program *after, const char *name)
 {
     int moved = 0;
@@ -244,8 +244,8 @@ static int bare_after(const layout *l, compile_order how, phase when)
     return count;
 }
 
-/* Four layers, three micro-batches: of the six collectives of a layer's backward pass none is waited for at once, but for those
- * of the loss and the embedding and the first of each micro-batch. */
+/* Four layers, three micro-batches: of the six collectives of a layer's backward pass none is waited for at once, but
+ * for those of the loss and the embedding and the first of each micro-batch. */
 static void transfers_of_the_backward_pass_have_products_beside_them(void **state)
 {
     (void)state;
@@ -303,7 +303,7 @@ static int wait_of(const program *p, const op *launch)
     return i;
 }
 
-/* Of the gathers of updated weights, those with a product between launch and wait. All are launched before anything is computed. */
+/* Counts gathers of updated weights with a product between launch and wait; all launch before anything computes. */
 static int gathers_beside_products(int *gathers, const program *p)
 {
     int beside = 0, i = 0;
@@ -524,7 +524,8 @@ static void a_wait_too_late_is_noticed(void **state)
     replay_free(&r);
 }
 
-/* Two ranks, which share no group, in the order in which their ops were lowered, the other two not: each waits for another. */
+/* Two ranks, which share no group, in the order in which their ops were lowered, the other two not: each waits for
+ * another. */
 static void two_ranks_in_another_order_are_noticed(void **state)
 {
     (void)state;
@@ -560,7 +561,7 @@ static int64_t arena_with(compile_order *how, const layout *l, int rank, int64_t
     return bytes;
 }
 
-/* The products that move keep their operands alive: only in memory that is left. All ranks of the stage decide alike. */
+/* Products that move keep their operands alive, in memory that is left. All ranks of the stage decide alike. */
 static void the_order_keeps_to_the_budget(void **state)
 {
     (void)state;

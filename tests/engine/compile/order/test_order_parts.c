@@ -1,4 +1,5 @@
-/* Products of the forward pass in parts: they are the whole, the ranks agree on them, and a transfer has one beside it. */
+/* Products of the forward pass in parts: they are the whole, the ranks agree on them, and a transfer has one beside
+ * it. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -88,7 +89,8 @@ static const op *maker_of(const program *p, const tensor *t)
     return NULL;
 }
 
-/* ---- the parts are the whole -------------------------------------------------------------------------------------- */
+/* ---- the parts are the whole
+ * -------------------------------------------------------------------------------------- */
 
 /* Columns of the scatter's result: each once, from the columns' own product, whole sums and no others. */
 static bool columns_are_whole(const program *p, const op *product, const op *scatter)
@@ -139,7 +141,8 @@ static bool rows_are_whole(const program *p, const op *gather, const op *product
     return covered == rows;
 }
 
-/* Of all transfers of the forward pass, those with parts beside them now: scatters and gathers. Fails where parts are not the whole. */
+/* Of all transfers of the forward pass, those with parts beside them now: scatters and gathers. Fails where parts are
+ * not the whole. */
 static void count_cuts(int cut[2], const program *before, const program *after, const char *name)
 {
     for (int i = 0; i < before->count; i++) {
@@ -288,7 +291,8 @@ static void a_rank_without_parts_is_noticed(void **state)
     print_message("noticed: %s\n", text);
 }
 
-/* ---- what it is for ----------------------------------------------------------------------------------------------- */
+/* ---- what it is for
+ * ----------------------------------------------------------------------------------------------- */
 
 static const profile *h100(void)
 {
@@ -297,7 +301,8 @@ static const profile *h100(void)
     return &p;
 }
 
-/* As many micro-batches as stages, of a model that is trained: nearly all forward passes come before the first backward pass. */
+/* As many micro-batches as stages, of a model that is trained: nearly all forward passes come before the first backward
+ * pass. */
 static play *play_eight(compile_order how)
 {
     enum { STAGES = 4 };

@@ -59,7 +59,8 @@ static plan plan_of(const compile_options *o, bool every)
     return p;
 }
 
-/* ---- fields -------------------------------------------------------------------------------------------------------- */
+/* ---- fields
+ * -------------------------------------------------------------------------------------------------------- */
 
 static int64_t integer(const json_t *of, const char *name)
 {
@@ -159,7 +160,8 @@ static void the_rank_listed_needs_most_of_those_it_stands_for(void **state)
     plan_free(&all);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* 2 + 4 bytes a parameter everywhere and 12 / data of them on each rank; in all 12, once. */
 static void zero_1_takes_6_bytes_a_parameter_and_12_over_data(void **state)
@@ -270,7 +272,8 @@ static void activations_in_flight_are_those_of_the_formulas(void **state)
         }
 }
 
-/* ---- bytes sent ---------------------------------------------------------------------------------------------------- */
+/* ---- bytes sent
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void tensor_ranks_send_what_the_layers_say(void **state)
 {
@@ -384,7 +387,8 @@ static void buckets_send_the_same_bytes_in_fewer_messages(void **state)
     }
 }
 
-/* ---- price --------------------------------------------------------------------------------------------------------- */
+/* ---- price
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void choices_of_zero_trade_memory_for_traffic(void **state)
 {
@@ -446,7 +450,8 @@ static double step_seconds(const compile_options *o, const profile *prices)
     return seconds;
 }
 
-/* With links a hundred times slower than an H100's another order is the shortest, and is found where parallel.schedule_for says so. */
+/* With links a hundred times slower than an H100's another order is the shortest, and is found where
+ * parallel.schedule_for says so. */
 static void a_schedule_is_found_for_the_device_that_is_named(void **state)
 {
     char *file = workfolder_path(*state, "slow.json");
@@ -514,8 +519,8 @@ static void a_vocabulary_is_padded_to_be_divided_evenly(void **state)
     assert_int_equal(decoder_vocabulary_rows(&o.shape, 1, 3), VOCABULARY);
 }
 
-/* GPT-2's head is 5.4 layers' work, which no division of 12 layers over 4 stages balances: the last stage has one layer and is the
- * slowest. Divided over the stages it is as if there were layers alone. */
+/* GPT-2's head is 5.4 layers' work, which no division of 12 layers over 4 stages balances: the last stage has one layer
+ * and is the slowest. Divided over the stages it is as if there were layers alone. */
 static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
 {
     (void)state;

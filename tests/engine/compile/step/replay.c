@@ -27,7 +27,8 @@ static tensor *bottom(tensor *t)
     return t;
 }
 
-/* ---- compiling, with a copy of what is what ------------------------------------------------------------------------ */
+/* ---- compiling, with a copy of what is what
+ * ------------------------------------------------------------------------ */
 
 typedef struct known {
     tensor **key;
@@ -130,7 +131,8 @@ void replay_free(replay_rank *r)
     *r = (replay_rank){0};
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Who wrote last: an op's index; NOBODY before the first; while an asynchronous op is under way -2 - index. */
 enum { NOBODY = -1 };
@@ -367,7 +369,8 @@ bool replay_memory(char text[REPLAY_TEXT], const replay_rank *r)
     return ok;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------------------- */
+/* ---- messages
+ * -------------------------------------------------------------------------------------------------------- */
 
 typedef struct queue {
     const op **launched; /* in order */

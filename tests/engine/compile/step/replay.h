@@ -1,5 +1,5 @@
-/* Programs replayed without running them, and without asking the planner: does every op find the bytes that its operands'
- * producers wrote, and do all ranks' messages meet?
+/* Programs replayed without running them, and without asking the planner: does every op find the bytes that its
+ * operands' producers wrote, and do all ranks' messages meet?
  *
  * A replay_rank is compiled step by step from the parts of compile(), so that a copy of the program as it was before
  * storage was shared and placed can be kept: what each operand *is* comes from that copy, where it lies from the plan.
@@ -22,15 +22,17 @@ typedef struct replay_rank {
 
 /* The micro-batches' part of a program, as the schedule lowers it: no update, no waits for collectives. */
 status replay_lower(replay_rank *out, const compile_options *o);
-/* `place`: give addresses (replay_memory asks for them). `before`, unless NULL, sees the program before storage is shared and addresses are given, `after` afterwards: mutants. */
+/* `place`: give addresses (replay_memory asks for them). `before`, unless NULL, sees the program before storage is
+ * shared and addresses are given, `after` afterwards: mutants. */
 status replay_compile(replay_rank *out, const compile_options *o, bool place, void (*before)(replay_rank *r),
                       void (*after)(replay_rank *r));
 void replay_free(replay_rank *r);
 
-/* true, or false and a sentence. Every read finds what was last written to that array of values, asynchronous ops' operands
- * untouched until their wait. */
+/* true, or false and a sentence. Every read finds what was last written to that array of values, asynchronous ops'
+ * operands untouched until their wait. */
 bool replay_memory(char text[REPLAY_TEXT], const replay_rank *r);
-/* All ranks against each other, each rank's communication one serial queue: kinds, sizes and order agree, and all end. */
+/* All ranks against each other, each rank's communication one serial queue: kinds, sizes and order agree, and all
+ * end. */
 bool replay_messages(char text[REPLAY_TEXT], const replay_rank *ranks, int count);
 
 #endif

@@ -1,5 +1,5 @@
-/* Columns of a matrix in place: an output takes the columns of the view that it is made from where nobody reads them later, and an
- * input is made in the columns that are to hold the result. Never where the bytes are still wanted. */
+/* Columns of a matrix in place: an output takes the columns of the view that it is made from where nobody reads them
+ * later, and an input is made in the columns that are to hold the result. Never where the bytes are still wanted. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* A reduction that is missing, double or along the wrong axis is refused when the program is compiled. The linker puts
- * __wrap_op_make between the compiler and the op maker (-Wl,--wrap, see the Makefile), which spoils every reduction along one
- * axis. */
+ * __wrap_op_make between the compiler and the op maker (-Wl,--wrap, see the Makefile), which spoils every reduction
+ * along one axis. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -60,7 +60,8 @@ op *__wrap_op_make(pool *p, const op *like, unsigned outputs, tensor *const *int
     return __real_op_make(p, &other, outputs, into);
 }
 
-/* ---- compiling ------------------------------------------------------------------------------------------------------- */
+/* ---- compiling
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct layout {
     const char *name;

@@ -124,8 +124,8 @@ static void sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlap
     }
 }
 
-/* Three transfers of 2 s and one along another axis share a link, the last waited for first: all 8 s are exposed, each along the axis
- * that travelled, and none of them is a bubble. */
+/* Three transfers of 2 s and one along another axis share a link, the last waited for first: all 8 s are exposed, each
+ * along the axis that travelled, and none of them is a bubble. */
 static void a_wait_behind_other_transfers_is_exposed(void **state)
 {
     (void)state;
@@ -243,7 +243,8 @@ static void communicators_and_links_serve_one_after_another(void **state)
     }
 }
 
-/* Stages that compute 4 s and 1 s meet at a sum over the grid of 2 s: the second waits 3 s for the first, and both for the sum. */
+/* Stages that compute 4 s and 1 s meet at a sum over the grid of 2 s: the second waits 3 s for the first, and both for
+ * the sum. */
 static void a_sum_over_all_ranks_is_a_barrier(void **state)
 {
     (void)state;
@@ -268,8 +269,8 @@ static void a_sum_over_all_ranks_is_a_barrier(void **state)
     pool_free(&own);
 }
 
-/* The receiver computes 1 s, then waits: for the sender's 4 s (idle), and for the message's 2 s (exposed). Beside 6 s of
- * another group's transfer on the sender's link, the message takes twice as long. */
+/* The receiver computes 1 s, then waits: for the sender's 4 s (idle), and for the message's 2 s (exposed). Beside 6 s
+ * of another group's transfer on the sender's link, the message takes twice as long. */
 static void a_message_waits_for_its_sender_and_shares_the_link(void **state)
 {
     (void)state;
@@ -328,7 +329,8 @@ static void ranks_that_do_not_meet_are_refused(void **state)
     pool_free(&own);
 }
 
-/* ---- pipelines ------------------------------------------------------------------------------------------------------- */
+/* ---- pipelines
+ * ------------------------------------------------------------------------------------------------------- */
 
 enum { STAGES = 4, F = 2, B = 3 };
 
@@ -393,7 +395,8 @@ static void bubbles_are_those_of_the_closed_forms(void **state)
     }
 }
 
-/* On two cores four ranks of one thread, 3 s of work each: 6 s, and no more than 3 s if they were two. Waiting for a core is no bubble. */
+/* On two cores four ranks of one thread, 3 s of work each: 6 s, and no more than 3 s if they were two. Waiting for a
+ * core is no bubble. */
 static void ranks_share_the_cores_of_a_host(void **state)
 {
     (void)state;

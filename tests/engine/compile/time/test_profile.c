@@ -108,7 +108,8 @@ static void an_oversubscribed_network_is_divided(void **state)
     free(path);
 }
 
-/* ---- prices -------------------------------------------------------------------------------------------------------- */
+/* ---- prices
+ * -------------------------------------------------------------------------------------------------------- */
 
 static double product(const profile *p, int64_t tokens, int64_t columns, int64_t depth)
 {

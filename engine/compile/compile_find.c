@@ -61,10 +61,13 @@ static const tensor *storage_of(const tensor *t)
     return t;
 }
 
-/* The storage that begins with output k of op `i`; NULL: none does, or an output before it is in the same. */
+/* The storage that begins with output k of op `i`; NULL: none does, or an output before it is in the same. Rows of a tensor
+ * do not count: only the loss writes by rows, which die with its chunk of tokens. */
 static const tensor *begins_with(const program *p, int i, int k)
 {
-    const tensor *s = storage_of(p->ops[i]->out[k]);
+    const tensor *t = p->ops[i]->out[k], *s = storage_of(t);
+    if (s && s != t && t->shape[t->dims - 1] == s->shape[s->dims - 1])
+        return NULL;
     for (int j = 0; j < k; j++)
         if (storage_of(p->ops[i]->out[j]) == s)
             return NULL;

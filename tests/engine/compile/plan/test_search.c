@@ -156,7 +156,7 @@ static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
     (void)state;
     config c = narrow(2048);
     profile slow = slow_links(&c, *state, 10);
-    search_terms t = terms_of(&c, 5.5);
+    search_terms t = terms_of(&c, 5.2);
     t.prices = &slow;
     t.most = 0;
     every e = exhaustive(&t);

@@ -61,8 +61,8 @@ static const tensor *storage_of(const tensor *t)
     return t;
 }
 
-/* The storage that begins with output k of op `i`; NULL: none does, or an output before it is in the same. Rows of a tensor
- * do not count: only the loss writes by rows, which die with its chunk of tokens. */
+/* The storage that begins with output k of op `i`; NULL: none does, or an output before it is in the same. Rows of a
+ * tensor do not count: only the loss writes by rows, which die with its chunk of tokens. */
 static const tensor *begins_with(const program *p, int i, int k)
 {
     const tensor *t = p->ops[i]->out[k], *s = storage_of(t);

@@ -287,7 +287,7 @@ status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, 
         MUST(all->start[d] >= 0 && all->size[d] >= 0 && all->start[d] <= of->global[d] - all->size[d],
              "%s/%s: dimension %d: %lld + %lld of %lld", section, of->name, d, (long long)all->start[d],
              (long long)all->size[d], (long long)of->global[d]);
-    box common;
+    box common = {0};
     int64_t wanted = box_volume(of->dims, all->size), found = 0;
     for (int k = 0; k < t->count && found < wanted; k++) {
         const manifest_piece *p = &t->pieces[k];

@@ -242,10 +242,10 @@ static status copy_part(checkpoint *c, const manifest_tensor *t, const manifest_
     box_memory stored = {.type = t->type}, here = *to;
     int64_t part[BOX_DIMS], from = 0, at = 0, element = dtype_bytes(t->type);
     box_row_major(stored.stride, t->dims, p->part.size);
+    memcpy(part, common->size, sizeof part);
     for (int d = 0; d < t->dims; d++) {
         from += (common->start[d] - p->part.start[d]) * stored.stride[d];
         at += (common->start[d] - origin[d]) * to->stride[d];
-        part[d] = common->size[d];
     }
     int64_t rows = t->dims ? part[0] : 1, row_elements = t->dims ? stored.stride[0] : 1;
     int64_t to_row = t->dims ? to->stride[0] : 0, step = SLAB_BYTES / (row_elements * element) + 1;

@@ -33,6 +33,7 @@ debootstrap --variant=minbase "$suite" "$root" ${mirror:-http://deb.debian.org/d
     { tail -n 20 "$here/build-debian/log-$suite"; echo "tests/debian.sh: debootstrap failed"; exit 1; }
 grep -l '^Acquire::' /etc/apt/apt.conf.d/* 2>/dev/null | xargs -r cp -t "$root/etc/apt/apt.conf.d/"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+printf '127.0.0.1 localhost %s\n' "$(hostname)" >"$root/etc/hosts" # debootstrap leaves it to an installer
 chmod 755 "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"

@@ -137,6 +137,12 @@ double launch_seconds(const launch *l)
     return clock_seconds() - l->started;
 }
 
+bool launch_ended(launch *l)
+{
+    look(l);
+    return l->ended;
+}
+
 int launch_pid(const launch *l)
 {
     return (int)l->pid;

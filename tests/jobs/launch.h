@@ -30,6 +30,8 @@ char *launch_output(const launch *l);
 double launch_seconds(const launch *l);
 /* The process of the command (with `exec`, of the program), to be signalled by the test. */
 int launch_pid(const launch *l);
+/* It has ended, by itself or at its limit; launch_finish returns at once. */
+bool launch_ended(launch *l);
 launch_result launch_finish(launch *l);
 
 launch_result launch_run(double limit_seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));

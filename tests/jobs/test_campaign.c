@@ -402,9 +402,9 @@ static int disturb(tally *tallies, bool *lost, const char *top, int number, int 
     open_run(&d, top, number, seed);
     const char *whole = supervised_whole(top, d.ranks, d.keys);
     begin(&d);
-    while (!exists(d.run, "metrics.jsonl") && !launch_expect(d.job, "saved", 0))
+    while (!exists(d.run, "metrics.jsonl") && !launch_ended(d.job))
         usleep(1000);
-    while (thrown < faults && !is_done(&d) && !d.loss) {
+    while (thrown < faults && !is_done(&d) && !d.loss && !launch_ended(d.job)) {
         int k = draw_kind(&d);
         if (!is_possible(&d, &kinds[k]))
             continue;

@@ -30,6 +30,7 @@ typedef struct incidents_held {
     watchdog_text text;
     char words[INCIDENT_WORDS];
     bool held;
+    bool known; /* to all ranks: one of them holds it */
 } incidents_held;
 
 /* The first that is held stays. Its host must live until it is said. */

@@ -100,6 +100,7 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, pace
         incident what = watchdog_incident(t->watchdog, &text, INCIDENT_DATA, status_message());
         incidents_hold(&t->ending, &what);
     }
+    t->ending.known = true;
     return comm_all_status(comm_world(t->world), mine);
 }
 
@@ -387,6 +388,8 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
         s = train_on(&t, stopped);
     if (s != STATUS_OK)
         incidents_say_held(t.folder, &t.ending);
+    if (t.ending.known)
+        (void)comm_all_status(comm_world(world), STATUS_OK); /* written before rank 0 asks whether somebody has */
     training_close(&t);
     return s;
 }

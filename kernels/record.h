@@ -39,6 +39,6 @@ tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int6
 tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
 tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x);
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
-tensor *record_share(recorder *r, const char *name, axis a, tensor *x);
+tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x);
 
 #endif

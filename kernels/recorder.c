@@ -397,7 +397,7 @@ bool recorder_wants(const recorder *r, const tensor *of)
     return of->id >= 0 && of->id < r->forward_tensors && dtype_is_float((dtype)of->type);
 }
 
-void recorder_turn(recorder *r)
+void recorder_begin_backward(recorder *r)
 {
     r->forward_tensors = r->tensor_count;
     unsigned long n = (unsigned long)r->tensor_count;
@@ -421,7 +421,7 @@ static tensor *whole_cotangent(recorder *r, const tensor *t)
 
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent)
 {
-    recorder_turn(r);
+    recorder_begin_backward(r);
     if (r->turned) {
         output = r->turned;
         cotangent = r->turned_cotangent;

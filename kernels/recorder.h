@@ -96,7 +96,7 @@ tensor *recorder_weight(recorder *r, const parameter *p);
 
 /* Ops from now on are of the backward pass, for what is differentiated by hand; recorder_differentiate() begins with
  * it. */
-void recorder_turn(recorder *r);
+void recorder_begin_backward(recorder *r);
 /* From `output` (whose cotangent is `cotangent`, or where a loss has begun the backward pass: NULL, NULL) back to the
  * chunk's input. Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent);

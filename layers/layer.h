@@ -91,7 +91,7 @@ typedef struct head_pass {
     tensor *x, *head, *logits, *statistics;
 } head_pass;
 head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y);
-/* When training returns this stage's share of the cotangent of y, else NULL. In the backward pass (recorder_turn). */
+/* When training returns this stage's share of the cotangent of y, else NULL. In the backward pass (recorder_begin_backward). */
 tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const head_pass *h,
                         tensor *statistics);
 /* logits[tokens, vocabulary] of every token, for decoding */

@@ -5,7 +5,7 @@
 tensor *layer_enter(recorder *r, tensor *x)
 {
     return r->grid.sequence ? record_all_gather(r, "gather tokens", AXIS_TENSOR, x, r->tokens)
-                            : record_share(r, "share", AXIS_TENSOR, x);
+                            : record_copy_to_shards(r, "share", AXIS_TENSOR, x);
 }
 
 tensor *layer_leave(recorder *r, tensor *x)

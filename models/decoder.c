@@ -334,12 +334,12 @@ status decoder_check(const model_shape *s, int ranks)
 static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embedding, int *index)
 {
     decoder *d = b->d;
-    if (chunk->embeds && !d->vocabulary) {
+    if (chunk->has_embedding && !d->vocabulary) {
         chunk->embedding = build_embedding(b);
         *embedding = chunk->embedding.table;
     }
     enter_layer(b, -1);
-    if (chunk->embeds)
+    if (chunk->has_embedding)
         build_place(b, PARTS_AT_FIRST, &chunk->embedding);
     chunk->blocks = pool_alloc(b->pool, (size_t)chunk->layers * sizeof(block_layer));
     for (int i = 0; i < chunk->layers; i++) {
@@ -347,9 +347,9 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
         build_block(b, &chunk->blocks[i], (*index)++);
     }
     enter_layer(b, -1);
-    if (chunk->loses)
+    if (chunk->has_loss)
         build_place(b, PARTS_AT_LAST, &chunk->loss);
-    if (chunk->loses && !d->vocabulary)
+    if (chunk->has_loss && !d->vocabulary)
         build_head(b, &chunk->loss, *embedding);
 }
 
@@ -373,8 +373,8 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
         b.chunk = c;
         chunk->first_layer = layout->first_layer[c];
         chunk->layers = layout->layers[c];
-        chunk->embeds = chunk->first_layer == 0;
-        chunk->loses = chunk->first_layer + chunk->layers == layout->total_layers;
+        chunk->has_embedding = chunk->first_layer == 0;
+        chunk->has_loss = chunk->first_layer + chunk->layers == layout->total_layers;
         build_chunk(&b, chunk, &embedding, &index);
     }
     b.chunk = layout->chunk_count;
@@ -397,7 +397,7 @@ int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens)
 static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inputs *in, tensor *input)
 {
     stream s = {.sum = input};
-    if (c->embeds)
+    if (c->has_embedding)
         s.sum = layer_embedded(r, &c->embedding, in, input ? input : layer_embed(r, &c->embedding, in));
     recorder_keep(s.sum);
     for (int i = 0; i < c->layers; i++) {
@@ -411,11 +411,11 @@ static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inp
 tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
 {
     const decoder_chunk *c = &d->chunks[chunk];
-    r->sites = 2 * c->first_layer + !c->embeds; /* dropout sites are numbered over the whole model */
+    r->sites = 2 * c->first_layer + !c->has_embedding; /* dropout sites are numbered over the whole model */
     stream s = record_blocks(r, c, in, input);
-    if (c->loses && d->vocabulary)
+    if (c->has_loss && d->vocabulary)
         return layer_norm(r, &s, &c->loss.norm, in);
-    if (c->loses) {
+    if (c->has_loss) {
         layer_loss(r, &s, &c->loss, in);
         return NULL;
     }
@@ -430,7 +430,7 @@ tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in)
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
 {
     const decoder_chunk *c = &d->chunks[chunk];
-    MUST(c->loses && !d->vocabulary, "chunk %d has no head", chunk);
+    MUST(c->has_loss && !d->vocabulary, "chunk %d has no head", chunk);
     stream s = record_blocks(r, c, in, input);
     return layer_logits(r, &s, &c->loss, in);
 }

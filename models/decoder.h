@@ -12,8 +12,8 @@
 /* A contiguous run of layers. */
 typedef struct decoder_chunk {
     int first_layer, layers;
-    bool embeds; /* the model's first chunk: begins with the embedding */
-    bool loses;  /* the model's last chunk: ends with the loss */
+    bool has_embedding; /* the model's first chunk: begins with the embedding */
+    bool has_loss;      /* the model's last chunk: ends with the loss */
     embedding_layer embedding;
     block_layer *blocks;
     loss_layer loss;

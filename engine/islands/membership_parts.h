@@ -39,7 +39,7 @@ struct membership {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     bool ends, reached, evicted;
-    bool said_away;
+    bool reported_away;
     char *wanted[OWN_KEYS];
     int64_t number, settled;
     json_t *pairs; /* as last read */

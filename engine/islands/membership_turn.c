@@ -83,12 +83,12 @@ static void publish(membership *m, status s, json_t *pairs, int64_t number)
         m->settled = number;
     }
     pthread_mutex_unlock(&m->lock);
-    if (s != STATUS_OK && !m->said_away)
+    if (s != STATUS_OK && !m->reported_away)
         log_warn("islands: %s; %s until it is back", status_message(),
                  m->options.server ? "nothing is merged" : "training goes on, unmerged");
-    if (s == STATUS_OK && m->said_away)
+    if (s == STATUS_OK && m->reported_away)
         log_warn("islands: etcd is back");
-    m->said_away = s != STATUS_OK;
+    m->reported_away = s != STATUS_OK;
 }
 
 static void say_news(void *context, const char *line)

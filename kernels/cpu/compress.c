@@ -132,7 +132,7 @@ void cpu_decompress(const op *o, const run_context *r)
         decode(o, r, &d, (int)(i / d.chunks), i % d.chunks);
 }
 
-void cpu_keep(const op *o, const run_context *r)
+void cpu_store_feedback(const op *o, const run_context *r)
 {
     const float *control = tensor_at(o->in[1], r->arena);
     const tensor *kept = o->in[0];

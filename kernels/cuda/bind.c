@@ -430,7 +430,7 @@ void cuda_decompress(const op *o, const run_context *r)
              launch_decompress(r->stream, whole(o, y, r), whole(o, messages, r), at(o->in[1], r), o->at.messages, &of));
 }
 
-void cuda_keep(const op *o, const run_context *r)
+void cuda_store_feedback(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
     launched(o, launch_keep(r->stream, byte_matrix(y, r), byte_matrix(o->in[0], r), at(o->in[1], r), y->shape[0],

@@ -155,12 +155,12 @@ void gradient_all_reduce(recorder *r, const op *o, tensor *const cotangent[OP_MA
     recorder_flow(r, o->in[0], cotangent[0]);
 }
 
-tensor *record_share(recorder *r, const char *name, axis a, tensor *x)
+tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x)
 {
-    return record_collective(r, name, a, &(op){.kind = OP_share, .in = {x}});
+    return record_collective(r, name, a, &(op){.kind = OP_copy_to_shards, .in = {x}});
 }
 
-void infer_share(op *o)
+void infer_copy_to_shards(op *o)
 {
     operands_present(o);
     check_group(o);
@@ -172,13 +172,13 @@ void infer_share(op *o)
     y->pitch = x->pitch;
 }
 
-op_cost cost_share(const op *o)
+op_cost cost_copy_to_shards(const op *o)
 {
     (void)o;
     return (op_cost){0, 0};
 }
 
-void gradient_share(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+void gradient_copy_to_shards(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     recorder_flow(r, o->in[0], record_all_reduce(r, "dx", (axis)o->at.axis, cotangent[0]));
 }

@@ -75,7 +75,7 @@ op_cost cost_decompress(const op *o)
 
 NO_GRADIENT(decompress)
 
-void infer_keep(op *o)
+void infer_store_feedback(op *o)
 {
     operands_present(o);
     OPERANDS_CHECK(o->in[0]->type == DTYPE_FP32 && infer_same(o->in[0], o->out[0]) &&
@@ -84,9 +84,9 @@ void infer_keep(op *o)
     operands_place(o, "r.>r 0.>0 1.>1 p.>p");
 }
 
-op_cost cost_keep(const op *o)
+op_cost cost_store_feedback(const op *o)
 {
     return cost_moved(o);
 }
 
-NO_GRADIENT(keep)
+NO_GRADIENT(store_feedback)

@@ -9,27 +9,27 @@ static void check_copied(const op *o, const tensor *host, const tensor *arena)
                    "the same rows, without gaps");
 }
 
-void infer_fetch(op *o)
+void infer_load_host(op *o)
 {
     check_copied(o, o->in[0], o->out[0]);
 }
 
 /* The bytes of the arena; as many cross the bus. */
-op_cost cost_fetch(const op *o)
+op_cost cost_load_host(const op *o)
 {
     return (op_cost){0, cost_bytes(o->out[0])};
 }
 
-NO_GRADIENT(fetch)
+NO_GRADIENT(load_host)
 
-void infer_stow(op *o)
+void infer_store_host(op *o)
 {
     check_copied(o, o->out[0], o->in[0]);
 }
 
-op_cost cost_stow(const op *o)
+op_cost cost_store_host(const op *o)
 {
     return (op_cost){0, cost_bytes(o->in[0])};
 }
 
-NO_GRADIENT(stow)
+NO_GRADIENT(store_host)

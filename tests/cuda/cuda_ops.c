@@ -53,26 +53,15 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(muon),
     BOUND(compress),
     BOUND(decompress),
-    BOUND(keep),
+    BOUND(store_feedback),
 #undef BOUND
 };
 
 /* cuBLASLt's, communication's and the device's own */
-static const op_kind ELSEWHERE[] = {OP_linear,
-                                    OP_linear_grad_input,
-                                    OP_linear_grad_weight,
-                                    OP_linear_gelu,
-                                    OP_linear_grad_gelu,
-                                    OP_all_gather,
-                                    OP_reduce_scatter,
-                                    OP_all_to_all,
-                                    OP_all_reduce,
-                                    OP_share,
-                                    OP_send,
-                                    OP_receive,
-                                    OP_fetch,
-                                    OP_stow,
-                                    OP_wait};
+static const op_kind ELSEWHERE[] = {
+    OP_linear,     OP_linear_grad_input, OP_linear_grad_weight, OP_linear_gelu, OP_linear_grad_gelu,
+    OP_all_gather, OP_reduce_scatter,    OP_all_to_all,         OP_all_reduce,  OP_copy_to_shards,
+    OP_send,       OP_receive,           OP_load_host,          OP_store_host,  OP_wait};
 
 /* Kernels that take matrices without gaps only; the binding refuses others. */
 static const op_kind WHOLE[] = {OP_embed,     OP_embed_grad,          OP_add_positions, OP_add_positions_grad,

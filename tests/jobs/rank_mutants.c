@@ -78,7 +78,7 @@ static int times(const op *o)
     if (is("norm-counts-twice"))
         return o->kind == OP_sum_squares ? 2 : 1;
     if (is("dropped-feedback"))
-        return o->kind != OP_keep;
+        return o->kind != OP_store_feedback;
     return 1;
 }
 

@@ -36,7 +36,7 @@ static void forgets_to_share(recorder *r)
 
 static void forgets_to_reduce(recorder *r)
 {
-    tensor *x = record_share(r, "share", AXIS_TENSOR, placed(r, "x", TOKENS, HIDDEN, place_replicate()));
+    tensor *x = record_copy_to_shards(r, "share", AXIS_TENSOR, placed(r, "x", TOKENS, HIDDEN, place_replicate()));
     tensor *h = record_linear(r, "mlp/up", x, placed(r, "w", 4, HIDDEN, place_shard(0)), NULL);
     tensor *y = record_linear(r, "mlp/down", h, placed(r, "v", HIDDEN, 4, place_shard(1)), NULL);
     record_gelu(r, "mlp/gelu", y); /* of partial sums */

@@ -483,7 +483,7 @@ CASES(decompress)
     return true;
 }
 
-CASES(keep)
+CASES(store_feedback)
 {
     c->one_type = c->exact = true;
     c->skips = op_case_option(&variant, 2);
@@ -499,7 +499,7 @@ CASES(keep)
 
 /* ---- communication ------------------------------------------------------------------------------------------- */
 
-CASES(share)
+CASES(copy_to_shards)
 {
     c->alias = c->exact = true;
     c->o.at.group_size = 1;

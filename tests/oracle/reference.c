@@ -319,7 +319,7 @@ void reference_all_to_all(const op *o, const run_context *r)
     alone(o, r);
 }
 
-void reference_share(const op *o, const run_context *r)
+void reference_copy_to_shards(const op *o, const run_context *r)
 {
     copy(o, r);
 }
@@ -336,13 +336,13 @@ void reference_receive(const op *o, const run_context *r)
     MUST(0, "%s: one reference program has no peers", o->label);
 }
 
-void reference_fetch(const op *o, const run_context *r)
+void reference_load_host(const op *o, const run_context *r)
 {
     (void)r;
     MUST(0, "%s: there is no memory apart", o->label);
 }
 
-void reference_stow(const op *o, const run_context *r)
+void reference_store_host(const op *o, const run_context *r)
 {
     (void)r;
     MUST(0, "%s: there is no memory apart", o->label);

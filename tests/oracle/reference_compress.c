@@ -331,7 +331,7 @@ void reference_decompress(const op *o, const run_context *r)
     }
 }
 
-void reference_keep(const op *o, const run_context *r)
+void reference_store_feedback(const op *o, const run_context *r)
 {
     const tensor *kept = o->in[0];
     if (reference_row(o->in[1], r, 0)[CONTROL_SKIP] != 0)

@@ -211,7 +211,7 @@ static void tied(adjoint_rank *a, const void *options)
 
 typedef struct block_options {
     bool llama; /* else as GPT-2 */
-    bool loss, embeds;
+    bool loss, has_embedding;
     int window;
 } block_options;
 
@@ -291,7 +291,7 @@ static void block(adjoint_rank *a, const void *options)
     block_layer b = block_params(a, o);
     stream s = {0};
     const parameter *table = NULL;
-    if (o->embeds) {
+    if (o->has_embedding) {
         const axis_group *tensor_group = &r->grid.group[AXIS_TENSOR];
         int64_t rows = (14 + tensor_group->ranks - 1) / tensor_group->ranks;
         placement place = r->grid.sequence ? place_shared() : place_replicate();
@@ -307,14 +307,14 @@ static void block(adjoint_rank *a, const void *options)
     }
     layer_block(r, &s, &b, &in);
     if (o->loss)
-        record_loss(a, &s, &in, o->embeds && o->llama ? table : NULL, o->llama);
+        record_loss(a, &s, &in, o->has_embedding && o->llama ? table : NULL, o->llama);
     else
         a->output = record_add(r, "sum", s.sum, s.delta);
 }
 
 static const block_options LLAMA = {.llama = true, .window = 3}, GPT2 = {0},
-                           LLAMA_LOSS = {.llama = true, .loss = true, .embeds = true},
-                           GPT2_LOSS = {.loss = true, .embeds = true};
+                           LLAMA_LOSS = {.llama = true, .loss = true, .has_embedding = true},
+                           GPT2_LOSS = {.loss = true, .has_embedding = true};
 static const norm_options NORMS[] = {{0, 0, 1, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 1, 1, 0}, {0, 1, 1, 0, 1},
                                      {0, 1, 0, 1, 0}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 1}, {1, 1, 1, 1, 0},
                                      {1, 1, 1, 0, 1}, {1, 1, 0, 1, 0}};

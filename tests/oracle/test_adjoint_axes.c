@@ -33,7 +33,8 @@ static void summed(adjoint_rank *a, const void *options)
     tensor *x = record_gelu(r, "gelu", adjoint_input(a, "x", TOKENS, HIDDEN, place_replicate()));
     tensor *up = recorder_weight(r, adjoint_parameter(a, "up", 4, HIDDEN, place_shard(0)));
     tensor *down = recorder_weight(r, adjoint_parameter(a, "down", HIDDEN, 4, place_shard(1)));
-    tensor *h = record_gelu(r, "other", record_linear(r, "up", record_share(r, "share", a->along, x), up, NULL));
+    tensor *h =
+        record_gelu(r, "other", record_linear(r, "up", record_copy_to_shards(r, "share", a->along, x), up, NULL));
     tensor *y = record_all_reduce(r, "reduce", a->along, record_linear(r, "down", h, down, NULL));
     a->output = record_add(r, "sum", record_gelu(r, "third", y), x);
 }

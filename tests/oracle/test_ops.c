@@ -38,7 +38,7 @@ static void every_cpu_kernel_agrees_with_the_reference(void **state)
         assert_int_equal(s.failed, 0);
         assert_true(s.plain >= 7);
         for (int j = 0; j < OP_MAX_OUT; j++)
-            assert_true(!op_rows[kind].takes[j] || s.in_place >= 1 || kind == OP_share);
+            assert_true(!op_rows[kind].takes[j] || s.in_place >= 1 || kind == OP_copy_to_shards);
         total += cases;
     }
     print_message("%d cases; %d ops skipped: they copy between memories or ranks\n", total, skipped);

@@ -132,8 +132,8 @@ static status build_model(compiled *c)
                              .grid = c->around,
                              .loss_tokens = o->loss_tokens};
     decoder_open(&c->model, &c->pool, &o->shape, &layout);
-    c->first_stage = c->model.chunks[0].embeds;
-    c->last_stage = c->model.chunks[c->model.chunk_count - 1].loses;
+    c->first_stage = c->model.chunks[0].has_embedding;
+    c->last_stage = c->model.chunks[c->model.chunk_count - 1].has_loss;
     storage_describe(c);
     storage_place(c);
     return STATUS_OK;

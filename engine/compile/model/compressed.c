@@ -177,7 +177,7 @@ void compressed_keep(compressed *q, tensor *control)
 {
     for (int i = 0; i < q->kept_count; i++) {
         const keeping *k = &q->kept[i];
-        op keep = {.kind = OP_keep, .in = {k->kept, control}, .out = {k->feedback}};
+        op keep = {.kind = OP_store_feedback, .in = {k->kept, control}, .out = {k->feedback}};
         append(q, k->p, "keep", &keep, 0, 0);
     }
 }

@@ -124,7 +124,7 @@ static void fetch(offload *o)
         q->arena[k] = in_window(o, o->window[i % WINDOWS][k], t, q);
         q->host[k] = append_rows(o->out, t, q->first, q->rows);
         q->host[k]->base = NULL; /* a tensor of its own, independent of the matrix's other pieces */
-        op copy = {.kind = OP_fetch, .in = {q->host[k]}};
+        op copy = {.kind = OP_load_host, .in = {q->host[k]}};
         copy.out[0] = append_rows(o->out, q->arena[k], q->first, q->rows);
         append_op(o->out, PHASE_UPDATE, label, &copy, 0, NULL);
     }
@@ -136,7 +136,7 @@ static void stow(const offload *o, const piece *q)
     for (int k = 0; k < OPERANDS; k++) {
         if (!q->host[k])
             continue;
-        op copy = {.kind = OP_stow, .out = {q->host[k]}};
+        op copy = {.kind = OP_store_host, .out = {q->host[k]}};
         copy.in[0] = append_rows(o->out, q->arena[k], q->first, q->rows);
         append_op(o->out, PHASE_UPDATE, label, &copy, 0, NULL);
     }

@@ -225,7 +225,8 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
     }
     if (m->x->place.along[AXIS_COORDINATE_TENSOR].kind ==
         PLACE_SHARD) /* each rank uses the same matrix for its own rows */
-        p = make(u, &(op){.kind = OP_share, .in = {p}, .at = op_along(u->of->c->around.group, AXIS_TENSOR)}, 1)->out[0];
+        p = make(u, &(op){.kind = OP_copy_to_shards, .in = {p}, .at = op_along(u->of->c->around.group, AXIS_TENSOR)}, 1)
+                ->out[0];
     m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 

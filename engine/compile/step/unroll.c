@@ -73,9 +73,9 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
     recorder *r = &out->r;
     layer_inputs in = inputs_of(r, c);
     const decoder_chunk *d = &c->model.chunks[chunk];
-    if (!d->embeds || c->model.vocabulary)
+    if (!d->has_embedding || c->model.vocabulary)
         out->input = between(r, c, "input", place_replicate(), false);
-    if (c->options.decode_samples && d->loses) {
+    if (c->options.decode_samples && d->has_loss) {
         op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
         recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
         return;
@@ -108,7 +108,7 @@ static void record_head(recorded *out, const compiled *c)
     out->input = between(r, c, "input", place_shared(), false);
     head_pass h = layer_head(r, l, &in, out->input);
     out->output = h.statistics;
-    recorder_turn(r);
+    recorder_begin_backward(r);
     int64_t shape[] = {out->output->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, out->output->shape[1]};
     placements place = out->output->place;
     place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();

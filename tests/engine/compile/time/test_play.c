@@ -193,7 +193,7 @@ static void copies_to_host_memory_and_from_it_are_queues_of_their_own(void **sta
     play_open(&p, &unit, 1);
     for (int i = 0; i < 3; i++)
         add(&own, &list,
-            (op){.kind = i < 2 ? OP_fetch : OP_stow,
+            (op){.kind = i < 2 ? OP_load_host : OP_store_host,
                  .microbatch = -1,
                  .in = {tensor_of(&own, 3)},
                  .out = {tensor_of(&own, 3)},

@@ -1,4 +1,4 @@
-/* The ops of the table that no backend computes, as functions of the backend BACKEND: `share`, whose output is a view
+/* The ops of the table that no backend computes, as functions of the backend BACKEND: `copy_to_shards`, whose output is a view
  * of its input; communication, which belongs to the executor, since it has the groups; copies to and from host memory,
  * which are the device's. One of the latter two that arrives at a backend was scheduled wrongly. Instantiated once a
  * backend, beside its table. */
@@ -17,15 +17,15 @@
     }
 
 #define ELSEWHERE_OPS(BACKEND)                                                                                         \
-    ELSEWHERE_OP(BACKEND##_share)                                                                                      \
+    ELSEWHERE_OP(BACKEND##_copy_to_shards)                                                                             \
     ELSEWHERE_OP(BACKEND##_all_gather)                                                                                 \
     ELSEWHERE_OP(BACKEND##_reduce_scatter)                                                                             \
     ELSEWHERE_OP(BACKEND##_all_to_all)                                                                                 \
     ELSEWHERE_OP(BACKEND##_all_reduce)                                                                                 \
     ELSEWHERE_OP(BACKEND##_send)                                                                                       \
     ELSEWHERE_OP(BACKEND##_receive)                                                                                    \
-    ELSEWHERE_OP(BACKEND##_fetch)                                                                                      \
-    ELSEWHERE_OP(BACKEND##_stow)                                                                                       \
+    ELSEWHERE_OP(BACKEND##_load_host)                                                                                  \
+    ELSEWHERE_OP(BACKEND##_store_host)                                                                                 \
     ELSEWHERE_OP(BACKEND##_wait)
 
 #endif

@@ -91,7 +91,8 @@ typedef struct head_pass {
     tensor *x, *head, *logits, *statistics;
 } head_pass;
 head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y);
-/* When training returns this stage's share of the cotangent of y, else NULL. In the backward pass (recorder_begin_backward). */
+/* When training returns this stage's part of the cotangent of y, else NULL; in the backward pass, after
+ * recorder_begin_backward(). */
 tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const head_pass *h,
                         tensor *statistics);
 /* logits[tokens, vocabulary] of every token, for decoding */

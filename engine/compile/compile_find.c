@@ -7,7 +7,7 @@
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/time/plan_price.h"
-#include "engine/compile/time/play.h"
+#include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
@@ -172,20 +172,20 @@ static status measure_bytes(double *most, const find *f, const schedule *s)
 /* Seconds of the step, played: links that are busy, the update and what travels beside it count too. */
 static status measure_seconds(double *out, const find *f, const schedule *s)
 {
-    play p;
-    play_open(&p, f->prices, f->stages);
+    timing p;
+    timing_open(&p, f->prices, f->stages);
     status ok = STATUS_OK;
     for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++) {
         compiled c = {0};
         ok = compile_stage(&c, f, s, stage, f->o->order);
         if (ok == STATUS_OK)
-            play_add(&p, &c.options.grid, &c.training.list, c.training.requests);
+            timing_add(&p, &c.options.grid, &c.training.list, c.training.requests);
         compile_free(&c);
     }
     if (ok == STATUS_OK)
-        ok = play_run(&p);
+        ok = timing_run(&p);
     *out = p.seconds;
-    play_free(&p);
+    timing_free(&p);
     return ok;
 }
 

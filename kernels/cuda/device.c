@@ -336,7 +336,7 @@ static char *host_at(const device *d, int64_t at, int64_t bytes)
     return at < TENSOR_HOST ? NULL : d->host + (at - TENSOR_HOST);
 }
 
-/* A fetch or stow, on its stream. */
+/* Copies to host memory (store_host) or from it (load_host), on its stream. */
 static void copy_host(device *d, const op *o)
 {
     bool in = !op_has(o, OP_LEAVES);

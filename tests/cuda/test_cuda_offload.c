@@ -166,7 +166,7 @@ static int count(const char *text, const char *what)
 
 /* In the stand-ins' time a copy takes as long as a kernel. Fetches and stows are under way together, so that the step
  * becomes longer by one direction's copies and not by both. */
-static void fetches_and_stows_overlap(void **state)
+static void loads_and_stows_overlap(void **state)
 {
     (void)state;
     double took[2];
@@ -180,12 +180,12 @@ static void fetches_and_stows_overlap(void **state)
         launch_free(&r);
     }
     launch_result r = plan("llama", "--listing", KEYS "memory.offload=optimizer");
-    int fetches = count(r.out, ": fetch in "), stows = count(r.out, ": stow in "),
+    int loads = count(r.out, ": load_host in "), stores = count(r.out, ": store_host in "),
         updates = count(r.out, ": adamw in ");
     launch_free(&r);
-    assert_true(fetches > 60 && stows == fetches);
-    if (!(took[1] - took[0] < fetches + updates + 20))
-        fail_msg("%.0f ms with, %.0f without; %d fetches and as many stows, %d updates", took[1], took[0], fetches,
+    assert_true(loads > 60 && stores == loads);
+    if (!(took[1] - took[0] < loads + updates + 20))
+        fail_msg("%.0f ms with, %.0f without; %d loads and as many stores, %d updates", took[1], took[0], loads,
                  updates);
 }
 
@@ -205,7 +205,7 @@ int main(void)
         cmocka_unit_test(offloaded_state_is_trained_and_saved_to_the_same_bits),
         cmocka_unit_test(either_resumes_the_other),
         cmocka_unit_test(what_is_offloaded_is_counted_where_it_is),
-        cmocka_unit_test(fetches_and_stows_overlap),
+        cmocka_unit_test(loads_and_stows_overlap),
         cmocka_unit_test(the_cpu_refuses_to_offload),
     };
     return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, cuda_runs_teardown);

@@ -16,7 +16,7 @@ static void take_op(picture_row *r, picture_names *names, const play *t, const p
                     int stage, int i)
 {
     const op *o = list->ops[i];
-    play_span at = play_op_at(t, stage, i);
+    timing_span at = timing_op_at(t, stage, i);
     r->ends[i] = 1e6 * at.free;
     if (op_starts(o)) {
         if (at.end > at.begin)

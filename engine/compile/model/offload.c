@@ -112,11 +112,11 @@ static tensor *in_window(const offload *o, tensor *window, const tensor *t, cons
     return v;
 }
 
-static void fetch(offload *o)
+static void load_from_host(offload *o)
 {
     int i = o->fetched++;
     piece *q = &o->pieces[i];
-    const char *label = pool_format(&o->out->pool, "%s/fetch", q->s->of->name);
+    const char *label = pool_format(&o->out->pool, "%s/load_host", q->s->of->name);
     for (int k = 0; k < OPERANDS; k++) {
         tensor *t = operand(q->s, k);
         if (!t)
@@ -130,9 +130,9 @@ static void fetch(offload *o)
     }
 }
 
-static void stow(const offload *o, const piece *q)
+static void store_in_host(const offload *o, const piece *q)
 {
-    const char *label = pool_format(&o->out->pool, "%s/stow", q->s->of->name);
+    const char *label = pool_format(&o->out->pool, "%s/store_host", q->s->of->name);
     for (int k = 0; k < OPERANDS; k++) {
         if (!q->host[k])
             continue;
@@ -161,14 +161,14 @@ int offload_pieces(const offload *o)
 void offload_ahead(offload *o)
 {
     while (o->fetched < AHEAD && o->fetched < o->count)
-        fetch(o);
+        load_from_host(o);
 }
 
 void offload_update(offload *o, int i, tensor *const *gradient, tensor *control)
 {
     piece *q = &o->pieces[i];
     while (o->fetched < o->count && o->fetched <= i + AHEAD)
-        fetch(o);
+        load_from_host(o);
     storage *s = pool_alloc(&o->out->pool, sizeof *s);
     *s = *q->s;
     s->master = q->arena[0] ? q->arena[0] : s->master;
@@ -181,5 +181,5 @@ void offload_update(offload *o, int i, tensor *const *gradient, tensor *control)
                                          .rows = q->rows,
                                          .gradient = gradient[s->of->number],
                                          .control = control});
-    stow(o, q);
+    store_in_host(o, q);
 }

@@ -107,7 +107,7 @@ static status measure_rank(plan *p, const grid *g, bool plays)
         measure_loss(r, &c, &p->profile);
         r->update = plan_price_update(&p->profile, &c);
         if (plays)
-            play_add(&p->timing, g, &c.training.list, c.training.requests);
+            timing_add(&p->timing, g, &c.training.list, c.training.requests);
     }
     compile_free(&c);
     return s;
@@ -192,8 +192,8 @@ static status measure_all(plan *p, bool every)
 
 static status time_step(plan *p)
 {
-    TRY(play_run(&p->timing));
-    TRY(play_spans(&p->spans, &p->timing, p->schedule));
+    TRY(timing_run(&p->timing));
+    TRY(timing_spans(&p->spans, &p->timing, p->schedule));
     for (int i = 0; i < p->count; i++)
         p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
     p->step_seconds = p->timing.seconds;
@@ -348,7 +348,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
     if (compile_divides_vocabulary(options))
         out->options.found = out->schedule;
-    play_open(&out->timing, &out->profile, stages);
+    timing_open(&out->timing, &out->profile, stages);
     status s = measure_all(out, every);
     return s == STATUS_OK ? time_step(out) : s;
 }
@@ -378,7 +378,7 @@ const plan_rank *plan_neediest(const plan *p)
 
 void plan_free(plan *p)
 {
-    play_free(&p->timing);
+    timing_free(&p->timing);
     simulate_free(&p->spans);
     if (p->schedule)
         schedule_free(p->schedule);

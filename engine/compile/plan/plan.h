@@ -11,7 +11,7 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/time/plan_price.h"
-#include "engine/compile/time/play.h"
+#include "engine/compile/time/timing.h"
 
 /* Facts of one compiled rank. Bytes, unless it says otherwise. */
 typedef struct plan_rank {
@@ -57,7 +57,7 @@ typedef struct plan {
     int count;
     schedule *schedule;
     schedule found; /* with SCHEDULE_AUTO: options.found */
-    play timing;
+    timing timing;
     simulation spans; /* of the actions, as they are played */
     double step_seconds, mfu;
     plan_choice choices[PLAN_CHOICES];

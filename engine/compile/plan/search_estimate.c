@@ -7,7 +7,7 @@
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/time/play.h"
+#include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "parallel/schedule/partition.h"
 #include "parallel/schedule/schedule_make.h"
@@ -120,11 +120,11 @@ static double deferred_bytes(const compiled_program *p)
 
 /* `plain` is the program in an order that holds nothing longer than it must. */
 static void measure(part *out, const search_estimate *e, const compiled *c, const compiled_program *plain,
-                    const play *p)
+                    const timing *p)
 {
     const program *list = &c->training.list;
     for (int i = 0; i < PHASE_COUNT; i++)
-        out->phase[i] = play_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
+        out->phase[i] = timing_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
     for (int i = 0; i < list->count; i++)
         if (is_weight_gradient(list->ops[i]))
             out->weight += profile_op(&e->prices, list->ops[i]) / PROBED_MICRO_BATCHES;
@@ -143,7 +143,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     compiled made = {0};
     compiled_program plain = {0};
     profile prices = e->prices;
-    play p = {0};
+    timing p = {0};
     config c = search_configuration(e->of, l, 0);
     c.model.shape = shape_repeating(&e->of->model.shape, like, layers);
     c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch;
@@ -156,16 +156,16 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     *out = (part){0};
     status s = compile(&made, &o);
     if (s == STATUS_OK) {
-        play_open(&p, &prices, 1);
-        play_add(&p, &g, &made.training.list, made.training.requests);
-        s = play_run(&p);
+        timing_open(&p, &prices, 1);
+        timing_add(&p, &g, &made.training.list, made.training.requests);
+        s = timing_run(&p);
     }
     if (s == STATUS_OK)
         s = compile_program_training(&plain, &made, &(compile_keep){.how = l->recompute, .order = ORDER_EARLY},
                                      PROBED_MICRO_BATCHES, true);
     if (s == STATUS_OK)
         measure(out, e, &made, &plain, &p);
-    play_free(&p);
+    timing_free(&p);
     compile_program_free(&plain);
     compile_free(&made);
     return s;

@@ -1,5 +1,5 @@
 /* What a program's actions, and the optimizer's update, cost by themselves. How long a step takes follows from
- * play.h. */
+ * timing.h. */
 #ifndef PHALANX_ENGINE_COMPILE_TIME_PLAN_PRICE_H
 #define PHALANX_ENGINE_COMPILE_TIME_PLAN_PRICE_H
 

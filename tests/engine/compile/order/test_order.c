@@ -12,7 +12,7 @@
 #include "engine/compile/order/order.h"
 #include "engine/compile/order/order_check.h"
 #include "engine/compile/order/order_objects.h"
-#include "engine/compile/time/play.h"
+#include "engine/compile/time/timing.h"
 #include "engine/compile/step/recompute.h"
 #include "memory/log.h"
 #include "tests/engine/compile/step/replay.h"
@@ -323,12 +323,12 @@ static int gathers_beside_products(int *gathers, const program *p)
 /* Seconds for which a step on h100s waits for them. */
 static double exposed_gathers(const replay_rank *r)
 {
-    play p;
-    play_open(&p, (profile[]){profile_named("h100")}, 1);
-    play_add(&p, &r->c.options.grid, &r->p.list, r->p.requests);
-    assert_int_equal(play_run(&p), STATUS_OK);
-    double seconds = play_seconds(&p, 0, PHASE_BEGIN);
-    play_free(&p);
+    timing p;
+    timing_open(&p, (profile[]){profile_named("h100")}, 1);
+    timing_add(&p, &r->c.options.grid, &r->p.list, r->p.requests);
+    assert_int_equal(timing_run(&p), STATUS_OK);
+    double seconds = timing_seconds(&p, 0, PHASE_BEGIN);
+    timing_free(&p);
     return seconds;
 }
 
@@ -496,7 +496,7 @@ static void an_early_overwrite_is_refused(void **state)
 static void a_wait_too_late_is_noticed(void **state)
 {
     (void)state;
-    char text[REPLAY_TEXT];
+    char text[RETIMING_TEXT];
     compile_options o = options_of(&layouts[0], 0);
     replay_rank r;
     int tried = 0;
@@ -529,7 +529,7 @@ static void a_wait_too_late_is_noticed(void **state)
 static void two_ranks_in_another_order_are_noticed(void **state)
 {
     (void)state;
-    char text[REPLAY_TEXT];
+    char text[RETIMING_TEXT];
     replay_rank all[4];
     for (int other = 0; other < 2; other++) {
         for (int i = 0; i < 4; i++) {

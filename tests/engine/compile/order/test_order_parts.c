@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/compile/order/order_parts.h"
-#include "engine/compile/time/play.h"
+#include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "tests/engine/compile/step/replay.h"
 
@@ -245,7 +245,7 @@ static void parts_that_are_not_the_whole_are_noticed(void **state)
 static void check_ranks(const layout *l, compile_order how)
 {
     replay_rank all[RANKS] = {0};
-    char text[REPLAY_TEXT];
+    char text[RETIMING_TEXT];
     int ranks = ranks_of(l);
     for (int i = 0; i < ranks; i++) {
         compile_options o = options_of(l, i, how);
@@ -268,7 +268,7 @@ static void the_ranks_meet_and_find_their_bytes(void **state)
             check_ranks(&layouts[i], (compile_order)how);
 }
 
-static bool one_without(const layout *l, char text[REPLAY_TEXT], bool without)
+static bool one_without(const layout *l, char text[RETIMING_TEXT], bool without)
 {
     replay_rank all[RANKS] = {0};
     int ranks = ranks_of(l);
@@ -285,7 +285,7 @@ static bool one_without(const layout *l, char text[REPLAY_TEXT], bool without)
 static void a_rank_without_parts_is_noticed(void **state)
 {
     (void)state;
-    char text[REPLAY_TEXT];
+    char text[RETIMING_TEXT];
     assert_true(one_without(&layouts[0], text, false));
     assert_false(one_without(&layouts[0], text, true));
     print_message("noticed: %s\n", text);
@@ -303,12 +303,12 @@ static const profile *h100(void)
 
 /* As many micro-batches as stages, of a model that is trained: nearly all forward passes come before the first backward
  * pass. */
-static play *play_eight(compile_order how)
+static timing *timing_eight(compile_order how)
 {
     enum { STAGES = 4 };
     static const layout wide = {"tensor 8 x stage 4", 8, STAGES, 1, 1, 8, false, false, 8192};
-    play *p = must_calloc(1, sizeof *p);
-    play_open(p, h100(), STAGES);
+    timing *p = must_calloc(1, sizeof *p);
+    timing_open(p, h100(), STAGES);
     for (int stage = 0; stage < STAGES; stage++) {
         compile_options o = options_of(&wide, 8 * stage, how);
         replay_rank r;
@@ -318,18 +318,18 @@ static play *play_eight(compile_order how)
         o.shape.ffn_size = 28672;
         o.shape.max_sequence = o.sequence;
         assert_int_equal(replay_compile(&r, &o, false, NULL, NULL), STATUS_OK);
-        play_add(p, &r.c.options.grid, &r.p.list, r.p.requests);
+        timing_add(p, &r.c.options.grid, &r.p.list, r.p.requests);
         replay_free(&r);
     }
-    assert_int_equal(play_run(p), STATUS_OK);
+    assert_int_equal(timing_run(p), STATUS_OK);
     return p;
 }
 
 static void the_forward_pass_waits_for_less_and_the_step_is_shorter(void **state)
 {
     (void)state;
-    play *lowered = play_eight(ORDER_AS_LOWERED), *halved = play_eight(ORDER_HALVED),
-         *parts = play_eight(ORDER_HALVED_PARTS);
+    timing *lowered = timing_eight(ORDER_AS_LOWERED), *halved = timing_eight(ORDER_HALVED),
+           *parts = timing_eight(ORDER_HALVED_PARTS);
     print_message("a step %.2f, %.2f, %.2f ms as lowered, in halves, in parts too; waiting for tensor ranks %.2f, "
                   "%.2f, %.2f ms\n",
                   1e3 * lowered->seconds, 1e3 * halved->seconds, 1e3 * parts->seconds,
@@ -338,9 +338,9 @@ static void the_forward_pass_waits_for_less_and_the_step_is_shorter(void **state
     assert_true(parts->seconds < 0.99 * halved->seconds && halved->seconds < lowered->seconds);
     assert_true(parts->exposed[AXIS_TENSOR] < lowered->exposed[AXIS_TENSOR] / 3);
     assert_true(halved->exposed[AXIS_TENSOR] > lowered->exposed[AXIS_TENSOR] / 3);
-    play *all[] = {lowered, halved, parts};
+    timing *all[] = {lowered, halved, parts};
     for (int i = 0; i < 3; i++) {
-        play_free(all[i]);
+        timing_free(all[i]);
         free(all[i]);
     }
 }

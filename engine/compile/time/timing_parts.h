@@ -1,13 +1,13 @@
 /* What the files that play a step share: an op as it is played. */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_PLAY_PARTS_H
-#define PHALANX_ENGINE_COMPILE_TIME_PLAY_PARTS_H
+#ifndef PHALANX_ENGINE_COMPILE_TIME_TIMING_PARTS_H
+#define PHALANX_ENGINE_COMPILE_TIME_TIMING_PARTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum { COMPUTES, LAUNCHES, COPIES, WAITS };
 
-struct play_op {
+struct timing_op {
     double seconds;  /* computing, or of the transfer */
     double end;      /* when the rank goes on after it */
     double launched; /* of a launch: when it is made */

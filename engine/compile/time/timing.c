@@ -1,28 +1,28 @@
-#include "engine/compile/time/play.h"
+#include "engine/compile/time/timing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/time/play_parts.h"
+#include "engine/compile/time/timing_parts.h"
 #include "memory/log.h"
 
 /* ---- taking a program
  * ------------------------------------------------------------------------------------------------- */
 
-void play_open(play *out, const profile *p, int stages)
+void timing_open(timing *out, const profile *p, int stages)
 {
-    MUST(stages <= PLAY_STAGES, "%d stages", stages);
-    *out = (play){.profile = p, .count = stages};
+    MUST(stages <= TIMING_STAGES, "%d stages", stages);
+    *out = (timing){.profile = p, .count = stages};
     out->ranks = must_calloc((unsigned long)stages, sizeof *out->ranks);
 }
 
-void play_free(play *p)
+void timing_free(timing *p)
 {
     for (int i = 0; i < p->count; i++)
         free(p->ranks[i].ops);
     free(p->ranks);
-    *p = (play){0};
+    *p = (timing){0};
 }
 
 static int stage_of(const grid *g, int rank)
@@ -30,16 +30,16 @@ static int stage_of(const grid *g, int rank)
     return grid_of(g, rank).at[GRID_PIPELINE];
 }
 
-static play_op take(const profile *p, const grid *g, const program *list, int i)
+static timing_op take(const profile *p, const grid *g, const program *list, int i)
 {
     const op *o = list->ops[i];
-    play_op e = {.request = o->at.request,
-                 .microbatch = o->microbatch,
-                 .axis = o->at.axis,
-                 .upstream = o->at.upstream,
-                 .phase = o->phase,
-                 .chunk = o->chunk,
-                 .peer = -1};
+    timing_op e = {.request = o->at.request,
+                   .microbatch = o->microbatch,
+                   .axis = o->at.axis,
+                   .upstream = o->at.upstream,
+                   .phase = o->phase,
+                   .chunk = o->chunk,
+                   .peer = -1};
     if (op_waits(o)) {
         e.does = WAITS;
     } else if (op_communicates(o)) {
@@ -61,11 +61,11 @@ static play_op take(const profile *p, const grid *g, const program *list, int i)
 
 /* Where nothing was overlapped, sums of gradients begin when the backward pass is over: but for those that are waited
  * for before. */
-static void postpone_sums(play_rank *r)
+static void postpone_sums(timing_rank *r)
 {
     bool *needed = must_calloc((unsigned long)r->requests + 1, sizeof *needed);
     for (int i = r->last_action; i >= 0; i--) {
-        play_op *e = &r->ops[i];
+        timing_op *e = &r->ops[i];
         if (e->does == WAITS)
             needed[e->request] = true;
         e->late = e->does == LAUNCHES && e->phase == PHASE_UPDATE && !needed[e->request];
@@ -73,11 +73,11 @@ static void postpone_sums(play_rank *r)
     free(needed);
 }
 
-void play_add(play *p, const grid *g, const program *list, int requests)
+void timing_add(timing *p, const grid *g, const program *list, int requests)
 {
-    play_rank *r = &p->ranks[g->at[GRID_PIPELINE]];
+    timing_rank *r = &p->ranks[g->at[GRID_PIPELINE]];
     MUST(!r->ops, "stage %d is there already", g->at[GRID_PIPELINE]);
-    *r = (play_rank){.grid = *g, .count = list->count, .requests = requests, .last_action = -1};
+    *r = (timing_rank){.grid = *g, .count = list->count, .requests = requests, .last_action = -1};
     r->ops = must_alloc((unsigned long)(list->count + 1) * sizeof *r->ops);
     for (int i = 0; i < list->count; i++) {
         r->ops[i] = take(p->profile, &r->grid, list, i);
@@ -123,7 +123,7 @@ typedef struct request {
 } request;
 
 typedef struct player {
-    play *p;
+    timing *p;
     queue **queues; /* [ranks][communicators] */
     request **requests;
     link (*links)[LINKS];
@@ -133,12 +133,12 @@ typedef struct player {
     int communicators;
 } player;
 
-static int communicator_of(const play_op *e)
+static int communicator_of(const timing_op *e)
 {
     return e->peer < 0 ? (int)e->axis : AXIS_COUNT + 2 * e->peer + e->upstream;
 }
 
-static void open_player(player *s, play *p)
+static void open_player(player *s, timing *p)
 {
     *s = (player){.p = p, .communicators = AXIS_COUNT + 2 * p->count};
     s->queues = must_calloc((unsigned long)p->count, sizeof *s->queues);
@@ -148,7 +148,7 @@ static void open_player(player *s, play *p)
     s->at = must_calloc((unsigned long)p->count, sizeof *s->at);
     s->now = must_calloc((unsigned long)p->count, sizeof *s->now);
     for (int r = 0; r < p->count; r++) {
-        const play_rank *rank = &p->ranks[r];
+        const timing_rank *rank = &p->ranks[r];
         int *launches = must_calloc((unsigned long)s->communicators, sizeof *launches);
         s->queues[r] = must_calloc((unsigned long)s->communicators, sizeof **s->queues);
         s->requests[r] = must_calloc((unsigned long)rank->requests + 1, sizeof **s->requests);
@@ -179,14 +179,14 @@ static void close_player(player *s)
     free(s->now);
 }
 
-static const play_op *head_of(const player *s, int rank, int communicator)
+static const timing_op *head_of(const player *s, int rank, int communicator)
 {
     const queue *q = &s->queues[rank][communicator];
     return q->head < q->tail ? &s->p->ranks[rank].ops[q->launched[q->head]] : NULL;
 }
 
 /* The played ranks that take part in what `rank` launches: all of them for an axis over stages, else it alone. */
-static int parties(int *out, const player *s, int rank, const play_op *e)
+static int parties(int *out, const player *s, int rank, const timing_op *e)
 {
     const grid *g = &s->p->ranks[rank].grid;
     int count = 0;
@@ -236,12 +236,12 @@ static double launched_at(const player *s, int rank, const queue *q)
 }
 
 /* The op after which it was launched. */
-static int launched_by(const play_rank *r, int at)
+static int launched_by(const timing_rank *r, int at)
 {
     return r->ops[at].late ? r->last_action : at;
 }
 
-static int link_of(const play_op *e)
+static int link_of(const timing_op *e)
 {
     return (e->leaves ? USES : 0) + (e->peer < 0 ? FOR_GROUPS : e->sends ? SENDS_MESSAGES : RECEIVES_MESSAGES);
 }
@@ -288,7 +288,7 @@ static double share_links(player *s, const int *members, const int *links, int c
 }
 
 /* Since when the queue has been at it: what is launched while it is goes on with that. */
-static void note_wait(queue *q, link *on, const play_op *e, double start, double ready, double begin)
+static void note_wait(queue *q, link *on, const timing_op *e, double start, double ready, double begin)
 {
     bool busy = q->free >= start && q->head > 0, waits = begin > ready;
     q->since = busy ? q->since : start;
@@ -302,9 +302,9 @@ static void meet(player *s, const int *members, const int *communicators, int co
 {
     double start = 0, seconds = 0;
     int cause_rank = -1, cause_op = -1;
-    int links[PLAY_STAGES];
+    int links[TIMING_STAGES];
     for (int i = 0; i < count; i++) {
-        const play_op *e = head_of(s, members[i], communicators[i]);
+        const timing_op *e = head_of(s, members[i], communicators[i]);
         links[i] = link_of(e);
         seconds = e->seconds > seconds ? e->seconds : seconds;
     }
@@ -329,7 +329,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
     for (int i = 0; i < count; i++) {
         int r = members[i];
         queue *q = &s->queues[r][communicators[i]];
-        const play_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
+        const timing_op *e = &s->p->ranks[r].ops[q->launched[q->head]];
         double end = begin + seconds;
         note_wait(q, &s->links[r][links[i]], e, start, ready, begin);
         s->requests[r][e->request] = (request){
@@ -345,17 +345,17 @@ static void meet(player *s, const int *members, const int *communicators, int co
 /* What is at the head of a rank's queue, if all who take part have come to it. */
 static bool try_meet(player *s, int rank, int communicator)
 {
-    int members[PLAY_STAGES], theirs[PLAY_STAGES];
-    const play_op *e = head_of(s, rank, communicator);
+    int members[TIMING_STAGES], theirs[TIMING_STAGES];
+    const timing_op *e = head_of(s, rank, communicator);
     if (!e)
         return false;
     int count = parties(members, s, rank, e);
     for (int i = 0; i < count; i++) {
-        play_op turned = *e;
+        timing_op turned = *e;
         if (e->peer >= 0 && i == 1)
             turned.peer = rank;
         theirs[i] = communicator_of(&turned);
-        const play_op *other = head_of(s, members[i], theirs[i]);
+        const timing_op *other = head_of(s, members[i], theirs[i]);
         if (!other || (e->peer >= 0 && i == 1 && other->sends == e->sends))
             return false;
     }
@@ -375,11 +375,11 @@ static bool travelling(const player *s, int rank, double now)
     return false;
 }
 
-static void wait_for(player *s, int rank, play_op *e)
+static void wait_for(player *s, int rank, timing_op *e)
 {
     const request *q = &s->requests[rank][e->request];
-    play_rank *r = &s->p->ranks[rank];
-    const play_op *launch = &r->ops[q->op];
+    timing_rank *r = &s->p->ranks[rank];
+    const timing_op *launch = &r->ops[q->op];
     double now = s->now[rank], end = q->end;
     if (s->p->profile->host_moves)
         end = (now > q->start ? now : q->start) + (q->end - q->start);
@@ -396,7 +396,7 @@ static void wait_for(player *s, int rank, play_op *e)
 }
 
 /* Copies of one direction follow one another. */
-static void begin_copy(player *s, int rank, const play_op *e)
+static void begin_copy(player *s, int rank, const timing_op *e)
 {
     double now = s->now[rank], *free_at = &s->bus[rank][e->sends];
     double begin = *free_at > now ? *free_at : now, end = begin + e->seconds;
@@ -406,7 +406,7 @@ static void begin_copy(player *s, int rank, const play_op *e)
 
 static void launch(player *s, int rank, int at)
 {
-    play_op *e = &s->p->ranks[rank].ops[at];
+    timing_op *e = &s->p->ranks[rank].ops[at];
     int k = communicator_of(e);
     queue *q = &s->queues[rank][k];
     e->launched = s->now[rank];
@@ -417,7 +417,7 @@ static void launch(player *s, int rank, int at)
 
 static void launch_late(player *s, int rank)
 {
-    const play_rank *r = &s->p->ranks[rank];
+    const timing_rank *r = &s->p->ranks[rank];
     for (int i = 0; i < r->last_action; i++)
         if (r->ops[i].late)
             launch(s, rank, i);
@@ -426,10 +426,10 @@ static void launch_late(player *s, int rank)
 /* As far as it goes; did it move? */
 static bool advance(player *s, int rank)
 {
-    play_rank *r = &s->p->ranks[rank];
+    timing_rank *r = &s->p->ranks[rank];
     int from = s->at[rank];
     for (; s->at[rank] < r->count; s->at[rank]++) {
-        play_op *e = &r->ops[s->at[rank]];
+        timing_op *e = &r->ops[s->at[rank]];
         if (e->does == COMPUTES) {
             double seconds = e->seconds;
             if (s->p->profile->taken > 0 && travelling(s, rank, s->now[rank]))
@@ -455,15 +455,15 @@ static bool advance(player *s, int rank)
 /* ---- the longest chain
  * -------------------------------------------------------------------------------------------------- */
 
-static void add_cause(play *p, double seconds, const char *what, int stage, const char *more)
+static void add_cause(timing *p, double seconds, const char *what, int stage, const char *more)
 {
-    char text[PLAY_TEXT];
+    char text[TIMING_TEXT];
     snprintf(text, sizeof text, "%s%s of stage %d", what, more, stage);
     int i = 0;
     while (i < p->cause_count && strcmp(p->causes[i].text, text) != 0)
         i++;
-    if (i == PLAY_CAUSES) /* the rest is told as one */
-        snprintf(p->causes[--i].text, PLAY_TEXT, "other");
+    if (i == TIMING_CAUSES) /* the rest is told as one */
+        snprintf(p->causes[--i].text, TIMING_TEXT, "other");
     else if (i == p->cause_count)
         memcpy(p->causes[p->cause_count++].text, text, sizeof text);
     p->causes[i].seconds += seconds;
@@ -471,21 +471,21 @@ static void add_cause(play *p, double seconds, const char *what, int stage, cons
 
 static int by_seconds(const void *a, const void *b)
 {
-    double x = ((const play_cause *)a)->seconds, y = ((const play_cause *)b)->seconds;
+    double x = ((const timing_cause *)a)->seconds, y = ((const timing_cause *)b)->seconds;
     return (x < y) - (x > y);
 }
 
 /* From the step's last op back to its first: what each op waited for. */
 static void find_causes(player *s)
 {
-    play *p = s->p;
+    timing *p = s->p;
     int rank = 0;
     for (int r = 1; r < p->count; r++)
         rank = p->ranks[r].end > p->ranks[rank].end ? r : rank;
     int at = p->ranks[rank].count - 1;
     while (at >= 0) {
-        const play_rank *r = &p->ranks[rank];
-        const play_op *e = &r->ops[at];
+        const timing_rank *r = &p->ranks[rank];
+        const timing_op *e = &r->ops[at];
         double before = at > 0 ? r->ops[at - 1].end : 0;
         const request *q = e->does == WAITS ? &s->requests[rank][e->request] : NULL;
         if (!q || e->end <= before) {
@@ -494,7 +494,7 @@ static void find_causes(player *s)
             at--;
             continue;
         }
-        const play_op *launch = &r->ops[q->op];
+        const timing_op *launch = &r->ops[q->op];
         bool late = q->launched > before; /* in turn behind others of its queue, and on its way */
         add_cause(p, e->end - (late ? q->launched : before),
                   launch->does == COPIES ? "host" : axis_name((axis)launch->axis), rank, " transfers");
@@ -511,7 +511,7 @@ static void find_causes(player *s)
 
 static void note_transfers(player *s, int rank)
 {
-    play_rank *r = &s->p->ranks[rank];
+    timing_rank *r = &s->p->ranks[rank];
     for (int i = 0; i < r->requests; i++) {
         const request *q = &s->requests[rank][i];
         if (q->op < 0)
@@ -523,7 +523,7 @@ static void note_transfers(player *s, int rank)
 
 /* Ranks that share a host's cores give them to each other while they wait; but all their work takes as long as all
  * cores need for it. Of each stage's ranks one is played. */
-static void share_cores(play *p)
+static void share_cores(timing *p)
 {
     const profile *h = p->profile;
     if (h->cores == 0)
@@ -550,7 +550,7 @@ static void share_cores(play *p)
 
 static void sum_up(player *s)
 {
-    play *p = s->p;
+    timing *p = s->p;
     for (int r = 0; r < p->count; r++) {
         note_transfers(s, r);
         p->ranks[r].end = s->now[r];
@@ -568,7 +568,7 @@ static void sum_up(player *s)
     share_cores(p);
 }
 
-status play_run(play *p)
+status timing_run(timing *p)
 {
     player s;
     open_player(&s, p);
@@ -587,9 +587,9 @@ status play_run(play *p)
     return ok;
 }
 
-double play_seconds(const play *p, int stage, phase of)
+double timing_seconds(const timing *p, int stage, phase of)
 {
-    const play_rank *r = &p->ranks[stage];
+    const timing_rank *r = &p->ranks[stage];
     double sum = 0;
     for (int i = 0; i < r->count; i++)
         sum += r->ops[i].phase == of ? r->ops[i].end - (i ? r->ops[i - 1].end : 0) : 0;

@@ -7,66 +7,66 @@
  * likewise, and both share it evenly. That occupies nobody who computes, but on a GPU takes `taken` of the
  * multiprocessors from ops that run meanwhile; where the host moves messages, it takes the time of those who wait.
  */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_PLAY_H
-#define PHALANX_ENGINE_COMPILE_TIME_PLAY_H
+#ifndef PHALANX_ENGINE_COMPILE_TIME_TIMING_H
+#define PHALANX_ENGINE_COMPILE_TIME_TIMING_H
 
 #include "engine/compile/time/profile.h"
 #include "parallel/schedule/simulate.h"
 
-enum { PLAY_CAUSES = 512, PLAY_TEXT = 64, PLAY_STAGES = 4096 };
+enum { TIMING_CAUSES = 512, TIMING_TEXT = 64, TIMING_STAGES = 4096 };
 
-/* A rank's step, op by op; made by play_add. */
-typedef struct play_op play_op;
+/* A rank's step, op by op; made by timing_add. */
+typedef struct timing_op timing_op;
 
-typedef struct play_rank {
+typedef struct timing_rank {
     grid grid;
-    play_op *ops;
+    timing_op *ops;
     int count, requests;
     int last_action; /* the last op of a micro-batch; -1: none */
-    /* play(): seconds */
+    /* timing_run(): seconds */
     double compute;             /* sum of its ops; where ranks share a host's cores, what it waits for one, too */
     double exposed[AXIS_COUNT]; /* waited for while transfers ran */
     double copies;              /* waited for while state was copied to host memory or from it */
     double idle;                /* waited for others, and at the step's end */
     double barrier;             /* of both: waited for sums over all ranks, the gradients' norm */
     double end;
-} play_rank;
+} timing_rank;
 
 /* What the longest chain of ops and transfers consists of. */
-typedef struct play_cause {
-    char text[PLAY_TEXT]; /* "backward of stage 3", "tensor transfers of stage 0" */
+typedef struct timing_cause {
+    char text[TIMING_TEXT]; /* "backward of stage 3", "tensor transfers of stage 0" */
     double seconds;
-} play_cause;
+} timing_cause;
 
-typedef struct play {
+typedef struct timing {
     const profile *profile; /* borrowed */
-    play_rank *ranks;       /* by stage */
+    timing_rank *ranks;     /* by stage */
     int count;
     double seconds;             /* the step */
     double bubble;              /* mean of the ranks' idle shares */
     double exposed[AXIS_COUNT]; /* mean over the ranks */
     double copies, barrier;     /* likewise */
-    play_cause causes[PLAY_CAUSES];
+    timing_cause causes[TIMING_CAUSES];
     int cause_count;
-} play;
+} timing;
 
-void play_open(play *out, const profile *p, int stages);
+void timing_open(timing *out, const profile *p, int stages);
 /* The program of one rank of stage g->at[GRID_PIPELINE], whose asynchronous ops have so many requests. Nothing of it is
  * kept. */
-void play_add(play *p, const grid *g, const program *list, int requests);
+void timing_add(timing *p, const grid *g, const program *list, int requests);
 /* After the ranks of all stages are there. Fails where they do not meet. */
-status play_run(play *p);
+status timing_run(timing *p);
 /* What op `index` of a stage's program did, in seconds since the step began: begin to end the rank was busy with it, or
  * waited; or, of a launch, its transfer travelled (of several launched as one, the last; else 0 to 0). `free`: then the
  * rank went on. */
-typedef struct play_span {
+typedef struct timing_span {
     double begin, end, free;
-} play_span;
-play_span play_op_at(const play *p, int stage, int index);
+} timing_span;
+timing_span timing_op_at(const timing *p, int stage, int index);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */
-status play_spans(simulation *out, const play *p, const schedule *s);
-/* After play_run: seconds between which a stage's ops of this phase ended, their waits included. */
-double play_seconds(const play *p, int stage, phase of);
-void play_free(play *p);
+status timing_spans(simulation *out, const timing *p, const schedule *s);
+/* After timing_run: seconds between which a stage's ops of this phase ended, their waits included. */
+double timing_seconds(const timing *p, int stage, phase of);
+void timing_free(timing *p);
 
 #endif

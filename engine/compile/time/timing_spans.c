@@ -1,22 +1,22 @@
 /* What was played, op by op and action by action. */
-#include "engine/compile/time/play.h"
-#include "engine/compile/time/play_parts.h"
+#include "engine/compile/time/timing.h"
+#include "engine/compile/time/timing_parts.h"
 
-play_span play_op_at(const play *p, int stage, int index)
+timing_span timing_op_at(const timing *p, int stage, int index)
 {
-    const play_op *o = &p->ranks[stage].ops[index];
+    const timing_op *o = &p->ranks[stage].ops[index];
     double before = index > 0 ? o[-1].end : 0;
     if (o->does == COPIES)
-        return (play_span){o->travels, o->travels + o->seconds, o->end};
+        return (timing_span){o->travels, o->travels + o->seconds, o->end};
     if (o->does == LAUNCHES)
-        return o->last ? (play_span){o->travels, o->travels + o->seconds, o->end} : (play_span){0, 0, o->end};
-    return (play_span){before, o->end, o->end};
+        return o->last ? (timing_span){o->travels, o->travels + o->seconds, o->end} : (timing_span){0, 0, o->end};
+    return (timing_span){before, o->end, o->end};
 }
 
 /* ---- actions
  * ------------------------------------------------------------------------------------------------------------ */
 
-static bool belongs(const play_op *e, action a)
+static bool belongs(const timing_op *e, action a)
 {
     static const int phases[] = {[ACTION_FORWARD] = PHASE_FORWARD,
                                  [ACTION_BACKWARD] = PHASE_BACKWARD,
@@ -26,7 +26,7 @@ static bool belongs(const play_op *e, action a)
 }
 
 /* Actions follow one another in the program as in the schedule's list. */
-static void spans_of_stage(simulation *out, const play_rank *r, const schedule *s, int stage)
+static void spans_of_stage(simulation *out, const timing_rank *r, const schedule *s, int stage)
 {
     int at = 0;
     simulate_stage *st = &out->stages[stage];
@@ -48,7 +48,7 @@ static void spans_of_stage(simulation *out, const play_rank *r, const schedule *
     }
 }
 
-status play_spans(simulation *out, const play *p, const schedule *s)
+status timing_spans(simulation *out, const timing *p, const schedule *s)
 {
     TRY(simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0)); /* what is in flight does not depend on times */
     out->length = out->shortest = out->bubble = 0;

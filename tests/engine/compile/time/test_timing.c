@@ -8,7 +8,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "engine/compile/time/play.h"
+#include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "parallel/schedule/lowering.h"
 #include "parallel/schedule/schedule_make.h"
@@ -102,23 +102,23 @@ static void sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlap
     for (int late = 0; late <= 1; late++) {
         pool own = {0};
         program list = {0};
-        play p;
+        timing p;
         grid g = grid_with(1, 2, 1, 0);
         unit.as_lowered = late;
-        play_open(&p, &unit, 1);
+        timing_open(&p, &unit, 1);
         compute(&own, &list, 1, PHASE_BACKWARD, (action){.microbatch = 0});
         launch_gather(&own, &list, AXIS_GRADIENT, 3, 0);
         list.ops[list.count - 1]->phase = PHASE_UPDATE;
         compute(&own, &list, 4, PHASE_BACKWARD, (action){.microbatch = 0});
         wait_for(&own, &list, 0);
         compute(&own, &list, 1, PHASE_UPDATE, none);
-        play_add(&p, &g, &list, 1);
-        assert_int_equal(play_run(&p), STATUS_OK);
+        timing_add(&p, &g, &list, 1);
+        assert_int_equal(timing_run(&p), STATUS_OK);
         assert_true(near(p.seconds, late ? 9 : 6));
         assert_true(near(p.exposed[AXIS_GRADIENT], late ? 3 : 0));
-        play_span sum = play_op_at(&p, 0, 1);
+        timing_span sum = timing_op_at(&p, 0, 1);
         assert_true(near(sum.begin, late ? 5 : 1) && near(sum.end, late ? 8 : 4));
-        play_free(&p);
+        timing_free(&p);
         program_free(&list);
         pool_free(&own);
     }
@@ -132,21 +132,21 @@ static void a_wait_behind_other_transfers_is_exposed(void **state)
     profile unit = unit_profile();
     pool own = {0};
     program list = {0};
-    play p;
+    timing p;
     grid g = grid_with(2, 2, 1, 0);
-    play_open(&p, &unit, 1);
+    timing_open(&p, &unit, 1);
     compute(&own, &list, 1, PHASE_BACKWARD, none);
     for (int request = 0; request < 4; request++)
         launch_gather(&own, &list, request < 3 ? AXIS_GRADIENT : AXIS_TENSOR, 2, request);
     for (int request = 3; request >= 0; request--)
         wait_for(&own, &list, request);
-    play_add(&p, &g, &list, 4);
-    assert_int_equal(play_run(&p), STATUS_OK);
+    timing_add(&p, &g, &list, 4);
+    assert_int_equal(timing_run(&p), STATUS_OK);
     assert_true(near(p.seconds, 9));
     assert_true(near(p.exposed[AXIS_GRADIENT], 6));
     assert_true(near(p.exposed[AXIS_TENSOR], 2));
     assert_true(near(p.bubble, 0));
-    play_free(&p);
+    timing_free(&p);
     program_free(&list);
     pool_free(&own);
 }
@@ -159,38 +159,38 @@ static void a_transfer_is_exposed_by_what_nothing_hides(void **state)
     for (int hidden = 0; hidden <= 4; hidden++) {
         pool own = {0};
         program list = {0};
-        play p;
+        timing p;
         grid g = grid_with(2, 1, 1, 0);
-        play_open(&p, &unit, 1);
+        timing_open(&p, &unit, 1);
         compute(&own, &list, 1, PHASE_FORWARD, none);
         launch_gather(&own, &list, AXIS_TENSOR, 3, 0);
         if (hidden)
             compute(&own, &list, hidden, PHASE_FORWARD, none);
         wait_for(&own, &list, 0);
         compute(&own, &list, 5, PHASE_BACKWARD, none);
-        play_add(&p, &g, &list, 1);
-        assert_int_equal(play_run(&p), STATUS_OK);
+        timing_add(&p, &g, &list, 1);
+        assert_int_equal(timing_run(&p), STATUS_OK);
         double exposed = hidden < 3 ? 3 - hidden : 0;
         assert_true(near(p.seconds, 6 + hidden + exposed));
         assert_true(near(p.exposed[AXIS_TENSOR], exposed));
         assert_true(near(p.ranks[0].compute, 6 + hidden));
         assert_true(near(p.bubble, 0));
-        play_free(&p);
+        timing_free(&p);
         program_free(&list);
         pool_free(&own);
     }
 }
 
-/* Two fetches of 3 s are one after the other, and a stow of 3 s is beside them: 1 s of computing hides 1 of 6. */
+/* Two loads of 3 s are one after the other, and a store of 3 s is beside them: 1 s of computing hides 1 of 6. */
 static void copies_to_host_memory_and_from_it_are_queues_of_their_own(void **state)
 {
     (void)state;
     profile unit = unit_profile();
     pool own = {0};
     program list = {0};
-    play p;
+    timing p;
     grid g = grid_with(1, 1, 1, 0);
-    play_open(&p, &unit, 1);
+    timing_open(&p, &unit, 1);
     for (int i = 0; i < 3; i++)
         add(&own, &list,
             (op){.kind = i < 2 ? OP_load_host : OP_store_host,
@@ -202,13 +202,13 @@ static void copies_to_host_memory_and_from_it_are_queues_of_their_own(void **sta
     wait_for(&own, &list, 2);
     wait_for(&own, &list, 0);
     wait_for(&own, &list, 1);
-    play_add(&p, &g, &list, 3);
-    assert_int_equal(play_run(&p), STATUS_OK);
+    timing_add(&p, &g, &list, 3);
+    assert_int_equal(timing_run(&p), STATUS_OK);
     assert_true(near(p.seconds, 6));
     assert_true(near(p.copies, 5));
     assert_true(near(p.exposed[AXIS_TENSOR], 0));
     assert_string_equal(p.causes[0].text, "host transfers of stage 0");
-    play_free(&p);
+    timing_free(&p);
     program_free(&list);
     pool_free(&own);
 }
@@ -227,17 +227,17 @@ static void communicators_and_links_serve_one_after_another(void **state)
         unit.node_ranks = cases[i].node_ranks;
         pool own = {0};
         program list = {0};
-        play p;
+        timing p;
         grid g = grid_with(2, 2, 1, 0);
-        play_open(&p, &unit, 1);
+        timing_open(&p, &unit, 1);
         launch_gather(&own, &list, AXIS_TENSOR, 4, 0);
         launch_gather(&own, &list, cases[i].same ? AXIS_TENSOR : AXIS_GRADIENT, 3, 1);
         wait_for(&own, &list, 0);
         wait_for(&own, &list, 1);
-        play_add(&p, &g, &list, 2);
-        assert_int_equal(play_run(&p), STATUS_OK);
+        timing_add(&p, &g, &list, 2);
+        assert_int_equal(timing_run(&p), STATUS_OK);
         assert_true(near(p.seconds, cases[i].seconds));
-        play_free(&p);
+        timing_free(&p);
         program_free(&list);
         pool_free(&own);
     }
@@ -252,18 +252,18 @@ static void a_sum_over_all_ranks_is_a_barrier(void **state)
     profile unit = unit_profile();
     pool own = {0};
     program lists[2] = {{0}, {0}};
-    play p;
-    play_open(&p, &unit, 2);
+    timing p;
+    timing_open(&p, &unit, 2);
     for (int i = 0; i < 2; i++) {
         grid g = grid_with(1, 1, 2, i);
         compute(&own, &lists[i], computes[i], PHASE_FORWARD, none);
         launch_gather(&own, &lists[i], AXIS_GRID, 2, 0);
         wait_for(&own, &lists[i], 0);
-        play_add(&p, &g, &lists[i], 1);
+        timing_add(&p, &g, &lists[i], 1);
     }
-    assert_int_equal(play_run(&p), STATUS_OK);
+    assert_int_equal(timing_run(&p), STATUS_OK);
     assert_true(near(p.ranks[0].barrier, 2) && near(p.ranks[1].barrier, 5) && near(p.barrier, 3.5));
-    play_free(&p);
+    timing_free(&p);
     for (int i = 0; i < 2; i++)
         program_free(&lists[i]);
     pool_free(&own);
@@ -278,8 +278,8 @@ static void a_message_waits_for_its_sender_and_shares_the_link(void **state)
         profile unit = unit_profile();
         pool own = {0};
         program lists[2] = {{0}, {0}};
-        play p;
-        play_open(&p, &unit, 2);
+        timing p;
+        timing_open(&p, &unit, 2);
         if (busy)
             launch_gather(&own, &lists[0], AXIS_GRADIENT, 6, 1);
         compute(&own, &lists[0], 4, PHASE_FORWARD, none);
@@ -292,15 +292,15 @@ static void a_message_waits_for_its_sender_and_shares_the_link(void **state)
         wait_for(&own, &lists[1], 0);
         for (int i = 0; i < 2; i++) {
             grid g = grid_with(2, 2, 2, i);
-            play_add(&p, &g, &lists[i], 2);
+            timing_add(&p, &g, &lists[i], 2);
         }
-        assert_int_equal(play_run(&p), STATUS_OK);
+        assert_int_equal(timing_run(&p), STATUS_OK);
         double message = busy ? 4 : 2;
         assert_true(near(p.ranks[1].end, 4 + message));
         assert_true(near(p.ranks[1].exposed[AXIS_PIPELINE], message));
         assert_true(near(p.ranks[1].idle, 3 + p.seconds - p.ranks[1].end));
         assert_true(p.cause_count > 0);
-        play_free(&p);
+        timing_free(&p);
         program_free(&lists[0]);
         program_free(&lists[1]);
         pool_free(&own);
@@ -314,17 +314,17 @@ static void ranks_that_do_not_meet_are_refused(void **state)
     profile unit = unit_profile();
     pool own = {0};
     program lists[2] = {{0}, {0}};
-    play p;
-    play_open(&p, &unit, 2);
+    timing p;
+    timing_open(&p, &unit, 2);
     launch_message(&own, &lists[1], false, 0, false, 2, 0);
     wait_for(&own, &lists[1], 0);
     for (int i = 0; i < 2; i++) {
         grid g = grid_with(1, 1, 2, i);
-        play_add(&p, &g, &lists[i], 1);
+        timing_add(&p, &g, &lists[i], 1);
     }
-    assert_int_equal(play_run(&p), STATUS_FAILED);
+    assert_int_equal(timing_run(&p), STATUS_FAILED);
     assert_non_null(strstr(status_message(), "stage 1"));
-    play_free(&p);
+    timing_free(&p);
     program_free(&lists[1]);
     pool_free(&own);
 }
@@ -365,29 +365,29 @@ static void bubbles_are_those_of_the_closed_forms(void **state)
         simulation timing, spans;
         lowering l;
         pool own = {0};
-        play p;
+        timing p;
         assert_int_equal(schedule_make(&s, cases[k].kind, STAGES, v, m), STATUS_OK);
         assert_int_equal(simulate_uniform(&timing, &s, (simulate_cost){1, 1, 1}, 0, 0), STATUS_OK);
         assert_int_equal(lowering_make(&l, &timing, LOWERING_DEFAULTS), STATUS_OK);
-        play_open(&p, &unit, STAGES);
+        timing_open(&p, &unit, STAGES);
         for (int i = 0; i < STAGES; i++) {
             program list = {0};
             grid g = grid_with(1, 1, STAGES, i);
             add_stage(&own, &list, &l, i);
-            play_add(&p, &g, &list, l.launches[i]);
+            timing_add(&p, &g, &list, l.launches[i]);
             program_free(&list);
         }
-        assert_int_equal(play_run(&p), STATUS_OK);
+        assert_int_equal(timing_run(&p), STATUS_OK);
         double work = m * v * (F + B), idle = (STAGES - 1) * (F + B); /* a chunk takes F + B, a stage v of them */
         assert_true(near(p.seconds, work + idle));
         for (int i = 0; i < STAGES; i++)
             assert_true(near(p.ranks[i].idle, idle));
         assert_true(near(p.bubble, idle / (work + idle)));
-        assert_int_equal(play_spans(&spans, &p, &s), STATUS_OK);
+        assert_int_equal(timing_spans(&spans, &p, &s), STATUS_OK);
         assert_true(near(spans.length, p.seconds) && near(spans.bubble, p.bubble));
         assert_true(near(spans.stages[1].busy, work) && near(spans.spans[0][1].start, F));
         simulate_free(&spans);
-        play_free(&p);
+        timing_free(&p);
         lowering_free(&l);
         simulate_free(&timing);
         schedule_free(&s);
@@ -407,17 +407,17 @@ static void ranks_share_the_cores_of_a_host(void **state)
     for (int ranks = 2; ranks <= 4; ranks += 2) {
         pool own = {0};
         program list = {0};
-        play p;
+        timing p;
         grid g = grid_with(1, ranks, 1, 0);
-        play_open(&p, &unit, 1);
+        timing_open(&p, &unit, 1);
         compute(&own, &list, 3, PHASE_FORWARD, none);
-        play_add(&p, &g, &list, 0);
-        assert_int_equal(play_run(&p), STATUS_OK);
+        timing_add(&p, &g, &list, 0);
+        assert_int_equal(timing_run(&p), STATUS_OK);
         assert_true(near(p.seconds, ranks == 2 ? 3 : 6) && near(p.ranks[0].compute, p.seconds));
         assert_true(near(p.bubble, 0) && near(p.ranks[0].idle, 0));
-        play_span at = play_op_at(&p, 0, 0);
+        timing_span at = timing_op_at(&p, 0, 0);
         assert_true(near(at.begin, 0) && near(at.end, 3));
-        play_free(&p);
+        timing_free(&p);
         program_free(&list);
         pool_free(&own);
     }

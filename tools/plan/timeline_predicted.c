@@ -12,7 +12,7 @@ static int along_of(const op *o)
 }
 
 /* What op `i` of the stage launched; the request's. */
-static void take_op(picture_row *r, picture_names *names, const play *t, const program *list, const int *launched,
+static void take_op(picture_row *r, picture_names *names, const timing *t, const program *list, const int *launched,
                     int stage, int i)
 {
     const op *o = list->ops[i];
@@ -71,7 +71,7 @@ static status add_stage(picture *out, picture_names *names, const plan *p, int s
 
 status timeline_predict(picture *out, picture_names *names, const plan *p)
 {
-    const play *t = &p->timing;
+    const timing *t = &p->timing;
     *out = (picture){.name = must_format("predicted, %s", p->profile.name),
                      .each = "stage",
                      .note = must_strdup("Bubble: waiting for other stages before their transfers begin."),

@@ -496,7 +496,7 @@ static void an_early_overwrite_is_refused(void **state)
 static void a_wait_too_late_is_noticed(void **state)
 {
     (void)state;
-    char text[RETIMING_TEXT];
+    char text[REPLAY_TEXT];
     compile_options o = options_of(&layouts[0], 0);
     replay_rank r;
     int tried = 0;
@@ -529,7 +529,7 @@ static void a_wait_too_late_is_noticed(void **state)
 static void two_ranks_in_another_order_are_noticed(void **state)
 {
     (void)state;
-    char text[RETIMING_TEXT];
+    char text[REPLAY_TEXT];
     replay_rank all[4];
     for (int other = 0; other < 2; other++) {
         for (int i = 0; i < 4; i++) {

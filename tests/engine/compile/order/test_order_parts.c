@@ -245,7 +245,7 @@ static void parts_that_are_not_the_whole_are_noticed(void **state)
 static void check_ranks(const layout *l, compile_order how)
 {
     replay_rank all[RANKS] = {0};
-    char text[RETIMING_TEXT];
+    char text[REPLAY_TEXT];
     int ranks = ranks_of(l);
     for (int i = 0; i < ranks; i++) {
         compile_options o = options_of(l, i, how);
@@ -268,7 +268,7 @@ static void the_ranks_meet_and_find_their_bytes(void **state)
             check_ranks(&layouts[i], (compile_order)how);
 }
 
-static bool one_without(const layout *l, char text[RETIMING_TEXT], bool without)
+static bool one_without(const layout *l, char text[REPLAY_TEXT], bool without)
 {
     replay_rank all[RANKS] = {0};
     int ranks = ranks_of(l);
@@ -285,7 +285,7 @@ static bool one_without(const layout *l, char text[RETIMING_TEXT], bool without)
 static void a_rank_without_parts_is_noticed(void **state)
 {
     (void)state;
-    char text[RETIMING_TEXT];
+    char text[REPLAY_TEXT];
     assert_true(one_without(&layouts[0], text, false));
     assert_false(one_without(&layouts[0], text, true));
     print_message("noticed: %s\n", text);

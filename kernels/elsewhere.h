@@ -1,7 +1,7 @@
 /* The ops of the table that no backend computes, as functions of the backend BACKEND: `copy_to_shards`, whose output
- * is a view of its input; communication, which belongs to the executor, since it has the groups; copies to and from host
- * memory, which are the device's. One of the latter two that arrives at a backend was scheduled wrongly. Instantiated
- * once a backend, beside its table. */
+ * is a view of its input; communication, which belongs to the executor, since it has the groups; copies to and from
+ * host memory, which are the device's. One of the latter two that arrives at a backend was scheduled wrongly.
+ * Instantiated once a backend, beside its table. */
 #ifndef PHALANX_KERNELS_ELSEWHERE_H
 #define PHALANX_KERNELS_ELSEWHERE_H
 

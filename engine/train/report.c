@@ -77,8 +77,8 @@ void report_line(FILE *out, const report_step *s)
     units_bytes(memory, (double)s->resident_bytes);
     units_duration(left, s->left_seconds);
     units_count(rate, s->tokens_per_second);
-    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
-            s->tflops, mfu, memory, left, s->skipped ? "  skipped: a gradient is not finite" : "");
+    fprintf(out, "%13s %9.4f %9.4g %9.3e %9s %9.4g %6s %10s %9s%s%s\n", step, s->loss, s->grad_norm, s->lr, rate,
+            s->tflops, mfu, memory, left, s->skipped ? "  skipped: " : "", s->skipped ? s->skipped : "");
     fflush(out);
 }
 

@@ -51,8 +51,8 @@ typedef struct report_step {
     int64_t resident_bytes;
     int slowest_rank; /* at computing, over the last steps; -1: not known */
     double slowest_ratio,
-        wait_seconds; /* its time over the median; for communication, mean over the ranks, the step before */
-    bool skipped;     /* a gradient was not finite: nothing changed */
+        wait_seconds;    /* its time over the median; for communication, mean over the ranks, the step before */
+    const char *skipped; /* why nothing changed; NULL: the weights were updated */
 } report_step;
 
 /* An evaluation: the mean over `sets` data sets by their weights, and each one's. */

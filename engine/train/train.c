@@ -150,6 +150,26 @@ static bool due(int every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
+/* A batch of which every sample is left out teaches nothing: its data are passed over, and nothing else changes.
+ * train.max_skipped of them in a row end the run, before the last of them, so that a restart comes no further. The same
+ * on all ranks. */
+static status pass_over(training *t)
+{
+    const config *c = t->config;
+    double rate = learning_rate_at(&t->schedule, t->at.updates + 1 - t->at.schedule_updates);
+    if (t->at.skipped + 1 >= c->train.max_skipped)
+        return training_end_for(t, INCIDENT_DATA,
+                                "step %lld: every sample of %d steps in a row is left out (data.skip_bad, "
+                                "train.max_skipped): is data.train of another tokenizer than this model's, of "
+                                "model.vocab_size %lld?",
+                                (long long)t->at.step + 1, t->at.skipped + 1, (long long)c->model.shape.vocab_size);
+    t->at.samples += training_batch(t, t->at.step);
+    t->at.step++;
+    t->at.skipped++;
+    training_report_step(t, &(training_figures){NAN, NAN, rate, clock_seconds() - t->now.began, TRAINING_NO_SAMPLE});
+    return STATUS_OK;
+}
+
 /* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
 static status play_step(training *t, bool *undone)
 {
@@ -177,7 +197,9 @@ static status play_step(training *t, bool *undone)
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / batch_tokens(t);
     after_update(t, skipped);
-    training_report_step(t, mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->now.began, skipped);
+    training_report_step(t,
+                         &(training_figures){mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->now.began,
+                                             skipped ? TRAINING_NOT_FINITE : TRAINING_UPDATED});
     if (t->config->debug.gradients && t->at.step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     TRY(training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped));
@@ -211,6 +233,12 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     report_progress_end(&bar);
     if (ready != STATUS_OK || *asked == SIGNALS_STOP)
         return ready;
+    if (missing == end)
+        return training_end_for(t, INCIDENT_DATA,
+                                "data.validation %s: each of its %lld samples is left out (data.skip_bad): is it of "
+                                "another tokenizer than this model's, of model.vocab_size %lld?",
+                                t->config->data.validation.item[set].path, (long long)end,
+                                (long long)o->shape.vocab_size);
     *loss = sum / ((double)(end - missing) * (double)o->sequence);
     return STATUS_OK;
 }
@@ -278,8 +306,9 @@ static status train_loop(training *t, signals_request *asked)
             continue;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
-        bool undone = false;
-        TRY(play_step(t, &undone));
+        bool undone = false, unsealed = t->report.trained_steps == 0;
+        bool empty = t->now.left_out == training_batch(t, t->at.step);
+        TRY(empty ? save_anyway(t, pass_over(t)) : play_step(t, &undone));
         if (undone)
             continue;
         TRY(training_islands_step(t));
@@ -296,7 +325,7 @@ static status train_loop(training *t, signals_request *asked)
         }
         if (*asked == SIGNALS_STOP)
             break;
-        if (t->report.trained_steps == 1) {
+        if (unsealed && t->report.trained_steps > 0) {
             training_measure_reserve(t);
             seal_close();
         }

@@ -235,7 +235,7 @@ static status save_to(training *t, const char *memory, bool last)
         s = STATUS_OK;
     }
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
-    if (!t->saves.beside)
+    if (!t->saves.beside && t->report.trained_steps > 0) /* before the first step libraries have yet to allocate */
         seal_close();
     return s;
 }

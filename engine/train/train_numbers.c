@@ -1,5 +1,7 @@
 /* What a run does about numbers that it cannot go on with: spikes, and too many steps without finite gradients. */
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/host/incidents.h"
@@ -32,6 +34,20 @@ static void say(training *t, const char *words)
         return;
     log_warn("%s", words);
     incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, false, words);
+}
+
+status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
+{
+    char words[INCIDENT_WORDS];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof words, format, arguments);
+    va_end(arguments);
+    watchdog_text text;
+    incident what = watchdog_incident(t->watchdog, &text, verdict, words);
+    if (comm_rank(t->world) == 0)
+        incidents_hold(&t->ending, &what);
+    return status_fail(STATUS_FAILED, "%s", words);
 }
 
 static report_event event_of(const training_position *at, const finding *f, const char *kind)
@@ -127,17 +143,11 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     finding f = {
         .loss = loss, .norm = norm, .skipped = c->train.max_skipped > 0 && t->at.skipped >= c->train.max_skipped};
     *undone = false;
-    if (f.skipped && !c->run.spike.rewind) {
-        watchdog_text text;
-        incident what =
-            watchdog_incident(t->watchdog, &text, INCIDENT_NUMBERS, "too many steps without finite gradients");
-        if (comm_rank(t->world) == 0)
-            incidents_hold(&t->ending, &what);
-        return status_fail(STATUS_FAILED,
-                           "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
-                           "lower optimizer.lr, or look at the data of these steps",
-                           (long long)t->at.step, t->at.skipped);
-    }
+    if (f.skipped && !c->run.spike.rewind)
+        return training_end_for(t, INCIDENT_NUMBERS,
+                                "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
+                                "lower optimizer.lr, or look at the data of these steps",
+                                (long long)t->at.step, t->at.skipped);
     if (c->run.spike.zscore <= 0 || (skipped && !f.skipped))
         return STATUS_OK;
     /* All ranks have the same numbers, or should have: one decides. */

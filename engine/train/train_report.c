@@ -342,12 +342,16 @@ static void report_resources(training *t, bool now)
     t->report.resources_failing = s != STATUS_OK;
 }
 
-void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped)
+void training_report_step(training *t, const training_figures *f)
 {
-    if (t->report.trained_steps++ == 0)
+    static const char *const skips[] = {[TRAINING_UPDATED] = NULL,
+                                        [TRAINING_NOT_FINITE] = "a gradient is not finite",
+                                        [TRAINING_NO_SAMPLE] = "every sample of its batch is left out"};
+    bool played = f->outcome != TRAINING_NO_SAMPLE;
+    if (played && t->report.trained_steps++ == 0)
         t->report.first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
-    else
-        t->report.trained_seconds += seconds;
+    else if (played)
+        t->report.trained_seconds += f->seconds;
     double stalled = saver_stall(t->saves.saver);
     t->saves.seconds += t->now.stalled_before + stalled;
     report_resources(t, false);
@@ -358,12 +362,12 @@ void training_report_step(training *t, double loss, double norm, double rate, do
     double tokens = (double)training_batch(t, t->at.step - 1) * (double)c->train.sequence;
     report_step r = {.step = t->at.step,
                      .steps = c->train.steps,
-                     .loss = loss,
-                     .grad_norm = norm,
-                     .lr = rate,
-                     .step_seconds = seconds,
-                     .skipped = skipped,
-                     .tokens_per_second = tokens / seconds,
+                     .loss = f->loss,
+                     .grad_norm = f->norm,
+                     .lr = f->rate,
+                     .step_seconds = f->seconds,
+                     .skipped = skips[f->outcome],
+                     .tokens_per_second = tokens / f->seconds,
                      .time = wall_time(),
                      .tokens = t->at.samples * c->train.sequence,
                      .epoch = samples_epoch(t->data.train, t->at.samples),
@@ -375,9 +379,9 @@ void training_report_step(training *t, double loss, double norm, double rate, do
     r.tflops = r.tokens_per_second * t->report.flops_per_token / 1e12;
     r.mfu = t->report.peak_flops > 0 ? r.tflops * 1e12 / t->report.peak_flops : -1;
     double each =
-        t->report.trained_steps > 1 ? t->report.trained_seconds / (double)(t->report.trained_steps - 1) : seconds;
+        t->report.trained_steps > 1 ? t->report.trained_seconds / (double)(t->report.trained_steps - 1) : f->seconds;
     r.left_seconds = each * (double)(c->train.steps - t->at.step);
-    if (c->run.log_every > 0 && (t->at.step % c->run.log_every == 0 || t->at.step == c->train.steps || skipped))
+    if (c->run.log_every > 0 && (t->at.step % c->run.log_every == 0 || t->at.step == c->train.steps || r.skipped))
         report_line(stdout, &r);
     screen_done(t, errno);
     status s = report_metrics(t->report.metrics, &r);

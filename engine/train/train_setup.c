@@ -49,14 +49,23 @@ int64_t training_samples_at(const training *t, int64_t step)
     return t->at.stage_samples + batch_ramp_total(t->config, t->at.stage_step, step);
 }
 
-/* The ranks of one model read the same samples: one of them says what is left out. */
+enum { NAMED_LEFT_OUT = 4 }; /* samples that are named one by one */
+
+/* The ranks of one model read the same samples: one of them says what is left out. A corpus may be bad as a whole, so
+ * the first few samples are named, and then each doubling of their number. */
 static void say_left_out(void *context, const char *words)
 {
     training *t = context;
     if (t->grid.at[GRID_TENSOR] > 0 || t->grid.at[GRID_PIPELINE] > 0)
         return;
-    log_warn("%s; its sample is left out (data.skip_bad)", words);
-    char *copy = must_format("%s; its sample is left out", words);
+    int64_t count = ++t->now.told_left_out;
+    if (count > NAMED_LEFT_OUT && (count & (count - 1)) != 0)
+        return;
+    char *copy = count > NAMED_LEFT_OUT
+                     ? must_format("%lld samples have been left out by this rank so far (data.skip_bad), the last: %s",
+                                   (long long)count, words)
+                     : must_format("%s; its sample is left out (data.skip_bad)", words);
+    log_warn("%s", copy);
     incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
     free(copy);
 }

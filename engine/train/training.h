@@ -50,6 +50,7 @@ typedef struct training_data {
 typedef struct training_now {
     int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
     int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
+    int64_t told_left_out;            /* samples that this rank has found bad, in training and evaluations */
     double began, data_seconds;       /* when it began, and how long its batch took */
     double waited_before;             /* comm_waited() when it began */
     double stalled_before;            /* seconds that it could not begin, for a checkpoint */
@@ -81,6 +82,19 @@ typedef struct training_saves {
     char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
 } training_saves;
 
+/* What has become of a step. */
+typedef enum training_outcome {
+    TRAINING_UPDATED,
+    TRAINING_NOT_FINITE, /* skipped: a gradient is not finite */
+    TRAINING_NO_SAMPLE,  /* skipped: every sample of its batch is left out */
+} training_outcome;
+
+/* What a step has come to: the mean loss over its tokens, the gradient's norm before clipping. */
+typedef struct training_figures {
+    double loss, norm, rate, seconds;
+    training_outcome outcome;
+} training_figures;
+
 /* The report: rank 0's files, what it counts, and what it has said already. */
 typedef struct training_report {
     lines *metrics, *events;
@@ -88,7 +102,7 @@ typedef struct training_report {
     mlflow *mlflow;                             /* NULL: not exported to */
     resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */
     double first_step_seconds, trained_seconds; /* since the first step of this process ended */
-    int64_t trained_steps;
+    int64_t trained_steps;                      /* that were played, by this process */
     double flops_per_token, peak_flops;
     bool metrics_failing;   /* metrics cannot be written at the moment */
     bool resources_failing; /* nor the host's resources */
@@ -160,6 +174,10 @@ status training_go_back(training *t);
  * that has been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
 status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
 
+/* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */
+status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* What all ranks have said of the pace of the step before. */
 void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
 
@@ -199,7 +217,7 @@ void training_header(const training *t);
 /* A line in events.jsonl; `words` may be NULL. */
 void training_event(training *t, const char *event, const char *words);
 /* What cannot be shown or written is said once, and does not stop the run. */
-void training_report_step(training *t, double loss, double norm, double rate, double seconds, bool skipped);
+void training_report_step(training *t, const training_figures *f);
 /* `losses`: of each data set of validation; `seconds` of all. */
 void training_report_evaluation(training *t, const double *losses, double seconds);
 /* Steps after the present one have been undone: their lines go, and one says why. */

@@ -309,6 +309,63 @@ static void a_bad_sample_is_left_out_where_that_is_allowed(void **state)
     free(prefix);
 }
 
+/* Lines of a run's incidents.jsonl. */
+static int incidents_of(const char *run)
+{
+    char *path = must_format("%s/incidents.jsonl", run);
+    int64_t bytes;
+    char *text = (char *)workfolder_read(path, &bytes);
+    int lines = 0;
+    for (char *c = text; *c; c++)
+        lines += *c == '\n';
+    free(text);
+    free(path);
+    return lines;
+}
+
+/* All ids are beyond the vocabulary, as of another tokenizer: no step has anything to learn from. */
+static void a_run_whose_every_sample_is_left_out_fails(void **state)
+{
+    const char *top = *state;
+    char *prefix = workfolder_path(top, "other"), *run = workfolder_path(top, "nothing");
+    runs_write_data(prefix, 131, 30000, 1);
+    char *bin = must_format("%s.bin", prefix);
+    int64_t bytes;
+    uint16_t *ids = (uint16_t *)workfolder_read(bin, &bytes);
+    for (int64_t i = 0; i < bytes / 2; i++)
+        ids[i] = 60000;
+    workfolder_write(bin, ids, bytes);
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        char *line = must_format("%s/run.yaml run.folder=%s%d data.train=%s data.skip_bad=true train.steps=200 "
+                                 "checkpoint.every=0 train.max_skipped=6 optimizer.weight_decay=1",
+                                 top, run, ranks, prefix);
+        char *folder = must_format("%s%d", run, ranks);
+        launch_result r = runs_train(300, ranks, line);
+        if (r.status != 1 || !strstr(r.err, "every sample of 6 steps in a row is left out (data.skip_bad") ||
+            !strstr(r.out, "skipped: every sample of its batch is left out"))
+            fail_msg("%d ranks: status %d: %s\n%s", ranks, r.status, r.err, r.out);
+        runs_metrics m = runs_read_metrics(folder);
+        assert_int_equal(m.count, 5);
+        for (int i = 0; i < m.count; i++)
+            assert_true(m.step[i].skipped);
+        assert_true(incidents_of(folder) < 12 * ranks); /* not one for each of the 72 samples */
+        launch_free(&r);
+        free(folder);
+        free(line);
+    }
+    char *line = must_format("%s/run.yaml run.folder=%s/held data.validation=%s data.skip_bad=true evaluate.every=2",
+                             top, top, prefix);
+    launch_result r = runs_train(300, 1, line);
+    if (r.status != 1 || !strstr(r.err, "other: each of its ") || !strstr(r.err, "samples is left out (data.skip_bad)"))
+        fail_msg("validation: status %d: %s", r.status, r.err);
+    launch_free(&r);
+    free(line);
+    free(ids);
+    free(bin);
+    free(run);
+    free(prefix);
+}
+
 /* The file is mapped: reading beyond its end is a signal, not an error. */
 static void a_data_file_cut_short_while_it_is_read_is_named(void **state)
 {
@@ -352,6 +409,7 @@ int main(void)
         cmocka_unit_test(metrics_deleted_in_mid_run_begin_anew),
         cmocka_unit_test(a_bad_id_is_named_and_what_was_good_is_saved),
         cmocka_unit_test(a_bad_sample_is_left_out_where_that_is_allowed),
+        cmocka_unit_test(a_run_whose_every_sample_is_left_out_fails),
         cmocka_unit_test(a_data_file_cut_short_while_it_is_read_is_named),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);

@@ -123,7 +123,7 @@ static void a_step_is_one_line_under_its_columns(void **state)
     report_step skipped = one_step;
     skipped.loss = skipped.grad_norm = NAN;
     skipped.mfu = -1;
-    skipped.skipped = true;
+    skipped.skipped = "a gradient is not finite";
     report_line(c.out, &skipped);
     report_evaluation(c.out, &(report_result){.step = 12, .loss = 2, .seconds = 3.14, .sets = 1});
     report_evaluation(c.out, &two_sets);
@@ -265,7 +265,7 @@ static void metrics_without_a_number_are_null(void **state)
     s.loss = NAN;
     s.grad_norm = INFINITY;
     s.mfu = s.communication_seconds = -1;
-    s.skipped = true;
+    s.skipped = "a gradient is not finite";
     char *path;
     lines *l = metrics_begin(state, &path);
     assert_int_equal(report_metrics(l, &s), STATUS_OK);

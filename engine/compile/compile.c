@@ -10,6 +10,7 @@
 #include "engine/compile/step/repeat.h"
 #include "engine/compile/step/workspace.h"
 #include "engine/config/batch_ramp.h"
+#include "memory/arena.h"
 
 int compile_marks(const compiled_program *p)
 {
@@ -216,6 +217,35 @@ static compile_order order_from(config_order asked, const op_backend *backend)
     return orders[asked];
 }
 
+/* A program is as long as its micro-batches are many: its price before it is made, by measure (a llama's layer is
+ * recorded in 23 ops, its embedding, norm and loss in some 20; with what compiling needs beside it, an op takes 900
+ * bytes of the host's memory). */
+enum { OPS_OF_LAYER = 24, OPS_BESIDE_LAYERS = 24, OPS_MOST = 1 << 22, OP_BYTES = 900, TOKENS_MOST = 1 << 28 };
+
+static status check_length(const compile_options *o, const config *c)
+{
+    int64_t microbatches = o->microbatches, tokens = (int64_t)o->micro_batch * o->sequence;
+    int layers = (o->shape.layers + o->grid.size[GRID_PIPELINE] - 1) / o->grid.size[GRID_PIPELINE];
+    for (int i = 0; i < COMPILE_RAMP; i++)
+        microbatches += o->ramp[i];
+    double ops = (double)microbatches * (OPS_OF_LAYER * (double)layers + OPS_BESIDE_LAYERS), bytes = ops * OP_BYTES;
+    if (o->sequence > TOKENS_MOST || tokens > TOKENS_MOST)
+        return status_fail(STATUS_USAGE,
+                           "%s %lld: a micro-batch of %lld tokens (train.micro_batch x train.sequence) is more than "
+                           "any rank computes at once, at most %d: lower it",
+                           o->sequence > o->micro_batch ? "train.sequence" : "train.micro_batch",
+                           (long long)(o->sequence > o->micro_batch ? o->sequence : o->micro_batch), (long long)tokens,
+                           (int)TOKENS_MOST);
+    if (ops > OPS_MOST || bytes > (double)arena_available())
+        return status_fail(STATUS_USAGE,
+                           "train.global_batch %d (sequences, not tokens) is %d micro-batches a rank and step: their "
+                           "program of about %.3g million operations would take %.3g GiB of host memory to plan; lower "
+                           "it, or raise train.micro_batch (%d) or the ranks that divide samples (%d)",
+                           c->train.global_batch, o->microbatches, ops / 1e6, bytes / (1 << 30), o->micro_batch,
+                           grid_group_size(&o->grid, AXIS_SAMPLES));
+    return STATUS_OK;
+}
+
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads)
 {
@@ -257,5 +287,5 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
                            c->train.global_batch, c->train.micro_batch, data);
-    return STATUS_OK;
+    return check_length(out, c);
 }

@@ -138,6 +138,55 @@ static void a_layout_that_is_stated_is_checked(void **state)
     launch_free(&r);
 }
 
+static launch_result plan(const char *keys)
+{
+    char *phalanx = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "exec '%s' plan models/configs/demo.yaml %s", phalanx, keys);
+    free(phalanx);
+    return r;
+}
+
+/* Ids and steps are small; what is refused is the length of the step's program. */
+static void what_is_too_long_to_plan_is_refused_by_key(void **state)
+{
+    static const char *const cases[][2] = {
+        {"train.global_batch=4194304 train.micro_batch=1", "train.global_batch 4194304 (sequences, not tokens) is "},
+        {"train.batch_ramp='[[0,4],[9,4194304]]' train.global_batch=4194304 train.micro_batch=1",
+         "train.global_batch 4194304 (sequences"},
+        {"train.global_batch=1000000000 train.micro_batch=1000000000", "train.micro_batch 1000000000: a micro-batch"},
+        {"model.max_sequence=1073741824 train.sequence=1073741824", "train.sequence 1073741824: a micro-batch of"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = plan(cases[i][0]);
+        assert_int_equal(r.status, 2);
+        assert_true(r.seconds < 10);
+        has(r.err, cases[i][1]);
+        launch_free(&r);
+    }
+    launch_result r = train(*state, "train.global_batch=4194304 train.micro_batch=1");
+    assert_int_equal(r.status, 2);
+    has(r.err, "train.global_batch 4194304 (sequences, not tokens) is ");
+    launch_free(&r);
+}
+
+static void a_plan_that_does_not_fit_says_so_first_and_fails(void **state)
+{
+    (void)state;
+    launch_result r = plan("model.layers=400 model.hidden_size=8192 model.heads=64 --device h100");
+    assert_int_equal(r.status, 2);
+    assert_int_equal(strncmp(r.out, "this does not fit: rank 0 needs ", 32), 0);
+    has(r.err, "phalanx: this does not fit: rank 0 needs ");
+    launch_free(&r);
+    r = plan("model.layers=400 model.hidden_size=8192 model.heads=64 --device h100 --json");
+    assert_int_equal(r.status, 2);
+    has(r.out, "\"fits\": false");
+    launch_free(&r);
+    r = plan("--device h100");
+    assert_int_equal(r.status, 0);
+    assert_int_equal(strncmp(r.out, "parameters ", 11), 0);
+    launch_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +196,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(many_epochs_are_warned_of, setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_profile_that_no_device_makes_is_said, setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_layout_that_is_stated_is_checked, setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(what_is_too_long_to_plan_is_refused_by_key, setup, workfolder_teardown),
+        cmocka_unit_test(a_plan_that_does_not_fit_says_so_first_and_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

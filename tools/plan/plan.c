@@ -10,6 +10,7 @@
 #include "engine/compile/plan/plan_text.h"
 #include "engine/outer/outer.h"
 #include "engine/state/weights.h"
+#include "engine/train/report.h"
 #include "kernels/device.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -125,6 +126,37 @@ static status read_reserve(reserve *out, const config *c)
     return s;
 }
 
+/* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
+static status print(const config *c, const plan *p, const wishes *w)
+{
+    bool another = w->cpu && !w->device && w->tflops <= 0; /* a machine that the configuration does not mean */
+    double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
+    status fits = another ? STATUS_OK : plan_text_verdict(p), s = STATUS_OK;
+    char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
+    if (w->json) {
+        print_json(c, p, islands);
+    } else {
+        if (fits != STATUS_OK)
+            printf("%s\n\n", verdict);
+        plan_text_report(stdout, p);
+    }
+    if (!w->json && another)
+        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
+             "                  and --flops and the options beside it describe another machine");
+    if (!w->json && c->outer.every > 0)
+        print_islands(c, p, islands);
+    if (w->schedule) {
+        fputc('\n', stdout);
+        timeline_print(stdout, &p->spans, timeline_style_of(stdout));
+    }
+    if (w->svg)
+        s = page_write_timeline(w->svg, &p->spans);
+    if (s == STATUS_OK && fits != STATUS_OK)
+        s = status_fail(fits, "%s", verdict);
+    free(verdict);
+    return s;
+}
+
 static status show(const config *c, const compile_options *options, const wishes *w, const profile *of)
 {
     reserve beside;
@@ -134,25 +166,14 @@ static status show(const config *c, const compile_options *options, const wishes
     prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
-    double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
+    report_progress bar = report_progress_begin(stderr, "compiling and playing the ranks' programs", -1, false);
+    report_progress_update(&bar, 0);
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
     if (s == STATUS_OK)
         s = plan_price_order(&p);
-    if (s == STATUS_OK && w->json)
-        print_json(c, &p, islands);
-    else if (s == STATUS_OK)
-        plan_text_report(stdout, &p);
-    if (s == STATUS_OK && !w->json && w->cpu && !w->device && w->tflops <= 0)
-        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
-             "                  and --flops and the options beside it describe another machine");
-    if (s == STATUS_OK && !w->json && c->outer.every > 0)
-        print_islands(c, &p, islands);
-    if (s == STATUS_OK && w->schedule) {
-        fputc('\n', stdout);
-        timeline_print(stdout, &p.spans, timeline_style_of(stdout));
-    }
-    if (s == STATUS_OK && w->svg)
-        s = page_write_timeline(w->svg, &p.spans);
+    report_progress_end(&bar);
+    if (s == STATUS_OK)
+        s = print(c, &p, w);
     plan_free(&p);
     return s;
 }
@@ -227,7 +248,11 @@ static status run(config *c, wishes *w)
     TRY(check_wishes(w));
     w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
-    TRY(w->search ? find_layout(c, w) : show_plan(c, w));
+    status s = w->search ? find_layout(c, w) : show_plan(c, w);
+    if (s != STATUS_OK) {
+        fflush(stdout); /* what was printed comes before why it ends */
+        return s;
+    }
     return fflush(stdout) == 0 && !ferror(stdout) ? STATUS_OK
                                                   : status_fail(STATUS_FAILED, "the output cannot be written");
 }

@@ -283,9 +283,20 @@ static void cut_bare(compiled_program *out, compile_order how)
     program_free(&bare);
 }
 
+/* Every rule of order moves something for a transfer's sake. */
+static bool has_transfers(const program *list)
+{
+    for (int i = 0; i < list->count; i++)
+        if (op_communicates(list->ops[i]))
+            return true;
+    return false;
+}
+
 void order_micro_batches(compiled_program *out, compile_order how)
 {
     program whole = {0};
+    if (!has_transfers(&out->list))
+        return;
     if (is_halved(how))
         whole = order_halve(out);
     if (how >= ORDER_EARLY_PARTS)

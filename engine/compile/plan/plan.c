@@ -292,7 +292,7 @@ status plan_price_order(plan *p)
 {
     for (int i = 0; i < p->count; i++) {
         plan_rank *r = &p->ranks[i];
-        if (r->order == ORDER_AS_LOWERED)
+        if (r->order == ORDER_AS_LOWERED || p->options.grid.ranks == 1) /* a rank alone sends nothing: nothing moves */
             continue;
         if (i > 0 && r[-1].at[GRID_PIPELINE] == r->at[GRID_PIPELINE])
             r->order_bytes = r[-1].order_bytes;
@@ -374,6 +374,13 @@ const plan_rank *plan_neediest(const plan *p)
             most->arena + reserve_bytes(r, most->communicators))
             most = &p->ranks[i];
     return most;
+}
+
+bool plan_fits(const plan *p)
+{
+    const plan_rank *most = plan_neediest(p);
+    return p->profile.capacity <= 0 ||
+           most->arena + reserve_bytes(p->profile.reserve, most->communicators) <= p->profile.capacity;
 }
 
 void plan_free(plan *p)

@@ -73,6 +73,8 @@ void plan_free(plan *p);
 status plan_price_order(plan *p);
 /* The listed rank that needs most of a GPU, and what is taken beside its arena. */
 const plan_rank *plan_neediest(const plan *p);
+/* Does it fit into the profile's device, which may have no memory of its own? */
+bool plan_fits(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);
 

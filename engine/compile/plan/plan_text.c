@@ -7,6 +7,7 @@
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/storage.h"
 #include "kernels/operands.h"
+#include "memory/log.h"
 #include "memory/units.h"
 
 static const char *bytes_text(char out[UNITS_TEXT], double bytes)
@@ -61,7 +62,21 @@ static void print_reserve(FILE *out, const plan *p)
             bytes_text(a, (double)beside),
             reserve_is_measured(h->reserve, most->communicators) ? "as this run has measured" : "assumed",
             most->communicators, most->communicators == 1 ? "" : "s", bytes_text(b, (double)all),
-            all <= h->capacity ? "fit" : "do not fit", bytes_text(c, (double)h->capacity));
+            plan_fits(p) ? "fit" : "do not fit", bytes_text(c, (double)h->capacity));
+}
+
+status plan_text_verdict(const plan *p)
+{
+    const plan_rank *most = plan_neediest(p);
+    double all = (double)(most->arena + reserve_bytes(p->profile.reserve, most->communicators));
+    char needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
+    if (plan_fits(p))
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE,
+                       "this does not fit: rank %d needs %s, %s more than the %s of one %s: use more ranks (--search "
+                       "--ranks N finds a layout), memory.budget or memory.recompute, or a smaller train.micro_batch",
+                       most->rank, bytes_text(needs, all), bytes_text(more, all - (double)p->profile.capacity),
+                       bytes_text(has, (double)p->profile.capacity), p->profile.name);
 }
 
 static void print_memory(FILE *out, const plan *p)
@@ -384,7 +399,7 @@ static void json_device_memory(FILE *out, const plan *p)
         "\"capacity_bytes\": %lld, \"fits\": %s},\n",
         most->rank, (long long)most->arena, (long long)beside,
         reserve_is_measured(h->reserve, most->communicators) ? "true" : "false", (long long)h->capacity,
-        most->arena + beside <= h->capacity ? "true" : "false");
+        plan_fits(p) ? "true" : "false");
 }
 
 static void json_time(FILE *out, const plan *p)

@@ -6,6 +6,8 @@
 
 #include "engine/compile/plan/plan.h"
 
+/* STATUS_USAGE where the plan does not fit the profile's device, with how much is missing, and where. */
+status plan_text_verdict(const plan *p);
 /* For a person. */
 void plan_text_report(FILE *out, const plan *p);
 /* The same facts as one JSON object. */

@@ -157,11 +157,11 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
 
 void cpu_attention(const op *o, const run_context *r)
 {
-    const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
+    const tensor *q = o->in[0], *v = o->in[2];
     const attention_shape a = attention_shape_of(o, q, v);
     const tile_loops *t = isa_of(r)->tiles[q->type];
     int64_t bytes = dtype_bytes((dtype)q->type), tasks = a.samples * a.kv_heads;
-    int threads = parallel_threads(r, attention_elements(q, k, v) * 8);
+    int threads = parallel_threads(r, operand_elements(o, 0, 3) * 8);
     int64_t parts = tasks >= threads ? 1 : (threads + tasks - 1) / tasks;
     forward_memory none;
     int64_t each = forward_layout(&none, NULL, &a, 4);
@@ -225,7 +225,7 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
 
 void cpu_attention_decode(const op *o, const run_context *r)
 {
-    const tensor *q = o->in[0], *k_cache = o->in[4];
+    const tensor *q = o->in[0];
     const int32_t *positions = tensor_at(o->in[3], r->arena);
     int64_t heads = o->at.heads;
     for (int64_t b = 0; b < q->shape[0]; b++)
@@ -234,7 +234,7 @@ void cpu_attention_decode(const op *o, const run_context *r)
             memcpy(row_at(o->in[4 + i], r, b) + positions[b] * row, row_at(o->in[1 + i], r, b), (size_t)row);
         }
     int64_t each = decode_bytes(o);
-#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(k_cache))) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(o->in[4]))) schedule(static)
     for (int64_t i = 0; i < q->shape[0] * heads; i++) {
         char *scratch = (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each;
         decode_head(o, r, (float *)(void *)scratch, i / heads, i % heads);
@@ -258,8 +258,7 @@ static void rotate_heads(const op *o, const run_context *r, int which, int64_t t
 
 void cpu_rope(const op *o, const run_context *r)
 {
-    int threads = parallel_threads(r, tensor_elements(o->in[0]) + tensor_elements(o->in[1]));
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, operand_elements(o, 0, 2))) schedule(static)
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
         for (int which = 0; which < 2; which++)
             rotate_heads(o, r, which, t);

@@ -16,11 +16,6 @@ typedef struct attention_shape {
 
 attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v);
 
-static inline int64_t attention_elements(const tensor *q, const tensor *k, const tensor *v)
-{
-    return tensor_elements(q) + tensor_elements(k) + tensor_elements(v);
-}
-
 /* What the queries of a tile see: low and high of each (tile.h), and their bounds over the tile. */
 typedef struct attention_range {
     float low[TILE_QUERIES], high[TILE_QUERIES];

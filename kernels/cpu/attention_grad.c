@@ -187,12 +187,12 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
 
 void cpu_attention_grad(const op *o, const run_context *r)
 {
-    const tensor *q = o->in[1], *k = o->in[2], *v = o->in[3];
+    const tensor *q = o->in[1], *v = o->in[3];
     const attention_shape a = attention_shape_of(o, q, v);
     const tile_loops *t = isa_of(r)->tiles[q->type];
     backward_memory none;
     int64_t each = backward_layout(&none, NULL, &a, 4);
-#pragma omp parallel num_threads(parallel_threads(r, attention_elements(q, k, v) * 8))
+#pragma omp parallel num_threads(parallel_threads(r, operand_elements(o, 1, 3) * 8))
     {
         backward_memory m;
         backward_layout(&m, (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each, &a, t->bytes);

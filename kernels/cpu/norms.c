@@ -122,13 +122,13 @@ void cpu_layernorm_grad(const op *o, const run_context *r)
 
 void cpu_head_norm(const op *o, const run_context *r)
 {
-    const tensor *q = o->in[0], *k = o->in[1];
+    const tensor *q = o->in[0];
     const row_loops *loops = isa_of(r)->rows[q->type];
     int64_t d = o->at.head_size, heads = o->at.heads, all = heads + o->at.kv_heads,
             bytes = d * dtype_bytes((dtype)q->type);
     const void *w[2] = {tensor_at(o->in[2], r->arena), tensor_at(o->in[3], r->arena)};
     float *rstd = tensor_at(o->out[2], r->arena);
-#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(q) + tensor_elements(k))) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, operand_elements(o, 0, 2))) schedule(static)
     for (int64_t t = 0; t < q->shape[0]; t++)
         for (int64_t h = 0; h < all; h++) {
             int which = h >= heads;

@@ -16,6 +16,15 @@ static inline int parallel_threads(const run_context *r, int64_t elements)
     return elements < PARALLEL_WORTH || r->threads < 1 ? 1 : r->threads;
 }
 
+/* Elements of `count` operands from the first on. */
+static inline int64_t operand_elements(const op *o, int first, int count)
+{
+    int64_t sum = 0;
+    for (int i = first; i < first + count; i++)
+        sum += tensor_elements(o->in[i]);
+    return sum;
+}
+
 /* The address of index `row` of dimension 0; NULL stays out: the tensor must be there. */
 static inline char *row_at(const tensor *t, const run_context *r, int64_t row)
 {

@@ -54,10 +54,8 @@ int64_t supervise_bytes(const char *folder, const char *name)
 void supervise_finish_output(supervisor *s, double seconds)
 {
     const char *folder = s->config.run.folder;
-    int64_t left;
-    for (double until = clock_seconds() + seconds;
-         (left = supervise_bytes(folder, "output.log") - (int64_t)s->copied) > 0 && clock_seconds() < until;
-         clock_nap(0.001))
+    double until = clock_seconds() + seconds;
+    for (; supervise_bytes(folder, "output.log") > (int64_t)s->copied && clock_seconds() < until; clock_nap(0.001))
         while (copy_output(s))
             until = clock_seconds() + seconds;
 }

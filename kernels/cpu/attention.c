@@ -157,7 +157,7 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
 
 void cpu_attention(const op *o, const run_context *r)
 {
-    const tensor *q = o->in[0], *v = o->in[2];
+    const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
     const attention_shape a = attention_shape_of(o, q, v);
     const tile_loops *t = isa_of(r)->tiles[q->type];
     int64_t bytes = dtype_bytes((dtype)q->type), tasks = a.samples * a.kv_heads;

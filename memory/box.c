@@ -194,3 +194,18 @@ void box_convert(const box_memory *to, const box_memory *from, int dims, const i
                       last_plane(from, dims, row_offset(row, dims, size, from->stride)),
                       (conversion){to->type, from->type}, rows, columns);
 }
+
+bool box_all_finite(const box_memory *of, int dims, const int64_t *size)
+{
+    char some[8192];
+    int64_t volume = box_volume(dims, size), step = (int64_t)sizeof some / dtype_bytes(of->type);
+    if (box_is_row_major(dims, size, of->stride))
+        return dtype_all_finite(of->type, of->data, volume);
+    bool finite = true;
+    for (int64_t done = 0, now; finite && done < volume; done += now) {
+        now = volume - done < step ? volume - done : step;
+        box_gather(some, of, dims, size, done, now);
+        finite = dtype_all_finite(of->type, some, now);
+    }
+    return finite;
+}

@@ -44,6 +44,8 @@ void box_row_major(int64_t *stride, int dims, const int64_t *size);
 bool box_is_row_major(int dims, const int64_t *size, const int64_t *stride);
 /* Elements first .. first+count-1, in row-major order, one after the other into `out`. */
 void box_gather(void *out, const box_memory *from, int dims, const int64_t *size, int64_t first, int64_t count);
+/* Are all elements finite (dtype_all_finite)? */
+bool box_all_finite(const box_memory *of, int dims, const int64_t *size);
 /* to[i...] = from[i...] for every element, converted as dtype_convert does; the two must not overlap. */
 void box_convert(const box_memory *to, const box_memory *from, int dims, const int64_t *size);
 

@@ -50,4 +50,7 @@ uint8_t float_to_fp8_e5m2(float value);
  * two arrays must not overlap; they need no alignment. */
 void dtype_convert(void *to, dtype to_type, const void *from, dtype from_type, int64_t count);
 
+/* Are all values finite: no NaN and no infinity? Integers are. The array needs no alignment. */
+bool dtype_all_finite(dtype type, const void *values, int64_t count);
+
 #endif

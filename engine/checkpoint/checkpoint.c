@@ -10,6 +10,7 @@
 #include "engine/files/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/crc32c.h"
+#include "engine/files/direct.h"
 #include "engine/files/retry.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
@@ -23,6 +24,7 @@ struct checkpoint {
     int *descriptors;            /* [files] -1: not open */
     int open, oldest;            /* how many are, and which file to close next */
     bool **verified;             /* [tensors][pieces] */
+    bool any_values;             /* that are not finite are read as well */
     json_t *no_meta;             /* {} */
     char *slab;                  /* what has been read last */
     int64_t slab_bytes;          /* that it has room for */
@@ -74,6 +76,11 @@ void checkpoint_close(checkpoint *c)
     json_decref(c->no_meta);
     manifest_free(c->manifest);
     free(c);
+}
+
+void checkpoint_accept_any(checkpoint *c)
+{
+    c->any_values = true;
 }
 
 const char *checkpoint_folder(const checkpoint *c)
@@ -203,14 +210,17 @@ static status read_slab(checkpoint *c, int index, int64_t offset, int64_t bytes)
     return STATUS_OK;
 }
 
-/* The checksum of bytes of a file; those of a short piece are left in the slab. */
-static status checksum(uint32_t *out, checkpoint *c, int index, int64_t offset, int64_t bytes)
+/* The checksum of bytes of a file, and whether they are finite values of a type; those of a short piece are left in the
+ * slab. */
+static status checksum(direct_values *out, checkpoint *c, int index, int64_t offset, int64_t bytes)
 {
-    *out = 0;
+    out->crc32c = 0;
+    out->finite = true;
     for (int64_t done = 0, now; done < bytes; done += now) {
         now = bytes - done < SLAB_BYTES ? bytes - done : SLAB_BYTES;
         TRY(read_slab(c, index, offset + done, now));
-        *out = crc32c(*out, c->slab, now);
+        out->crc32c = crc32c(out->crc32c, c->slab, now);
+        out->finite = out->finite && dtype_all_finite(out->type, c->slab, now / dtype_bytes(out->type));
     }
     return STATUS_OK;
 }
@@ -219,17 +229,20 @@ static status verify_piece(checkpoint *c, const manifest_tensor *t, int k)
 {
     const manifest_piece *p = &t->pieces[k];
     bool *verified = &c->verified[t - c->manifest->tensors][k];
-    uint32_t crc;
+    direct_values found = {.type = t->type};
     if (*verified)
         return STATUS_OK;
-    status s = checksum(&crc, c, p->file, p->offset, p->bytes);
+    status s = checksum(&found, c, p->file, p->offset, p->bytes);
     if (s != STATUS_OK)
         return status_context(s, "tensor %s/%s", t->section, t->name);
-    if (crc != p->crc32c)
+    if (found.crc32c != p->crc32c)
         return status_fail(STATUS_FAILED,
                            "%s/%s: tensor %s/%s (%lld bytes at %lld) is damaged: checksum %08x, its manifest says %08x",
                            c->folder, c->manifest->files[p->file].name, t->section, t->name, (long long)p->bytes,
-                           (long long)p->offset, crc, p->crc32c);
+                           (long long)p->offset, found.crc32c, p->crc32c);
+    if (!found.finite && !c->any_values)
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s has values that are not finite (NaN or infinity)",
+                           c->folder, t->section, t->name);
     c->whole = p->bytes <= SLAB_BYTES ? p : NULL;
     *verified = true;
     return STATUS_OK;
@@ -299,6 +312,9 @@ status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, 
     }
     MUST(found == wanted, "%s/%s: %lld of %lld elements in a manifest that covers it", section, of->name,
          (long long)found, (long long)wanted);
+    if (to->type != t->type && !c->any_values && !box_all_finite(to, of->dims, all->size))
+        return status_fail(STATUS_FAILED, "%s: tensor %s/%s has values beyond the range of %s", c->folder, section,
+                           of->name, dtype_name(to->type));
     return STATUS_OK;
 }
 
@@ -323,12 +339,12 @@ static status verify_file(checkpoint *c, int index)
 {
     const manifest_file *file = &c->manifest->files[index];
     size_t length = strlen(file->name), suffix = strlen(".safetensors");
-    uint32_t crc = file->crc32c;
+    direct_values found = {.type = DTYPE_UINT8, .crc32c = file->crc32c};
     if (file->has_crc32c)
-        TRY(checksum(&crc, c, index, 0, file->bytes));
-    if (crc != file->crc32c)
+        TRY(checksum(&found, c, index, 0, file->bytes));
+    if (found.crc32c != file->crc32c)
         return status_fail(STATUS_FAILED, "%s/%s is damaged: checksum %08x, its manifest says %08x", c->folder,
-                           file->name, crc, file->crc32c);
+                           file->name, found.crc32c, file->crc32c);
     if (length <= suffix || strcmp(file->name + length - suffix, ".safetensors") != 0)
         return STATUS_OK;
     char *path = must_format("%s/%s", c->folder, file->name);

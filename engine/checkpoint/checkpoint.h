@@ -49,6 +49,7 @@ typedef struct checkpoint_share {
     int count;
     int rank, ranks;
     const char *run; /* an id of hexadecimal digits, the same on all ranks, or "" */
+    bool any_values; /* values that are not finite are written as well: what is dumped to be looked at */
 } checkpoint_share;
 
 /* Collective over the share's ranks. `folder` (made if need be) is a run's checkpoints folder, `name` that of the new
@@ -65,6 +66,8 @@ typedef struct checkpoint checkpoint;
 /* `path`: the folder of a checkpoint, a checkpoints folder, or a run's folder (the latter two: the latest). */
 status checkpoint_open(checkpoint **out, const char *path);
 void checkpoint_close(checkpoint *c);
+/* From now on values that are not finite are read as well. */
+void checkpoint_accept_any(checkpoint *c);
 /* The checkpoint's own folder. */
 const char *checkpoint_folder(const checkpoint *c);
 /* The number of ranks that wrote it. */
@@ -81,7 +84,7 @@ const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section,
 status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count);
 
 /* Reads a rectangle of a tensor, whose shape must be of->global, converted to to->type. The checksum of every stored
- * piece that is touched is verified once. */
+ * piece that is touched is verified once, and that its values are finite; so must they be after the conversion. */
 status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, const box_memory *to);
 /* Verify the checksum of every piece and of every file, and that all are of one run. */
 status checkpoint_verify(checkpoint *c);

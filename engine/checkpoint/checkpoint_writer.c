@@ -20,6 +20,7 @@ typedef struct section_file {
 struct checkpoint_writer {
     int rank, ranks;
     char run[MANIFEST_RUN];
+    bool any_values, refused;
     const char *name; /* of the checkpoint that is being written */
     char *buffer;
     int piece_count, file_count, extra_count;
@@ -145,6 +146,7 @@ checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *o)
     strcpy(w->run, o->share.run);
     w->rank = o->share.rank;
     w->ranks = o->share.ranks;
+    w->any_values = o->share.any_values;
     w->buffer = o->buffer;
     w->pieces = must_calloc(count, sizeof *w->pieces);
     w->entries = must_calloc(count, sizeof *w->entries);
@@ -186,36 +188,51 @@ void checkpoint_writer_close(checkpoint_writer *w)
 
 /* ---- writing ---- */
 
-/* Stream one piece into the file and take its checksum. */
-static status put_data(direct *out, uint32_t *crc, const rectangle *of, const box_memory *at)
+/* Stream one piece into the file, and take its checksum. */
+static status put_data(direct *out, direct_values *values, const rectangle *of, const box_memory *at)
 {
     const int64_t *size = of->part.size;
     int64_t element = dtype_bytes(at->type), volume = box_volume(of->dims, size);
-    *crc = 0;
+    *values = (direct_values){.type = at->type, .finite = true};
     if (box_is_row_major(of->dims, size, at->stride))
-        return direct_write(out, at->data, volume * element, crc);
+        return direct_write(out, at->data, volume * element, values);
     for (int64_t done = 0, now; done < volume; done += now) {
         int64_t room;
         char *to = direct_room(out, &room);
         MUST(room >= element, "%s: its elements are not aligned in the file", of->name);
         now = volume - done < room / element ? volume - done : room / element;
         box_gather(to, at, of->dims, size, done, now);
-        TRY(direct_added(out, now * element, crc));
+        TRY(direct_added(out, now * element, values));
     }
     return STATUS_OK;
 }
 
-static status put_piece(direct *out, uint32_t *crc, const checkpoint_piece *p)
+static status put_stored(direct *out, direct_values *values, const checkpoint_piece *p)
 {
     const checkpoint_source *from = &p->source;
     int64_t bytes = checkpoint_extent(p);
     if (!from->borrow)
-        return put_data(out, crc, &p->of, &p->at);
+        return put_data(out, values, &p->of, &p->at);
     box_memory here = p->at;
     here.data = from->borrow(from->context, p->at.data, bytes);
-    status s = put_data(out, crc, &p->of, &here);
+    status s = put_data(out, values, &p->of, &here);
     from->give_back(from->context, here.data, p->at.data, bytes);
     return s;
+}
+
+/* A state with values that are not finite is none to go on from. */
+static status put_piece(direct *out, checkpoint_writer *w, int index)
+{
+    direct_values values;
+    const checkpoint_piece *p = &w->pieces[index];
+    TRY(put_stored(out, &values, p));
+    w->entries[index].crc32c = values.crc32c;
+    if (values.finite || w->any_values)
+        return STATUS_OK;
+    w->refused = true;
+    return status_fail(STATUS_FAILED,
+                       "tensor %s/%s has values that are not finite (NaN or infinity): this state is not saved",
+                       p->section, p->of.name);
 }
 
 /* The bytes of one of the share's files. */
@@ -228,7 +245,7 @@ static status put_section(direct *out, checkpoint_writer *w, int index)
     for (int k = f->first; k < f->first + f->layout.count; k++) {
         MUST(direct_position(out) == w->entries[k].offset, "%s: %s is at %lld", f->file.name, w->pieces[k].of.name,
              (long long)direct_position(out));
-        TRY(put_piece(out, &w->entries[k].crc32c, &w->pieces[k]));
+        TRY(put_piece(out, w, k));
     }
     return STATUS_OK;
 }
@@ -308,10 +325,16 @@ status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const c
 {
     char *temporary = checkpoint_temporary(folder, name);
     w->name = name;
+    w->refused = false;
     status s = atomic_make_folders(temporary);
     if (s == STATUS_OK)
         s = write_files(w, temporary);
     w->name = NULL;
     free(temporary);
     return s;
+}
+
+bool checkpoint_writer_refused(const checkpoint_writer *w)
+{
+    return w->refused;
 }

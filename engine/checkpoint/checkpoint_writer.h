@@ -33,8 +33,12 @@ typedef struct checkpoint_writer checkpoint_writer;
 checkpoint_writer *checkpoint_writer_open(const checkpoint_writer_options *options);
 void checkpoint_writer_close(checkpoint_writer *w);
 
-/* This rank's files and its fragment, into checkpoint_temporary(folder, name), which is made if need be. */
+/* This rank's files and its fragment, into checkpoint_temporary(folder, name), which is made if need be. Fails, with
+ * the tensor's name, where values are not finite. */
 status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const char *name);
+
+/* Did the last share fail since a value is not finite? Then the one after it will, too. */
+bool checkpoint_writer_refused(const checkpoint_writer *w);
 
 /* Where a checkpoint is written before it is published, and a rank's fragment in it; the caller's to free. */
 char *checkpoint_temporary(const char *folder, const char *name);

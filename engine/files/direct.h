@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "memory/dtype.h"
 #include "memory/status.h"
 
 enum { DIRECT_ALIGNMENT = 4096 }; /* of the buffer's address and length */
@@ -25,13 +26,21 @@ typedef struct direct {
     bool past_cache;
 } direct;
 
+/* What values that are written come to: their checksum, and whether all are finite. They begin at a multiple of their
+ * size in the file. */
+typedef struct direct_values {
+    dtype type;
+    uint32_t crc32c; /* 0 at first */
+    bool finite;     /* true at first */
+} direct_values;
+
 /* A new, empty file; what was there is gone. */
 status direct_open(direct *d, const char *path, char *buffer, int64_t capacity);
-/* `crc`, unless NULL, is continued over these bytes. */
-status direct_write(direct *d, const void *data, int64_t bytes, uint32_t *crc);
+/* `of`, unless NULL, is continued over these bytes. */
+status direct_write(direct *d, const void *data, int64_t bytes, direct_values *of);
 /* The same without a copy: up to *room bytes (never 0) may be put where this points, then counted by direct_added. */
 char *direct_room(direct *d, int64_t *room);
-status direct_added(direct *d, int64_t bytes, uint32_t *crc);
+status direct_added(direct *d, int64_t bytes, direct_values *of);
 int64_t direct_position(const direct *d);
 /* Closes the file; `written`: what writing it has come to. If that is STATUS_OK, everything is on the disk (fsync) when
  * this returns; otherwise the file is left unfinished where it is, and `written` and its message are returned. */

@@ -255,3 +255,18 @@ uint64_t outer_refused(const outer *o)
         bad |= (uint64_t)o->fetches.got[s].bad << s;
     return ~outer_everywhere(o, ~bad);
 }
+
+status outer_check_finite(const outer *o, const float *values, const char *what)
+{
+    status s = STATUS_OK;
+    for (int i = 0; i < o->units.mine_count && values && s == STATUS_OK; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        const unit *u = &o->units.list[m->unit];
+        if (!dtype_all_finite(DTYPE_FP32, values + m->at, u->elements))
+            s = status_fail(STATUS_FAILED,
+                            "islands: tensor %s of %s has values that are not finite (NaN or infinity): it is not "
+                            "taken, and the latest checkpoint is good",
+                            o->units.tensors[u->tensor].name, what);
+    }
+    return comm_all_status(comm_world(o->world), s);
+}

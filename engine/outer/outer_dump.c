@@ -77,7 +77,7 @@ static void write_event(outer *o, const char *kind, int64_t number, const sectio
     checkpoint_piece *pieces = list_pieces(&count, o, sections, fragment);
     MUST(json_object_set_new(meta, "fragment", json_integer(fragment)) == 0, "out of host memory");
     seal_open();
-    const checkpoint_share mine = {pieces, count, comm_rank(o->world), comm_ranks(o->world), ""};
+    const checkpoint_share mine = {pieces, count, comm_rank(o->world), comm_ranks(o->world), "", true};
     status s = checkpoint_write(folder, name, &mine, meta, barrier, o);
     seal_close();
     if (s != STATUS_OK && outer_first_rank(o))

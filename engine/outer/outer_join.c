@@ -103,6 +103,10 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
                             (long long)o->merge);
         outer_nap(o);
     }
+    if (s == STATUS_OK)
+        s = outer_check_finite(o, o->memory.reference, "the reference that another island gave");
+    if (s == STATUS_OK)
+        s = outer_check_finite(o, o->memory.momentum, "the outer momentum that another island gave");
     if (s == STATUS_OK) {
         outer_take_reference(o, keep);
         o->merge = merge;

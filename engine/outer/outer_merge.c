@@ -246,13 +246,14 @@ static void say_merged(const outer *o, bool took_part)
 }
 
 /* The head has moved by one, and everything it is made of is here. */
-static void take_merge(outer *o)
+static status take_merge(outer *o)
 {
     bool took_part = own_part(o) != NULL;
     transport_lock(o->transport);
     o->serves.state = -1;
     transport_unlock(o->transport);
     outer_merge_reference(o, took_part);
+    TRY(outer_check_finite(o, o->memory.reference, "the merged reference"));
     o->merge = o->roster.merge;
     outer_announce(o, o->roster.step, o->roster.updates);
     if (took_part) {
@@ -264,9 +265,10 @@ static void take_merge(outer *o)
     say_merged(o, took_part);
     o->stage = took_part ? OUTER_MERGED : OUTER_IDLE;
     if (!outer_first_rank(o))
-        return;
+        return STATUS_OK;
     membership_set_have(o->membership, NULL);
     membership_set_offer(o->membership, NULL);
+    return STATUS_OK;
 }
 
 static status push(outer *o, outer_position *p)
@@ -275,10 +277,8 @@ static status push(outer *o, outer_position *p)
     const roster *r = &o->roster;
     if (r->merge > o->merge) {
         bool here = r->merge == o->merge + 1 && o->stage != OUTER_IDLE && all_here(o);
-        if (outer_everywhere(o, here)) {
-            take_merge(o);
-            return STATUS_OK;
-        }
+        if (outer_everywhere(o, here))
+            return take_merge(o);
         o->counts.missed += r->merge - o->merge;
         if (outer_first_rank(o)) {
             membership_set_have(o->membership, NULL);

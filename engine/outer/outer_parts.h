@@ -216,6 +216,8 @@ bool outer_encode(outer *o, int fragment);
 uint64_t outer_fetch_changes(outer *o, int64_t merge, uint64_t from);
 /* Has what this rank fetches of the slot arrived (o->fetches.got)? Is it finite? */
 void outer_look_after_fetch(outer *o, int slot);
+/* Fails on all ranks, with a tensor's name, unless what they keep of a state by unit is finite; NULL is. */
+status outer_check_finite(const outer *o, const float *values, const char *what);
 /* Slots whose change some rank has refused. */
 uint64_t outer_refused(const outer *o);
 /* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */

@@ -66,25 +66,28 @@ static void give_up_pull(outer *o, const char *why)
              (long long)o->push.pulls, why);
 }
 
-static void take_model(outer *o)
+static status take_model(outer *o)
 {
     outer_drop_fetch(o, ROSTER_SERVER);
+    TRY(outer_check_finite(o, o->memory.rest, "the model that the server gave"));
     memcpy(o->memory.reference, o->memory.rest, (size_t)o->units.elements * sizeof *o->memory.reference);
     o->merge = o->push.pulls;
     o->stage = OUTER_MERGED;
+    return STATUS_OK;
 }
 
-static void push_pull(outer *o)
+static status push_pull(outer *o)
 {
     int here = outer_fetched(o, ROSTER_SERVER);
     if (here > 0)
-        take_model(o);
-    else if (!server_is_there(o))
+        return take_model(o);
+    if (!server_is_there(o))
         give_up_pull(o, "the server is away");
     else if (o->now > o->offered.deadline)
         give_up_pull(o, "outer.timeout is over");
     else if (here < 0) /* the server has not come to that merge yet */
         ask_for_model(o);
+    return STATUS_OK;
 }
 
 /* ---- the change
@@ -131,7 +134,7 @@ static status push(outer *o)
     else if (o->stage == OUTER_WITHDRAWING)
         outer_end_withdrawal(o);
     else if (o->stage == OUTER_PULLING)
-        push_pull(o);
+        return push_pull(o);
     return STATUS_OK;
 }
 

@@ -51,6 +51,7 @@ struct saver {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool working;
+    bool refused;       /* the share: a value of it is not finite */
     bool taken, copied; /* what the thread copies; everything */
     status result;
     char message[2048];
@@ -230,6 +231,7 @@ static void work(saver *s)
     }
     pthread_mutex_lock(&s->lock);
     s->result = result;
+    s->refused = result != STATUS_OK && s->stage == SHARES && checkpoint_writer_refused(s->writer);
     snprintf(s->message, sizeof s->message, "%s", status_message());
     s->seconds += clock_seconds() - began;
     s->working = false;
@@ -459,6 +461,11 @@ status saver_result(const saver *s)
 {
     return s->result == STATUS_OK ? STATUS_OK
                                   : status_fail(s->result, "checkpoint %s not saved: %s", s->name, s->message);
+}
+
+bool saver_refused(const saver *s)
+{
+    return s->refused;
 }
 
 bool saver_next(saver *s, bool any_working, bool any_failed)

@@ -62,6 +62,8 @@ saver_progress saver_progress_of(saver *s);
 void saver_wait(saver *s);
 /* The status, with its message, of what this rank did in this stage; not while it is SAVER_WORKING. */
 status saver_result(const saver *s);
+/* Has this rank's share failed since a value of the state is not finite? */
+bool saver_refused(const saver *s);
 
 /* Some rank works, some rank has failed: the same on all ranks. The save is over when it returns true: published, or,
  * if any has failed, given up. */

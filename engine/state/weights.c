@@ -315,13 +315,13 @@ dtype weights_type(const weights *w, int i)
     return w->files ? w->stored[i]->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
 }
 
-static void read_file(const sharded_tensor *t, const rectangle *of, const box_memory *to)
+static status read_file(const weights *w, const sharded_tensor *t, const rectangle *of, const box_memory *to)
 {
     const int64_t *start = of->part.start, *size = of->part.size;
     int64_t first = 0, last = 0, element = dtype_bytes(t->tensor->type);
     box_memory from = {.type = t->tensor->type};
     if (box_volume(of->dims, size) == 0)
-        return;
+        return STATUS_OK;
     for (int d = 0; d < of->dims; d++)
         MUST(start[d] >= 0 && start[d] <= t->tensor->shape[d] - size[d], "%s: rectangle beyond its shape",
              t->tensor->name);
@@ -332,8 +332,16 @@ static void read_file(const sharded_tensor *t, const rectangle *of, const box_me
     }
     sharded_expect(t, first * element, (last + 1 - first) * element + AHEAD_BYTES);
     from.data = (char *)(uintptr_t)sharded_data(t) + first * element;
+    bool finite = box_all_finite(&from, of->dims, size);
     box_convert(to, &from, of->dims, size);
     sharded_forget(t, first * element, (last + 1 - first) * element);
+    if (!finite)
+        return status_fail(STATUS_FAILED, "%s: tensor %s has values that are not finite (NaN or infinity)", w->folder,
+                           of->name);
+    return to->type == from.type || box_all_finite(to, of->dims, size)
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED, "%s: tensor %s has values beyond the range of %s", w->folder, of->name,
+                             dtype_name(to->type));
 }
 
 status weights_read(void *context, const rectangle *of, const box_memory *to)
@@ -345,10 +353,8 @@ status weights_read(void *context, const rectangle *of, const box_memory *to)
     MUST(dims == 1 || dims == 2, "%s has %d dimensions", of->name, dims);
     names_tensor wanted = {.name = w->names[i].name, .dims = dims, .shape = {of->global[0], of->global[dims - 1]}};
     TRY(check_tensor(w->folder, &wanted, w->names[i].dims, w->names[i].shape, DTYPE_FP32));
-    if (w->files) {
-        read_file(w->stored[i], of, to);
-        return STATUS_OK;
-    }
+    if (w->files)
+        return read_file(w, w->stored[i], of, to);
     const manifest_tensor *master = checkpoint_find(w->checkpoint, MASTER, of->name);
     bool precise = master && dtype_bytes(to->type) >= dtype_bytes(master->type);
     return checkpoint_read(w->checkpoint, precise ? MASTER : MODEL, of, to);

@@ -90,7 +90,7 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, pace
     }
     training_judge_pace(t, &all->lately, sizeof *all);
     free(all);
-    training_save_advance(t, saving, lost);
+    TRY(training_save_advance(t, saving, lost));
     /* The ranks of one model read the same samples. */
     *left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
     if (first < 0)
@@ -277,7 +277,7 @@ static status save(training *t, bool last)
 /* A run that cannot go on, on ranks whose state is good: it is saved, and then the run ends as it would have. */
 static status save_anyway(training *t, status why)
 {
-    if (why == STATUS_OK || t->at.step == t->saves.saved || t->evicted)
+    if (why == STATUS_OK || t->at.step == t->saves.saved || t->evicted || t->saves.refused)
         return why;
     char *words = must_strdup(status_message());
     log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->at.step);
@@ -321,7 +321,7 @@ static status train_loop(training *t, signals_request *asked)
             TRY(save(t, last || *asked == SIGNALS_STOP));
         else if (due(c->checkpoint.memory_every, t->at.step)) {
             TRY(training_islands_save(t));
-            training_save_in_memory(t);
+            TRY(training_save_in_memory(t));
         }
         if (*asked == SIGNALS_STOP)
             break;

@@ -145,26 +145,50 @@ static json_t *make_meta(const training *t)
     return meta;
 }
 
+/* Training may be some steps further than the save that has ended. */
+static int64_t step_of_save(const training *t)
+{
+    return strtoll(saver_name(t->saves.saver) + strlen("step-"), NULL, 10);
+}
+
 static void say_saved(training *t)
 {
-    int64_t step = strtoll(saver_name(t->saves.saver) + strlen("step-"), NULL, 10);
+    int64_t step = step_of_save(t);
     t->saves.published++;
     if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
         free(t->guards.back);
         t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves.saver));
     }
-    training_event(t, "saved", saver_name(t->saves.saver));
+    training_event(t, "saved", step, saver_name(t->saves.saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves.saver), saver_seconds(t->saves.saver));
 }
 
-/* The state is good, and the one before is on the disk: a run does not end for a save that the next one may make
- * good. */
-static void say_lost(training *t)
+/* A state with values that are not finite will not get better: the run ends, and the checkpoint before is good.
+ * Collective; all ranks have the message at hand. */
+static status judge_state(training *t)
+{
+    int ranks = comm_ranks(t->world);
+    bool mine = saver_refused(t->saves.saver), *all = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        t->saves.refused |= all[i];
+    free(all);
+    char *words = must_strdup(status_message());
+    status s = t->saves.refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
+    free(words);
+    return s;
+}
+
+/* Where the state is good, and the one before is on the disk, a run does not end for a save that the next one may make
+ * good. Collective. */
+static status take_loss(training *t)
 {
     t->saves.lost++;
+    training_event(t, "save failed", step_of_save(t), status_message());
+    TRY(judge_state(t));
     if (comm_rank(t->world) == 0)
         log_warn("%s; the run goes on", status_message());
-    training_event(t, "save failed", status_message());
+    return STATUS_OK;
 }
 
 /* A save that is over on all ranks, with what has become of it. */
@@ -197,15 +221,17 @@ static status finish(training *t)
     return s;
 }
 
-void training_save_advance(training *t, bool any_working, bool any_failed)
+status training_save_advance(training *t, bool any_working, bool any_failed)
 {
     if (!t->saves.saver || !saver_next(t->saves.saver, any_working, any_failed))
-        return;
+        return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "ending a save");
-    if (conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves.saver)) : STATUS_OK) !=
-        STATUS_OK)
-        say_lost(t);
+    status s =
+        conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves.saver)) : STATUS_OK);
+    if (s != STATUS_OK)
+        s = take_loss(t);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
+    return s;
 }
 
 status training_save_finish(training *t)
@@ -225,14 +251,14 @@ static status save_to(training *t, const char *memory, bool last)
         seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing a checkpoint");
     if (finish(t) != STATUS_OK)
-        say_lost(t);
+        TRY(take_loss(t));
     saver_begin(t->saves.saver, t->at.step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
     status s = STATUS_OK;
     if (last || !t->saves.beside)
         s = finish(t);
-    if (s != STATUS_OK && !last) {
-        say_lost(t);
-        s = STATUS_OK;
+    if (s != STATUS_OK) {
+        status judged = last ? judge_state(t) : take_loss(t);
+        s = last && judged == STATUS_OK ? s : judged;
     }
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
     if (!t->saves.beside && t->report.trained_steps > 0) /* before the first step libraries have yet to allocate */
@@ -245,9 +271,9 @@ status training_save(training *t, bool last)
     return save_to(t, NULL, last);
 }
 
-void training_save_in_memory(training *t)
+status training_save_in_memory(training *t)
 {
-    (void)save_to(t, node_copies_folder(t->saves.copies), false);
+    return save_to(t, node_copies_folder(t->saves.copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
@@ -257,6 +283,7 @@ static status gather_gradients(const char *pieces, const char *path, float scale
 {
     checkpoint *from = NULL;
     TRY(checkpoint_open(&from, pieces));
+    checkpoint_accept_any(from);
     int n = checkpoint_tensors(from);
     safetensors_tensor *tensors = must_calloc((unsigned long)n, sizeof *tensors);
     for (int i = 0; i < n; i++) {
@@ -299,7 +326,7 @@ static status write_pieces(training *t, const char *folder)
 {
     int count;
     checkpoint_piece *pieces = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
-    const checkpoint_share mine = {pieces, count, comm_rank(t->world), comm_ranks(t->world), t->run};
+    const checkpoint_share mine = {pieces, count, comm_rank(t->world), comm_ranks(t->world), t->run, true};
     status s = checkpoint_write(folder, "step-00000000", &mine, NULL, barrier, t);
     free(pieces);
     return s;

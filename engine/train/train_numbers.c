@@ -1,7 +1,5 @@
 /* What a run does about numbers that it cannot go on with: spikes, and too many steps without finite gradients. */
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/host/incidents.h"
@@ -34,20 +32,6 @@ static void say(training *t, const char *words)
         return;
     log_warn("%s", words);
     incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, false, words);
-}
-
-status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
-{
-    char words[INCIDENT_WORDS];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(words, sizeof words, format, arguments);
-    va_end(arguments);
-    watchdog_text text;
-    incident what = watchdog_incident(t->watchdog, &text, verdict, words);
-    if (comm_rank(t->world) == 0)
-        incidents_hold(&t->ending, &what);
-    return status_fail(STATUS_FAILED, "%s", words);
 }
 
 static report_event event_of(const training_position *at, const finding *f, const char *kind)

@@ -1,6 +1,7 @@
 /* What rank 0 says and writes of a run. */
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,10 +119,10 @@ static status open_files(training *t)
 }
 
 /* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
-void training_event(training *t, const char *event, const char *words)
+void training_event(training *t, const char *event, int64_t step, const char *words)
 {
     if (t->report.events)
-        (void)report_event_line(t->report.events, t->run, event, t->at.step, wall_time(), words);
+        (void)report_event_line(t->report.events, t->run, event, step, wall_time(), words);
 }
 
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */
@@ -144,7 +145,7 @@ static void open_resources(training *t)
 status training_report_open(training *t)
 {
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
-    training_event(t, t->at.step > 0 ? "resumed" : "started", t->fell_back);
+    training_event(t, t->at.step > 0 ? "resumed" : "started", t->at.step, t->fell_back);
     open_resources(t);
     return STATUS_OK;
 }
@@ -474,6 +475,22 @@ status training_report_undone(training *t, const report_event *what)
     return STATUS_OK;
 }
 
+/* ---- what ends a run --------------------------------------------------------------------------------------------- */
+
+status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
+{
+    char words[INCIDENT_WORDS];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof words, format, arguments);
+    va_end(arguments);
+    watchdog_text text;
+    incident what = watchdog_incident(t->watchdog, &text, verdict, words);
+    if (comm_rank(t->world) == 0)
+        incidents_hold(&t->ending, &what);
+    return status_fail(STATUS_FAILED, "%s", words);
+}
+
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
 /* The highest byte that operands reach, found from the ops and not from the planner. */
@@ -527,7 +544,7 @@ static report_islands count_islands(outer *o)
 status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
-    training_event(t, stopped ? "stopped" : "done", NULL);
+    training_event(t, stopped ? "stopped" : "done", t->at.step, NULL);
     if (t->report.mlflow &&
         mlflow_end(t->report.mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, wall_time()) != STATUS_OK)
         log_warn("%s", status_message());

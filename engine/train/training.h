@@ -75,6 +75,7 @@ typedef struct training_saves {
     bool beside;                      /* training continues while it writes */
     int64_t copy_bytes;               /* host memory that it takes */
     int64_t published, lost;          /* saves; lost ones were given up */
+    bool refused;                     /* a state: a value of it is not finite */
     int64_t saved;                    /* the step that was saved last, or begun from */
     node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
     int64_t in_memory;                /* saves there */
@@ -174,10 +175,6 @@ status training_go_back(training *t);
  * that has been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
 status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
 
-/* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */
-status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
 /* What all ranks have said of the pace of the step before. */
 void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
 
@@ -193,10 +190,11 @@ status training_save_open(training *t);
 /* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited
  * for and must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
 status training_save(training *t, bool last);
-/* The same into the memory of this node and a neighbour's; if it fails, the run goes on. */
-void training_save_in_memory(training *t);
-/* What all ranks have said of their saver_progress. Collective. */
-void training_save_advance(training *t, bool any_working, bool any_failed);
+/* The same into the memory of this node and a neighbour's. */
+status training_save_in_memory(training *t);
+/* What all ranks have said of their saver_progress; fails where a state was not saved since it is not finite.
+ * Collective. */
+status training_save_advance(training *t, bool any_working, bool any_failed);
 /* Waits for the save under way, if there is one. Collective. */
 status training_save_finish(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
@@ -212,10 +210,13 @@ status training_islands_leave(training *t);
 void training_say_data(const training *t);
 
 /* train_report.c */
+/* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */
+status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 status training_report_open(training *t);
 void training_header(const training *t);
 /* A line in events.jsonl; `words` may be NULL. */
-void training_event(training *t, const char *event, const char *words);
+void training_event(training *t, const char *event, int64_t step, const char *words);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, const training_figures *f);
 /* `losses`: of each data set of validation; `seconds` of all. */

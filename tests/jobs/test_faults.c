@@ -332,7 +332,7 @@ static void poison(const char *run, const char *to)
         if (!strcmp(t->section, "model") && strstr(t->name, "layers.2.mlp.down_proj"))
             *(float *)data[i] = NAN;
     }
-    const checkpoint_share all = {pieces, n, 0, 1, ""};
+    const checkpoint_share all = {pieces, n, 0, 1, "", false};
     assert_int_equal(checkpoint_write(to, "step-00000002", &all, checkpoint_meta(c), NULL, NULL), STATUS_OK);
     for (int i = 0; i < n; i++)
         free(data[i]);

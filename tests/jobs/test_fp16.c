@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
@@ -141,6 +142,37 @@ static void a_scale_that_fits_changes_little(void **state)
     free(b.folder);
 }
 
+/* Decoupled decay of 10^6 turns matrices of some hundredths into values beyond 65504 in the first step: the state is
+ * none to save, and the run's status says so. */
+static void weights_that_overflow_end_the_run(void **state)
+{
+    const char *top = *state;
+    for (int ranks = 1; ranks <= 2; ranks++)
+        for (int beside = 0; beside < 2; beside++) {
+            char *folder = must_format("%s/overflow%d%d", top, ranks, beside);
+            char *line = must_format("%s/run.yaml run.folder=%s train.precision=fp16 train.loss_scale=1 "
+                                     "optimizer.lr=1000 optimizer.weight_decay=1000 optimizer.schedule=constant "
+                                     "optimizer.warmup=0 checkpoint.every=2 checkpoint.asynchronous=%s",
+                                     top, folder, beside ? "true" : "false");
+            launch_result r = runs_train(60, ranks, line);
+            if (r.status != 1 || !strstr(r.err, "checkpoint step-00000002 not saved: ") ||
+                !strstr(r.err, "has values that are not finite (NaN or infinity)"))
+                fail_msg("status %d: %s", r.status, r.err);
+            char *incidents = must_format("%s/incidents.jsonl", folder),
+                 *latest = must_format("%s/checkpoints/latest", folder);
+            json_t *incident = runs_last_line(incidents);
+            assert_string_equal(json_string_value(json_object_get(incident, "verdict")), "numbers");
+            assert_true(json_is_true(json_object_get(incident, "ends")));
+            assert_int_not_equal(access(latest, F_OK), 0);
+            json_decref(incident);
+            launch_free(&r);
+            free(latest);
+            free(incidents);
+            free(line);
+            free(folder);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +180,7 @@ int main(void)
         cmocka_unit_test(ranks_skip_together),
         cmocka_unit_test(the_scale_doubles_after_exactly_its_window),
         cmocka_unit_test(a_scale_that_fits_changes_little),
+        cmocka_unit_test(weights_that_overflow_end_the_run),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
 }

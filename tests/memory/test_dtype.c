@@ -146,6 +146,25 @@ static void names_and_sizes(void **state)
     assert_int_equal(untouched, DTYPE_FP64);
 }
 
+/* At every place, so that no tail of a vector is passed over. */
+static void one_value_that_is_not_finite_is_found(void **state)
+{
+    static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16, DTYPE_FP64, DTYPE_FP8_E5M2, DTYPE_FP8_E4M3};
+    double values[67], wild[] = {NAN, -NAN, INFINITY, -INFINITY};
+    char stored[1 + sizeof values];
+    (void)state;
+    for (int t = 0; t < 6; t++)
+        for (int at = -1; at < 67; at++)
+            for (int k = 0; k < 4; k++) {
+                for (int i = 0; i < 67; i++)
+                    values[i] = i == at ? wild[k] : (i % 2 ? 1 : -1) * 448.0 / (i + 1);
+                dtype_convert(stored + 1, types[t], values, DTYPE_FP64, 67);
+                assert_int_equal(dtype_all_finite(types[t], stored + 1, 67), at < 0);
+            }
+    memset(stored, 0xff, sizeof stored);
+    assert_true(dtype_all_finite(DTYPE_INT32, stored, 67));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +175,7 @@ int main(void)
         cmocka_unit_test(known_values),
         cmocka_unit_test(integers_are_clamped),
         cmocka_unit_test(names_and_sizes),
+        cmocka_unit_test(one_value_that_is_not_finite_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

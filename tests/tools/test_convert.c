@@ -1,5 +1,6 @@
 /* Folders of weights: what is converted there and back is the same to the bit, and whatever is wrong with a folder is
  * refused by name, in one line, with nothing written. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -278,7 +279,7 @@ static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void *
             pieces[n++] = master;
         }
     }
-    const checkpoint_share all = {pieces, n, 0, 1, ""};
+    const checkpoint_share all = {pieces, n, 0, 1, "", false};
     assert_int_equal(checkpoint_write(checkpoints, "step-00000003", &all, checkpoint_meta(c), NULL, NULL), STATUS_OK);
     conversion_must(checkpoints, plain, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     conversion_must(checkpoints, precise, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
@@ -491,6 +492,36 @@ static void a_failed_conversion_leaves_nothing(void **state)
     free(source);
 }
 
+/* The last value of a Hugging Face file. */
+static void wild_values_are_refused_by_name(void **state)
+{
+    static const struct {
+        float value;
+        int type;
+        const char *words;
+    } cases[] = {{NAN, WEIGHTS_KEEP, "has values that are not finite (NaN or infinity)"},
+                 {-INFINITY, DTYPE_BF16, "has values that are not finite (NaN or infinity)"},
+                 {1e30f, DTYPE_FP16, "has values beyond the range of fp16"}};
+    char *source = conversion_golden("mistral"), *from = workfolder_path(*state, "wild"),
+         *to = workfolder_path(*state, "tame"), *file = workfolder_path(from, SHARDED_FILE);
+    int64_t bytes;
+    conversion_must(source, from, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
+    uint8_t *data = workfolder_read(file, &bytes);
+    for (int i = 0; i < 3; i++) {
+        memcpy(data + bytes - 4, &cases[i].value, 4);
+        workfolder_write(file, data, bytes);
+        assert_int_equal(conversion(from, to, WEIGHTS_PHALANX, cases[i].type, 0), STATUS_FAILED);
+        workfolder_message_has(": tensor model.");
+        workfolder_message_has(cases[i].words);
+        assert_false(atomic_exists(to));
+    }
+    free(data);
+    free(file);
+    free(to);
+    free(from);
+    free(source);
+}
+
 static void tokenizer_files_go_along_both_ways(void **state)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -552,6 +583,7 @@ int main(void)
         cmocka_unit_test(wrong_folders_are_refused_in_one_line),
         cmocka_unit_test(wrong_indices_are_refused_in_one_line),
         cmocka_unit_test(a_failed_conversion_leaves_nothing),
+        cmocka_unit_test(wild_values_are_refused_by_name),
         cmocka_unit_test(tokenizer_files_go_along_both_ways),
         cmocka_unit_test(the_command_says_what_is_wrong_in_one_line),
     };

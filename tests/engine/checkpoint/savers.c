@@ -127,7 +127,7 @@ static void *save(void *argument)
         p->at.data = data;
     }
     json_t *meta = me->rank == 0 ? json_pack("{s:i}", "seed", me->seed) : NULL;
-    const checkpoint_share mine = {pieces, count, me->rank, me->layout.ranks, "0123abcd"};
+    const checkpoint_share mine = {pieces, count, me->rank, me->layout.ranks, "0123abcd", false};
     me->result = checkpoint_write(me->folder, me->name, &mine, meta, meet, me);
     snprintf(me->message, sizeof me->message, "%s", status_message());
     json_decref(meta);

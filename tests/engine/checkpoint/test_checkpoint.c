@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +115,44 @@ static void tensors_that_are_missing_or_foreign_are_named(void **state)
 
 static status write_two(const char *folder, checkpoint_piece *pieces)
 {
-    return checkpoint_write(folder, "step-00000001", &(checkpoint_share){pieces, 2, 0, 1, ""}, NULL, NULL, NULL);
+    return checkpoint_write(folder, "step-00000001", &(checkpoint_share){pieces, 2, 0, 1, "", false}, NULL, NULL, NULL);
+}
+
+/* One wild value in the middle of a tensor of three buffers, of each type that weights have. */
+static void values_that_are_not_finite_are_neither_saved_nor_read(void **state)
+{
+    enum { COUNT = 3 << 20 };
+    static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
+    char *folder = workfolder_path(*state, "wild");
+    float *values = must_calloc(COUNT, sizeof *values);
+    char *stored = must_calloc(COUNT, sizeof *values);
+    for (int i = 0; i < 3; i++)
+        for (int wild = 0; wild < 3; wild++) {
+            values[2 * COUNT / 3 + 1] = wild == 0 ? 1.5f : wild == 1 ? NAN : -INFINITY;
+            dtype_convert(stored, types[i], values, DTYPE_FP32, COUNT);
+            checkpoint_piece piece = {
+                .section = "moment1", .of = box_whole("w", 1, (int64_t[]){COUNT}), .at = {stored, types[i], {1}}};
+            checkpoint_share share = {&piece, 1, 0, 1, "", false};
+            status s = checkpoint_write(folder, "step-00000001", &share, NULL, NULL, NULL);
+            assert_int_equal(s, wild ? STATUS_FAILED : STATUS_OK);
+            if (wild)
+                workfolder_message_has("tensor moment1/w has values that are not finite");
+            share.any_values = true;
+            assert_int_equal(checkpoint_write(folder, "step-00000001", &share, NULL, NULL, NULL), STATUS_OK);
+            checkpoint *c;
+            assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
+            s = checkpoint_read(c, "moment1", &piece.of, &(box_memory){values, DTYPE_FP32, {1}});
+            assert_int_equal(s, wild ? STATUS_FAILED : STATUS_OK);
+            if (wild)
+                workfolder_message_has("tensor moment1/w has values that are not finite");
+            checkpoint_accept_any(c);
+            assert_int_equal(checkpoint_read(c, "moment1", &piece.of, &(box_memory){values, DTYPE_FP32, {1}}),
+                             STATUS_OK);
+            checkpoint_close(c);
+        }
+    free(stored);
+    free(values);
+    free(folder);
 }
 
 /* Pieces that do not cover their tensor once are refused when written: nothing of it is left. */
@@ -374,6 +412,7 @@ int main(void)
         cmocka_unit_test(run_checkpoints_and_step_folders_open_alike),
         cmocka_unit_test(one_rank_s_model_is_a_plain_safetensors_file),
         cmocka_unit_test(tensors_that_are_missing_or_foreign_are_named),
+        cmocka_unit_test(values_that_are_not_finite_are_neither_saved_nor_read),
         cmocka_unit_test(gaps_and_overlaps_are_never_published),
         cmocka_unit_test(a_rank_that_fails_fails_all_and_leaves_the_older_one),
         cmocka_unit_test(shares_of_two_runs_are_never_published_together),

@@ -240,6 +240,8 @@ SANITIZED_asan  := -fsanitize=address,undefined -fno-sanitize-recover=undefined 
 SANITIZED_ubsan := -fsanitize=undefined -fno-sanitize-recover=undefined
 SANITIZED_tsan  := -fsanitize=thread
 ASAN_TESTS ?= $(filter-out $(ASAN_LEFT_OUT:%=build-asan/tests/test_%),$(TESTS:$(BUILD)/%=build-asan/%))
+asan-names: # of the programs that run under ASan, for .ci/run
+	@printf '%s\n' $(notdir $(ASAN_TESTS))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
 	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" SCRIPT_TESTS= $(SELECTED) run-tests
@@ -314,4 +316,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: island-events island-losses slow-link faults soak bench-alive bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan ubsan tsan clean help
+.PHONY: island-events island-losses slow-link faults soak bench-alive bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan asan-names ubsan tsan clean help

@@ -77,13 +77,15 @@ $(BUILD)/tests/test_cuda_kernels_gpu: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(SHI
 
 CUDA_TESTS := $(BUILD)/tests/test_cuda_kernels $(BUILD)/tests/test_cuda_races $(BUILD)/tests/test_cuda_ops
 
-check-cuda: $(CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
+# one thread each, so that two run at a time; the mutants take all cores themselves
+RUN_CUDA_TESTS := $(CUDA_TESTS:$(BUILD)/tests/test_%=run-%)
+$(RUN_CUDA_TESTS): run-%: $(BUILD)/tests/test_%
+	$<
+
+check-cuda: $(RUN_CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
 	tests/cuda/lint_cuda.sh
-	$(BUILD)/tests/test_cuda_kernels
-	$(BUILD)/tests/test_cuda_races
-	$(BUILD)/tests/test_cuda_ops
 	tests/cuda/test_cuda_coverage.sh $(BUILD)
 	tests/cuda/cuda_resources.sh $(BUILD)
 	tests/cuda/test_cuda_mutants.sh $(BUILD)
 
-.PHONY: check-cuda
+.PHONY: check-cuda $(RUN_CUDA_TESTS)

@@ -110,7 +110,7 @@ static const config_row rows[] = {
     DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_STAGE, "1024, or model.max_sequence if that is less", "tokens a sequence"),
     INT("train.micro_batch", train.micro_batch, "4", 1, INTMAX, CONFIG_CHANGES, "sequences per rank and micro-batch"),
     DERIVED("train.global_batch", INT, train.global_batch, 1, INTMAX, NULL, CONFIG_STAGE, "32, or the last of train.batch_ramp", "sequences per optimizer step over all ranks"),
-    DERIVED("train.batch_ramp", PAIRS, train.batch_ramp, 0, INTMAX, NULL, CONFIG_STAGE, "none", "[[step, batch], ...]: so many sequences from that step on, counted from 0, rising up to global_batch"),
+    DERIVED("train.batch_ramp", PAIRS, train.batch_ramp, 0, INTMAX, NULL, CONFIG_STAGE, "none", "[[step, batch], ...]: so many sequences from that step on, counted from 0 (from its first step, where a new stage brings another ramp), rising up to global_batch"),
     DERIVED("train.precision", WORD, train.precision, 0, 0, precision_words, CONFIG_CHANGES, "bf16; fp32 on a CPU without bf16 instructions", "of weights and activations; sums are fp32"),
     LONG("train.seed", train.seed, "1", 0, ANY, CONFIG_FIXED, "of initial weights, data order and dropout"),
     WORD("train.device", train.device, devices, "auto", CONFIG_CHANGES, "where to run; auto: cuda where there is one"),

@@ -388,7 +388,10 @@ static status train_on(training *t, bool *stopped)
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->at.step);
     watchdog_enter(t->watchdog, DURING_END, true, t->at.step, "writing the summary");
-    return training_summary(t, *stopped);
+    TRY(training_summary(t, *stopped));
+    if (!*stopped)
+        training_say_done(t);
+    return STATUS_OK;
 }
 
 watchdog_limits train_limits(const config *c)

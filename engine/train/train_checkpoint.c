@@ -130,6 +130,7 @@ static json_t *make_meta(const training *t)
                     .stage_step = t->at.stage_step,
                     .stage_samples = t->at.stage_samples,
                     .schedule_step = t->at.schedule_step,
+                    .ramp_step = t->at.ramp_step,
                     .schedule_updates = t->at.schedule_updates,
                     .updates = t->at.updates,
                     .samples = t->at.samples,

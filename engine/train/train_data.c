@@ -56,7 +56,8 @@ void training_say_data(const training *t)
     if (c->train.batch_ramp.count) {
         fputs("  batch       ", stdout);
         for (int i = 0; i < batch_ramp_stages(c); i++)
-            printf("%s%d from step %d on", i ? ", " : "", batch_ramp_samples(c, i), c->train.batch_ramp.item[2 * i]);
+            printf("%s%d from step %lld on", i ? ", " : "", batch_ramp_samples(c, i),
+                   (long long)t->at.ramp_step + c->train.batch_ramp.item[2 * i]);
         putchar('\n');
     }
     if (c->profile.start > 0 && t->device == &device_cpu)

@@ -119,6 +119,7 @@ static const struct {
     {"stage_samples", offsetof(train_meta, stage_samples), true},
     {"schedule_step", offsetof(train_meta, schedule_step), true},
     {"schedule_updates", offsetof(train_meta, schedule_updates), true},
+    {"ramp_step", offsetof(train_meta, ramp_step), true},
     {"moments", offsetof(train_meta, moments), true},
 };
 
@@ -221,13 +222,15 @@ static status read_reals(double *out, int *count, const json_t *meta, const char
 /* Samples consumed when `step` steps are done, but for those left out; -1: no run consumes so many. */
 static int64_t samples_at(const train_meta *m, const config *saved, int64_t step)
 {
-    int64_t taken = step < m->stage_step ? -1 : batch_ramp_total(saved, m->stage_step, step), all;
+    int64_t ramp = m->ramp_step, all;
+    int64_t taken = step < m->stage_step ? -1 : batch_ramp_total(saved, m->stage_step - ramp, step - ramp);
     return taken < 0 || __builtin_add_overflow(taken, m->stage_samples, &all) ? -1 : all;
 }
 
 static status check_samples(const train_meta *m, const config *saved, const char *where)
 {
-    if (m->stage_step > m->step || m->schedule_step > m->step || m->schedule_updates > m->updates)
+    if (m->stage_step > m->step || m->ramp_step > m->stage_step || m->schedule_step > m->step ||
+        m->schedule_updates > m->updates)
         return status_fail(STATUS_FAILED, "%s: its manifest says a stage that begins after step %lld: impossible",
                            where, (long long)m->step);
     int64_t all = samples_at(m, saved, m->step), omitted = train_past_omitted(&m->past);

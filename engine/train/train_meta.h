@@ -39,6 +39,7 @@ typedef struct train_meta {
     int64_t moments;                         /* updates before those that the optimizer's states have seen */
     int64_t stage_step, stage_samples;       /* done, and consumed of these data, when the run's stage began */
     int64_t schedule_step, schedule_updates; /* done when the learning rate's schedule began */
+    int64_t ramp_step;                       /* done when train.batch_ramp began to count; at most stage_step */
     int64_t good_steps, skipped;             /* since the loss scale last changed; in a row */
     double loss_scale;                       /* 0: not fp16 */
     train_past past;

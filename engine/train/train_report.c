@@ -245,6 +245,8 @@ void training_header(const training *t)
                t->config->checkpoint.memory_every, bytes);
     }
     say_choices(t);
+    printf("  first step  under way: memory is touched and kernels are %s, so it takes longer than the others\n",
+           t->device == &device_cpu ? "prepared" : "loaded and timed");
     report_columns(stdout);
     fflush(stdout);
     free(model);
@@ -433,6 +435,10 @@ void training_report_evaluation(training *t, const double *losses, double second
                        .sets = t->data.set_count,
                        .name = names,
                        .losses = losses};
+    if (t->report.best_step == 0 || r.loss < t->report.best_loss) {
+        t->report.best_step = r.step;
+        t->report.best_loss = r.loss;
+    }
     watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "writing metrics");
     report_evaluation(stdout, &r);
     screen_done(t, errno);
@@ -473,6 +479,26 @@ status training_report_undone(training *t, const report_event *what)
     if (t->report.trained_steps > 0)
         seal_close();
     return STATUS_OK;
+}
+
+/* ---- a run that is done ------------------------------------------------------------------------------------------ */
+
+void training_say_done(const training *t)
+{
+    const config *c = t->config;
+    char tokens[UNITS_TEXT], took[UNITS_TEXT], best[96] = "";
+    int64_t count = (t->at.samples - train_past_omitted(&t->at.past)) * c->train.sequence;
+    if (!speaks(t))
+        return;
+    units_count(tokens, (double)count);
+    units_duration(took, clock_seconds() - t->began);
+    if (t->report.best_step > 0)
+        snprintf(best, sizeof best, "; best validation %.4f at step %lld", t->report.best_loss,
+                 (long long)t->report.best_step);
+    log_info("done: %lld steps, %s tokens in all, this start took %s%s\n"
+             "next: phalanx generate --checkpoint %s --prompt TEXT; phalanx eval --checkpoint %s --text FILE;\n"
+             "      phalanx report %s --output report.html; the same command with more train.steps goes on",
+             (long long)t->at.step, tokens, took, best, t->folder, t->folder, t->folder);
 }
 
 /* ---- what ends a run --------------------------------------------------------------------------------------------- */

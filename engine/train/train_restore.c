@@ -1,4 +1,5 @@
 /* Where a run begins: a checkpoint, weights from elsewhere, or nothing. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
@@ -69,6 +70,8 @@ static void begin_stage(training *t, train_meta *m, const config *saved, const c
         m->schedule_step = m->step;
         m->schedule_updates = m->updates;
     }
+    if (!config_same(saved, t->config, "train.batch_ramp"))
+        m->ramp_step = m->step;
     m->past = (train_past){.began = m->step};
     free(t->stage);
     char *data = anew ? must_format("from their first sample (%s)", anew)
@@ -84,6 +87,7 @@ static void take(training *t, const train_meta *m)
     t->at.stage_samples = m->stage_samples;
     t->at.schedule_step = m->schedule_step;
     t->at.schedule_updates = m->schedule_updates;
+    t->at.ramp_step = m->ramp_step;
     t->schedule.steps = t->config->train.steps - m->schedule_step;
     t->at.step = m->step;
     t->at.updates = m->updates;
@@ -94,6 +98,21 @@ static void take(training *t, const train_meta *m)
     t->at.past = m->past;
     if (precision_row_of(t->config->train.precision)->scales_loss && m->loss_scale > 0)
         t->at.loss_scale = m->loss_scale;
+}
+
+/* Other steps, rates or warm-ups bend the learning rate's schedule where a run goes on. */
+static void say_rate(const training *t, const config *saved, const train_meta *m)
+{
+    learning_rate before = config_learning_rate(saved);
+    before.steps -= m->schedule_step;
+    int64_t next = m->updates + 1 - m->schedule_updates;
+    double was = learning_rate_at(&before, next), is = learning_rate_at(&t->schedule, next);
+    bool began_anew = t->new_stage && t->config->checkpoint.restart_schedule;
+    if (!began_anew && fabs(was - is) > 0.01 * fmax(fabs(was), fabs(is)))
+        log_info(
+            "resume: the learning rate jumps: of step %lld it is %.4g, and was to be %.4g: its schedule is of %lld "
+            "steps now, and was of %lld (checkpoint.restart_schedule in a new run.folder would begin it anew)",
+            (long long)m->step + 1, is, was, (long long)t->schedule.steps, (long long)before.steps);
 }
 
 /* Collective: the same verdict on every rank, with the words of the first that objects. */
@@ -117,6 +136,7 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     if (t->new_stage)
         begin_stage(t, &m, saved, checkpoint_folder(from));
     take(t, &m);
+    say_rate(t, saved, &m);
     if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
         return DAMAGED;
     free(t->guards.origin);

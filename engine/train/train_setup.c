@@ -36,7 +36,7 @@ int64_t training_evaluation_samples(const training *t, int set)
 
 int training_batch(const training *t, int64_t step)
 {
-    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step));
+    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step - t->at.ramp_step));
 }
 
 int training_microbatches(const training *t, int64_t step)
@@ -46,7 +46,8 @@ int training_microbatches(const training *t, int64_t step)
 
 int64_t training_samples_at(const training *t, int64_t step)
 {
-    return t->at.stage_samples + batch_ramp_total(t->config, t->at.stage_step, step);
+    int64_t ramp = t->at.ramp_step;
+    return t->at.stage_samples + batch_ramp_total(t->config, t->at.stage_step - ramp, step - ramp);
 }
 
 enum { NAMED_LEFT_OUT = 4 }; /* samples that are named one by one */

@@ -32,6 +32,7 @@ typedef struct training_position {
     int64_t moments;                         /* updates when the optimizer's states were empty last: 0, or taken over */
     int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
     int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
+    int64_t ramp_step;                       /* steps done where train.batch_ramp began to count */
     double loss_scale;                       /* of fp16, else 1 */
     int64_t good_steps;                      /* since the scale last changed */
     int skipped;                             /* in a row */
@@ -105,6 +106,8 @@ typedef struct training_report {
     double first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;                      /* that were played, by this process */
     double flops_per_token, peak_flops;
+    double best_loss;       /* of the evaluations of this process */
+    int64_t best_step;      /* 0: there was none */
     bool metrics_failing;   /* metrics cannot be written at the moment */
     bool resources_failing; /* nor the host's resources */
     bool stdout_failed;     /* standard output cannot be written any more */
@@ -226,5 +229,7 @@ status training_report_undone(training *t, const report_event *what);
 void training_report_disagreement(training *t, double apart); /* of islands that gossip */
 void training_report_event(training *t, const report_event *what);
 status training_summary(training *t, bool stopped);
+/* A closing line: how much was trained, how well, and what to do with it. */
+void training_say_done(const training *t);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -138,6 +139,46 @@ static void a_layout_that_is_stated_is_checked(void **state)
     launch_free(&r);
 }
 
+/* A save ends some steps after the one that it is of. */
+static void saved_events_have_the_step_that_was_saved(const char *top)
+{
+    char *path = must_format("%s/run/events.jsonl", top), text[1024];
+    FILE *f = fopen(path, "r");
+    int saved = 0;
+    assert_non_null(f);
+    while (fgets(text, sizeof text, f)) {
+        const char *step = strstr(text, "\"step\": "), *name = strstr(text, "\"words\": \"step-");
+        if (!strstr(text, "\"event\": \"saved\""))
+            continue;
+        assert_true(step && name);
+        assert_int_equal(strtoll(step + 8, NULL, 10), strtoll(name + 15, NULL, 10));
+        saved++;
+    }
+    fclose(f);
+    assert_int_equal(saved, 30);
+    free(path);
+}
+
+static void a_run_ends_with_what_it_came_to_and_what_next(void **state)
+{
+    const char *top = *state;
+    char *held = workfolder_path(top, "held"), *keys, *next;
+    runs_write_data(held, 131, 2000, 3);
+    keys = must_format("data.validation=%s evaluate.every=30 train.sequence=16 train.steps=60", held);
+    launch_result r = train(top, keys);
+    assert_int_equal(r.status, 0);
+    has(r.out, "  first step  under way: ");
+    has(r.out, "done: 60 steps, 3.84k tokens in all, this start took ");
+    has(r.out, "; best validation ");
+    next = must_format("next: phalanx generate --checkpoint %s/run --prompt TEXT", top);
+    has(r.out, next);
+    saved_events_have_the_step_that_was_saved(top);
+    launch_free(&r);
+    free(next);
+    free(keys);
+    free(held);
+}
+
 static launch_result plan(const char *keys)
 {
     char *phalanx = launch_beside("../phalanx");
@@ -196,6 +237,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(many_epochs_are_warned_of, setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_profile_that_no_device_makes_is_said, setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_layout_that_is_stated_is_checked, setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_run_ends_with_what_it_came_to_and_what_next, setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(what_is_too_long_to_plan_is_refused_by_key, setup, workfolder_teardown),
         cmocka_unit_test(a_plan_that_does_not_fit_says_so_first_and_fails),
     };

@@ -256,6 +256,55 @@ static void a_stage_of_longer_sequences_changes_rope(void **state)
     free(b);
 }
 
+static int64_t last_tokens(const char *top, const char *run)
+{
+    char *path = must_format("%s/%s/metrics.jsonl", top, run);
+    json_t *line = runs_last_line(path);
+    int64_t tokens = json_integer_value(json_object_get(line, "tokens"));
+    json_decref(line);
+    free(path);
+    return tokens;
+}
+
+/* Sequences of 32 tokens: 4 steps of 4; then, with a ramp of the stage's own, 2 of 2 and 2 of 6, before and after a
+ * restart; a third stage with that ramp goes on with it. */
+static void a_ramp_of_a_stage_counts_from_its_first_step(void **state)
+{
+    static const char ramp[] = "train.batch_ramp='[[0, 2], [2, 6]]' train.global_batch=6";
+    const char *top = *state;
+    free(train(top, 1, "train.steps=4 train.global_batch=4 run.folder=%s/a", top));
+    char *said = train(top, 1, "train.steps=7 run.folder=%s/b checkpoint.resume=%s/a checkpoint.restart_data=true %s",
+                       top, top, ramp);
+    has(said, "  batch       2 from step 4 on, 6 from step 6 on\n");
+    free(said);
+    assert_int_equal(last_tokens(top, "b"), (2 * 2 + 6) * 32);
+    free(train(top, 1, "train.steps=8 run.folder=%s/b checkpoint.resume=%s/a checkpoint.restart_data=true %s", top, top,
+               ramp));
+    assert_int_equal(last_tokens(top, "b"), (2 * 2 + 2 * 6) * 32);
+    free(train(top, 1, "train.steps=9 run.folder=%s/c checkpoint.resume=%s/b checkpoint.restart_data=true %s", top, top,
+               ramp));
+    assert_int_equal(last_tokens(top, "c"), 6 * 32);
+}
+
+/* Twice the steps at the end of a cosine: the rate is a third of the peak again, and that is said. */
+static void a_rate_that_jumps_at_a_resume_is_said(void **state)
+{
+    const char *top = *state;
+    const char *rate = "optimizer.schedule=cosine optimizer.lr=1e-3 optimizer.warmup=0 optimizer.min_lr=0";
+    free(train(top, 1, "train.steps=4 %s run.folder=%s/a", rate, top));
+    char *said = train(top, 1, "train.steps=8 %s run.folder=%s/a", rate, top);
+    has(said,
+        "the learning rate jumps: of step 5 it is 0.0003087, and was to be 0: its schedule is of 8 steps now, and "
+        "was of 4");
+    free(said);
+    said = train(top, 1, "train.steps=9 optimizer.schedule=constant run.folder=%s/a", top);
+    has(said, "the learning rate jumps: of step 9 it is ");
+    free(said);
+    said = train(top, 1, "train.steps=12 optimizer.schedule=constant run.folder=%s/a", top);
+    assert_null(strstr(said, "jumps"));
+    free(said);
+}
+
 /* Within a run nothing of this may change, and the refusal says what may. */
 static void in_its_own_folder_a_run_stays_as_it_is(void **state)
 {
@@ -314,6 +363,8 @@ int main(void)
         IN_A_FOLDER(a_stage_that_was_interrupted_goes_on_by_the_same_command),
         IN_A_FOLDER(a_stage_may_restart_the_schedule),
         IN_A_FOLDER(a_stage_of_longer_sequences_changes_rope),
+        IN_A_FOLDER(a_ramp_of_a_stage_counts_from_its_first_step),
+        IN_A_FOLDER(a_rate_that_jumps_at_a_resume_is_said),
         IN_A_FOLDER(in_its_own_folder_a_run_stays_as_it_is),
         IN_A_FOLDER(a_stage_may_restart_the_data),
     };

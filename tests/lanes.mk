@@ -3,7 +3,7 @@
 
 # Two at a time: they start no ranks, and no clock decides. All others run alone.
 SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint checkpoint_damage config \
-          config_refusals configs convert cover cpu_kernels cuda_attention decoder documents dtype duty exact_sum export \
+          config_refusals configs convert cover cpu_kernels cuda_attention decoder documents dtype duty etcd exact_sum export \
           first_run flops fuse golden grid help hosts huggingface indexed inspect judge_pace keys kill_calls \
           layouts learning_rate loss_chunk loss_scale lowering nearest news no_memory normal ops optimizer \
           options order order_parts outer partition pieces placements plan plan_search planner planner_real \

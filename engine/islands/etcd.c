@@ -7,7 +7,7 @@
 
 #include "memory/log.h"
 
-enum { MOST_REPLY = 4 << 20 };
+enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096 };
 static const long CONNECT_MS = 2000, ANSWER_MS = 5000, SIGN_MS = 1000, UPLOAD_BUFFER = 16 << 10;
 
 struct etcd {
@@ -127,10 +127,13 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
         const char *said = json_string_value(json_object_get(answer, "message"));
         if (!said)
             said = json_string_value(json_object_get(answer, "error"));
+        char words[201];
+        snprintf(words, sizeof words, "%s", said ? said : "no JSON");
+        log_make_printable(words);
         if (result != CURLE_OK)
             s = status_fail(STATUS_FAILED, "etcd at %s: %s", address, curl_easy_strerror(result));
         else
-            s = status_fail(STATUS_FAILED, "etcd at %s answers %ld: %.200s", address, code, said ? said : "no JSON");
+            s = status_fail(STATUS_FAILED, "etcd at %s answers %ld: %s", address, code, words);
         json_decref(answer);
         free(reply.data);
         e->at = (e->at + 1) % e->nodes;
@@ -304,12 +307,16 @@ status etcd_read(json_t **out, etcd *e, const char *prefix)
     *out = json_array();
     json_array_foreach(json_object_get(answer, "kvs"), i, entry)
     {
+        if (i == MOST_KEYS)
+            break;
         char *key = decode(json_string_value(json_object_get(entry, "key")));
         char *value = decode(json_string_value(json_object_get(entry, "value")));
         json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
                                  (json_int_t)number(entry, "mod_revision"));
-        if (pair)
+        if (pair && strncmp(key, prefix, strlen(prefix)) == 0)
             json_array_append_new(*out, pair);
+        else
+            json_decref(pair); /* it was not asked for, or is not UTF-8 */
         free(key);
         free(value);
     }

@@ -32,6 +32,26 @@ char *membership_text(const membership *m, const membership_state *s)
 
 /* ---- what is there ----------------------------------------------------------------------------------------------- */
 
+/* What islands write is an object of arrays of objects. Anything deeper is somebody else's, and is not parsed: inside
+ * of other JSON it would be deeper than jansson reads. */
+static json_t *parse(const char *value)
+{
+    enum { DEEPEST = 8 };
+    int depth = 0;
+    bool quoted = false;
+    for (const char *c = value; *c; c++) {
+        if (quoted && *c == '\\' && c[1])
+            c++;
+        else if (*c == '"')
+            quoted = !quoted;
+        else if (!quoted && (*c == '[' || *c == '{') && ++depth > DEEPEST)
+            return NULL;
+        else if (!quoted && (*c == ']' || *c == '}'))
+            depth--;
+    }
+    return json_loads(value, 0, NULL);
+}
+
 status membership_read(json_t **out, membership *m)
 {
     json_t *raw, *pair;
@@ -46,7 +66,7 @@ status membership_read(json_t **out, membership *m)
     {
         const char *key = json_string_value(json_object_get(pair, "key"));
         const char *value = json_string_value(json_object_get(pair, "value"));
-        json_t *parsed = json_loads(value, 0, NULL);
+        json_t *parsed = parse(value);
         json_array_append_new(*out, json_pack("{s:s, s:o, s:O}", "key", key + length, "value",
                                               parsed ? parsed : json_string(value), "revision",
                                               json_object_get(pair, "revision")));

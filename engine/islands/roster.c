@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/log.h"
+
 static int64_t count_of(const json_t *o, const char *key)
 {
     json_int_t n = json_integer_value(json_object_get(o, key));
@@ -14,6 +16,7 @@ static void copy_text(char *out, size_t bytes, const json_t *o, const char *key)
 {
     const char *words = json_string_value(json_object_get(o, key));
     snprintf(out, bytes, "%s", words ? words : "");
+    log_make_printable(out); /* whoever writes to etcd writes no lines of our log */
 }
 
 static void read_member(roster_member *m, json_t *value, const keys *trusted)
@@ -95,7 +98,11 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
         roster_read_head(r, value, count_of(pair, "revision"));
     if (!strcmp(key, "server"))
         read_member(&r->member[ROSTER_SERVER], value, trusted);
-    if (sscanf(key, "%15[a-z]/%d", what, &slot) != 2 || slot < 0 || slot >= ROSTER_SLOTS)
+    if (sscanf(key, "%15[a-z]/%9d", what, &slot) != 2 || slot < 0 || slot >= ROSTER_SLOTS)
+        return;
+    char own[32]; /* "offer/0x" is no offer of slot 0 */
+    snprintf(own, sizeof own, "%s/%d", what, slot);
+    if (strcmp(own, key) != 0)
         return;
     roster_member *m = &r->member[slot];
     if (!strcmp(what, "member"))

@@ -451,6 +451,45 @@ static int finish(void **state)
     return workfolder_teardown(state);
 }
 
+/* Who has etcd's password and no island's key writes what no island can have made: they go on unmerged, and merge again
+ * when it is gone. */
+static void what_no_island_can_have_written_is_not_believed(void **state)
+{
+    static const char head[] = "{\"merge\": 4611686018427387904, \"parts\": []}";
+    etcd *e;
+    membership *m;
+    (void)state;
+    if (!etcd_node)
+        skip_because(SKIP_NO_ETCD);
+    assert_int_equal(join(&m, NULL, "hostile", "one"), STATUS_OK);
+    assert_int_equal(etcd_open(&e, rendezvous_address(etcd_node)), STATUS_OK);
+    char deep[4200];
+    memset(deep, '[', 2047);
+    memset(deep + 2047, ']', 2047);
+    deep[4094] = 0;
+    assert_int_equal(etcd_write(e, "phalanx/hostile/live/x", deep, 0), STATUS_OK);
+    for (int i = 0; i < 20; i++, usleep(50000)) { /* whatever is read of it, it is JSON */
+        roster r = look(m);
+        assert_true(r.reached);
+        roster_free(&r);
+    }
+    assert_int_equal(etcd_write(e, "phalanx/hostile/live/head", head, 0), STATUS_OK);
+    bool believed = true;
+    for (double until = clock_seconds() + SECONDS; believed && clock_seconds() < until; usleep(20000)) {
+        roster r = look(m);
+        believed = r.reached;
+        assert_int_equal(r.merge, -1);
+        roster_free(&r);
+    }
+    assert_false(believed);
+    assert_int_equal(etcd_write(e, "phalanx/hostile/live/head", NULL, 0), STATUS_OK);
+    roster r = wait_for(m, 0);
+    assert_int_equal(r.merge, -1);
+    roster_free(&r);
+    etcd_close(e);
+    membership_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -461,6 +500,7 @@ int main(void)
         cmocka_unit_test(what_a_former_process_decided_does_not_come_late),
         cmocka_unit_test(a_write_that_comes_late_is_undone),
         cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_turns),
+        cmocka_unit_test(what_no_island_can_have_written_is_not_believed),
     };
     return cmocka_run_group_tests(tests, prepare, finish);
 }

@@ -1,0 +1,240 @@
+/* Answers of an etcd that is somebody else's, or of who sits between: what was not asked for is left out, what is too
+ * much is refused, and nothing else happens. */
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/islands/etcd.h"
+#include "engine/islands/roster.h"
+#include "memory/log.h"
+
+/* Says the same to whoever asks. */
+typedef struct liar {
+    int listener, port;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    char *answer;
+    size_t bytes;
+} liar;
+
+static void read_request(int fd)
+{
+    char text[8192];
+    size_t got = 0, whole = sizeof text - 1;
+    while (got < whole) {
+        ssize_t now = recv(fd, text + got, sizeof text - 1 - got, 0);
+        if (now <= 0)
+            return;
+        text[got += (size_t)now] = 0;
+        const char *end = strstr(text, "\r\n\r\n"), *length = strcasestr(text, "content-length:");
+        if (end && length)
+            whole = (size_t)(end + 4 - text) + (size_t)atoi(length + strlen("content-length:"));
+    }
+}
+
+static void *lie(void *argument)
+{
+    liar *l = argument;
+    for (int fd; (fd = accept(l->listener, NULL, NULL)) >= 0; close(fd)) {
+        read_request(fd);
+        pthread_mutex_lock(&l->lock);
+        char *head = must_format("HTTP/1.1 200 OK\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", l->bytes);
+        if (send(fd, head, strlen(head), MSG_NOSIGNAL) > 0)
+            (void)send(fd, l->answer, l->bytes, MSG_NOSIGNAL);
+        free(head);
+        pthread_mutex_unlock(&l->lock);
+    }
+    return NULL;
+}
+
+static void say(liar *l, const char *answer, size_t bytes)
+{
+    pthread_mutex_lock(&l->lock);
+    free(l->answer);
+    l->answer = must_alloc(bytes + 1);
+    memcpy(l->answer, answer, bytes);
+    l->answer[bytes] = 0;
+    l->bytes = bytes;
+    pthread_mutex_unlock(&l->lock);
+}
+
+static int setup(void **state)
+{
+    liar *l = must_calloc(1, sizeof *l);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof at;
+    l->listener = socket(AF_INET, SOCK_STREAM, 0);
+    pthread_mutex_init(&l->lock, NULL);
+    if (bind(l->listener, (struct sockaddr *)&at, sizeof at) || listen(l->listener, 16) ||
+        getsockname(l->listener, (struct sockaddr *)&at, &length))
+        return -1;
+    l->port = ntohs(at.sin_port);
+    say(l, "{}", 2);
+    *state = l;
+    return pthread_create(&l->thread, NULL, lie, l);
+}
+
+static int teardown(void **state)
+{
+    liar *l = *state;
+    shutdown(l->listener, SHUT_RDWR);
+    pthread_join(l->thread, NULL);
+    close(l->listener);
+    pthread_mutex_destroy(&l->lock);
+    free(l->answer);
+    free(l);
+    return 0;
+}
+
+static etcd *client(const liar *l)
+{
+    etcd *e;
+    char *address = must_format("http://127.0.0.1:%d", l->port);
+    assert_int_equal(etcd_open(&e, address), STATUS_OK);
+    free(address);
+    return e;
+}
+
+/* {"kvs": ...} of keys in base64; "live/" is bGl2ZS8=, "l" bA==, "live/member/3" bGl2ZS9tZW1iZXIvMw==. */
+static void keys_that_were_not_asked_for_are_left_out(void **state)
+{
+    static const char answer[] = "{\"kvs\": [{\"key\": \"bA==\", \"value\": \"MQ==\", \"mod_revision\": \"1\"},"
+                                 "{\"key\": \"\", \"value\": \"MQ==\"}, {\"value\": 3}, 7, {},"
+                                 "{\"key\": \"bGl2ZS9tZW1iZXIvMw==\", \"value\": \"MQ==\", \"mod_revision\": \"8\"}]}";
+    json_t *pairs;
+    say(*state, answer, strlen(answer));
+    etcd *e = client(*state);
+    assert_int_equal(etcd_read(&pairs, e, "live/"), STATUS_OK);
+    assert_int_equal(json_array_size(pairs), 1);
+    const json_t *pair = json_array_get(pairs, 0);
+    assert_string_equal(json_string_value(json_object_get(pair, "key")), "live/member/3");
+    assert_string_equal(json_string_value(json_object_get(pair, "value")), "1");
+    assert_int_equal(json_integer_value(json_object_get(pair, "revision")), 8);
+    json_decref(pairs);
+    etcd_close(e);
+}
+
+static void an_answer_without_an_end_is_refused(void **state)
+{
+    enum { BYTES = 5 << 20 };
+    json_t *pairs;
+    char *answer = must_alloc(BYTES);
+    memset(answer, ' ', BYTES);
+    answer[0] = '{';
+    answer[BYTES - 1] = '}';
+    say(*state, answer, BYTES);
+    free(answer);
+    etcd *e = client(*state);
+    assert_int_equal(etcd_read(&pairs, e, "live/"), STATUS_FAILED);
+    assert_non_null(strstr(status_message(), "etcd at http://127.0.0.1:"));
+    etcd_close(e);
+}
+
+static void an_error_of_etcd_writes_no_lines_of_ours(void **state)
+{
+    static const char answer[] = "[{\"message\": 1}]", error[] = "{\"kvs\"";
+    json_t *pairs;
+    etcd *e = client(*state);
+    say(*state, answer, strlen(answer));
+    assert_int_equal(etcd_read(&pairs, e, "live/"), STATUS_FAILED);
+    say(*state, error, strlen(error));
+    assert_int_equal(etcd_read(&pairs, e, "live/"), STATUS_FAILED);
+    for (const char *c = status_message(); *c; c++)
+        assert_true((unsigned char)*c >= 0x20);
+    etcd_close(e);
+}
+
+static uint32_t draw(uint64_t *random)
+{
+    *random = *random * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(*random >> 33);
+}
+
+/* 1,000 answers, each good but for some bytes: every call, and what islands make of it. */
+static void damaged_answers_do_no_harm(void **state)
+{
+    static const char good[] =
+        "{\"ID\": \"7587\", \"TTL\": \"10\", \"result\": {\"TTL\": \"10\"}, \"succeeded\": true, \"token\": \"t\","
+        "\"kvs\": [{\"key\": \"bGl2ZS9oZWFk\", \"value\": \"eyJtZXJnZSI6IDN9\", \"mod_revision\": \"5\"},"
+        "{\"key\": \"bGl2ZS9tZW1iZXIvMw==\", \"value\": \"eyJpZCI6ICJ4In0=\", \"mod_revision\": \"8\"}]}";
+    uint64_t random = 1;
+    etcd *e = client(*state);
+    for (int i = 0; i < 1000; i++) {
+        char text[sizeof good];
+        memcpy(text, good, sizeof good);
+        for (uint32_t n = 1 + draw(&random) % 4; n > 0; n--)
+            text[draw(&random) % (sizeof good - 1)] = (char)draw(&random);
+        say(*state, text, draw(&random) % 4 ? sizeof good - 1 : draw(&random) % sizeof good);
+        json_t *pairs = NULL;
+        int64_t lease;
+        bool yes;
+        const etcd_condition none = {"live/head", 0};
+        const etcd_change change = {"live/head", "{}", 0};
+        if (i % 4 == 0 && etcd_read(&pairs, e, "live/") == STATUS_OK) {
+            roster r;
+            size_t k;
+            json_t *pair;
+            json_array_foreach(pairs, k, pair)
+                assert_int_equal(strncmp(json_string_value(json_object_get(pair, "key")), "live/", 5), 0);
+            roster_read_pairs(&r, pairs, NULL);
+            json_decref(pairs);
+        }
+        (void)(i % 4 == 1 && etcd_lease(&lease, e, 10) == STATUS_OK);
+        (void)(i % 4 == 2 && etcd_keep_alive(&yes, e, 7587) == STATUS_OK);
+        (void)(i % 4 == 3 && etcd_transact(&yes, e, &none, 1, &change, 1) == STATUS_OK);
+    }
+    etcd_close(e);
+}
+
+static void read_one(roster *r, const char *key, json_t *value)
+{
+    json_t *pairs = json_pack("[{s:s, s:o, s:i}]", "key", key, "value", value, "revision", 1);
+    roster_read_pairs(r, pairs, NULL);
+    r->member[3].endpoints = NULL;
+    json_decref(pairs);
+}
+
+static void a_key_is_of_a_slot_only_as_it_is_written(void **state)
+{
+    static const char *const no[] = {"offer/3x", "offer/03", "offer/ 3", "offer/+3", "offer/3/", "offer/99999999993"};
+    roster r;
+    (void)state;
+    for (unsigned i = 0; i < sizeof no / sizeof *no; i++) {
+        read_one(&r, no[i], json_pack("{s:i}", "merge", 1));
+        for (int s = 0; s < ROSTER_SLOTS; s++)
+            assert_false(r.member[s].offers);
+    }
+    read_one(&r, "offer/3", json_pack("{s:i}", "merge", 1));
+    assert_true(r.member[3].offers);
+}
+
+static void a_name_writes_no_lines_of_ours(void **state)
+{
+    roster r;
+    (void)state;
+    read_one(&r, "member/3", json_pack("{s:s, s:s}", "name", "x\nphalanx: \x1b[31mfails", "id", "a\rb"));
+    assert_string_equal(r.member[3].name, "x?phalanx: ?[31mfails");
+    assert_string_equal(r.member[3].id, "a?b");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_that_were_not_asked_for_are_left_out),
+        cmocka_unit_test(an_answer_without_an_end_is_refused),
+        cmocka_unit_test(an_error_of_etcd_writes_no_lines_of_ours),
+        cmocka_unit_test(damaged_answers_do_no_harm),
+        cmocka_unit_test(a_key_is_of_a_slot_only_as_it_is_written),
+        cmocka_unit_test(a_name_writes_no_lines_of_ours),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

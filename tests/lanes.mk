@@ -12,10 +12,10 @@ SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint 
           spike status tensorboard threads timing tokenizer tokenizer_json workspace
 
 # Tables of which `make check` runs a covering third (tests/cover.h); `make check-all` runs the other rows as well.
-HAS_REST := layouts parity optimizers narrow_state compress
+HAS_REST := layouts parity optimizers narrow_state compress read_errors
 
 # Not under ASan: matrices of whole runs on many ranks and searches of every layout (minutes), and promises about
 # resident memory and about time.
 ASAN_LEFT_OUT := bubble campaign comm compress cuda_attention cuda_host cuda_offload cuda_queue cuda_tuning endings \
                  faults golden help islands kill_calls layouts memory merges narrow_state no_memory node_copies \
-                 optimizers pace parity parity_mutants phases recovery resume search server supervise watch watchdog
+                 optimizers pace parity parity_mutants phases read_errors recovery resume search server supervise watch watchdog

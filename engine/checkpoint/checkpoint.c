@@ -146,14 +146,12 @@ static status open_file(int *out, const char *path, int64_t bytes)
     struct stat info;
     retry r = {0};
     int descriptor;
-    do
-        descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    while (descriptor < 0 && retry_again(&r, errno, path));
-    if (descriptor < 0 || fstat(descriptor, &info) != 0) {
+    while ((descriptor = open(path, O_RDONLY | O_CLOEXEC)) < 0 || fstat(descriptor, &info) != 0) {
         int error = errno;
         if (descriptor >= 0)
             close(descriptor);
-        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
+        if (!retry_again(&r, error, path))
+            return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
     }
     if (!S_ISREG(info.st_mode) || info.st_size != bytes) {
         close(descriptor);

@@ -1,13 +1,11 @@
 #include "engine/checkpoint/checkpoint_find.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/files/atomic.h"
 #include "engine/files/mapping.h"
-#include "engine/files/retry.h"
+#include "engine/files/reading.h"
 #include "memory/log.h"
 
 static status look_for_manifest(bool *there, const char *folder)
@@ -154,25 +152,12 @@ static void steps_add(steps *s, const char *entry)
 /* None if the folder is certainly not there. */
 static status steps_list(steps *out, const char *folder)
 {
+    reading_names all;
     *out = (steps){0};
-    retry r = {0};
-    DIR *entries;
-    do
-        entries = opendir(folder);
-    while (!entries && retry_again(&r, errno, folder));
-    if (!entries && errno == ENOENT)
-        return STATUS_OK;
-    if (!entries)
-        return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(errno));
-    errno = 0;
-    for (struct dirent *entry; (entry = readdir(entries)); errno = 0)
-        steps_add(out, entry->d_name);
-    int error = errno;
-    closedir(entries);
-    if (error) {
-        steps_free(out);
-        return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(error));
-    }
+    TRY(reading_folder(&all, folder));
+    for (int i = 0; i < all.count; i++)
+        steps_add(out, all.name[i]);
+    reading_names_free(&all);
     if (out->count > 1)
         qsort(out->name, (size_t)out->count, sizeof *out->name, compare_names);
     return STATUS_OK;

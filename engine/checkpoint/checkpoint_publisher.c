@@ -57,7 +57,8 @@ void checkpoint_clean(const char *folder, const char *name)
 {
     char *message = must_strdup(status_message()), *temporary = checkpoint_temporary(folder, name);
     char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
-    if (atomic_exists(old) && !atomic_exists(final))
+    bool has_old = false, has_final = true;
+    if (atomic_look(&has_old, old) == STATUS_OK && atomic_look(&has_final, final) == STATUS_OK && has_old && !has_final)
         (void)atomic_rename(old, final);
     (void)atomic_remove(temporary);
     (void)status_fail(STATUS_FAILED, "%s", message);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/files/reading.h"
 #include "engine/files/retry.h"
 #include "memory/log.h"
 
@@ -195,21 +196,15 @@ status atomic_replace(const char *path, const void *data, int64_t bytes)
 
 status atomic_remove_all(const char *folder, const char *prefix)
 {
-    retry r = {0};
-    DIR *entries;
-    do
-        entries = opendir(folder);
-    while (!entries && retry_again(&r, errno, folder));
-    if (!entries)
-        return status_fail(STATUS_FAILED, "cannot list %s: %s", folder, strerror(errno));
-    status s = STATUS_OK;
-    for (struct dirent *entry; s == STATUS_OK && (entry = readdir(entries));)
-        if (!strncmp(entry->d_name, prefix, strlen(prefix))) {
-            char *path = must_format("%s/%s", folder, entry->d_name);
+    reading_names all;
+    status s = reading_folder(&all, folder);
+    for (int i = 0; i < all.count && s == STATUS_OK; i++)
+        if (!strncmp(all.name[i], prefix, strlen(prefix))) {
+            char *path = must_format("%s/%s", folder, all.name[i]);
             s = atomic_remove(path);
             free(path);
         }
-    closedir(entries);
+    reading_names_free(&all);
     return s;
 }
 
@@ -256,6 +251,19 @@ status atomic_rename(const char *from, const char *to)
     return sync_parent(to);
 }
 
+/* false: it is none, or, with that errno, nobody can tell. */
+static bool is_folder(const char *path, int *error)
+{
+    struct stat info;
+    retry r = {0};
+    while (stat(path, &info) != 0)
+        if (!retry_again(&r, errno, path)) {
+            *error = errno;
+            return false;
+        }
+    return S_ISDIR(info.st_mode);
+}
+
 static status make_folder(const char *path)
 {
     retry r = {0};
@@ -264,8 +272,7 @@ static status make_folder(const char *path)
             return sync_parent(path);
     while (retry_again(&r, errno, path));
     int error = errno;
-    struct stat info;
-    if (error == EEXIST && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+    if (error == EEXIST && is_folder(path, &error))
         return STATUS_OK;
     errno = error;
     return failed("make folder", path);

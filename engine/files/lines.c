@@ -48,9 +48,12 @@ status lines_open(lines **out, const char *path)
 static status look(lines *l)
 {
     struct stat open_one, named;
-    if (l->file >= 0 && fstat(l->file, &open_one) == 0 && stat(l->path, &named) == 0 &&
-        open_one.st_ino == named.st_ino && open_one.st_dev == named.st_dev)
-        return STATUS_OK;
+    if (l->file >= 0) {
+        bool known = fstat(l->file, &open_one) == 0, there = stat(l->path, &named) == 0;
+        bool gone = !there && (errno == ENOENT || errno == ENOTDIR);
+        if (known && (there ? open_one.st_ino == named.st_ino && open_one.st_dev == named.st_dev : !gone))
+            return STATUS_OK; /* where that cannot be told, too */
+    }
     if (l->file >= 0) {
         close(l->file);
         log_warn("%s was deleted or replaced: it begins anew, without its earlier lines", l->path);

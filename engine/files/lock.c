@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "engine/files/retry.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -52,13 +53,16 @@ static void first_line(char *out, size_t bytes, const char *path)
 }
 
 /* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended
- * and nobody has asked for its status yet. */
+ * and nobody has asked for its status yet. -1: that cannot be told. */
 static long long start_of(long long pid)
 {
     char path[64], line[1024], how = 0;
     long long ticks = 0;
+    int64_t length;
     snprintf(path, sizeof path, "/proc/%lld/stat", pid);
-    first_line(line, sizeof line, path);
+    if (reading_at(&length, line, path, 0, sizeof line - 1) != STATUS_OK && errno != ESRCH) /* it ended just now */
+        return -1;
+    line[length > 0 ? length : 0] = 0;
     const char *at = strrchr(line, ')'); /* the program's name may hold anything */
     if (!at || sscanf(at, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &how,
                       &ticks) != 2)
@@ -147,23 +151,34 @@ static int write_new(int *out, const char *path, const holder *me)
     return 0;
 }
 
+/* Gives a new file its name; 0, or an errno, and then it is gone. */
+static int link_new(int descriptor, const char *aside, const char *path)
+{
+    struct stat info;
+    bool linked = link(aside, path) == 0;
+    int error = errno;
+    if (linked || (fstat(descriptor, &info) == 0 && info.st_nlink == 2)) /* an answer of NFS may be lost */
+        error = 0;
+    unlink(aside);
+    if (error)
+        close(descriptor);
+    return error;
+}
+
 /* The same, but EEXIST if somebody has one. It takes its name when it is whole: a lock that says nothing, of a run that
  * was killed before it could write, would have to be watched for a lease. Where there are no hard links it is made
  * under its name. */
 static int create(int *out, const char *path, const holder *me)
 {
+    enum { TRIES = 8 };
     char *aside = must_format("%s.%s", path, me->id);
-    struct stat info;
-    unlink(aside);
-    int error = write_new(out, aside, me);
-    if (!error) {
-        bool linked = link(aside, path) == 0;
-        error = errno;
-        if (linked || (fstat(*out, &info) == 0 && info.st_nlink == 2)) /* an answer of NFS may be lost */
-            error = 0;
+    int error = ENOENT; /* of linking: whoever holds the lock has swept the file away */
+    for (int i = 0; i < TRIES && error == ENOENT; i++) {
         unlink(aside);
+        error = write_new(out, aside, me);
         if (error)
-            close(*out);
+            break;
+        error = link_new(*out, aside, path);
     }
     free(aside);
     return error == EPERM || error == ENOTSUP || error == ENOSYS ? write_new(out, path, me) : error;
@@ -186,7 +201,7 @@ typedef enum verdict { ALIVE, STALE, UNKNOWN } verdict;
 static bool lives(const holder *found)
 {
     long long started = start_of(found->pid);
-    return started && started == found->started;
+    return started < 0 || (started && (found->started < 0 || started == found->started));
 }
 
 static bool is_here(const holder *found, const holder *me)
@@ -268,13 +283,13 @@ static bool is_retired(const char *path, const holder *found)
     return *id && strcmp(id, found->id) == 0;
 }
 
-/* Out of the way, unless it is no longer the one that was judged: then it is put back. */
+/* Out of the way, unless it is no longer the one that was judged, or cannot be read: then it is put back. */
 static void displace(const char *path, const holder *judged, const char *id)
 {
     holder moved = {0};
     char *aside = must_format("%s.%s", path, id);
     if (rename(path, aside) == 0) {
-        if (look(&moved, aside) == 0 && (strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat))
+        if (look(&moved, aside) != 0 || strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat)
             (void)!link(aside, path);
         unlink(aside);
     }
@@ -282,7 +297,7 @@ static void displace(const char *path, const holder *judged, const char *id)
 }
 
 /* What was moved out of the way by runs that died before they removed it. Whoever holds the lock may: what is put back
- * is its own. */
+ * is its own. The file of another start that is alive stays: it is about to find out who holds the lock. */
 static void sweep(const char *path, const holder *me)
 {
     char *copy = must_strdup(path), *folder = dirname(copy);
@@ -296,7 +311,8 @@ static void sweep(const char *path, const holder *me)
             (end[strspn(end, "0123456789abcdef")] && strcmp(end, "ended") != 0))
             continue;
         char *one = must_format("%s/%s", folder, e->d_name);
-        if (look(&aside, one) == 0 && strcmp(aside.id, me->id) != 0)
+        bool known = look(&aside, one) == 0, begins = known && *aside.id && is_here(&aside, me) && lives(&aside);
+        if (known && strcmp(aside.id, me->id) != 0 && !begins)
             unlink(one);
         free(one);
     }
@@ -374,8 +390,13 @@ static status obtain(int *out, const char *path, const holder *me, double lease)
             return STATUS_OK;
         if (error != EEXIST && !retry_again(&r, error, path))
             return status_fail(STATUS_FAILED, "cannot make %s: %s", path, strerror(error));
+        if (error != EEXIST)
+            continue;
         holder found = {0};
-        if (error != EEXIST || look(&found, path) != 0)
+        error = look(&found, path);
+        if (error && error != ENOENT && !retry_again(&r, error, path))
+            return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(error));
+        if (error)
             continue;
         verdict v = is_retired(path, &found) ? STALE : judge(&found, me, lease);
         if (v == UNKNOWN)

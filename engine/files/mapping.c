@@ -9,34 +9,49 @@
 
 #include "engine/files/retry.h"
 
-status mapping_open(mapping *out, const char *path)
+/* A descriptor of the file, and how long it is; -1 with errno */
+static int try_open(struct stat *info, const char *path)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 || fstat(descriptor, info) == 0)
+        return descriptor;
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return -1;
+}
+
+/* false with errno: some call has failed. *regular false: it cannot be mapped, whatever is tried. */
+static bool try_map(mapping *out, bool *regular, const char *path)
 {
     struct stat info;
     void *data = NULL;
-    int descriptor;
-    retry r = {0};
-    for (;;) {
-        descriptor = open(path, O_RDONLY | O_CLOEXEC);
-        if (descriptor >= 0 && fstat(descriptor, &info) == 0)
-            break;
-        int error = errno;
-        if (descriptor >= 0)
-            close(descriptor);
-        if (!retry_again(&r, error, path))
-            return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(error));
-    }
-    if (!S_ISREG(info.st_mode)) {
-        close(descriptor);
-        return status_fail(STATUS_FAILED, "%s is not a regular file", path);
-    }
-    if (info.st_size > 0)
+    int descriptor = try_open(&info, path);
+    if (descriptor < 0)
+        return false;
+    *regular = S_ISREG(info.st_mode);
+    if (*regular && info.st_size > 0)
         data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
     int error = errno;
     close(descriptor);
+    errno = error;
     if (data == MAP_FAILED)
-        return status_fail(STATUS_FAILED, "cannot map %s: %s", path, strerror(error));
+        return false;
     *out = (mapping){.data = data, .bytes = (int64_t)info.st_size};
-    return STATUS_OK;
+    return true;
+}
+
+status mapping_open(mapping *out, const char *path)
+{
+    retry r = {0};
+    bool regular = true;
+    while (!try_map(out, &regular, path))
+        if (!retry_again(&r, errno, path))
+            return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
+    if (regular)
+        return STATUS_OK;
+    *out = (mapping){0};
+    return status_fail(STATUS_FAILED, "%s is not a regular file", path);
 }
 
 void mapping_close(mapping *m)

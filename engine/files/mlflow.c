@@ -1,7 +1,6 @@
 #include "engine/files/mlflow.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/lines.h"
+#include "engine/files/reading.h"
 #include "memory/log.h"
 
 enum { MOST_METRICS = 64, ID = 32, LONGEST_VALUE = 6000 };
@@ -94,71 +94,70 @@ static bool is_id(const char *name)
     return strlen(name) == ID && strspn(name, "0123456789abcdef") == ID;
 }
 
-/* The run that the store has, and when it began; false: none. */
-static bool find_run(mlflow *m)
+/* Takes over the run of folder `name`, if its meta.yaml says when it began. */
+static status take_run(bool *found, mlflow *m, const char *top, const char *name)
+{
+    char *path = must_format("%s/%s/meta.yaml", top, name), *text = NULL;
+    int64_t bytes;
+    long long begun;
+    status s = reading_file(&text, &bytes, path);
+    for (const char *line = text; line; line = (line = strchr(line, '\n')) ? line + 1 : NULL)
+        if (sscanf(line, "start_time: %lld", &begun) == 1) {
+            memcpy(m->id, name, sizeof m->id);
+            m->begun = begun;
+            *found = true;
+        }
+    free(text);
+    free(path);
+    return s;
+}
+
+/* The run that the store has, and when it began. */
+static status find_run(mlflow *m)
 {
     char *top = must_format("%s/0", m->folder);
-    DIR *entries = opendir(top);
+    reading_names all;
     bool found = false;
-    for (struct dirent *e; entries && !found && (e = readdir(entries));) {
-        if (!is_id(e->d_name))
-            continue;
-        char line[4096], *path = must_format("%s/%s/meta.yaml", top, e->d_name);
-        FILE *f = fopen(path, "r");
-        long long begun;
-        while (f && fgets(line, sizeof line, f))
-            if (sscanf(line, "start_time: %lld", &begun) == 1) {
-                memcpy(m->id, e->d_name, sizeof m->id);
-                m->begun = begun;
-                found = true;
-            }
-        if (f)
-            fclose(f);
-        free(path);
-    }
-    if (entries)
-        closedir(entries);
+    status s = reading_folder(&all, top);
+    for (int i = 0; i < all.count && s == STATUS_OK && !found; i++)
+        if (is_id(all.name[i]))
+            s = take_run(&found, m, top, all.name[i]);
+    reading_names_free(&all);
     free(top);
-    return found;
+    return s;
 }
 
 /* Drops the lines of a metric from `first_step` on. */
 static status trim(const char *path, int64_t first_step)
 {
-    char *kept = NULL, *line = NULL;
-    size_t used = 0, capacity = 0;
-    FILE *f = fopen(path, "r");
-    while (f && getline(&line, &capacity, f) > 0) {
+    char *all;
+    int64_t bytes, used = 0;
+    TRY(reading_file(&all, &bytes, path));
+    for (char *line = all, *end; line && (end = memchr(line, '\n', (size_t)(all + bytes - line))); line = end + 1) {
         long long step;
-        size_t length = strlen(line);
-        if (sscanf(line, "%*d %*s %lld", &step) != 1 || step >= first_step || line[length - 1] != '\n')
+        if (sscanf(line, "%*d %*s %lld", &step) != 1 || step >= first_step)
             continue;
-        kept = must_realloc(kept, used + length);
-        memcpy(kept + used, line, length);
-        used += length;
+        memmove(all + used, line, (size_t)(end + 1 - line));
+        used += end + 1 - line;
     }
-    if (f)
-        fclose(f);
-    status s = f ? atomic_replace(path, kept ? kept : "", (int64_t)used) : STATUS_OK;
-    free(line);
-    free(kept);
+    status s = all ? atomic_replace(path, all, used) : STATUS_OK;
+    free(all);
     return s;
 }
 
 /* Metrics are files in folders of folders: their names have slashes. */
 static status trim_all(const char *folder, int64_t first_step)
 {
-    DIR *entries = opendir(folder);
-    status s = STATUS_OK;
-    for (struct dirent *e; entries && s == STATUS_OK && (e = readdir(entries));) {
+    reading_names all;
+    status s = reading_folder(&all, folder);
+    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
         struct stat about;
-        char *path = must_format("%s/%s", folder, e->d_name);
-        if (*e->d_name != '.' && stat(path, &about) == 0)
+        char *path = must_format("%s/%s", folder, all.name[i]);
+        if (*all.name[i] != '.' && stat(path, &about) == 0)
             s = S_ISDIR(about.st_mode) ? trim_all(path, first_step) : trim(path, first_step);
         free(path);
     }
-    if (entries)
-        closedir(entries);
+    reading_names_free(&all);
     return s;
 }
 
@@ -197,14 +196,17 @@ status mlflow_open(mlflow **out, const char *folder, const char *id, const char 
 {
     TRY(atomic_make_folders(folder));
     mlflow *m = must_calloc(1, sizeof *m);
-    char *whole = realpath(folder, NULL);
+    char *whole = NULL;
+    status s = reading_real_path(&whole, folder);
     m->folder = whole ? whole : must_strdup(folder);
     m->name = must_strdup(name);
     m->begun = milliseconds(time);
     snprintf(m->id, sizeof m->id, "%s", id);
-    (void)find_run(m);
+    if (s == STATUS_OK)
+        s = find_run(m);
     m->run = must_format("%s/0/%s", m->folder, m->id);
-    status s = begin(m, first_step);
+    if (s == STATUS_OK)
+        s = begin(m, first_step);
     if (s != STATUS_OK) {
         mlflow_close(m);
         return s;

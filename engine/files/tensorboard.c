@@ -1,6 +1,5 @@
 #include "engine/files/tensorboard.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -11,6 +10,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/mapping.h"
+#include "engine/files/reading.h"
 #include "memory/log.h"
 
 struct tensorboard {
@@ -110,61 +110,77 @@ static status put_record(tensorboard *t, message *event)
 
 /* The name of the newest event file, the caller's; NULL if there is none. They begin with the time at which they were
  * made. */
-static char *newest_file(const char *folder)
+static status newest_file(char **out, const char *folder)
 {
-    DIR *entries = opendir(folder);
-    char *newest = NULL;
-    for (struct dirent *entry; entries && (entry = readdir(entries));)
-        if (!strncmp(entry->d_name, PREFIX, strlen(PREFIX)) && (!newest || strcmp(entry->d_name, newest) > 0)) {
-            free(newest);
-            newest = must_strdup(entry->d_name);
-        }
-    if (entries)
-        closedir(entries);
-    return newest;
+    reading_names all;
+    const char *newest = NULL;
+    status s = reading_folder(&all, folder);
+    for (int i = 0; i < all.count; i++)
+        if (!strncmp(all.name[i], PREFIX, strlen(PREFIX)) && (!newest || strcmp(all.name[i], newest) > 0))
+            newest = all.name[i];
+    *out = newest ? must_strdup(newest) : NULL;
+    reading_names_free(&all);
+    return s;
+}
+
+/* Has a record's length at this place the checksum that follows it? */
+static bool is_length(const mapping *file, int64_t at, uint64_t *length)
+{
+    uint32_t crc;
+    if (file->bytes - at < 16)
+        return false;
+    memcpy(length, file->data + at, sizeof *length);
+    memcpy(&crc, file->data + at + 8, sizeof crc);
+    return crc == masked(length, sizeof *length);
 }
 
 /* Bytes of the whole records that a file begins with. */
 static int64_t whole_records(const mapping *file)
 {
     int64_t at = 0;
-    for (;;) {
-        uint64_t length;
+    for (uint64_t length; is_length(file, at, &length) && length <= (uint64_t)(file->bytes - at - 16);
+         at += 16 + (int64_t)length) {
         uint32_t crc;
-        int64_t left = file->bytes - at - 16;
-        if (left < 0)
-            return at;
-        memcpy(&length, file->data + at, sizeof length);
-        memcpy(&crc, file->data + at + 8, sizeof crc);
-        if (crc != masked(&length, sizeof length) || length > (uint64_t)left)
-            return at;
         memcpy(&crc, file->data + at + 12 + length, sizeof crc);
         if (crc != masked(file->data + at + 12, (int64_t)length))
             return at;
-        at += 16 + (int64_t)length;
     }
+    return at;
 }
 
-/* false: there is none to go on with, and a new one is to be made. */
-static bool go_on(tensorboard *t, const char *folder)
+/* What follows the whole records: the beginning of one that was cut short, or records after a damaged one, which are
+ * not to be lost? */
+static bool has_records_after(const mapping *file, int64_t whole)
+{
+    uint64_t length;
+    for (int64_t at = whole + 1; at < file->bytes; at++)
+        if (is_length(file, at, &length))
+            return true;
+    return false;
+}
+
+/* t->descriptor stays -1 if there is no file to go on with, and a new one is to be made. */
+static status go_on(tensorboard *t, const char *folder)
 {
     mapping file;
-    char *name = newest_file(folder);
+    char *name;
+    TRY(newest_file(&name, folder));
     if (!name)
-        return false;
+        return STATUS_OK;
     t->path = must_format("%s/%s", folder, name);
     free(name);
     if (mapping_open(&file, t->path) == STATUS_OK) {
         int64_t whole = whole_records(&file), all = file.bytes;
+        bool torn = !has_records_after(&file, whole);
         mapping_close(&file);
-        if (whole > 0 && (whole == all || truncate(t->path, whole) == 0))
+        if (whole > 0 && torn && (whole == all || truncate(t->path, whole) == 0))
             t->descriptor = open(t->path, O_WRONLY | O_APPEND | O_CLOEXEC);
     }
     if (t->descriptor < 0) {
         free(t->path);
         t->path = NULL;
     }
-    return t->descriptor >= 0;
+    return STATUS_OK;
 }
 
 static status begin(tensorboard *t, const char *folder, double wall_time)
@@ -201,7 +217,9 @@ status tensorboard_open(tensorboard **out, const char *folder, int64_t first_ste
     TRY(atomic_make_folders(folder));
     tensorboard *t = must_calloc(1, sizeof *t);
     t->descriptor = -1;
-    status s = go_on(t, folder) ? start_session(t, first_step, wall_time) : begin(t, folder, wall_time);
+    status s = go_on(t, folder);
+    if (s == STATUS_OK)
+        s = t->descriptor >= 0 ? start_session(t, first_step, wall_time) : begin(t, folder, wall_time);
     if (s != STATUS_OK) {
         tensorboard_close(t);
         return s;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -93,9 +94,13 @@ static const char ADVICE[] = "delete it to have the choices made again (the last
 status choices_read(choices *c, const char *path)
 {
     json_error_t error;
-    if (!atomic_exists(path))
+    char *text;
+    int64_t bytes;
+    TRY(reading_file(&text, &bytes, path));
+    if (!text)
         return STATUS_OK;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
     if (!root)
         return status_fail(STATUS_FAILED, "%s, line %d: %s; %s", path, error.line, error.text, ADVICE);
     const json_t *list = json_object_get(root, "choices");

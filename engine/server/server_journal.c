@@ -4,12 +4,11 @@
  * etcd. A server that was killed takes its latest checkpoint, merges the same changes again in the same order, and so
  * has the same bits as before. An entry that etcd knows nothing of was never acknowledged, and is dropped: its island
  * still has that change. A save makes the entries before it needless. A journal that was written with another
- * outer.compress or outer.density cannot be merged, and is refused, not removed.
+ * outer.compress or outer.density cannot be merged, and is refused, not removed; so is one that cannot be read. Where
+ * an entry is damaged, it and those after it that etcd knows of are set aside (FILE.lost), and the server goes on.
  *
  * File merge-N.rank-K-of-R: a line "CHECKSUM {JSON}", then the encodings of the units that rank K of R keeps, in their
  * order. */
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/direct.h"
+#include "engine/files/reading.h"
 #include "engine/server/server_parts.h"
 #include "memory/log.h"
 
@@ -111,22 +111,53 @@ static int64_t merge_of(int *ranks, const char *file)
     return read == 3 && !file[end] ? merge : -1;
 }
 
-/* On rank 0: removes all that is not for a merge from `first` to `last`. */
+/* What has the name of an entry's file, or of one that is being written, for a merge not from `first` to `last`. */
+static bool is_needless(const char *file, int64_t first, int64_t last)
+{
+    int ranks;
+    size_t length = strlen(file), suffix = strlen(".tmp");
+    bool written = length > suffix && !strcmp(file + length - suffix, ".tmp");
+    char *name = must_format("%.*s", (int)(written ? length - suffix : length), file);
+    int64_t merge = merge_of(&ranks, name);
+    free(name);
+    return merge >= 0 && (written || merge < first || merge > last);
+}
+
+/* On rank 0: removes all entries that are not for a merge from `first` to `last`; none where they cannot be listed. */
 static void tidy(const server *v, int64_t first, int64_t last)
 {
-    DIR *d = opendir(v->journal);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        int ranks;
-        int64_t merge = merge_of(&ranks, e->d_name);
-        if (e->d_name[0] == '.' || (merge >= first && merge <= last))
+    reading_names all;
+    if (reading_folder(&all, v->journal) != STATUS_OK)
+        log_warn("%s; the server goes on, and the entries stay", status_message());
+    for (int i = 0; i < all.count; i++) {
+        if (!is_needless(all.name[i], first, last))
             continue;
-        char *path = must_format("%s/%s", v->journal, e->d_name);
+        char *path = must_format("%s/%s", v->journal, all.name[i]);
         if (atomic_remove(path) != STATUS_OK)
             log_warn("%s; the server goes on", status_message());
         free(path);
     }
-    if (d)
-        closedir(d);
+    reading_names_free(&all);
+}
+
+/* On rank 0: entries that cannot be merged any more, but whose islands were told that they are taken, are kept for a
+ * person to look at. */
+static status set_aside(const server *v, int64_t first, int64_t last)
+{
+    reading_names all;
+    status s = reading_folder(&all, v->journal);
+    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
+        int ranks;
+        int64_t merge = merge_of(&ranks, all.name[i]);
+        if (merge < first || merge > last)
+            continue;
+        char *path = must_format("%s/%s", v->journal, all.name[i]), *lost = must_format("%s.lost", path);
+        s = atomic_rename(path, lost);
+        free(lost);
+        free(path);
+    }
+    reading_names_free(&all);
+    return s;
 }
 
 void server_journal_saved(server *v)
@@ -151,121 +182,136 @@ bool server_journal_is_long(const server *v)
  * ---------------------------------------------------------------------------------------------------------- */
 
 /* On rank 0: the ranks that wrote the entry of a merge; 0: there is none. */
-static int ranks_of(const server *v, int64_t merge)
+static status ranks_of(int *most, const server *v, int64_t merge)
 {
-    int most = 0;
-    DIR *d = opendir(v->journal);
-    for (struct dirent *e; d && (e = readdir(d));) {
+    reading_names all;
+    *most = 0;
+    status s = reading_folder(&all, v->journal);
+    for (int i = 0; i < all.count; i++) {
         int ranks = 0;
-        if (merge_of(&ranks, e->d_name) == merge && ranks > most)
-            most = ranks;
+        if (merge_of(&ranks, all.name[i]) == merge && ranks > *most)
+            *most = ranks;
     }
-    if (d)
-        closedir(d);
-    return most;
+    reading_names_free(&all);
+    return s;
 }
 
-/* The header of an entry, checked; NULL, with a message: it is damaged. */
-static json_t *read_header(FILE *f, const char *path)
+/* What a file of an entry turns out to be, if it can be read. */
+typedef struct entry_file {
+    const char *path;
+    json_t *header;
+    int64_t start; /* of the encodings */
+    bool damaged;
+} entry_file;
+
+/* Says so once. */
+static status find_damaged(entry_file *f)
 {
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t length = getline(&line, &room, f);
-    json_t *header = NULL;
-    if (length > 10 && line[8] == ' ' && line[length - 1] == '\n' &&
-        strtoul(line, NULL, 16) == crc32c(0, line + 9, (int64_t)length - 10))
-        header = json_loads(line + 9, 0, NULL);
-    free(line);
-    if (!json_is_object(header)) {
-        (void)status_fail(STATUS_FAILED, "%s is damaged", path);
-        json_decref(header);
-        return NULL;
-    }
-    return header;
+    log_warn("%s is damaged", f->path);
+    f->damaged = true;
+    return STATUS_OK;
+}
+
+/* The header, checked. */
+static status read_header(entry_file *f, const server *v)
+{
+    int64_t got;
+    char *line = v->buffer;
+    TRY(reading_at(&got, line, f->path, 0, CHECKPOINT_WRITER_BUFFER));
+    const char *end = got > 10 ? memchr(line, '\n', (size_t)got) : NULL;
+    int64_t length = end ? end - line : 0;
+    if (length > 9 && line[8] == ' ' && strtoul(line, NULL, 16) == crc32c(0, line + 9, length - 9))
+        f->header = json_loadb(line + 9, (size_t)(length - 9), 0, NULL);
+    f->start = length + 1;
+    return json_is_object(f->header) ? STATUS_OK : find_damaged(f);
 }
 
 /* Bytes of another encoding say nothing here. */
-static status check_method(const server *v, const json_t *header, const char *path)
+static status check_method(const server *v, const entry_file *f)
 {
-    const char *compress = json_string_value(json_object_get(header, "compress"));
-    double density = json_number_value(json_object_get(header, "density"));
+    const char *compress = json_string_value(json_object_get(f->header, "compress"));
+    double density = json_number_value(json_object_get(f->header, "density"));
     const char *ours = config_word(v->config, "outer.compress");
     if (compress && !strcmp(compress, ours) && density == v->config->outer.density)
         return STATUS_OK;
     return status_fail(STATUS_USAGE,
                        "%s was written with outer.compress=%s and outer.density=%g: start the server with these once "
                        "more and stop it by SIGTERM, so that it saves what the journal has",
-                       path, compress ? compress : "?", density);
+                       f->path, compress ? compress : "?", density);
 }
 
-static status check_data(const server *v, FILE *f, const json_t *header, const char *path)
+static status check_data(entry_file *f, const server *v)
 {
-    int64_t left = (int64_t)json_integer_value(json_object_get(header, "bytes"));
+    int64_t left = (int64_t)json_integer_value(json_object_get(f->header, "bytes")), at = f->start, got = 1;
     uint32_t crc = 0;
-    size_t got = 1;
-    while (left > 0 && got > 0) {
-        got = fread(v->buffer, 1, (size_t)(left < CHECKPOINT_WRITER_BUFFER ? left : CHECKPOINT_WRITER_BUFFER), f);
-        crc = crc32c(crc, v->buffer, (int64_t)got);
-        left -= (int64_t)got;
+    for (; left > 0 && got > 0; left -= got, at += got) {
+        int64_t now = left < CHECKPOINT_WRITER_BUFFER ? left : CHECKPOINT_WRITER_BUFFER;
+        TRY(reading_at(&got, v->buffer, f->path, at, now));
+        crc = crc32c(crc, v->buffer, got > 0 ? got : 0);
     }
-    bool sound = left == 0 && crc == (uint32_t)json_integer_value(json_object_get(header, "crc")) && fgetc(f) == EOF;
-    return sound ? STATUS_OK : status_fail(STATUS_FAILED, "%s is damaged", path);
+    if (left == 0)
+        TRY(reading_at(&got, v->buffer, f->path, at, 1)); /* nothing comes after them */
+    bool sound = left == 0 && got == 0 && crc == (uint32_t)json_integer_value(json_object_get(f->header, "crc"));
+    return sound ? STATUS_OK : find_damaged(f);
 }
 
-/* The units of this rank's that rank `rank` of `ranks` has written. */
-static status read_units(server *v, FILE *f, int64_t start, const int *owner, int rank, const char *path)
+/* The units of this rank's that rank `rank` has written. */
+static status read_units(entry_file *f, server *v, const int *owner, int rank)
 {
     outer *o = v->outer;
+    int64_t at = f->start;
     for (int u = 0; u < o->units.count; u++) {
-        int64_t bytes = compress_bytes(&o->method, o->units.list[u].elements);
+        int64_t bytes = compress_bytes(&o->method, o->units.list[u].elements), got = bytes;
         if (owner[u] != rank)
             continue;
         const outer_unit *m = o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
-        if (m && (fseeko(f, (off_t)start, SEEK_SET) != 0 ||
-                  fread(o->memory.in[0] + m->coded, 1, (size_t)bytes, f) != (size_t)bytes))
-            return status_fail(STATUS_FAILED, "%s cannot be read: %s", path, strerror(errno));
-        start += bytes;
+        if (m)
+            TRY(reading_at(&got, o->memory.in[0] + m->coded, f->path, at, bytes));
+        if (got != bytes)
+            return find_damaged(f);
+        at += bytes;
     }
     return STATUS_OK;
 }
 
-/* One file of an entry; *header: the caller's. */
-static status read_file(json_t **header, server *v, int64_t merge, const int *owner, int rank, int ranks)
+/* The parts of one file of an entry; its header is the caller's. */
+static status read_file(entry_file *f, server *v, const int *owner, int rank)
 {
-    char *path = path_of(v, merge, rank, ranks);
-    FILE *f = fopen(path, "rb");
-    status s = f ? STATUS_OK : status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
-    if (s == STATUS_OK && !(*header = read_header(f, path)))
-        s = STATUS_FAILED;
-    off_t start = s == STATUS_OK ? ftello(f) : 0;
-    if (s == STATUS_OK)
-        s = check_method(v, *header, path);
-    if (s == STATUS_OK)
-        s = check_data(v, f, *header, path);
-    if (s == STATUS_OK)
-        s = read_units(v, f, (int64_t)start, owner, rank, path);
-    if (f)
-        fclose(f);
-    free(path);
-    return s;
+    TRY(read_header(f, v));
+    if (!f->damaged)
+        TRY(check_method(v, f));
+    if (!f->damaged)
+        TRY(check_data(f, v));
+    return f->damaged ? STATUS_OK : read_units(f, v, owner, rank);
 }
 
+/* What an entry says of itself. */
+typedef struct entry {
+    roster head;
+    double share;
+    int64_t id;
+    bool damaged;
+} entry;
+
 /* All of an entry that is this rank's, into the first buffer, and what it says. */
-static status read_entry(roster *head, double *share, int64_t *id, server *v, int64_t merge, int ranks)
+static status read_entry(entry *e, server *v, int64_t merge, int ranks)
 {
     outer *o = v->outer;
     int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner);
     units_own(owner, o->units.list, o->units.count, o->config->outer.fragments, ranks);
     status s = STATUS_OK;
-    for (int rank = 0; rank < ranks && s == STATUS_OK; rank++) {
-        json_t *header = NULL;
-        s = read_file(&header, v, merge, owner, rank, ranks);
-        if (s == STATUS_OK) {
-            roster_read_head(head, json_object_get(header, "head"), 0);
-            *share = json_number_value(json_object_get(header, "share"));
-            *id = (int64_t)json_integer_value(json_object_get(header, "id"));
+    for (int rank = 0; rank < ranks && s == STATUS_OK && !e->damaged; rank++) {
+        char *path = path_of(v, merge, rank, ranks);
+        entry_file f = {.path = path};
+        s = read_file(&f, v, owner, rank);
+        e->damaged = f.damaged;
+        if (s == STATUS_OK && !f.damaged) {
+            roster_read_head(&e->head, json_object_get(f.header, "head"), 0);
+            e->share = json_number_value(json_object_get(f.header, "share"));
+            e->id = (int64_t)json_integer_value(json_object_get(f.header, "id"));
         }
-        json_decref(header);
+        json_decref(f.header);
+        free(path);
     }
     free(owner);
     return s;
@@ -280,42 +326,68 @@ static bool is_known(const roster *head, int64_t merge, int64_t id)
     return known;
 }
 
-/* The next one; *done: it has been merged. */
-static status replay_next(bool *done, server *v, const roster *head)
+static bool any_rank(comm_group *all, bool mine)
+{
+    int ranks = comm_group_ranks(all);
+    bool *each = must_alloc((unsigned long)ranks * sizeof *each), any = false;
+    comm_all_gather_bytes(all, each, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        any |= each[i];
+    free(each);
+    return any;
+}
+
+/* How it went with the next entry. */
+typedef enum outcome {
+    MERGED,
+    NO_MORE, /* there is none */
+    UNKNOWN, /* its island was never told that it is taken */
+    DAMAGED,
+} outcome;
+
+static status replay_next(outcome *how, server *v, const roster *head)
 {
     comm_group *all = comm_world(v->world);
-    int64_t merge = v->outer->merge + 1, id = 0;
-    int ranks = first_rank(v) ? ranks_of(v, merge) : 0;
-    roster then = {0};
-    double share = 0;
+    int64_t merge = v->outer->merge + 1;
+    int ranks = 0;
+    entry e = {0};
+    *how = NO_MORE;
+    TRY(comm_all_status(all, first_rank(v) ? ranks_of(&ranks, v, merge) : STATUS_OK));
     comm_broadcast_bytes(all, &ranks, sizeof ranks, 0);
-    *done = false;
     if (ranks == 0)
         return STATUS_OK;
-    TRY(comm_all_status(all, read_entry(&then, &share, &id, v, merge, ranks)));
-    if (!is_known(head, merge, id))
+    TRY(comm_all_status(all, read_entry(&e, v, merge, ranks)));
+    if (any_rank(all, e.damaged)) {
+        *how = DAMAGED;
         return STATUS_OK;
-    server_merge(v, 0, share);
+    }
+    *how = UNKNOWN;
+    if (!is_known(head, merge, e.id))
+        return STATUS_OK;
+    server_merge(v, 0, e.share);
     v->outer->merge = merge;
-    server_take_head(v, &then);
+    server_take_head(v, &e.head);
     v->entries++;
-    *done = true;
+    *how = MERGED;
     return STATUS_OK;
 }
 
 status server_journal_replay(server *v, const roster *head)
 {
+    comm_group *all = comm_world(v->world);
     int64_t before = v->outer->merge, last = head->merge >= before ? head->merge : INT64_MAX;
-    for (bool more = true; more && v->outer->merge < last;) {
-        status s = replay_next(&more, v, head);
-        if (s == STATUS_USAGE)
-            return s;
-        if (s != STATUS_OK) {
-            if (first_rank(v))
-                log_warn("%s", status_message());
-            more = false;
-        }
-    }
+    status s = STATUS_OK;
+    outcome how = MERGED;
+    while (s == STATUS_OK && how == MERGED && v->outer->merge < last)
+        s = replay_next(&how, v, head);
+    if (s == STATUS_USAGE)
+        return s;
+    if (s != STATUS_OK)
+        return status_context(s, "the journal has merges that islands were told are taken, and stays as it is: start "
+                                 "the server again when it can be read, or remove the file to do without it");
+    if (first_rank(v) && v->outer->merge < last && how != UNKNOWN) /* those that are left come after a gap */
+        s = set_aside(v, v->outer->merge + 1, last);
+    TRY(comm_all_status(all, s));
     if (first_rank(v)) /* the entries stay until the next save: the server may die again before it */
         tidy(v, before + 1, v->outer->merge);
     if (v->outer->merge > before)

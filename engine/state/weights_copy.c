@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "engine/files/crc32c.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/files/mapping.h"
+#include "engine/files/reading.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_export.h"
@@ -442,15 +444,14 @@ static bool is_model(const char *folder)
 
 static status check_target(const char *to, bool replace)
 {
-    DIR *entries = opendir(to);
-    bool empty = true;
-    if (!entries && !atomic_exists(to))
+    reading_names entries;
+    bool there;
+    TRY(atomic_look(&there, to));
+    if (!there)
         return STATUS_OK;
-    for (struct dirent *entry; entries && (entry = readdir(entries));)
-        empty = empty && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."));
-    if (entries)
-        closedir(entries);
-    if (entries && empty)
+    bool listed = reading_folder(&entries, to) == STATUS_OK, empty = listed && entries.there && entries.count == 0;
+    reading_names_free(&entries);
+    if (empty)
         return STATUS_OK;
     if (replace)
         return is_model(to) ? STATUS_OK

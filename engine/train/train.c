@@ -342,12 +342,13 @@ static status complete(training *t)
     log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
              (long long)t->at.step, (long long)c->train.steps);
     char *summary = must_format("%s/summary.json", t->folder);
-    int there = atomic_exists(summary);
+    bool there = false;
+    status s =
+        comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? atomic_look(&there, summary) : STATUS_OK);
     free(summary);
     comm_broadcast_bytes(comm_world(t->world), &there, sizeof there, 0);
-    if (there || t->new_stage)
-        return STATUS_OK;
-    status s = STATUS_OK;
+    if (s != STATUS_OK || there || t->new_stage)
+        return s;
     if (comm_rank(t->world) == 0)
         s = checkpoint_tidy(t->checkpoints);
     if (comm_rank(t->world) == 0 && s == STATUS_OK)

@@ -1,12 +1,11 @@
 /* checkpoint.resume=never in a folder that has a run already: that run is moved aside, so that neither is taken for the
  * other. */
-#include <dirent.h>
-#include <errno.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "engine/host/incidents.h"
 #include "engine/train/training.h"
 #include "memory/log.h"
@@ -27,17 +26,16 @@ static bool is_written(const char *name)
 /* The names of what a run has left here: fresh strings, *count of them. */
 static status list_written(char ***out, int *count, const char *folder)
 {
+    reading_names all;
     *out = NULL;
     *count = 0;
-    DIR *d = opendir(folder);
-    if (!d)
-        return status_fail(STATUS_FAILED, "%s cannot be read: %s", folder, strerror(errno));
-    for (struct dirent *e = readdir(d); e; e = readdir(d))
-        if (is_written(e->d_name)) {
+    TRY(reading_folder(&all, folder));
+    for (int i = 0; i < all.count; i++)
+        if (is_written(all.name[i])) {
             *out = must_realloc(*out, (unsigned long)(*count + 1) * sizeof **out);
-            (*out)[(*count)++] = must_strdup(e->d_name);
+            (*out)[(*count)++] = must_strdup(all.name[i]);
         }
-    closedir(d);
+    reading_names_free(&all);
     return STATUS_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "engine/host/incidents.h"
 #include "engine/train/training.h"
 #include "memory/clock.h"
@@ -38,32 +39,32 @@ static int64_t peak_resident(void)
 
 /* ---- the run's folder ------------------------------------------------------------------------------------------ */
 
-/* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. */
+/* A whole line of a step up to `step`? */
+static bool is_kept(const char *line, const char *end, int64_t step)
+{
+    char *text = must_format("%.*s", (int)(end - line), line);
+    const char *at = strstr(text, "\"step\"");
+    long long number = -1;
+    bool kept = at && sscanf(at, "\"step\"%*[: ]%lld", &number) == 1 && number <= step;
+    free(text);
+    return kept;
+}
+
+/* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. What cannot be read stays. */
 static status keep_lines(const char *path, int64_t step)
 {
-    bool there;
-    TRY(atomic_look(&there, path));
-    FILE *f = there ? fopen(path, "r") : NULL;
-    if (there && !f) /* what cannot be read is not to be emptied */
-        return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
-    if (!f)
+    char *all;
+    int64_t bytes, used = 0;
+    TRY(reading_file(&all, &bytes, path));
+    if (!all)
         return STATUS_OK;
-    char *kept = NULL, *line = NULL;
-    size_t used = 0, capacity = 0;
-    while (getline(&line, &capacity, f) > 0) {
-        const char *at = strstr(line, "\"step\"");
-        long long number = -1;
-        if (!at || sscanf(at, "\"step\"%*[: ]%lld", &number) != 1 || number > step || !strchr(line, '\n'))
-            continue;
-        size_t length = strlen(line);
-        kept = must_realloc(kept, used + length);
-        memcpy(kept + used, line, length);
-        used += length;
-    }
-    free(line);
-    fclose(f);
-    status s = atomic_replace(path, kept ? kept : "", (int64_t)used);
-    free(kept);
+    for (char *line = all, *end; (end = memchr(line, '\n', (size_t)(all + bytes - line))); line = end + 1)
+        if (is_kept(line, end, step)) {
+            memmove(all + used, line, (size_t)(end + 1 - line));
+            used += end + 1 - line;
+        }
+    status s = atomic_replace(path, all, used);
+    free(all);
     return s;
 }
 

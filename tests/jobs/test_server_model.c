@@ -24,6 +24,14 @@ enum { SECONDS = ISLAND_JOBS_LIMIT };
 
 #define SEQUENCE "outer.every=5 outer.staleness=2"
 
+/* A line for the shell, which must not fail; it is freed. */
+static void shell(char *line)
+{
+    if (system(line) != 0)
+        fail_msg("%s", line);
+    free(line);
+}
+
 /* ---- the changes and their order make the model
  * ---------------------------------------------------------------------------- */
 
@@ -110,6 +118,7 @@ static void what_the_journal_lacks_is_said(void **state)
     servers_kill(*state, "gap", 1, server); /* after a gap, nothing more is lost */
     server = servers_start(*state, "gap", 1, "", SEQUENCE);
     assert_true(launch_expect(server, "merges 5 to 5 are made again", SECONDS));
+    shell(must_format("ls %s.lost > /dev/null", entry));
     servers_close_fake(f);
     servers_stop(*state, "gap", server);
     assert_int_equal(servers_summary(*state, "gap", "merge"), 5);

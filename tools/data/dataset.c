@@ -31,7 +31,9 @@ status dataset_prepare(const char *prefix, bool force)
     status s = STATUS_OK;
     for (int i = 0; i < 2 && s == STATUS_OK && !force; i++) {
         char *path = must_format("%s.%s", prefix, suffixes[i]);
-        if (atomic_exists(path))
+        bool there = false;
+        s = atomic_look(&there, path);
+        if (there)
             s = status_fail(STATUS_FAILED, "%s is there already: name another --output, or replace it with --force",
                             path);
         free(path);

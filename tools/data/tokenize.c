@@ -189,7 +189,10 @@ static void say(const options *o, const tokenizer *t, const corpus_count *done, 
 static status check_outputs(const options *o)
 {
     TRY(dataset_prepare(o->output, o->force));
-    if (o->train_vocab && !o->force && atomic_exists(o->tokenizer))
+    bool there = false;
+    if (o->train_vocab && !o->force)
+        TRY(atomic_look(&there, o->tokenizer));
+    if (there)
         return status_fail(STATUS_FAILED,
                            "%s is there already: use it without --train-vocab, or replace it with --force",
                            o->tokenizer);

@@ -260,6 +260,29 @@ static void a_resumed_run_goes_on_in_the_same_file(void **state)
     free(folder);
 }
 
+/* A byte that is damaged in the middle takes no later event with it: they stay, and another file is begun. */
+static void damage_before_the_end_removes_nothing(void **state)
+{
+    char *folder = workfolder_path(*state, "middle"), *path = write_events(folder);
+    int64_t bytes, after;
+    uint8_t *data = workfolder_read(path, &bytes);
+    data[bytes / 2] ^= 1;
+    workfolder_write(path, data, bytes);
+    tensorboard *t;
+    assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999), STATUS_OK);
+    tensorboard_close(t);
+    uint8_t *now = workfolder_read(path, &after);
+    assert_int_equal(after, bytes);
+    assert_memory_equal(now, data, (size_t)bytes);
+    int files;
+    free(newest(&files, folder));
+    assert_int_equal(files, 2);
+    free(now);
+    free(data);
+    free(path);
+    free(folder);
+}
+
 static void a_folder_that_cannot_be_made_is_named(void **state)
 {
     char *file = workfolder_path(*state, "file"), *folder = workfolder_path(file, "below");
@@ -278,6 +301,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read_by_the_format_s_rules),
         cmocka_unit_test(the_parser_notices_every_flipped_bit),
         cmocka_unit_test(a_resumed_run_goes_on_in_the_same_file),
+        cmocka_unit_test(damage_before_the_end_removes_nothing),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

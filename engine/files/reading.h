@@ -1,0 +1,35 @@
+/* Reads of small files, folders and paths that decide what a run removes, rewrites or begins anew.
+ *
+ * An end is told from an error: an error that may pass is tried again (retry.h), from the beginning and with a new
+ * descriptor, and one that stays is a status; errno says why. "Is not there" is only said of what is certainly not
+ * there (ENOENT or ENOTDIR). Whoever removes or rewrites something because of what was read, or was not, reads it by
+ * these functions.
+ */
+#ifndef PHALANX_ENGINE_FILES_READING_H
+#define PHALANX_ENGINE_FILES_READING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "memory/status.h"
+
+/* All bytes of a file and a 0 after them, the caller's to free; NULL: there is no such file. */
+status reading_file(char **out, int64_t *bytes, const char *path);
+
+/* `bytes` bytes from `offset` on, as many as there are: *got of them; -1: there is no such file. */
+status reading_at(int64_t *got, void *to, const char *path, int64_t offset, int64_t bytes);
+
+/* The names in a folder, without . and .. */
+typedef struct reading_names {
+    bool there; /* false: there is no such folder */
+    int count;
+    char **name; /* [count] */
+} reading_names;
+
+status reading_folder(reading_names *out, const char *path);
+void reading_names_free(reading_names *n);
+
+/* The absolute path without links, the caller's to free; NULL: there is nothing of that name. */
+status reading_real_path(char **out, const char *path);
+
+#endif

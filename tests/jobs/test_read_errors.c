@@ -1,0 +1,178 @@
+/* One read that fails, at every call by which a start looks at files: of loading, resuming, the metrics, the copies in
+ * memory, a server's journal. What may pass is tried again, what stays ends the start with words; nothing is deleted,
+ * nothing is emptied, and the run ends with the bits of one that nobody disturbed.
+ *
+ * `make check` tries the calls of a covering third of all (call, file), `make check-all` the others. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/cover.h"
+#include "tests/jobs/island_jobs.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/servers.h"
+#include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
+
+enum { SECONDS = ISLAND_JOBS_LIMIT, MOST_CALLS = 4096 };
+
+/* A line for the shell, which must not fail; it is freed. */
+static void shell(char *line)
+{
+    if (system(line) != 0)
+        fail_msg("%s", line);
+    free(line);
+}
+
+/* ---- the calls ---- */
+
+/* Calls that look at files, in their order: "open step-00000012/manifest.json". */
+typedef struct calls {
+    int count;
+    char *text[MOST_CALLS];
+    bool takes[MOST_CALLS]; /* this process tries it */
+} calls;
+
+/* The last two parts of the path, digits that differ from run to run left out. */
+static char *fact_of(char *line)
+{
+    char *slash = strrchr(line, '/'), *before = slash;
+    while (before && before > line && before[-1] != '/' && before[-1] != ' ')
+        before--;
+    const char *space = strchr(line, ' ');
+    char *fact = must_format("%.*s=%s", (int)(space - line), line, before && before > space ? before : space + 1);
+    fact[strcspn(fact, "\n")] = 0;
+    for (char *c = fact; *c; c++)
+        *c = *c == ' ' ? '_' : *c;
+    return fact;
+}
+
+static void read_calls(calls *out, const char *path)
+{
+    char line[8192];
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    for (out->count = 0; fgets(line, sizeof line, f);) {
+        assert_true(out->count < MOST_CALLS);
+        out->text[out->count++] = fact_of(line);
+    }
+    fclose(f);
+    unlink(path);
+    cover_take(out->takes, (const char *const *)out->text, out->count, 3);
+}
+
+static void free_calls(calls *c)
+{
+    for (int i = 0; i < c->count; i++)
+        free(c->text[i]);
+}
+
+/* Words for env: on files whose path holds `path`, `what` happens `times` times after `skip` calls that look. */
+static char *faults(const char *top, const char *path, const char *what, int times, int skip)
+{
+    char *spy = launch_beside("io_faults.so");
+    char *words = must_format("env LD_PRELOAD=%s PHALANX_NODE=f%d PHALANX_IO_HASTE=1 PHALANX_IO_SAID=%s/said "
+                              "PHALANX_IO_FAULTS='%s* %s %d look %d'",
+                              spy, (int)getpid(), top, path, what, times, skip);
+    free(spy);
+    return words;
+}
+
+static bool has_happened(const char *top)
+{
+    char *said = workfolder_path(top, "said");
+    bool happened = unlink(said) == 0;
+    free(said);
+    return happened;
+}
+
+/* ---- a server's journal ---- */
+
+enum { MERGES = 2 };
+#define SEQUENCE "outer.every=5 outer.staleness=2"
+#define JOURNAL  "unread-server/journal"
+
+/* A start of the server on the journal, then killed. Its words, or NULL if it came to serve. */
+static char *serve(const char *top, const char *environment)
+{
+    launch *server = servers_start(top, "unread", 1, environment, SEQUENCE);
+    if (launch_expect(server, "holds the model", SECONDS)) {
+        servers_kill(top, "unread", 1, server);
+        return NULL;
+    }
+    launch_result r = launch_finish(server);
+    assert_int_not_equal(r.status, 0);
+    char *words = must_strdup(r.err);
+    launch_free(&r);
+    return words;
+}
+
+static void journal_is_as_it_was(const char *top)
+{
+    shell(must_format("diff -r %s/" JOURNAL " %s/kept", top, top));
+}
+
+/* A server that was killed after it had told islands that so many changes are taken. */
+static void leave_merges(const char *top)
+{
+    launch *server = servers_start_and_wait(top, "unread", 1, "", SEQUENCE);
+    servers_fake *f = servers_open_fake(top, "unread", 0, "keys");
+    for (int64_t i = 0; i < MERGES; i++)
+        assert_int_equal(servers_push(f, 50 + i, i, 1, SECONDS), ROSTER_TAKEN);
+    servers_kill(top, "unread", 1, server);
+    servers_close_fake(f);
+    shell(must_format("cp -r %s/" JOURNAL " %s/kept", top, top));
+}
+
+static void no_read_error_deletes_a_merge(void **state)
+{
+    static calls all;
+    const char *top = *state;
+    char *said = workfolder_path(top, "said");
+    int served = 0, refused = 0;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    leave_merges(top);
+    char *note = faults(top, JOURNAL, "NOTE", -1, 0);
+    assert_null(serve(top, note));
+    read_calls(&all, said);
+    for (int i = 0; i < all.count; i++)
+        for (int always = 0; always < 2 && all.takes[i]; always++) {
+            char *environment = faults(top, JOURNAL, "EIO", always ? -1 : 1, i), *words = serve(top, environment);
+            assert_true(has_happened(top));
+            if (words && (!always || !strstr(words, "Input/output error")))
+                fail_msg("call %d, %s, %s: %s", i, all.text[i], always ? "for good" : "once", words);
+            served += !words;
+            refused += words != NULL;
+            journal_is_as_it_was(top);
+            free(words);
+            free(environment);
+        }
+    printf("%d calls look at the journal: %d starts with a failed one served, %d were refused, no entry is gone\n",
+           all.count, served, refused);
+    assert_true(all.count > MERGES * 4);
+    launch *server = servers_start(top, "unread", 1, "", SEQUENCE);
+    assert_true(launch_expect(server, "merges 1 to 2 are made again", SECONDS));
+    servers_stop(top, "unread", server);
+    assert_int_equal(servers_summary(top, "unread", "merge"), MERGES);
+    free_calls(&all);
+    free(note);
+    free(said);
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_read_error_deletes_a_merge),
+    };
+    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
+}

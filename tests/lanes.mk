@@ -8,7 +8,7 @@ SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint 
           layouts learning_rate loss_chunk loss_scale lowering nearest news no_memory normal ops optimizer \
           options order order_parts outer partition pieces placements plan plan_search planner planner_real \
           profile published recompute reductions reference reference_program report resources rounding \
-          safetensors samples schedule schedule_command schedule_search schedule_share search shape simulate \
+          safetensors samples schedule schedule_command schedule_search schedule_share search shape simulate siphash \
           spike status tensorboard threads timing tokenizer tokenizer_json workspace
 
 # Tables of which `make check` runs a covering third (tests/cover.h); `make check-all` runs the other rows as well.

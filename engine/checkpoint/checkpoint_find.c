@@ -102,6 +102,30 @@ status checkpoint_resolve(char **out, const char *path)
     return s;
 }
 
+static status is_within(bool *within, const char *there, const char *folder)
+{
+    char *mine;
+    TRY(reading_real_path(&mine, folder));
+    size_t length = mine ? strlen(mine) : 0;
+    *within = mine && strncmp(there, mine, length) == 0 && (there[length] == '/' || !there[length]);
+    free(mine);
+    return STATUS_OK;
+}
+
+status checkpoint_is_of_run(bool *within, const char *path, const char *run_folder)
+{
+    char *there, *checkpoints = must_format("%s/checkpoints", run_folder);
+    *within = false;
+    status s = reading_real_path(&there, path);
+    if (s == STATUS_OK && there)
+        s = is_within(within, there, run_folder);
+    if (s == STATUS_OK && there && !*within)
+        s = is_within(within, there, checkpoints);
+    free(checkpoints);
+    free(there);
+    return s;
+}
+
 /* ---- all ---- */
 
 #define STEP "step-"

@@ -3,6 +3,8 @@
 #ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_FIND_H
 #define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_FIND_H
 
+#include <stdbool.h>
+
 #include "memory/status.h"
 
 /* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder, up to the one that `latest`
@@ -12,6 +14,10 @@ status checkpoint_prune(const char *folder, int keep, int keep_every);
 
 /* The folder of the checkpoint that `path` means (see checkpoint_open); the caller's to free. */
 status checkpoint_resolve(char **out, const char *path);
+
+/* Does the path lead into the run's folder, or its checkpoints, which may be a link to another disk? What is not there
+ * leads nowhere. */
+status checkpoint_is_of_run(bool *within, const char *path, const char *run_folder);
 
 /* What a run may go on from: folders, the best first. */
 typedef struct checkpoint_offers {

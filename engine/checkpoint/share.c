@@ -10,6 +10,7 @@
 #include "engine/files/atomic.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/files/crc32c.h"
+#include "engine/files/reading.h"
 #include "memory/log.h"
 
 #define META      "meta.json"
@@ -67,65 +68,211 @@ static status list_file(void *context, const manifest_file *file)
     return add(l->out, l->folder, file->name);
 }
 
-status share_list(share *out, const char *folder, const fragment_owner *owner)
+static char *seal_name(int rank)
+{
+    return must_format("seal-%05d", rank);
+}
+
+/* All but the seal, each by `visitor`, the fragment last. */
+static status visit_all(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
     char *path = checkpoint_fragment(folder, owner->rank);
-    *out = (share){0};
-    status s = visit(folder, owner, list_file, &(listing){out, folder});
+    status s = visit(folder, owner, each, context);
     if (s == STATUS_OK && owner->rank == 0)
-        s = add(out, folder, META);
+        s = each(context, &(manifest_file){.name = (char[]){META}});
     if (s == STATUS_OK)
-        s = add(out, folder, strrchr(path, '/') + 1);
+        s = each(context, &(manifest_file){.name = strrchr(path, '/') + 1});
     free(path);
+    return s;
+}
+
+status share_list(share *out, const char *folder, const fragment_owner *owner)
+{
+    char *seal = seal_name(owner->rank);
+    *out = (share){0};
+    status s = visit_all(folder, owner, list_file, &(listing){out, folder});
+    if (s == STATUS_OK)
+        s = add(out, folder, seal);
+    free(seal);
+    if (s == STATUS_OK) { /* the fragment stays the last */
+        share_file last = out->file[out->count - 1];
+        out->file[out->count - 1] = out->file[out->count - 2];
+        out->file[out->count - 2] = last;
+    }
+    return s;
+}
+
+/* ---- the seal ----
+ *
+ *     seal 1 RUN CHECKPOINT RANK RANKS
+ *     CHECKSUM BYTES FILE
+ *     ...
+ *     end CHECKSUM
+ *
+ * the last one of the text before that line. */
+
+static char *head_text(const fragment_owner *owner)
+{
+    return must_format("seal 1 %s %s %d %d\n", owner->run, owner->name, owner->rank, owner->ranks);
+}
+
+static char *line_text(const uint8_t *secret, const char *name, const mapping *file)
+{
+    char checksum[SIPHASH_TEXT];
+    siphash_text(checksum, secret, file->data, file->bytes);
+    return must_format("%s %lld %s\n", checksum, (long long)file->bytes, name);
+}
+
+typedef struct sealing {
+    const char *folder;
+    const uint8_t *secret;
+    char *text;
+} sealing;
+
+static status seal_file(void *context, const manifest_file *file)
+{
+    sealing *c = context;
+    char *path = must_format("%s/%s", c->folder, file->name);
+    mapping data;
+    status s = mapping_open(&data, path);
+    if (s == STATUS_OK) {
+        char *line = line_text(c->secret, file->name, &data), *longer = must_format("%s%s", c->text, line);
+        mapping_close(&data);
+        free(line);
+        free(c->text);
+        c->text = longer;
+    }
+    free(path);
+    return s;
+}
+
+status share_seal(const char *folder, const fragment_owner *owner, const uint8_t secret[SIPHASH_KEY], char *buffer)
+{
+    sealing c = {folder, secret, head_text(owner)};
+    char checksum[SIPHASH_TEXT], *name = seal_name(owner->rank), *path = must_format("%s/%s", folder, name);
+    status s = visit_all(folder, owner, seal_file, &c);
+    if (s == STATUS_OK) {
+        siphash_text(checksum, secret, c.text, (int64_t)strlen(c.text));
+        char *whole = must_format("%send %s\n", c.text, checksum);
+        direct out;
+        s = direct_open(&out, path, buffer, CHECKPOINT_WRITER_BUFFER);
+        if (s == STATUS_OK)
+            s = direct_close(&out, direct_write(&out, whole, (int64_t)strlen(whole), NULL));
+        free(whole);
+    }
+    free(path);
+    free(name);
+    free(c.text);
     return s;
 }
 
 /* ---- copying ---- */
 
 typedef struct copying {
-    const char *to, *from;
-    char *buffer;
+    const char *to;
+    const share_place *from;
+    char *folder, *buffer, *seal;
+    bool damaged;
 } copying;
+
+static status find_damaged(copying *c, const char *name)
+{
+    c->damaged = true;
+    return status_fail(STATUS_FAILED, "%s/%s is damaged", c->folder, name);
+}
+
+/* The seal's lines, checked. */
+static status read_seal(copying *c, const fragment_owner *owner)
+{
+    char *name = seal_name(owner->rank), *path = must_format("%s/%s", c->folder, name), *head = head_text(owner);
+    char checksum[SIPHASH_TEXT];
+    int64_t bytes;
+    status s = reading_file(&c->seal, &bytes, path);
+    if (s == STATUS_OK) {
+        int64_t body = bytes - (int64_t)strlen("end \n") - (SIPHASH_TEXT - 1);
+        bool good = c->seal && body > 0 && !strncmp(c->seal, head, strlen(head));
+        siphash_text(checksum, c->from->secret, c->seal, good ? body : 0);
+        char *end = must_format("end %s\n", checksum);
+        good = good && !strcmp(c->seal + body, end);
+        free(end);
+        if (!good)
+            s = find_damaged(c, name);
+    }
+    free(head);
+    free(path);
+    free(name);
+    return s;
+}
+
+/* A file that the seal has. */
+static status open_sealed(mapping *out, copying *c, const char *name)
+{
+    char *path = must_format("%s/%s", c->folder, name);
+    status s = mapping_open(out, path);
+    if (s != STATUS_OK)
+        c->damaged = errno == ENOENT;
+    free(path);
+    TRY(s);
+    char *line = line_text(c->from->secret, name, out), *found = strstr(c->seal, line);
+    bool sealed = found && found > c->seal && found[-1] == '\n';
+    free(line);
+    if (sealed)
+        return STATUS_OK;
+    mapping_close(out);
+    return find_damaged(c, name);
+}
 
 /* `file` without has_crc32c: whatever it holds. */
 static status copy_file(void *context, const manifest_file *file)
 {
-    const copying *c = context;
-    char *from = must_format("%s/%s", c->from, file->name), *to = must_format("%s/%s", c->to, file->name);
+    copying *c = context;
+    char *to = must_format("%s/%s", c->to, file->name);
     mapping source;
     direct out;
     int error;
-    status s = mapping_open(&source, from);
+    status s = open_sealed(&source, c, file->name);
     if (s == STATUS_OK) {
         s = direct_open(&out, to, c->buffer, CHECKPOINT_WRITER_BUFFER);
-        if (s == STATUS_OK) {
-            s = direct_write(&out, source.data, source.bytes, NULL);
-            s = direct_close(&out, s);
-        }
+        if (s == STATUS_OK)
+            s = direct_close(&out, direct_write(&out, source.data, source.bytes, NULL));
         if (s == STATUS_OK && file->has_crc32c && (out.crc32c != file->crc32c || source.bytes != file->bytes))
-            s = status_fail(STATUS_FAILED, "%s is damaged", from);
+            s = find_damaged(c, file->name);
         if (s == STATUS_OK)
             s = direct_verify(&error, to, source.bytes, out.crc32c, c->buffer, CHECKPOINT_WRITER_BUFFER);
         mapping_close(&source);
     }
     free(to);
-    free(from);
     return s;
 }
 
-status share_copy(const char *to, const char *from, const fragment_owner *owner, char *buffer)
+/* The fragment says which files there are: it is looked at before it is believed. */
+static status check_fragment(copying *c, int rank)
 {
-    copying c = {to, from, buffer};
-    char *path = checkpoint_fragment(from, owner->rank);
+    char *path = checkpoint_fragment(c->folder, rank);
+    mapping file;
+    status s = open_sealed(&file, c, strrchr(path, '/') + 1);
+    if (s == STATUS_OK)
+        mapping_close(&file);
+    free(path);
+    return s;
+}
+
+status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer)
+{
+    copying c = {.to = to, .from = from, .folder = checkpoint_temporary(from->folder, owner->name), .buffer = buffer};
     status s = atomic_make_folders(to);
     if (s == STATUS_OK)
-        s = visit(from, owner, copy_file, &c);
-    if (s == STATUS_OK && owner->rank == 0)
-        s = copy_file(&c, &(manifest_file){.name = (char[]){META}});
+        s = read_seal(&c, owner);
     if (s == STATUS_OK)
-        s = copy_file(&c, &(manifest_file){.name = strrchr(path, '/') + 1});
-    free(path);
-    return s == STATUS_OK ? atomic_sync_folder(to) : s;
+        s = check_fragment(&c, owner->rank);
+    if (s == STATUS_OK)
+        s = visit_all(c.folder, owner, copy_file, &c);
+    if (s == STATUS_OK)
+        s = atomic_sync_folder(to);
+    *damaged = c.damaged;
+    free(c.seal);
+    free(c.folder);
+    return s;
 }
 
 /* ---- the run's position ---- */
@@ -173,19 +320,24 @@ status share_take_meta(json_t **out, const char *folder)
 
 /* ---- */
 
-bool share_owner(fragment_owner *out, char *run, const char *folder, const char *file)
+status share_owner(bool *is_one, fragment_owner *out, char *run, const char *folder, const char *file)
 {
-    char *path = must_format("%s/%s", folder, file), word[MANIFEST_RUN + 1], name[FRAGMENT_NAME];
+    char text[512], word[MANIFEST_RUN + 1], name[FRAGMENT_NAME];
     int rank = -1, ranks = 0, version = 0, named = -1;
-    FILE *f = sscanf(file, "fragment-%d", &named) == 1 ? fopen(path, "re") : NULL;
-    bool good = f && fscanf(f, "fragment %d %33s %255s %d %d", &version, word, name, &rank, &ranks) == 5;
-    if (f)
-        fclose(f);
+    int64_t got;
+    *is_one = false;
+    if (sscanf(file, "fragment-%d", &named) != 1)
+        return STATUS_OK;
+    char *path = must_format("%s/%s", folder, file);
+    status s = reading_at(&got, text, path, 0, sizeof text - 1);
     free(path);
-    good = good && strlen(word) < MANIFEST_RUN && rank == named && rank >= 0 && rank < ranks;
-    if (good) {
-        strcpy(run, word);
-        *out = (fragment_owner){.run = run, .rank = rank, .ranks = ranks};
-    }
-    return good;
+    TRY(s);
+    text[got > 0 ? got : 0] = 0;
+    if (sscanf(text, "fragment %d %33s %255s %d %d", &version, word, name, &rank, &ranks) != 5 ||
+        strlen(word) >= MANIFEST_RUN || rank != named || rank < 0 || rank >= ranks)
+        return STATUS_OK;
+    strcpy(run, word);
+    *out = (fragment_owner){.run = run, .rank = rank, .ranks = ranks};
+    *is_one = true;
+    return STATUS_OK;
 }

@@ -1,7 +1,9 @@
 /* One rank's share of a checkpoint that is not published: its files in a temporary folder, known from its fragment.
  *
  * Shares are kept in the memory of nodes (engine/state/node_copies.h), as the files that a save writes to the disk, so
- * that they can become a checkpoint there. The caller owns everything.
+ * that they can become a checkpoint there. Each is sealed: a file seal-RANK beside it has a checksum of each of its
+ * files, keyed by a secret of the run, so that what somebody else has put there is not taken for the run's. The caller
+ * owns everything.
  */
 #ifndef PHALANX_ENGINE_CHECKPOINT_SHARE_H
 #define PHALANX_ENGINE_CHECKPOINT_SHARE_H
@@ -9,6 +11,7 @@
 #include <jansson.h>
 
 #include "engine/checkpoint/fragment.h"
+#include "engine/files/siphash.h"
 
 enum { SHARE_FILES = 16 };
 
@@ -17,8 +20,14 @@ typedef struct share_file {
     int64_t bytes;
 } share_file;
 
-/* What a share consists of: data, what goes with it, the position of the run (rank 0's share only), and last the
- * fragment. */
+/* A folder of a node's memory, and the secret that shares in it are sealed by. */
+typedef struct share_place {
+    const char *folder;
+    uint8_t secret[SIPHASH_KEY];
+} share_place;
+
+/* What a share consists of: data, what goes with it, the position of the run (rank 0's share only), the seal, and last
+ * the fragment. */
 typedef struct share {
     int count;
     share_file file[SHARE_FILES];
@@ -26,16 +35,20 @@ typedef struct share {
 
 status share_list(share *out, const char *folder, const fragment_owner *owner);
 
-/* From one folder to another, through `buffer` (CHECKPOINT_WRITER_BUFFER bytes); fails if a file is not what the
- * fragment says, so that what is copied is whole. */
-status share_copy(const char *to, const char *from, const fragment_owner *owner, char *buffer);
+/* Seals the share in `folder`, which is whole but for that. */
+status share_seal(const char *folder, const fragment_owner *owner, const uint8_t secret[SIPHASH_KEY], char *buffer);
+
+/* From the folder of `from` to another, through `buffer` (CHECKPOINT_WRITER_BUFFER bytes); fails if a file is not what
+ * the seal says, so that what is copied is whole and the run's own. *damaged: it is not, or not there; else the storage
+ * has failed, and the share may be good. */
+status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer);
 
 /* Where the run is (checkpoint_meta), beside rank 0's share, and with a checksum. */
 status share_put_meta(const char *folder, json_t *meta, char *buffer);
 status share_take_meta(json_t **out, const char *folder);
 
-/* The owner that a fragment of a folder names, by the fragment's file name; false if it is none. `run` has MANIFEST_RUN
- * bytes. */
-bool share_owner(fragment_owner *out, char *run, const char *folder, const char *file);
+/* The owner that a fragment of a folder names, by the fragment's file name; *is_one false if it is none. `run` has
+ * MANIFEST_RUN bytes. */
+status share_owner(bool *is_one, fragment_owner *out, char *run, const char *folder, const char *file);
 
 #endif

@@ -53,25 +53,25 @@ status atomic_look(bool *there, const char *path)
 }
 
 /* open(), asked again where that may help; -1 with errno */
-static int open_again(int parent, const char *name, int flags, const char *path)
+static int open_again(int parent, const char *name, int flags, const char *path, mode_t mode)
 {
     retry r = {0};
     int descriptor;
     do
-        descriptor = parent == AT_FDCWD ? open(name, flags, 0666) : openat(parent, name, flags, 0666);
+        descriptor = parent == AT_FDCWD ? open(name, flags, mode) : openat(parent, name, flags, mode);
     while (descriptor < 0 && retry_again(&r, errno, path));
     return descriptor;
 }
 
 /* A file of our own making: what has the name, such as a link that another user has put there, is removed and never
  * written to. */
-static int create_anew(const char *path)
+static int create_anew(const char *path, mode_t mode)
 {
     int descriptor = -1;
     for (int i = 0; i < 3 && descriptor < 0 && (i == 0 || errno == EEXIST); i++) {
         if (unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
             continue; /* opening says why */
-        descriptor = open_again(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, path);
+        descriptor = open_again(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, path, mode);
     }
     return descriptor;
 }
@@ -84,12 +84,12 @@ static void free_file(atomic_file *f)
     free(f);
 }
 
-status atomic_open(atomic_file **out, const char *path)
+static status open_new(atomic_file **out, const char *path, mode_t mode)
 {
     atomic_file *f = must_calloc(1, sizeof *f);
     f->path = must_strdup(path);
     f->temporary = must_format("%s.tmp", path);
-    f->descriptor = create_anew(f->temporary);
+    f->descriptor = create_anew(f->temporary, mode);
     if (f->descriptor < 0) {
         status s = failed("create", f->temporary);
         free_file(f);
@@ -97,6 +97,11 @@ status atomic_open(atomic_file **out, const char *path)
     }
     *out = f;
     return STATUS_OK;
+}
+
+status atomic_open(atomic_file **out, const char *path)
+{
+    return open_new(out, path, 0666);
 }
 
 static status put(atomic_file *f, const char *data, int64_t bytes)
@@ -175,13 +180,13 @@ status atomic_commit(atomic_file *f)
 }
 
 /* From the beginning each time: what a failed fsync has dropped no other fsync brings back. */
-status atomic_replace(const char *path, const void *data, int64_t bytes)
+static status replace(const char *path, const void *data, int64_t bytes, mode_t mode)
 {
     retry r = {0};
     status s;
     do {
         atomic_file *f;
-        TRY(atomic_open(&f, path));
+        TRY(open_new(&f, path, mode));
         s = put(f, data, bytes); /* past the buffer, which nothing at once has no need of */
         int error = errno;
         if (s == STATUS_OK)
@@ -192,6 +197,16 @@ status atomic_replace(const char *path, const void *data, int64_t bytes)
         }
     } while (s != STATUS_OK && retry_again(&r, errno, path));
     return s;
+}
+
+status atomic_replace(const char *path, const void *data, int64_t bytes)
+{
+    return replace(path, data, bytes, 0666);
+}
+
+status atomic_replace_private(const char *path, const void *data, int64_t bytes)
+{
+    return replace(path, data, bytes, 0600);
 }
 
 status atomic_remove_all(const char *folder, const char *prefix)
@@ -210,7 +225,7 @@ status atomic_remove_all(const char *folder, const char *prefix)
 
 status atomic_sync_folder(const char *path)
 {
-    int descriptor = open_again(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, path);
+    int descriptor = open_again(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, path, 0);
     if (descriptor < 0)
         return failed("open folder", path);
     retry r = {0};
@@ -311,7 +326,7 @@ static status remove_at(int parent, const char *name, const char *path)
         return STATUS_OK;
     if (errno != EISDIR && errno != EPERM) /* Linux says EISDIR for a folder, POSIX EPERM */
         return failed("remove", path);
-    int descriptor = open_again(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, path);
+    int descriptor = open_again(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, path, 0);
     DIR *folder = descriptor < 0 ? NULL : fdopendir(descriptor);
     if (!folder) {
         status s = failed("remove", path);

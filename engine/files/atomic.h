@@ -27,6 +27,8 @@ void atomic_abandon(atomic_file *f);
 
 /* The whole of a small file at once. */
 status atomic_replace(const char *path, const void *data, int64_t bytes);
+/* The same, readable by its owner alone. */
+status atomic_replace_private(const char *path, const void *data, int64_t bytes);
 /* Rename within one file system, and fsync the folder that now has the name. */
 status atomic_rename(const char *from, const char *to);
 /* mkdir -p; each folder made is fsynced into its parent. */

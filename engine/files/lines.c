@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "memory/log.h"
 
 struct lines {
@@ -22,8 +23,22 @@ static status failed(const lines *l, int error)
     return status_fail(STATUS_FAILED, "cannot write to %s: %s", l->path, strerror(error));
 }
 
+status lines_own(const char *path)
+{
+    struct stat info;
+    char *all;
+    int64_t bytes;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink < 2)
+        return STATUS_OK;
+    TRY(reading_file(&all, &bytes, path));
+    status s = all ? atomic_replace(path, all, bytes) : STATUS_OK;
+    free(all);
+    return s;
+}
+
 static status open_file(lines *l)
 {
+    TRY(lines_own(l->path));
     l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     return l->file >= 0 ? STATUS_OK : failed(l, errno);
 }

@@ -6,6 +6,9 @@
 
 typedef struct lines lines;
 
+/* A file that is appended to and has other names (hard links: its folder was copied by cp -al) becomes one of its own,
+ * so that the copy and the original do not write into each other. */
+status lines_own(const char *path);
 /* Opens `path` to append to, and makes it if it is not there. */
 status lines_open(lines **out, const char *path);
 /* One line more; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder

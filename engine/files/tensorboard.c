@@ -9,6 +9,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
+#include "engine/files/lines.h"
 #include "engine/files/mapping.h"
 #include "engine/files/reading.h"
 #include "memory/log.h"
@@ -169,6 +170,7 @@ static status go_on(tensorboard *t, const char *folder)
         return STATUS_OK;
     t->path = must_format("%s/%s", folder, name);
     free(name);
+    TRY(lines_own(t->path));
     if (mapping_open(&file, t->path) == STATUS_OK) {
         int64_t whole = whole_records(&file), all = file.bytes;
         bool torn = !has_records_after(&file, whole);

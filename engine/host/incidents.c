@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/files/lines.h"
 #include "memory/log.h"
 
 struct incidents {
@@ -105,6 +106,7 @@ status incidents_append(const char *folder, const incident *what)
     describe(&l, what);
     snprintf(path, sizeof path, "%.*s/" INCIDENTS_FILE, PATH_MAX - 32, folder);
     mkdir(folder, 0777); /* a run may fail before it has made its folder */
+    TRY(lines_own(path));
     int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     bool good = file >= 0 && put(file, &l);
     int error = errno;

@@ -1,22 +1,25 @@
 #include "engine/state/node_copies.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
-#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/files/reading.h"
+#include "engine/files/retry.h"
+#include "engine/files/siphash.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/checkpoint/share.h"
 #include "engine/state/node_shares.h"
 #include "memory/arena.h"
+#include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/units.h"
 
@@ -32,9 +35,10 @@ struct node_copies {
     int to, round; /* the rank that gets a copy of this one's share, and in which round; -1: there is one node */
     int *from;     /* [rounds] the rank whose share comes in that round; -1: none */
     int rounds;
-    char *folder;  /* of the run, in this node's memory */
-    char *id_file; /* RUN/memory */
-    char id[MANIFEST_RUN];
+    share_place place;     /* of the run, in this node's memory; folder NULL: it has no secret yet */
+    int held;              /* this node's folder, open and locked by its first rank; -1: it is not */
+    char *id_file;         /* RUN/memory */
+    char id[MANIFEST_RUN]; /* the start whose copies count; "": none do */
     int64_t bytes;
     arena *buffers; /* two blocks: what is sent, what is received */
 };
@@ -120,22 +124,149 @@ static void find_neighbours(node_copies *k)
     }
 }
 
-/* The run's folder by its real path, the same for every start, and short: a hash (FNV-1a). */
-static char *memory_folder(const char *real)
+/* ---- the run's secret, and its folder ---- */
+
+/* What all ranks know of RUN/memory. */
+typedef struct known {
+    bool has_secret;
+    uint8_t secret[SIPHASH_KEY];
+    char id[MANIFEST_RUN];
+} known;
+
+/* A name that nobody can guess, and that does not tell the secret. */
+static char *memory_folder(const uint8_t secret[SIPHASH_KEY])
 {
+    static const char what[] = "the folder's name";
     const char *node = getenv("PHALANX_NODE");
-    uint64_t hash = 14695981039346656037u;
-    for (const char *c = real; *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-    return must_format(MEMORY_FOLDER "/phalanx-%u-%016llx%s%s", (unsigned)getuid(), (unsigned long long)hash,
-                       node ? "." : "", node ? node : "");
+    char name[SIPHASH_TEXT];
+    siphash_text(name, secret, what, sizeof what);
+    return must_format(MEMORY_FOLDER "/phalanx-%u-%s%s%s", (unsigned)getuid(), name, node ? "." : "", node ? node : "");
+}
+
+/* "ID SECRET", ID "-" for none, both hexadecimal. What an older phalanx wrote has no secret, and no copies that can be
+ * trusted. */
+static status read_known(known *out, const char *path)
+{
+    char *text, secret[2 * SIPHASH_KEY + 1] = "";
+    int64_t bytes;
+    *out = (known){0};
+    TRY(reading_file(&text, &bytes, path));
+    int words = text ? sscanf(text, "%32[-0-9a-f] %32[0-9a-f]", out->id, secret) : 0;
+    out->has_secret = words == 2 && strlen(secret) == 2 * SIPHASH_KEY;
+    for (int i = 0; i < SIPHASH_KEY && out->has_secret; i++)
+        out->has_secret = sscanf(secret + 2 * i, "%2hhx", &out->secret[i]) == 1;
+    if (text && !out->has_secret)
+        log_warn("%s names no secret of this run: its copies in memory, if there are any, are not used", path);
+    if (!out->has_secret || strcmp(out->id, "-") == 0)
+        *out->id = 0;
+    free(text);
+    return STATUS_OK;
+}
+
+static status write_known(const node_copies *k)
+{
+    char text[2 * SIPHASH_KEY + 1], *line;
+    for (int i = 0; i < SIPHASH_KEY; i++)
+        snprintf(text + 2 * i, 3, "%02x", k->place.secret[i]);
+    line = must_format("%s %s\n", *k->id ? k->id : "-", text);
+    status s = atomic_replace_private(k->id_file, line, (int64_t)strlen(line));
+    free(line);
+    return s;
+}
+
+static void let_go(node_copies *k)
+{
+    if (k->held >= 0)
+        close(k->held);
+    k->held = -1;
+}
+
+/* Another secret, or none: another folder. */
+static void take_secret(node_copies *k, const known *from)
+{
+    let_go(k);
+    free((void *)(uintptr_t)k->place.folder);
+    memcpy(k->place.secret, from->secret, sizeof k->place.secret);
+    k->place.folder = from->has_secret ? memory_folder(from->secret) : NULL;
+    memcpy(k->id, from->id, sizeof k->id);
+}
+
+/* Whose a folder in this node's memory is. */
+typedef enum holder {
+    NOBODY, /* there is none */
+    OURS,   /* and it is held */
+    ALIVE,  /* a run's that is alive */
+    FOREIGN,
+} holder;
+
+/* Until the processes of a job that has just been killed are gone. */
+static bool lock_folder(int folder)
+{
+    static const double WAIT = 5; /* seconds */
+    for (double until = clock_seconds() + WAIT; flock(folder, LOCK_EX | LOCK_NB) != 0; clock_nap(0.05))
+        if (clock_seconds() > until)
+            return false;
+    return true;
+}
+
+static int open_folder(const char *path)
+{
+    retry r = {0};
+    int folder;
+    do
+        folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    while (folder < 0 && errno != ELOOP && retry_again(&r, errno, path));
+    return folder;
+}
+
+/* Nobody but its owner, who is this process's user, may enter it. */
+static bool is_private(int folder)
+{
+    struct stat info;
+    return fstat(folder, &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 077) == 0;
+}
+
+/* By the first rank of a node. */
+static status hold_here(holder *whose, node_copies *k)
+{
+    *whose = OURS;
+    if (k->held >= 0)
+        return STATUS_OK;
+    int folder = open_folder(k->place.folder);
+    if (folder < 0 && errno != ENOENT && errno != ELOOP && errno != ENOTDIR && errno != EACCES)
+        return status_fail(STATUS_FAILED, "cannot open %s: %s", k->place.folder, strerror(errno));
+    if (folder < 0)
+        *whose = errno == ENOENT ? NOBODY : FOREIGN;
+    else if (!is_private(folder))
+        *whose = FOREIGN;
+    else if (!lock_folder(folder))
+        *whose = ALIVE;
+    if (*whose == OURS)
+        k->held = folder;
+    else if (folder >= 0)
+        close(folder);
+    return STATUS_OK;
+}
+
+/* On all nodes; *worst of them. */
+static status hold(holder *worst, node_copies *k)
+{
+    holder mine = NOBODY, *all = must_alloc((unsigned long)k->ranks * sizeof *all);
+    status s = comm_all_status(k->world, k->me == k->first ? hold_here(&mine, k) : STATUS_OK);
+    comm_all_gather_bytes(k->world, all, &mine, sizeof mine);
+    *worst = NOBODY;
+    for (int i = 0; i < k->ranks; i++)
+        *worst = all[i] > *worst ? all[i] : *worst;
+    free(all);
+    return s;
 }
 
 status node_copies_open(node_copies **out, comm *world, const char *run_folder)
 {
     node_copies *k = must_calloc(1, sizeof *k);
-    char mine[NODE_NAME], real[PATH_MAX] = "";
+    char mine[NODE_NAME];
     *out = k;
+    k->held = -1;
     k->world = comm_world(world);
     k->me = comm_rank(world);
     k->ranks = comm_ranks(world);
@@ -147,13 +278,11 @@ status node_copies_open(node_copies **out, comm *world, const char *run_folder)
     group_by_node(k->node, (const char(*)[NODE_NAME])names, k->ranks);
     find_neighbours(k);
     free(names);
-    status s = k->me > 0 || realpath(run_folder, real)
-                   ? STATUS_OK
-                   : status_fail(STATUS_FAILED, "cannot find %s: %s", run_folder, strerror(errno));
-    TRY(comm_all_status(k->world, s));
-    comm_broadcast_bytes(k->world, real, sizeof real, 0);
-    k->folder = memory_folder(real);
-    return STATUS_OK;
+    known is = {0};
+    status s = comm_all_status(k->world, k->me == 0 ? read_known(&is, k->id_file) : STATUS_OK);
+    comm_broadcast_bytes(k->world, &is, sizeof is, 0);
+    take_secret(k, &is);
+    return s;
 }
 
 void node_copies_close(node_copies *k)
@@ -161,26 +290,34 @@ void node_copies_close(node_copies *k)
     if (!k)
         return;
     arena_close(k->buffers);
+    let_go(k);
     free(k->node);
     free(k->from);
-    free(k->folder);
+    free((void *)(uintptr_t)k->place.folder);
     free(k->id_file);
     free(k);
 }
 
-const char *node_copies_folder(const node_copies *k)
+const share_place *node_copies_place(const node_copies *k)
 {
-    return k->folder;
+    return &k->place;
 }
 
 /* By the first rank of each node; rank 0 forgets whose they were first, so that what is left by chance counts no
- * more. */
+ * more. What is not ours, or a living run's, stays. */
 static status clear(node_copies *k)
 {
-    status s = k->me == 0 ? atomic_remove(k->id_file) : STATUS_OK;
-    s = comm_all_status(k->world, s);
-    if (s == STATUS_OK && k->me == k->first)
-        s = atomic_remove(k->folder);
+    holder whose = NOBODY;
+    if (!k->place.folder)
+        return STATUS_OK;
+    bool counted = *k->id;
+    *k->id = 0;
+    TRY(comm_all_status(k->world, k->me == 0 && counted ? write_known(k) : STATUS_OK));
+    status s = k->me == k->first ? hold_here(&whose, k) : STATUS_OK;
+    if (s == STATUS_OK && whose == OURS) {
+        s = atomic_remove(k->place.folder);
+        let_go(k);
+    }
     return s;
 }
 
@@ -215,6 +352,48 @@ static status check_room(const node_copies *k)
         needed, MEMORY_FOLDER, there);
 }
 
+/* Where everybody may write, nobody may remove or rename what is another's. */
+static status check_sticky(void)
+{
+    struct stat info;
+    if (stat(MEMORY_FOLDER, &info) == 0 && (info.st_mode & S_IWOTH) && !(info.st_mode & S_ISVTX))
+        return status_fail(
+            STATUS_FAILED,
+            "checkpoint.memory_every: others could replace what is in %s: chmod +t it, as it is elsewhere",
+            MEMORY_FOLDER);
+    return STATUS_OK;
+}
+
+static status make_here(node_copies *k)
+{
+    holder whose;
+    TRY(check_sticky());
+    if (mkdir(k->place.folder, 0700) != 0 && errno != EEXIST)
+        return status_fail(STATUS_FAILED, "cannot make %s: %s", k->place.folder, strerror(errno));
+    TRY(hold_here(&whose, k));
+    return whose == OURS ? STATUS_OK
+                         : status_fail(STATUS_FAILED, "%s is not this run's own: start it again", k->place.folder);
+}
+
+/* The run's secret, or a new one where it has none, or where somebody else has its folder: a run that this one was
+ * copied from, or another user who has seen the name. */
+static status settle_secret(node_copies *k)
+{
+    known fresh = {.has_secret = true};
+    holder whose = NOBODY;
+    if (k->place.folder)
+        TRY(hold(&whose, k));
+    if (k->place.folder && whose < ALIVE)
+        return STATUS_OK;
+    if (k->me == 0)
+        MUST(getrandom(fresh.secret, sizeof fresh.secret, 0) == sizeof fresh.secret,
+             "the system has no random numbers");
+    comm_broadcast_bytes(k->world, &fresh, sizeof fresh, 0);
+    take_secret(k, &fresh);
+    /* before there is a folder of that name: what a process leaves that is killed now, the next one finds */
+    return comm_all_status(k->world, k->me == 0 ? write_known(k) : STATUS_OK);
+}
+
 status node_copies_begin(node_copies *k, const char *id, int64_t bytes)
 {
     int64_t *all = must_alloc((unsigned long)k->ranks * sizeof *all);
@@ -223,13 +402,12 @@ status node_copies_begin(node_copies *k, const char *id, int64_t bytes)
     for (int i = 0; i < k->rounds; i++)
         k->bytes += k->from[i] >= 0 ? all[k->from[i]] : 0;
     free(all);
-    snprintf(k->id, sizeof k->id, "%s", id);
     TRY(comm_all_status(k->world, check_room(k)));
-    status s = arena_open(&k->buffers, 2 * (int64_t)BLOCK);
-    if (s == STATUS_OK && k->me == k->first && mkdir(k->folder, 0700) != 0 && errno != EEXIST)
-        s = status_fail(STATUS_FAILED, "cannot make %s: %s", k->folder, strerror(errno));
-    TRY(comm_all_status(k->world, s));
-    return comm_all_status(k->world, k->me == 0 ? atomic_replace(k->id_file, id, (int64_t)strlen(id)) : STATUS_OK);
+    TRY(comm_all_status(k->world, arena_open(&k->buffers, 2 * (int64_t)BLOCK)));
+    TRY(settle_secret(k));
+    TRY(comm_all_status(k->world, k->me == k->first ? make_here(k) : STATUS_OK));
+    snprintf(k->id, sizeof k->id, "%s", id);
+    return comm_all_status(k->world, k->me == 0 ? write_known(k) : STATUS_OK);
 }
 
 int64_t node_copies_bytes(const node_copies *k)
@@ -352,22 +530,23 @@ static status hide(const char *folder, const share *mine)
 /* All but this one. */
 static void remove_older(const node_copies *k, const char *keep)
 {
-    DIR *folder = opendir(k->folder);
-    for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder))
-        if (e->d_name[0] == '.' && e->d_name[1] == 't' && strcmp(e->d_name, keep) != 0) {
-            char *path = must_format("%s/%s", k->folder, e->d_name);
+    reading_names all;
+    if (reading_folder(&all, k->place.folder) != STATUS_OK)
+        log_warn("%s", status_message());
+    for (int i = 0; i < all.count; i++)
+        if (strncmp(all.name[i], ".t", 2) == 0 && strcmp(all.name[i], keep) != 0) {
+            char *path = must_format("%s/%s", k->place.folder, all.name[i]);
             if (atomic_remove(path) != STATUS_OK)
                 log_warn("%s", status_message());
             free(path);
         }
-    if (folder)
-        closedir(folder);
+    reading_names_free(&all);
 }
 
 status node_copies_spread(node_copies *k, const char *name)
 {
     share mine;
-    char *folder = checkpoint_temporary(k->folder, name);
+    char *folder = checkpoint_temporary(k->place.folder, name);
     status s = share_list(&mine, folder, &(fragment_owner){k->id, name, k->me, k->ranks});
     if (s == STATUS_OK)
         s = hide(folder, &mine);
@@ -382,37 +561,6 @@ status node_copies_spread(node_copies *k, const char *name)
 
 /* ---- going on from them ---- */
 
-/* Which start's copies count: "" if none. */
-static void read_id(node_copies *k)
-{
-    char id[MANIFEST_RUN] = "";
-    FILE *f = k->me == 0 ? fopen(k->id_file, "re") : NULL;
-    if (f && fscanf(f, "%32[0-9a-f]", id) != 1)
-        id[0] = 0;
-    if (f)
-        fclose(f);
-    comm_broadcast_bytes(k->world, id, sizeof id, 0);
-    memcpy(k->id, id, sizeof id);
-}
-
-/* The step that the run would go on from; -1: none. INT64_MAX: nobody can tell, and nothing may be added. */
-static int64_t step_on_disk(const node_copies *k, const char *checkpoints)
-{
-    int64_t step = -1;
-    checkpoint_offers offers;
-    if (k->me == 0 && checkpoint_offers_find(&offers, checkpoints) == STATUS_OK) {
-        long long first = -1;
-        if (offers.count > 0 && sscanf(strrchr(offers.folder[0], '/') + 1, "step-%lld", &first) != 1)
-            first = INT64_MAX;
-        step = first;
-        checkpoint_offers_free(&offers);
-    } else if (k->me == 0) {
-        step = INT64_MAX;
-    }
-    comm_broadcast_bytes(k->world, &step, sizeof step, 0);
-    return step;
-}
-
 /* The member of a node that does the work for share `rank`. */
 static int worker_of(const node_copies *k, int node, int rank)
 {
@@ -421,45 +569,54 @@ static int worker_of(const node_copies *k, int node, int rank)
     return member(&members, k, node, rank % members);
 }
 
+/* What has become of a share: a byte for each, exchanged between ranks. */
+enum { MISSING, ARRIVED, UNKNOWN /* reading or writing has failed */ };
+
 /* Copies this process's part of a set to the disk: of each share that has not arrived yet the one of its `attempt`-th
  * holder. */
-static void copy_shares(const node_copies *k, const node_set *set, const char *to, int attempt, const char *arrived,
-                        char *mine, char *buffer)
+static void copy_shares(char *mine, const node_copies *k, const node_set *set, const char *to, int attempt,
+                        const char *so_far, char *buffer)
 {
-    char *from = checkpoint_temporary(k->folder, set->name);
     for (int w = 0; w < set->ranks; w++) {
         int node = node_set_holder(set, w, attempt);
-        mine[w] = 0;
-        if (arrived[w] || node < 0 || worker_of(k, node, w) != k->me)
+        bool damaged;
+        mine[w] = MISSING;
+        if (so_far[w] == ARRIVED || node < 0 || worker_of(k, node, w) != k->me)
             continue;
-        mine[w] = share_copy(to, from, &(fragment_owner){k->id, set->name, w, set->ranks}, buffer) == STATUS_OK;
-        if (!mine[w])
+        const fragment_owner owner = {k->id, set->name, w, set->ranks};
+        status s = share_copy(&damaged, to, &k->place, &owner, buffer);
+        mine[w] = s == STATUS_OK ? ARRIVED : damaged ? MISSING : UNKNOWN;
+        if (s != STATUS_OK)
             log_warn("copies in memory: %s", status_message());
     }
-    free(from);
 }
 
-/* All shares on the disk, from their first holders or from their second. */
-static status bring_together(const node_copies *k, const node_set *set, const char *to, char *buffer)
+/* All shares on the disk, from their first holders or from their second. *damaged: some have no holder whose copy is
+ * whole. */
+static status bring_together(bool *damaged, const node_copies *k, const node_set *set, const char *to, char *buffer)
 {
     unsigned long count = (unsigned long)set->ranks;
-    char *arrived = must_calloc(count, 1), *mine = must_calloc(count, 1),
+    char *so_far = must_calloc(count, 1), *mine = must_calloc(count, 1),
          *all = must_alloc(count * (unsigned long)k->ranks);
-    int missing = set->ranks;
-    for (int attempt = 0; attempt < set->nodes && missing > 0; attempt++) {
-        copy_shares(k, set, to, attempt, arrived, mine, buffer);
+    for (int attempt = 0; attempt < set->nodes; attempt++) {
+        copy_shares(mine, k, set, to, attempt, so_far, buffer);
         comm_all_gather_bytes(k->world, all, mine, (int64_t)count);
         for (unsigned long i = 0; i < count * (unsigned long)k->ranks; i++)
-            if (all[i] && !arrived[i % count]) {
-                arrived[i % count] = 1;
-                missing--;
-            }
+            if (all[i] != MISSING && so_far[i % count] != ARRIVED)
+                so_far[i % count] = all[i];
+    }
+    int missing = 0, unknown = 0;
+    for (unsigned long i = 0; i < count; i++) {
+        missing += so_far[i] == MISSING;
+        unknown += so_far[i] == UNKNOWN;
     }
     free(all);
     free(mine);
-    free(arrived);
-    return missing == 0 ? STATUS_OK
-                        : status_fail(STATUS_FAILED, "%d shares of the copies in memory cannot be used", missing);
+    free(so_far);
+    *damaged = missing > 0;
+    if (missing + unknown == 0)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED, "%d shares of the copies in memory cannot be used", missing + unknown);
 }
 
 static status publish(const node_copies *k, const node_set *set, const char *checkpoints, const char *temporary,
@@ -474,15 +631,16 @@ static status publish(const node_copies *k, const node_set *set, const char *che
     return s;
 }
 
-static status adopt(node_copies *k, const node_set *set, const char *checkpoints)
+static status adopt(bool *damaged, node_copies *k, const node_set *set, const char *checkpoints)
 {
     arena *buffer = NULL;
     char *temporary = checkpoint_temporary(checkpoints, set->name);
+    *damaged = false;
     status s = comm_all_status(k->world, arena_open(&buffer, BLOCK));
     if (s == STATUS_OK)
         s = comm_all_status(k->world, k->me == 0 ? checkpoint_tidy(checkpoints) : STATUS_OK);
     if (s == STATUS_OK)
-        s = bring_together(k, set, temporary, arena_base(buffer));
+        s = bring_together(damaged, k, set, temporary, arena_base(buffer));
     if (s == STATUS_OK && k->me == 0)
         s = publish(k, set, checkpoints, temporary, arena_base(buffer));
     s = comm_all_status(k->world, s);
@@ -493,31 +651,55 @@ static status adopt(node_copies *k, const node_set *set, const char *checkpoints
     return s;
 }
 
-void node_copies_adopt(node_copies *k, const char *checkpoints, int64_t *step, char **trouble)
+/* The newest set that is whole; the one before it may be, where the newest has no second copies yet. */
+static status adopt_newest(int64_t *step, char **trouble, node_copies *k, const char *checkpoints, int64_t after)
 {
-    *step = -1;
-    *trouble = NULL;
-    read_id(k);
-    if (!*k->id)
-        return;
-    int64_t disk = step_on_disk(k, checkpoints);
-    const char *folder = k->me == k->first ? k->folder : NULL;
-    node_set set;
-    /* The newest may be whole without its second copies yet; the one before it then has both. */
-    for (int64_t before = INT64_MAX; *step < 0; before = set.step) {
-        bool found = node_shares_newest(&set, k->world, k->node, folder, k->id, disk, before);
-        status s = found ? adopt(k, &set, checkpoints) : STATUS_OK;
+    node_shares_asked asked = {k->node, k->me == k->first ? k->place.folder : NULL, k->id, after, INT64_MAX};
+    status s = STATUS_OK;
+    for (bool found = true; found && *step < 0 && s == STATUS_OK;) {
+        node_set set;
+        bool damaged = false;
+        s = node_shares_newest(&found, &set, k->world, &asked);
+        if (s == STATUS_OK && found)
+            s = adopt(&damaged, k, &set, checkpoints);
         if (found && s == STATUS_OK)
             *step = set.step;
-        else if (found && k->me == 0 && !*trouble)
+        else if (damaged && k->me == 0 && !*trouble)
             *trouble = must_strdup(status_message());
+        if (damaged)
+            s = STATUS_OK;
+        asked.before = set.step;
         free(set.holder);
-        if (!found)
-            break;
     }
+    return s;
+}
+
+bool node_copies_count(const node_copies *k)
+{
+    return *k->id;
+}
+
+status node_copies_adopt(int64_t *step, char **trouble, node_copies *k, const char *checkpoints, int64_t after)
+{
+    holder whose = NOBODY;
+    *step = -1;
+    *trouble = NULL;
+    if (*k->id)
+        TRY(hold(&whose, k));
+    if (whose >= ALIVE) {
+        log_info("copies in memory: those that %s names are %s, and stay", k->id_file,
+                 whose == ALIVE ? "of a run that is alive" : "not this user's");
+        return STATUS_OK;
+    }
+    status s = *k->id ? adopt_newest(step, trouble, k, checkpoints, after) : STATUS_OK;
+    if (s != STATUS_OK)
+        return status_context(s, "copies in memory, which stay (checkpoint.resume=never, or =FOLDER, does without)");
     if (*step >= 0) {
         free(*trouble);
         *trouble = NULL;
+    } else if (*k->id && !*trouble) {
+        log_info("copies in memory: none of this run's is newer than its last checkpoint and whole");
     }
     node_copies_forget(k);
+    return STATUS_OK;
 }

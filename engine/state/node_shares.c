@@ -1,59 +1,65 @@
 #include "engine/state/node_shares.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/share.h"
+#include "engine/files/reading.h"
 #include "memory/log.h"
 
 /* One share on one node. */
-typedef struct found {
+typedef struct share_found {
     int64_t step;
     int rank, ranks, node;
-} found;
+} share_found;
 
 typedef struct list {
-    found *item;
+    share_found *item;
     int count;
 } list;
 
-static void add(list *l, const found *f)
+static void add(list *l, const share_found *f)
 {
     l->item = must_realloc(l->item, (unsigned long)(l->count + 1) * sizeof *l->item);
     l->item[l->count++] = *f;
 }
 
-static void look_into(list *l, const char *folder, const char *name, const char *id, found as)
+static status look_into(list *l, const char *folder, const char *name, const char *id, share_found as)
 {
     char *path = must_format("%s/%s", folder, name), run[MANIFEST_RUN];
-    DIR *files = opendir(path);
-    fragment_owner owner;
-    for (struct dirent *e = files ? readdir(files) : NULL; e; e = readdir(files))
-        if (share_owner(&owner, run, path, e->d_name) && strcmp(run, id) == 0) {
+    reading_names files;
+    status s = reading_folder(&files, path);
+    for (int i = 0; i < files.count && s == STATUS_OK; i++) {
+        fragment_owner owner;
+        bool is_one;
+        s = share_owner(&is_one, &owner, run, path, files.name[i]);
+        if (s == STATUS_OK && is_one && strcmp(run, id) == 0) {
             as.rank = owner.rank;
             as.ranks = owner.ranks;
             add(l, &as);
         }
-    if (files)
-        closedir(files);
+    }
+    reading_names_free(&files);
     free(path);
+    return s;
 }
 
-static list look(const char *folder, const char *id, int64_t after, int node)
+static status look(list *l, const node_shares_asked *asked, int node)
 {
-    list l = {0};
-    DIR *all = folder ? opendir(folder) : NULL;
-    for (struct dirent *e = all ? readdir(all) : NULL; e; e = readdir(all)) {
+    reading_names all;
+    *l = (list){0};
+    if (!asked->folder)
+        return STATUS_OK;
+    status s = reading_folder(&all, asked->folder);
+    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
         long long step;
-        if (sscanf(e->d_name, ".tmp-step-%lld", &step) == 1 && step > after)
-            look_into(&l, folder, e->d_name, id, (found){.step = step, .node = node});
+        if (sscanf(all.name[i], ".tmp-step-%lld", &step) == 1 && step > asked->after)
+            s = look_into(l, asked->folder, all.name[i], asked->id, (share_found){.step = step, .node = node});
     }
-    if (all)
-        closedir(all);
-    return l;
+    reading_names_free(&all);
+    return s;
 }
 
 /* Everybody's, the same on all ranks. */
@@ -65,8 +71,8 @@ static list gather(comm_group *world, const list *mine)
     for (int i = 0; i < ranks; i++)
         most = counts[i] > most ? counts[i] : most;
     if (most > 0) {
-        found *padded = must_calloc((unsigned long)most, sizeof *padded),
-              *items = must_alloc((unsigned long)most * (unsigned long)ranks * sizeof *items);
+        share_found *padded = must_calloc((unsigned long)most, sizeof *padded),
+                    *items = must_alloc((unsigned long)most * (unsigned long)ranks * sizeof *items);
         if (mine->count > 0)
             memcpy(padded, mine->item, (size_t)mine->count * sizeof *padded);
         comm_all_gather_bytes(world, items, padded, most * (int64_t)sizeof *padded);
@@ -91,7 +97,7 @@ static bool is_complete(node_set *out, const list *all, int64_t step, int nodes)
     for (int i = 0; i < ranks * nodes; i++)
         holder[i] = -1;
     for (int i = 0; i < all->count; i++) {
-        const found *f = &all->item[i];
+        const share_found *f = &all->item[i];
         for (int h = 0; f->step == step && f->ranks == ranks && h < nodes; h++)
             if (holder[f->rank * nodes + h] < 0) {
                 holder[f->rank * nodes + h] = f->node;
@@ -110,25 +116,30 @@ static bool is_complete(node_set *out, const list *all, int64_t step, int nodes)
     return false;
 }
 
-bool node_shares_newest(node_set *out, comm_group *world, const int *node, const char *folder, const char *id,
-                        int64_t after, int64_t before)
+status node_shares_newest(bool *found, node_set *out, comm_group *world, const node_shares_asked *asked)
 {
     int me = comm_group_me(world), ranks = comm_group_ranks(world), nodes = 0;
-    list mine = look(folder, id, after, node[me]), all = gather(world, &mine);
-    bool complete = false;
+    list mine;
     *out = (node_set){0};
+    *found = false;
+    status s = comm_all_status(world, look(&mine, asked, asked->node[me]));
+    if (s != STATUS_OK) {
+        free(mine.item);
+        return s;
+    }
+    list all = gather(world, &mine);
     for (int i = 0; i < ranks; i++)
-        nodes += node[i] == i;
-    for (int64_t below = before, step = 0; step >= 0 && !complete; below = step) {
+        nodes += asked->node[i] == i;
+    for (int64_t below = asked->before, step = 0; step >= 0 && !*found; below = step) {
         step = -1;
         for (int i = 0; i < all.count; i++)
             if (all.item[i].step < below && all.item[i].step > step)
                 step = all.item[i].step;
-        complete = step >= 0 && is_complete(out, &all, step, nodes);
+        *found = step >= 0 && is_complete(out, &all, step, nodes);
     }
     free(all.item);
     free(mine.item);
-    return complete;
+    return STATUS_OK;
 }
 
 int node_set_holder(const node_set *s, int writer, int attempt)

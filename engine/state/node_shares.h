@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "memory/status.h"
 #include "parallel/comm/comm.h"
 
 typedef struct node_set {
@@ -14,11 +15,16 @@ typedef struct node_set {
     int *holder;      /* [ranks][nodes] first ranks of the nodes that have a share, then -1 */
 } node_set;
 
+typedef struct node_shares_asked {
+    const int *node; /* [ranks] */
+    const char *folder, *id;
+    int64_t after, before;
+} node_shares_asked;
+
 /* Collective. `folder`: of this node's memory, on the node's first rank, else NULL; `node`: each rank's node. Only sets
- * of run `id`, of a step after `after` and before `before`. False: there is none. The holders are the caller's to free
- * in either case. */
-bool node_shares_newest(node_set *out, comm_group *world, const int *node, const char *folder, const char *id,
-                        int64_t after, int64_t before);
+ * of run `id`, of a step after `after` and before `before`. *found false: there is certainly none. The holders are the
+ * caller's to free in any case. */
+status node_shares_newest(bool *found, node_set *out, comm_group *world, const node_shares_asked *asked);
 
 /* The attempt-th node that has the share of rank `writer`; -1: no more have it. */
 int node_set_holder(const node_set *s, int writer, int attempt);

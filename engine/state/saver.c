@@ -37,8 +37,8 @@ struct saver {
     checkpoint_writer *writer;
     checkpoint_publisher *publisher; /* rank 0's */
     char name[32];
-    const char *memory; /* where shares go and stay; NULL: to the run's checkpoints */
-    char *buffer;       /* the writer's */
+    const share_place *memory; /* where shares go and stay; NULL: to the run's checkpoints */
+    char *buffer;              /* the writer's */
     json_t *meta;
     double stall;
     stage stage;
@@ -208,11 +208,14 @@ static status publish(saver *s)
 static status write_share(saver *s)
 {
     const saver_options *o = &s->options;
-    TRY(checkpoint_writer_share(s->writer, s->memory ? s->memory : o->folder, s->name));
-    if (!s->memory || o->rank > 0)
+    TRY(checkpoint_writer_share(s->writer, s->memory ? s->memory->folder : o->folder, s->name));
+    if (!s->memory)
         return STATUS_OK;
-    char *folder = checkpoint_temporary(s->memory, s->name);
-    status result = share_put_meta(folder, s->meta, s->buffer);
+    const fragment_owner owner = {.run = o->run, .name = s->name, .rank = o->rank, .ranks = o->ranks};
+    char *folder = checkpoint_temporary(s->memory->folder, s->name);
+    status result = o->rank == 0 ? share_put_meta(folder, s->meta, s->buffer) : STATUS_OK;
+    if (result == STATUS_OK)
+        result = share_seal(folder, &owner, s->memory->secret, s->buffer);
     free(folder);
     return result;
 }
@@ -413,7 +416,7 @@ static void copy_more(saver *s)
     }
 }
 
-void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory)
+void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory)
 {
     double began = clock_seconds();
     MUST(s->stage == NONE, "%s is still being saved", s->name);

@@ -19,6 +19,7 @@
 #include "engine/run/executor.h"
 
 typedef struct saver saver;
+typedef struct share_place share_place; /* engine/checkpoint/share.h */
 
 typedef struct saver_options {
     const compiled *compiled;
@@ -45,9 +46,9 @@ status saver_open(saver **out, const saver_options *options);
 void saver_close(saver *s);
 
 /* Begin to save the state as it is after `step`; `meta` (rank 0's, else NULL) becomes the saver's. None may be under
- * way. `memory`, unless NULL, outlives the save: a folder of this node's memory, where shares are written and nothing
+ * way. `memory`, unless NULL, outlives the save: where in this node's memory shares are written, sealed, and nothing
  * is published. */
-void saver_begin(saver *s, int64_t step, json_t *meta, const char *memory);
+void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory);
 /* Does the save under way, or the last one, go to memory? */
 bool saver_is_in_memory(const saver *s);
 typedef enum saver_progress {

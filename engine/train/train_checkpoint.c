@@ -246,7 +246,7 @@ status training_save_finish(training *t)
 }
 
 /* Into `memory`, or NULL: to the run's checkpoints. */
-static status save_to(training *t, const char *memory, bool last)
+static status save_to(training *t, const share_place *memory, bool last)
 {
     if (!t->saves.beside)
         seal_open();
@@ -274,7 +274,7 @@ status training_save(training *t, bool last)
 
 status training_save_in_memory(training *t)
 {
-    return save_to(t, node_copies_folder(t->saves.copies), false);
+    return save_to(t, node_copies_place(t->saves.copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */

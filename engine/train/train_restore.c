@@ -1,10 +1,12 @@
 /* Where a run begins: a checkpoint, weights from elsewhere, or nothing. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/state/state.h"
@@ -115,6 +117,20 @@ static void say_rate(const training *t, const config *saved, const train_meta *m
             (long long)m->step + 1, is, was, (long long)t->schedule.steps, (long long)before.steps);
 }
 
+/* A folder step-N holds the state after step N, or somebody has mixed them up. */
+static status check_name(const train_meta *m, const char *folder)
+{
+    const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
+    long long step;
+    int end = 0;
+    if (sscanf(name, "step-%lld%n", &step, &end) != 1 || name[end] || step == m->step)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED,
+                       "%s holds the state after step %lld, and not what its name says: give it back "
+                       "its name, or remove it",
+                       folder, (long long)m->step);
+}
+
 /* Collective: the same verdict on every rank, with the words of the first that objects. */
 static verdict load_as(status *said, training *t, checkpoint *from, const config *saved)
 {
@@ -124,6 +140,9 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     *said = comm_all_status(all, check_meta(&m, saved, t, checkpoint_meta(from), checkpoint_folder(from)));
     if (*said != STATUS_OK)
         return REFUSED;
+    *said = comm_all_status(all, check_name(&m, checkpoint_folder(from)));
+    if (*said != STATUS_OK)
+        return DAMAGED;
     *said = comm_all_status(all, state_load(&t->compiled, t->executor, from, &has_states));
     if (*said != STATUS_OK)
         return DAMAGED;
@@ -155,27 +174,22 @@ static verdict load(status *said, training *t, checkpoint *from)
 }
 
 /* Is a checkpoint another run's? Rank 0 looks, for all. */
-static bool leads_elsewhere(const training *t, const char *path)
+static status share_elsewhere(bool *out, const training *t, const char *path)
 {
-    const char *const own[] = {t->folder, t->checkpoints}; /* the latter may be a link to another disk */
-    char *there = realpath(path, NULL);
+    comm_group *all = comm_world(t->world);
     bool within = false;
-    for (int i = 0; i < 2; i++) {
-        char *mine = realpath(own[i], NULL);
-        size_t length = mine ? strlen(mine) : 0;
-        within |= mine && there && strncmp(there, mine, length) == 0 && (there[length] == '/' || !there[length]);
-        free(mine);
-    }
-    free(there);
-    bool elsewhere = !within;
-    comm_broadcast_bytes(comm_world(t->world), &elsewhere, sizeof elsewhere, 0);
-    return elsewhere;
+    TRY(comm_all_status(all, comm_rank(t->world) == 0 ? checkpoint_is_of_run(&within, path, t->folder) : STATUS_OK));
+    *out = !within;
+    comm_broadcast_bytes(all, out, sizeof *out, 0);
+    return STATUS_OK;
 }
 
 static verdict restore_from(status *said, training *t, const char *path)
 {
     checkpoint *from = NULL;
-    t->new_stage = leads_elsewhere(t, path);
+    *said = share_elsewhere(&t->new_stage, t, path);
+    if (*said != STATUS_OK)
+        return REFUSED;
     *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
     verdict v = *said == STATUS_OK ? load(said, t, from) : DAMAGED;
     checkpoint_close(from);
@@ -184,6 +198,46 @@ static verdict restore_from(status *said, training *t, const char *path)
 
 /* ---- which one ------------------------------------------------------------------------------------------------- */
 
+/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
+static status find_saved(char **out, const training *t)
+{
+    char *path = must_format("%s/events.jsonl", t->folder), *text;
+    int64_t bytes;
+    *out = NULL;
+    status s = reading_file(&text, &bytes, path);
+    free(path);
+    for (char *line = text, *end; s == STATUS_OK && line && (end = strchr(line, '\n')); line = end + 1) {
+        json_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
+        const char *what = json_string_value(json_object_get(event, "event"));
+        const char *name = json_string_value(json_object_get(event, "words"));
+        if (what && name && strcmp(what, "saved") == 0) {
+            free(*out);
+            *out = must_strdup(name);
+        }
+        json_decref(event);
+    }
+    free(text);
+    return s;
+}
+
+/* Where there is no checkpoint, none may ever have been saved: the disk of the checkpoints may not be mounted. */
+static status check_never_saved(const training *t)
+{
+    char *name;
+    TRY(find_saved(&name, t));
+    if (!name)
+        return STATUS_OK;
+    log_make_printable(name);
+    status s =
+        status_fail(STATUS_FAILED,
+                    "%s holds no checkpoint, but %s/events.jsonl says that the run has saved %s there: mount the "
+                    "disk or mend the link; if they are gone for good, checkpoint.resume=never moves what is "
+                    "left of the run aside and begins anew (nothing was changed)",
+                    t->checkpoints, t->folder, name);
+    free(name);
+    return s;
+}
+
 /* Rank 0 looks; all ranks believe it, so that none starts anew where another resumes. */
 static status share_offers(checkpoint_offers *offers, const training *t)
 {
@@ -191,6 +245,8 @@ static status share_offers(checkpoint_offers *offers, const training *t)
     status s = STATUS_OK;
     if (comm_rank(t->world) == 0)
         s = checkpoint_offers_find(offers, t->checkpoints);
+    if (comm_rank(t->world) == 0 && s == STATUS_OK && offers->count == 0)
+        s = check_never_saved(t);
     TRY(comm_all_status(all, s));
     comm_broadcast_bytes(all, &offers->count, sizeof offers->count, 0);
     if (comm_rank(t->world) > 0)
@@ -244,22 +300,49 @@ static status restore_best(training *t, const checkpoint_offers *offers)
     return s;
 }
 
-/* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use
- * for it. */
-static void take_from_memory(training *t)
+/* The step that the run would go on from without its copies in memory: of the best checkpoint, or, where none is in
+ * sight, of the last that it has saved; -1: none. */
+static status step_on_disk(int64_t *step, const training *t)
 {
-    int64_t step;
+    checkpoint_offers offers = {0};
+    char *saved = NULL;
+    long long number = -1;
+    TRY(checkpoint_offers_find(&offers, t->checkpoints));
+    status s = offers.count > 0 ? STATUS_OK : find_saved(&saved, t);
+    const char *name = offers.count > 0 ? strrchr(offers.folder[0], '/') + 1 : saved;
+    if (name && sscanf(name, "step-%lld", &number) != 1 && sscanf(name, ".old-step-%lld", &number) != 1)
+        number = INT64_MAX; /* a name of somebody's own: nothing is newer */
+    *step = number;
+    free(saved);
+    checkpoint_offers_free(&offers);
+    return s;
+}
+
+/* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use
+ * for it. A stage that began from another run has copies of its own. */
+static status take_from_memory(training *t)
+{
+    comm_group *all = comm_world(t->world);
+    const char *resume = t->config->checkpoint.resume;
+    int64_t step = -1, after = -1;
     char *trouble;
-    if (strcmp(t->config->checkpoint.resume, "auto") != 0) {
+    bool own = !strcmp(resume, "auto");
+    if (!own && strcmp(resume, "never") != 0)
+        TRY(share_elsewhere(&own, t, resume));
+    if (!own) {
         node_copies_forget(t->saves.copies);
-        return;
+        return STATUS_OK;
     }
-    node_copies_adopt(t->saves.copies, t->checkpoints, &step, &trouble);
+    TRY(comm_all_status(all, comm_rank(t->world) == 0 && node_copies_count(t->saves.copies) ? step_on_disk(&after, t)
+                                                                                            : STATUS_OK));
+    comm_broadcast_bytes(all, &after, sizeof after, 0);
+    TRY(node_copies_adopt(&step, &trouble, t->saves.copies, t->checkpoints, after));
     if (step >= 0)
         log_info("the copies of step %lld in the memory of nodes are a checkpoint now", (long long)step);
     if (trouble)
         say_fallen_back(t, trouble);
     free(trouble);
+    return STATUS_OK;
 }
 
 /* Every rank must train on the same data: nodes may have copies of their own, and one of them may be old. */
@@ -302,7 +385,9 @@ static status start(training *t)
 static status restore_named(bool *own, training *t)
 {
     checkpoint_offers offers = {0};
-    status s = leads_elsewhere(t, t->config->checkpoint.resume) ? share_offers(&offers, t) : STATUS_OK;
+    bool elsewhere = false;
+    TRY(share_elsewhere(&elsewhere, t, t->config->checkpoint.resume));
+    status s = elsewhere ? share_offers(&offers, t) : STATUS_OK;
     *own = offers.count > 0;
     if (s == STATUS_OK && *own)
         s = restore_best(t, &offers);
@@ -340,7 +425,7 @@ status training_restore(training *t)
     if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), node_copies_open(&t->saves.copies, t->world, t->folder));
     if (s == STATUS_OK)
-        take_from_memory(t);
+        s = take_from_memory(t);
     if (s == STATUS_OK && own)
         s = share_offers(&offers, t);
     if (s == STATUS_OK && offers.count > 0)
@@ -366,8 +451,10 @@ static status choose_back(char **out, const training *t)
 {
     *out = NULL;
     char *path = t->guards.back ? must_format("%s/manifest.json", t->guards.back) : NULL;
-    bool there = path && atomic_exists(path);
+    bool there = false;
+    status s = path ? atomic_look(&there, path) : STATUS_OK;
     free(path);
+    TRY(s);
     if (there)
         *out = must_strdup(t->guards.back);
     return there || !t->guards.back ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);

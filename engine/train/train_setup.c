@@ -13,7 +13,7 @@
 #include "engine/compile/model/target.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
-#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incidents.h"
 #include "engine/train/training.h"
@@ -209,22 +209,43 @@ static status open_rank(training *t, const devices_row *row)
     return STATUS_OK;
 }
 
+/* The checkpoint that the run begins from, the caller's; NULL: none. The one that checkpoint.resume names need not be
+ * there any more once a stage that began from it has checkpoints of its own. */
+static status find_origin(char **out, const training *t)
+{
+    const char *resume = t->config->checkpoint.resume;
+    checkpoint_offers own = {0};
+    bool within = false;
+    *out = NULL;
+    if (!strcmp(resume, "auto") || !strcmp(resume, "never"))
+        return STATUS_OK;
+    TRY(checkpoint_is_of_run(&within, resume, t->folder));
+    if (!within)
+        TRY(checkpoint_offers_find(&own, t->checkpoints));
+    status s = STATUS_OK;
+    if (own.count > 0)
+        *out = must_strdup(own.folder[0]);
+    else
+        s = checkpoint_resolve(out, resume);
+    checkpoint_offers_free(&own);
+    return s;
+}
+
 /* What was chosen by timing belongs to the run, and to the checkpoint that a run begins from. */
 static status read_choices(training *t)
 {
-    const char *resume = t->config->checkpoint.resume;
-    bool elsewhere = strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0;
-    char *path = must_format("%s/" CHOICES_FILE, t->folder);
-    status s = STATUS_OK;
-    if (!atomic_exists(path) && elsewhere) {
-        checkpoint *from = NULL;
-        s = checkpoint_open(&from, resume);
+    char *path = must_format("%s/" CHOICES_FILE, t->folder), *origin = NULL;
+    bool there;
+    status s = atomic_look(&there, path);
+    if (s == STATUS_OK && !there)
+        s = find_origin(&origin, t);
+    if (origin) {
         free(path);
-        path = must_format("%s/" CHOICES_FILE, from ? checkpoint_folder(from) : resume);
-        checkpoint_close(from);
+        path = must_format("%s/" CHOICES_FILE, origin);
     }
     if (s == STATUS_OK)
         s = choices_read(&t->choices, path);
+    free(origin);
     free(path);
     return s;
 }

@@ -97,7 +97,7 @@ static bool has_happened(const char *top)
 /* ---- a server's journal ---- */
 
 enum { MERGES = 2 };
-#define SEQUENCE "outer.every=5 outer.staleness=2"
+#define SEQUENCE "outer.every=5 outer.staleness=2 outer.timeout=5"
 #define JOURNAL  "unread-server/journal"
 
 /* A start of the server on the journal, then killed. Its words, or NULL if it came to serve. */

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -129,6 +130,84 @@ static void a_latest_that_is_lost_is_not_a_run_that_never_began(void **state)
     free(run);
 }
 
+/* A disk that is not mounted, as its mount point looks then, or a link into nothing. */
+static void checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began(void **state)
+{
+    const char *top = *state;
+    char *run = whole_run(top, "unmounted"), *checkpoints = workfolder_path(run, "checkpoints");
+    char *away = workfolder_path(top, "away");
+    assert_int_equal(rename(checkpoints, away), 0);
+    refused(top, run, "", "train.steps=8", "that the run has saved step-00000006 there: mount the disk");
+    assert_int_equal(mkdir(checkpoints, 0777), 0);
+    refused(top, run, "", "train.steps=8", "that the run has saved step-00000006 there: mount the disk");
+    assert_int_equal(rmdir(checkpoints), 0);
+    assert_int_equal(symlink("nowhere", checkpoints), 0);
+    refused(top, run, "", "train.steps=8", "that the run has saved step-00000006 there: mount the disk");
+    assert_int_equal(unlink(checkpoints), 0);
+    assert_int_equal(rename(away, checkpoints), 0);
+    goes_on(top, run, 1, "", "train.steps=8", "after step 6");
+    assert_steps(run, 8);
+    free(away);
+    free(checkpoints);
+    free(run);
+}
+
+/* It would be a stage of itself: a checkpoint of the run's own. */
+static void a_path_that_cannot_be_told_is_asked_again(void **state)
+{
+    const char *top = *state;
+    char *run = whole_run(top, "real"), *whole = workfolder_path(top, "real-whole"), difference[256];
+    launch_result r = again(top, run, 1, "/step-00000006 ESTALE 1 realpath", "train.steps=8");
+    if (r.status != 0 || !strstr(r.out, "after step 6") || strstr(r.out, "begins after"))
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    launch_free(&r);
+    free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s train.steps=8", top, whole));
+    assert_true(runs_compare_checkpoints(difference, sizeof difference, run, whole) >= 3 * 30);
+    assert_string_equal(difference, "");
+    refused(top, run, "/step-00000008 ESTALE -1 realpath", "train.steps=9", "cannot resolve");
+    free(whole);
+    free(run);
+}
+
+/* One read of metrics.jsonl that fails, the first or a later one, is not its end. */
+static void metrics_that_cannot_be_read_once_are_kept(void **state)
+{
+    const char *top = *state;
+    char *run = whole_run(top, "metrics"), *path = workfolder_path(run, "metrics.jsonl");
+    for (int call = 0; call < 2; call++) {
+        char *fault = must_format("metrics.jsonl EIO 1 read %d", call), *keys = must_format("train.steps=%d", 7 + call);
+        goes_on(top, run, 1, fault, keys, "resumed from");
+        assert_steps(run, 7 + call);
+        free(keys);
+        free(fault);
+    }
+    refused(top, run, "metrics.jsonl EIO -1 read", "train.steps=9", "cannot read");
+    assert_steps(run, 8);
+    free(path);
+    free(run);
+}
+
+/* What cp -al makes of a run's folder: files that are appended to stay each run's own. */
+static void runs_that_share_files_by_hard_links_do_not_write_into_each_other(void **state)
+{
+    static const char *const names[] = {"events.jsonl", "metrics.jsonl"};
+    const char *top = *state;
+    char *run = whole_run(top, "linked"), *copy = workfolder_path(top, "copy");
+    launch_result r = launch_run(60, "cp -al %s %s && cp -r %s %s-kept", run, copy, copy, copy);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    goes_on(top, run, 1, "", "train.steps=8", "after step 6");
+    for (int i = 0; i < 2; i++) {
+        r = launch_run(60, "cmp %s/%s %s-kept/%s && ! cmp -s %s/%s %s/%s", copy, names[i], copy, names[i], copy,
+                       names[i], run, names[i]);
+        if (r.status != 0)
+            fail_msg("%s: %s%s", names[i], r.out, r.err);
+        launch_free(&r);
+    }
+    free(copy);
+    free(run);
+}
+
 /* ---- damage
  * ------------------------------------------------------------------------------------------------------- */
 
@@ -174,6 +253,15 @@ static void a_damaged_checkpoint_gives_way_to_the_one_before(void **state)
         }
         free(run);
     }
+    char *mixed = whole_run(top, "mixed"); /* a folder that holds the state of another step than its name says */
+    launch_result put =
+        launch_run(60, "cd %s/checkpoints && rm -r step-00000006 && cp -r step-00000004 step-00000006", mixed);
+    assert_int_equal(put.status, 0);
+    launch_free(&put);
+    refused(top, mixed, "", "checkpoint.fallback=false", "holds the state after step 4");
+    goes_on(top, mixed, 1, "", "", "checkpoints/step-00000004 after step 4");
+    assert_steps(mixed, STEPS);
+    free(mixed);
     char *run = whole_run(top, "all");
     flip(run, "step-00000006/model-00000.safetensors", 5000);
     flip(run, "step-00000004/manifest.json", 300);
@@ -444,6 +532,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there),
         cmocka_unit_test(a_latest_that_is_lost_is_not_a_run_that_never_began),
+        cmocka_unit_test(checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began),
+        cmocka_unit_test(a_path_that_cannot_be_told_is_asked_again),
+        cmocka_unit_test(metrics_that_cannot_be_read_once_are_kept),
+        cmocka_unit_test(runs_that_share_files_by_hard_links_do_not_write_into_each_other),
         cmocka_unit_test(a_damaged_checkpoint_gives_way_to_the_one_before),
         cmocka_unit_test(hostile_positions_are_refused_in_one_line),
         cmocka_unit_test(data_that_was_replaced_is_refused_unless_allowed),

@@ -212,6 +212,24 @@ static void a_stage_that_was_interrupted_goes_on_by_the_same_command(void **stat
     assert_same(top, "parts", "whole", 4);
 }
 
+/* Nor does it need the run that it began from any more, which may be archived or have pruned that checkpoint. */
+static void a_stage_that_has_begun_does_not_need_its_source(void **state)
+{
+    const char *top = *state, *stage = "train.global_batch=8 checkpoint.restart_schedule=true";
+    char *source = workfolder_path(top, "source"), *gone = workfolder_path(top, "gone");
+    free(train(top, 1, "train.steps=3 run.folder=%s", source));
+    free(train(top, 1, "%s run.folder=%s/once checkpoint.resume=%s", stage, top, source));
+    free(train(top, 1, "%s train.steps=5 optimizer.schedule=constant run.folder=%s/twice checkpoint.resume=%s", stage,
+               top, source));
+    assert_int_equal(rename(source, gone), 0);
+    char *said = train(top, 1, "%s run.folder=%s/twice checkpoint.resume=%s", stage, top, source);
+    has(said, "twice/checkpoints/step-00000005 after step 5");
+    assert_same(top, "twice", "once", 4);
+    free(said);
+    free(gone);
+    free(source);
+}
+
 /* Warm-up and decay over the steps that are left; without the key they go on. */
 static void a_stage_may_restart_the_schedule(void **state)
 {
@@ -361,6 +379,7 @@ int main(void)
         IN_A_FOLDER(ramps_that_make_no_sense_are_refused),
         IN_A_FOLDER(other_data_go_on_as_if_they_had_followed),
         IN_A_FOLDER(a_stage_that_was_interrupted_goes_on_by_the_same_command),
+        IN_A_FOLDER(a_stage_that_has_begun_does_not_need_its_source),
         IN_A_FOLDER(a_stage_may_restart_the_schedule),
         IN_A_FOLDER(a_stage_of_longer_sequences_changes_rope),
         IN_A_FOLDER(a_ramp_of_a_stage_counts_from_its_first_step),

@@ -277,6 +277,26 @@ static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
     free(path);
 }
 
+/* A start that is alive and about to find out who holds the lock has a file aside: nobody sweeps it away. */
+static void the_file_of_another_start_that_is_alive_stays(void **state)
+{
+    char *path = workfolder_path(*state, "raced"), *other = workfolder_path(*state, "other"), *aside;
+    lock *another = NULL, *mine = NULL;
+    int64_t bytes;
+    assert_int_equal(lock_take(&another, other, "aaaa", LEASE), STATUS_OK);
+    uint8_t *text = workfolder_read(other, &bytes);
+    aside = must_format("%s.aaaa", path);
+    workfolder_write(aside, text, bytes);
+    assert_int_equal(lock_take(&mine, path, "bbbb", LEASE), STATUS_OK);
+    assert_int_equal(access(aside, F_OK), 0);
+    lock_release(mine);
+    lock_release(another);
+    free(text);
+    free(aside);
+    free(other);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +307,7 @@ int main(void)
         cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_beat),
         cmocka_unit_test(who_watches_a_lock_knows_whether_its_holder_lives),
         cmocka_unit_test(of_many_that_find_a_stale_lock_one_gets_it),
+        cmocka_unit_test(the_file_of_another_start_that_is_alive_stays),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

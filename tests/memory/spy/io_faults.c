@@ -339,13 +339,57 @@ ssize_t sendmsg(int file, const struct msghdr *message, int flags)
 
 /* ---- streams ---- */
 
+/* A stream whose reads are seen, each of them a call of "read". */
+typedef struct seen {
+    int file;
+    char path[PATH_MAX];
+} seen;
+
+static ssize_t seen_read(void *cookie, char *to, size_t bytes)
+{
+    const seen *s = cookie;
+    return fails("read", s->path, LOOKS) ? -1 : syscall(SYS_read, s->file, to, bytes);
+}
+
+static int seen_seek(void *cookie, off64_t *at, int whence)
+{
+    off_t now = lseek(((const seen *)cookie)->file, *at, whence);
+    *at = now;
+    return now < 0 ? -1 : 0;
+}
+
+static int seen_close(void *cookie)
+{
+    seen *s = cookie;
+    syscall(SYS_close, s->file);
+    free(s);
+    return 0;
+}
+
+static FILE *open_seen(const char *path)
+{
+    seen *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    snprintf(s->path, sizeof s->path, "%s", path);
+    s->file = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    if (s->file < 0) {
+        free(s);
+        return NULL;
+    }
+    return fopencookie(s, "r", (cookie_io_functions_t){.read = seen_read, .seek = seen_seek, .close = seen_close});
+}
+
 /* The C library opens these two past the functions above. */
 FILE *fopen(const char *path, const char *mode)
 {
     static FILE *(*real)(const char *, const char *);
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "fopen");
-    return fails("fopen", path, *mode == 'r' ? LOOKS : CHANGES) ? NULL : real(path, mode);
+    if (fails("fopen", path, *mode == 'r' ? LOOKS : CHANGES))
+        return NULL;
+    bool reads = *mode == 'r' && !strchr(mode, '+');
+    return reads && is_armed() && is_named("read", LOOKS) && is_meant(path) ? open_seen(path) : real(path, mode);
 }
 
 DIR *opendir(const char *path)

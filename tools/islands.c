@@ -14,7 +14,7 @@
 
 typedef struct wishes {
     bool embedded;
-    const char *listen, *folder;
+    const char *listen, *folder, *credentials;
     int64_t port;
 } wishes;
 
@@ -26,6 +26,10 @@ static status become_etcd(const wishes *w)
     char *cluster = must_format("phalanx=%s", peers);
     TRY(atomic_make_folders(w->folder));
     log_info("etcd at %s, data in %s: outer.rendezvous=%s", clients, w->folder, clients);
+    if (strncmp(w->listen, "127.", 4) != 0)
+        log_warn("this etcd has no password and no TLS, and listens on %s: whoever reaches port %lld can end, rename "
+                 "and invent islands; 127.0.0.1 is for a try-out, and for real run etcd with certificates",
+                 w->listen, (long long)w->port);
     fflush(stdout);
     execlp("etcd", "etcd", "--name", "phalanx", "--data-dir", w->folder, "--listen-client-urls", clients,
            "--advertise-client-urls", clients, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
@@ -34,12 +38,20 @@ static status become_etcd(const wishes *w)
 }
 
 /* Every key of all runs, or of one. */
-static status show(const char *addresses)
+static status show(const wishes *w, const char *addresses)
 {
     etcd *e = NULL;
     json_t *pairs = NULL, *pair;
     size_t i;
-    TRY(etcd_open(&e, addresses));
+    credentials login;
+    TRY(credentials_take(&login, w->credentials));
+    status opened = etcd_open(&e, addresses);
+    if (opened == STATUS_OK)
+        opened = etcd_log_in(e, &login);
+    credentials_wipe(&login);
+    if (opened != STATUS_OK)
+        etcd_close(e);
+    TRY(opened);
     status s = etcd_read(&pairs, e, "phalanx/");
     json_array_foreach(pairs, i, pair) printf("%s %s\n", json_string_value(json_object_get(pair, "key")),
                                               json_string_value(json_object_get(pair, "value")));
@@ -55,6 +67,8 @@ int islands_main(int argc, char **argv)
         {"--embedded", OPTIONS_FLAG, NULL, "be an etcd of one node, for a try-out", &w.embedded, 0, 0, NULL},
         {"--listen", OPTIONS_TEXT, "ADDRESS", "of this machine, for its clients (127.0.0.1)", &w.listen, 0, 0, NULL},
         {"--port", OPTIONS_INTEGER, "N", "of its clients (2379); the next one is its own", &w.port, 1, 65534, NULL},
+        {"--credentials", OPTIONS_TEXT, "FILE", "with etcd's USER:PASSWORD (else " CREDENTIALS_ENVIRONMENT ")",
+         &w.credentials, 0, 0, NULL},
         {"--folder", OPTIONS_TEXT, "FOLDER", "of its data (runs/etcd)", &w.folder, 0, 0, NULL},
     };
     const options_command command = {
@@ -72,7 +86,7 @@ int islands_main(int argc, char **argv)
     if (code != OPTIONS_GO_ON)
         return code;
     status s = w.embedded      ? become_etcd(&w)
-               : operands == 1 ? show(argv[1])
+               : operands == 1 ? show(&w, argv[1])
                                : status_fail(STATUS_USAGE, "give --embedded, or the address of an etcd to look at");
     if (s != STATUS_OK)
         log_error("%s", status_message());

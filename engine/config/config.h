@@ -145,7 +145,7 @@ typedef struct config {
         bool private_data;            /* samples are not divided between slots */
         double timeout, bandwidth;    /* seconds; bits a second, 0: no limit */
         config_sources rendezvous;    /* addresses of etcd */
-        char *run, *island, *keys, *address;
+        char *run, *island, *keys, *address, *credentials;
     } outer;
     struct {
         int every, keep;                     /* 0: only at the end; 0: all */

@@ -11,9 +11,18 @@
 #include "engine/config/scalar.h"
 #include "models/presets.h"
 
-void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text)
+/* "http://USER:PASSWORD@HOST" without what stands before the last @: a fresh string. */
+static char *strike_secret(const char *text)
+{
+    const char *begin = strstr(text, "://"), *end = strrchr(text, '@');
+    return begin && end && end > begin ? must_format("%.*s***%s", (int)(begin + 3 - text), text, end)
+                                       : must_strdup(text);
+}
+
+void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *original)
 {
     int n = 0;
+    char *text = strike_secret(original);
     for (; text[n] && n < CONFIG_VALUE_QUOTE - 1; n++)
         out[n] = iscntrl((unsigned char)text[n]) ? '?' : text[n];
     out[n] = 0;
@@ -23,6 +32,7 @@ void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text)
             n--;
         strcpy(out + n, "...");
     }
+    free(text);
 }
 
 /* What a node is, for "expected ..., not ...". */
@@ -333,6 +343,24 @@ static status set_sources(void *field, const config_row *row, yaml_document_t *d
     return STATUS_OK;
 }
 
+/* What is written into the run's files holds no password. */
+static status set_addresses(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    config_sources list = {0};
+    status s = set_sources(&list, row, d, node);
+    for (int i = 0; i < list.count && s == STATUS_OK; i++)
+        if (strchr(list.item[i].path, '@'))
+            s = status_fail(
+                STATUS_USAGE,
+                "an address holds a user or a password, which would be in the run's files and in the list of "
+                "processes: put USER:PASSWORD into a file of mode 600 and name it in outer.credentials, or "
+                "into PHALANX_ETCD_CREDENTIALS");
+    free_sources(s == STATUS_OK ? field : &list);
+    if (s == STATUS_OK)
+        *(config_sources *)field = list;
+    return s;
+}
+
 static void print_sources(FILE *out, const void *field, const config_row *row)
 {
     (void)row;
@@ -479,7 +507,7 @@ static const struct {
     [CONFIG_TYPE_PRESET] = {NULL, expect_preset, set_preset, print_string, free_string},
     [CONFIG_TYPE_SOURCES] = {"a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL, set_sources,
                              print_sources, free_sources},
-    [CONFIG_TYPE_ADDRESSES] = {"http[s]://HOST:PORT, or a list of such", NULL, set_sources, print_sources,
+    [CONFIG_TYPE_ADDRESSES] = {"http[s]://HOST:PORT, or a list of such", NULL, set_addresses, print_sources,
                                free_sources},
     [CONFIG_TYPE_INTEGERS] = {NULL, expect_integers, set_integers, print_integers, free_integers},
     [CONFIG_TYPE_PAIRS] = {"a list of pairs of integers, as [[0, 64], [1000, 128]]", NULL, set_pairs, print_pairs,

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <curl/curl.h>
 
+#include "engine/islands/credentials.h"
 #include "memory/log.h"
 
 enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096 };
@@ -159,11 +160,12 @@ static status log_in(etcd *e)
     free(words);
     json_decref(body);
     TRY(s);
+    static const char sound[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=._-";
     const char *token = json_string_value(json_object_get(answer, "token"));
-    free(e->token);
-    e->token = must_strdup(token ? token : "");
+    free(e->token); /* it becomes a line of a header */
+    e->token = token && *token && !token[strspn(token, sound)] ? must_strdup(token) : NULL;
     json_decref(answer);
-    return STATUS_OK;
+    return e->token ? STATUS_OK : status_fail(STATUS_FAILED, "etcd answers a login without a token");
 }
 
 /* `body` is taken. */
@@ -188,25 +190,22 @@ static status call(json_t **out, etcd *e, const char *path, json_t *body)
 /* ---- opening
  * ------------------------------------------------------------------------------------------------------- */
 
-/* "https://USER:PASSWORD@HOST:PORT/": without the slash, and without whom to log in as. */
+/* "https://HOST:PORT/": without the slash. */
 static status take_address(etcd *e, const char *address, size_t length)
 {
     if (e->nodes == ETCD_NODES)
         return status_fail(STATUS_USAGE, "outer.rendezvous: more than %d addresses", ETCD_NODES);
+    char *copy = must_format("%.*s", (int)length, address);
+    bool secret = credentials_in_address(copy);
+    free(copy);
+    if (secret) /* and is not repeated */
+        return status_fail(STATUS_USAGE, "outer.rendezvous " CREDENTIALS_ELSEWHERE);
     if (strncmp(address, "http://", 7) != 0 && strncmp(address, "https://", 8) != 0)
         return status_fail(STATUS_USAGE, "outer.rendezvous: %.*s is no address of etcd: http://HOST:2379 is one",
                            (int)length, address);
-    char *copy = must_format("%.*s", (int)length, address);
+    copy = must_format("%.*s", (int)length, address);
     while (length > 0 && copy[length - 1] == '/')
         copy[--length] = 0;
-    char *host = strstr(copy, "://") + 3, *at = strrchr(host, '@'), *colon = strchr(host, ':');
-    if (at && colon && colon < at) {
-        free(e->user);
-        free(e->password);
-        e->user = must_format("%.*s", (int)(colon - host), host);
-        e->password = must_format("%.*s", (int)(at - colon - 1), colon + 1);
-        memmove(host, at + 1, strlen(at + 1) + 1);
-    }
     e->address[e->nodes++] = copy;
     return STATUS_OK;
 }
@@ -233,6 +232,36 @@ status etcd_open(etcd **out, const char *addresses)
     return s;
 }
 
+/* The name localhost and 127.0.0.0/8 and ::1 are this machine. */
+static bool is_loopback(const char *address)
+{
+    const char *host = strstr(address, "://") + 3;
+    size_t length = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
+    return (length == 9 && !strncmp(host, "localhost", 9)) || (length == 5 && !strncmp(host, "[::1]", 5)) ||
+           (!strncmp(host, "127.", 4) && strspn(host, "0123456789.") == length);
+}
+
+status etcd_log_in(etcd *e, const credentials *who)
+{
+    for (int i = 0; i < e->nodes; i++) {
+        bool plain = strncmp(e->address[i], "http://", 7) == 0 && !is_loopback(e->address[i]);
+        if (plain && who->user)
+            return status_fail(STATUS_USAGE,
+                               "outer.rendezvous %s is another machine, and http:// would send it etcd's password in "
+                               "the clear: give etcd a certificate, and use https://",
+                               e->address[i]);
+        if (plain)
+            log_warn("islands: etcd at %s is reached in the clear, without TLS or a password: whoever is on this "
+                     "network can end, rename and invent islands (phalanx help islands)",
+                     e->address[i]);
+    }
+    if (who->user) {
+        e->user = must_strdup(who->user);
+        e->password = must_strdup(who->password);
+    }
+    return STATUS_OK;
+}
+
 void etcd_close(etcd *e)
 {
     if (!e)
@@ -241,8 +270,7 @@ void etcd_close(etcd *e)
         curl_easy_cleanup(e->curl);
     for (int i = 0; i < e->nodes; i++)
         free(e->address[i]);
-    free(e->user);
-    free(e->password);
+    credentials_wipe(&(credentials){e->user, e->password});
     free(e->token);
     free(e);
 }

@@ -10,18 +10,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/islands/credentials.h"
 #include "memory/status.h"
 
 enum { ETCD_NODES = 16 }; /* of a cluster, at most */
 
 typedef struct etcd etcd;
 
-/* Addresses, "http://HOST:2379" or "https://USER:PASSWORD@HOST:2379", with commas between. Nothing is asked yet. */
+/* Addresses, "http://HOST:2379" or "https://HOST:2379", with commas between. Nothing is asked yet. */
 status etcd_open(etcd **out, const char *addresses);
+/* Whom every call logs in as, if it has a user. Refused where an address would send the password to another machine in
+ * the clear; without a user such an address is warned of. */
+status etcd_log_in(etcd *e, const credentials *who);
 void etcd_close(etcd *e); /* NULL is accepted */
 
 int etcd_nodes(const etcd *e);
-const char *etcd_address(const etcd *e, int node); /* without user and password */
+const char *etcd_address(const etcd *e, int node);
 /* Does this node answer anything at all, in a second or so? It need not have a leader for that. */
 bool etcd_answers(etcd *e, int node);
 

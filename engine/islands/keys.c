@@ -65,6 +65,22 @@ static status check_mode(const char *path)
     return STATUS_OK;
 }
 
+/* Who may write there decides whom this island trusts. */
+static status check_writers(const char *path)
+{
+    struct stat s;
+    if (stat(path, &s) != 0)
+        return STATUS_OK; /* who reads it says so */
+    if ((s.st_mode & S_IWOTH) != 0)
+        return status_fail(STATUS_FAILED,
+                           "%s can be written by everybody on this machine, who could add a key that this island "
+                           "trusts: chmod go-w it",
+                           path);
+    if ((s.st_mode & S_IWGRP) != 0 || (s.st_uid != geteuid() && s.st_uid != 0))
+        log_warn("islands: %s can be written by others than you: whoever adds a key there is trusted", path);
+    return STATUS_OK;
+}
+
 static status read_own(keys *k, const char *folder)
 {
     char *path = must_format("%s/island.secret", folder);
@@ -80,6 +96,7 @@ static status read_own(keys *k, const char *folder)
 static status trust(keys *k, const char *path)
 {
     k->trusted = must_realloc(k->trusted, (unsigned long)(k->count + 1) * sizeof *k->trusted);
+    TRY(check_writers(path));
     TRY(read_key(k->trusted[k->count], path));
     k->count++;
     return STATUS_OK;
@@ -89,7 +106,9 @@ static status read_peers(keys *k, const char *folder)
 {
     char *peers = must_format("%s/peers", folder);
     DIR *d = opendir(peers);
-    status s = STATUS_OK;
+    status s = check_writers(folder);
+    if (s == STATUS_OK)
+        s = check_writers(peers);
     for (struct dirent *entry; d && s == STATUS_OK && (entry = readdir(d));) {
         size_t length = strlen(entry->d_name);
         if (length < 8 || strcmp(entry->d_name + length - 7, ".public") != 0)

@@ -7,12 +7,14 @@
 #ifndef PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
 #define PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
 
+#include "engine/islands/credentials.h"
 #include "engine/islands/roster.h"
 
 typedef struct membership membership;
 
 typedef struct membership_options {
     const char *addresses, *run, *name;
+    credentials login; /* the caller's, who may wipe it once membership_open returns; or none */
     uint64_t fingerprint;
     const char *key; /* public */
     const char *const *endpoints;

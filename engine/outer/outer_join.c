@@ -152,6 +152,7 @@ status outer_claim(outer *o)
     char *etcd = addresses(o->config);
     double lease = o->config->outer.timeout / 2;
     const membership_options options = {.addresses = etcd,
+                                        .login = o->login,
                                         .run = o->config->outer.run,
                                         .name = name_of(o->config),
                                         .fingerprint = o->fingerprint,
@@ -169,6 +170,7 @@ status outer_claim(outer *o)
                                                               : (int)lease,
                                         .patience = o->config->outer.timeout};
     status s = outer_first_rank(o) ? membership_open(&o->membership, &options) : STATUS_OK;
+    credentials_wipe(&o->login);
     free(etcd);
     free(endpoints);
     free(all);

@@ -138,6 +138,7 @@ struct outer {
     uint64_t fingerprint;
 
     keys keys;
+    credentials login; /* until etcd is open */
     transport *transport;
     membership *membership; /* rank 0's */
     roster roster;          /* as last broadcast, the same on all ranks */

@@ -356,6 +356,7 @@ static status open_transport(outer *o)
 {
     char *found = NULL;
     const char *address = o->config->outer.address;
+    TRY(credentials_take(&o->login, o->config->outer.credentials));
     TRY(keys_open(&o->keys, o->config->outer.keys));
     if (!address)
         TRY(address_towards(&found, o->config->outer.rendezvous.item[0].path));
@@ -428,6 +429,7 @@ void outer_close(outer *o)
     membership_close(o->membership);
     transport_close(o->transport);
     keys_close(&o->keys);
+    credentials_wipe(&o->login);
     roster_free(&o->roster);
     outer_move_close(o->move);
     arena_close(o->memory.arena);

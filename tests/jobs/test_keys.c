@@ -155,6 +155,7 @@ static const keys_row rows[] = {
     SHOWN_BY("outer.error_decay", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.weights", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.rendezvous", "tests/jobs/test_islands.c"),
+    SHOWN_BY("outer.credentials", "tests/jobs/test_secrets.c"),
     SHOWN_BY("outer.run", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.island", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.keys", "tests/jobs/test_islands.c"),

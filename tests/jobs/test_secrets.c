@@ -1,0 +1,206 @@
+/* etcd's password is in nothing that a run writes, says, shows in the list of processes or hands to a child, whether it
+ * comes from outer.credentials or from the environment; where an address holds one, nothing begins. Who may write to an
+ * island's keys is looked at. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include <curl/curl.h>
+
+#include "engine/islands/credentials.h"
+#include "engine/islands/etcd.h"
+#include "engine/islands/keys.h"
+#include "memory/log.h"
+#include "tests/jobs/island_jobs.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
+
+#define PASSWORD "S3CR3Tpw"
+#define LOGIN    "phx:" PASSWORD
+
+static size_t drop(char *data, size_t size, size_t count, void *context)
+{
+    (void)data;
+    (void)context;
+    return size * count;
+}
+
+static void post(const char *path, const char *body)
+{
+    CURL *c = curl_easy_init();
+    char *url = must_format("%s/v3/%s", rendezvous_address(island_jobs_etcd), path);
+    curl_easy_setopt(c, CURLOPT_URL, url);
+    curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, drop);
+    assert_int_equal(curl_easy_perform(c), CURLE_OK);
+    curl_easy_cleanup(c);
+    free(url);
+}
+
+static void ask_for_passwords(void)
+{
+    post("auth/role/add", "{\"name\":\"root\"}");
+    post("auth/user/add", "{\"name\":\"root\",\"password\":\"rootpw\"}");
+    post("auth/user/grant", "{\"user\":\"root\",\"role\":\"root\"}");
+    post("auth/user/add", "{\"name\":\"phx\",\"password\":\"" PASSWORD "\"}");
+    post("auth/user/grant", "{\"user\":\"phx\",\"role\":\"root\"}");
+    post("auth/enable", "{}");
+}
+
+/* Files under `folder` that hold the password, as `grep` lists them. */
+static void assert_nowhere_in(const char *folder)
+{
+    launch_result r = launch_run(60, "grep -rlF %s %s", PASSWORD, folder);
+    assert_string_equal(r.out, "");
+    assert_int_equal(r.status, 1); /* grep: nothing was found */
+    launch_free(&r);
+}
+
+/* What anybody, and its user, can see of a process that is at work. */
+static void assert_not_shown_by(int pid)
+{
+    launch_result r = launch_run(60,
+                                 "cat /proc/%d/cmdline /proc/%d/task/*/children >/dev/null && "
+                                 "grep -cF %s /proc/%d/cmdline /proc/%d/environ",
+                                 pid, pid, PASSWORD, pid, pid);
+    assert_null(strstr(r.out, ":1"));
+    assert_non_null(strstr(r.out, "environ:0"));
+    launch_free(&r);
+}
+
+/* A run that logs in: all that it leaves, in a folder of its own. `before`: of the shell, in front of the program. */
+static void train_and_search(const char *top, const char *name, const char *before, const char *key)
+{
+    char *program = launch_beside("../phalanx"), *folder = must_format("%s/%s", top, name);
+    launch *l =
+        launch_start(ISLAND_JOBS_LIMIT,
+                     "mkdir %s && exec env %s %s train %s/run.yaml run.folder=%s/run outer.run=%s train.steps=400 "
+                     "outer.min_islands=1 run.export=[mlflow] checkpoint.every=100 %s",
+                     folder, before, program, top, folder, name, key);
+    assert_true(launch_expect(l, "merge 1 of 1", ISLAND_JOBS_LIMIT)); /* it has logged in */
+    assert_not_shown_by(launch_pid(l));
+    launch_result r = launch_finish(l);
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.out, PASSWORD));
+    assert_null(strstr(r.err, PASSWORD));
+    launch_free(&r);
+    r = launch_run(ISLAND_JOBS_LIMIT,
+                   "%s report %s/run --output %s/report.html && %s inspect %s/run > %s/inspect.txt && "
+                   "%s convert --from %s/run/checkpoints/step-00000400 --to %s/hf",
+                   program, folder, folder, program, folder, folder, program, folder, folder);
+    assert_int_equal(r.status, 0);
+    assert_null(strstr(r.out, PASSWORD));
+    assert_null(strstr(r.err, PASSWORD));
+    launch_free(&r);
+    assert_nowhere_in(folder);
+    free(folder);
+    free(program);
+}
+
+static void the_password_is_in_nothing_that_a_run_writes(void **state)
+{
+    const char *top = *state;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    ask_for_passwords();
+    char *file = must_format("%s/login", top), *key = must_format("outer.credentials=%s", file);
+    runs_write_text(file, LOGIN "\n");
+    assert_int_equal(chmod(file, 0644), 0);
+    char *open_file = must_format("%s/run.yaml run.folder=%s/open %s", top, top, key);
+    launch_result r = runs_train(ISLAND_JOBS_LIMIT, 1, open_file); /* others can read it */
+    assert_int_not_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "chmod 600"));
+    launch_free(&r);
+    assert_int_equal(chmod(file, 0600), 0);
+    train_and_search(top, "by-file", "", key);
+    train_and_search(top, "by-environment", CREDENTIALS_ENVIRONMENT "=" LOGIN, "");
+    free(open_file);
+    free(key);
+    free(file);
+}
+
+static void a_password_in_an_address_is_refused_and_not_repeated(void **state)
+{
+    static const char *const words[] = {
+        "outer.rendezvous=[http://" LOGIN "@127.0.0.1:1]",
+        "outer.rendezvous=https://" LOGIN "@h:1",
+        "outer.rendezvous=[" LOGIN "@h:1]",
+        "outer.every=http://" LOGIN "@h:1",
+        "outer.rendezvous:[http://" LOGIN "@h:1]",
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char *all = must_format("%s/run.yaml run.folder=%s/refused '%s'", (char *)*state, (char *)*state, words[i]);
+        launch_result r = runs_train(60, 1, all);
+        assert_int_equal(r.status, STATUS_USAGE);
+        assert_null(strstr(r.err, PASSWORD));
+        if (i < 3)
+            assert_non_null(strstr(r.err, "outer.credentials"));
+        launch_free(&r);
+        free(all);
+    }
+    char *folder = must_format("%s/refused", (char *)*state);
+    assert_int_not_equal(access(folder, F_OK), 0); /* nothing was written */
+    free(folder);
+}
+
+static status log_in(const char *address)
+{
+    etcd *e = NULL;
+    char user[] = "phx", word[] = PASSWORD;
+    status s = etcd_open(&e, address);
+    if (s == STATUS_OK)
+        s = etcd_log_in(e, &(credentials){user, word});
+    etcd_close(e);
+    return s;
+}
+
+static void a_password_goes_to_no_other_machine_in_the_clear(void **state)
+{
+    (void)state;
+    assert_int_equal(log_in("http://10.9.9.1:2379"), STATUS_USAGE);
+    assert_non_null(strstr(status_message(), "https://"));
+    assert_int_equal(log_in("http://127.0.0.1.example:2379"), STATUS_USAGE);
+    assert_int_equal(log_in("http://localhost:1,http://localhost.example:2379"), STATUS_USAGE);
+    assert_int_equal(log_in("http://" LOGIN "@127.0.0.1:2379"), STATUS_USAGE);
+    assert_null(strstr(status_message(), PASSWORD));
+    assert_int_equal(log_in("https://10.9.9.1:2379"), STATUS_OK);
+    assert_int_equal(log_in("http://127.0.0.1:2379,http://localhost:1,http://[::1]:2"), STATUS_OK);
+}
+
+static void keys_that_everybody_can_add_to_are_refused(void **state)
+{
+    keys k;
+    char *folder = must_format("%s/others", (char *)*state), *peers = must_format("%s/peers", folder);
+    assert_int_equal(keys_make(folder), STATUS_OK);
+    assert_int_equal(keys_open(&k, folder), STATUS_OK);
+    keys_close(&k);
+    const char *const paths[] = {folder, peers};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(chmod(paths[i], 0777), 0);
+        assert_int_equal(keys_open(&k, folder), STATUS_FAILED);
+        assert_non_null(strstr(status_message(), "chmod go-w"));
+        assert_int_equal(chmod(paths[i], 0755), 0);
+    }
+    assert_int_equal(keys_open(&k, folder), STATUS_OK);
+    keys_close(&k);
+    free(peers);
+    free(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_password_in_an_address_is_refused_and_not_repeated),
+        cmocka_unit_test(a_password_goes_to_no_other_machine_in_the_clear),
+        cmocka_unit_test(keys_that_everybody_can_add_to_are_refused),
+        cmocka_unit_test(the_password_is_in_nothing_that_a_run_writes),
+    };
+    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
+}

@@ -144,16 +144,21 @@ void keys_close(keys *k)
     explicit_bzero(k, sizeof *k);
 }
 
-bool keys_trusts(const keys *k, const char *text)
+static int find_text(const keys *k, const char *text)
 {
     for (int i = 0; i < k->count; i++)
         if (!strcmp(k->trusted[i], text))
-            return true;
-    return false;
+            return i;
+    return -1;
 }
 
-bool keys_trusts_bytes(const keys *k, const uint8_t *key)
+bool keys_trusts(const keys *k, const char *text)
+{
+    return find_text(k, text) >= 0;
+}
+
+int keys_find(const keys *k, const uint8_t *key)
 {
     char text[KEYS_TEXT];
-    return zmq_z85_encode(text, key, 32) && keys_trusts(k, text);
+    return zmq_z85_encode(text, key, 32) ? find_text(k, text) : -1;
 }

@@ -26,7 +26,7 @@ status keys_make(const char *folder);
 status keys_open(keys *out, const char *folder);
 void keys_close(keys *k);
 bool keys_trusts(const keys *k, const char *text);
-/* The same of a key's 32 bytes. */
-bool keys_trusts_bytes(const keys *k, const uint8_t *key);
+/* Which of the trusted ones a key's 32 bytes are; -1: none. */
+int keys_find(const keys *k, const uint8_t *key);
 
 #endif

@@ -9,11 +9,13 @@
 #include <sys/random.h>
 #include <zmq.h>
 
+#include "engine/islands/gate.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
-enum { WINDOW = 64, POLL_MS = 5, REQUESTS_A_TURN = 64 };
+enum { WINDOW = 64, POLL_MS = 5, REQUESTS_A_TURN = 64, HANDSHAKE_MS = 5000 };
 static const int64_t LONGEST = WIRE_MESSAGE + 256; /* of a frame: CURVE adds a little to a message */
+static const int64_t LONGEST_REQUEST = 1024;       /* of a frame that a server gets; a handshake's are the longest */
 static const double PATIENCE = 5;                  /* seconds without a reply after which a fetch connects anew */
 
 typedef struct fetch {
@@ -33,9 +35,17 @@ typedef struct fetch {
     double heard;
 } fetch;
 
+/* In front of an answer's bytes, until ZeroMQ has no more use for them. */
+typedef struct answer {
+    atomic_llong *all, *of_key;
+    int64_t bytes;
+} answer;
+
 struct transport {
     transport_options options;
     void *zmq, *server, *zap;
+    gate *gate;
+    atomic_llong queued, *queued_by; /* bytes of answers that wait: of all, and of each trusted key */
     char endpoint[256];
     pthread_t thread;
     bool started;
@@ -91,7 +101,9 @@ static void answer_zap(transport *t)
     zap_request r;
     receive_zap(&r, t->zap);
     bool whole = r.frames == ZAP_FRAMES && r.length[6] == 32 && r.length[1] >= 0 && r.length[1] <= ZAP_BYTES;
-    bool trusted = whole && keys_trusts_bytes(t->options.keys, r.frame[6]);
+    int key = whole ? keys_find(t->options.keys, r.frame[6]) : -1;
+    bool trusted = key >= 0;
+    char user[16] = "";
     if (!trusted) {
         char from[ZAP_BYTES + 32];
         int length = whole && r.length[3] > 0 && r.length[3] < ZAP_BYTES ? r.length[3] : 0;
@@ -99,11 +111,13 @@ static void answer_zap(transport *t)
         refuse(t, from, "its key is not among the trusted ones (outer.keys)");
     }
     const char *code = trusted ? "200" : "400";
+    if (trusted)
+        snprintf(user, sizeof user, "%d", key);
     zmq_send(t->zap, "1.0", 3, ZMQ_SNDMORE);
     zmq_send(t->zap, r.frame[1], whole ? (size_t)r.length[1] : 0, ZMQ_SNDMORE);
     zmq_send(t->zap, code, 3, ZMQ_SNDMORE);
     zmq_send(t->zap, "", 0, ZMQ_SNDMORE);
-    zmq_send(t->zap, "", 0, ZMQ_SNDMORE);
+    zmq_send(t->zap, user, strlen(user), ZMQ_SNDMORE); /* every message has it: key_of */
     zmq_send(t->zap, "", 0, 0);
 }
 
@@ -122,7 +136,48 @@ static bool allowed(transport *t)
     return t->allowance >= WIRE_MESSAGE;
 }
 
-static void reply(transport *t, zmq_msg_t *from, wire_message *m)
+/* On a thread of ZeroMQ. */
+static void end_answer(void *data, void *hint)
+{
+    answer *a = hint;
+    (void)data;
+    atomic_fetch_sub(a->all, a->bytes);
+    atomic_fetch_sub(a->of_key, a->bytes);
+    free(a);
+}
+
+/* A message of so many bytes, which counts until it is sent or dropped. */
+static bool make_answer(zmq_msg_t *out, transport *t, size_t bytes, int key)
+{
+    answer *a = malloc(sizeof *a + bytes);
+    if (!a)
+        return false;
+    *a = (answer){&t->queued, &t->queued_by[key], (int64_t)bytes};
+    if (zmq_msg_init_data(out, a + 1, bytes, end_answer, a) != 0) {
+        free(a);
+        return false;
+    }
+    atomic_fetch_add(a->all, a->bytes);
+    atomic_fetch_add(a->of_key, a->bytes);
+    return true;
+}
+
+/* Which trusted key the sender of a message has shown. */
+static int key_of(const transport *t, zmq_msg_t *message)
+{
+    const char *user = zmq_msg_gets(message, "User-Id");
+    int key = user ? atoi(user) : 0;
+    return key >= 0 && key < t->options.keys->count ? key : 0;
+}
+
+/* May another answer wait for the key's islands? */
+static bool has_room(transport *t, int key)
+{
+    int64_t most = TRANSPORT_QUEUED, of_key = t->options.keys->count > 1 ? most / 2 : most;
+    return atomic_load(&t->queued) + WIRE_MESSAGE <= most && atomic_load(&t->queued_by[key]) + WIRE_MESSAGE <= of_key;
+}
+
+static void reply(transport *t, zmq_msg_t *from, wire_message *m, int key)
 {
     static const char nothing[1];
     zmq_msg_t out;
@@ -131,7 +186,7 @@ static void reply(transport *t, zmq_msg_t *from, wire_message *m)
     const void *data = t->options.serve(t->options.context, m);
     m->there = data != NULL;
     size_t bytes = data ? (size_t)m->bytes : 0;
-    bool made = zmq_msg_init_size(&out, WIRE_HEADER + bytes) == 0;
+    bool made = make_answer(&out, t, WIRE_HEADER + bytes, key);
     if (made) {
         wire_write(zmq_msg_data(&out), m, t->options.fingerprint);
         memcpy((char *)zmq_msg_data(&out) + WIRE_HEADER, data ? data : nothing, bytes);
@@ -161,12 +216,16 @@ static bool serve_one(transport *t)
         atomic_fetch_add(&t->received, (long long)zmq_msg_size(&message));
         status s = wire_read(&m, zmq_msg_data(&message), (int64_t)zmq_msg_size(&message), t->options.fingerprint);
         bool more = zmq_msg_more(&message);
+        int key = key_of(t, &message);
         if (s == STATUS_OK && (m.reply || more))
             s = status_fail(STATUS_FAILED, "no request");
+        if (s == STATUS_OK && !has_room(t, key))
+            s = status_fail(STATUS_FAILED, "answers to key %.8s... wait, and nobody reads them",
+                            t->options.keys->trusted[key]);
         if (s != STATUS_OK)
             refuse(t, "a request", status_message());
         else
-            reply(t, &from, &m);
+            reply(t, &from, &m, key);
         while (more && zmq_msg_recv(&message, t->server, ZMQ_DONTWAIT) >= 0)
             more = zmq_msg_more(&message);
     }
@@ -224,7 +283,7 @@ static void connect_to(transport *t, fetch *f)
     rewind_to_arrived(f);
     f->heard = clock_seconds();
     f->begins = false;
-    if (zmq_connect(f->socket, f->endpoint) != 0)
+    if (strncmp(f->endpoint, "tcp://", 6) != 0 || zmq_connect(f->socket, f->endpoint) != 0)
         refuse(t, f->endpoint, "no address of a peer");
 }
 
@@ -328,12 +387,22 @@ static int list_sockets(transport *t)
 {
     int n = 0;
     t->polled[n++] = (zmq_pollitem_t){.socket = t->zap, .events = ZMQ_POLLIN};
+    t->polled[n++] = (zmq_pollitem_t){.socket = gate_socket(t->gate), .events = ZMQ_POLLIN};
     if (allowed(t))
         t->polled[n++] = (zmq_pollitem_t){.socket = t->server, .events = ZMQ_POLLIN};
     for (int i = 0; i < t->options.fetches; i++)
         if (t->fetches[i].socket)
             t->polled[n++] = (zmq_pollitem_t){.socket = t->fetches[i].socket, .events = ZMQ_POLLIN};
     return n;
+}
+
+static void look_at_connections(transport *t)
+{
+    char from[64], what[128];
+    if (gate_look(t->gate, from, t->endpoint) == 0)
+        return;
+    snprintf(what, sizeof what, "connections from %s", from);
+    refuse(t, what, "one address, or all of them together, would have more than they may");
 }
 
 static void *run_thread(void *argument)
@@ -344,6 +413,8 @@ static void *run_thread(void *argument)
         zmq_poll(t->polled, n, POLL_MS);
         if (t->polled[0].revents & ZMQ_POLLIN)
             answer_zap(t);
+        if (t->polled[1].revents & ZMQ_POLLIN)
+            look_at_connections(t);
         serve_some(t);
         pthread_mutex_lock(&t->lock);
         for (int i = 0; i < t->options.fetches; i++) {
@@ -374,6 +445,10 @@ static status open_server(transport *t)
         return status_fail(STATUS_FAILED, "cannot open sockets of ZeroMQ: %s", zmq_strerror(zmq_errno()));
     set(t->zap, ZMQ_LINGER, 0);
     bound(t->server);
+    set(t->server, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
+    MUST(zmq_setsockopt(t->server, ZMQ_MAXMSGSIZE, &LONGEST_REQUEST, sizeof LONGEST_REQUEST) == 0, "ZeroMQ knows no "
+                                                                                                   "ZMQ_MAXMSGSIZE");
+    TRY(gate_open(&t->gate, t->zmq, t->server));
     if (zmq_setsockopt(t->server, ZMQ_CURVE_SERVER, &yes, sizeof yes) != 0 ||
         zmq_setsockopt(t->server, ZMQ_CURVE_SECRETKEY, k->secret, KEYS_TEXT - 1) != 0 ||
         zmq_setsockopt(t->server, ZMQ_ZAP_DOMAIN, "phalanx", 7) != 0)
@@ -395,7 +470,8 @@ status transport_open(transport **out, const transport_options *options)
     t->allowed_at = clock_seconds();
     pthread_mutex_init(&t->lock, NULL);
     t->fetches = must_calloc((unsigned long)options->fetches + 1, sizeof *t->fetches);
-    t->polled = must_calloc((unsigned long)options->fetches + 2, sizeof *t->polled);
+    t->polled = must_calloc((unsigned long)options->fetches + 3, sizeof *t->polled);
+    t->queued_by = must_calloc((unsigned long)options->keys->count, sizeof *t->queued_by);
     t->zmq = zmq_ctx_new();
     status s = open_server(t);
     if (s == STATUS_OK && pthread_create(&t->thread, NULL, run_thread, t) != 0)
@@ -415,6 +491,7 @@ void transport_close(transport *t)
     atomic_store(&t->ends, true);
     if (t->started)
         pthread_join(t->thread, NULL);
+    gate_close(t->gate);
     if (t->server)
         zmq_close(t->server);
     if (t->zap)
@@ -423,6 +500,7 @@ void transport_close(transport *t)
     pthread_mutex_destroy(&t->lock);
     free(t->fetches);
     free(t->polled);
+    free(t->queued_by); /* the context has ended: no answer is left */
     free(t);
 }
 
@@ -457,6 +535,7 @@ void transport_fetch(transport *t, int which, const char *endpoint, const char *
                  .parts = what->parts,
                  .count = what->count};
     snprintf(f->endpoint, sizeof f->endpoint, "%s", endpoint);
+    log_make_printable(f->endpoint); /* somebody else has written it */
     snprintf(f->key, sizeof f->key, "%s", key);
     MUST(getrandom(&f->nonce, sizeof f->nonce, 0) == sizeof f->nonce, "the system has no random numbers");
     advance(&f->ask_part, &f->ask_first, f, 0);
@@ -483,5 +562,6 @@ void transport_cancel(transport *t, int which)
 
 transport_counts transport_counted(transport *t)
 {
-    return (transport_counts){atomic_load(&t->sent), atomic_load(&t->received), atomic_load(&t->refused)};
+    return (transport_counts){atomic_load(&t->sent), atomic_load(&t->received), atomic_load(&t->refused),
+                              atomic_load(&t->queued)};
 }

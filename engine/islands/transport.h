@@ -4,12 +4,18 @@
  * Data move only when asked for: a fetch keeps at most a window of small requests under way and accepts a reply only to
  * one of them, so that memory is bounded whatever a peer sends. What is lost with a connection is asked for again. One
  * thread of its own does all of it while the rank computes; the functions here are the rank's main thread's.
+ *
+ * Answers that wait for a peer to read them take at most TRANSPORT_QUEUED bytes, those of one key at most half of it
+ * where several are trusted: requests beyond that are refused. Connections are limited by address (gate.h), and have a
+ * few seconds to show a key.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_TRANSPORT_H
 #define PHALANX_ENGINE_ISLANDS_TRANSPORT_H
 
 #include "engine/islands/keys.h"
 #include "engine/islands/wire.h"
+
+enum { TRANSPORT_QUEUED = 64 << 20 };
 
 typedef struct transport transport;
 
@@ -64,6 +70,7 @@ void transport_cancel(transport *t, int which);
 typedef struct transport_counts {
     int64_t sent, received; /* bytes of messages */
     int64_t refused;        /* messages and connections */
+    int64_t queued;         /* bytes of answers that wait now */
 } transport_counts;
 
 transport_counts transport_counted(transport *t);

@@ -30,6 +30,7 @@ typedef struct outer_position {
 /* What outer.* costs, without a job. */
 typedef struct outer_plan {
     int64_t arena;          /* bytes of host memory of the rank that needs most */
+    int64_t queued;         /* bytes of answers that wait for other islands, at most, beside it, on each rank */
     int64_t change;         /* an encoded change of the whole model, with what its messages add */
     int64_t sent, received; /* by an island, in outer.every steps */
     int64_t model,

@@ -97,7 +97,7 @@ outer_plan outer_plan_of(const config *c, int ranks, double step_seconds, double
 {
     int tensor_count, count;
     int64_t fragment[64] = {0};
-    outer_plan p = {0};
+    outer_plan p = {.queued = TRANSPORT_QUEUED};
     compress_method method = method_of(c);
     names_tensor *tensors = names_list(&tensor_count, &c->model.shape);
     unit *units = units_list(&count, tensors, tensor_count, c->outer.fragments);

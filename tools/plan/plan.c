@@ -77,7 +77,8 @@ static status list_rank(const compile_options *options, int rank)
 /* What this job as one of outer.slots islands sends to the others. */
 static void print_islands(const config *c, const plan *p, double bandwidth)
 {
-    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT], received[UNITS_TEXT], server[UNITS_TEXT];
+    char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT], received[UNITS_TEXT], server[UNITS_TEXT],
+        queued[UNITS_TEXT];
     outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
     units_bytes(arena, (double)o.arena);
     units_bytes(change, (double)o.change);
@@ -90,6 +91,8 @@ static void print_islands(const config *c, const plan *p, double bandwidth)
            "memory a rank\n",
            c->outer.slots, c->outer.every, change, 4.0 * (double)p->parameters / (double)o.change, sent, received,
            o.seconds, bandwidth / 1e9, 100 * o.computing, arena);
+    units_bytes(queued, (double)o.queued);
+    printf("                  and at most %s of answers that wait for other islands, a rank\n", queued);
     if (o.server_arena > 0)
         printf("                  phalanx server: %s of host memory on one rank, divided among several\n", server);
     if (o.epsilon > 0)
@@ -102,12 +105,12 @@ static void print_json(const config *c, const plan *p, double bandwidth)
 {
     outer_plan o =
         c->outer.every > 0 ? outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth) : (outer_plan){0};
-    char *islands =
-        must_format("\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
-                    "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
-                    "\"arena_bytes\": %lld, \"server_arena_bytes\": %lld, \"epsilon\": %.17g}",
-                    c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.received,
-                    bandwidth, o.seconds, o.computing, (long long)o.arena, (long long)o.server_arena, o.epsilon);
+    char *islands = must_format(
+        "\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
+        "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
+        "\"arena_bytes\": %lld, \"server_arena_bytes\": %lld, \"queued_bytes\": %lld, \"epsilon\": %.17g}",
+        c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.received, bandwidth,
+        o.seconds, o.computing, (long long)o.arena, (long long)o.server_arena, (long long)o.queued, o.epsilon);
     plan_text_json(stdout, p, c->outer.every > 0 ? islands : "");
     free(islands);
 }

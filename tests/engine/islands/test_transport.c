@@ -1,18 +1,23 @@
 /* The door to other islands: what is trusted comes through whole, and strangers, other runs, other versions, flipped
  * bits, replays and messages of any length are refused. outer.bandwidth is kept. */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include <zmq.h>
 
+#include "engine/islands/gate.h"
 #include "engine/islands/roster.h"
 #include "engine/islands/transport.h"
 #include "memory/clock.h"
@@ -152,16 +157,34 @@ static void bandwidth_is_kept(void **state)
     tear_down(&d);
 }
 
-/* A trusted peer's socket, for messages that no phalanx sends. */
+static uint64_t draw(uint64_t *random)
+{
+    *random = *random * 6364136223846793005ull + 1442695040888963407ull;
+    return *random >> 33;
+}
+
+/* A trusted peer's socket, for messages that no phalanx sends. `keeps`: messages that it takes before it is read; 0:
+ * as usual. */
+static void *connect_raw(void *zmq, const doors *d, const keys *k, int linger, int keeps)
+{
+    void *socket = zmq_socket(zmq, ZMQ_DEALER);
+    int small = 2048, all = 0;
+    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(socket, ZMQ_SNDHWM, &all, sizeof all);
+    if (keeps) {
+        zmq_setsockopt(socket, ZMQ_RCVHWM, &keeps, sizeof keeps);
+        zmq_setsockopt(socket, ZMQ_RCVBUF, &small, sizeof small);
+    }
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, d->own.mine, KEYS_TEXT - 1);
+    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, k->mine, KEYS_TEXT - 1);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, k->secret, KEYS_TEXT - 1);
+    assert_int_equal(zmq_connect(socket, transport_endpoint(d->server)), 0);
+    return socket;
+}
+
 static void send_raw(const doors *d, const void *data, size_t bytes)
 {
-    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_DEALER);
-    int linger = 2000;
-    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, d->own.mine, KEYS_TEXT - 1);
-    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, d->own.mine, KEYS_TEXT - 1);
-    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, d->own.secret, KEYS_TEXT - 1);
-    assert_int_equal(zmq_connect(socket, transport_endpoint(d->server)), 0);
+    void *zmq = zmq_ctx_new(), *socket = connect_raw(zmq, d, &d->own, 2000, 0);
     zmq_send(socket, data, bytes, 0);
     zmq_close(socket);
     zmq_ctx_term(zmq);
@@ -201,6 +224,152 @@ static void hostile_messages_do_no_harm(void **state)
     close(fd);
     assert_int_equal(fetch(&d, &d.own, FINGERPRINT, 5, SECONDS), TRANSPORT_DONE); /* it serves on */
     tear_down(&d);
+}
+
+/* A trusted peer's 1,000 messages, each a good request but for some bytes, of any length: refused, or answered as what
+ * they ask for. */
+static void damaged_messages_do_no_harm(void **state)
+{
+    enum { MESSAGES = 1000 };
+    doors d;
+    set_up(&d, *state, 0);
+    const wire_message request = {.kind = WIRE_CHANGE, .merge = 5, .offer = 9, .bytes = 100};
+    void *zmq = zmq_ctx_new(), *socket = connect_raw(zmq, &d, &d.own, 1000, 0);
+    uint64_t random = 7;
+    for (int i = 0; i < MESSAGES; i++) {
+        uint8_t message[2 * WIRE_HEADER] = {0};
+        wire_write(message, &request, FINGERPRINT);
+        for (uint64_t n = 1 + draw(&random) % 4; n > 0; n--)
+            message[draw(&random) % WIRE_HEADER] = (uint8_t)draw(&random);
+        size_t bytes = draw(&random) % 4 ? WIRE_HEADER : draw(&random) % sizeof message;
+        assert_int_equal(zmq_send(socket, message, bytes, 0), (int)bytes);
+    }
+    assert_true(refused(&d, MESSAGES * 6 / 10)); /* magic, version, kind, fingerprint: 16 of 64 bytes */
+    zmq_close(socket);
+    zmq_ctx_term(zmq);
+    assert_int_equal(fetch(&d, &d.own, FINGERPRINT, 5, SECONDS), TRANSPORT_DONE);
+    tear_down(&d);
+}
+
+static int64_t resident_bytes(void)
+{
+    long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%*d %lld", &pages), 1);
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* One more key that the door trusts. */
+static void trust(keys *k, const keys *other)
+{
+    k->trusted = must_realloc(k->trusted, (unsigned long)(k->count + 1) * sizeof *k->trusted);
+    memcpy(k->trusted[k->count++], other->mine, KEYS_TEXT);
+}
+
+/* A trusted peer asks on many connections and reads nothing: half of the room stays for the others. */
+static void answers_that_nobody_reads_take_a_bounded_memory(void **state)
+{
+    enum { CONNECTIONS = 60, REQUESTS = 200 };
+    void *zmq = zmq_ctx_new(), *socket[CONNECTIONS];
+    uint8_t out[WIRE_HEADER];
+    doors d;
+    set_up(&d, *state, 0);
+    transport_close(d.server);
+    trust(&d.own, &d.stranger);
+    d.server = open_door(&d.own, FINGERPRINT, 0);
+    const wire_message request = {.kind = WIRE_CHANGE, .merge = 5, .offer = 9, .bytes = WIRE_SLICE};
+    wire_write(out, &request, FINGERPRINT);
+    int64_t before = resident_bytes(), most = 0;
+    for (int i = 0; i < CONNECTIONS; i++)
+        socket[i] = connect_raw(zmq, &d, &d.stranger, 0, 1);
+    for (int r = 0; r < REQUESTS; r++)
+        for (int i = 0; i < CONNECTIONS; i++)
+            zmq_send(socket[i], out, sizeof out, ZMQ_DONTWAIT);
+    for (int i = 0; i < 150; i++, usleep(20000)) {
+        int64_t queued = transport_counted(d.server).queued;
+        assert_true(queued <= TRANSPORT_QUEUED / 2);
+        most = queued > most ? queued : most;
+    }
+    assert_true(most > TRANSPORT_QUEUED / 4); /* so it was asked for more than fits */
+    assert_true(resident_bytes() - before < 2 * (int64_t)TRANSPORT_QUEUED);
+    assert_int_equal(fetch(&d, &d.own, FINGERPRINT, 5, SECONDS), TRANSPORT_DONE);
+    for (int i = 0; i < CONNECTIONS; i++)
+        zmq_close(socket[i]);
+    zmq_ctx_term(zmq);
+    for (double until = clock_seconds() + SECONDS; transport_counted(d.server).queued > 0; usleep(20000))
+        assert_true(clock_seconds() < until); /* what was theirs is free again */
+    tear_down(&d);
+}
+
+/* Connects from 127.0.0.2 again and again, without a key or a word, and holds what it gets. */
+static _Noreturn void hold_connections(int port, int count)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET}, at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    inet_pton(AF_INET, "127.0.0.2", &own.sin_addr);
+    inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
+    for (;;) {
+        int fd[1024];
+        for (int i = 0; i < count; i++) {
+            fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+            if (bind(fd[i], (struct sockaddr *)&own, sizeof own) == 0)
+                (void)connect(fd[i], (struct sockaddr *)&at, sizeof at);
+        }
+        sleep(3);
+        for (int i = 0; i < count; i++)
+            close(fd[i]);
+    }
+}
+
+static int count_descriptors(void)
+{
+    int count = 0;
+    DIR *d = opendir("/proc/self/fd");
+    if (!d)
+        return 1 << 20; /* none is left */
+    while (readdir(d))
+        count++;
+    closedir(d);
+    return count;
+}
+
+static void idle_connections_leave_descriptors(void **state)
+{
+    enum { LIMIT = 256, IDLE = 400 };
+    struct rlimit was, low;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    low = (struct rlimit){LIMIT, was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    doors d;
+    set_up(&d, *state, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        setrlimit(RLIMIT_NOFILE, &was);
+        hold_connections(atoi(strrchr(transport_endpoint(d.server), ':') + 1), IDLE);
+    }
+    int most = 0;
+    for (int i = 0; i < 200; i++, usleep(10000)) {
+        int count = count_descriptors();
+        most = count > most ? count : most;
+    }
+    int64_t cut = transport_counted(d.server).refused;
+    transport_state s = fetch(&d, &d.own, FINGERPRINT, 5, SECONDS); /* from another address, at the same time */
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    setrlimit(RLIMIT_NOFILE, &was);
+    assert_true(cut > 0);
+    assert_true(most < LIMIT - 32); /* a checkpoint could open its files at every moment */
+    assert_int_equal(s, TRANSPORT_DONE);
+    tear_down(&d);
+}
+
+static void connections_have_half_of_the_descriptors(void **state)
+{
+    (void)state;
+    assert_int_equal(gate_most(1024), 512);
+    assert_int_equal(gate_most(1 << 20), 1024);
+    assert_int_equal(gate_most(4), 8);
 }
 
 /* Every bit of a reply flipped: refused, or still in every range. */
@@ -274,6 +443,10 @@ int main(void)
         cmocka_unit_test(strangers_and_other_runs_get_nothing),
         cmocka_unit_test(bandwidth_is_kept),
         cmocka_unit_test(hostile_messages_do_no_harm),
+        cmocka_unit_test(damaged_messages_do_no_harm),
+        cmocka_unit_test(answers_that_nobody_reads_take_a_bounded_memory),
+        cmocka_unit_test(idle_connections_leave_descriptors),
+        cmocka_unit_test(connections_have_half_of_the_descriptors),
         cmocka_unit_test(flipped_bits_are_refused_or_in_range),
         cmocka_unit_test(a_merge_takes_what_everybody_holds),
     };

@@ -1,5 +1,6 @@
 /* phalanx: finds the subcommand and hands over. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,6 +50,7 @@ int main(int argc, char **argv)
 {
     open_standard_streams();
     json_memory_guard();
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails, and is said like any other */
     if (argc < 2) {
         help(stderr);
         return STATUS_USAGE;

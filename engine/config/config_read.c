@@ -142,9 +142,36 @@ static status read_document(reader *r, yaml_parser_t *parser, const char *path, 
     return s;
 }
 
+/* Sections in sections, lists of lists: no key needs as many. libyaml's time grows with the square of the depth. */
+static status check_depth(reader *r, const char *text, size_t bytes)
+{
+    enum { DEEPEST = 32 };
+    yaml_parser_t parser;
+    yaml_event_t event;
+    MUST(yaml_parser_initialize(&parser), "out of host memory");
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+    int depth = 0, line = 1;
+    for (bool ended = false; !ended && depth <= DEEPEST;) {
+        if (!yaml_parser_parse(&parser, &event)) /* said where it is loaded */
+            break;
+        depth += event.type == YAML_MAPPING_START_EVENT || event.type == YAML_SEQUENCE_START_EVENT;
+        depth -= event.type == YAML_MAPPING_END_EVENT || event.type == YAML_SEQUENCE_END_EVENT;
+        ended = event.type == YAML_STREAM_END_EVENT;
+        line = (int)event.start_mark.line + 1;
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return depth <= DEEPEST
+               ? STATUS_OK
+               : at(r, r->file ? line : r->argument,
+                    status_fail(STATUS_USAGE, "nested more than %d deep: this is no configuration", DEEPEST));
+}
+
 static status read_yaml(reader *r, const char *path, const char *text, size_t bytes)
 {
     yaml_parser_t parser;
+    TRY(check_depth(r, text, bytes));
     MUST(yaml_parser_initialize(&parser), "out of host memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);

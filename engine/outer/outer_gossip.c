@@ -101,6 +101,8 @@ static void drop_partners(outer *o, uint64_t here, uint64_t bad)
             leave_out(o, s, "is gone");
         else if (m->offers && m->offer_merge > o->gossip.number && m->fragment != o->fragment)
             leave_out(o, s, "has gone on");
+        else if (outer_must_end(o))
+            leave_out(o, s, "did not come before this island was asked to stop");
         else if (o->now > o->offered.deadline)
             leave_out(o, s, "did not come within outer.timeout");
     }
@@ -172,7 +174,7 @@ static status let_them_fetch(outer *o)
 {
     double began = clock_seconds(), until = o->now + o->config->outer.timeout;
     TRY(outer_look(o));
-    while (o->gossip.owed && o->now < until && o->roster.reached && still_fetching(o)) {
+    while (o->gossip.owed && o->now < until && o->roster.reached && still_fetching(o) && !outer_must_end(o)) {
         outer_nap(o);
         TRY(outer_look(o));
     }

@@ -111,8 +111,7 @@ static bool everybody_leaves(const roster *r, uint64_t offers)
 void outer_withdraw(outer *o, const char *why)
 {
     o->stage = OUTER_WITHDRAWING;
-    log_info("islands: merge %lld: %s; training goes on, and the change stays for the next one",
-             (long long)(o->merge + 1), why);
+    log_info("islands: merge %lld is given up: %s; the change stays for the next one", (long long)(o->merge + 1), why);
     if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
@@ -181,8 +180,8 @@ static void push_offer(outer *o)
     uint64_t refused = outer_refused(o);
     bool held_up = is_held_up(o), late = o->now > o->offered.deadline, all = false;
     say_late(o, offers, held, refused);
-    if (everybody_leaves(r, offers)) {
-        outer_withdraw(o, "everybody leaves");
+    if (everybody_leaves(r, offers) || outer_must_end(o)) {
+        outer_withdraw(o, outer_must_end(o) ? "this island is asked to stop" : "everybody leaves");
         return;
     }
     if (outer_first_rank(o) && (((held | refused) & ready) == ready || late))
@@ -241,8 +240,9 @@ static void say_merged(const outer *o, bool took_part)
     for (int s = 0; s < o->config->outer.slots; s++)
         if (left_out >> s & 1)
             add_name(without, sizeof without, r->member[s].name);
-    log_info("islands: merge %lld of %d: %s%s%s%s", (long long)r->merge, r->parts, with, left_out ? "; without " : "",
-             without, took_part ? "" : "; without this one, whose change goes with the next");
+    log_info("islands: merge number %lld, of the changes of %d island%s: %s%s%s%s", (long long)r->merge, r->parts,
+             r->parts == 1 ? "" : "s", with, left_out ? "; without " : "", without,
+             took_part ? "" : "; without this one, whose change goes with the next");
 }
 
 /* The head has moved by one, and everything it is made of is here. */

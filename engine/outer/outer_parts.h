@@ -143,8 +143,9 @@ struct outer {
     membership *membership; /* rank 0's */
     roster roster;          /* as last broadcast, the same on all ranks */
     int slot;
-    int hint;   /* the slot that a checkpoint knows; -1 */
-    double now; /* rank 0's clock, likewise */
+    int hint;           /* the slot that a checkpoint knows; -1 */
+    double now;         /* rank 0's clock, likewise */
+    double asked_since; /* some rank has been asked to stop, as outer_look has seen; 0: none has */
 
     outer_stage stage;
     int64_t step;          /* of the run, for the watchdog */
@@ -193,6 +194,8 @@ bool outer_first_rank(const outer *o);
 /* Reads the roster on all ranks; a millisecond or so. */
 status outer_look(outer *o);
 void outer_nap(const outer *o);
+/* Has some rank been asked to stop, so long ago that nothing is waited for any more? The same on all ranks. */
+bool outer_must_end(const outer *o);
 /* The set of slots for which the condition holds on every rank. */
 uint64_t outer_everywhere(const outer *o, uint64_t here);
 /* This island's state is that after o->merge, offered after `step`; from now on it is given to others. */

@@ -83,8 +83,8 @@ static status push_pull(outer *o)
         return take_model(o);
     if (!server_is_there(o))
         give_up_pull(o, "the server is away");
-    else if (o->now > o->offered.deadline)
-        give_up_pull(o, "outer.timeout is over");
+    else if (o->now > o->offered.deadline || outer_must_end(o))
+        give_up_pull(o, outer_must_end(o) ? "this island is asked to stop" : "outer.timeout is over");
     else if (here < 0) /* the server has not come to that merge yet */
         ask_for_model(o);
     return STATUS_OK;
@@ -129,6 +129,8 @@ static status push(outer *o)
         end_offer(o, answer(o));
     else if (o->stage == OUTER_OFFERED && !server_is_there(o) && o->roster.reached)
         outer_withdraw(o, "the server is away");
+    else if (o->stage == OUTER_OFFERED && outer_must_end(o))
+        outer_withdraw(o, "this island is asked to stop");
     else if (o->stage == OUTER_OFFERED && o->now > o->offered.deadline)
         outer_withdraw(o, "not answered within outer.timeout");
     else if (o->stage == OUTER_WITHDRAWING)
@@ -215,7 +217,7 @@ static status wait_for_server(outer *o)
     double until = o->now + o->config->outer.timeout;
     if (!model_is_there(o))
         log_info("islands: no server is there yet: this island waits for it, %.0f s at most", o->config->outer.timeout);
-    while (!model_is_there(o) && o->now < until) {
+    while (!model_is_there(o) && o->now < until && !outer_must_end(o)) {
         outer_nap(o);
         TRY(outer_look(o));
     }

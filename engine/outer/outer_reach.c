@@ -7,6 +7,10 @@
 #include "engine/outer/outer_parts.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "parallel/watch/signals.h"
+
+/* So long does an island that is asked to stop wait for others: whoever asks may end it soon (a preemption). */
+static const double LEAVING_SECONDS = 1;
 
 bool outer_first_rank(const outer *o)
 {
@@ -21,6 +25,30 @@ bool outer_pushes(const outer *o)
 /* ---- looking
  * ------------------------------------------------------------------------------------------------------- */
 
+/* What rank 0 says before the roster, and whether any rank has been asked to stop. */
+typedef struct look_head {
+    double now;
+    int64_t bytes;
+    int64_t asked;
+} look_head;
+
+static look_head gather_heads(const outer *o, look_head mine)
+{
+    int ranks = comm_ranks(o->world);
+    look_head *all = must_alloc((unsigned long)ranks * sizeof *all), first;
+    comm_all_gather_bytes(comm_world(o->world), all, &mine, sizeof mine);
+    first = all[0];
+    for (int i = 1; i < ranks; i++)
+        first.asked |= all[i].asked;
+    free(all);
+    return first;
+}
+
+bool outer_must_end(const outer *o)
+{
+    return o->asked_since > 0 && o->now > o->asked_since + LEAVING_SECONDS;
+}
+
 status outer_look(outer *o)
 {
     double here = clock_seconds();
@@ -30,11 +58,10 @@ status outer_look(outer *o)
         o->told = here;
     }
     char *text = outer_first_rank(o) ? membership_roster(o->membership) : NULL;
-    struct {
-        double now;
-        int64_t bytes;
-    } head = {here, text ? (int64_t)strlen(text) + 1 : 0};
-    comm_broadcast_bytes(comm_world(o->world), &head, sizeof head, 0);
+    look_head head = {here, text ? (int64_t)strlen(text) + 1 : 0, signals_pending() == SIGNALS_STOP};
+    head = gather_heads(o, head);
+    if (head.asked && o->asked_since == 0)
+        o->asked_since = head.now;
     if (!text)
         text = must_alloc((unsigned long)head.bytes);
     comm_broadcast_bytes(comm_world(o->world), text, head.bytes, 0);

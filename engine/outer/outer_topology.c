@@ -31,7 +31,7 @@ static status wait_for_others(outer *o)
     if (__builtin_popcountll(roster_ready(&o->roster)) < least)
         log_info("islands: this island waits until %d are there (outer.min_islands), %.0f s at most", least,
                  o->config->outer.timeout);
-    while (__builtin_popcountll(roster_ready(&o->roster)) < least && o->now < until) {
+    while (__builtin_popcountll(roster_ready(&o->roster)) < least && o->now < until && !outer_must_end(o)) {
         outer_nap(o);
         TRY(outer_look(o));
     }
@@ -89,5 +89,6 @@ status outer_before_save(outer *o, outer_position *p)
 
 status outer_part(outer *o, outer_position *p)
 {
-    return o->joined ? topology_of(o)->leave(o, p) : STATUS_OK;
+    double began = clock_seconds();
+    return o->joined ? stood(o, began, topology_of(o)->leave(o, p)) : STATUS_OK;
 }

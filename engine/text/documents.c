@@ -1,6 +1,7 @@
 #include "engine/text/documents.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 
 #define MOST_BYTES      ((int64_t)INT32_MAX - 1)
 #define BLOCK_BYTES     (1 << 18)
-#define LONGEST_SNIFFED (64 << 20) /* bytes of a first line that is looked at whole */
+#define LONGEST_SNIFFED (64 << 20)  /* bytes of a first line that is looked at whole */
+#define LONGEST_LINE    (128 << 20) /* bytes of a JSON line: looking into it takes several times its size of memory */
 
 struct documents {
     documents_settings settings;
@@ -174,6 +176,10 @@ static status take_part(documents *d, buffer *bytes, documents_raw *raw, const c
     int64_t searched = 0;
     for (;;) {
         const char *from = d->ahead.bytes + d->at;
+        if (d->json && d->ahead.length - d->at > LONGEST_LINE && !memchr(from, '\n', LONGEST_LINE))
+            return status_fail(STATUS_FAILED,
+                               "%s:%lld: a JSON line of more than %d MiB: divide its text over several lines",
+                               source_name(d->source), (long long)d->line + 1, LONGEST_LINE >> 20);
         int64_t there = d->ahead.length - d->at;
         const char *found =
             separator ? memmem(from + searched, (size_t)(there - searched), separator, (size_t)length) : NULL;
@@ -231,6 +237,77 @@ status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *mor
     }
 }
 
+/* The value of an escape like \\ud83d; -1: it is another escape, or none. */
+static int escaped_unit(const char *text, int64_t length)
+{
+    char digits[5] = "";
+    if (length < 6 || text[0] != '\\' || text[1] != 'u')
+        return -1;
+    memcpy(digits, text + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16) : -1;
+}
+
+/* A surrogate without its other half (Python writes them) becomes U+FFFD. Returns the bytes that belong to the escape
+ * at `text`, a backslash. */
+static int64_t mend_escape(char *text, int64_t length)
+{
+    int unit = escaped_unit(text, length), low = unit < 0 ? -1 : escaped_unit(text + 6, length - 6);
+    if (unit < 0)
+        return 2;
+    if (unit >= 0xd800 && unit < 0xdc00 && low >= 0xdc00 && low <= 0xdfff)
+        return 12;
+    if (unit >= 0xd800 && unit <= 0xdfff)
+        memcpy(text + 2, "fffd", 4);
+    return 6;
+}
+
+/* A number beyond fp64 becomes 0: only texts are read. Returns its bytes. */
+static int64_t mend_number(char *text, int64_t length)
+{
+    int64_t bytes = 0;
+    while (bytes < length && memchr("0123456789+-.eE", text[bytes], 15))
+        bytes++;
+    char *copy = must_format("%.*s", (int)bytes, text);
+    if (isinf(strtod(copy, NULL))) {
+        memset(text, ' ', (size_t)bytes);
+        text[0] = '0';
+    }
+    free(copy);
+    return bytes;
+}
+
+/* In place: what other programs write and jansson refuses. */
+static void mend_line(char *text, int64_t length)
+{
+    bool in_string = false;
+    for (int64_t i = 0; i < length;) {
+        char c = text[i];
+        in_string ^= c == '"';
+        if (in_string && c == '\\')
+            i += mend_escape(text + i, length - i);
+        else if (!in_string && (c == '-' || (c >= '0' && c <= '9')))
+            i += mend_number(text + i, length - i);
+        else
+            i++;
+    }
+}
+
+/* A line as JSON: as it is, or, if that fails, mended. The error is that of the line as it is. */
+static json_t *parse_line(const char *bytes, int64_t length, json_error_t *error)
+{
+    json_error_t again;
+    json_t *object = json_loadb(bytes, (size_t)length, JSON_ALLOW_NUL, error);
+    if (object)
+        return object;
+    char *copy = must_alloc((unsigned long)length + 1);
+    memcpy(copy, bytes, (size_t)length);
+    copy[length] = 0;
+    mend_line(copy, length);
+    object = json_loadb(copy, (size_t)length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &again);
+    free(copy);
+    return object;
+}
+
 status documents_text(const documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
                       const documents_raw *raw)
 {
@@ -242,7 +319,7 @@ status documents_text(const documents *d, const char **text, int64_t *length, bu
     const char *or_text = raw->sniffed ? "; --format text takes the file as text" : "";
     long long line = raw->line;
     json_error_t error;
-    json_t *object = json_loadb(bytes, (size_t)raw->length, JSON_ALLOW_NUL, &error);
+    json_t *object = parse_line(bytes, raw->length, &error);
     if (!object)
         return status_fail(STATUS_FAILED, "%s:%lld: column %d: %s: each line must be one JSON object%s", name, line,
                            error.column, error.text, or_text);

@@ -550,10 +550,10 @@ static report_islands count_islands(outer *o)
     outer_counts c = outer_counted(o);
     double computing = c.elapsed > 0 ? 1 - c.stood / c.elapsed : 1;
     if (c.elapsed > 0)
-        log_info(
-            "islands: %.1f%% of the time computed: of %.4g s, training stood still for merges for %.3g s, %.3g s of "
-            "them waiting for others",
-            100 * computing, c.elapsed, c.stood, c.waited);
+        log_info("islands: %.1f%% of %.4g s was spent training; merges took the other %.3g s, of which %.3g s were "
+                 "waits for "
+                 "other islands",
+                 100 * computing, c.elapsed, c.stood, fmin(c.waited, c.stood));
     return (report_islands){.merges = c.merges,
                             .missed = c.missed,
                             .bytes_sent = c.sent,

@@ -366,6 +366,18 @@ static void a_run_whose_every_sample_is_left_out_fails(void **state)
     free(prefix);
 }
 
+/* The kernel's signal for it would end the run without a word. */
+static void a_limit_of_file_sizes_is_named(void **state)
+{
+    char *program = launch_beside("../phalanx"), *top = *state;
+    launch_result r = launch_run(120, "ulimit -f 8; exec '%s' train %s/run.yaml run.folder=%s/limit checkpoint.every=0",
+                                 program, top, top);
+    if (r.status != 1 || !strstr(r.err, "not saved: cannot write ") || !strstr(r.err, ": File too large"))
+        fail_msg("status %d: %s", r.status, r.err);
+    launch_free(&r);
+    free(program);
+}
+
 /* The file is mapped: reading beyond its end is a signal, not an error. */
 static void a_data_file_cut_short_while_it_is_read_is_named(void **state)
 {
@@ -410,6 +422,7 @@ int main(void)
         cmocka_unit_test(a_bad_id_is_named_and_what_was_good_is_saved),
         cmocka_unit_test(a_bad_sample_is_left_out_where_that_is_allowed),
         cmocka_unit_test(a_run_whose_every_sample_is_left_out_fails),
+        cmocka_unit_test(a_limit_of_file_sizes_is_named),
         cmocka_unit_test(a_data_file_cut_short_while_it_is_read_is_named),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);

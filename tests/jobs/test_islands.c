@@ -231,7 +231,7 @@ static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     launch *first = island_jobs_start(*state, "kinds", 0, 1, "%s", BY_ITSELF);
-    assert_true(launch_expect(first, "merge 1 of 1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(first, "merge number 1, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
     char *again = must_format("%s/run.yaml run.folder=%s/kinds-again outer.run=kinds outer.slot=0 %s", (char *)*state,
                               (char *)*state, BY_ITSELF);
     launch_result r = runs_train(ISLAND_JOBS_LIMIT, 1, again);
@@ -264,19 +264,19 @@ static void islands_come_die_and_come_back(void **state)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "events", 0, 1, "%s", words);
-    assert_true(launch_expect(a, "merge 2 of 1: events-0", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "merge number 2, of the changes of 1 island: events-0", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(*state, "events", 1, 2, "parallel.tensor=2 %s", words);
     assert_true(launch_expect(b, "took the model after merge", ISLAND_JOBS_LIMIT));
-    assert_true(launch_expect(a, "of 2: events-0, events-1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "of 2 islands: events-0, events-1", ISLAND_JOBS_LIMIT));
     assert_true(launch_expect(b, "saved", ISLAND_JOBS_LIMIT));
     kill(launch_pid(b), SIGKILL); /* mpirun's; its ranks follow */
     launch_result r = launch_finish(b);
     launch_free(&r);
     /* so that it comes back to a model that has gone on */
-    assert_true(launch_expect_after(a, said_by(a), "of 1: events-0", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect_after(a, said_by(a), "of 1 island: events-0", ISLAND_JOBS_LIMIT));
     b = island_jobs_start(*state, "events", 1, 1, "%s", words); /* of another size */
     assert_true(launch_expect(b, "took the model after merge", ISLAND_JOBS_LIMIT));
-    assert_true(launch_expect(b, "of 2: events-0, events-1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(b, "of 2 islands: events-0, events-1", ISLAND_JOBS_LIMIT));
     rendezvous_kill(island_jobs_etcd);
     assert_true(launch_expect(a, "unmerged until it is back", ISLAND_JOBS_LIMIT));
     rendezvous_start(island_jobs_etcd);
@@ -287,7 +287,7 @@ static void islands_come_die_and_come_back(void **state)
     for (int i = 0; i < 8 && !handed_over; i++) {
         if (i > 0)
             b = island_jobs_start(*state, "events", 1, 1, "%s", words);
-        assert_true(launch_expect(b, "of 2: events-0, events-1", ISLAND_JOBS_LIMIT));
+        assert_true(launch_expect(b, "of 2 islands: events-0, events-1", ISLAND_JOBS_LIMIT));
         usleep(70000u * (unsigned)i);
         kill(launch_pid(b), SIGTERM);
         char *said = island_jobs_end(b);
@@ -328,15 +328,48 @@ static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "slow-link", 0, 1, "%s", words);
-    assert_true(launch_expect(a, "merge 5 of 1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "merge number 5, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(*state, "slow-link", 1, 1, "%s", words);
     assert_true(launch_expect(b, "took the model after merge", 60));
     assert_true(launch_expect(a, "slow-link-1 (slot 1): it is taking the model", ISLAND_JOBS_LIMIT));
-    assert_true(launch_expect(a, "of 2: slow-link-0, slow-link-1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "of 2 islands: slow-link-0, slow-link-1", ISLAND_JOBS_LIMIT));
     kill(launch_pid(a), SIGTERM);
     kill(launch_pid(b), SIGTERM);
     free(island_jobs_end(a));
     free(island_jobs_end(b));
+}
+
+/* The other island is frozen, and the merge waits for it, for 60 s: whoever is asked to stop meanwhile withdraws its
+ * change, saves, and goes. `phalanx islands` shows both. */
+static void a_merge_that_is_waited_for_lets_an_island_stop(void **state)
+{
+    static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=4 "
+                                     "outer.timeout=60";
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    launch *a = island_jobs_start(*state, "waits", 0, 1, "%s", words);
+    launch *b = island_jobs_start(*state, "waits", 1, 1, "%s", words);
+    assert_true(launch_expect(a, "of the changes of 2 islands: waits-0, waits-1", ISLAND_JOBS_LIMIT));
+    kill(launch_pid(b), SIGSTOP);
+    assert_true(launch_expect(a, "waits for waits-1 (slot 1): it offers no change yet", ISLAND_JOBS_LIMIT));
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(30, "'%s' islands %s", program, rendezvous_address(island_jobs_etcd));
+    assert_int_equal(r.status, 0);
+    if (!strstr(r.out, "outer.run waits: merge ") || !strstr(r.out, "slot island") || !strstr(r.out, "waits-0") ||
+        !strstr(r.out, "waits-1") || strstr(r.out, "phalanx/"))
+        fail_msg("%s", r.out);
+    launch_free(&r);
+    double before = launch_seconds(a);
+    kill(launch_pid(a), SIGTERM);
+    assert_true(launch_expect(a, "the run resumes from here", 15));
+    assert_true(launch_seconds(a) - before < 10); /* a second or two, on a busy machine */
+    char *said = island_jobs_end(a);
+    assert_non_null(strstr(said, "is given up: this island is asked to stop; the change stays for the next one"));
+    kill(launch_pid(b), SIGCONT);
+    kill(launch_pid(b), SIGTERM);
+    free(island_jobs_end(b));
+    free(said);
+    free(program);
 }
 
 /* Every island has a pair of keys; one that the others do not trust merges with nobody. */
@@ -347,7 +380,7 @@ static void a_stranger_merges_with_nobody(void **state)
     char *stranger = must_format("%s/stranger", (char *)*state);
     assert_int_equal(keys_make(stranger), STATUS_OK);
     launch *a = island_jobs_start(*state, "strange", 0, 1, "%s", BY_ITSELF);
-    assert_true(launch_expect(a, "merge 1 of 1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "merge number 1, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
     launch_result r =
         launch_finish(island_jobs_start(*state, "strange", 1, 1, "%s outer.keys=%s", BY_ITSELF, stranger));
     assert_int_equal(r.status, 1);
@@ -355,7 +388,7 @@ static void a_stranger_merges_with_nobody(void **state)
     launch_free(&r);
     kill(launch_pid(a), SIGTERM);
     char *said = island_jobs_end(a);
-    assert_null(strstr(said, "of 2: "));
+    assert_null(strstr(said, "of 2 islands: "));
     free(said);
     free(stranger);
 }
@@ -405,7 +438,7 @@ static void changes_that_are_no_numbers_are_refused(void **state)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "hostile", 0, 1, "%s", words);
-    assert_true(launch_expect(a, "merge 1 of 1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "merge number 1, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
     char *folder_of_keys = must_format("%s/keys", (char *)*state);
     assert_int_equal(keys_open(&k, folder_of_keys), STATUS_OK);
     const transport_options door = {.keys = &k,
@@ -435,7 +468,7 @@ static void changes_that_are_no_numbers_are_refused(void **state)
     keys_close(&k);
     kill(launch_pid(a), SIGTERM);
     char *said = island_jobs_end(a), *run = island_jobs_folder(*state, "hostile", 0);
-    assert_null(strstr(said, "of 2: "));
+    assert_null(strstr(said, "of 2 islands: "));
     json_t *summary = runs_read_summary(run);
     assert_true(json_integer_value(json_object_get(json_object_get(summary, "islands"), "refused")) > 0);
     json_decref(summary);
@@ -464,6 +497,7 @@ int main(void)
         cmocka_unit_test(islands_come_die_and_come_back),
         cmocka_unit_test(an_island_that_comes_back_while_etcd_is_away_gets_its_slot),
         cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
+        cmocka_unit_test(a_merge_that_is_waited_for_lets_an_island_stop),
         cmocka_unit_test(a_stranger_merges_with_nobody),
         cmocka_unit_test(changes_that_are_no_numbers_are_refused),
     };

@@ -206,12 +206,32 @@ static void documents_that_contain_themselves_end(void **state)
     }
 }
 
+/* A megabyte of brackets would keep libyaml at work for minutes. */
+static void what_is_nested_too_deep_is_refused_at_once(void **state)
+{
+    enum { DEPTH = 200000 };
+    static char flow[2 * DEPTH + 16], block[2 * DEPTH + 16];
+    (void)state;
+    strcpy(flow, "data: ");
+    memset(flow + 6, '[', DEPTH);
+    memset(flow + 6 + DEPTH, ']', DEPTH);
+    strcpy(block, "data:\n  ");
+    for (int i = 0; i < DEPTH; i++)
+        memcpy(block + 8 + 2 * i, "- ", 2);
+    config c;
+    assert_int_equal(parse(&c, flow, 0, NULL), STATUS_USAGE);
+    assert_string_equal(status_message(), "a.yaml:1: nested more than 32 deep: this is no configuration");
+    assert_int_equal(parse(&c, block, 0, NULL), STATUS_USAGE);
+    assert_string_equal(status_message(), "a.yaml:2: nested more than 32 deep: this is no configuration");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_configurations_are_refused_in_one_exact_line),
         cmocka_unit_test(files_that_cannot_be_read_are_named),
         cmocka_unit_test(documents_that_contain_themselves_end),
+        cmocka_unit_test(what_is_nested_too_deep_is_refused_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

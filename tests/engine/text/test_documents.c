@@ -301,6 +301,59 @@ static void what_is_not_text_is_refused_with_what_to_do(void **state)
     buffer_free(&got);
 }
 
+/* What Python and others write and a strict reader refuses: numbers beyond 64 bits, halves of surrogate pairs. */
+static void json_lines_of_other_writers_are_read(void **state)
+{
+    static const char lines[] = "{\"id\": 123456789012345678901, \"x\": [-1e400, 1E+999], \"text\": \"a 1e400\"}\n"
+                                "{\"text\": \"b\\ud800c\\\\ud800\\ud83d\\ude00\\udc00\\ud83dd\"}\n";
+    static const char text[] = "b\xEF\xBF\xBD"
+                               "c\\ud800\xF0\x9F\x98\x80\xEF\xBF\xBD\xEF\xBF\xBD"
+                               "d";
+    char *path = make_file(state, "others.jsonl", lines, sizeof lines - 1);
+    documents_settings settings = {.format = DOCUMENTS_JSON_LINES};
+    documents *d;
+    assert_int_equal(documents_open(&d, &settings, &path, 1), STATUS_OK);
+    static const char *const wanted[] = {"a 1e400", text};
+    buffer bytes = {0}, scratch = {0};
+    for (int i = 0; i < 2; i++) {
+        documents_raw raw;
+        bool more = false;
+        const char *got;
+        int64_t length;
+        bytes.length = 0;
+        assert_int_equal(documents_next(d, &bytes, &raw, &more), STATUS_OK);
+        assert_true(more);
+        assert_int_equal(documents_text(d, &got, &length, &scratch, bytes.bytes + raw.offset, &raw), STATUS_OK);
+        assert_int_equal(length, strlen(wanted[i]));
+        assert_memory_equal(got, wanted[i], (size_t)length);
+    }
+    buffer_free(&bytes);
+    buffer_free(&scratch);
+    documents_close(d);
+    free(path);
+}
+
+static void a_json_line_that_would_take_gigabytes_is_refused(void **state)
+{
+    enum { BYTES = 129 << 20 };
+    char *text = must_alloc(BYTES);
+    memset(text, 'a', BYTES);
+    memcpy(text, "{\"text\": \"", 10);
+    char *path = make_file(state, "long.jsonl", text, BYTES);
+    documents_settings settings = {.format = DOCUMENTS_JSON_LINES};
+    documents *d;
+    buffer bytes = {0};
+    documents_raw raw;
+    bool more = false;
+    assert_int_equal(documents_open(&d, &settings, &path, 1), STATUS_OK);
+    assert_int_equal(documents_next(d, &bytes, &raw, &more), STATUS_FAILED);
+    workfolder_message_has("long.jsonl:1: a JSON line of more than 128 MiB: divide its text over several lines");
+    buffer_free(&bytes);
+    documents_close(d);
+    free(path);
+    free(text);
+}
+
 static void json_lines_are_known_by_their_content(void **state)
 {
     static const char lines[] = "\n {\"text\": \"one\"}\n{\"text\":\"two\"}\n";
@@ -502,6 +555,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(json_lines_give_the_field, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(packed_files_are_what_was_packed, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(what_is_not_text_is_refused_with_what_to_do, workfolder_setup,
+                                        workfolder_teardown),
+        cmocka_unit_test_setup_teardown(json_lines_of_other_writers_are_read, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_json_line_that_would_take_gigabytes_is_refused, workfolder_setup,
                                         workfolder_teardown),
         cmocka_unit_test_setup_teardown(json_lines_are_known_by_their_content, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(what_is_missing_is_said_in_one_line, workfolder_setup, workfolder_teardown),

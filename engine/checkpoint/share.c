@@ -11,6 +11,7 @@
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/reading.h"
+#include "engine/files/retry.h"
 #include "memory/log.h"
 
 #define META      "meta.json"
@@ -222,23 +223,32 @@ static status open_sealed(mapping *out, copying *c, const char *name)
     return find_damaged(c, name);
 }
 
-/* `file` without has_crc32c: whatever it holds. */
+/* Writes the bytes to `to` and reads them back; *error as in direct.h. `file` without has_crc32c: whatever it holds. */
+static status try_copy(int *error, copying *c, const mapping *source, const manifest_file *file, const char *to)
+{
+    direct out;
+    status s = direct_open(&out, to, c->buffer, CHECKPOINT_WRITER_BUFFER);
+    if (s == STATUS_OK)
+        s = direct_close(&out, direct_write(&out, source->data, source->bytes, NULL));
+    *error = out.error;
+    TRY(s);
+    if (file->has_crc32c && (out.crc32c != file->crc32c || source->bytes != file->bytes))
+        return find_damaged(c, file->name);
+    return direct_verify(error, to, source->bytes, out.crc32c, c->buffer, CHECKPOINT_WRITER_BUFFER);
+}
+
 static status copy_file(void *context, const manifest_file *file)
 {
     copying *c = context;
     char *to = must_format("%s/%s", c->to, file->name);
     mapping source;
-    direct out;
-    int error;
+    retry r = {0};
+    int error = 0;
     status s = open_sealed(&source, c, file->name);
     if (s == STATUS_OK) {
-        s = direct_open(&out, to, c->buffer, CHECKPOINT_WRITER_BUFFER);
-        if (s == STATUS_OK)
-            s = direct_close(&out, direct_write(&out, source.data, source.bytes, NULL));
-        if (s == STATUS_OK && file->has_crc32c && (out.crc32c != file->crc32c || source.bytes != file->bytes))
-            s = find_damaged(c, file->name);
-        if (s == STATUS_OK)
-            s = direct_verify(&error, to, source.bytes, out.crc32c, c->buffer, CHECKPOINT_WRITER_BUFFER);
+        do
+            s = try_copy(&error, c, &source, file, to);
+        while (s != STATUS_OK && !c->damaged && retry_again(&r, error, to));
         mapping_close(&source);
     }
     free(to);

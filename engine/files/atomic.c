@@ -32,24 +32,30 @@ static status failed(const char *what, const char *path)
     return s;
 }
 
+/* false with errno: nobody can tell, however often it is asked. */
+static bool look(bool *there, const char *path)
+{
+    retry r = {0};
+    while (access(path, F_OK) != 0) {
+        *there = false;
+        if (errno == ENOENT || errno == ENOTDIR)
+            return true;
+        if (!retry_again(&r, errno, path))
+            return false;
+    }
+    *there = true;
+    return true;
+}
+
 bool atomic_exists(const char *path)
 {
-    return access(path, F_OK) == 0;
+    bool there;
+    return look(&there, path) && there;
 }
 
 status atomic_look(bool *there, const char *path)
 {
-    retry r = {0};
-    while (access(path, F_OK) != 0) {
-        if (errno == ENOENT || errno == ENOTDIR) {
-            *there = false;
-            return STATUS_OK;
-        }
-        if (!retry_again(&r, errno, path))
-            return failed("tell whether there is", path);
-    }
-    *there = true;
-    return STATUS_OK;
+    return look(there, path) ? STATUS_OK : failed("tell whether there is", path);
 }
 
 /* open(), asked again where that may help; -1 with errno */

@@ -78,8 +78,10 @@ static status check_sources(const config_sources *sources, const char *key, int6
     for (int i = 0; i < sources->count; i++) {
         const char *prefix = sources->item[i].path;
         char *index = must_format("%s.idx", prefix);
-        bool there = atomic_exists(index);
+        bool there;
+        status s = atomic_look(&there, index);
         free(index);
+        TRY(s);
         if (!there)
             return status_fail(STATUS_FAILED,
                                "%s: there is no data set %s (%s.bin and .idx): phalanx tokenize --output %s "
@@ -168,7 +170,10 @@ static status check_shared_folder(training *t)
             fclose(f);
     }
     s = comm_all_status(all, s);
-    if (s == STATUS_OK && access(name, R_OK) != 0)
+    bool there = false;
+    if (s == STATUS_OK)
+        s = atomic_look(&there, name);
+    if (s == STATUS_OK && !there)
         s = status_fail(STATUS_FAILED,
                         "run.folder %s is not the folder that rank 0 sees: it must be on a file system shared "
                         "by all nodes",

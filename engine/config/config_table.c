@@ -119,7 +119,7 @@ static const config_row rows[] = {
     BOOL("train.tune", train.tune, "true", CONFIG_CHANGES, "on a GPU, time algorithms once a run, and keep the fastest in its tuning.json"),
     BOOL("train.cuda_graph", train.cuda_graph, "false", CONFIG_CHANGES, "on a GPU, enqueue a step as one CUDA graph from the third on"),
     NUMBER("train.dropout", model.shape.dropout, "0", 0, 1, CONFIG_CHANGES, "probability, after embeddings and residual branches"),
-    INT("train.max_skipped", train.max_skipped, "10", 1, INTMAX, CONFIG_CHANGES, "stop after this many steps in a row without finite gradients"),
+    INT("train.max_skipped", train.max_skipped, "10", 1, INTMAX, CONFIG_CHANGES, "stop after this many steps in a row without finite gradients, or without a sample that is left (data.skip_bad)"),
     INT("train.threads", train.threads, "0", 0, 4096, CONFIG_CHANGES, "CPU threads a rank; 0: cores / ranks of this host"),
     NUMBER("train.loss_scale", train.loss_scale, "65536", 1, 4294967296.0, CONFIG_CHANGES, "initial loss scale in fp16; halves on overflow"),
     INT("train.loss_scale_window", train.loss_scale_window, "1000", 1, INTMAX, CONFIG_CHANGES, "good steps after which the loss scale doubles"),
@@ -224,7 +224,7 @@ static const config_row rows[] = {
     INT("run.setup_seconds", run.setup_seconds, "900", 1, INTMAX, CONFIG_SILENT, "the same for the start, the set-up and the end of a run"),
     INT("run.evaluation_seconds", run.evaluation_seconds, "600", 1, INTMAX, CONFIG_SILENT, "the same for an evaluation"),
     INT("run.load_seconds", run.load_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for reading a checkpoint or weights"),
-    INT("run.save_seconds", run.save_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for writing a checkpoint"),
+    INT("run.save_seconds", run.save_seconds, "1800", 1, INTMAX, CONFIG_SILENT, "the same for writing a checkpoint; slow storage is warned of after a minute, with rank and path"),
 
     STRING("debug.gradients", debug.gradients, NULL, CONFIG_SILENT, "folder to write all gradients of one step to"),
     LONG("debug.at_step", debug.at_step, "1", 1, ANY, CONFIG_SILENT, "that step"),

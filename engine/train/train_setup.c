@@ -387,6 +387,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     if (precision_row_of(c->train.precision)->scales_loss)
         t->at.loss_scale = c->train.loss_scale;
     t->folder = must_strdup(c->run.folder);
+    watchdog_name_folder(w, t->folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
     TRY(draw_id(t));

@@ -16,6 +16,7 @@
  * wakes the frozen first. */
 #define AWAY_SECONDS 2.0
 #define SOON_SECONDS 3.0
+#define WARN_SECONDS 60.0
 
 /* ---- where this rank is ---- */
 
@@ -103,6 +104,14 @@ void watchdog_name_run(watchdog *w, const char *run)
     atomic_store(&w->started, true);
 }
 
+void watchdog_name_folder(watchdog *w, const char *folder)
+{
+    if (!w || atomic_load(&w->placed))
+        return;
+    snprintf(w->folder, sizeof w->folder, "%s", folder);
+    atomic_store(&w->placed, true);
+}
+
 const char *watchdog_run(const watchdog *w)
 {
     return w && atomic_load(&w->started) ? w->run : "";
@@ -151,6 +160,25 @@ static bool leads_node(const struct watchdog *w)
 
 /* ---- what any rank sees of itself ---- */
 
+/* Said once for each time that storage holds a rank up, a minute after it has begun, or earlier where the limit is
+ * short: a person may help before the job ends. `warned`: when what was said last had moved. */
+static void warn_of_storage(watchdog *w, double *warned, const char *what, double moved, double time,
+                            incident_phase phase)
+{
+    double limit = atomic_load(&w->limit[phase]), quiet = time - moved;
+    bool placed = atomic_load(&w->placed);
+    if (moved == *warned || quiet < (limit / 10 < WARN_SECONDS ? limit / 10 : WARN_SECONDS))
+        return;
+    *warned = moved;
+    log_warn(
+        "rank %d on %s has been %s%s%s for %.1f s: the storage is slow, or does not answer; the job ends after %.0f "
+        "s of it (run.%s_seconds)",
+        w->rank, w->host, what, placed ? " in " : "", placed ? w->folder : "", quiet, limit,
+        phase == DURING_SAVE   ? "save"
+        : phase == DURING_LOAD ? "load"
+                               : "setup");
+}
+
 /* What is done beside the training thread: nobody waits for it, so nobody else would notice. */
 static void watch_beside(watchdog *w, double time)
 {
@@ -160,6 +188,8 @@ static void watch_beside(watchdog *w, double time)
         w->beside.moved = time;
     w->beside.moves = moves;
     double quiet = time - w->beside.moved;
+    if (what)
+        warn_of_storage(w, &w->beside_warned, what, w->beside.moved, time, DURING_SAVE);
     if (quiet <= atomic_load(&w->limit[DURING_SAVE]))
         return;
     int none = 0;
@@ -332,7 +362,11 @@ static void forgive(watchdog *w, double time)
 
 static void take_turn(watchdog *w, double time, bool beats)
 {
+    incident_phase phase = (incident_phase)w->own.last.phase;
     watch_beside(w, time);
+    if (w->own.last.storage && w->own.last.waiting_for < 0 &&
+        (phase == DURING_SETUP || phase == DURING_LOAD || phase == DURING_SAVE))
+        warn_of_storage(w, &w->warned, w->own.last.action, w->own.moved, time, phase);
     if (!w->links)
         alone_turn(w, time);
     else if (w->rank)

@@ -2,11 +2,11 @@
  *
  * It is opened before anything else and watches its own rank alone; watchdog_join, collective, makes the threads of a
  * job talk over sockets of their own, a star around rank 0, so that they still speak when communication is stuck. The
- * training thread stores its phase and position without a lock; every store is progress. When a rank dies, or makes no
- * progress for longer than its phase allows, every rank that can be reached is listed with its position and the peer it
- * waits for, the rank that holds up the others is named with its host, the incident and each rank's flight record are
- * written, and all processes exit with status 1. One thread of a rank stores positions. Functions that take a watchdog
- * accept NULL, and do nothing then.
+ * training thread stores its phase and position without a lock; every store is progress. When a rank dies, or makes
+ * no progress for longer than its phase allows, every rank that can be reached is listed with its position and the
+ * peer it waits for, the rank that holds up the others is named with its host, the incident and each rank's flight
+ * record are written, and all processes exit with status 1. Storage that does not answer is warned of long before.
+ * One thread of a rank stores positions. Functions that take a watchdog accept NULL, and do nothing then.
  */
 #ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_H
 #define PHALANX_PARALLEL_WATCH_WATCHDOG_H
@@ -32,6 +32,8 @@ status watchdog_join(watchdog *w, comm *c);
 void watchdog_name_device(watchdog *w, const char *device);
 /* The id of this start, of up to INCIDENT_RUN - 1 characters, the same on all ranks: its incidents carry it. */
 void watchdog_name_run(watchdog *w, const char *run);
+/* Where the run writes, for messages; once. */
+void watchdog_name_folder(watchdog *w, const char *folder);
 /* "": not known yet. */
 const char *watchdog_run(const watchdog *w);
 /* This rank leaves the others' watch; its own goes on, in the phase "end". */

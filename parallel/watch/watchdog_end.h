@@ -23,6 +23,8 @@ struct watchdog {
     _Atomic bool named; /* the device is */
     char run[INCIDENT_RUN];
     _Atomic bool started; /* the id of this start is known */
+    char folder[512];
+    _Atomic bool placed; /* the folder is known */
     _Atomic double limit[INCIDENT_PHASES], silent;
     watchdog_slot slot;
     history *history;
@@ -42,11 +44,12 @@ struct watchdog {
         uint64_t moves;
         double moved;
     } beside;
-    bool told;             /* the hub knows that this rank fails */
-    double patience;       /* the job's, as rank 0 says */
-    double woke;           /* when the thread last came back from having been away */
-    struct pollfd *polled; /* one a link, and the pipe's end */
-    int pipe[2];           /* a byte wakes the thread */
+    double warned, beside_warned; /* of storage: when what was warned of had moved last */
+    bool told;                    /* the hub knows that this rank fails */
+    double patience;              /* the job's, as rank 0 says */
+    double woke;                  /* when the thread last came back from having been away */
+    struct pollfd *polled;        /* one a link, and the pipe's end */
+    int pipe[2];                  /* a byte wakes the thread */
     _Atomic bool stopping;
     watchdog_scribe *scribe;
     pthread_t thread;

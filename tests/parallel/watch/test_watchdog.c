@@ -177,6 +177,9 @@ static void storage_that_does_not_answer_is_named_after_the_limit_of_its_phase(v
     assert_int_not_equal(r.status, 0);
     says(&r, "watchdog: rank 2 on ");
     says(&r, " waits for files: the storage does not answer; last in save after step 20, writing a checkpoint");
+    says(&r, "warning: rank 2 on ");
+    says(&r, " has been writing a checkpoint for ");
+    says(&r, "the storage is slow, or does not answer; the job ends after ");
     assert_true(r.seconds > 5); /* not after that of a step */
     launch_free(&r);
 }
@@ -187,6 +190,7 @@ static void work_beside_the_training_thread_is_watched(void **state)
     assert_int_not_equal(r.status, 0);
     says(&r, "watchdog: rank 2 on ");
     says(&r, " fails: the storage does not answer (writing fragment 3, for ");
+    says(&r, " has been writing fragment 3 for ");
     launch_free(&r);
 }
 

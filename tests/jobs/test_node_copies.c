@@ -279,6 +279,43 @@ static void copies_of_another_start_do_not_count(void **state)
     free(run);
 }
 
+/* A folder that was renamed, or is reached by another mount. */
+static void copies_are_found_wherever_the_run_has_moved(void **state)
+{
+    static const int ranks[NODES] = {1, 1, 0};
+    const char *top = *state;
+    char *run = workfolder_path(top, "here"), *moved = workfolder_path(top, "there");
+    int done = killed_run(top, run, ranks, 1);
+    assert_int_equal(rename(run, moved), 0);
+    launch_result r = goes_on(top, moved, ranks, done + 3, "");
+    assert_true(step_taken(&r) >= 6);
+    is_as_if_undisturbed(top, moved, ranks, done + 3);
+    launch_free(&r);
+    free(moved);
+    free(run);
+}
+
+/* What another user may have put there is neither used nor removed: the run has a folder of its own. */
+static void a_folder_that_others_can_enter_is_not_believed(void **state)
+{
+    static const int ranks[NODES] = {1, 1, 0};
+    const char *top = *state;
+    char *run = workfolder_path(top, "open");
+    (void)killed_run(top, run, ranks, 1);
+    char *one = memory_of(0), *two = memory_of(1);
+    shell(must_format("chmod 0777 %s %s", one, two));
+    launch_result r = launch_finish(start(top, run, ranks, "", "train.steps=5"));
+    if (r.status != 0 || step_taken(&r) != -1 || !strstr(r.out, "not this user's"))
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    assert_int_equal(runs_read_metrics(run).count, 5);
+    shell(must_format("ls -d %s/.tmp-step-* %s/.tmp-step-* > /dev/null && rm -r %s %s", one, two, one, two));
+    nothing_is_in_memory();
+    launch_free(&r);
+    free(two);
+    free(one);
+    free(run);
+}
+
 /* ---- nobody is needed
  * ----------------------------------------------------------------------------------------------- */
 
@@ -316,6 +353,8 @@ int main(void)
         cmocka_unit_test(an_incomplete_set_is_none),
         cmocka_unit_test(a_damaged_copy_gives_way_to_the_other),
         cmocka_unit_test(copies_of_another_start_do_not_count),
+        cmocka_unit_test(copies_are_found_wherever_the_run_has_moved),
+        cmocka_unit_test(a_folder_that_others_can_enter_is_not_believed),
         cmocka_unit_test(under_supervise_a_killed_rank_costs_a_few_steps),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);

@@ -323,16 +323,10 @@ void etcd_revoke(etcd *e, int64_t lease)
 /* ---- keys
  * ------------------------------------------------------------------------------------------------------------ */
 
-status etcd_read(json_t **out, etcd *e, const char *prefix)
+json_t *etcd_pairs(const json_t *answer, const char *prefix)
 {
-    json_t *answer, *entry;
+    json_t *out = json_array(), *entry;
     size_t i;
-    char *end = must_strdup(prefix);
-    end[strlen(end) - 1]++; /* the first key beyond */
-    json_t *body = json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end));
-    free(end);
-    TRY(call(&answer, e, "/v3/kv/range", body));
-    *out = json_array();
     json_array_foreach(json_object_get(answer, "kvs"), i, entry)
     {
         if (i == MOST_KEYS)
@@ -342,12 +336,24 @@ status etcd_read(json_t **out, etcd *e, const char *prefix)
         json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
                                  (json_int_t)number(entry, "mod_revision"));
         if (pair && strncmp(key, prefix, strlen(prefix)) == 0)
-            json_array_append_new(*out, pair);
+            json_array_append_new(out, pair);
         else
             json_decref(pair); /* it was not asked for, or is not UTF-8 */
         free(key);
         free(value);
     }
+    return out;
+}
+
+status etcd_read(json_t **out, etcd *e, const char *prefix)
+{
+    json_t *answer;
+    char *end = must_strdup(prefix);
+    end[strlen(end) - 1]++; /* the first key beyond */
+    json_t *body = json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end));
+    free(end);
+    TRY(call(&answer, e, "/v3/kv/range", body));
+    *out = etcd_pairs(answer, prefix);
     json_decref(answer);
     return STATUS_OK;
 }

@@ -37,6 +37,8 @@ void etcd_revoke(etcd *e, int64_t lease);
 /* All keys that begin so: an array of {"key", "value", "revision"} (of its last change), the caller's. An answer is
  * bounded, and what in it was not asked for is left out. */
 status etcd_read(json_t **out, etcd *e, const char *prefix);
+/* The same of an answer to such a request. */
+json_t *etcd_pairs(const json_t *answer, const char *prefix);
 /* lease 0: it stays. A NULL value deletes the key. */
 status etcd_write(etcd *e, const char *key, const char *value, int64_t lease);
 

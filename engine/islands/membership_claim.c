@@ -75,21 +75,23 @@ static status refuse_slot(const membership *m, const json_t *pairs)
 {
     int slot = m->options.slot;
     const json_t *member = slot >= 0 ? membership_pair(pairs, "member", slot) : NULL;
-    const char *name = json_string_value(json_object_get(json_object_get(member, "value"), "name"));
+    char name[ROSTER_NAME];
+    membership_name(name, member);
     if (slot >= 0)
         return status_fail(STATUS_FAILED,
                            "slot %d belongs to island %s, which is at work: every island needs a slot of its own", slot,
-                           name ? name : "?");
+                           name);
     return status_fail(STATUS_FAILED, "all %d slots (outer.slots) have islands at work", m->options.slots);
 }
 
 static status try_server(bool *done, membership *m, const json_t *pairs)
 {
     const json_t *there = membership_pair(pairs, "server", -1);
-    const char *name = json_string_value(json_object_get(json_object_get(there, "value"), "name"));
+    char name[ROSTER_NAME];
+    membership_name(name, there);
     if (there && !membership_is_ours(m, there))
         return status_fail(STATUS_FAILED, "outer.run %s has a server at work, %s: give this one another outer.run",
-                           m->options.run, name ? name : "?");
+                           m->options.run, name);
     return take(done, m, pairs, ROSTER_SERVER, membership_revision(there));
 }
 

@@ -32,45 +32,15 @@ char *membership_text(const membership *m, const membership_state *s)
 
 /* ---- what is there ----------------------------------------------------------------------------------------------- */
 
-/* What islands write is an object of arrays of objects. Anything deeper is somebody else's, and is not parsed: inside
- * of other JSON it would be deeper than jansson reads. */
-static json_t *parse(const char *value)
-{
-    enum { DEEPEST = 8 };
-    int depth = 0;
-    bool quoted = false;
-    for (const char *c = value; *c; c++) {
-        if (quoted && *c == '\\' && c[1])
-            c++;
-        else if (*c == '"')
-            quoted = !quoted;
-        else if (!quoted && (*c == '[' || *c == '{') && ++depth > DEEPEST)
-            return NULL;
-        else if (!quoted && (*c == ']' || *c == '}'))
-            depth--;
-    }
-    return json_loads(value, 0, NULL);
-}
-
 status membership_read(json_t **out, membership *m)
 {
-    json_t *raw, *pair;
-    size_t i;
+    json_t *raw;
     char *prefix = membership_path(m, "", -1);
     size_t length = strlen(prefix);
     status s = etcd_read(&raw, m->etcd, prefix);
     free(prefix);
     TRY(s);
-    *out = json_array();
-    json_array_foreach(raw, i, pair)
-    {
-        const char *key = json_string_value(json_object_get(pair, "key"));
-        const char *value = json_string_value(json_object_get(pair, "value"));
-        json_t *parsed = parse(value);
-        json_array_append_new(*out, json_pack("{s:s, s:o, s:O}", "key", key + length, "value",
-                                              parsed ? parsed : json_string(value), "revision",
-                                              json_object_get(pair, "revision")));
-    }
+    *out = roster_pairs(raw, length);
     json_decref(raw);
     return STATUS_OK;
 }
@@ -83,6 +53,13 @@ const json_t *membership_pair(const json_t *pairs, const char *what, int slot)
     json_array_foreach(pairs, i, pair) if (!strcmp(json_string_value(json_object_get(pair, "key")), key)) found = pair;
     free(key);
     return found;
+}
+
+void membership_name(char out[ROSTER_NAME], const json_t *member)
+{
+    const char *name = json_string_value(json_object_get(json_object_get(member, "value"), "name"));
+    snprintf(out, ROSTER_NAME, "%s", name ? name : "?");
+    log_make_printable(out);
 }
 
 int64_t membership_revision(const json_t *pair)

@@ -55,6 +55,8 @@ char *membership_own_path(const membership *m, own_key k);
 char *membership_text(const membership *m, const membership_state *s);
 /* What is at PREFIX/live/: pairs whose keys have lost the prefix, and whose values are JSON or, like names, text. */
 status membership_read(json_t **out, membership *m);
+/* What a record's island calls itself, for people. */
+void membership_name(char out[ROSTER_NAME], const json_t *member);
 /* NULL: there is none. */
 const json_t *membership_pair(const json_t *pairs, const char *what, int slot);
 const json_t *membership_own_pair(const membership *m, const json_t *pairs, own_key k);

@@ -1,5 +1,6 @@
 #include "engine/islands/roster.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,12 @@ static int64_t count_of(const json_t *o, const char *key)
 {
     json_int_t n = json_integer_value(json_object_get(o, key));
     return n < 0 ? 0 : (int64_t)n;
+}
+
+static int small_of(const json_t *o, const char *key)
+{
+    int64_t n = count_of(o, key);
+    return n > INT_MAX ? 0 : (int)n;
 }
 
 static void copy_text(char *out, size_t bytes, const json_t *o, const char *key)
@@ -24,7 +31,7 @@ static void read_member(roster_member *m, json_t *value, const keys *trusted)
     copy_text(m->name, sizeof m->name, value, "name");
     copy_text(m->key, sizeof m->key, value, "key");
     copy_text(m->id, sizeof m->id, value, "id");
-    m->ranks = (int)count_of(value, "ranks");
+    m->ranks = small_of(value, "ranks");
     m->merge = count_of(value, "merge");
     m->state_step = count_of(value, "step");
     m->state_updates = count_of(value, "updates");
@@ -43,7 +50,7 @@ static void read_offer(roster_member *m, json_t *value, int64_t revision)
     m->offer = count_of(value, "offer");
     m->tokens = count_of(value, "tokens");
     m->updates = count_of(value, "updates");
-    m->fragment = (int)count_of(value, "fragment");
+    m->fragment = small_of(value, "fragment");
     m->offer_id = count_of(value, "id");
     m->parting = json_is_true(json_object_get(value, "parting"));
     m->offer_revision = revision;
@@ -113,6 +120,42 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
         read_offer(m, value, count_of(pair, "revision"));
     else if (!strcmp(what, "have"))
         read_have(m, value);
+}
+
+/* What islands write is an object of arrays of objects. Anything deeper is somebody else's, and is not parsed: inside
+ * of other JSON it would be deeper than jansson reads. */
+static json_t *parse(const char *value)
+{
+    enum { DEEPEST = 8 };
+    int depth = 0;
+    bool quoted = false;
+    for (const char *c = value; *c; c++) {
+        if (quoted && *c == '\\' && c[1])
+            c++;
+        else if (*c == '"')
+            quoted = !quoted;
+        else if (!quoted && (*c == '[' || *c == '{') && ++depth > DEEPEST)
+            return NULL;
+        else if (!quoted && (*c == ']' || *c == '}'))
+            depth--;
+    }
+    return json_loads(value, 0, NULL);
+}
+
+json_t *roster_pairs(const json_t *raw, size_t prefix)
+{
+    json_t *out = json_array(), *pair;
+    size_t i;
+    json_array_foreach(raw, i, pair)
+    {
+        const char *key = json_string_value(json_object_get(pair, "key"));
+        const char *text = json_string_value(json_object_get(pair, "value"));
+        json_t *value = parse(text);
+        json_array_append_new(out, json_pack("{s:s, s:o, s:O}", "key", key + prefix, "value",
+                                             value ? value : json_string(text), "revision",
+                                             json_object_get(pair, "revision")));
+    }
+    return out;
 }
 
 void roster_read_pairs(roster *out, const json_t *pairs, const keys *trusted)

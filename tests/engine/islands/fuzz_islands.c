@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/islands/etcd.h"
 #include "engine/islands/roster.h"
 #include "engine/islands/wire.h"
 #include "kernels/compress.h"
@@ -43,6 +44,32 @@ static void read_roster(const uint8_t *data, size_t size)
     free(text);
 }
 
+/* An answer of etcd to a request for keys, all the way to the roster, and what the log would say of it. */
+static void read_answer(const uint8_t *data, size_t size)
+{
+    static const char prefix[] = "phalanx/r/live/";
+    json_t *answer = json_loadb((const char *)data, size, 0, NULL), *pair;
+    json_t *raw = etcd_pairs(answer, prefix), *pairs = roster_pairs(raw, sizeof prefix - 1);
+    size_t i;
+    roster r;
+    json_array_foreach(raw, i, pair)
+        MUST(strncmp(json_string_value(json_object_get(pair, "key")), prefix, sizeof prefix - 1) == 0,
+             "a key that was not asked for");
+    roster_read_pairs(&r, pairs, NULL);
+    for (int s = 0; s < ROSTER_MEMBERS; s++)
+        for (const char *c = r.member[s].name; *c; c++)
+            MUST((unsigned char)*c >= 0x20, "a name with a control character");
+    char *again = json_dumps(pairs, JSON_COMPACT), *text = must_format("{\"pairs\": %s}", again);
+    status s = roster_read(&r, text, NULL); /* as the other ranks read it */
+    MUST(s == STATUS_OK, "%s", status_message());
+    roster_free(&r);
+    free(text);
+    free(again);
+    json_decref(pairs);
+    json_decref(raw);
+    json_decref(answer);
+}
+
 static void decode(const uint8_t *data, size_t size, compress_kind kind)
 {
     const compress_method m = {kind, 0.02};
@@ -62,7 +89,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1)
         return 0;
-    if (data[0] % 4 == 0)
+    if (data[0] % 8 == 7)
+        read_answer(data + 1, size - 1);
+    else if (data[0] % 4 == 0)
         read_message(data + 1, size - 1);
     else if (data[0] % 4 == 1)
         read_roster(data + 1, size - 1);

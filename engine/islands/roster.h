@@ -85,8 +85,8 @@ status roster_read(roster *out, const char *text, const keys *trusted);
 void roster_read_pairs(roster *out, const json_t *pairs, const keys *trusted);
 /* The same of what `head` holds alone: no member is touched. */
 void roster_read_head(roster *out, const json_t *value, int64_t revision);
-/* Pairs as etcd_read gives them, without the first `prefix` bytes of their keys, which all of them have. Values that are
- * JSON, and no deeper than what islands write, are parsed; others stay text. The array is the caller's. */
+/* Pairs as etcd_read gives them, without the first `prefix` bytes of their keys, which all of them have. Values that
+ * are JSON, and no deeper than what islands write, are parsed; others stay text. The array is the caller's. */
 json_t *roster_pairs(const json_t *raw, size_t prefix);
 void roster_free(roster *r);
 /* NULL: it has no such rank, or says none. */

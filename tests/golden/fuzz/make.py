@@ -2,6 +2,7 @@
 
 Small files that each reader accepts, so that a fuzzer begins behind the first checks and not before them.
 """
+import base64
 import gzip
 import json
 import lzma
@@ -103,4 +104,20 @@ pairs = [("head", {"merge": 1, "step": 20, "updates": 20, "parts": [{"slot": 0, 
          ("offer/0", {"merge": 2, "offer": 40, "tokens": 9}), ("have/0", {"merge": 2, "slots": [0]})]
 live = {"reached": True, "settled": 3, "pairs": [{"key": k, "value": v, "revision": 4} for k, v in pairs]}
 put("fuzz_islands", "roster", b"\1" + json.dumps(live, separators=(",", ":")).encode())
+
+# what etcd answers, keys and values in base64
+place = "phalanx/r/live/"
+kept = {
+    place + "member/3": {"id": "x", "name": "n", "key": "k", "ranks": 1, "endpoints": ["tcp://127.0.0.1:1"],
+                         "ready": True, "merge": 3, "step": 9, "updates": 9},
+    place + "offer/3": {"merge": 4, "offer": 8, "id": 7, "fragment": 0, "tokens": 9},
+    place + "have/3": {"merge": 4, "slots": [0, 3]},
+    place + "head": {"merge": 3, "step": 9, "updates": 9,
+                     "parts": [{"slot": 3, "offer": 8, "tokens": 9, "name": "n"}]},
+    "a": 1,
+}
+coded = [{"key": base64.b64encode(key.encode()).decode(),
+          "value": base64.b64encode(json.dumps(value).encode()).decode(), "mod_revision": "5"}
+         for key, value in kept.items()]
+put("fuzz_islands", "answer", b"\7" + json.dumps({"kvs": coded}).encode())
 put("fuzz_islands", "topk", b"\x12" + bytes(range(200)))

@@ -33,17 +33,15 @@ struct checkpoint {
 
 /* ---- opening ---- */
 
-status checkpoint_open(checkpoint **out, const char *path)
+static status open_folder(checkpoint **out, const char *folder)
 {
     checkpoint *c = must_calloc(1, sizeof *c);
-    status s = checkpoint_resolve(&c->folder, path);
-    if (s == STATUS_OK) {
-        char *name = must_format("%s/manifest.json", c->folder);
-        s = manifest_read(&c->manifest, name);
-        if (s == STATUS_OK)
-            s = manifest_check(c->manifest, name);
-        free(name);
-    }
+    c->folder = must_strdup(folder);
+    char *name = must_format("%s/manifest.json", c->folder);
+    status s = manifest_read(&c->manifest, name);
+    if (s == STATUS_OK)
+        s = manifest_check(c->manifest, name);
+    free(name);
     if (s != STATUS_OK) {
         checkpoint_close(c);
         return s;
@@ -181,6 +179,57 @@ static status descriptor_of(int *out, checkpoint *c, int index)
     }
     *out = c->descriptors[index];
     return STATUS_OK;
+}
+
+/* Opens all files of a checkpoint of few, so that a run that removes it while it is read takes nothing away. */
+static status hold_files(checkpoint *c)
+{
+    int descriptor;
+    for (int i = 0; i < c->manifest->file_count && c->manifest->file_count <= MOST_OPEN; i++)
+        TRY(descriptor_of(&descriptor, c, i));
+    return STATUS_OK;
+}
+
+/* Does `path` mean another checkpoint by now? */
+static bool has_moved_on(const char *path, const char *from)
+{
+    char *now = NULL;
+    bool moved = checkpoint_resolve(&now, path) == STATUS_OK && strcmp(now, from) != 0;
+    free(now);
+    return moved;
+}
+
+status checkpoint_open(checkpoint **out, const char *path)
+{
+    enum { TRIES = 20 };
+    checkpoint *c = NULL;
+    char *folder = NULL;
+    status s = STATUS_OK;
+    for (int i = 0; i < TRIES; i++) {
+        free(folder);
+        folder = NULL;
+        s = checkpoint_resolve(&folder, path);
+        if (s == STATUS_OK)
+            s = open_folder(&c, folder);
+        bool held = s == STATUS_OK && (strcmp(folder, path) == 0 || hold_files(c) == STATUS_OK);
+        if (held || !folder)
+            break;
+        char *message = must_strdup(status_message());
+        bool again = has_moved_on(path, folder); /* its run goes on, and has removed the one before */
+        if (s != STATUS_OK)
+            (void)status_fail(s, "%s", message);
+        free(message);
+        if (!again) /* what is wrong with a file, its reader says */
+            break;
+        if (s == STATUS_OK)
+            checkpoint_close(c);
+        c = NULL;
+        s = status_fail(STATUS_FAILED, "%s: checkpoints are removed faster than they can be opened", path);
+    }
+    free(folder);
+    if (s == STATUS_OK)
+        *out = c;
+    return s;
 }
 
 /* Bytes of a file into the slab. */

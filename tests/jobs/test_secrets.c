@@ -84,7 +84,8 @@ static void train_and_search(const char *top, const char *name, const char *befo
                      "mkdir %s && exec env %s %s train %s/run.yaml run.folder=%s/run outer.run=%s train.steps=400 "
                      "outer.min_islands=1 run.export=[mlflow] checkpoint.every=100 %s",
                      folder, before, program, top, folder, name, key);
-    assert_true(launch_expect(l, "merge 1 of 1", ISLAND_JOBS_LIMIT)); /* it has logged in */
+    /* once it has merged, it has logged in */
+    assert_true(launch_expect(l, "merge number 1, of the changes of 1 island", ISLAND_JOBS_LIMIT));
     assert_not_shown_by(launch_pid(l));
     launch_result r = launch_finish(l);
     assert_int_equal(r.status, 0);

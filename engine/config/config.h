@@ -29,6 +29,12 @@ typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_
 typedef enum config_offload { CONFIG_OFFLOAD_NONE, CONFIG_OFFLOAD_OPTIMIZER } config_offload;
 typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config_outer;
 typedef enum config_outer_topology { CONFIG_OUTER_ALL, CONFIG_OUTER_GOSSIP, CONFIG_OUTER_SERVER } config_outer_topology;
+typedef enum config_robust {
+    CONFIG_ROBUST_NONE,
+    CONFIG_ROBUST_CLIP,
+    CONFIG_ROBUST_MEDIAN,
+    CONFIG_ROBUST_TRIMMED
+} config_robust;
 typedef enum config_outer_weights { CONFIG_OUTER_TOKENS, CONFIG_OUTER_EQUAL } config_outer_weights;
 typedef enum config_order {
     CONFIG_ORDER_AUTO, /* parts on a device, products on the CPU, which promises the same bits */
@@ -138,8 +144,9 @@ typedef struct config {
         double lr, momentum, density, error_decay, mix, clip, noise;
         config_outer_weights weights;
         config_outer_topology topology;
-        int group;     /* islands of an exchange, of gossip */
-        int staleness; /* merges, of a change, at most; of a server */
+        config_robust robust; /* against hostile islands */
+        int group;            /* islands of an exchange, of gossip */
+        int staleness;        /* merges, of a change, at most; of a server */
         int fragments, delay;
         int slots, slot, min_islands; /* slot -1: any */
         bool private_data;            /* samples are not divided between slots */

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/compress.h"
 #include "memory/log.h"
 #include "parallel/schedule/partition.h"
 #include "engine/config/batch_ramp.h"
@@ -161,6 +162,30 @@ static status check_privacy(const config *c)
                : STATUS_OK;
 }
 
+/* By coordinate: every island must have every change, whole, and one of them must not decide. */
+static status check_robust(const config *c)
+{
+    const char *word = c->outer.robust == CONFIG_ROBUST_MEDIAN ? "median" : "trimmed";
+    if (c->outer.robust < CONFIG_ROBUST_MEDIAN)
+        return STATUS_OK;
+    if (c->outer.topology != CONFIG_OUTER_ALL)
+        return status_fail(STATUS_USAGE,
+                           "outer.robust %s needs all changes at once: outer.topology must be all (clip works with "
+                           "every topology)",
+                           word);
+    if (c->outer.compress == COMPRESS_TOPK || c->outer.compress == COMPRESS_DCT)
+        return status_fail(STATUS_USAGE,
+                           "outer.robust %s compares every element, and outer.compress topk and dct send a few: "
+                           "choose none, bf16, int8 or int4",
+                           word);
+    return c->outer.min_islands < 4
+               ? status_fail(STATUS_USAGE,
+                             "outer.robust %s needs outer.min_islands of at least 4: of fewer, one hostile "
+                             "island is not outvoted",
+                             word)
+               : STATUS_OK;
+}
+
 static status check_outer(const config *c)
 {
     int each = c->outer.every / c->outer.fragments;
@@ -180,6 +205,7 @@ static status check_outer(const config *c)
                            "outer.slots is %d: outer.slot counts from 0, and outer.min_islands is at most that",
                            c->outer.slots);
     TRY(check_privacy(c));
+    TRY(check_robust(c));
     if (c->outer.topology == CONFIG_OUTER_SERVER && c->outer.fragments > 1)
         return status_fail(STATUS_USAGE,
                            "outer.topology server merges whole models, whose age it knows: leave out outer.fragments");

@@ -33,6 +33,7 @@ static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
 static const char *const outer_topologies[] = {"all", "gossip", "server", NULL};
 static const char *const outer_weights[] = {"tokens", "equal", NULL};
+static const char *const outer_robusts[] = {"none", "clip", "median", "trimmed", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
 #define INT(key, member, fallback, low, high, resume, doc)                                                             \
@@ -181,6 +182,7 @@ static const config_row rows[] = {
     NUMBER("outer.clip", outer.clip, "0", 0, 1e30, CONFIG_CHANGES, "norm of an island's change of a fragment, at most; 0: any"),
     NUMBER("outer.noise", outer.noise, "0", 0, 1e6, CONFIG_CHANGES, "normal noise in each sent change, in outer.clip: differential privacy of the island (plan prints its epsilon)"),
     WORD("outer.weights", outer.weights, outer_weights, "tokens", CONFIG_CHANGES, "of islands in a merge"),
+    WORD("outer.robust", outer.robust, outer_robusts, "none", CONFIG_CHANGES, "against hostile islands: clip changes to their median norm; or, topology all and dense changes, the median or trimmed mean of each element"),
     DERIVED("outer.rendezvous", ADDRESSES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://HOST:2379, or a list"),
     STRING("outer.credentials", outer.credentials, NULL, CONFIG_SILENT, "file of mode 600 with etcd's USER:PASSWORD; else that of the environment, PHALANX_ETCD_CREDENTIALS"),
     STRING("outer.run", outer.run, "run", CONFIG_SILENT, "name of the run in etcd: islands of one run merge"),

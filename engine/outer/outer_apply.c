@@ -58,6 +58,7 @@ bool outer_encode(outer *o, int fragment)
     double noise = o->config->outer.noise * o->config->outer.clip;
     float decay = (float)o->config->outer.error_decay;
     bool good = true;
+    double squares = 0;
     for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
         int64_t n = o->units.list[u].elements;
@@ -75,29 +76,46 @@ bool outer_encode(outer *o, int fragment)
             memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
         }
         outer_dump_keep(o, OUTER_DUMP_CHANGE, m, o->memory.values);
+        squares += outer_squares(o->memory.values, n);
         compress_encode(o->memory.out + m->coded, o->memory.values, &o->method, n);
         outer_dump_sent(o, m, o->memory.out + m->coded);
         memcpy(o->memory.rest + m->at, o->memory.values, (size_t)n * sizeof *o->memory.rest);
     }
+    o->norms.own = sqrt(squares);
     o->releases += o->config->outer.noise > 0;
     return outer_everywhere(o, good);
 }
 
-/* Is what was fetched of a slot finite? */
-static bool is_sound(outer *o, int slot, int fragment)
+void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m)
 {
-    bool good = true;
-    for (int i = 0; i < o->units.mine_count; i++) {
-        const outer_unit *m = &o->units.mine[i];
-        if (o->units.list[m->unit].fragment == fragment)
-            good &= compress_decode(o->memory.other, o->memory.in[slot] + m->coded, &o->method,
-                                    o->units.list[m->unit].elements);
-    }
-    return good;
+    const uint8_t *from = slot == o->slot ? o->memory.out : o->memory.in[slot];
+    MUST(compress_decode(out, from + m->coded, &o->method, o->units.list[m->unit].elements),
+         "a change of slot %d went bad", slot);
 }
 
-/* values = sum of w_i D_i, in the order of slots */
-static void mean_change(outer *o, const outer_unit *m, int64_t n)
+/* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance from
+ * this island's. Negative: it is not finite. */
+static double fetched_norm(outer *o, int slot, int fragment)
+{
+    double sum = 0;
+    for (int i = 0; i < o->units.mine_count; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        int64_t n = o->units.list[m->unit].elements;
+        if (o->units.list[m->unit].fragment != fragment)
+            continue;
+        if (!compress_decode(o->memory.other, o->memory.in[slot] + m->coded, &o->method, n))
+            return -1;
+        if (o->config->outer.topology == CONFIG_OUTER_GOSSIP) {
+            outer_decode_part(o, o->memory.values, o->slot, m);
+            rule_add(o->memory.other, o->memory.values, -1, n);
+        }
+        sum += outer_squares(o->memory.other, n);
+    }
+    return sqrt(sum);
+}
+
+/* values = sum of w_i c_i D_i, in the order of slots; scale: c_i of each part, or NULL */
+static void mean_change(outer *o, const outer_unit *m, const float *scale, int64_t n)
 {
     const roster *r = &o->roster;
     double all = 0;
@@ -106,16 +124,43 @@ static void mean_change(outer *o, const outer_unit *m, int64_t n)
         all += equal ? 1 : (double)r->part[i].tokens;
     memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
     for (int i = 0; i < r->parts; i++) {
-        int slot = r->part[i].slot;
         double weight = all > 0 ? (equal ? 1 : (double)r->part[i].tokens) / all : 1.0 / r->parts;
-        const uint8_t *from = slot == o->slot ? o->memory.out : o->memory.in[slot];
-        MUST(compress_decode(o->memory.other, from + m->coded, &o->method, n), "a change of slot %d went bad", slot);
-        rule_add(o->memory.values, o->memory.other, (float)weight, n);
+        outer_decode_part(o, o->memory.other, r->part[i].slot, m);
+        rule_add(o->memory.values, o->memory.other, (float)weight * (scale ? scale[i] : 1), n);
+    }
+}
+
+/* values = what outer.robust makes of the parts */
+static void combine_changes(outer *o, const outer_unit *m, const float *scale, int64_t n)
+{
+    const roster *r = &o->roster;
+    robust_kind kind = (robust_kind)o->config->outer.robust;
+    if (!robust_by_coordinate(kind)) {
+        mean_change(o, m, scale, n);
+        return;
+    }
+    const float *each[ROSTER_SLOTS];
+    for (int i = 0; i < r->parts; i++) {
+        outer_decode_part(o, o->memory.each[i], r->part[i].slot, m);
+        each[i] = o->memory.each[i];
+    }
+    robust_combine(o->memory.values, each, r->parts, kind, n);
+}
+
+static void note_merged(outer *o)
+{
+    for (int i = 0; i < o->roster.parts; i++) {
+        int slot = o->roster.part[i].slot;
+        outer_note_norm(o, o->fragment, slot == o->slot ? o->norms.own : o->fetches.got[slot].norm);
     }
 }
 
 void outer_merge_reference(outer *o, bool took_part)
 {
+    float scale[ROSTER_SLOTS];
+    bool clips = o->config->outer.robust == CONFIG_ROBUST_CLIP;
+    if (clips)
+        outer_clip_parts(o, scale);
     for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
         int64_t n = o->units.list[u].elements;
@@ -124,7 +169,7 @@ void outer_merge_reference(outer *o, bool took_part)
         if (m) {
             float *reference = o->memory.reference + m->at;
             outer_dump_keep(o, OUTER_DUMP_BEFORE, m, reference);
-            mean_change(o, m, n);
+            combine_changes(o, m, clips ? scale : NULL, n);
             memcpy(o->memory.other, reference, (size_t)n * sizeof *reference);
             rule_step(reference, optional(o->memory.momentum, m->at), o->memory.values, &o->rule, n);
             if (took_part && o->memory.error)
@@ -137,6 +182,7 @@ void outer_merge_reference(outer *o, bool took_part)
             o->memory.values[i] += o->memory.reference[m->at + i] - o->memory.other[i];
         outer_move_scatter(o->move, u, o->memory.values);
     }
+    note_merged(o);
     outer_dump_merge(o, took_part);
 }
 
@@ -212,12 +258,20 @@ void outer_look_after_fetch(outer *o, int slot)
         outer_drop_fetch(o, slot);
     if (!done)
         return;
-    o->fetches.got[slot].here = is_sound(o, slot, o->fragment);
+    double norm = fetched_norm(o, slot, o->fragment), most = outer_norm_limit(o, o->fragment);
+    o->fetches.got[slot].norm = norm;
+    o->fetches.got[slot].here = norm >= 0 && norm <= most;
     o->fetches.got[slot].bad = !o->fetches.got[slot].here;
-    if (o->fetches.got[slot].bad) {
-        o->counts.refused++;
+    if (!o->fetches.got[slot].bad)
+        return;
+    o->counts.refused++;
+    if (norm < 0)
         log_warn("islands: refused the change of island %s: it is not finite", o->roster.member[slot].name);
-    }
+    else
+        log_warn(
+            "islands: refused the change of island %s: its norm is %.3g here, and at most %.3g is taken, ten times "
+            "what was merged lately",
+            o->roster.member[slot].name, norm, most);
 }
 
 /* Does it offer what this island waits for? Of gossip, what is newer will do as well. */

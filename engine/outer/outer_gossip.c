@@ -113,16 +113,20 @@ static void drop_partners(outer *o, uint64_t here, uint64_t bad)
 static void mean_weights(outer *o, double *distance, double *size, const outer_unit *m, int64_t n)
 {
     uint64_t group = o->gossip.partners | 1ull << o->slot;
-    float weight = 1 / (float)__builtin_popcountll(group);
+    float weight = 1 / (float)__builtin_popcountll(group), own = weight;
     memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
     for (int s = 0; s < o->config->outer.slots; s++) {
         const uint8_t *coded = s == o->slot ? o->memory.out : o->memory.in[s];
         if (!(group >> s & 1))
             continue;
         MUST(compress_decode(o->memory.other, coded + m->coded, &o->method, n), "slot %d's weights have changed", s);
-        rule_add(o->memory.values, o->memory.other, weight, n);
+        float scale = s == o->slot ? 1 : outer_norm_scale(o, o->fragment, s);
+        rule_add(o->memory.values, o->memory.other, weight * scale, n);
+        own += weight * (1 - scale); /* w + c (w_s - w) */
     }
     (void)compress_decode(o->memory.other, o->memory.out + m->coded, &o->method, n);
+    if (own > weight)
+        rule_add(o->memory.values, o->memory.other, own - weight, n);
     for (int64_t i = 0; i < n; i++) {
         double apart = (double)o->memory.other[i] - (double)o->memory.values[i];
         *distance += apart * apart;
@@ -212,6 +216,9 @@ static void exchange(outer *o, const outer_position *p)
             rule_gossip(o->memory.reference + m->at, o->memory.momentum ? o->memory.momentum + m->at : NULL,
                         o->memory.values, &o->rule, n);
     }
+    for (int s = 0; s < o->config->outer.slots; s++)
+        if (o->gossip.partners >> s & 1)
+            outer_note_norm(o, o->fragment, o->fetches.got[s].norm);
     outer_dump_exchange(o, at_the_end(o, o->offered.step));
     o->counts.disagreement = disagreement(o, distance, size);
     o->counts.disagreement_step = o->offered.step;

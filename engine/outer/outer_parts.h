@@ -7,6 +7,7 @@
 
 #include "kernels/compress.h"
 #include "engine/islands/membership.h"
+#include "engine/islands/robust.h"
 #include "engine/islands/rule.h"
 #include "engine/islands/transport.h"
 #include "engine/outer/outer.h"
@@ -62,6 +63,7 @@ typedef struct outer_memory {
     float *reference, *momentum, *error; /* momentum, error: NULL where there is none */
     float *rest;                         /* what an offer would keep; a change while its base is replaced */
     float *values, *other;               /* [largest unit] */
+    float *each[ROSTER_SLOTS];           /* likewise, of every island; NULL unless robust_by_coordinate() */
     uint8_t *out, *in[ROSTER_SLOTS];     /* encodings of a fragment: offered, fetched */
     checkpoint_piece *pieces;            /* of it that checkpoints hold */
     int piece_count;
@@ -79,9 +81,17 @@ typedef struct outer_fetches {
         int64_t offer; /* being fetched, or here; 0: none */
         bool here, bad;
         int jobs;
+        double norm; /* of this rank's part of it; of gossip, its distance from this island's */
     } got[ROSTER_MEMBERS];
     transport_part *parts; /* [slots][mine_count] */
 } outer_fetches;
+
+/* Norms of this rank's part of the changes that were merged last, by fragment, the latest last. */
+typedef struct outer_norms {
+    double last[64][ROBUST_MOST];
+    int count[64];
+    double own; /* of this island's offer */
+} outer_norms;
 
 /* What the transport's thread may serve; under its lock. */
 typedef struct outer_served {
@@ -158,6 +168,7 @@ struct outer {
     bool parting, joined, resumed;
     outer_offered offered;
     outer_fetches fetches;
+    outer_norms norms;
     outer_served serves;
     outer_all all;
     outer_gossip gossip;
@@ -212,7 +223,22 @@ int outer_fetched(outer *o, int slot);
 /* Exchanges of gossip are numbered by the step and the fragment, which islands at the same step know without asking. */
 int64_t outer_gossip_number(int64_t step, int fragment);
 
+/* outer_norms.c: this rank's part of changes, of which each rank judges its own. */
+double outer_squares(const float *x, int64_t n); /* their sum, in float64 */
+/* What is above this is refused: ten times the median of what was merged lately, or, before that is known, a hundred
+ * times the reference or this island's own change. */
+double outer_norm_limit(const outer *o, int fragment);
+/* outer.robust clip, of gossip and of a server: what a slot's change is to be scaled by, so that its norm is at most
+ * the median of what was merged lately. */
+float outer_norm_scale(const outer *o, int fragment, int slot);
+void outer_note_norm(outer *o, int fragment, double norm);
+/* outer.robust clip, of topology all: what the parts of the merge in the roster are to be scaled by, so that no norm is
+ * above their median. Every island comes to the same bits: squares are summed by unit, and the units in order. */
+void outer_clip_parts(outer *o, float *scale);
+
 /* outer_apply.c */
+/* out[elements of the unit] = what a slot, this island's own or another, has sent of it. */
+void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m);
 /* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
 bool outer_encode(outer *o, int fragment);
 /* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose

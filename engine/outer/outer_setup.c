@@ -31,6 +31,7 @@ typedef struct part_of_job {
     int dumped; /* of debug.merges */
     int encoded;
     int scratch; /* [largest] */
+    int each;    /* likewise: changes that are combined by coordinate */
 } part_of_job;
 
 static int64_t aligned(int64_t bytes)
@@ -53,7 +54,8 @@ static part_of_job part_of(const config *c, bool holds)
                                    : holds          ? OUTER_DUMP_HOLDER
                                                     : OUTER_DUMP_KEPT,
                          .encoded = server && !holds ? 1 : c->outer.slots,
-                         .scratch = holds ? 2 : 3};
+                         .scratch = holds ? 2 : 3,
+                         .each = robust_by_coordinate((robust_kind)c->outer.robust) ? c->outer.slots : 0};
 }
 
 static layout lay_out(const config *c, bool holds, const unit *units, const int *owner, int count, int rank)
@@ -72,7 +74,7 @@ static layout lay_out(const config *c, bool holds, const unit *units, const int 
         l.coded = coded > l.coded ? coded : l.coded;
     }
     l.bytes = (1 + part.rest + part.momentum + part.error + part.dumped) * aligned(4 * l.elements) +
-              part.scratch * aligned(4 * l.largest) + part.encoded * aligned(l.coded);
+              (part.scratch + part.each) * aligned(4 * l.largest) + part.encoded * aligned(l.coded);
     return l;
 }
 
@@ -156,6 +158,8 @@ static status open_memory(outer *o)
         o->dump.kept[i] = take(&at, 4 * l.elements);
     o->memory.values = take(&at, 4 * l.largest);
     o->memory.other = take(&at, 4 * l.largest);
+    for (int i = 0; i < part.each; i++)
+        o->memory.each[i] = take(&at, 4 * l.largest);
     float *scratch = part.scratch > 2 ? take(&at, 4 * l.largest) : NULL;
     o->memory.out = o->holds ? NULL : take(&at, l.coded);
     for (int s = 0; s < part.encoded - !o->holds; s++)
@@ -317,6 +321,11 @@ static uint64_t fingerprint_of(const outer *o)
         c->outer.mix, c->outer.error_decay, (int)c->outer.weights, c->outer.slots, (long long)c->train.seed,
         (long long)c->train.sequence, c->data.shuffle, c->outer.private_data, (int)c->outer.topology, c->outer.group,
         c->outer.staleness, c->outer.clip, c->outer.noise);
+    if (c->outer.robust) { /* runs without it have the fingerprint that they have had */
+        char *more = must_format("%s robust %d", words, (int)c->outer.robust);
+        free(words);
+        words = more;
+    }
     uint64_t hash = 14695981039346656037u;
     for (int i = -1; i < o->units.tensor_count; i++) {
         const char *text = i < 0 ? words : o->units.tensors[i].name;

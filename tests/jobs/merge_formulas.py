@@ -18,7 +18,8 @@ import numpy as np
 LIMIT = 1e-6
 UNIT = 1 << 18  # elements of a unit at most: blocks and chunks are counted from its first element
 DEFAULTS = {"topology": "all", "optimizer": "nesterov", "lr": "0.7", "momentum": "0.9", "mix": "0", "compress": "none",
-            "density": "0.02", "error_decay": "1", "clip": "0", "weights": "tokens"}
+            "density": "0.02", "error_decay": "1", "clip": "0", "weights": "tokens",
+            "robust": "none"}
 
 
 class Event:
@@ -177,6 +178,20 @@ def check_settled(errors, keys, folder):
             errors.add("settled", f"{folder.name} step {number} {n}", e.get("settled", n), want, want - own)
 
 
+def combine(keys, tokens, sent, name):
+    """outer.robust: what a merge makes of the changes of a tensor."""
+    changes, trimmed = np.stack([sent[s][name] for s in tokens]), (len(tokens) - 1) // 3
+    if keys["robust"] == "median":
+        return np.median(changes, axis=0)
+    if keys["robust"] == "trimmed":
+        return np.sort(changes, axis=0)[trimmed : len(changes) - trimmed].mean(axis=0)
+    scale = dict.fromkeys(tokens, 1.0)
+    if keys["robust"] == "clip":
+        norms = {s: np.sqrt(sum(np.sum(np.square(x)) for x in sent[s].values())) for s in tokens}
+        scale = {s: min(1.0, np.median(list(norms.values())) / norms[s]) for s in tokens}
+    return sum(tokens[s] * scale[s] * sent[s][name] for s in tokens) / sum(tokens.values())
+
+
 def check_all(errors, keys, top):
     """topology all: the mean of the changes, by tokens, in the sequence of merges."""
     slots = {int(p.name[5:]): events(p, "merge") for p in sorted(top.glob("slot-*"))}
@@ -190,7 +205,7 @@ def check_all(errors, keys, top):
             sent[s] = check_change(errors, keys, e, kept[s], f"slot {s} merge {number}")
             kept[s].update({n: e.get("kept", n) for n in e.names})
         for n in e.names:
-            change = model.rule(n, sum(tokens[s] * sent[s][n] for s in tokens) / sum(tokens.values()))
+            change = model.rule(n, combine(keys, tokens, sent, n))
             model.take(f"merge {number}", n, change, e.get("before", n), e.get("after", n))
             for merges in slots.values():
                 same = all((merges[number].get(x, n) == e.get(x, n)).all() for x in ("before", "after"))

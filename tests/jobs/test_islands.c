@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -393,48 +394,56 @@ static void a_stranger_merges_with_nobody(void **state)
     free(stranger);
 }
 
-/* ---- an island with trusted keys that sends what is no number
+/* ---- an island with trusted keys that sends what is no number, or far too much
  * ------------------------------------------------------ */
 
-static const void *serve_nonsense(void *context, const wire_message *m)
+/* What every element of its changes is; of the last kind one element in a slice alone, as a flipped bit makes it. */
+static const float wild[] = {NAN, 3e38f, 1e4f, 1e30f};
+
+enum { WILD = sizeof wild / sizeof *wild };
+
+static const void *serve_wild(void *context, const wire_message *m)
 {
-    static uint8_t ones[WIRE_SLICE]; /* NaN, in fp32 */
-    (void)context;
-    memset(ones, 0xFF, sizeof ones);
-    return m->bytes <= WIRE_SLICE ? ones : NULL;
+    static float values[WIRE_SLICE / sizeof(float)];
+    int kind = atomic_load((const _Atomic int *)context);
+    for (unsigned i = 0; i < sizeof values / sizeof *values; i++)
+        values[i] = kind < WILD - 1 || i == 7 ? wild[kind] : 0;
+    return m->bytes <= WIRE_SLICE ? values : NULL;
 }
 
-/* Offers nonsense for the merge after the last, until three merges have gone by. */
-static void offer_nonsense(membership *m)
+/* Offers each kind for the merge after the last, until some merges have gone by. */
+static void offer_wild(membership *m, _Atomic int *kind)
 {
     double until = clock_seconds() + ISLAND_JOBS_LIMIT;
     int64_t offered = -1;
-    for (int merges = 0; merges < 3; usleep(20000)) {
+    for (int merges = 0; merges < 2 * WILD; usleep(20000)) {
         char *text = membership_roster(m);
         roster r;
         assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
         assert_true(clock_seconds() < until);
         if (r.merge >= 0 && offered != r.merge + 1) {
             merges += offered >= 0;
+            atomic_store(kind, merges / 2 % WILD);
             offered = r.merge + 1;
             membership_set_state(
                 m, &(membership_state){.ready = true, .merge = r.merge, .step = r.step, .updates = r.updates});
             membership_set_offer(m, json_pack("{s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)offered, "offer",
-                                              (json_int_t)1, "tokens", (json_int_t)1, "updates", (json_int_t)1,
-                                              "fragment", 0, "parting", 0));
+                                              (json_int_t)(1 + merges), "tokens", (json_int_t)1, "updates",
+                                              (json_int_t)1, "fragment", 0, "parting", 0));
         }
         roster_free(&r);
         free(text);
     }
 }
 
-static void changes_that_are_no_numbers_are_refused(void **state)
+static void changes_that_no_honest_island_makes_are_refused(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=50 "
                                      "outer.timeout=60";
     membership *m = NULL;
     transport *t = NULL;
     keys k;
+    _Atomic int kind = 0;
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "hostile", 0, 1, "%s", words);
@@ -445,7 +454,8 @@ static void changes_that_are_no_numbers_are_refused(void **state)
                                     .address = "127.0.0.1",
                                     .fingerprint = island_jobs_fingerprint("hostile"),
                                     .fetches = 1,
-                                    .serve = serve_nonsense};
+                                    .serve = serve_wild,
+                                    .context = &kind};
     assert_int_equal(transport_open(&t, &door), STATUS_OK);
     const char *endpoint = transport_endpoint(t);
     const membership_options who = {.addresses = rendezvous_address(island_jobs_etcd),
@@ -461,8 +471,9 @@ static void changes_that_are_no_numbers_are_refused(void **state)
                                     .patience = ISLAND_JOBS_LIMIT,
                                     .lease = 20};
     assert_int_equal(membership_open(&m, &who), STATUS_OK);
-    offer_nonsense(m);
-    assert_true(launch_expect(a, "refused the change of island liar", ISLAND_JOBS_LIMIT));
+    offer_wild(m, &kind);
+    assert_true(launch_expect(a, "refused the change of island liar: it is not finite", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "refused the change of island liar: its norm is ", ISLAND_JOBS_LIMIT));
     membership_close(m);
     transport_close(t);
     keys_close(&k);
@@ -470,7 +481,7 @@ static void changes_that_are_no_numbers_are_refused(void **state)
     char *said = island_jobs_end(a), *run = island_jobs_folder(*state, "hostile", 0);
     assert_null(strstr(said, "of 2 islands: "));
     json_t *summary = runs_read_summary(run);
-    assert_true(json_integer_value(json_object_get(json_object_get(summary, "islands"), "refused")) > 0);
+    assert_true(json_integer_value(json_object_get(json_object_get(summary, "islands"), "refused")) >= WILD);
     json_decref(summary);
     char *path = must_format("%s/metrics.jsonl", run);
     json_t *last = runs_last_line(path);
@@ -499,7 +510,7 @@ int main(void)
         cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
         cmocka_unit_test(a_merge_that_is_waited_for_lets_an_island_stop),
         cmocka_unit_test(a_stranger_merges_with_nobody),
-        cmocka_unit_test(changes_that_are_no_numbers_are_refused),
+        cmocka_unit_test(changes_that_no_honest_island_makes_are_refused),
     };
     return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
 }

@@ -97,6 +97,7 @@ static void merges_of_all_islands_are_their_formulas(void **state)
          STEPS},
         {"dct", "outer.compress=dct outer.density=0.1 outer.optimizer=average outer.lr=1", "outer.lr=0.99", STEPS},
         {"clipped", "outer.clip=100", "outer.clip=101", STEPS},
+        {"bounded", "outer.robust=clip outer.compress=int8", "outer.robust=none", STEPS},
     };
     if (!island_jobs_etcd || !find_python())
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
@@ -108,6 +109,30 @@ static void merges_of_all_islands_are_their_formulas(void **state)
         end_three(all);
         check(*state, ways[i].run, ways[i].words, ways[i].wrong, ways[i].merges);
         free(words);
+    }
+}
+
+/* outer.robust by coordinate, of four islands, of which one may be hostile. */
+static void robust_merges_are_their_formulas(void **state)
+{
+    static const struct {
+        const char *run, *words, *wrong;
+    } ways[] = {
+        {"median", "outer.robust=median outer.compress=bf16", "outer.robust=none"},
+        {"trimmed", "outer.robust=trimmed", "outer.robust=none"},
+    };
+    if (!island_jobs_etcd || !find_python())
+        skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        launch *all[ISLANDS], *fourth;
+        char *four = must_format("outer.slots=4 outer.min_islands=4 train.steps=%d %s", 2 * STEPS, ways[i].words);
+        start_three(all, *state, ways[i].run, four);
+        fourth = island_jobs_start(*state, ways[i].run, 3, 1, "debug.merges=%s/%s-merges " COMMON " %s", (char *)*state,
+                                   ways[i].run, four);
+        end_three(all);
+        free(island_jobs_end(fourth));
+        check(*state, ways[i].run, ways[i].words, ways[i].wrong, STEPS);
+        free(four);
     }
 }
 
@@ -157,6 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merges_of_all_islands_are_their_formulas),
+        cmocka_unit_test(robust_merges_are_their_formulas),
         cmocka_unit_test(gossip_is_its_formula),
         cmocka_unit_test(a_server_is_its_formula),
     };

@@ -1,0 +1,101 @@
+/* Is a change too large to be an honest one? Norms of what was merged lately say what is usual. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/outer/outer_parts.h"
+#include "memory/log.h"
+
+/* A change may be so many times the median; before so many are known, so many times this rank's share of the model, or
+ * of this island's own change, if that is larger. */
+static const double MOST_TIMES = 10, FIRST_TIMES = 100;
+enum { LEAST_KNOWN = 3 };
+
+/* Sum of the squares of this rank's part of the reference. */
+static double reference_squares(const outer *o, int fragment)
+{
+    double sum = 0;
+    for (int i = 0; i < o->units.mine_count; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        if (o->units.list[m->unit].fragment == fragment)
+            sum += outer_squares(o->memory.reference + m->at, o->units.list[m->unit].elements);
+    }
+    return sum;
+}
+
+double outer_squares(const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+static double usual_norm(const outer *o, int fragment)
+{
+    const outer_norms *k = &o->norms;
+    return k->count[fragment] >= LEAST_KNOWN ? robust_median(k->last[fragment], k->count[fragment]) : 0;
+}
+
+double outer_norm_limit(const outer *o, int fragment)
+{
+    double usual = usual_norm(o, fragment);
+    if (usual > 0)
+        return MOST_TIMES * usual;
+    double first = fmax(sqrt(reference_squares(o, fragment)), o->norms.own);
+    return first > 0 ? FIRST_TIMES * first : INFINITY;
+}
+
+float outer_norm_scale(const outer *o, int fragment, int slot)
+{
+    double usual = usual_norm(o, fragment), norm = o->fetches.got[slot].norm;
+    return o->config->outer.robust == CONFIG_ROBUST_CLIP && usual > 0 && norm > usual ? (float)(usual / norm) : 1;
+}
+
+void outer_note_norm(outer *o, int fragment, double norm)
+{
+    outer_norms *k = &o->norms;
+    if (k->count[fragment] < ROBUST_MOST)
+        k->count[fragment]++;
+    else
+        memmove(k->last[fragment], k->last[fragment] + 1, (ROBUST_MOST - 1) * sizeof **k->last);
+    k->last[fragment][k->count[fragment] - 1] = norm;
+}
+
+/* sums[unit][part]: squares of the parts of the merge in the roster, of the fragment's units; on all ranks. */
+static double *squares_of_parts(const outer *o)
+{
+    const roster *r = &o->roster;
+    int ranks = comm_ranks(o->world);
+    size_t each = (size_t)o->units.count * (size_t)r->parts;
+    double *mine = must_calloc(each + 1, sizeof *mine), *all = must_alloc((each + 1) * (size_t)ranks * sizeof *all);
+    for (int k = 0; k < o->units.mine_count; k++) {
+        const outer_unit *m = &o->units.mine[k];
+        int64_t n = o->units.list[m->unit].elements;
+        for (int i = 0; i < r->parts && o->units.list[m->unit].fragment == o->fragment; i++) {
+            outer_decode_part(o, o->memory.other, r->part[i].slot, m);
+            mine[m->unit * r->parts + i] = outer_squares(o->memory.other, n);
+        }
+    }
+    comm_all_gather_bytes(comm_world(o->world), all, mine, (int64_t)(each * sizeof *mine));
+    memset(mine, 0, each * sizeof *mine);
+    for (size_t i = 0; i < each * (size_t)ranks; i++)
+        mine[i % each] += all[i]; /* of which one rank's is not 0 */
+    free(all);
+    return mine;
+}
+
+void outer_clip_parts(outer *o, float *scale)
+{
+    const roster *r = &o->roster;
+    double norm[ROSTER_SLOTS] = {0}, *sums = squares_of_parts(o);
+    for (int u = 0; u < o->units.count; u++)
+        for (int i = 0; i < r->parts; i++)
+            norm[i] += sums[u * r->parts + i];
+    free(sums);
+    for (int i = 0; i < r->parts; i++)
+        norm[i] = sqrt(norm[i]);
+    double most = robust_median(norm, r->parts);
+    for (int i = 0; i < r->parts; i++)
+        scale[i] = norm[i] > most ? (float)(most / norm[i]) : 1;
+}

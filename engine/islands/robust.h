@@ -1,8 +1,8 @@
 /* Combining the changes of islands of which some may be hostile: coordinate by coordinate, in float64.
  *
- * The mean of n values follows any one of them anywhere. Their median, or their mean without the robust_trimmed(n) least
- * and as many greatest, stays between values of honest islands as long as no more than that are hostile (Byzantine-
- * robust distributed learning, 1803.01498).
+ * The mean of n values follows any one of them anywhere. Their median, or their mean without the robust_trimmed(n)
+ * least and as many greatest, stays between values of honest islands as long as no more than that are hostile
+ * (Byzantine-robust distributed learning, 1803.01498).
  */
 #ifndef PHALANX_ENGINE_ISLANDS_ROBUST_H
 #define PHALANX_ENGINE_ISLANDS_ROBUST_H

@@ -81,7 +81,7 @@ bool outer_encode(outer *o, int fragment)
         outer_dump_sent(o, m, o->memory.out + m->coded);
         memcpy(o->memory.rest + m->at, o->memory.values, (size_t)n * sizeof *o->memory.rest);
     }
-    o->norms.own = sqrt(squares);
+    o->fetches.norms.own = sqrt(squares);
     o->releases += o->config->outer.noise > 0;
     return outer_everywhere(o, good);
 }
@@ -93,8 +93,8 @@ void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m
          "a change of slot %d went bad", slot);
 }
 
-/* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance from
- * this island's. Negative: it is not finite. */
+/* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance
+ * from this island's. Negative: it is not finite. */
 static double fetched_norm(outer *o, int slot, int fragment)
 {
     double sum = 0;
@@ -151,7 +151,7 @@ static void note_merged(outer *o)
 {
     for (int i = 0; i < o->roster.parts; i++) {
         int slot = o->roster.part[i].slot;
-        outer_note_norm(o, o->fragment, slot == o->slot ? o->norms.own : o->fetches.got[slot].norm);
+        outer_note_norm(o, o->fragment, slot == o->slot ? o->fetches.norms.own : o->fetches.got[slot].norm);
     }
 }
 

@@ -33,7 +33,7 @@ double outer_squares(const float *x, int64_t n)
 
 static double usual_norm(const outer *o, int fragment)
 {
-    const outer_norms *k = &o->norms;
+    const outer_norms *k = &o->fetches.norms;
     return k->count[fragment] >= LEAST_KNOWN ? robust_median(k->last[fragment], k->count[fragment]) : 0;
 }
 
@@ -42,7 +42,7 @@ double outer_norm_limit(const outer *o, int fragment)
     double usual = usual_norm(o, fragment);
     if (usual > 0)
         return MOST_TIMES * usual;
-    double first = fmax(sqrt(reference_squares(o, fragment)), o->norms.own);
+    double first = fmax(sqrt(reference_squares(o, fragment)), o->fetches.norms.own);
     return first > 0 ? FIRST_TIMES * first : INFINITY;
 }
 
@@ -54,7 +54,7 @@ float outer_norm_scale(const outer *o, int fragment, int slot)
 
 void outer_note_norm(outer *o, int fragment, double norm)
 {
-    outer_norms *k = &o->norms;
+    outer_norms *k = &o->fetches.norms;
     if (k->count[fragment] < ROBUST_MOST)
         k->count[fragment]++;
     else

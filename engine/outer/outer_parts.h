@@ -75,6 +75,13 @@ typedef struct outer_dumped {
     bool failed;                  /* a merge could not be written: no more is */
 } outer_dumped;
 
+/* Norms of this rank's part of the changes that were merged last, by fragment, the latest last. */
+typedef struct outer_norms {
+    double last[64][ROBUST_MOST];
+    int count[64];
+    double own; /* of this island's offer */
+} outer_norms;
+
 /* What is fetched of other islands. */
 typedef struct outer_fetches {
     struct {
@@ -84,14 +91,8 @@ typedef struct outer_fetches {
         double norm; /* of this rank's part of it; of gossip, its distance from this island's */
     } got[ROSTER_MEMBERS];
     transport_part *parts; /* [slots][mine_count] */
+    outer_norms norms;
 } outer_fetches;
-
-/* Norms of this rank's part of the changes that were merged last, by fragment, the latest last. */
-typedef struct outer_norms {
-    double last[64][ROBUST_MOST];
-    int count[64];
-    double own; /* of this island's offer */
-} outer_norms;
 
 /* What the transport's thread may serve; under its lock. */
 typedef struct outer_served {
@@ -168,7 +169,6 @@ struct outer {
     bool parting, joined, resumed;
     outer_offered offered;
     outer_fetches fetches;
-    outer_norms norms;
     outer_served serves;
     outer_all all;
     outer_gossip gossip;

@@ -86,13 +86,6 @@ bool outer_encode(outer *o, int fragment)
     return outer_everywhere(o, good);
 }
 
-void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m)
-{
-    const uint8_t *from = slot == o->slot ? o->memory.out : o->memory.in[slot];
-    MUST(compress_decode(out, from + m->coded, &o->method, o->units.list[m->unit].elements),
-         "a change of slot %d went bad", slot);
-}
-
 /* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance
  * from this island's. Negative: it is not finite. */
 static double fetched_norm(outer *o, int slot, int fragment)

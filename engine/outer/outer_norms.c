@@ -1,4 +1,4 @@
-/* Is a change too large to be an honest one? Norms of what was merged lately say what is usual. */
+/* What islands have sent, and is it too large to be honest? Norms of what was merged lately say what is usual. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,13 @@
  * of this island's own change, if that is larger. */
 static const double MOST_TIMES = 10, FIRST_TIMES = 100;
 enum { LEAST_KNOWN = 3 };
+
+void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m)
+{
+    const uint8_t *from = slot == o->slot ? o->memory.out : o->memory.in[slot];
+    MUST(compress_decode(out, from + m->coded, &o->method, o->units.list[m->unit].elements),
+         "a change of slot %d went bad", slot);
+}
 
 /* Sum of the squares of this rank's part of the reference. */
 static double reference_squares(const outer *o, int fragment)

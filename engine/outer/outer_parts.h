@@ -224,6 +224,8 @@ int outer_fetched(outer *o, int slot);
 int64_t outer_gossip_number(int64_t step, int fragment);
 
 /* outer_norms.c: this rank's part of changes, of which each rank judges its own. */
+/* out[elements of the unit] = what a slot, this island's own or another, has sent of it. */
+void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m);
 double outer_squares(const float *x, int64_t n); /* their sum, in float64 */
 /* What is above this is refused: ten times the median of what was merged lately, or, before that is known, a hundred
  * times the reference or this island's own change. */
@@ -237,8 +239,6 @@ void outer_note_norm(outer *o, int fragment, double norm);
 void outer_clip_parts(outer *o, float *scale);
 
 /* outer_apply.c */
-/* out[elements of the unit] = what a slot, this island's own or another, has sent of it. */
-void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m);
 /* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
 bool outer_encode(outer *o, int fragment);
 /* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose

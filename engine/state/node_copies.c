@@ -367,6 +367,7 @@ static status check_sticky(void)
 static status make_here(node_copies *k)
 {
     holder whose;
+    MUST(k->place.folder, "copies have no place");
     TRY(check_sticky());
     if (mkdir(k->place.folder, 0700) != 0 && errno != EEXIST)
         return status_fail(STATUS_FAILED, "cannot make %s: %s", k->place.folder, strerror(errno));

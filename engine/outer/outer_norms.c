@@ -47,8 +47,8 @@ static double usual_norm(const outer *o, int fragment)
 double outer_norm_limit(const outer *o, int fragment)
 {
     double usual = usual_norm(o, fragment);
-    if (usual > 0)
-        return MOST_TIMES * usual;
+    if (usual > 0) /* what is large for all, this island among them, is no attack */
+        return MOST_TIMES * fmax(usual, o->fetches.norms.own);
     double first = fmax(sqrt(reference_squares(o, fragment)), o->fetches.norms.own);
     return first > 0 ? FIRST_TIMES * first : INFINITY;
 }

@@ -43,6 +43,7 @@ static void conclude(server *v)
     int64_t age = o->merge - v->base;
     if (p->refusal == ROSTER_TAKEN) {
         server_merge(v, p->slot, v->share);
+        outer_note_norm(v->outer, 0, v->outer->fetches.got[p->slot].norm);
         outer_dump_pushed(o, p, v->base);
         o->merge++;
         v->entries++;
@@ -118,6 +119,19 @@ static bool is_durable(server *v)
     return false;
 }
 
+/* outer.robust clip: what any rank wants the change to be scaled by. The journal has it with the share, so that a replay
+ * needs to know of no merge before. */
+static double clip_scale(const server *v, int slot)
+{
+    int ranks = comm_ranks(v->world);
+    double *all = must_alloc((unsigned long)ranks * sizeof *all), mine = outer_norm_scale(v->outer, 0, slot), least = 1;
+    comm_all_gather_bytes(comm_world(v->world), all, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        least = all[i] < least ? all[i] : least;
+    free(all);
+    return least;
+}
+
 static void decide(server *v, int slot, roster_refusal refusal)
 {
     outer *o = v->outer;
@@ -137,7 +151,7 @@ static void decide(server *v, int slot, roster_refusal refusal)
         v->step = m->offer;
         v->updates = m->updates;
     }
-    v->share = taken ? share_of(v, &v->wanted, v->base) : 0;
+    v->share = taken ? share_of(v, &v->wanted, v->base) * clip_scale(v, slot) : 0;
     bool durable = !taken || is_durable(v);
     json_t *head = server_head(v, &v->wanted, after);
     v->step = step;

@@ -8,7 +8,6 @@
 void server_merge(server *v, int slot, double share)
 {
     outer *o = v->outer;
-    float scale = (float)share * outer_norm_scale(o, 0, slot);
     for (int i = 0; i < o->units.mine_count; i++) {
         const outer_unit *m = &o->units.mine[i];
         int64_t n = o->units.list[m->unit].elements;
@@ -16,13 +15,12 @@ void server_merge(server *v, int slot, double share)
              "a change of slot %d went bad", slot);
         outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->memory.reference + m->at);
         outer_dump_keep(o, OUTER_DUMP_SENT, m, o->memory.values);
-        rule_scale(o->memory.values, scale, n);
+        rule_scale(o->memory.values, (float)share, n);
         transport_lock(o->transport);
         rule_step(o->memory.reference + m->at, o->memory.momentum ? o->memory.momentum + m->at : NULL, o->memory.values,
                   &o->rule, n);
         transport_unlock(o->transport);
     }
-    outer_note_norm(o, 0, o->fetches.got[slot].norm);
 }
 
 json_t *server_head(const server *v, const roster_part *wanted, int64_t merge)

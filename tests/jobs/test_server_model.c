@@ -147,6 +147,31 @@ static void a_server_that_dies_twice_loses_nothing(void **state)
     assert_int_equal(servers_summary(*state, "twice", "merge"), 3);
 }
 
+/* outer.robust clip scales by what was merged before, which a replay does not know: the journal has the scale. */
+static void what_was_clipped_is_merged_again_as_it_was(void **state)
+{
+    static const char *const runs[] = {"clipped-once", "clipped-again"};
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    for (int killed = 0; killed < 2; killed++) {
+        const char *run = runs[killed];
+        launch *server = servers_start_and_wait(*state, run, 1, "", SEQUENCE " outer.robust=clip");
+        servers_fake *f = servers_open_fake(*state, run, 0, "keys");
+        for (int64_t i = 0; i < 8; i++)
+            assert_int_equal(servers_push(f, 10 + i, i, 1, SECONDS), ROSTER_TAKEN);
+        if (killed) {
+            servers_kill(*state, run, 1, server);
+            server = servers_start(*state, run, 1, "", SEQUENCE " outer.robust=clip");
+            assert_true(launch_expect(server, "merges 1 to 8 are made again", SECONDS));
+            assert_true(launch_expect(server, "holds the model", SECONDS));
+        }
+        servers_close_fake(f);
+        servers_stop(*state, run, server);
+    }
+    assert_true(servers_same(*state, runs[0], runs[1], "model") > 20);
+    assert_true(servers_same(*state, runs[0], runs[1], "outer_momentum") > 20);
+}
+
 /* Its bytes would be read as something else: the server says how they were written, and keeps them. */
 static void a_journal_of_another_encoding_is_refused_and_kept(void **state)
 {
@@ -317,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit),
         cmocka_unit_test(what_the_journal_lacks_is_said),
+        cmocka_unit_test(what_was_clipped_is_merged_again_as_it_was),
         cmocka_unit_test(a_server_that_dies_twice_loses_nothing),
         cmocka_unit_test(a_journal_of_another_encoding_is_refused_and_kept),
         cmocka_unit_test(a_rank_of_a_server_that_dies_is_named),

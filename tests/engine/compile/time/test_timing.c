@@ -362,13 +362,13 @@ static void bubbles_are_those_of_the_closed_forms(void **state)
     for (int k = 0; k < 3; k++) {
         int v = cases[k].chunks, m = cases[k].microbatches;
         schedule s;
-        simulation timing, spans;
+        simulation simulated, spans;
         lowering l;
         pool own = {0};
         timing p;
         assert_int_equal(schedule_make(&s, cases[k].kind, STAGES, v, m), STATUS_OK);
-        assert_int_equal(simulate_uniform(&timing, &s, (simulate_cost){1, 1, 1}, 0, 0), STATUS_OK);
-        assert_int_equal(lowering_make(&l, &timing, LOWERING_DEFAULTS), STATUS_OK);
+        assert_int_equal(simulate_uniform(&simulated, &s, (simulate_cost){1, 1, 1}, 0, 0), STATUS_OK);
+        assert_int_equal(lowering_make(&l, &simulated, LOWERING_DEFAULTS), STATUS_OK);
         timing_open(&p, &unit, STAGES);
         for (int i = 0; i < STAGES; i++) {
             program list = {0};
@@ -389,7 +389,7 @@ static void bubbles_are_those_of_the_closed_forms(void **state)
         simulate_free(&spans);
         timing_free(&p);
         lowering_free(&l);
-        simulate_free(&timing);
+        simulate_free(&simulated);
         schedule_free(&s);
         pool_free(&own);
     }

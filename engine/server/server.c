@@ -119,8 +119,8 @@ static bool is_durable(server *v)
     return false;
 }
 
-/* outer.robust clip: what any rank wants the change to be scaled by. The journal has it with the share, so that a replay
- * needs to know of no merge before. */
+/* outer.robust clip: what any rank wants the change to be scaled by. The journal has it with the share, so that a
+ * replay needs to know of no merge before. */
 static double clip_scale(const server *v, int slot)
 {
     int ranks = comm_ranks(v->world);

@@ -8,7 +8,6 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
@@ -17,13 +16,12 @@
 #include "engine/files/siphash.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/checkpoint/share.h"
+#include "engine/state/node_memory.h"
 #include "engine/state/node_shares.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/units.h"
-
-#define MEMORY_FOLDER "/dev/shm"
 
 enum { NODE_NAME = 96, BLOCK = CHECKPOINT_WRITER_BUFFER };
 
@@ -61,7 +59,7 @@ static void name_node(char out[NODE_NAME])
         gethostname(boot, sizeof boot - 1);
     if (f)
         fclose(f);
-    stat(MEMORY_FOLDER, &info);
+    stat(NODE_MEMORY, &info);
     snprintf(out, NODE_NAME, "%.36s %lld", boot, (long long)info.st_dev);
 }
 
@@ -140,7 +138,7 @@ static char *memory_folder(const uint8_t secret[SIPHASH_KEY])
     const char *node = getenv("PHALANX_NODE");
     char name[SIPHASH_TEXT];
     siphash_text(name, secret, what, sizeof what);
-    return must_format(MEMORY_FOLDER "/phalanx-%u-%s%s%s", (unsigned)getuid(), name, node ? "." : "", node ? node : "");
+    return must_format(NODE_MEMORY "/phalanx-%u-%s%s%s", (unsigned)getuid(), name, node ? "." : "", node ? node : "");
 }
 
 /* "ID SECRET", ID "-" for none, both hexadecimal. What an older phalanx wrote has no secret, and no copies that can be
@@ -329,46 +327,20 @@ void node_copies_forget(node_copies *k)
 
 /* ---- keeping ---- */
 
+/* For this node's ranks' shares, and a neighbour's. */
 static status check_room(const node_copies *k)
 {
-    struct statvfs info;
-    char needed[UNITS_TEXT], there[UNITS_TEXT];
     int local = 1;
     for (int i = 0; i < k->ranks; i++)
         local += i != k->me && k->node[i] == k->first;
-    if (statvfs(MEMORY_FOLDER, &info) != 0)
-        return status_fail(STATUS_FAILED, "checkpoint.memory_every: there is no %s: %s", MEMORY_FOLDER,
-                           strerror(errno));
-    int64_t room = (int64_t)info.f_bavail * (int64_t)info.f_frsize, available = arena_available();
-    room = room < available ? room : available;
-    if (2 * k->bytes <= room / local)
-        return STATUS_OK;
-    units_bytes(needed, 2.0 * (double)k->bytes * local);
-    units_bytes(there, (double)room);
-    return status_fail(
-        STATUS_FAILED,
-        "checkpoint.memory_every needs %s of %s on this node (two generations of its ranks' shares and of "
-        "a neighbour's), and %s are left: set it to 0, or use more nodes",
-        needed, MEMORY_FOLDER, there);
-}
-
-/* Where everybody may write, nobody may remove or rename what is another's. */
-static status check_sticky(void)
-{
-    struct stat info;
-    if (stat(MEMORY_FOLDER, &info) == 0 && (info.st_mode & S_IWOTH) && !(info.st_mode & S_ISVTX))
-        return status_fail(
-            STATUS_FAILED,
-            "checkpoint.memory_every: others could replace what is in %s: chmod +t it, as it is elsewhere",
-            MEMORY_FOLDER);
-    return STATUS_OK;
+    return node_memory_check_room(k->bytes, local);
 }
 
 static status make_here(node_copies *k)
 {
     holder whose;
     MUST(k->place.folder, "copies have no place");
-    TRY(check_sticky());
+    TRY(node_memory_check_sticky());
     if (mkdir(k->place.folder, 0700) != 0 && errno != EEXIST)
         return status_fail(STATUS_FAILED, "cannot make %s: %s", k->place.folder, strerror(errno));
     TRY(hold_here(&whose, k));

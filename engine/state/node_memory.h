@@ -1,4 +1,5 @@
-/* The folder in memory of a node, in which every user may write: is there room, and are others kept from what is ours? */
+/* The folder in memory of a node, in which every user may write: is there room, and are others kept from what is
+ * ours? */
 #ifndef PHALANX_ENGINE_STATE_NODE_MEMORY_H
 #define PHALANX_ENGINE_STATE_NODE_MEMORY_H
 

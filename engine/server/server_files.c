@@ -165,7 +165,7 @@ static void open_writer(server *v)
     v->buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     MUST(v->buffer, "out of host memory");
     v->writer = checkpoint_writer_open(&(checkpoint_writer_options){
-        .share = {pieces, count, comm_rank(v->world), comm_ranks(v->world), v->run}, .buffer = v->buffer});
+        .share = {pieces, count, comm_rank(v->world), comm_ranks(v->world), v->run, false}, .buffer = v->buffer});
     if (first_rank(v))
         v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer);
 }

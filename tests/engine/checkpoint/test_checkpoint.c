@@ -225,7 +225,7 @@ static void shares_of_two_runs_are_never_published_together(void **state)
             checkpoint_piece piece = {
                 .section = "model", .of = {"w", 1, {16}, {{8 * rank}, {8}}}, .at = {data, DTYPE_FP32, {1}}};
             checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){
-                .share = {&piece, 1, rank, 2, runs[rank == 1 ? second : 0]}, .buffer = buffer});
+                .share = {&piece, 1, rank, 2, runs[rank == 1 ? second : 0], false}, .buffer = buffer});
             assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
             checkpoint_writer_close(w);
         }
@@ -259,7 +259,7 @@ static void verifying_covers_runs_headers_and_companions(void **state)
         .section = "model", .of = box_whole("w", 1, (int64_t[]){8}), .at = {data, DTYPE_FP32, {1}}};
     const checkpoint_extra extra = {"tokenizer.json", "{\"a\": 1}", 8};
     checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){
-        .share = {&piece, 1, 0, 1, "aaaa"}, .extras = &extra, .extra_count = 1, .buffer = buffer});
+        .share = {&piece, 1, 0, 1, "aaaa", false}, .extras = &extra, .extra_count = 1, .buffer = buffer});
     checkpoint_publisher *p = checkpoint_publisher_open(1, "aaaa", buffer);
     assert_int_equal(checkpoint_writer_share(w, folder, "step-00000001"), STATUS_OK);
     assert_int_equal(checkpoint_publisher_publish(p, folder, "step-00000001", NULL), STATUS_OK);

@@ -18,4 +18,5 @@ HAS_REST := layouts parity optimizers narrow_state compress read_errors
 # resident memory and about time.
 ASAN_LEFT_OUT := bubble campaign comm compress cuda_attention cuda_host cuda_offload cuda_queue cuda_tuning endings \
                  faults golden help islands kill_calls layouts memory merges narrow_state no_memory node_copies \
-                 optimizers pace parity parity_mutants phases read_errors recovery resume search server supervise watch watchdog
+                 optimizers pace parity parity_mutants phases read_errors recovery resume search server supervise transport watch \
+                 watchdog

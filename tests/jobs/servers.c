@@ -136,7 +136,7 @@ static const void *serve(void *context, const wire_message *m)
         return NULL;
     for (int32_t i = 0; i < m->bytes / 4; i++) {
         uint64_t x = (uint64_t)(f->number * 1000003 + m->unit * 7919 + m->first / 4 + i) * 6364136223846793005u;
-        slice[i] = (float)((double)(x >> 40) / 16777216.0 - 0.5) * 1e-3f;
+        slice[i] = (float)((double)(x >> 40) / 16777216.0 - 0.5) * f->width;
     }
     if (f->nonsense)
         memset(slice, 0xFF, sizeof slice); /* NaN */
@@ -146,6 +146,7 @@ static const void *serve(void *context, const wire_message *m)
 servers_fake *servers_open_fake(const char *top, const char *run, int slot, const char *folder_of_keys)
 {
     servers_fake *f = must_calloc(1, sizeof *f);
+    f->width = 1e-3f;
     char *folder = must_format("%s/%s", top, folder_of_keys);
     assert_int_equal(keys_open(&f->keys, folder), STATUS_OK);
     const transport_options door = {.keys = &f->keys,

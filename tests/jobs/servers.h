@@ -31,6 +31,7 @@ typedef struct servers_fake {
     transport *transport;
     keys keys;
     int64_t number; /* of the change that it offers: its values are drawn from it */
+    float width;    /* of the interval around 0 that they are drawn from */
     bool nonsense;
 } servers_fake;
 

@@ -183,6 +183,7 @@ static void an_island_that_is_too_late_takes_the_model_anew(void **state)
     launch *server = servers_start_and_wait(*state, "late", 1, "", words);
     launch *a = island_jobs_start(*state, "late", 0, 1, SERVERS_TOPOLOGY " %s", words);
     servers_fake *f = servers_open_fake(*state, "late", 1, "keys");
+    f->width = 0.1f; /* about the norm of the island's changes: ten times the usual one is refused, too */
     assert_true(launch_expect(server, ": late-0 after its step", SECONDS));
     for (double until = clock_seconds() + SECONDS; !launch_expect(a, "the server has refused", 0.01);) {
         char *text = membership_roster(f->membership);

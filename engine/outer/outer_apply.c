@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/host/incidents.h"
 #include "engine/islands/privacy.h"
 #include "engine/outer/outer_parts.h"
 #include "memory/log.h"
@@ -81,7 +82,7 @@ bool outer_encode(outer *o, int fragment)
         outer_dump_sent(o, m, o->memory.out + m->coded);
         memcpy(o->memory.rest + m->at, o->memory.values, (size_t)n * sizeof *o->memory.rest);
     }
-    o->fetches.norms.own = sqrt(squares);
+    o->fetches.own_norm = sqrt(squares);
     o->releases += o->config->outer.noise > 0;
     return outer_everywhere(o, good);
 }
@@ -142,10 +143,8 @@ static void combine_changes(outer *o, const outer_unit *m, const float *scale, i
 
 static void note_merged(outer *o)
 {
-    for (int i = 0; i < o->roster.parts; i++) {
-        int slot = o->roster.part[i].slot;
-        outer_note_norm(o, o->fragment, slot == o->slot ? o->fetches.norms.own : o->fetches.got[slot].norm);
-    }
+    for (int i = 0; i < o->roster.parts; i++)
+        outer_note_norm(o, o->fragment, o->roster.part[i].slot);
 }
 
 void outer_merge_reference(outer *o, bool took_part)
@@ -239,6 +238,29 @@ void outer_take_reference(outer *o, bool with_rest)
     }
 }
 
+/* To people, and into incidents.jsonl when a slot's refusals are 1, 2, 4, 8 and so on: whoever sends one sends more.
+ * `most`: of its norm. */
+static void say_refused(outer *o, int slot, double norm, double most)
+{
+    const roster_member *m = &o->roster.member[slot];
+    int64_t times = ++o->fetches.refusals[slot];
+    char what[64], why[128], *words;
+    if (o->config->outer.topology == CONFIG_OUTER_GOSSIP)
+        snprintf(what, sizeof what, "the exchange after step %lld", (long long)m->offer);
+    else
+        snprintf(what, sizeof what, "merge %lld", (long long)m->offer_merge);
+    if (norm < 0)
+        snprintf(why, sizeof why, "it is not finite");
+    else
+        snprintf(why, sizeof why, "its norm is %.3g on this rank, and at most %.3g is taken", norm, most);
+    words = must_format("islands: refused the change of island %s (slot %d) for %s: %s; refused of this slot: %lld",
+                        m->name, slot, what, why, (long long)times);
+    log_warn("%s", words);
+    if ((times & (times - 1)) == 0)
+        incidents_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
+    free(words);
+}
+
 void outer_look_after_fetch(outer *o, int slot)
 {
     bool done = true, gone = false;
@@ -251,20 +273,14 @@ void outer_look_after_fetch(outer *o, int slot)
         outer_drop_fetch(o, slot);
     if (!done)
         return;
-    double norm = fetched_norm(o, slot, o->fragment), most = outer_norm_limit(o, o->fragment);
+    double norm = fetched_norm(o, slot, o->fragment), most = outer_norm_limit(o, o->fragment, slot);
     o->fetches.got[slot].norm = norm;
     o->fetches.got[slot].here = norm >= 0 && norm <= most;
     o->fetches.got[slot].bad = !o->fetches.got[slot].here;
     if (!o->fetches.got[slot].bad)
         return;
     o->counts.refused++;
-    if (norm < 0)
-        log_warn("islands: refused the change of island %s: it is not finite", o->roster.member[slot].name);
-    else
-        log_warn(
-            "islands: refused the change of island %s: its norm is %.3g here, and at most %.3g is taken, ten times "
-            "what was merged lately",
-            o->roster.member[slot].name, norm, most);
+    say_refused(o, slot, norm, most);
 }
 
 /* Does it offer what this island waits for? Of gossip, what is newer will do as well. */

@@ -218,7 +218,7 @@ static void exchange(outer *o, const outer_position *p)
     }
     for (int s = 0; s < o->config->outer.slots; s++)
         if (o->gossip.partners >> s & 1)
-            outer_note_norm(o, o->fragment, o->fetches.got[s].norm);
+            outer_note_norm(o, o->fragment, s);
     outer_dump_exchange(o, at_the_end(o, o->offered.step));
     o->counts.disagreement = disagreement(o, distance, size);
     o->counts.disagreement_step = o->offered.step;

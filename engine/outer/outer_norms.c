@@ -1,4 +1,5 @@
-/* What islands have sent, and is it too large to be honest? Norms of what was merged lately say what is usual. */
+/* What islands have sent, and is it too large to be honest? What was merged of each island last says what is usual
+ * (islands/norms.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,10 +7,9 @@
 #include "engine/outer/outer_parts.h"
 #include "memory/log.h"
 
-/* A change may be so many times the median; before so many are known, so many times this rank's share of the model, or
+/* A change may be so many times what is usual; before that is known, so many times this rank's share of the model, or
  * of this island's own change, if that is larger. */
 static const double MOST_TIMES = 10, FIRST_TIMES = 100;
-enum { LEAST_KNOWN = 3 };
 
 void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m)
 {
@@ -38,35 +38,31 @@ double outer_squares(const float *x, int64_t n)
     return sum;
 }
 
-static double usual_norm(const outer *o, int fragment)
+static double usual_norm(const outer *o, int fragment, int slot)
 {
-    const outer_norms *k = &o->fetches.norms;
-    return k->count[fragment] >= LEAST_KNOWN ? robust_median(k->last[fragment], k->count[fragment]) : 0;
+    return norms_usual(&o->fetches.norms[fragment], slot, o->holds ? -1 : o->slot);
 }
 
-double outer_norm_limit(const outer *o, int fragment)
+double outer_norm_limit(const outer *o, int fragment, int slot)
 {
-    double usual = usual_norm(o, fragment);
+    double usual = usual_norm(o, fragment, slot);
     if (usual > 0) /* what is large for all, this island among them, is no attack */
-        return MOST_TIMES * fmax(usual, o->fetches.norms.own);
-    double first = fmax(sqrt(reference_squares(o, fragment)), o->fetches.norms.own);
+        return MOST_TIMES * fmax(usual, o->fetches.own_norm);
+    double first = fmax(sqrt(reference_squares(o, fragment)), o->fetches.own_norm);
     return first > 0 ? FIRST_TIMES * first : INFINITY;
 }
 
 float outer_norm_scale(const outer *o, int fragment, int slot)
 {
-    double usual = usual_norm(o, fragment), norm = o->fetches.got[slot].norm;
+    double usual = usual_norm(o, fragment, slot), norm = o->fetches.got[slot].norm;
     return o->config->outer.robust == CONFIG_ROBUST_CLIP && usual > 0 && norm > usual ? (float)(usual / norm) : 1;
 }
 
-void outer_note_norm(outer *o, int fragment, double norm)
+void outer_note_norm(outer *o, int fragment, int slot)
 {
-    outer_norms *k = &o->fetches.norms;
-    if (k->count[fragment] < ROBUST_MOST)
-        k->count[fragment]++;
-    else
-        memmove(k->last[fragment], k->last[fragment] + 1, (ROBUST_MOST - 1) * sizeof **k->last);
-    k->last[fragment][k->count[fragment] - 1] = norm;
+    bool own = slot == o->slot;
+    norms_note(&o->fetches.norms[fragment], slot, own ? o->keys.mine : o->fetches.got[slot].key,
+               own ? o->fetches.own_norm : o->fetches.got[slot].norm);
 }
 
 /* sums[unit][part]: squares of the parts of the merge in the roster, of the fragment's units; on all ranks. */

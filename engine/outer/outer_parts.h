@@ -7,6 +7,7 @@
 
 #include "kernels/compress.h"
 #include "engine/islands/membership.h"
+#include "engine/islands/norms.h"
 #include "engine/islands/robust.h"
 #include "engine/islands/rule.h"
 #include "engine/islands/transport.h"
@@ -75,23 +76,19 @@ typedef struct outer_dumped {
     bool failed;                  /* a merge could not be written: no more is */
 } outer_dumped;
 
-/* Norms of this rank's part of the changes that were merged last, by fragment, the latest last. */
-typedef struct outer_norms {
-    double last[64][ROBUST_MOST];
-    int count[64];
-    double own; /* of this island's offer */
-} outer_norms;
-
 /* What is fetched of other islands. */
 typedef struct outer_fetches {
     struct {
         int64_t offer; /* being fetched, or here; 0: none */
         bool here, bad;
         int jobs;
-        double norm; /* of this rank's part of it; of gossip, its distance from this island's */
+        double norm;         /* of this rank's part of it; of gossip, its distance from this island's */
+        char key[KEYS_TEXT]; /* whose it is */
     } got[ROSTER_MEMBERS];
-    transport_part *parts; /* [slots][mine_count] */
-    outer_norms norms;
+    transport_part *parts;          /* [slots][mine_count] */
+    norms norms[64];                /* by fragment, of this rank's part of what was merged */
+    int64_t refusals[ROSTER_SLOTS]; /* changes of each slot that this rank has refused */
+    double own_norm;                /* of this island's offer */
 } outer_fetches;
 
 /* What the transport's thread may serve; under its lock. */
@@ -227,13 +224,14 @@ int64_t outer_gossip_number(int64_t step, int fragment);
 /* out[elements of the unit] = what a slot, this island's own or another, has sent of it. */
 void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m);
 double outer_squares(const float *x, int64_t n); /* their sum, in float64 */
-/* What is above this is refused: ten times the median of what was merged lately, or, before that is known, a hundred
- * times the reference or this island's own change. */
-double outer_norm_limit(const outer *o, int fragment);
+/* What is above this is refused of a slot: ten times what is usual (islands/norms.h), or, before that is known, a
+ * hundred times the reference or this island's own change. */
+double outer_norm_limit(const outer *o, int fragment, int slot);
 /* outer.robust clip, of gossip and of a server: what a slot's change is to be scaled by, so that its norm is at most
- * the median of what was merged lately. */
+ * what is usual. */
 float outer_norm_scale(const outer *o, int fragment, int slot);
-void outer_note_norm(outer *o, int fragment, double norm);
+/* The slot's change, this island's own or one that is fetched, is merged. */
+void outer_note_norm(outer *o, int fragment, int slot);
 /* outer.robust clip, of topology all: what the parts of the merge in the roster are to be scaled by, so that no norm is
  * above their median. Every island comes to the same bits: squares are summed by unit, and the units in order. */
 void outer_clip_parts(outer *o, float *scale);

@@ -13,7 +13,7 @@
 
 static const char *const refusals[ROSTER_REFUSALS] = {
     [ROSTER_STALE] = "it is older than outer.staleness merges",
-    [ROSTER_UNSOUND] = "it is not finite",
+    [ROSTER_UNSOUND] = "it is not finite, or too large",
     [ROSTER_IMPOSSIBLE] = "its base is a merge that has not been",
 };
 

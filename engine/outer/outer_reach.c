@@ -152,6 +152,7 @@ bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge
     int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner), jobs = 0;
     transport_part *part = o->fetches.parts + (slot == ROSTER_SERVER ? 0 : (int64_t)slot * o->units.mine_count);
     bool found = true;
+    memcpy(o->fetches.got[slot].key, m->key, sizeof m->key);
     units_own(owner, o->units.list, o->units.count, o->config->outer.fragments, m->ranks);
     for (int i = 0; i < o->units.mine_count;) {
         int peer = -1, count = 0; /* owners ascend with the units of a fragment */

@@ -34,7 +34,7 @@ static void conclude(server *v)
 {
     static const char *const why[ROSTER_REFUSALS] = {
         [ROSTER_STALE] = "older than outer.staleness",
-        [ROSTER_UNSOUND] = "not finite, or not to be had",
+        [ROSTER_UNSOUND] = "not finite, too large, or not to be had",
         [ROSTER_IMPOSSIBLE] = "based on a merge that has not been",
     };
     outer *o = v->outer;
@@ -43,7 +43,7 @@ static void conclude(server *v)
     int64_t age = o->merge - v->base;
     if (p->refusal == ROSTER_TAKEN) {
         server_merge(v, p->slot, v->share);
-        outer_note_norm(v->outer, 0, v->outer->fetches.got[p->slot].norm);
+        outer_note_norm(o, 0, p->slot);
         outer_dump_pushed(o, p, v->base);
         o->merge++;
         v->entries++;

@@ -472,8 +472,9 @@ static void changes_that_no_honest_island_makes_are_refused(void **state)
                                     .lease = 20};
     assert_int_equal(membership_open(&m, &who), STATUS_OK);
     offer_wild(m, &kind);
-    assert_true(launch_expect(a, "refused the change of island liar: it is not finite", ISLAND_JOBS_LIMIT));
-    assert_true(launch_expect(a, "refused the change of island liar: its norm is ", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, "refused the change of island liar (slot 1) for merge ", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, ": it is not finite; refused of this slot: 1", ISLAND_JOBS_LIMIT));
+    assert_true(launch_expect(a, ": its norm is ", ISLAND_JOBS_LIMIT));
     membership_close(m);
     transport_close(t);
     keys_close(&k);
@@ -483,6 +484,10 @@ static void changes_that_no_honest_island_makes_are_refused(void **state)
     json_t *summary = runs_read_summary(run);
     assert_true(json_integer_value(json_object_get(json_object_get(summary, "islands"), "refused")) >= WILD);
     json_decref(summary);
+    launch_result incidents = launch_run(ISLAND_JOBS_LIMIT, "cat %s/incidents.jsonl", run);
+    assert_non_null(strstr(incidents.out, "refused the change of island liar (slot 1) for merge "));
+    assert_non_null(strstr(incidents.out, " is taken; refused of this slot: "));
+    launch_free(&incidents);
     char *path = must_format("%s/metrics.jsonl", run);
     json_t *last = runs_last_line(path);
     assert_true(json_is_number(json_object_get(last, "loss"))); /* not null: it is finite */

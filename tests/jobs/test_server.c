@@ -173,6 +173,55 @@ static void what_cannot_be_merged_is_refused_and_counted(void **state)
     free(stranger_keys);
 }
 
+/* A folder of keys, top/NAME, that the islands of top/keys trust, and that trusts them. */
+static void make_trusted_keys(const char *top, const char *name)
+{
+    char *folder = must_format("%s/%s", top, name);
+    assert_int_equal(keys_make(folder), STATUS_OK);
+    launch_result r = launch_run(SECONDS,
+                                 "mkdir -p %s/keys/peers %s/peers && cp %s/island.public %s/keys/peers/%s.public && "
+                                 "cp %s/keys/island.public %s/peers/first.public",
+                                 top, folder, folder, top, name, top, folder);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    free(folder);
+}
+
+/* One island with a good key sends many tiny changes: what is usual is not its to say, and an honest island goes on
+ * being merged. What is too large beside both is still refused, by name. */
+static void tiny_changes_make_no_honest_one_too_large(void **state)
+{
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    make_trusted_keys(*state, "tiny");
+    launch *server = servers_start_and_wait(*state, "dominated", 1, "", SEQUENCE);
+    servers_fake *honest = servers_open_fake(*state, "dominated", 0, "keys"),
+                 *hostile = servers_open_fake(*state, "dominated", 1, "tiny");
+    int64_t merge = 0;
+    honest->width = 1e-1f;
+    hostile->width = 1e-9f;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 8; i++, merge++)
+            assert_int_equal(servers_push(hostile, 100 + merge, merge, 1, SECONDS), ROSTER_TAKEN);
+        assert_int_equal(servers_push(honest, 100 + merge, merge, 1, SECONDS), ROSTER_TAKEN);
+        merge++;
+    }
+    hostile->width = 1e3f;
+    assert_int_equal(servers_push(hostile, 900, merge, 1, SECONDS), ROSTER_UNSOUND);
+    char *said =
+        must_format("refused the change of island tiny (slot 1) for merge %lld: its norm is ", (long long)(merge + 1));
+    assert_true(launch_expect(server, said, SECONDS));
+    servers_close_fake(hostile);
+    servers_close_fake(honest);
+    servers_stop(*state, "dominated", server);
+    char *folder = servers_folder(*state, "dominated");
+    launch_result incidents = launch_run(SECONDS, "cat %s/incidents.jsonl", folder);
+    assert_non_null(strstr(incidents.out, said));
+    launch_free(&incidents);
+    free(folder);
+    free(said);
+}
+
 /* An island of the engine is told, takes the model anew, and is merged again. */
 static void an_island_that_is_too_late_takes_the_model_anew(void **state)
 {
@@ -263,6 +312,7 @@ int main(void)
         cmocka_unit_test(a_supervised_server_that_dies_is_started_again),
         cmocka_unit_test(without_a_server_an_island_does_not_begin),
         cmocka_unit_test(what_cannot_be_merged_is_refused_and_counted),
+        cmocka_unit_test(tiny_changes_make_no_honest_one_too_large),
         cmocka_unit_test(an_island_that_is_too_late_takes_the_model_anew),
         cmocka_unit_test(a_server_allocates_nothing_while_it_works),
     };

@@ -31,9 +31,9 @@ BEGIN {
     may["engine/guard"] = may["engine/run"] " engine/run"
     may["engine/state"] = may["engine/run"] " engine/run engine/checkpoint engine/tokenizer"
     may["engine/infer"] = may["engine/state"] " engine/state"
-    may["engine/outer"] = may["engine/infer"] " engine/islands"
+    may["engine/outer"] = may["engine/infer"] " engine/islands engine/host"
     may["engine/server"] = may["engine/outer"] " engine/outer"
-    may["engine/train"] = may["engine/server"] " engine/guard engine/host"
+    may["engine/train"] = may["engine/server"] " engine/guard"
     may["tools"] = may["engine/train"] " engine/text engine/infer engine/server engine/train"
     may["tools/plan"] = may["tools/data"] = may["tools/supervise"] = may["tools"] " tools"
 }

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "engine/islands/groups.h"
+#include "engine/islands/norms.h"
 #include "engine/islands/privacy.h"
 #include "engine/islands/robust.h"
 #include "engine/islands/rule.h"
@@ -477,6 +478,49 @@ static void hostile_islands_stay_within_what_honest_ones_span(void **state)
             }
 }
 
+/* ---- what is usual ----------------------------------------------------------------------------------------------- */
+
+/* One island, or one key in several slots, that has many small changes merged makes no honest one too large. */
+static void an_island_counts_once_however_much_it_sends(void **state)
+{
+    norms n = {0};
+    (void)state;
+    assert_true(norms_usual(&n, 0, -1) == 0);
+    for (int i = 0; i < 100; i++)
+        norms_note(&n, 0, "hostile", 1e-9);
+    assert_true(norms_usual(&n, 0, -1) == 1e-9 && norms_usual(&n, 1, -1) == 0); /* it is usual for itself alone, */
+    assert_true(norms_usual(&n, 1, 1) == 0 && norms_usual(&n, 1, 0) == 1e-9);   /* or for itself as the judge */
+    norms_note(&n, 1, "a", 1.0);
+    assert_true(norms_usual(&n, 0, -1) == 1.0 && norms_usual(&n, 1, -1) == 1.0 && norms_usual(&n, 2, -1) == 1.0);
+    norms_note(&n, 2, "b", 0.5);
+    for (int i = 0; i < 100; i++)
+        norms_note(&n, 0, "hostile", 1e-9 * i);
+    assert_true(norms_usual(&n, 3, -1) == 0.5);
+    for (int s = 3; s < ROSTER_SLOTS; s++) /* comes and goes, under other names */
+        norms_note(&n, s, "hostile", 1e-9);
+    assert_true(norms_usual(&n, 1, -1) == 0.5);
+    norms_note(&n, 0, "hostile", 3e38);
+    assert_true(norms_usual(&n, 1, -1) == 0.5);
+    norms_note(&n, 1, "a", 0.75); /* the latest of each replaces its former one */
+    norms_note(&n, 2, "b", 0.625);
+    assert_true(norms_usual(&n, 1, -1) == 0.625);
+}
+
+/* Islands that share one key are told apart by their slots. */
+static void islands_of_one_key_count_by_slot(void **state)
+{
+    norms n = {0};
+    (void)state;
+    norms_note(&n, 5, "all", 2.0);
+    assert_true(norms_usual(&n, 5, -1) == 2.0 && norms_usual(&n, 0, -1) == 0);
+    norms_note(&n, 0, "all", 1e-9);
+    assert_true(norms_usual(&n, 0, -1) == 2.0 && norms_usual(&n, 7, -1) == 2.0);
+    norms_note(&n, 63, "all", 3.0);
+    assert_true(norms_usual(&n, 0, -1) == 2.0);
+    norms_note(&n, 1, "all", 4.0);
+    assert_true(norms_usual(&n, 0, -1) == 2.5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -493,6 +537,8 @@ int main(void)
         cmocka_unit_test(units_cover_every_tensor_once_in_every_layout),
         cmocka_unit_test(medians_and_trimmed_means_are_those_of_sorted_values),
         cmocka_unit_test(hostile_islands_stay_within_what_honest_ones_span),
+        cmocka_unit_test(an_island_counts_once_however_much_it_sends),
+        cmocka_unit_test(islands_of_one_key_count_by_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 #include "kernels/precision.h"
 
-#include "kernels/program.h"
 #include "memory/log.h"
 
 const precision_row precision_rows[PRECISION_COUNT] = {
@@ -53,23 +52,4 @@ peak_kind precision_peak(dtype type, bool rounds)
 bool precision_rounds(dtype type, bool rounds)
 {
     return precision_peak(type, rounds) != precision_peak(type, false);
-}
-
-/* The type in which product `o` multiplies operand `i`: the first operand of a gradient's product is a cotangent. */
-static dtype operand_type(const precision_row *row, const op *o, int i)
-{
-    return i == 0 && op_has(o, OP_GRADIENT) ? row->cotangent : row->product;
-}
-
-void precision_settle(const program *body, precision_kind kind)
-{
-    const precision_row *row = precision_row_of(kind);
-    for (int k = 0; k < body->count; k++) {
-        const op *o = body->ops[k];
-        for (int i = 0; i < 2 && op_is(o, OP_CLASS_PRODUCT); i++) {
-            dtype type = operand_type(row, o, i), lies = (dtype)o->in[i]->type;
-            MUST(lies == type, "%s: operand %d is %s, and products of this precision take %s", o->label, i,
-                 dtype_name(lies), dtype_name(type));
-        }
-    }
 }

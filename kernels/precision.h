@@ -1,7 +1,7 @@
 /* The precision table (precision.def): which types a training step computes in, and what that asks of a device.
  *
  * Types are decided here and nowhere else: recording asks for the compute type, the optimizer for the master's, and
- * precision_settle() says of each recorded product in which types it multiplies. Whoever comes later reads the types of
+ * product_settle() says of each recorded product in which types it multiplies. Whoever comes later reads the types of
  * tensors. Rows are constants.
  */
 #ifndef PHALANX_KERNELS_PRECISION_H
@@ -24,8 +24,6 @@ typedef struct precision_row {
     peak_kind peak, rounded;
     bool scales_loss;
 } precision_row;
-
-struct program;
 
 extern const precision_row precision_rows[PRECISION_COUNT];
 /* The words of train.precision, in the order of precision_kind, ended by NULL. */
@@ -52,7 +50,5 @@ bool precision_keeps(precision_kind kind, dtype type);
 peak_kind precision_peak(dtype type, bool rounds);
 /* Is that another peak, because the products round their operands? */
 bool precision_rounds(dtype type, bool rounds);
-/* Decides the types of the products that a body has recorded: each operand lies in the type that the row says. */
-void precision_settle(const struct program *body, precision_kind kind);
 
 #endif

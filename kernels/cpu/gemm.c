@@ -7,35 +7,28 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/tile_gemm.h"
 #include "kernels/fuse.h"
+#include "kernels/product.h"
 #include "memory/log.h"
 
-/* Row-major operands in their order of the op table; `pitch` steps rows. memset because shapes are compared as
- * bytes. */
+/* Row-major operands; `pitch` steps rows. memset because shapes are compared as bytes. */
 static gemm_shape shape_of(const op *o, int threads)
 {
-    const tensor *first = o->in[0], *second = o->in[1], *c = o->out[0];
+    matrix_product p = product_of(o);
     gemm_shape s;
     memset(&s, 0, sizeof s);
-    s.m = c->shape[0];
-    s.n = c->shape[1];
-    s.c_row = c->pitch;
-    s.type = first->type;
-    s.c_type = c->type;
+    s.m = p.m;
+    s.n = p.n;
+    s.k = p.k;
+    s.a_row = p.a_turned ? 1 : p.a->pitch;
+    s.a_column = p.a_turned ? p.a->pitch : 1;
+    s.b_row = p.b_turned ? 1 : p.b->pitch;
+    s.b_column = p.b_turned ? p.b->pitch : 1;
+    s.c_row = p.c->pitch;
+    s.type = p.a->type;
+    s.c_type = p.c->type;
     s.threads = threads > 1 ? threads : 1;
-    bool weight = op_has(o, OP_WEIGHT), forward = !op_has(o, OP_GRADIENT);
-    if (weight) { /* dy^T x */
-        s.k = first->shape[0];
-        s.a_row = 1;
-        s.a_column = first->pitch;
-    } else {
-        s.k = first->shape[1];
-        s.a_row = first->pitch;
-        s.a_column = 1;
-    }
-    s.b_row = forward ? 1 : second->pitch; /* forward: x w^T */
-    s.b_column = forward ? second->pitch : 1;
-    s.bias = forward && o->in[2];
-    s.add = weight || (!forward && o->in[2]);
+    s.bias = p.bias != NULL;
+    s.add = p.accumulates || p.added;
     return s;
 }
 
@@ -61,27 +54,21 @@ int64_t gemm_scratch_bytes(const op *o, int threads)
 
 static gemm_operands operands_of(const op *o, const run_context *r)
 {
+    matrix_product p = product_of(o);
     return (gemm_operands){
-        .c = tensor_at(o->out[0], r->arena),
-        .a = tensor_at(o->in[0], r->arena),
-        .b = tensor_at(o->in[1], r->arena),
-        .bias = op_has(o, OP_GRADIENT) ? NULL : tensor_at(o->in[2], r->arena),
+        .c = tensor_at(p.c, r->arena),
+        .a = tensor_at(p.a, r->arena),
+        .b = tensor_at(p.b, r->arena),
+        .bias = tensor_at(p.bias, r->arena),
         .scratch = tensor_at(o->scratch, r->arena),
+        .adds = p.added != NULL,
     };
-}
-
-/* Is the product added to what the output has? */
-static bool adds(const op *o)
-{
-    if (op_has(o, OP_WEIGHT))
-        return o->at.accumulate != OP_WRITES;
-    return op_has(o, OP_GRADIENT) && o->in[2];
 }
 
 static bool run_library(const op_prepared *self, const op *o, const run_context *r)
 {
     gemm_operands operands = operands_of(o, r);
-    onednn_product_run(self, &operands, adds(o));
+    onednn_product_run(self, &operands);
     return true;
 }
 
@@ -101,7 +88,7 @@ static void multiply(const op *o, const run_context *r)
         return;
     gemm_operands operands = operands_of(o, r);
     gemm_shape s = shape_of(o, r->threads);
-    tile_gemm_run(&s, &operands, adds(o), isa_of(r));
+    tile_gemm_run(&s, &operands, isa_of(r));
 }
 
 void cpu_linear(const op *o, const run_context *r)

@@ -22,6 +22,7 @@ typedef struct gemm_operands {
     void *c;
     const void *a, *b, *bias;
     void *scratch;
+    bool adds; /* the product is added to what C holds */
 } gemm_operands;
 
 #endif

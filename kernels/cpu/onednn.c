@@ -267,7 +267,7 @@ status onednn_product_prepare(const op_prepared **out, struct onednn_product *p,
     return s;
 }
 
-void onednn_product_run(const op_prepared *prepared, const gemm_operands *operands, bool add)
+void onednn_product_run(const op_prepared *prepared, const gemm_operands *operands)
 {
     const struct onednn_product *p = (const struct onednn_product *)prepared;
     /* the API takes no pointer to const, and only reads A, B and the bias */
@@ -286,7 +286,7 @@ void onednn_product_run(const op_prepared *prepared, const gemm_operands *operan
     if (threads != p->shape.threads)
         omp_set_num_threads(p->shape.threads);
     if (code == dnnl_success)
-        code = dnnl_primitive_execute(p->primitive[add], library.stream, count, arguments);
+        code = dnnl_primitive_execute(p->primitive[operands->adds], library.stream, count, arguments);
     if (code == dnnl_success)
         code = dnnl_stream_wait(library.stream);
     if (threads != p->shape.threads)

@@ -22,7 +22,7 @@ int64_t onednn_product_scratch(const struct onednn_product *p);
  * are computed by it. */
 status onednn_product_prepare(const op_prepared **out, struct onednn_product *p,
                               bool (*run)(const op_prepared *self, const op *o, const run_context *r));
-/* `prepared`: by onednn_product_prepare. add: only where shape.add */
-void onednn_product_run(const op_prepared *prepared, const gemm_operands *operands, bool add);
+/* `prepared`: by onednn_product_prepare. operands->adds: only where shape.add */
+void onednn_product_run(const op_prepared *prepared, const gemm_operands *operands);
 
 #endif

@@ -38,7 +38,7 @@ typedef struct block {
 } block;
 
 /* Writes c[rows, columns] fp32 to C, which may be narrower: bias and what C holds are added in fp32. */
-static void write_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, float *c, block b)
+static void write_block(const gemm_shape *s, const gemm_operands *p, const isa *set, float *c, block b)
 {
     const row_loops *out = set->rows[s->c_type], *plain = set->rows[DTYPE_FP32];
     int bytes = dtype_bytes((dtype)s->c_type);
@@ -50,14 +50,13 @@ static void write_block(const gemm_shape *s, const gemm_operands *p, bool add, c
         float *from = c + row * BLOCK_N;
         if (p->bias)
             plain->add(from, from, bias, b.columns);
-        if (add)
+        if (p->adds)
             out->accumulate(from, to, b.columns);
         out->from_float(to, from, b.columns);
     }
 }
 
-static void multiply_block(const gemm_shape *s, const gemm_operands *p, bool add, const isa *set, const block_memory *m,
-                           block c)
+static void multiply_block(const gemm_shape *s, const gemm_operands *p, const isa *set, const block_memory *m, block c)
 {
     const tile_loops *t = set->tiles[s->type];
     int64_t bytes = dtype_bytes((dtype)s->type);
@@ -82,7 +81,7 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, bool add
                        k > 0);
         }
     }
-    write_block(s, p, add, set, m->c, c);
+    write_block(s, p, set, m->c, c);
 }
 
 /* Parts of at most `most` that divide n evenly, multiples of `unit`. */
@@ -92,7 +91,7 @@ static int64_t even_part(int64_t n, int64_t most, int64_t unit)
     return least((part + unit - 1) / unit * unit, most);
 }
 
-void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add, const isa *set)
+void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, const isa *set)
 {
     int64_t high = even_part(s->m, BLOCK_M, 6), wide = even_part(s->n, BLOCK_N, 64);
     int64_t down = (s->m + high - 1) / high, across = (s->n + wide - 1) / wide;
@@ -103,7 +102,7 @@ void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add,
 #pragma omp for schedule(static)
         for (int64_t k = 0; k < down * across; k++) {
             int64_t i = k % down * high, j = k / down * wide;
-            multiply_block(s, operands, add, set, &m, (block){i, j, least(s->m - i, high), least(s->n - j, wide)});
+            multiply_block(s, operands, set, &m, (block){i, j, least(s->m - i, high), least(s->n - j, wide)});
         }
     }
 }

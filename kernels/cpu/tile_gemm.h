@@ -7,6 +7,6 @@
 struct isa;
 
 int64_t tile_gemm_scratch(int threads);
-void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, bool add, const struct isa *set);
+void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, const struct isa *set);
 
 #endif

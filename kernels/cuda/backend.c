@@ -14,7 +14,7 @@ static const op_kernel kernels[OP_COUNT] = {
 
 static int64_t scratch_bytes(const op *o, int threads)
 {
-    int64_t ours = gemm_is_product(o) ? gemm_workspace_bytes(o) : bind_scratch_bytes(o, threads);
+    int64_t ours = op_is(o, OP_CLASS_PRODUCT) ? gemm_workspace_bytes(o) : bind_scratch_bytes(o, threads);
     int64_t library = cudnn_scratch_bytes(o);
     return ours > library ? ours : library;
 }

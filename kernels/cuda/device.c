@@ -264,7 +264,7 @@ static char *cuda_host(device *d)
 
 static status cuda_prepare(device *d, op *o)
 {
-    if (gemm_is_product(o))
+    if (op_is(o, OP_CLASS_PRODUCT))
         return gemm_prepare_on(d->gemm, o, d->context.arena);
     cudnn_prepare_on(d->cudnn, o);
     return STATUS_OK;

@@ -23,6 +23,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
 #include "kernels/fuse.h"
+#include "kernels/product.h"
 #include "kernels/precision.h"
 
 #define BLAS_MUST(call)                                                                                                \
@@ -40,7 +41,7 @@ enum { OPERAND_A, OPERAND_B, OPERAND_C, OPERAND_D, OPERAND_BIAS, OPERAND_AUX, OP
 enum { AUX_ALIGNMENT = 16, AUX_PITCH = 8 };
 
 /* What decides about descriptors and algorithm; compared as bytes. */
-typedef struct product {
+typedef struct blas_shape {
     int64_t m, n, k;                        /* D is [m, n], as the library sees it */
     int64_t a_ld, b_ld, c_ld, d_ld, aux_ld; /* elements */
     int64_t workspace;
@@ -49,7 +50,7 @@ typedef struct product {
     int32_t a_turned, b_turned, adds; /* C, to the product */
     int32_t epilogue;                 /* cublasLtEpilogue_t */
     int32_t alignment[OPERANDS];      /* bytes; 0: absent */
-} product;
+} blas_shape;
 
 typedef struct places {
     void *at[OPERANDS];
@@ -59,7 +60,7 @@ typedef struct places {
 /* A shape's descriptors and algorithms, the library's best guess first. */
 typedef struct plan {
     op_prepared prepared; /* first */
-    product shape;
+    blas_shape shape;
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, c, d;
@@ -79,14 +80,9 @@ struct gemm {
 static const cudaDataType_t types[DTYPE_COUNT] = {
     [DTYPE_FP32] = CUDA_R_32F, [DTYPE_BF16] = CUDA_R_16BF, [DTYPE_FP16] = CUDA_R_16F};
 
-bool gemm_is_product(const op *o)
-{
-    return op_is(o, OP_CLASS_PRODUCT);
-}
-
 int64_t gemm_workspace_bytes(const op *o)
 {
-    if (!gemm_is_product(o))
+    if (!op_is(o, OP_CLASS_PRODUCT))
         return 0;
     int64_t bytes = tensor_elements(o->out[0]) * 4 * PARTIAL_SUMS;
     bytes = (bytes + ALIGNMENT_MOST - 1) / ALIGNMENT_MOST * ALIGNMENT_MOST;
@@ -95,30 +91,16 @@ int64_t gemm_workspace_bytes(const op *o)
 
 /* ---- an op's operands ------------------------------------------------------------------------------------------ */
 
-typedef struct operands {
-    const tensor *of[OPERANDS]; /* C: what is added; AUX: z of gelu(z), written forward, read backward; NULL: nothing */
-} operands;
-
-static operands operands_of(const op *o)
+/* The library's A and B are the product's B and A; its C is what is added. */
+static places places_of(const matrix_product *p, const op *o, char *arena)
 {
-    tensor *d = o->out[0];
-    if (!op_has(o, OP_GRADIENT))
-        return (operands){{o->in[1], o->in[0], NULL, d, o->in[2], o->out[1]}};
-    if (op_has(o, OP_WEIGHT))
-        return (operands){{o->in[1], o->in[0], o->at.accumulate ? d : NULL, d, NULL, NULL}};
-    if (fuse_is_fused(o))
-        return (operands){{o->in[1], o->in[0], NULL, d, NULL, o->in[2]}};
-    return (operands){{o->in[1], o->in[0], o->in[2], d, NULL, NULL}};
-}
-
-static places places_of(const operands *x, const op *o, char *arena)
-{
-    places p = {.workspace = tensor_at(o->scratch, arena)};
-    for (int i = 0; i < OPERANDS; i++)
-        p.at[i] = tensor_at(x->of[i], arena);
-    if (!p.at[OPERAND_C])
-        p.at[OPERAND_C] = p.at[OPERAND_D];
-    return p;
+    return (places){.at = {[OPERAND_A] = tensor_at(p->b, arena),
+                           [OPERAND_B] = tensor_at(p->a, arena),
+                           [OPERAND_C] = tensor_at(p->added ? p->added : p->c, arena),
+                           [OPERAND_D] = tensor_at(p->c, arena),
+                           [OPERAND_BIAS] = tensor_at(p->bias, arena),
+                           [OPERAND_AUX] = tensor_at(p->gelu, arena)},
+                    .workspace = tensor_at(o->scratch, arena)};
 }
 
 /* The largest power of two that divides the address, up to what the library asks about. */
@@ -142,29 +124,28 @@ static cublasLtEpilogue_t epilogue_of(const op *o, const places *at)
     return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
-static product product_of(const op *o, const operands *x, const places *at)
+static blas_shape shape_of(const op *o, const matrix_product *p, const places *at)
 {
-    const tensor *a = x->of[OPERAND_A], *b = x->of[OPERAND_B], *c = x->of[OPERAND_C], *d = x->of[OPERAND_D];
-    product p;
-    memset(&p, 0, sizeof p);
-    p.m = d->shape[1];
-    p.n = d->shape[0];
-    p.k = op_has(o, OP_WEIGHT) ? a->shape[0] : b->shape[1];
-    p.a_turned = !op_has(o, OP_GRADIENT);
-    p.b_turned = op_has(o, OP_WEIGHT);
-    p.adds = c != NULL;
-    p.a_ld = a->pitch;
-    p.b_ld = b->pitch;
-    p.c_ld = c ? c->pitch : d->pitch;
-    p.d_ld = d->pitch;
-    p.aux_ld = x->of[OPERAND_AUX] ? x->of[OPERAND_AUX]->pitch : 0;
-    p.type = a->type;
-    p.out_type = d->type;
-    p.epilogue = (int32_t)epilogue_of(o, at);
-    p.workspace = o->scratch ? tensor_bytes(o->scratch) : 0;
+    blas_shape s;
+    memset(&s, 0, sizeof s);
+    s.m = p->n;
+    s.n = p->m;
+    s.k = p->k;
+    s.a_turned = p->b_turned;
+    s.b_turned = p->a_turned;
+    s.adds = p->added != NULL;
+    s.a_ld = p->b->pitch;
+    s.b_ld = p->a->pitch;
+    s.c_ld = p->added ? p->added->pitch : p->c->pitch;
+    s.d_ld = p->c->pitch;
+    s.aux_ld = p->gelu ? p->gelu->pitch : 0;
+    s.type = p->a->type;
+    s.out_type = p->c->type;
+    s.epilogue = (int32_t)epilogue_of(o, at);
+    s.workspace = o->scratch ? tensor_bytes(o->scratch) : 0;
     for (int i = 0; i < OPERANDS; i++)
-        p.alignment[i] = alignment_of(at->at[i]);
-    return p;
+        s.alignment[i] = alignment_of(at->at[i]);
+    return s;
 }
 
 /* ---- descriptors ----------------------------------------------------------------------------------------------- */
@@ -192,7 +173,7 @@ static void point(const plan *p, const places *at)
 
 static void describe(plan *p, bool tf32)
 {
-    const product *s = &p->shape;
+    const blas_shape *s = &p->shape;
     bool rounds = precision_rounds((dtype)s->type, tf32);
     cublasComputeType_t compute = rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     BLAS_MUST(cublasLtMatmulDescCreate(&p->description, compute, CUDA_R_32F));
@@ -210,7 +191,7 @@ static void describe(plan *p, bool tf32)
     p->d = layout(s->out_type, s->m, s->n, s->d_ld);
 }
 
-static cublasLtMatmulPreference_t preference_of(const product *s)
+static cublasLtMatmulPreference_t preference_of(const blas_shape *s)
 {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -233,7 +214,7 @@ static cublasLtMatmulPreference_t preference_of(const product *s)
 
 static void find_algorithms(plan *p)
 {
-    const product *s = &p->shape;
+    const blas_shape *s = &p->shape;
     cublasLtMatmulHeuristicResult_t found[TUNING_CANDIDATES];
     int count = 0;
     cublasLtMatmulPreference_t preference = preference_of(s);
@@ -319,7 +300,7 @@ static const char *epilogue_name(int32_t epilogue)
 
 static void offer(const gemm *g, plan *p)
 {
-    const product *s = &p->shape;
+    const blas_shape *s = &p->shape;
     void *const *at = p->first.at;
     tuning_item item = {
         .plan = p, .candidates = p->candidates, .run = run_candidate, .write = write_candidate, .take = take_candidate};
@@ -355,7 +336,7 @@ static void plan_free(plan *p)
     free(p);
 }
 
-static plan *plan_make(gemm *g, const product *shape, const places *first)
+static plan *plan_make(gemm *g, const blas_shape *shape, const places *first)
 {
     plan *p = must_calloc(1, sizeof *p);
     p->shape = *shape;
@@ -372,9 +353,9 @@ static plan *plan_make(gemm *g, const product *shape, const places *first)
 
 static plan *plan_for(gemm *g, const op *o, char *arena)
 {
-    operands x = operands_of(o);
+    matrix_product x = product_of(o);
     places at = places_of(&x, o, arena);
-    product shape = product_of(o, &x, &at);
+    blas_shape shape = shape_of(o, &x, &at);
     for (plan *p = g->plans; p; p = p->next)
         if (!memcmp(&p->shape, &shape, sizeof shape))
             return p;
@@ -384,7 +365,7 @@ static plan *plan_for(gemm *g, const op *o, char *arena)
 /* Does the library take z as it lies? And its tanh is one for 16 bits: in fp32 the GELU is our own. */
 static bool may_fuse(const op *o, char *arena)
 {
-    const tensor *z = operands_of(o).of[OPERAND_AUX];
+    const tensor *z = product_of(o).gelu;
     return fuse_is_fused(o) && o->out[0]->type != DTYPE_FP32 &&
            (!z || (alignment_of(tensor_at(z, arena)) >= AUX_ALIGNMENT && z->pitch % AUX_PITCH == 0));
 }
@@ -428,7 +409,7 @@ static bool run_plan(const op_prepared *self, const op *o, const run_context *r)
     const plan *p = (const plan *)self;
     bool all = !fuse_is_fused(o) || is_fused(p);
     op what = all ? *o : fuse_first(o), second = all ? *o : fuse_second(o);
-    operands x = operands_of(&what);
+    matrix_product x = product_of(&what);
     places at = places_of(&x, &what, r->arena);
     BLAS_MUST(launch(p, &at, &p->chosen, r->stream));
     if (!all)

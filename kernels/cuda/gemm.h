@@ -19,6 +19,5 @@ status gemm_open(gemm **out, bool tf32, tuning *t);
 void gemm_close(gemm *g);
 /* Descriptors and an algorithm for `o`, whose operands lie in the arena at `arena`: sets o->prepared. */
 status gemm_prepare_on(gemm *g, op *o, char *arena);
-bool gemm_is_product(const op *o);
 
 #endif

@@ -1,6 +1,90 @@
 /* Matrix products, their gradients, and products that are fused with the GELU beside them. */
+#include "kernels/product.h"
+
+#include <string.h>
+
 #include "kernels/fuse.h"
 #include "kernels/ops/family.h"
+
+/* ---- what each multiplies ---------------------------------------------------------------------------------------- */
+
+/* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]: inputs 0 and 1 are A and B. */
+typedef struct form {
+    const char *in[3];
+    enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
+    bool accumulates;                                 /* its output is "+=" */
+    bool keeps_gelu;                                  /* output 1 is what the GELU reads */
+    bool cotangent;                                   /* A is a cotangent */
+} form;
+
+static const form forms[OP_COUNT] = {
+    [OP_linear] = {.in = {"mk", "nk", "n"}, .third = BIAS},
+    [OP_linear_grad_input] = {.in = {"mk", "kn", "mn"}, .third = ADDEND, .cotangent = true},
+    [OP_linear_grad_weight] = {.in = {"km", "kn"}, .accumulates = true, .cotangent = true},
+    [OP_linear_gelu] = {.in = {"mk", "nk", "n"}, .third = BIAS, .keeps_gelu = true},
+    [OP_linear_grad_gelu] = {.in = {"mk", "kn", "mn"}, .third = GELU, .cotangent = true},
+};
+
+static const form *form_of(const op *o)
+{
+    const form *f = &forms[o->kind];
+    MUST(f->in[0], "%s is no product that product.c knows", op_row_of(o)->name);
+    return f;
+}
+
+int product_input_dim(const op *o, int i, product_side side)
+{
+    const char *letters = i < 3 ? form_of(o)->in[i] : NULL, *at = letters ? strchr(letters, "mnk"[side]) : NULL;
+    return at ? (int)(at - letters) : -1;
+}
+
+matrix_product product_of(const op *o)
+{
+    const form *f = form_of(o);
+    tensor *third = o->in[2];
+    matrix_product p = {.a = o->in[0], .b = o->in[1], .c = o->out[0], .accumulates = f->accumulates};
+    p.a_turned = f->in[0][0] == 'k';
+    p.b_turned = f->in[1][0] == 'n';
+    p.m = p.c->shape[0];
+    p.n = p.c->shape[1];
+    p.k = p.a->shape[p.a_turned ? 0 : 1];
+    p.bias = f->third == BIAS ? third : NULL;
+    p.added = f->third == ADDEND ? third : f->accumulates && o->at.accumulate != OP_WRITES ? p.c : NULL;
+    p.gelu = f->keeps_gelu ? o->out[1] : f->third == GELU ? third : NULL;
+    return p;
+}
+
+double product_flops(const matrix_product *p)
+{
+    return 2 * (double)p->m * (double)p->k * (double)p->n;
+}
+
+void product_settle(const program *body, precision_kind kind)
+{
+    const precision_row *row = precision_row_of(kind);
+    for (int k = 0; k < body->count; k++) {
+        const op *o = body->ops[k];
+        for (int i = 0; i < 2 && op_is(o, OP_CLASS_PRODUCT); i++) {
+            dtype type = i == 0 && form_of(o)->cotangent ? row->cotangent : row->product, lies = (dtype)o->in[i]->type;
+            MUST(lies == type, "%s: operand %d is %s, and products of this precision take %s", o->label, i,
+                 dtype_name(lies), dtype_name(type));
+        }
+    }
+}
+
+/* A fused op costs what its two do; what lies between them moves once. */
+static op_cost cost_product(const op *o)
+{
+    matrix_product p = product_of(o);
+    double flops = product_flops(&p) + (p.bias || (p.added && p.added != p.c) ? cost_elements(p.c) : 0);
+    if (fuse_is_fused(o)) {
+        op second = fuse_second(o);
+        flops += op_row_of(&second)->cost(&second).flops;
+    }
+    return cost_of(o, flops, p.accumulates);
+}
+
+/* ---- linear ------------------------------------------------------------------------------------------------------ */
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias)
 {
@@ -21,8 +105,7 @@ void infer_linear(op *o)
 
 op_cost cost_linear(const op *o)
 {
-    double product = 2 * cost_elements(o->in[0]) * (double)o->in[1]->shape[0];
-    return cost_of(o, product + (o->in[2] ? cost_elements(o->out[0]) : 0), 0);
+    return cost_product(o);
 }
 
 void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
@@ -51,8 +134,7 @@ void infer_linear_grad_input(op *o)
 
 op_cost cost_linear_grad_input(const op *o)
 {
-    double product = 2 * cost_elements(o->in[0]) * (double)o->in[1]->shape[1];
-    return cost_of(o, product + (o->in[2] ? cost_elements(o->out[0]) : 0), 0);
+    return cost_product(o);
 }
 
 NO_GRADIENT(linear_grad_input)
@@ -70,25 +152,18 @@ void infer_linear_grad_weight(op *o)
 
 op_cost cost_linear_grad_weight(const op *o)
 {
-    return cost_of(o, 2 * cost_elements(o->in[0]) * (double)o->in[1]->shape[1], 1);
+    return cost_product(o);
 }
 
 NO_GRADIENT(linear_grad_weight)
 
-/* A fused op is inferred, and costs, as the two ops that it is made of. */
+/* A fused op is inferred as the two ops that it is made of. */
 static void infer_fused(op *o)
 {
     operands_present(o);
     op first = fuse_first(o), second = fuse_second(o);
     op_row_of(&first)->infer(&first);
     op_row_of(&second)->infer(&second);
-}
-
-static op_cost cost_fused(const op *o)
-{
-    op first = fuse_first(o), second = fuse_second(o);
-    double flops = op_row_of(&first)->cost(&first).flops + op_row_of(&second)->cost(&second).flops;
-    return cost_of(o, flops, 0);
 }
 
 void infer_linear_gelu(op *o)
@@ -98,7 +173,7 @@ void infer_linear_gelu(op *o)
 
 op_cost cost_linear_gelu(const op *o)
 {
-    return cost_fused(o);
+    return cost_product(o);
 }
 
 NO_GRADIENT(linear_gelu)
@@ -110,7 +185,7 @@ void infer_linear_grad_gelu(op *o)
 
 op_cost cost_linear_grad_gelu(const op *o)
 {
-    return cost_fused(o);
+    return cost_product(o);
 }
 
 NO_GRADIENT(linear_grad_gelu)

@@ -10,8 +10,7 @@
 #include <cmocka.h>
 
 #include "kernels/devices.h"
-#include "kernels/precision.h"
-#include "kernels/program.h"
+#include "kernels/product.h"
 
 static void every_word_has_a_row_of_its_own(void **state)
 {
@@ -56,7 +55,7 @@ static bool settles(op_kind kind, dtype first, dtype second, precision_kind prec
     program body = {.ops = (op *[]){&o}, .count = 1};
     pid_t child = fork();
     if (child == 0) {
-        precision_settle(&body, precision);
+        product_settle(&body, precision);
         _exit(0);
     }
     int end;

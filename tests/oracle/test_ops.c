@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "kernels/product.h"
 #include "tests/oracle/op_sweep.h"
 #include "tests/oracle/reference.h"
 
@@ -43,6 +44,45 @@ static void every_cpu_kernel_agrees_with_the_reference(void **state)
     }
     print_message("%d cases; %d ops skipped: they copy between memories or ranks\n", total, skipped);
     assert_int_equal(skipped, 9);
+}
+
+/* ---- what products say of themselves ---------------------------------------------------------------------------- */
+
+/* Every input's dimensions that are said to be m, n or k have that size, and every input has its dimensions. */
+static void expect_sides(const op *o, const matrix_product *p)
+{
+    const int64_t size[] = {p->m, p->n, p->k};
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        int said = 0;
+        for (product_side side = PRODUCT_M; o->in[i] && side <= PRODUCT_K; side++) {
+            int dim = product_input_dim(o, i, side);
+            if (dim >= 0)
+                assert_int_equal(o->in[i]->shape[dim], size[side]);
+            said += dim >= 0;
+        }
+        assert_int_equal(said, o->in[i] ? o->in[i]->dims : 0);
+    }
+}
+
+static void products_say_what_they_multiply(void **state)
+{
+    (void)state;
+    int products = 0;
+    for (int kind = 0; kind < OP_COUNT; kind++) {
+        op_case c;
+        products += op_rows[kind].class == OP_CLASS_PRODUCT;
+        for (int variant = 0;
+             op_rows[kind].class == OP_CLASS_PRODUCT && op_sweep_case(&c, (op_kind)kind, DTYPE_FP32, variant);
+             variant++) {
+            matrix_product p = product_of(&c.o);
+            expect_sides(&c.o, &p);
+            assert_int_equal(p.c->shape[0], p.m);
+            assert_int_equal(p.c->shape[1], p.n);
+            assert_int_equal(!!p.bias + !!p.gelu + (p.added && p.added != p.c), !!c.o.in[2] + !!c.o.out[1]);
+            assert_true(product_flops(&p) <= op_row_of(&c.o)->cost(&c.o).flops);
+        }
+    }
+    assert_true(products >= 5);
 }
 
 /* ---- mutants: kernels that are wrong in one way, each of which must be noticed --------------------------------- */
@@ -242,6 +282,7 @@ int main(int argc, char **argv)
     wait_without_spinning(argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cpu_kernel_agrees_with_the_reference),
+        cmocka_unit_test(products_say_what_they_multiply),
         cmocka_unit_test(every_mutant_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

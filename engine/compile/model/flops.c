@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/product.h"
 #include "memory/log.h"
 #include "models/decoder.h"
 
@@ -62,14 +63,6 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     decoder_forward(r, d, 0, &in, input);
 }
 
-/* Of a product without its bias. */
-static double product_flops(const op *o)
-{
-    op product = *o;
-    product.in[2] = NULL;
-    return op_row_of(o)->cost(&product).flops;
-}
-
 /* Adds what is recorded of layer `layer` (of none: -1). */
 static flops_layer sum_layer(const recorder *r, int layer)
 {
@@ -79,8 +72,10 @@ static flops_layer sum_layer(const recorder *r, int layer)
         const op *o = body->ops[i];
         if (o->layer != layer)
             continue;
-        if (op_is(o, OP_CLASS_PRODUCT))
-            sum.products += product_flops(o) / (double)r->tokens;
+        if (op_is(o, OP_CLASS_PRODUCT)) {
+            matrix_product p = product_of(o);
+            sum.products += product_flops(&p) / (double)r->tokens;
+        }
         if (op_is(o, OP_CLASS_ATTENTION))
             sum.attention += op_row_of(o)->cost(o).flops / (double)r->tokens;
     }

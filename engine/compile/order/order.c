@@ -39,12 +39,6 @@ static bool is_long(const op *o)
     return op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_ATTENTION);
 }
 
-/* A product that nothing of its micro-batch waits for. */
-static bool is_free(const op *o)
-{
-    return op_is(o, OP_CLASS_PRODUCT) && op_has(o, OP_WEIGHT);
-}
-
 /* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have
  * none alike. */
 typedef struct uses {
@@ -214,7 +208,7 @@ static void pass(filler *f, int at)
     }
     if (is_collective(o)) {
         f->launched[f->under_way++] = at;
-    } else if (is_free(o)) {
+    } else if (product_is_free(o)) {
         if (f->count == f->window)
             forget(f, 0);
         f->free[f->count++] = at;

@@ -6,12 +6,6 @@
 /* Rows of a tile of the usual kernels: a half that is a multiple leaves none of them partly empty. */
 enum { TILE = 128 };
 
-/* The gradient of a weight. */
-static bool is_halved(const op *o)
-{
-    return op_is(o, OP_CLASS_PRODUCT) && op_has(o, OP_WEIGHT);
-}
-
 tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count)
 {
     tensor *v = pool_alloc(&out->pool, sizeof *v);
@@ -25,11 +19,20 @@ tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, in
     return v;
 }
 
+void order_cut(compiled_program *out, op *product, product_side side, int64_t first, int64_t count)
+{
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (product->in[i] && product_input_dim(product, i, side) >= 0)
+            product->in[i] = order_part(out, product->in[i], product_input_dim(product, i, side), first, count);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (product->out[i])
+            product->out[i] = order_part(out, product->out[i], side == PRODUCT_N, first, count);
+}
+
 static void append_half(compiled_program *out, const op *o, int of, int64_t first, int64_t count)
 {
     op half = *o;
-    half.in[0] = order_part(out, o->in[0], 1, first, count);
-    half.out[0] = order_part(out, o->out[0], 0, first, count);
+    order_cut(out, &half, PRODUCT_M, first, count);
     op *made = op_make(&out->pool, &half, 0, NULL);
     made->index = of;
     program_append(&out->list, made);
@@ -41,7 +44,7 @@ program order_halve(compiled_program *out)
     out->list = (program){0};
     for (int i = 0; i < whole.count; i++) {
         op *o = whole.ops[i];
-        int64_t rows = is_halved(o) ? o->out[0]->shape[0] : 0, half = (rows + 1) / 2;
+        int64_t rows = product_is_free(o) ? product_of(o).m : 0, half = (rows + 1) / 2;
         if (rows > 2 * TILE)
             half = (half + TILE - 1) / TILE * TILE;
         if (rows < 2) { /* of a product: no rank of a real layer has so few */
@@ -59,8 +62,8 @@ void order_join(program *list, const program *whole)
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         op *o = list->ops[i], *next = i + 1 < list->count ? list->ops[i + 1] : NULL;
-        bool halves = next && is_halved(o) && is_halved(next) && next->index == o->index && o != whole->ops[o->index] &&
-                      next != whole->ops[o->index];
+        bool halves = next && product_is_free(o) && product_is_free(next) && next->index == o->index &&
+                      o != whole->ops[o->index] && next != whole->ops[o->index];
         list->ops[count++] = halves ? whole->ops[o->index] : o;
         i += halves;
     }

@@ -32,9 +32,8 @@ static tensor *last_output(const compiled_program *out)
 static tensor *append_columns(compiled_program *out, const op *product, const op *scatter, int64_t first, int64_t count)
 {
     op part = *product, sums = *scatter;
-    part.in[1] = order_part(out, product->in[1], 0, first, count);
-    part.in[2] = product->in[2] ? order_part(out, product->in[2], 0, first, count) : NULL;
     part.out[0] = sums.out[0] = NULL;
+    order_cut(out, &part, PRODUCT_N, first, count);
     append(out, &part, 1);
     sums.in[0] = last_output(out);
     append(out, &sums, 1);
@@ -69,7 +68,7 @@ static void append_rows(compiled_program *out, const op *product, const tensor *
     op part = *product;
     if (count == 0)
         return;
-    part.in[0] = order_part(out, product->in[0], 0, first, count);
+    order_cut(out, &part, PRODUCT_M, first, count);
     if (own) {
         part.in[0]->base = tensor_root((tensor *)own);
         part.in[0]->offset = own->offset;
@@ -77,14 +76,12 @@ static void append_rows(compiled_program *out, const op *product, const tensor *
         part.in[0]->address = own->address;
         part.in[0]->class = own->class;
     }
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        part.out[i] = product->out[i] ? order_part(out, product->out[i], 0, first, count) : NULL;
     append(out, &part, 0);
 }
 
 static void cut_rows(compiled_program *out, const op *gather, const op *product)
 {
-    int64_t rows = product->in[0]->shape[0], first, count;
+    int64_t rows = product_of(product).m, first, count;
     shard_rows(&first, &count, rows, gather->at.group_size, gather->at.group_rank);
     append_rows(out, product, gather->in[0], first, count);
     append_rows(out, product, NULL, 0, first);
@@ -113,11 +110,12 @@ static bool makes_sums(const op *product, const op *scatter, int uses)
 }
 
 /* A product that is worth it: with few columns a rank's own rows take less time than the gather, and fill no GPU. */
-static bool reads_rows(const op *gather, const op *product)
+static bool reads_rows(const op *gather, const op *o)
 {
-    bool is = product->kind == OP_linear || product->kind == OP_linear_gelu;
-    return is && gather->kind == OP_all_gather && product->in[0] == gather->out[0] && gather->at.owner < 0 &&
-           2 * product->in[1]->shape[0] >= product->in[1]->shape[1];
+    if (!op_is(o, OP_CLASS_PRODUCT) || op_has(o, OP_GRADIENT) || gather->kind != OP_all_gather || gather->at.owner >= 0)
+        return false;
+    matrix_product p = product_of(o);
+    return p.a == gather->out[0] && 2 * p.n >= p.k;
 }
 
 void order_parts_cut(compiled_program *out, const program *bare)

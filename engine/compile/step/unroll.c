@@ -11,6 +11,7 @@
 #include "engine/compile/step/compile_schedule.h"
 #include "kernels/fuse.h"
 #include "kernels/op_make.h"
+#include "kernels/product.h"
 #include "memory/log.h"
 #include "parallel/schedule/lowering.h"
 #include "parallel/schedule/schedule_check.h"
@@ -138,7 +139,7 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
         record_forward(out, c, what->chunk, what->training);
     }
     for (int i = 0; i < PHASE_COUNT; i++)
-        precision_settle(&r->body[i], c->options.precision);
+        product_settle(&r->body[i], c->options.precision);
     if (what->fuse)
         fuse(out);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/compile/model/collective.h"
+#include "kernels/product.h"
 #include "memory/log.h"
 
 #define GIB ((int64_t)1 << 30)
@@ -189,10 +190,10 @@ static bool product_size(double size[3], const op *o)
 {
     if (!op_is(o, OP_CLASS_PRODUCT))
         return false;
-    const tensor *first = o->in[0];
-    size[0] = (double)o->out[0]->shape[0];
-    size[1] = (double)o->out[0]->shape[1];
-    size[2] = (double)first->shape[op_has(o, OP_WEIGHT) ? 0 : 1]; /* a weight's gradient sums over tokens */
+    matrix_product p = product_of(o);
+    size[0] = (double)p.m;
+    size[1] = (double)p.n;
+    size[2] = (double)p.k;
     return true;
 }
 

@@ -116,7 +116,7 @@ $(foreach s,$(filter-out $(WRAPPING_SRC),$(PROGRAM_SRC)),$(eval $(call TEST_PROG
 
 # What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are
 # never sanitized themselves.
-SPIES := $(BUILD)/tests/allocation_spy.so $(BUILD)/tests/allocation_faults.so $(BUILD)/tests/io_faults.so
+SPIES := $(foreach s,allocation_spy allocation_faults io_faults clock_faults,$(BUILD)/tests/$s.so)
 $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
@@ -126,7 +126,7 @@ $(BUILD)/tests/test_kill_calls: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_no_memory: | $(BUILD)/tests/allocation_faults.so
 $(BUILD)/tests/test_node_copies: | $(BUILD)/phalanx
 $(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
-$(BUILD)/tests/test_campaign: | $(BUILD)/tests/io_faults.so $(BUILD)/tests/allocation_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_campaign: | $(SPIES) $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so
 $(BUILD)/tests/test_buckets: | $(BUILD)/tests/rank_playlist

@@ -326,7 +326,7 @@ status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const c
     char *temporary = checkpoint_temporary(folder, name);
     w->name = name;
     w->refused = false;
-    status s = atomic_make_folders(temporary);
+    status s = atomic_make_own_folder(temporary);
     if (s == STATUS_OK)
         s = write_files(w, temporary);
     w->name = NULL;

@@ -270,7 +270,7 @@ static status check_fragment(copying *c, int rank)
 status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer)
 {
     copying c = {.to = to, .from = from, .folder = checkpoint_temporary(from->folder, owner->name), .buffer = buffer};
-    status s = atomic_make_folders(to);
+    status s = atomic_make_own_folder(to);
     if (s == STATUS_OK)
         s = read_seal(&c, owner);
     if (s == STATUS_OK)

@@ -69,16 +69,25 @@ static int open_again(int parent, const char *name, int flags, const char *path,
     return descriptor;
 }
 
-/* A file of our own making: what has the name, such as a link that another user has put there, is removed and never
- * written to. */
-static int create_anew(const char *path, mode_t mode)
+int atomic_create(const char *path, mode_t mode)
 {
     int descriptor = -1;
     for (int i = 0; i < 3 && descriptor < 0 && (i == 0 || errno == EEXIST); i++) {
         if (unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
             continue; /* opening says why */
-        descriptor = open_again(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, path, mode);
+        descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     }
+    return descriptor;
+}
+
+/* The same, tried again where that may help. */
+static int create_again(const char *path, mode_t mode)
+{
+    retry r = {0};
+    int descriptor;
+    do
+        descriptor = atomic_create(path, mode);
+    while (descriptor < 0 && retry_again(&r, errno, path));
     return descriptor;
 }
 
@@ -95,7 +104,7 @@ static status open_new(atomic_file **out, const char *path, mode_t mode)
     atomic_file *f = must_calloc(1, sizeof *f);
     f->path = must_strdup(path);
     f->temporary = must_format("%s.tmp", path);
-    f->descriptor = create_anew(f->temporary, mode);
+    f->descriptor = create_again(f->temporary, mode);
     if (f->descriptor < 0) {
         status s = failed("create", f->temporary);
         free_file(f);
@@ -313,6 +322,18 @@ status atomic_make_folders(const char *path)
         s = make_folder(part);
     free(part);
     return s;
+}
+
+status atomic_make_own_folder(const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
+        return failed("remove the link", path); /* EISDIR: another rank has made the folder meanwhile */
+    TRY(atomic_make_folders(path));
+    if (lstat(path, &info) != 0)
+        return failed("look at", path);
+    errno = ENOTDIR;
+    return S_ISDIR(info.st_mode) ? STATUS_OK : failed("make folder", path);
 }
 
 static int unlink_again(int parent, const char *name, int flags, const char *path)

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "memory/status.h"
 
@@ -25,6 +26,10 @@ status atomic_commit(atomic_file *f);
 /* Remove the temporary file; NULL is accepted. The message of an earlier failure is kept. */
 void atomic_abandon(atomic_file *f);
 
+/* A new file of our own making, to write to: what has the name, such as a link that another user has put there, is
+ * removed and never written to. A descriptor, or -1 with errno. Without a heap: a signal's handler may call it. */
+int atomic_create(const char *path, mode_t mode);
+
 /* The whole of a small file at once. */
 status atomic_replace(const char *path, const void *data, int64_t bytes);
 /* The same, readable by its owner alone. */
@@ -33,6 +38,8 @@ status atomic_replace_private(const char *path, const void *data, int64_t bytes)
 status atomic_rename(const char *from, const char *to);
 /* mkdir -p; each folder made is fsynced into its parent. */
 status atomic_make_folders(const char *path);
+/* The same, where the last folder is of our own making: a link of that name is removed, and not followed. */
+status atomic_make_own_folder(const char *path);
 /* Remove a file, or a folder and all below it, links not followed; what is not there is removed already. */
 status atomic_remove(const char *path);
 /* The same for all in a folder whose names begin with `prefix`. */

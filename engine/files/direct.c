@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
 #include "memory/log.h"
 
@@ -16,11 +17,18 @@ static status failed(int *error, const char *what, const char *path)
 }
 
 /* Past the page cache if the file system knows how. */
-static int open_past_cache(bool *past_cache, const char *path, int flags)
+static int open_past_cache(bool *past_cache, const char *path)
 {
-    int descriptor = open(path, flags | O_DIRECT | O_CLOEXEC, 0666);
+    int descriptor = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
     *past_cache = descriptor >= 0;
-    return descriptor < 0 && errno == EINVAL ? open(path, flags | O_CLOEXEC, 0666) : descriptor;
+    return descriptor < 0 && errno == EINVAL ? open(path, O_RDONLY | O_CLOEXEC) : descriptor;
+}
+
+static int create_past_cache(bool *past_cache, const char *path)
+{
+    int descriptor = atomic_create(path, 0666), flags = descriptor < 0 ? -1 : fcntl(descriptor, F_GETFL);
+    *past_cache = flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_DIRECT) == 0;
+    return descriptor;
 }
 
 static bool to_cache(bool *past_cache, int descriptor)
@@ -37,7 +45,7 @@ status direct_open(direct *d, const char *path, char *buffer, int64_t capacity)
     MUST((uintptr_t)buffer % DIRECT_ALIGNMENT == 0 && capacity > 0 && capacity % DIRECT_ALIGNMENT == 0,
          "a buffer of %lld bytes at %p", (long long)capacity, (void *)buffer);
     *d = (direct){.path = path, .buffer = buffer, .capacity = capacity};
-    d->descriptor = open_past_cache(&d->past_cache, path, O_WRONLY | O_CREAT | O_TRUNC);
+    d->descriptor = create_past_cache(&d->past_cache, path);
     return d->descriptor < 0 ? failed(&d->error, "create", path) : STATUS_OK;
 }
 
@@ -169,7 +177,7 @@ status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, 
 {
     bool past_cache;
     uint32_t found;
-    int descriptor = open_past_cache(&past_cache, path, O_RDONLY);
+    int descriptor = open_past_cache(&past_cache, path);
     if (descriptor < 0)
         return failed(error, "open", path);
     int64_t done = read_back(&found, descriptor, past_cache, buffer, capacity);

@@ -34,7 +34,7 @@ typedef struct direct_values {
     bool finite;     /* true at first */
 } direct_values;
 
-/* A new, empty file; what was there is gone. */
+/* A new, empty file; what was there is gone, and a link that was there is not followed. */
 status direct_open(direct *d, const char *path, char *buffer, int64_t capacity);
 /* `of`, unless NULL, is continued over these bytes. */
 status direct_write(direct *d, const void *data, int64_t bytes, direct_values *of);

@@ -14,7 +14,9 @@
 
 struct lines {
     char *path, *folder;
-    int file; /* -1: none at the moment */
+    int file;  /* -1: none at the moment */
+    int moved; /* one that went away with its folder, and gets the same lines as long as it may come back; -1: none */
+    struct stat home; /* the folder of `file` */
     long long lost;
 };
 
@@ -40,13 +42,18 @@ static status open_file(lines *l)
 {
     TRY(lines_own(l->path));
     l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    return l->file >= 0 ? STATUS_OK : failed(l, errno);
+    if (l->file < 0)
+        return failed(l, errno);
+    if (stat(l->folder, &l->home) != 0)
+        memset(&l->home, 0, sizeof l->home);
+    return STATUS_OK;
 }
 
 status lines_open(lines **out, const char *path)
 {
     lines *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
+    l->file = l->moved = -1;
     char *copy = must_strdup(path);
     l->folder = must_strdup(dirname(copy));
     free(copy);
@@ -59,45 +66,94 @@ status lines_open(lines **out, const char *path)
     return STATUS_OK;
 }
 
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+/* The folder has another name, or none was left of it: a file that has a name is in it still. */
+static bool went_with_folder(const lines *l, const struct stat *file)
+{
+    struct stat now;
+    bool there = stat(l->folder, &now) == 0;
+    return file->st_nlink > 0 && (there ? !is_same(&now, &l->home) : errno == ENOENT || errno == ENOTDIR);
+}
+
+/* Another file is to be made, or is there already: the one that is open goes on beside it, or is given up. */
+static void leave(lines *l, const struct stat *file)
+{
+    if (l->moved < 0 && went_with_folder(l, file)) {
+        log_warn("%s was moved with its folder: it begins anew, and the one that was moved goes on as well", l->path);
+        l->moved = l->file;
+    } else {
+        log_warn("%s was deleted or replaced: it begins anew, without its earlier lines", l->path);
+        close(l->file);
+    }
+    l->file = -1;
+}
+
+/* The one that was moved has its name again: it has all lines. */
+static bool take_back(lines *l, const struct stat *named)
+{
+    struct stat moved;
+    if (l->moved < 0 || fstat(l->moved, &moved) != 0 || !is_same(&moved, named))
+        return false;
+    log_info("%s is back", l->path);
+    if (l->file >= 0)
+        close(l->file);
+    l->file = l->moved;
+    l->moved = -1;
+    return stat(l->folder, &l->home) == 0;
+}
+
 /* Is the file that is open still the one that the path names? */
 static status look(lines *l)
 {
     struct stat open_one, named;
+    bool there = stat(l->path, &named) == 0, gone = !there && (errno == ENOENT || errno == ENOTDIR);
+    if (there && take_back(l, &named))
+        return STATUS_OK;
     if (l->file >= 0) {
-        bool known = fstat(l->file, &open_one) == 0, there = stat(l->path, &named) == 0;
-        bool gone = !there && (errno == ENOENT || errno == ENOTDIR);
-        if (known && (there ? open_one.st_ino == named.st_ino && open_one.st_dev == named.st_dev : !gone))
+        bool known = fstat(l->file, &open_one) == 0;
+        if (known && (there ? is_same(&open_one, &named) : !gone))
             return STATUS_OK; /* where that cannot be told, too */
+        leave(l, &open_one);
     }
-    if (l->file >= 0) {
-        close(l->file);
-        log_warn("%s was deleted or replaced: it begins anew, without its earlier lines", l->path);
-    }
-    l->file = -1;
     TRY(atomic_make_folders(l->folder));
     return open_file(l);
 }
 
-static status append(lines *l, const char *text)
+/* Whole, or not at all. */
+static status put(const lines *l, int file, const char *text)
 {
-    TRY(look(l));
     struct stat before;
     size_t bytes = strlen(text), done = 0;
-    if (fstat(l->file, &before) != 0)
+    if (fstat(file, &before) != 0)
         return failed(l, errno);
     while (done < bytes) {
-        ssize_t wrote = write(l->file, text + done, bytes - done);
+        ssize_t wrote = write(file, text + done, bytes - done);
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote < 0) {
             status s = failed(l, errno);
-            if (done && ftruncate(l->file, before.st_size) != 0)
+            if (done && ftruncate(file, before.st_size) != 0)
                 return status_context(s, "and a torn line is left in it");
             return s;
         }
         done += (size_t)wrote;
     }
     return STATUS_OK;
+}
+
+/* The copy that was moved is given up where it cannot be written to. */
+static status append(lines *l, const char *text)
+{
+    TRY(look(l));
+    if (l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
+        close(l->moved);
+        l->moved = -1;
+    }
+    return put(l, l->file, text);
 }
 
 status lines_write(lines *l, const char *text)
@@ -118,6 +174,8 @@ void lines_close(lines *l)
         return;
     if (l->file >= 0)
         close(l->file);
+    if (l->moved >= 0)
+        close(l->moved);
     free(l->path);
     free(l->folder);
     free(l);

@@ -267,10 +267,10 @@ void lock_retire(const char *path, const char *id)
     if (look(&found, path) != 0 || strcmp(found.id, id) != 0)
         return;
     char *ended = ended_path(path);
-    FILE *f = fopen(ended, "we");
-    if (f) {
-        fprintf(f, "%s\n", id);
-        fclose(f); /* a word that does not arrive costs a lease */
+    int file = atomic_create(ended, 0644);
+    if (file >= 0) {
+        dprintf(file, "%s\n", id); /* a word that does not arrive costs a lease */
+        close(file);
     }
     free(ended);
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/files/atomic.h"
 #include "engine/files/lines.h"
 #include "memory/log.h"
 
@@ -174,7 +175,7 @@ static void write_flight(const incidents *k, watchdog *w)
     int count = history_read(watchdog_history(w), entries);
     double offset = seconds_of(CLOCK_REALTIME) - seconds_of(CLOCK_MONOTONIC);
     snprintf(path, sizeof path, "%.*s/flight-%d.jsonl", PATH_MAX - 32, k->folder, log_rank());
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int file = atomic_create(path, 0666);
     if (file < 0)
         return; /* there is nobody left to tell */
     for (int i = 0; i < count; i++) {

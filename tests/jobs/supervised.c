@@ -24,16 +24,24 @@ int supervised_setup(void **state)
     return 0;
 }
 
-launch *supervised_start(const char *top, const char *run, int ranks, const char *before, const char *keys)
+launch *supervised_start_through(const supervised_output *through, const char *top, const char *run, int ranks,
+                                 const char *before, const char *keys)
 {
     char *program = launch_beside("../phalanx"), *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup("");
-    launch *l = launch_start(400,
-                             "exec %s supervise -- env %s %s %s train %s/run.yaml run.folder=%s run.hang_seconds=4 "
-                             "run.setup_seconds=8 run.load_seconds=6 run.save_seconds=4 run.evaluation_seconds=4 %s",
-                             program, before, mpirun, program, top, run, keys);
+    launch *l =
+        launch_start(400,
+                     "%s %s supervise -- env %s %s %s train %s/run.yaml run.folder=%s run.hang_seconds=4 "
+                     "run.setup_seconds=8 run.load_seconds=6 run.save_seconds=4 run.evaluation_seconds=4 %s%s%s",
+                     through->before, program, before, mpirun, program, top, run, keys, through->to ? " >" : "",
+                     through->to ? through->to : "");
     free(mpirun);
     free(program);
     return l;
+}
+
+launch *supervised_start(const char *top, const char *run, int ranks, const char *before, const char *keys)
+{
+    return supervised_start_through(&(supervised_output){.before = "exec"}, top, run, ranks, before, keys);
 }
 
 const char *supervised_whole(const char *top, int ranks, const char *keys)

@@ -11,6 +11,13 @@ enum { SUPERVISED_STEPS = 100 };
 int supervised_setup(void **state);
 /* The run in the folder `run`, with limits of a few seconds. `before`: words for env, NAME=VALUE. */
 launch *supervised_start(const char *top, const char *run, int ranks, const char *before, const char *keys);
+/* The same, where the supervisor itself begins behind words for the shell, the last of them "exec" and what may follow
+ * it, and its standard output goes to a file. */
+typedef struct supervised_output {
+    const char *before, *to;
+} supervised_output;
+launch *supervised_start_through(const supervised_output *through, const char *top, const char *run, int ranks,
+                                 const char *before, const char *keys);
 /* The folder of such a run that nothing happens to; it is made once. */
 const char *supervised_whole(const char *top, int ranks, const char *keys);
 

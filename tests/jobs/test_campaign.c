@@ -1,6 +1,6 @@
 /* Faults at random moments of runs under phalanx supervise: each run ends with the bits of one that nobody disturbed,
  * and leaves nothing. `make faults FAULTS=N SEED=S` throws N of them and prints what each kind costs; each is a line
- * "fault ..." as well. Run number k of a seed is the same alone: FIRST=k begins there. A run that is lost is kept in
+ * "fault ..." as well. Among the tests each kind of what its surroundings may do to a run is thrown once. Run number k of a seed is the same alone: FIRST=k begins there. A run that is lost is kept in
  * KEEP, if that folder is named. */
 #include <dirent.h>
 #include <errno.h>
@@ -18,6 +18,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "tests/jobs/disturbed.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
@@ -25,23 +26,26 @@
 /* Whom a signal is sent to. */
 typedef enum target { NOBODY, RANK, TWO_RANKS, LAUNCHER, SUPERVISOR } target;
 
-/* What is done to the files of a run that has just been ended. */
-typedef enum damage { NONE, LOSE_LATEST, FLIP_NEWEST } damage;
+/* Where a spy looks for copies in memory, instead of in the run's folder. */
+#define IN_MEMORY "/dev/shm"
 
-/* A signal, and what a spy does on one of the next `calls` calls (io_faults.c, on paths in the run's folder that begin
- * with `at`, or on sockets; allocation_faults.c, where it is "memory"). */
+static bool lose_latest(disturbed *d);
+static bool flip_newest(disturbed *d);
+
+/* A signal, then what is done to the run's surroundings, and what a spy does on one of the next `calls` calls
+ * (io_faults.c, on paths in the run's folder that begin with `at`, or on sockets; allocation_faults.c, where it is
+ * "memory"). */
 typedef struct kind {
     const char *name;
     int number; /* the signal; 0: none */
     target target;
     const char *at, *what;
     int calls;
-    bool harmless; /* nothing ends */
-    bool sockets;  /* only where messages go over sockets */
-    damage damage;
-    double pause; /* seconds until the same rank goes on */
-    bool intruder;
-    int weight; /* how often, beside the others */
+    bool harmless;             /* nothing ends */
+    bool sockets;              /* only where messages go over sockets */
+    bool (*act)(disturbed *d); /* false: it could not be done */
+    double pause;              /* seconds until the same rank goes on */
+    int weight;                /* how often, beside the others */
 } kind;
 
 static const kind kinds[] = {
@@ -66,16 +70,35 @@ static const kind kinds[] = {
     {"killed, and again at a call of the start", SIGKILL, RANK, "", "KILL 1 any", 60, .weight = 10},
     {"killed, and a read of the load fails once", SIGKILL, RANK, "/checkpoints", "EIO 1 read", 4, .weight = 4},
     {"killed, and the load hangs once", SIGKILL, RANK, "/checkpoints", "HANG 1 any", 12, .weight = 2},
-    {"killed, and `latest` is lost", SIGKILL, RANK, .damage = LOSE_LATEST, .weight = 4},
-    {"killed, and the newest checkpoint is damaged", SIGKILL, RANK, .damage = FLIP_NEWEST, .weight = 4},
+    {"killed, and `latest` is lost", SIGKILL, RANK, .act = lose_latest, .weight = 4},
+    {"killed, and the newest checkpoint is damaged", SIGKILL, RANK, .act = flip_newest, .weight = 4},
     {"no memory for an allocation", .what = "memory", .calls = 200, .weight = 5},
     {"killed, and no memory in the start", SIGKILL, RANK, "", "memory", 20000, .weight = 6},
-    {"a second run begins in the folder", .intruder = true, .harmless = true, .weight = 2},
     {"a connection between ranks is lost", .what = "RESET 1 send", .calls = 30, .sockets = true, .weight = 14},
     {"a connection between ranks goes silent", .what = "MUTE 1 send", .calls = 30, .sockets = true, .weight = 6},
+    /* its surroundings: FIRST_OF_SURROUNDINGS is the next */
+    {"the clock of a rank is set back", .act = disturbed_set_back_a_clock, .harmless = true, .weight = 4},
+    {"the clock of a rank is set ahead", .act = disturbed_set_ahead_a_clock, .harmless = true, .weight = 4},
+    {"killed, and all ranks' clocks are wrong", SIGKILL, RANK, .act = disturbed_set_all_clocks, .weight = 5},
+    {"killed, and the supervisor's clock is wrong", SIGKILL, RANK, .act = disturbed_set_supervisor_clock, .weight = 5},
+    {"nobody reads the output for a while", .act = disturbed_stop_reader, .harmless = true, .weight = 5},
+    {"killed, and nobody reads the output", SIGKILL, RANK, .act = disturbed_stop_reader, .weight = 5},
+    {"the run's folder is renamed for a while", .act = disturbed_rename_run, .harmless = true, .weight = 5},
+    {"killed, and the run's folder is renamed", SIGKILL, RANK, .act = disturbed_rename_run, .weight = 5},
+    {"checkpoints are unmounted for a while", .act = disturbed_unmount_checkpoints, .harmless = true, .weight = 5},
+    {"killed, and checkpoints are unmounted", SIGKILL, RANK, .act = disturbed_unmount_checkpoints, .weight = 5},
+    {"a look at a file fails once", .at = "", .what = "EIO 1 look", .calls = 40, .harmless = true, .weight = 8},
+    {"killed, and a look of the start fails once", SIGKILL, RANK, "", "EIO 1 look", 150, .weight = 12},
+    {"killed, and a look at copies fails once", SIGKILL, RANK, IN_MEMORY, "EIO 1 look", 40, .weight = 6},
+    {"a second train begins in the folder", .act = disturbed_second_train, .harmless = true, .weight = 3},
+    {"a second supervisor begins in the folder", .act = disturbed_second_supervisor, .harmless = true, .weight = 4},
+    {"the supervisor is killed, another begins", SIGKILL, SUPERVISOR, .weight = 5},
+    {"neighbours' files are where copies are", .act = disturbed_fill_memory, .harmless = true, .weight = 4},
+    {"killed, and neighbours' files are there", SIGKILL, RANK, .act = disturbed_fill_memory, .weight = 5},
+    {"links lie under temporary names", .act = disturbed_plant_links, .harmless = true, .weight = 4},
 };
 
-enum { KINDS = sizeof kinds / sizeof *kinds };
+enum { KINDS = sizeof kinds / sizeof *kinds, SURROUNDINGS = 19, FIRST_OF_SURROUNDINGS = KINDS - SURROUNDINGS };
 
 static const struct {
     int ranks;
@@ -91,38 +114,19 @@ static const struct {
     {2, false, "parallel.pipeline=2 parallel.schedule=zb-h1 checkpoint.asynchronous=false"},
 };
 
-enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+enum { LAYOUTS = sizeof layouts / sizeof *layouts, LAYOUT_OF_COPIES = 4 };
 
 typedef struct tally {
     int thrown, ended;
     double lost, worst; /* seconds */
 } tally;
 
-typedef struct disturbed {
-    int number, ranks, layout;
-    const char *top;
-    char *run, *once, *no_memory, *before, *keys;
-    launch *job;
-    int seen; /* restarts of this supervisor */
-    int64_t damaged;
-    uint64_t random;
-    char *loss; /* why the run counts as lost; NULL: it does not */
-} disturbed;
-
-static int draw(disturbed *d, int below)
-{
-    d->random ^= d->random << 13; /* xorshift64 */
-    d->random ^= d->random >> 7;
-    d->random ^= d->random << 17;
-    return (int)(d->random % (uint64_t)below);
-}
-
 static int draw_kind(disturbed *d)
 {
     int all = 0, k = 0;
     for (int i = 0; i < KINDS; i++)
         all += kinds[i].weight;
-    for (int left = draw(d, all); left >= kinds[k].weight; k++)
+    for (int left = disturbed_draw(d, all); left >= kinds[k].weight; k++)
         left -= kinds[k].weight;
     return k;
 }
@@ -140,30 +144,8 @@ static int parent_of(int pid)
     return parent;
 }
 
-static bool exists(const char *folder, const char *name)
-{
-    char *path = workfolder_path(folder, name);
-    bool is = access(path, F_OK) == 0;
-    free(path);
-    return is;
-}
-
-static bool is_done(const disturbed *d)
-{
-    return exists(d->run, "summary.json");
-}
-
 /* ---- one fault
  * ---------------------------------------------------------------------------------------------------- */
-
-/* The words come into being whole: a spy must not read half of them. */
-static void arm(const disturbed *d, const char *path, const char *words)
-{
-    char *new = must_format("%s.new", d->once);
-    workfolder_write(new, words, (int64_t)strlen(words));
-    assert_int_equal(rename(new, path), 0);
-    free(new);
-}
 
 static bool is_memory(const kind *k)
 {
@@ -172,15 +154,17 @@ static bool is_memory(const kind *k)
 
 static void set_trap(disturbed *d, const kind *k)
 {
-    int call = draw(d, k->calls);
+    int call = disturbed_draw(d, k->calls);
     char *words;
     if (is_memory(k))
         words = must_format("%d", call);
     else if (k->sockets)
         words = must_format("socket:* %s %d", k->what, call);
+    else if (!strcmp(k->at, IN_MEMORY))
+        words = must_format(IN_MEMORY "/phalanx-%u-* %s %d", (unsigned)getuid(), k->what, call);
     else
         words = must_format("%s%s* %s %d", d->run, k->at, k->what, call);
-    arm(d, is_memory(k) ? d->no_memory : d->once, words);
+    disturbed_arm(d, is_memory(k) ? d->no_memory : d->once, words);
     free(words);
 }
 
@@ -192,7 +176,7 @@ static bool is_sprung(const disturbed *d, const kind *k)
 
 static bool send(disturbed *d, const kind *k)
 {
-    int first = draw(d, d->ranks), pid = runs_process(d->run, first);
+    int first = disturbed_draw(d, d->ranks), pid = runs_process(d->run, first);
     if (k->target == SUPERVISOR)
         return kill(launch_pid(d->job), k->number) == 0;
     if (pid && k->target == LAUNCHER)
@@ -208,55 +192,45 @@ static bool send(disturbed *d, const kind *k)
     return true;
 }
 
-static int64_t step_of_latest(const disturbed *d)
-{
-    long long step = 0;
-    char *path = workfolder_path(d->run, "checkpoints/latest");
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "step-%lld", &step) != 1)
-        step = 0;
-    if (f)
-        fclose(f);
-    free(path);
-    return step;
-}
-
 static void flip_bit(disturbed *d, const char *path)
 {
     uint8_t byte;
     int file = open(path, O_RDWR);
-    off_t bytes = file >= 0 ? lseek(file, 0, SEEK_END) : 0, at = bytes > 0 ? draw(d, (int)bytes) : 0;
+    off_t bytes = file >= 0 ? lseek(file, 0, SEEK_END) : 0, at = bytes > 0 ? disturbed_draw(d, (int)bytes) : 0;
     if (bytes > 0 && pread(file, &byte, 1, at) == 1) {
-        byte ^= (uint8_t)(1 << draw(d, 8));
+        byte ^= (uint8_t)(1 << disturbed_draw(d, 8));
         assert_int_equal(pwrite(file, &byte, 1, at), 1);
     }
     if (file >= 0)
         close(file);
 }
 
-/* The run has just been ended: nobody writes the newest checkpoint any more. */
-static void do_damage(disturbed *d, const kind *k)
+/* The run has just been ended: nobody writes its checkpoints any more. */
+static bool lose_latest(disturbed *d)
 {
-    if (k->damage == LOSE_LATEST) {
-        char *path = workfolder_path(d->run, "checkpoints/latest");
-        unlink(path);
-        free(path);
-    }
-    if (k->damage != FLIP_NEWEST)
-        return;
-    d->damaged = step_of_latest(d);
+    char *path = workfolder_path(d->run, "checkpoints/latest");
+    bool lost = unlink(path) == 0;
+    free(path);
+    return lost;
+}
+
+static bool flip_newest(disturbed *d)
+{
+    bool flipped = false;
+    d->damaged = disturbed_latest(d);
     char *path = must_format("%s/checkpoints/step-%08lld", d->run, (long long)d->damaged);
     DIR *folder = opendir(path);
-    for (struct dirent *e; folder && (e = readdir(folder));)
+    for (struct dirent *e; folder && !flipped && (e = readdir(folder));)
         if (strstr(e->d_name, ".safetensors")) {
             char *file = workfolder_path(path, e->d_name);
             flip_bit(d, file);
+            flipped = true;
             free(file);
-            break;
         }
     if (folder)
         closedir(folder);
     free(path);
+    return flipped;
 }
 
 /* Does this fault fit this run at this moment? */
@@ -266,36 +240,23 @@ static bool is_possible(const disturbed *d, const kind *k)
         return false; /* its parent is the supervisor */
     if (k->sockets && !layouts[d->layout].sockets)
         return false;
-    if (k->intruder && !runs_process(d->run, 0))
+    if (k->at && !strcmp(k->at, IN_MEMORY) && !strstr(layouts[d->layout].keys, "memory_every"))
         return false;
+    if (k->act == disturbed_second_train)
+        return runs_process(d->run, 0);
+    if (k->act == disturbed_second_supervisor)
+        return disturbed_is_watched(d);
     /* Two good checkpoints, of which one may go: it takes a person where none is left. */
-    return k->damage != FLIP_NEWEST || step_of_latest(d) >= d->damaged + 8;
-}
-
-/* Another run in the same folder is refused, and writes nothing. */
-static void intrude(disturbed *d)
-{
-    char *program = launch_beside("../phalanx");
-    launch_result r = launch_run(60, "exec %s train %s/run.yaml run.folder=%s", program, d->top, d->run);
-    if (r.status == 0 ? !is_done(d) : !strstr(r.err, "another run"))
-        d->loss = must_format("a second run was not refused: status %d, %s%s", r.status, r.out, r.err);
-    launch_free(&r);
-    free(program);
+    return k->act != flip_newest || disturbed_latest(d) >= d->damaged + 8;
 }
 
 /* ---- one run
  * ------------------------------------------------------------------------------------------------------ */
 
-static void begin(disturbed *d)
-{
-    d->job = supervised_start(d->top, d->run, d->ranks, d->before, d->keys);
-    d->seen = 0;
-}
-
 /* Until the supervisor says once more that a new step is done; false: the run is over, or goes on undisturbed. */
 static bool wait_for_restart(disturbed *d, double seconds)
 {
-    for (double until = clock_seconds() + seconds; clock_seconds() < until && !is_done(d);) {
+    for (double until = clock_seconds() + seconds; clock_seconds() < until && !disturbed_is_done(d);) {
         char *rest = supervised_wait_for(d->job, "supervise: step ", d->seen + 1, 0.3);
         d->seen += rest != NULL;
         free(rest);
@@ -305,23 +266,29 @@ static bool wait_for_restart(disturbed *d, double seconds)
     return false;
 }
 
-/* Asked to stop, it has saved: it is started again, and has done a new step. */
-static bool start_again(disturbed *d)
+static int64_t steps_done(const disturbed *d)
+{
+    char *metrics = workfolder_path(d->run, "metrics.jsonl");
+    json_t *last = runs_last_line(metrics);
+    int64_t step = (int64_t)json_integer_value(json_object_get(last, "step"));
+    json_decref(last);
+    free(metrics);
+    return step;
+}
+
+/* The supervisor was asked to stop, and the run has saved; or it was killed, and the run goes on without it. Another
+ * one begins, and a new step is done. Has the job ended? */
+static bool start_again(disturbed *d, const kind *k)
 {
     launch_result r = launch_finish(d->job);
-    bool stopped = r.status == 75, good = stopped || r.status == 0;
-    if (!good)
-        d->loss = must_format("asked to stop: status %d: %s%s", r.status, r.out, r.err);
+    bool stopped = r.status == 75, killed = k->number == SIGKILL && r.status == 128 + SIGKILL;
+    if (!stopped && !killed && r.status != 0)
+        d->loss = must_format("%s: status %d: %s%s", k->name, r.status, r.out, r.err);
     launch_free(&r);
-    begin(d);
-    if (!stopped)
-        return false;
-    char *checkpoints = workfolder_path(d->run, "metrics.jsonl");
-    json_t *last = runs_last_line(checkpoints);
-    runs_wait_for_step(d->run, (int64_t)json_integer_value(json_object_get(last, "step")) + 1, 30);
-    json_decref(last);
-    free(checkpoints);
-    return true;
+    disturbed_begin(d);
+    if (stopped || killed)
+        runs_wait_for_step(d->run, steps_done(d) + 1, 30);
+    return stopped;
 }
 
 /* One fault; false if it did not happen. */
@@ -332,17 +299,15 @@ static bool throw_fault(disturbed *d, int which, tally *t)
     if (k->what)
         set_trap(d, k);
     bool happened = k->target == NOBODY || send(d, k);
-    if (happened && k->intruder)
-        intrude(d);
-    if (happened && k->damage)
-        do_damage(d, k);
+    if (happened && k->act)
+        happened = k->act(d) || k->number;
     bool ended = false;
     if (happened && k->target == SUPERVISOR)
-        ended = start_again(d);
+        ended = start_again(d, k);
     else if (happened && !k->harmless)
         ended = wait_for_restart(d, k->number ? 25 : 14);
     else if (k->what)
-        for (int i = 0; i < 100 && access(d->once, F_OK) == 0 && !is_done(d); i++)
+        for (int i = 0; i < 100 && access(d->once, F_OK) == 0 && !disturbed_is_done(d); i++)
             usleep(20000);
     /* of a compound fault the first half has happened, whatever became of the trap */
     if (k->what && !is_sprung(d, k) && !k->number)
@@ -358,39 +323,46 @@ static bool throw_fault(disturbed *d, int which, tally *t)
     return true;
 }
 
-static void open_run(disturbed *d, const char *top, int number, uint64_t seed)
+static void open_run(disturbed *d, const char *top, int number, uint64_t seed, int layout)
 {
-    char *files = launch_beside("io_faults.so"), *memory = launch_beside("allocation_faults.so");
-    *d = (disturbed){.number = number, .top = top, .layout = number % LAYOUTS};
-    d->ranks = layouts[d->layout].ranks;
-    d->random = (seed * 1000003 + (uint64_t)number + 1) * 0x9E3779B97F4A7C15u;
-    for (int i = 0; i < 8; i++)
-        draw(d, 2);
-    d->run = must_format("%s/run%d", top, number);
-    d->once = must_format("%s/once%d", top, number);
-    d->no_memory = must_format("%s/memory%d", top, number);
-    d->before = must_format("'LD_PRELOAD=%s %s' PHALANX_IO_ONCE=%s PHALANX_ALLOCATION_ONCE=%s PHALANX_NODE=f%d %s",
-                            files, memory, d->once, d->no_memory, (int)getpid(),
-                            layouts[d->layout].sockets ? "OMPI_MCA_btl=self,tcp" : "");
-    /* long enough for several faults; among the tests a few will do */
-    d->keys = must_format("train.steps=%d %s", getenv("FAULTS") ? 300 : SUPERVISED_STEPS, layouts[d->layout].keys);
-    free(memory);
-    free(files);
+    bool few = !getenv("FAULTS") && layout < 0; /* long enough for several faults; among the tests a few will do */
+    disturbed_open(d, top, number, (seed * 1000003 + (uint64_t)number + 1) * 0x9E3779B97F4A7C15u);
+    d->layout = layout >= 0 ? layout : number % LAYOUTS;
+    char *keys = must_format("train.steps=%d %s", few ? SUPERVISED_STEPS : 300, layouts[d->layout].keys);
+    disturbed_lay_out(d, layouts[d->layout].ranks, keys, layouts[d->layout].sockets ? "OMPI_MCA_btl=self,tcp" : "");
+    free(keys);
+    disturbed_begin(d);
+    while (!disturbed_has(d, "metrics.jsonl") && !launch_ended(d->job))
+        usleep(1000);
 }
 
-static void close_run(disturbed *d)
+/* Waits until the run has ended; was it as if nothing had happened? */
+static bool close_run(disturbed *d, const char *whole)
 {
-    const char *keep = getenv("KEEP");
-    char *line = d->loss && keep ? must_format("mv %s %s/seed-%s-run-%d", d->run, keep, getenv("SEED"), d->number)
-                                 : must_format("rm -rf %s", d->run);
-    assert_int_equal(system(line), 0);
-    free(line);
-    free(d->run);
-    free(d->once);
-    free(d->no_memory);
-    free(d->before);
-    free(d->keys);
-    free(d->loss);
+    launch_result r = launch_finish(d->job);
+    if (!d->loss && (r.status || r.timed_out))
+        d->loss = must_format("status %d%s: %s%s", r.status, r.timed_out ? " (timed out)" : "", r.out, r.err);
+    if (!d->loss)
+        d->loss = supervised_difference(d->run, whole);
+    char *neighbours = disturbed_neighbours_go(d);
+    if (!d->loss && neighbours)
+        d->loss = must_strdup(neighbours);
+    if (!d->loss)
+        d->loss = supervised_litter(d->run);
+    if (d->loss)
+        printf("LOST: run %d, %d ranks %s: %s\n", d->number, d->ranks, d->keys, d->loss);
+    bool lost = d->loss;
+    char *name = must_format("seed-%s-run-%d", getenv("SEED"), d->number);
+    disturbed_close(d, getenv("KEEP"), name);
+    free(name);
+    free(neighbours);
+    launch_free(&r);
+    return !lost;
+}
+
+static bool goes_on(disturbed *d)
+{
+    return !disturbed_is_done(d) && !d->loss && !launch_ended(d->job);
 }
 
 /* One run of a layout, with faults one after another until it is done. Its faults; *lost: it did not end as it
@@ -399,30 +371,15 @@ static int disturb(tally *tallies, bool *lost, const char *top, int number, int 
 {
     disturbed d;
     int thrown = 0;
-    open_run(&d, top, number, seed);
-    const char *whole = supervised_whole(top, d.ranks, d.keys);
-    begin(&d);
-    while (!exists(d.run, "metrics.jsonl") && !launch_ended(d.job))
-        usleep(1000);
-    while (thrown < faults && !is_done(&d) && !d.loss && !launch_ended(d.job)) {
+    open_run(&d, top, number, seed, -1);
+    while (thrown < faults && goes_on(&d)) {
         int k = draw_kind(&d);
         if (!is_possible(&d, &kinds[k]))
             continue;
-        usleep((unsigned)draw(&d, 1000) * 1000);
+        usleep((unsigned)disturbed_draw(&d, 600) * 1000);
         thrown += throw_fault(&d, k, &tallies[k]);
     }
-    launch_result r = launch_finish(d.job);
-    if (!d.loss && (r.status || r.timed_out))
-        d.loss = must_format("status %d%s: %s%s", r.status, r.timed_out ? " (timed out)" : "", r.out, r.err);
-    if (!d.loss)
-        d.loss = supervised_difference(d.run, whole);
-    if (!d.loss)
-        d.loss = supervised_litter(d.run);
-    if (d.loss)
-        printf("LOST: run %d, %d ranks %s: %s\n", number, d.ranks, d.keys, d.loss);
-    *lost = d.loss;
-    launch_free(&r);
-    close_run(&d);
+    *lost = !close_run(&d, supervised_whole(top, d.ranks, d.keys));
     return thrown;
 }
 
@@ -446,11 +403,31 @@ static void faults_at_random_moments_change_nothing(void **state)
     assert_int_equal(losses, 0);
 }
 
+/* Runs with copies in memory, each with faults of the kinds that have not been thrown yet, until all have. */
+static void each_kind_of_surroundings_changes_nothing(void **state)
+{
+    tally tallies[KINDS] = {0};
+    int next = FIRST_OF_SURROUNDINGS, losses = 0;
+    for (int number = 1000; next < KINDS && losses == 0; number++) {
+        disturbed d;
+        open_run(&d, *state, number, 1, LAYOUT_OF_COPIES);
+        while (next < KINDS && goes_on(&d)) {
+            usleep(100000);
+            if (is_possible(&d, &kinds[next]))
+                next += throw_fault(&d, next, &tallies[next]);
+        }
+        losses += !close_run(&d, supervised_whole(*state, d.ranks, d.keys));
+    }
+    assert_int_equal(losses, 0);
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_at_random_moments_change_nothing),
-    };
-    return cmocka_run_group_tests(tests, supervised_setup, workfolder_teardown);
+    const struct CMUnitTest random[] = {cmocka_unit_test(faults_at_random_moments_change_nothing)};
+    const struct CMUnitTest covering[] = {cmocka_unit_test(each_kind_of_surroundings_changes_nothing)};
+    int failed = cmocka_run_group_tests(random, supervised_setup, workfolder_teardown);
+    if (!getenv("FAULTS"))
+        failed += cmocka_run_group_tests(covering, supervised_setup, workfolder_teardown);
+    return failed;
 }

@@ -213,22 +213,49 @@ static void an_ignored_sighup_stays_ignored(void **state)
 static void metrics_deleted_in_mid_run_begin_anew(void **state)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "deleted"), *away = workfolder_path(top, "away");
+    char *run = workfolder_path(top, "deleted"), *metrics = workfolder_path(run, "metrics.jsonl");
+    char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+    launch *l = runs_start(300, 1, line);
+    assert_true(runs_wait_for_step(run, 5, 200));
+    assert_int_equal(unlink(metrics), 0);
+    assert_true(launch_expect(l, "metrics.jsonl was deleted or replaced", 200));
+    assert_int_equal(kill(launch_pid(l), SIGTERM), 0);
+    launch_result r = launch_finish(l);
+    assert_int_equal(r.status, 75);
+    runs_metrics after = runs_read_metrics(run);
+    assert_true(after.count > 0 && after.step[0].step > 5);
+    assert_int_equal(saved_step(run), after.step[after.count - 1].step);
+    launch_free(&r);
+    free(line);
+    free(metrics);
+    free(run);
+}
+
+/* Where it is moved to it has all lines, and where the run expects it those from then on; then it is moved back. */
+static void metrics_moved_in_mid_run_lack_no_line(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "moved"), *away = workfolder_path(top, "away"),
+         *aside = workfolder_path(top, "aside");
     char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
     launch *l = runs_start(300, 1, line);
     assert_true(runs_wait_for_step(run, 5, 200));
     assert_int_equal(rename(run, away), 0);
-    assert_true(launch_expect(l, "metrics.jsonl was deleted or replaced", 200));
+    assert_true(launch_expect(l, "metrics.jsonl was moved with its folder", 200));
+    assert_true(runs_wait_for_step(run, 8, 200)); /* this many are in the new one */
+    assert_int_equal(rename(run, aside), 0);
+    assert_int_equal(rename(away, run), 0);
+    assert_true(launch_expect(l, "metrics.jsonl is back", 200));
     assert_int_equal(kill(launch_pid(l), SIGTERM), 0);
     launch_result r = launch_finish(l);
-    if (r.status != 75 || !strstr(r.err, "metrics.jsonl was deleted or replaced"))
-        fail_msg("status %d: %s", r.status, r.err);
-    runs_metrics before = runs_read_metrics(away), after = runs_read_metrics(run);
-    assert_true(after.count > 0);
-    assert_int_equal(after.step[0].step, before.count + 1);
-    assert_int_equal(saved_step(run), before.count + after.count);
+    assert_int_equal(r.status, 75);
+    runs_metrics all = runs_read_metrics(run), part = runs_read_metrics(aside);
+    assert_true(part.count > 0 && part.step[0].step > 5);
+    assert_int_equal(all.step[all.count - 1].step, all.count);
+    assert_int_equal(saved_step(run), all.count);
     launch_free(&r);
     free(line);
+    free(aside);
     free(away);
     free(run);
 }
@@ -419,6 +446,7 @@ int main(void)
         cmocka_unit_test(mpirun_passes_on_sigusr1),
         cmocka_unit_test(an_ignored_sighup_stays_ignored),
         cmocka_unit_test(metrics_deleted_in_mid_run_begin_anew),
+        cmocka_unit_test(metrics_moved_in_mid_run_lack_no_line),
         cmocka_unit_test(a_bad_id_is_named_and_what_was_good_is_saved),
         cmocka_unit_test(a_bad_sample_is_left_out_where_that_is_allowed),
         cmocka_unit_test(a_run_whose_every_sample_is_left_out_fails),

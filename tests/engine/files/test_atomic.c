@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/direct.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
@@ -144,6 +145,43 @@ static void a_link_in_the_temporary_files_place_is_not_followed(void **state)
     free(path);
 }
 
+static void a_link_in_a_files_place_is_not_followed(void **state)
+{
+    enum { BYTES = 4096 };
+    char *path = workfolder_path(*state, "latest"), *precious = workfolder_path(*state, "treasure");
+    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BYTES);
+    direct out;
+    assert_non_null(buffer);
+    assert_int_equal(atomic_replace(precious, "precious", 8), STATUS_OK);
+    assert_int_equal(symlink(precious, path), 0);
+    assert_int_equal(direct_open(&out, path, buffer, BYTES), STATUS_OK);
+    assert_int_equal(direct_close(&out, direct_write(&out, "new", 3, NULL)), STATUS_OK);
+    expect_text(precious, "precious");
+    expect_text(path, "new");
+    free(buffer);
+    free(precious);
+    free(path);
+}
+
+static void a_link_in_a_folders_place_is_not_followed(void **state)
+{
+    char *path = workfolder_path(*state, "deep/own"), *deep = workfolder_path(*state, "deep"),
+         *elsewhere = workfolder_path(*state, "elsewhere");
+    struct stat info;
+    assert_int_equal(atomic_make_folders(deep), STATUS_OK);
+    assert_int_equal(atomic_make_folders(elsewhere), STATUS_OK);
+    assert_int_equal(symlink(elsewhere, path), 0);
+    for (int i = 0; i < 2; i++) { /* another rank has made it already */
+        assert_int_equal(atomic_make_own_folder(path), STATUS_OK);
+        assert_int_equal(lstat(path, &info), 0);
+        assert_true(S_ISDIR(info.st_mode));
+    }
+    assert_true(atomic_exists(elsewhere));
+    free(elsewhere);
+    free(deep);
+    free(path);
+}
+
 /* A user may name a link, also one to a file that is not there yet, and one through another folder. */
 static void an_output_that_is_a_link_is_followed(void **state)
 {
@@ -215,6 +253,8 @@ int main(void)
         cmocka_unit_test(removal_does_not_follow_links),
         cmocka_unit_test(failures_name_the_path),
         cmocka_unit_test(a_link_in_the_temporary_files_place_is_not_followed),
+        cmocka_unit_test(a_link_in_a_files_place_is_not_followed),
+        cmocka_unit_test(a_link_in_a_folders_place_is_not_followed),
         cmocka_unit_test(an_output_that_is_a_link_is_followed),
         cmocka_unit_test(an_output_that_is_a_device_or_a_pipe_stays_one),
     };

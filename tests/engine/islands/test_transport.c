@@ -251,6 +251,132 @@ static void damaged_messages_do_no_harm(void **state)
     tear_down(&d);
 }
 
+/* ---- a trusted peer whose replies are hostile ---- */
+
+enum { HOSTILE_BYTE = 0xEE };
+
+/* A reply that is not the one to `asked`, drawn: its length, of at most WIRE_MESSAGE bytes. */
+static size_t draw_reply(uint8_t *out, const wire_message *asked, uint64_t *random)
+{
+    wire_message m = *asked;
+    uint8_t good[WIRE_HEADER];
+    uint32_t wrong = (uint32_t)draw(random);
+    m.reply = m.there = true;
+    memset(out, HOSTILE_BYTE, WIRE_MESSAGE);
+    wire_write(good, &m, FINGERPRINT);
+    switch (draw(random) % 8) {
+    case 0:
+        m.nonce += 1 + wrong;
+        break;
+    case 1:
+        m.number = wrong % 2 ? m.number - 1 : m.number + wrong;
+        break; /* it has been, or was not asked for */
+    case 2:
+        m.unit = wrong % 2 ? m.unit + 1 : (int32_t)wrong;
+        break;
+    case 3:
+        m.first = wrong % 2 ? m.first + WIRE_SLICE : (int64_t)wrong << 31;
+        break;
+    case 4:
+        m.bytes = (int32_t)(wrong % WIRE_SLICE);
+        break;
+    case 5:
+        m.kind = WIRE_REFERENCE;
+        break;
+    case 6:
+        *(wrong % 2 ? &m.merge : &m.offer) += 1;
+        break;
+    default:
+        m.reply = false;
+        break;
+    }
+    wire_write(out, &m, FINGERPRINT);
+    size_t bytes = WIRE_HEADER + (size_t)m.bytes;
+    if (draw(random) % 4 == 0 ||
+        memcmp(out, good, sizeof good) == 0) /* damaged besides: magic, version, run, lengths */
+        out[draw(random) % 24] ^= (uint8_t)(1 + draw(random) % 255);
+    if (draw(random) % 4 == 0)
+        bytes = draw(random) % WIRE_MESSAGE;
+    return bytes;
+}
+
+typedef struct hostile_peer {
+    void *zmq, *socket;
+    char endpoint[128];
+    uint64_t random;
+    int sent; /* hostile replies */
+} hostile_peer;
+
+static void open_hostile_peer(hostile_peer *p, const keys *k)
+{
+    int yes = 1, none = 0;
+    size_t length = sizeof p->endpoint;
+    *p = (hostile_peer){.zmq = zmq_ctx_new(), .random = 11};
+    p->socket = zmq_socket(p->zmq, ZMQ_ROUTER);
+    zmq_setsockopt(p->socket, ZMQ_LINGER, &none, sizeof none);
+    zmq_setsockopt(p->socket, ZMQ_CURVE_SERVER, &yes, sizeof yes);
+    zmq_setsockopt(p->socket, ZMQ_CURVE_SECRETKEY, k->secret, KEYS_TEXT - 1);
+    assert_int_equal(zmq_bind(p->socket, "tcp://127.0.0.1:*"), 0);
+    zmq_getsockopt(p->socket, ZMQ_LAST_ENDPOINT, p->endpoint, &length);
+}
+
+/* One request: some hostile replies, and then the right one. False: there is none at the moment. */
+static bool answer_with_hostility(hostile_peer *p)
+{
+    static uint8_t out[WIRE_MESSAGE];
+    uint8_t from[256], in[WIRE_HEADER];
+    wire_message m;
+    int identity = zmq_recv(p->socket, from, sizeof from, ZMQ_DONTWAIT);
+    if (identity < 0)
+        return false;
+    assert_int_equal(zmq_recv(p->socket, in, sizeof in, 0), WIRE_HEADER);
+    assert_int_equal(wire_read(&m, in, sizeof in, FINGERPRINT), STATUS_OK);
+    for (uint64_t n = draw(&p->random) % 4; n > 0; n--) {
+        size_t bytes = draw_reply(out, &m, &p->random);
+        zmq_send(p->socket, from, (size_t)identity, ZMQ_SNDMORE);
+        zmq_send(p->socket, out, bytes, 0);
+        p->sent++;
+    }
+    m.reply = m.there = true;
+    wire_write(out, &m, FINGERPRINT);
+    memcpy(out + WIRE_HEADER, served[m.unit] + m.first, (size_t)m.bytes);
+    zmq_send(p->socket, from, (size_t)identity, ZMQ_SNDMORE);
+    zmq_send(p->socket, out, WIRE_HEADER + (size_t)m.bytes, 0);
+    return true;
+}
+
+/* 1,000 replies of a trusted peer that are not what was asked for: none gets into what is fetched. */
+static void hostile_replies_are_not_taken(void **state)
+{
+    enum { REPLIES = 1000 };
+    static uint8_t got[UNITS][BYTES];
+    transport_part parts[UNITS];
+    hostile_peer p;
+    doors d;
+    set_up(&d, *state, 0);
+    open_hostile_peer(&p, &d.own);
+    transport *t = open_door(&d.own, FINGERPRINT, 0);
+    for (int u = 0; u < UNITS; u++)
+        parts[u] = (transport_part){u, got[u], BYTES};
+    for (double until = clock_seconds() + SECONDS; p.sent < REPLIES && clock_seconds() < until;) {
+        memset(got, 0, sizeof got);
+        transport_fetch(t, 1, p.endpoint, d.own.mine, &(transport_wanted){WIRE_CHANGE, 5, 9, parts, UNITS});
+        while (transport_state_of(t, 1) == TRANSPORT_WORKING && clock_seconds() < until)
+            if (!answer_with_hostility(&p))
+                usleep(1000);
+        assert_int_equal(transport_state_of(t, 1), TRANSPORT_DONE);
+        assert_memory_equal(got, served, sizeof got);
+    }
+    printf("%d hostile replies: %lld refused, no byte of them taken\n", p.sent,
+           (long long)transport_counted(t).refused);
+    assert_true(p.sent >= REPLIES);
+    assert_true(transport_counted(t).refused >= REPLIES / 2); /* the others came when all was there */
+    transport_close(t);
+    zmq_close(p.socket);
+    zmq_ctx_term(p.zmq);
+    tear_down(&d);
+}
+
 static int64_t resident_bytes(void)
 {
     long long pages = 0;
@@ -444,6 +570,7 @@ int main(void)
         cmocka_unit_test(bandwidth_is_kept),
         cmocka_unit_test(hostile_messages_do_no_harm),
         cmocka_unit_test(damaged_messages_do_no_harm),
+        cmocka_unit_test(hostile_replies_are_not_taken),
         cmocka_unit_test(answers_that_nobody_reads_take_a_bounded_memory),
         cmocka_unit_test(idle_connections_leave_descriptors),
         cmocka_unit_test(connections_have_half_of_the_descriptors),

@@ -12,7 +12,8 @@ status lines_own(const char *path);
 /* Opens `path` to append to, and makes it if it is not there. */
 status lines_open(lines **out, const char *path);
 /* One line more; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
- * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. After a failure the file is as it was, and the next line is tried like any other. */
+ * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. After a
+ * failure the file is as it was, and the next line is tried like any other. */
 status lines_write(lines *l, const char *text);
 /* How many lines could not be written so far. */
 long long lines_lost(const lines *l);

@@ -51,7 +51,7 @@ const char *supervised_whole(const char *top, int ranks, const char *keys)
     for (char *c = run + strlen(top) + 1; *c; c++)
         *c = strchr("=. ", *c) ? '-' : *c;
     if (access(run, F_OK) != 0)
-        free(runs_train_well(120, ranks, "%s/run.yaml run.folder=%s %s", top, run, keys));
+        free(runs_train_well(400, ranks, "%s/run.yaml run.folder=%s %s", top, run, keys));
     return run;
 }
 

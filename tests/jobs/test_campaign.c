@@ -337,9 +337,10 @@ static void open_run(disturbed *d, const char *top, int number, uint64_t seed, i
 }
 
 /* Waits until the run has ended; was it as if nothing had happened? */
-static bool close_run(disturbed *d, const char *whole)
+static bool close_run(disturbed *d)
 {
     launch_result r = launch_finish(d->job);
+    const char *whole = supervised_whole(d->top, d->ranks, d->keys);
     if (!d->loss && (r.status || r.timed_out))
         d->loss = must_format("status %d%s: %s%s", r.status, r.timed_out ? " (timed out)" : "", r.out, r.err);
     if (!d->loss)
@@ -379,7 +380,7 @@ static int disturb(tally *tallies, bool *lost, const char *top, int number, int 
         usleep((unsigned)disturbed_draw(&d, 600) * 1000);
         thrown += throw_fault(&d, k, &tallies[k]);
     }
-    *lost = !close_run(&d, supervised_whole(top, d.ranks, d.keys));
+    *lost = !close_run(&d);
     return thrown;
 }
 
@@ -416,7 +417,7 @@ static void each_kind_of_surroundings_changes_nothing(void **state)
             if (is_possible(&d, &kinds[next]))
                 next += throw_fault(&d, next, &tallies[next]);
         }
-        losses += !close_run(&d, supervised_whole(*state, d.ranks, d.keys));
+        losses += !close_run(&d);
     }
     assert_int_equal(losses, 0);
 }

@@ -97,30 +97,11 @@ static void say_news(void *context, const char *line)
     log_info("%s", line);
 }
 
-/* Whoever can write to etcd can write any merge. One that none of the islands at work can have seen is not believed:
- * they go on unmerged. */
-static status check_head(const membership *m, const roster *r)
-{
-    enum { MOST_AHEAD = 1 << 16 };
-    int64_t latest = m->options.merge;
-    for (int s = 0; s < ROSTER_MEMBERS; s++)
-        if (r->member[s].here && r->member[s].merge > latest)
-            latest = r->member[s].merge;
-    if (r->merge - MOST_AHEAD <= latest)
-        return STATUS_OK;
-    return status_fail(STATUS_FAILED,
-                       "etcd holds merge %lld of run %s, which no island can have made (the latest is %lld): "
-                       "somebody else has written it",
-                       (long long)r->merge, m->options.run, (long long)latest);
-}
-
-static status look_for_news(membership *m, const json_t *pairs)
+static void look_for_news(membership *m, const json_t *pairs)
 {
     roster r;
     roster_read_pairs(&r, pairs, m->options.trusted);
-    TRY(check_head(m, &r));
     news_look(m->news, &r, clock_seconds(), m->options.lease);
-    return STATUS_OK;
 }
 
 static void turn(membership *m)
@@ -138,9 +119,8 @@ static void turn(membership *m)
         s = try_decision(m, &d);
     if (s == STATUS_OK)
         s = membership_read(&pairs, m);
-    if (s == STATUS_OK)
-        s = look_for_news(m, pairs);
     if (s == STATUS_OK) {
+        look_for_news(m, pairs);
         note_turn(m, pairs);
         number = membership_check_own(m, pairs) ? number : m->settled;
     }

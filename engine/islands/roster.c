@@ -7,10 +7,19 @@
 
 #include "memory/log.h"
 
-static int64_t count_of(const json_t *o, const char *key)
+/* An id or a revision. */
+static int64_t number_of(const json_t *o, const char *key)
 {
     json_int_t n = json_integer_value(json_object_get(o, key));
     return n < 0 ? 0 : (int64_t)n;
+}
+
+/* Merges, steps, tokens: their sums and successors are no overflow, whoever has written them. */
+static int64_t count_of(const json_t *o, const char *key)
+{
+    static const int64_t MOST = (int64_t)1 << 56;
+    int64_t n = number_of(o, key);
+    return n > MOST ? MOST : n;
 }
 
 static int small_of(const json_t *o, const char *key)
@@ -51,7 +60,7 @@ static void read_offer(roster_member *m, json_t *value, int64_t revision)
     m->tokens = count_of(value, "tokens");
     m->updates = count_of(value, "updates");
     m->fragment = small_of(value, "fragment");
-    m->offer_id = count_of(value, "id");
+    m->offer_id = number_of(value, "id");
     m->parting = json_is_true(json_object_get(value, "parting"));
     m->offer_revision = revision;
 }
@@ -86,7 +95,7 @@ void roster_read_head(roster *r, const json_t *value, int64_t revision)
             .offer = count_of(p, "offer"),
             .tokens = count_of(p, "tokens"),
             .merge = count_of(p, "merge"),
-            .id = count_of(p, "id"),
+            .id = number_of(p, "id"),
             .refusal = refusal < ROSTER_REFUSALS ? (roster_refusal)refusal : ROSTER_UNSOUND,
         };
         copy_text(part->name, sizeof part->name, p, "name");
@@ -102,7 +111,7 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
     if (!key)
         return;
     if (!strcmp(key, "head"))
-        roster_read_head(r, value, count_of(pair, "revision"));
+        roster_read_head(r, value, number_of(pair, "revision"));
     if (!strcmp(key, "server"))
         read_member(&r->member[ROSTER_SERVER], value, trusted);
     if (sscanf(key, "%15[a-z]/%9d", what, &slot) != 2 || slot < 0 || slot >= ROSTER_SLOTS)
@@ -117,7 +126,7 @@ static void read_pair(roster *r, const json_t *pair, const keys *trusted)
     else if (!strcmp(what, "left"))
         copy_text(m->left, sizeof m->left, value, "id");
     else if (!strcmp(what, "offer"))
-        read_offer(m, value, count_of(pair, "revision"));
+        read_offer(m, value, number_of(pair, "revision"));
     else if (!strcmp(what, "have"))
         read_have(m, value);
 }
@@ -174,7 +183,7 @@ status roster_read(roster *out, const char *text, const keys *trusted)
     out->root = root;
     out->reached = json_is_true(json_object_get(root, "reached"));
     out->evicted = json_is_true(json_object_get(root, "evicted"));
-    out->settled = count_of(root, "settled");
+    out->settled = number_of(root, "settled");
     return STATUS_OK;
 }
 

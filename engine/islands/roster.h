@@ -18,7 +18,7 @@
  * refused}: `id` of the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
  * A merge is one transaction on `head`, which holds only if head, the offers and the decider's turn are what it read:
  * so there is one sequence of merges, and whoever cannot write to etcd cannot add to it. Nothing that is read is
- * believed to be well-formed.
+ * believed to be well-formed, and counts are at most 2^56.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_ROSTER_H
 #define PHALANX_ENGINE_ISLANDS_ROSTER_H

@@ -220,6 +220,38 @@ static status go_back(outer *o, const outer_position *p, double until)
     return STATUS_OK;
 }
 
+/* Whoever can write to etcd can write any head. That of a merge is believed if this island has its state, or another
+ * one that is at work. One that nobody has is written anew by the island that has come furthest, once it is clear that
+ * nobody brings it; meanwhile training goes on, unmerged. */
+bool outer_doubts_head(outer *o, const outer_position *p)
+{
+    static const double SAID = 0.1; /* of outer.timeout: whoever has decided a merge has told by then */
+    const roster *r = &o->roster;
+    bool doubted = r->merge < o->merge || (r->merge > o->merge && find_donor(o) < 0);
+    if (!doubted && o->all.head_reported)
+        log_info("islands: etcd holds merge %lld again, which an island has", (long long)r->merge);
+    if (!doubted || !r->reached || o->all.doubted_since <= 0) {
+        o->all.doubted_since = doubted && r->reached ? o->now : 0;
+        o->all.head_reported &= doubted;
+        return doubted;
+    }
+    double since = o->now - o->all.doubted_since, most = o->config->outer.timeout;
+    if (since > SAID * most && !o->all.head_reported) {
+        o->all.head_reported = true;
+        log_warn(
+            "islands: etcd holds merge %lld of run %s, which no island at work has (this one has merge %lld): it is "
+            "not believed, and training goes on, unmerged",
+            (long long)r->merge, o->config->outer.run, (long long)o->merge);
+    }
+    if (since > most && is_best(o)) {
+        log_warn("islands: nobody has brought merge %lld: going on from merge %lld", (long long)r->merge,
+                 (long long)o->merge);
+        make_head(o, p);
+        o->all.doubted_since = o->now;
+    }
+    return true;
+}
+
 /* Until this island's state is that after the last merge. */
 status outer_join_all(outer *o, outer_position *p)
 {

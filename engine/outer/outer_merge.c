@@ -271,14 +271,28 @@ static status take_merge(outer *o)
     return STATUS_OK;
 }
 
+/* What is offered waits for a head that can be believed, and no longer than for others. */
+static void hold_out(outer *o)
+{
+    if (o->stage == OUTER_OFFERED && (o->now > o->offered.deadline + GRACE || outer_must_end(o)))
+        outer_withdraw(o, "etcd holds a merge that no island at work has");
+    if (o->stage == OUTER_WITHDRAWING)
+        outer_end_withdrawal(o);
+}
+
 static status push(outer *o, outer_position *p)
 {
     TRY(outer_look(o));
     const roster *r = &o->roster;
+    bool doubted = outer_doubts_head(o, p);
     if (r->merge > o->merge) {
         bool here = r->merge == o->merge + 1 && o->stage != OUTER_IDLE && all_here(o);
         if (outer_everywhere(o, here))
             return take_merge(o);
+        if (doubted) {
+            hold_out(o);
+            return STATUS_OK;
+        }
         o->counts.missed += r->merge - o->merge;
         if (outer_first_rank(o)) {
             membership_set_have(o->membership, NULL);
@@ -318,13 +332,13 @@ static status wait_for_merge(outer *o, outer_position *p)
 static status begin(outer *o, outer_position *p, int fragment)
 {
     TRY(outer_look(o));
-    if (o->roster.merge > o->merge) /* merged without this island */
+    if (o->roster.merge != o->merge) /* merged without this island */
         TRY(push(o, p));
     if (!o->roster.reached) { /* said by the thread that asks */
         o->counts.missed++;
         return STATUS_OK;
     }
-    if (o->stage == OUTER_IDLE && o->roster.merge == o->merge)
+    if (o->stage == OUTER_IDLE && o->roster.merge <= o->merge) /* one that is behind is overtaken */
         outer_offer(o, p, fragment);
     return STATUS_OK;
 }

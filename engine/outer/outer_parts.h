@@ -113,6 +113,8 @@ typedef struct outer_all {
     double blocked_since; /* merges wait for islands that take the model; 0: they do not */
     double stalled_since; /* training stands still for this merge; 0: it does not */
     uint64_t named_late;  /* bits of the slots that it has been said to wait for */
+    double doubted_since; /* no island at work has the merge that etcd holds; 0: one has */
+    bool head_reported;   /* and that has been said */
 } outer_all;
 
 /* An exchange of topology gossip. */
@@ -291,6 +293,9 @@ status outer_join_gossip(outer *o, outer_position *p);
 status outer_claim(outer *o);
 /* A newcomer begins with empty moments, at the model's step. */
 void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates);
+/* Topology all: is the merge that etcd holds one that neither this island nor another one at work has? It is not
+ * believed, and after outer.timeout the island that has come furthest writes its own. The same on all ranks. */
+bool outer_doubts_head(outer *o, const outer_position *p);
 /* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
 status outer_catch_up(outer *o, outer_position *p, bool keep);
 

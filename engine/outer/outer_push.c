@@ -48,11 +48,14 @@ static void ask_for_model(outer *o)
     (void)outer_fetch(o, ROSTER_SERVER, 0, WIRE_REFERENCE, o->push.pulls, 0);
 }
 
-/* No older than the last merge that this island knows of. */
+/* No older than the last merge that this island knows of; a head that the server cannot have written is not believed.
+ */
 static void begin_pull(outer *o, int64_t merge)
 {
+    int64_t last = o->roster.merge, has = o->roster.member[ROSTER_SERVER].merge;
+    last = last > has + 1 ? has : last;
     o->stage = OUTER_PULLING;
-    o->push.pulls = merge > o->roster.merge ? merge : o->roster.merge;
+    o->push.pulls = merge > last ? merge : last;
     o->offered.deadline = o->now + o->config->outer.timeout;
     ask_for_model(o);
 }

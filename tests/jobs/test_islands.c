@@ -394,6 +394,66 @@ static void a_stranger_merges_with_nobody(void **state)
     free(stranger);
 }
 
+/* ---- a head that somebody else has written
+ * -------------------------------------------------------------------------------------------- */
+
+/* What etcd holds as the run's last merge; -1: nothing. */
+static int64_t last_merge(etcd *e, const char *key)
+{
+    json_t *pairs = NULL;
+    assert_int_equal(etcd_read(&pairs, e, key), STATUS_OK);
+    const char *text = json_string_value(json_object_get(json_array_get(pairs, 0), "value"));
+    json_t *head = text ? json_loads(text, 0, NULL) : NULL;
+    int64_t merge = json_is_object(head) ? json_integer_value(json_object_get(head, "merge")) : -1;
+    json_decref(head);
+    json_decref(pairs);
+    return merge;
+}
+
+/* Somebody writes a head of this merge, which is said not to be believed, or of this text; islands merge again. */
+static void forge_head(launch *a, etcd *e, int64_t merge, const char *text)
+{
+    char *value =
+        text ? must_strdup(text) : must_format("{\"merge\": %lld, \"step\": 7, \"parts\": []}", (long long)merge);
+    assert_int_equal(etcd_write(e, "phalanx/forged/live/head", value, 0), STATUS_OK);
+    char *said = must_format("etcd holds merge %lld of run forged, which no island at work has", (long long)merge);
+    if (!text)
+        assert_true(launch_expect(a, said, ISLAND_JOBS_LIMIT));
+    char *before = launch_output(a);
+    assert_true(launch_expect_after(a, strlen(before), "of the changes of 2 islands:", ISLAND_JOBS_LIMIT));
+    free(before);
+    free(said);
+    free(value);
+}
+
+/* Far ahead, just ahead, at the end of the numbers, behind, nonsense, nothing: islands go on, say so where they wait,
+ * and merge again. */
+static void a_head_that_nobody_has_ends_no_island(void **state)
+{
+    static const char *const words = "train.steps=100000000 run.log_every=1000000 outer.every=50 outer.timeout=10";
+    static const char *const texts[] = {"{\"merge\": 0, \"parts\": []}", "[[", ""};
+    const char *head = "phalanx/forged/live/head";
+    etcd *e = NULL;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    launch *a = island_jobs_start(*state, "forged", 0, 1, "%s", words);
+    launch *b = island_jobs_start(*state, "forged", 1, 2, "parallel.tensor=2 %s", words);
+    assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
+    assert_true(launch_expect(a, "of the changes of 2 islands:", ISLAND_JOBS_LIMIT));
+    forge_head(a, e, last_merge(e, head) + 60000, NULL);
+    forge_head(a, e, last_merge(e, head) + 1, NULL);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        forge_head(a, e, 0, texts[i]);
+    forge_head(a, e, (int64_t)1 << 56, "{\"merge\": 9223372036854775807, \"step\": 9223372036854775807, \"parts\": 3}");
+    etcd_close(e);
+    char *folder = island_jobs_folder(*state, "forged", 1);
+    kill(runs_process(folder, 0), SIGTERM);
+    kill(launch_pid(a), SIGTERM);
+    free(island_jobs_end(a));
+    free(island_jobs_end(b));
+    free(folder);
+}
+
 /* ---- an island with trusted keys that sends what is no number, or far too much
  * ------------------------------------------------------ */
 
@@ -515,6 +575,7 @@ int main(void)
         cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
         cmocka_unit_test(a_merge_that_is_waited_for_lets_an_island_stop),
         cmocka_unit_test(a_stranger_merges_with_nobody),
+        cmocka_unit_test(a_head_that_nobody_has_ends_no_island),
         cmocka_unit_test(changes_that_no_honest_island_makes_are_refused),
     };
     return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);

@@ -217,6 +217,24 @@ static void a_key_is_of_a_slot_only_as_it_is_written(void **state)
     assert_true(r.member[3].offers);
 }
 
+/* What is added to them is no overflow: tokens of all slots, or the merge after the last. */
+static void numbers_are_bounded(void **state)
+{
+    static const int64_t MOST = (int64_t)1 << 56;
+    roster r = {0};
+    (void)state;
+    json_t *head = json_pack("{s:I, s:I, s:I, s:[{s:i, s:I, s:I, s:I, s:I}]}", "merge", (json_int_t)INT64_MAX, "step",
+                             (json_int_t)-7, "updates", (json_int_t)(MOST + 1), "parts", "slot", 3, "tokens",
+                             (json_int_t)INT64_MAX, "offer", (json_int_t)INT64_MAX, "merge", (json_int_t)5, "id",
+                             (json_int_t)INT64_MAX);
+    assert_non_null(head);
+    roster_read_head(&r, head, 1);
+    assert_true(r.merge == MOST && r.step == 0 && r.updates == MOST && r.parts == 1);
+    assert_true(r.part[0].tokens == MOST && r.part[0].offer == MOST && r.part[0].merge == 5);
+    assert_true(r.part[0].id == INT64_MAX); /* drawn, and never added to */
+    json_decref(head);
+}
+
 static void a_name_writes_no_lines_of_ours(void **state)
 {
     roster r;
@@ -234,6 +252,7 @@ int main(void)
         cmocka_unit_test(an_error_of_etcd_writes_no_lines_of_ours),
         cmocka_unit_test(damaged_answers_do_no_harm),
         cmocka_unit_test(a_key_is_of_a_slot_only_as_it_is_written),
+        cmocka_unit_test(numbers_are_bounded),
         cmocka_unit_test(a_name_writes_no_lines_of_ours),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

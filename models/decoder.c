@@ -385,15 +385,6 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */
 
-int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens)
-{
-    if (!grid->sequence)
-        return tokens;
-    int64_t first, count;
-    recorder_part(&first, &count, grid, AXIS_TENSOR, tokens);
-    return count;
-}
-
 static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inputs *in, tensor *input)
 {
     stream s = {.sum = input};

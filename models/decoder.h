@@ -59,9 +59,6 @@ tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in);
  * rows. */
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
 
-/* Columns of activations that pass between chunks, and this rank's rows of `tokens` of them. */
-int64_t decoder_rows_between(const recorder_grid *grid, int64_t tokens);
-
 /* Rows of the vocabulary on each of so many ranks that divide it, padding included: a multiple of 64 (products of odd
  * widths are slow), and of `shards`, among whom they are divided (uneven parts are no single collective of NCCL's),
  * where that adds little. */

@@ -6,6 +6,7 @@
 #include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/model/loss_chunk.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/step/repeat.h"
 #include "engine/compile/step/workspace.h"
@@ -224,7 +225,7 @@ enum { OPS_OF_LAYER = 24, OPS_BESIDE_LAYERS = 24, OPS_MOST = 1 << 22, OP_BYTES =
 
 static status check_length(const compile_options *o, const config *c)
 {
-    int64_t microbatches = o->microbatches, tokens = (int64_t)o->micro_batch * o->sequence;
+    int64_t microbatches = o->microbatches, tokens = tokens_count(o).rank;
     int layers = (o->shape.layers + o->grid.size[GRID_PIPELINE] - 1) / o->grid.size[GRID_PIPELINE];
     for (int i = 0; i < COMPILE_RAMP; i++)
         microbatches += o->ramp[i];

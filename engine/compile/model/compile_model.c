@@ -4,6 +4,7 @@
 
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/storage.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/model/loss_chunk.h"
 #include "memory/log.h"
 #include "parallel/schedule/partition.h"
@@ -153,11 +154,8 @@ status compile_model(compiled *out, const compile_options *options)
 
 bool compile_same_sizes(const compiled *a, const compiled *b)
 {
-    const grid *x = &a->options.grid, *y = &b->options.grid;
-    int64_t tokens = a->options.micro_batch * a->options.sequence, first, rows_x, rows_y;
-    shard_rows(&first, &rows_x, tokens, x->size[GRID_TENSOR], x->at[GRID_TENSOR]);
-    shard_rows(&first, &rows_y, tokens, y->size[GRID_TENSOR], y->at[GRID_TENSOR]);
-    if (rows_x != rows_y || a->model.parameter_count != b->model.parameter_count)
+    token_counts x = tokens_count(&a->options), y = tokens_count(&b->options);
+    if (x.rank != y.rank || x.between != y.between || a->model.parameter_count != b->model.parameter_count)
         return false;
     for (int i = 0; i < a->model.parameter_count; i++) {
         const parameter *p = a->model.parameters[i], *q = b->model.parameters[i];

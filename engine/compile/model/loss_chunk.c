@@ -4,6 +4,7 @@
 #include "engine/compile/model/loss_chunk.h"
 
 #include "engine/compile/model/target.h"
+#include "engine/compile/model/tokens.h"
 
 /* Logits of so many bytes are never too many, and no chunk is a fraction of 64 tokens: products of odd depths are
  * slow. */
@@ -11,11 +12,6 @@ enum { BYTES_ALWAYS = 48 << 20, MULTIPLE = 64 };
 
 /* By how much the loss may cost more than in one piece, before a chunk is doubled. */
 static const double DEARER = 1.125;
-
-static int64_t tokens_of(const compile_options *o)
-{
-    return o->micro_batch * o->sequence;
-}
 
 static int64_t rows_of(const compile_options *o)
 {
@@ -35,8 +31,8 @@ static int64_t least_of(const compile_options *o)
 
 double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory)
 {
-    int64_t count = (tokens_of(o) + tokens - 1) / tokens;
-    double all = (double)tokens_of(o), chunks = (double)count;
+    int64_t of = tokens_count(o).loss;
+    double all = (double)of, chunks = (double)((of + tokens - 1) / tokens);
     double weights = (double)rows_of(o) * (double)o->shape.hidden_size;
     return weights * (6 * all / flops + 8 * chunks / memory);
 }
@@ -67,7 +63,7 @@ int64_t loss_chunk_below(const compile_options *o, int64_t tokens)
 
 int64_t loss_chunk_by_price(const compile_options *o)
 {
-    int64_t all = tokens_of(o), tokens = least_of(o);
+    int64_t all = tokens_count(o).loss, tokens = least_of(o);
     double balance = target_balance(o);
     double whole = loss_chunk_seconds(o, all, balance, 1);
     while (tokens < all && loss_chunk_seconds(o, tokens, balance, 1) > DEARER * whole)

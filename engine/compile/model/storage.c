@@ -5,6 +5,7 @@
 
 #include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
+#include "engine/compile/model/tokens.h"
 #include "kernels/exact_sum.h"
 #include "memory/log.h"
 
@@ -321,8 +322,8 @@ static tensor *new_input(compiled *c, const char *name, dtype type, int dims, co
 static tensor *new_ids(compiled *c, const char *name, bool wanted)
 {
     const compile_options *o = &c->options;
-    int64_t tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
-    tensor *t = new_input(c, name, DTYPE_INT32, 2, (int64_t[]){!wanted ? 0 : o->train ? o->microbatches : 1, tokens});
+    const int64_t shape[] = {!wanted ? 0 : o->train ? o->microbatches : 1, tokens_count(o).rank};
+    tensor *t = new_input(c, name, DTYPE_INT32, 2, shape);
     t->per_microbatch = true;
     for (int i = 0; i < AXIS_COORDINATES; i++)
         if (c->around.divided >> i & 1)

@@ -6,6 +6,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/compile_find.h"
 #include "engine/compile/model/storage.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
@@ -87,7 +88,7 @@ static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
     double flops = profile_products(h, precision_compute(o->precision));
     if (!c->last_stage || c->model.vocabulary)
         return;
-    int64_t all = o->micro_batch * o->sequence;
+    int64_t all = tokens_count(o).loss;
     out->loss_tokens = o->loss_tokens < all ? o->loss_tokens : all;
     out->loss_bytes = loss_chunk_bytes(o, out->loss_tokens);
     out->loss_seconds = loss_chunk_seconds(o, out->loss_tokens, flops, h->memory);
@@ -337,8 +338,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     /* a causal mean of n keys is that of a sequence of 2n - 1 */
     out->flops_per_token_full = flops_per_token(&unbounded, 2 * options->sequence - 1);
     const grid *g = &options->grid;
-    out->tokens_per_step =
-        (int64_t)options->micro_batch * options->microbatches * options->sequence * grid_group_size(g, AXIS_SAMPLES);
+    out->tokens_per_step = tokens_count(options).micro_batch * options->microbatches * grid_group_size(g, AXIS_SAMPLES);
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
     if (options->layout.schedule == SCHEDULE_AUTO && !options->found && stages > 1) {

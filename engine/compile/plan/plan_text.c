@@ -6,6 +6,7 @@
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/storage.h"
+#include "engine/compile/model/tokens.h"
 #include "kernels/operands.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -173,7 +174,7 @@ static void print_loss(FILE *out, const plan *p)
         return;
     fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
             (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
-    if (r->loss_tokens < p->options.micro_batch * p->options.sequence)
+    if (r->loss_tokens < tokens_count(&p->options).loss)
         fprintf(out, ", %.0f%% more than in one piece", 100 * (r->loss_seconds / r->loss_seconds_whole - 1));
     fputc('\n', out);
 }

@@ -6,6 +6,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/storage.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
@@ -314,7 +315,7 @@ static double message_seconds(const search_estimate *e, const search_layout *l)
     const profile *p = &e->prices;
     bool leaves = l->of.tensor * l->of.data >= p->node_ranks;
     double bytes = (double)l->micro_batch * (double)e->of->train.sequence * (double)e->of->model.shape.hidden_size *
-                   dtype_bytes(precision_compute(e->of->train.precision)) / (l->of.sequence ? l->of.tensor : 1);
+                   dtype_bytes(precision_compute(e->of->train.precision)) / tokens_ranks_between(&l->of);
     return leaves ? p->network_latency + bytes / p->network : p->latency + bytes / p->node;
 }
 

@@ -8,6 +8,7 @@
 
 #include "engine/compile/model/append.h"
 #include "engine/compile/model/compile_model.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_schedule.h"
 #include "kernels/fuse.h"
 #include "kernels/op_make.h"
@@ -44,9 +45,8 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
 
 static void start_recorder(recorder *r, pool *p, const compiled *c)
 {
-    const compile_options *o = &c->options;
-    recorder_open(r, p, &c->around, precision_compute(o->precision), c->storage, c->model.numbers);
-    r->tokens = o->decode_samples ? o->decode_samples : o->micro_batch * o->sequence;
+    recorder_open(r, p, &c->around, precision_compute(c->options.precision), c->storage, c->model.numbers);
+    r->tokens = tokens_count(&c->options).rank;
 }
 
 static void fuse(recorded *r)
@@ -63,7 +63,7 @@ int unroll_bodies(const compiled *c)
 /* Activations between two chunks, or their cotangent, with a placement along the stages. */
 static tensor *between(recorder *r, const compiled *c, const char *name, placement along_stages, bool cotangent)
 {
-    int64_t shape[] = {decoder_rows_between(&r->grid, r->tokens), c->model.shape.hidden_size};
+    int64_t shape[] = {tokens_count(&c->options).between, c->model.shape.hidden_size};
     placements place = recorder_activation(&r->grid, r->grid.sequence ? place_shard(0) : place_replicate());
     place.along[AXIS_COORDINATE_PIPELINE] = along_stages;
     return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);

@@ -1,0 +1,19 @@
+/* How many tokens of a micro-batch are where: counted here, and nowhere else, from the options and the rank's place. An
+ * axis that divides samples' tokens (kernels/axes.def) is a change of this file. */
+#ifndef PHALANX_ENGINE_COMPILE_MODEL_TOKENS_H
+#define PHALANX_ENGINE_COMPILE_MODEL_TOKENS_H
+
+#include "engine/compile/model/compiled.h"
+
+typedef struct token_counts {
+    int64_t micro_batch; /* of its samples, over all ranks that divide them; decoding: one of each sample */
+    int64_t rank;        /* of those, this rank's: what its blocks compute on, between gather and scatter */
+    int64_t between;     /* of this rank's, those between blocks: fewer with sequence parallelism */
+    int64_t loss;        /* of this rank's, those whose logits it makes */
+} token_counts;
+
+token_counts tokens_count(const compile_options *o);
+/* Ranks of a layout among which the tokens of a micro-batch are divided between blocks. */
+int tokens_ranks_between(const config_layout *l);
+
+#endif

@@ -1,34 +1,13 @@
 #include "engine/run/batch.h"
 
-#include <math.h>
-
-/* cos | sin, table[positions, head_size]; positions from 0 */
-static void fill_rope(float *table, const model_shape *shape, int64_t positions)
-{
-    int d = shape->head_size;
-    const shape_rope_scaling *s = &shape->rope_scaling;
-    for (int i = 0; i < d / 2; i++) {
-        double frequency = pow(shape->rope_theta, -2.0 * i / d);
-        if (s->factor > 0) {
-            /* Long waves are stretched by the factor, short ones kept, those between blended smoothly (Llama 3.1). */
-            double turns = (double)s->original_max_sequence * frequency / (2 * M_PI);
-            double blend = (turns - s->low_frequency_factor) / (s->high_frequency_factor - s->low_frequency_factor);
-            blend = blend < 0 ? 0 : blend > 1 ? 1 : blend;
-            frequency = frequency * blend + frequency / s->factor * (1 - blend);
-        }
-        for (int64_t p = 0; p < positions; p++) {
-            table[p * d + i] = (float)cos((double)p * frequency);
-            table[p * d + d / 2 + i] = (float)sin((double)p * frequency);
-        }
-    }
-}
+#include "models/rope.h"
 
 void batch_rope_table(const compiled *c, executor *e)
 {
     const tensor *t = c->inputs.rope_table;
     if (t->shape[0] == 0)
         return;
-    fill_rope(executor_at(e, t), &c->options.shape, t->shape[0]);
+    rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
     executor_send(e, t);
 }
 

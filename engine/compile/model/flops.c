@@ -5,6 +5,7 @@
 #include "kernels/product.h"
 #include "memory/log.h"
 #include "models/decoder.h"
+#include "models/rope.h"
 
 /* Rows of a parameter (of a vector: elements) that are no padding. */
 static int64_t count_rows(const parameter *p)
@@ -42,6 +43,8 @@ static tensor *new_input(recorder *r, const char *name, dtype type, int64_t rows
 static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s, int layer, int64_t sequence)
 {
     const int one = 1;
+    int64_t rope[2];
+    rope_size(rope, s, sequence);
     decoder_layout layout = {.grid = recorder_alone(),
                              .compute = DTYPE_BF16,
                              .chunk_count = 1,
@@ -54,7 +57,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     layer_inputs in = {.tokens = new_input(r, "tokens", DTYPE_INT32, sequence, 0),
                        .targets = new_input(r, "targets", DTYPE_INT32, sequence, 0),
                        .positions = new_input(r, "positions", DTYPE_INT32, sequence, 0),
-                       .rope_table = new_input(r, "rope table", DTYPE_FP32, sequence, s->head_size),
+                       .rope_table = new_input(r, "rope table", DTYPE_FP32, rope[0], rope[1]),
                        .scalars = new_input(r, "scalars", DTYPE_UINT8, sizeof(step_scalars), 0),
                        .loss = new_input(r, "loss", DTYPE_FP32, 1, 0),
                        .sequence = (int)sequence,

@@ -8,6 +8,7 @@
 #include "engine/compile/model/tokens.h"
 #include "kernels/exact_sum.h"
 #include "memory/log.h"
+#include "models/rope.h"
 
 static tensor *new_rows(compiled *c, const parameter *p, tensor_class class, dtype type, int64_t rows)
 {
@@ -358,16 +359,15 @@ static void describe_inputs(compiled *c)
 {
     const compile_options *o = &c->options;
     bool decodes = o->decode_samples > 0;
-    int64_t positions = o->decode_positions ? o->decode_positions : o->sequence;
-    if (!shape_has(&o->shape, TRAIT_ROTARY))
-        positions = 0;
-    c->inputs = (compiled_inputs){
-        .tokens = new_ids(c, "tokens", true),
-        .targets = new_ids(c, "targets", !decodes),
-        .positions = new_ids(c, "positions", true),
-        .document_start = new_ids(c, "document start", o->document_mask && !decodes),
-        .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, (int64_t[]){positions, o->shape.head_size}),
-        .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
+    int64_t rope[2];
+    rope_size(rope, &o->shape, decodes ? o->decode_positions : o->sequence);
+    c->inputs =
+        (compiled_inputs){.tokens = new_ids(c, "tokens", true),
+                          .targets = new_ids(c, "targets", !decodes),
+                          .positions = new_ids(c, "positions", true),
+                          .document_start = new_ids(c, "document start", o->document_mask && !decodes),
+                          .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, rope),
+                          .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
     c->results = (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
                                     .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
                                     .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),

@@ -116,7 +116,7 @@ $(foreach s,$(filter-out $(WRAPPING_SRC),$(PROGRAM_SRC)),$(eval $(call TEST_PROG
 
 # What tests start or load besides the programs they link. Interposers (of promise 1, and of storage that fails) are
 # never sanitized themselves.
-SPIES := $(foreach s,allocation_spy allocation_faults io_faults clock_faults,$(BUILD)/tests/$s.so)
+SPIES := $(foreach s,allocation_spy allocation_faults io_faults clock_faults patient_waits,$(BUILD)/tests/$s.so)
 $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl

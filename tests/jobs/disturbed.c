@@ -61,12 +61,13 @@ void disturbed_open(disturbed *out, const char *top, int number, uint64_t random
 void disturbed_lay_out(disturbed *d, int ranks, const char *keys, const char *environment)
 {
     char *files = launch_beside("io_faults.so"), *memory = launch_beside("allocation_faults.so"),
-         *clocks = launch_beside("clock_faults.so");
+         *clocks = launch_beside("clock_faults.so"), *waits = launch_beside("patient_waits.so");
     d->ranks = ranks;
     d->keys = must_strdup(keys);
-    d->before = must_format("'LD_PRELOAD=%s %s %s' PHALANX_IO_ONCE=%s PHALANX_ALLOCATION_ONCE=%s "
+    d->before = must_format("'LD_PRELOAD=%s %s %s %s' PHALANX_IO_ONCE=%s PHALANX_ALLOCATION_ONCE=%s "
                             "PHALANX_CLOCK_FAULTS=%s PHALANX_NODE=f%d %s",
-                            files, memory, clocks, d->once, d->no_memory, d->clock, (int)getpid(), environment);
+                            files, memory, clocks, waits, d->once, d->no_memory, d->clock, (int)getpid(), environment);
+    free(waits);
     free(clocks);
     free(memory);
     free(files);
@@ -375,26 +376,31 @@ static void remove_links(const char *folder, const char *to)
         closedir(all);
 }
 
+/* Has what the links lead to stayed as it was? A sentence if not. */
+static char *look_at_victim(const char *folder)
+{
+    char *file = must_format("%s/kept", folder), *only = must_format("[ $(ls -A %s | wc -l) = 1 ]", folder);
+    int64_t bytes = 0;
+    char *text = access(file, R_OK) == 0 ? (char *)workfolder_read(file, &bytes) : must_strdup(""), *found = NULL;
+    if (bytes != (int64_t)strlen(VICTIM_TEXT) || memcmp(text, VICTIM_TEXT, (size_t)bytes) != 0)
+        found = must_format("the file %s that a link led to has changed", file);
+    else if (system(only) != 0)
+        found = must_format("something is in %s that a link led to", folder);
+    free(text);
+    free(only);
+    free(file);
+    return found;
+}
+
 char *disturbed_neighbours_go(disturbed *d)
 {
-    char *to = victim(d), *file = must_format("%s/kept", to), *found = NULL;
-    int64_t bytes = 0;
-    if (d->has_neighbours) {
-        char *checkpoints = workfolder_path(d->run, "checkpoints");
-        char *text = access(file, R_OK) == 0 ? (char *)workfolder_read(file, &bytes) : must_strdup("");
-        if (bytes != (int64_t)strlen(VICTIM_TEXT) || memcmp(text, VICTIM_TEXT, (size_t)bytes) != 0)
-            found = must_format("the file %s that a link led to has changed", file);
-        remove_links(d->run, to);
-        remove_links(checkpoints, to);
-        char *line = must_format("[ $(ls -A %s | wc -l) = 1 ] && rm -rf " MEMORY "/phalanx-%u-neighbour%d.* %s", to,
-                                 (unsigned)getuid(), d->number, to);
-        if (system(line) != 0 && !found)
-            found = must_format("something is in %s that a link led to", to);
-        free(line);
-        free(text);
-        free(checkpoints);
-    }
-    free(file);
-    free(to);
+    if (!d->has_neighbours)
+        return NULL;
+    char *folder = victim(d), *checkpoints = workfolder_path(d->run, "checkpoints"), *found = look_at_victim(folder);
+    remove_links(d->run, folder);
+    remove_links(checkpoints, folder);
+    shell(must_format("rm -rf " MEMORY "/phalanx-%u-neighbour%d.* %s", (unsigned)getuid(), d->number, folder));
+    free(checkpoints);
+    free(folder);
     return found;
 }

@@ -425,6 +425,9 @@ static void each_kind_of_surroundings_changes_nothing(void **state)
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    char *waits = launch_beside("patient_waits.so");
+    setenv("LD_PRELOAD", waits, 1); /* of what is started here */
+    free(waits);
     const struct CMUnitTest random[] = {cmocka_unit_test(faults_at_random_moments_change_nothing)};
     const struct CMUnitTest covering[] = {cmocka_unit_test(each_kind_of_surroundings_changes_nothing)};
     int failed = cmocka_run_group_tests(random, supervised_setup, workfolder_teardown);

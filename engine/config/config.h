@@ -145,6 +145,7 @@ typedef struct config {
         config_outer_weights weights;
         config_outer_topology topology;
         config_robust robust; /* against hostile islands */
+        bool undo;            /* a merge after which losses jump */
         int group;            /* islands of an exchange, of gossip */
         int staleness;        /* merges, of a change, at most; of a server */
         int fragments, delay;

@@ -186,6 +186,18 @@ static status check_robust(const config *c)
                : STATUS_OK;
 }
 
+/* Whole merges that all islands make alike. */
+static status check_undo(const config *c)
+{
+    if (c->outer.undo && (c->outer.topology != CONFIG_OUTER_ALL || c->outer.fragments > 1))
+        return status_fail(STATUS_USAGE, "outer.undo undoes whole merges of all islands: it needs outer.topology all, "
+                                         "and no outer.fragments");
+    if (c->outer.undo && c->run.spike.zscore <= 0)
+        return status_fail(STATUS_USAGE,
+                           "outer.undo needs run.spike.zscore: what is a jump of the loss? (6 is a good start)");
+    return STATUS_OK;
+}
+
 static status check_outer(const config *c)
 {
     int each = c->outer.every / c->outer.fragments;
@@ -206,6 +218,7 @@ static status check_outer(const config *c)
                            c->outer.slots);
     TRY(check_privacy(c));
     TRY(check_robust(c));
+    TRY(check_undo(c));
     if (c->outer.topology == CONFIG_OUTER_SERVER && c->outer.fragments > 1)
         return status_fail(STATUS_USAGE,
                            "outer.topology server merges whole models, whose age it knows: leave out outer.fragments");

@@ -62,6 +62,7 @@ static void read_offer(roster_member *m, json_t *value, int64_t revision)
     m->fragment = small_of(value, "fragment");
     m->offer_id = number_of(value, "id");
     m->parting = json_is_true(json_object_get(value, "parting"));
+    m->undo = json_is_true(json_object_get(value, "undo"));
     m->offer_revision = revision;
 }
 
@@ -82,6 +83,7 @@ void roster_read_head(roster *r, const json_t *value, int64_t revision)
     r->merge = count_of(value, "merge");
     r->step = count_of(value, "step");
     r->updates = count_of(value, "updates");
+    r->undoes = count_of(value, "undoes");
     r->revision = revision;
     r->parts = 0;
     for (size_t i = 0; i < json_array_size(parts) && r->parts < ROSTER_SLOTS; i++) {

@@ -7,13 +7,14 @@
  *     member/SLOT *               {id, name, key, ranks, endpoints, ready, taking, merge, step, updates}
  *     left/SLOT                   {id}: of the island that left the slot by itself last; others are lost with their
  *                                 lease
- *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had
+ *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had; and {undo}:
+ *                                 its island wants the merge before undone
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
  *     server *                    as member/SLOT: the job that holds the model, of topology server
  *     turn/SLOT                   an id: written anew where a decision had no answer, so that it is not carried out
  *                                 later; the server's SLOT is 64
  *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who
- *                                 took part
+ *                                 took part; and {undoes}: the merge before, which it undoes
  * A server answers one offer with each writing of `head`. Its parts are the last answer to every slot, with {merge, id,
  * refused}: `id` of the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
  * A merge is one transaction on `head`, which holds only if head, the offers and the decider's turn are what it read:
@@ -46,6 +47,7 @@ typedef struct roster_member {
     int64_t offer_merge, offer, tokens, updates, offer_revision, offer_id;
     int fragment;
     bool parting; /* it leaves after this merge */
+    bool undo;    /* it wants the merge before undone */
     int64_t have_merge;
     uint64_t have; /* bit s: holds the change of slot s; 0: has said nothing */
 } roster_member;
@@ -73,6 +75,7 @@ typedef struct roster {
     int64_t settled;         /* what we wrote up to this number is in it */
     int64_t merge, revision; /* of head; merge -1: there is none yet */
     int64_t step, updates;
+    int64_t undoes; /* the merge that this one undoes, outer.undo; 0: it is one of changes */
     int parts;
     roster_part part[ROSTER_SLOTS]; /* of the last merge, by slot */
     roster_member member[ROSTER_MEMBERS];

@@ -62,6 +62,10 @@ status outer_before_save(outer *o, outer_position *p);
 /* The job was asked to stop: hands over its change, if the others come to a merge in time. */
 status outer_part(outer *o, outer_position *p);
 
+/* The loss of this step, the last one done, jumps (run.spike), or the step was skipped: with outer.undo, and where the
+ * weights took a merge just before it, this island wants that undone. To be called on all ranks alike. */
+void outer_found_spike(outer *o, int64_t step);
+
 typedef struct outer_counts {
     int64_t merges, missed; /* taken part in; gone by without this island, or given up */
     int64_t sent, received; /* bytes, of all ranks */
@@ -70,6 +74,7 @@ typedef struct outer_counts {
     double stood,
         elapsed;      /* and stood still for outer steps, waiting or not; from its begin to the end of the last one */
     int64_t clipped;  /* changes that outer.clip has scaled */
+    int64_t undone;   /* merges that outer.undo has undone */
     int64_t releases; /* with outer.noise: changes offered, in the run's former processes too */
     double epsilon;   /* of them, islands/privacy.h; at OUTER_DELTA */
     double disagreement;       /* gossip: |weights - mean| / |mean| of the last exchange */

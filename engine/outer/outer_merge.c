@@ -55,11 +55,13 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
     if (!outer_first_rank(o))
         return;
     membership_set_have(o->membership, NULL);
-    membership_set_offer(o->membership,
-                         json_pack("{s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)(o->merge + 1), "offer",
-                                   (json_int_t)o->offered.step, "id", (json_int_t)o->offered.id, "tokens",
-                                   (json_int_t)tokens_since(o, p), "updates", (json_int_t)p->updates, "fragment",
-                                   fragment, "parting", o->parting));
+    json_t *words = json_pack("{s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "merge", (json_int_t)(o->merge + 1), "offer",
+                              (json_int_t)o->offered.step, "id", (json_int_t)o->offered.id, "tokens",
+                              (json_int_t)tokens_since(o, p), "updates", (json_int_t)p->updates, "fragment", fragment,
+                              "parting", o->parting);
+    if (o->all.undo.wanted)
+        json_object_set_new(words, "undo", json_true());
+    membership_set_offer(o->membership, words);
 }
 
 /* ---- reporting and deciding
@@ -94,10 +96,11 @@ static void decide(outer *o, uint64_t takes)
         json_array_append_new(parts, json_pack("{s:i, s:I, s:I, s:s}", "slot", s, "offer", (json_int_t)m->offer,
                                                "tokens", (json_int_t)m->tokens, "name", m->name));
     }
-    membership_decide(o->membership,
-                      json_pack("{s:I, s:I, s:I, s:o}", "merge", (json_int_t)(o->merge + 1), "step", (json_int_t)step,
-                                "updates", (json_int_t)updates, "parts", parts),
-                      r->revision, takes, revisions);
+    json_t *head = json_pack("{s:I, s:I, s:I, s:o}", "merge", (json_int_t)(o->merge + 1), "step", (json_int_t)step,
+                             "updates", (json_int_t)updates, "parts", parts);
+    if (outer_undo_wins(o, takes))
+        json_object_set_new(head, "undoes", json_integer(o->merge));
+    membership_decide(o->membership, head, r->revision, takes, revisions);
 }
 
 static bool everybody_leaves(const roster *r, uint64_t offers)
@@ -252,6 +255,7 @@ static status take_merge(outer *o)
     transport_lock(o->transport);
     o->serves.state = -1;
     transport_unlock(o->transport);
+    outer_undo_keep(o);
     outer_merge_reference(o, took_part);
     TRY(outer_check_finite(o, o->memory.reference, "the merged reference"));
     o->merge = o->roster.merge;
@@ -286,9 +290,14 @@ static status push(outer *o, outer_position *p)
     const roster *r = &o->roster;
     bool doubted = outer_doubts_head(o, p);
     if (r->merge > o->merge) {
-        bool here = r->merge == o->merge + 1 && o->stage != OUTER_IDLE && all_here(o);
+        bool next = r->merge == o->merge + 1, undone = next && r->undoes > 0 && r->undoes == o->merge;
+        bool here = next && !r->undoes && o->stage != OUTER_IDLE && all_here(o);
         if (outer_everywhere(o, here))
             return take_merge(o);
+        if (undone && outer_undo_holds(o)) {
+            outer_undo_take(o);
+            return STATUS_OK;
+        }
         if (doubted) {
             hold_out(o);
             return STATUS_OK;
@@ -299,7 +308,10 @@ static status push(outer *o, outer_position *p)
             membership_set_offer(o->membership, NULL);
         }
         o->stage = OUTER_IDLE;
-        return outer_catch_up(o, p, true);
+        TRY(outer_catch_up(o, p, true));
+        if (undone) /* what was learnt since is no change of the model before */
+            outer_give_reference(o, 0);
+        return STATUS_OK;
     }
     if (o->stage == OUTER_OFFERED)
         push_offer(o);
@@ -311,6 +323,7 @@ static status push(outer *o, outer_position *p)
 static void settle(outer *o)
 {
     outer_settle(o, o->fragment);
+    outer_undo_taken(o);
     o->stage = OUTER_IDLE;
 }
 

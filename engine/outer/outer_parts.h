@@ -1,7 +1,8 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
- * outer_apply.c (arithmetic on units), outer_dump.c (debug.merges), outer_join.c (joining, taking over), outer_merge.c
- * (the merges; start there), outer_gossip.c (the same for groups of islands), outer_push.c (the same with a server),
- * outer_topology.c (which of them it is); and server.c, the server's own. */
+ * outer_apply.c (arithmetic on units), outer_norms.c (what is too large), outer_dump.c (debug.merges), outer_join.c
+ * (joining, taking over), outer_merge.c (the merges; start there), outer_undo.c (undoing one), outer_gossip.c (the same
+ * for groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c,
+ * the server's own. */
 #ifndef PHALANX_ENGINE_OUTER_OUTER_PARTS_H
 #define PHALANX_ENGINE_OUTER_OUTER_PARTS_H
 
@@ -106,6 +107,15 @@ typedef struct outer_offered {
     int64_t withdrawn; /* number of the writing, membership.h */
 } outer_offered;
 
+/* outer.undo: the state before the merge that the reference is of, and what this island thinks of it. */
+typedef struct outer_undo {
+    float *reference, *momentum; /* by unit as the reference is; NULL without outer.undo, or without momentum */
+    int64_t merge;               /* they are of before this one; 0: of none */
+    int64_t taken;               /* the step after which the weights took it; -1: they have not */
+    bool wanted;                 /* this island wants it undone */
+    char of[256];                /* the islands that took part in it */
+} outer_undo;
+
 /* A merge of topology all. */
 typedef struct outer_all {
     uint64_t reported;    /* bits of the slots whose change this job has said to hold */
@@ -115,6 +125,7 @@ typedef struct outer_all {
     uint64_t named_late;  /* bits of the slots that it has been said to wait for */
     double doubted_since; /* no island at work has the merge that etcd holds; 0: one has */
     bool head_reported;   /* and that has been said */
+    outer_undo undo;
 } outer_all;
 
 /* An exchange of topology gossip. */
@@ -261,6 +272,18 @@ void outer_take_reference(outer *o, bool with_rest);
 /* The weights of a fragment become the reference, and the reverse. */
 void outer_give_reference(outer *o, int fragment);
 void outer_take_weights(outer *o, int fragment);
+
+/* outer_undo.c, which does nothing without outer.undo. */
+/* Before the merge in the roster is made: the state that it may be undone to. */
+void outer_undo_keep(outer *o);
+/* The weights have taken the merge. */
+void outer_undo_taken(outer *o);
+/* Is the state before this island's last merge here? The same on all ranks. */
+bool outer_undo_holds(const outer *o);
+/* Do more than half of the slots want the last merge undone, rather than a merge of their changes? */
+bool outer_undo_wins(const outer *o, uint64_t takes);
+/* The head in the roster undoes this island's last merge: reference, momentum and weights are those before it. */
+void outer_undo_take(outer *o);
 
 /* outer_merge.c */
 /* Encodes the fragment's change and offers it, for the merge after this island's; no stage where it is not finite. */

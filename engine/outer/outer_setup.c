@@ -28,6 +28,7 @@ enum { ALIGNMENT = 64 };
  * everybody's; with a server, that has the momentum, and islands have only their own. */
 typedef struct part_of_job {
     bool rest, momentum, error;
+    int undo;   /* of outer.undo: the reference, and the momentum if there is one */
     int dumped; /* of debug.merges */
     int encoded;
     int scratch; /* [largest] */
@@ -50,6 +51,7 @@ static part_of_job part_of(const config *c, bool holds)
     return (part_of_job){.rest = !holds,
                          .momentum = c->outer.optimizer == CONFIG_OUTER_NESTEROV && holds == server,
                          .error = c->outer.compress != COMPRESS_NONE && !holds,
+                         .undo = c->outer.undo ? 1 + (c->outer.optimizer == CONFIG_OUTER_NESTEROV) : 0,
                          .dumped = !c->debug.merges ? 0
                                    : holds          ? OUTER_DUMP_HOLDER
                                                     : OUTER_DUMP_KEPT,
@@ -73,7 +75,7 @@ static layout lay_out(const config *c, bool holds, const unit *units, const int 
         }
         l.coded = coded > l.coded ? coded : l.coded;
     }
-    l.bytes = (1 + part.rest + part.momentum + part.error + part.dumped) * aligned(4 * l.elements) +
+    l.bytes = (1 + part.rest + part.momentum + part.error + part.undo + part.dumped) * aligned(4 * l.elements) +
               (part.scratch + part.each) * aligned(4 * l.largest) + part.encoded * aligned(l.coded);
     return l;
 }
@@ -154,6 +156,8 @@ static status open_memory(outer *o)
     o->memory.rest = part.rest ? take(&at, 4 * l.elements) : NULL;
     o->memory.momentum = part.momentum ? take(&at, 4 * l.elements) : NULL;
     o->memory.error = part.error ? take(&at, 4 * l.elements) : NULL;
+    o->all.undo.reference = part.undo > 0 ? take(&at, 4 * l.elements) : NULL;
+    o->all.undo.momentum = part.undo > 1 ? take(&at, 4 * l.elements) : NULL;
     for (int i = 0; i < part.dumped; i++)
         o->dump.kept[i] = take(&at, 4 * l.elements);
     o->memory.values = take(&at, 4 * l.largest);
@@ -323,6 +327,11 @@ static uint64_t fingerprint_of(const outer *o)
         c->outer.staleness, c->outer.clip, c->outer.noise);
     if (c->outer.robust) { /* runs without it have the fingerprint that they have had */
         char *more = must_format("%s robust %d", words, (int)c->outer.robust);
+        free(words);
+        words = more;
+    }
+    if (c->outer.undo) {
+        char *more = must_format("%s undo", words);
         free(words);
         words = more;
     }

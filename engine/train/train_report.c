@@ -563,6 +563,7 @@ static report_islands count_islands(outer *o)
                             .stood_seconds = c.stood,
                             .computing = computing,
                             .clipped = c.clipped,
+                            .undone = c.undone,
                             .releases = c.releases,
                             .epsilon = c.epsilon,
                             .disagreement = c.disagreement};

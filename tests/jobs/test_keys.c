@@ -154,6 +154,7 @@ static const keys_row rows[] = {
     SHOWN_BY("outer.density", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.error_decay", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.robust", "tests/jobs/test_merges.c"),
+    SHOWN_BY("outer.undo", "tests/jobs/test_undo.c"),
     SHOWN_BY("outer.weights", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.rendezvous", "tests/jobs/test_islands.c"),
     SHOWN_BY("outer.credentials", "tests/jobs/test_secrets.c"),

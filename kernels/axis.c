@@ -5,7 +5,7 @@
 _Static_assert((int)AXIS_SLOTS <= (int)TENSOR_SLOTS, "a tensor has too few slots for the axes");
 
 #define AXIS(...)
-#define COORDINATE(name, text, divides, sums) {text, AXIS_DIVIDES_##divides, sums},
+#define COORDINATE(name, text, divides, sums, named) {text, AXIS_DIVIDES_##divides, sums, named},
 const axis_coordinate axis_coordinates[AXIS_COORDINATES] = {
 #include "kernels/axes.def"
 };
@@ -13,18 +13,18 @@ const axis_coordinate axis_coordinates[AXIS_COORDINATES] = {
 
 /* The sets that follow from the coordinates' columns. */
 enum {
-#define COORDINATE(name, text, divides, sums) | (sums) << AXIS_COORDINATE_##name
+#define COORDINATE(name, text, divides, sums, named) | (sums) << AXIS_COORDINATE_##name
     SPAN_SUMS = 0
 #include "kernels/axes.def"
     ,
 #undef COORDINATE
-#define COORDINATE(name, text, divides, sums)                                                                          \
+#define COORDINATE(name, text, divides, sums, named)                                                                   \
     | (AXIS_DIVIDES_##divides == AXIS_DIVIDES_SAMPLES) << AXIS_COORDINATE_##name
     SPAN_SAMPLES = 0
 #include "kernels/axes.def"
     ,
 #undef COORDINATE
-#define COORDINATE(name, text, divides, sums)                                                                          \
+#define COORDINATE(name, text, divides, sums, named)                                                                   \
     | (AXIS_DIVIDES_##divides != AXIS_DIVIDES_LAYERS) << AXIS_COORDINATE_##name
     SPAN_STAGE = 0
 #include "kernels/axes.def"

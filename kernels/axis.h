@@ -37,7 +37,8 @@ typedef enum axis_divides {
 typedef struct axis_coordinate {
     const char *name;
     axis_divides divides;
-    bool sums; /* its ranks hold the same weights and see other tokens */
+    bool sums;  /* its ranks hold the same weights and see other tokens */
+    bool named; /* people are told of it although there is one rank along it */
 } axis_coordinate;
 
 typedef enum axis_rule { AXIS_WHOLE, AXIS_ENDS, AXIS_BLOCKS, AXIS_ACROSS } axis_rule;

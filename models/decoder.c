@@ -318,19 +318,6 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
     l->head = head;
 }
 
-status decoder_check(const model_shape *s, int ranks)
-{
-    if (s->heads % ranks)
-        return status_fail(STATUS_USAGE,
-                           "parallel.tensor = %d does not divide model.heads = %d: choose a divisor of the heads",
-                           ranks, s->heads);
-    if (s->kv_heads % ranks && ranks % s->kv_heads)
-        return status_fail(STATUS_USAGE,
-                           "parallel.tensor = %d and model.kv_heads = %d: one must be a multiple of the other", ranks,
-                           s->kv_heads);
-    return STATUS_OK;
-}
-
 static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embedding, int *index)
 {
     decoder *d = b->d;

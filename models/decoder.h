@@ -44,8 +44,6 @@ typedef struct decoder_layout {
     int64_t loss_tokens; /* tokens per loss chunk; 0: all of them */
 } decoder_layout;
 
-/* One clear line if the tensor group cannot divide the heads. */
-status decoder_check(const model_shape *shape, int ranks);
 /* Builds the stage's parameters: const from then on. */
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 

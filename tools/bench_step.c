@@ -44,7 +44,9 @@ status bench_step_open(bench_step *b, const config *c, const device_interface *o
     const op_backend *backend = on->backend ? on->backend : &cpu_backend;
     compile_options options;
     grid g;
-    TRY(grid_make(&g, 1, 0, 1, 1, 1, 1));
+    int size[GRID_AXES];
+    grid_single(size);
+    TRY(grid_make(&g, 1, 0, size));
     TRY(compile_options_from(&options, c, &g, backend, threads));
     options.evaluate = false;
     const executor_options how = {.device = on,

@@ -1,5 +1,6 @@
 /* phalanx inspect CONFIG.yaml: what a configuration describes, before anything is planned. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "engine/config/config.h"
 #include "engine/state/weights.h"
@@ -37,6 +38,20 @@ static const char *key_of(const json_t *object, const char *key)
     return json_string_value(json_object_get(json_object_get(object, "keys"), key));
 }
 
+/* What the ranks that share a model are; data-parallel ones are whatever is left of a job's. */
+static void print_layout(const json_t *object)
+{
+    int size[GRID_AXES];
+    char words[GRID_WORDS];
+    for (int i = 0; i < GRID_AXES; i++) {
+        char *key = must_format("parallel.%s", axis_coordinates[i].name);
+        size[i] = atoi(key_of(object, key));
+        free(key);
+    }
+    grid_words(words, size, grid_named(size) & ~(1u << GRID_DATA), ", ", NULL);
+    printf("  layout: %s, zero %s\n", words, key_of(object, "parallel.zero"));
+}
+
 void inspect_print_config(const json_t *object)
 {
     char parameters[32], tokens[32];
@@ -47,8 +62,7 @@ void inspect_print_config(const json_t *object)
            inspect_count(parameters, inspect_get(object, "parameters")));
     printf("  training: %s steps of %s tokens, %s, on %s\n", key_of(object, "train.steps"), inspect_count(tokens, each),
            key_of(object, "train.precision"), key_of(object, "train.device"));
-    printf("  layout: tensor %s, pipeline %s, zero %s\n", key_of(object, "parallel.tensor"),
-           key_of(object, "parallel.pipeline"), key_of(object, "parallel.zero"));
+    print_layout(object);
     printf("  data: %s\n  run: %s\n", key_of(object, "data.train"), key_of(object, "run.folder"));
     printf("phalanx plan %s says what it needs; --json here prints every key\n", inspect_text(object, "path"));
 }

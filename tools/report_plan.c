@@ -54,6 +54,16 @@ static json_t *timeline_of(const simulation *sim)
                      names, "stages", stages);
 }
 
+/* [name, size] of each coordinate that the page shows, the one along which ranks are neighbours first. */
+static json_t *coordinates_of(const grid *g)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < GRID_AXES; i++)
+        if (grid_named(g->size) >> i & 1)
+            json_array_append_new(list, json_pack("[s, i]", axis_coordinates[i].name, g->size[i]));
+    return list;
+}
+
 static json_t *object_of(const plan *p)
 {
     char *text = NULL;
@@ -66,6 +76,7 @@ static json_t *object_of(const plan *p)
     MUST(object, "a plan that is no JSON");
     free(text);
     json_object_set_new(object, "timeline", timeline_of(&p->spans));
+    json_object_set_new(object, "coordinates", coordinates_of(&p->options.grid));
     return object;
 }
 
@@ -79,10 +90,8 @@ static status plan_of(json_t **out, config *c, int ranks)
     if (!planned)
         planned = device_load(&cuda, "cuda") == STATUS_OK;
     const op_backend *backend = cuda ? cuda->backend : planned ? &cpu_backend : NULL;
-    int data = c->parallel.data ? c->parallel.data : 1;
     TRY(weights_configure(c));
-    TRY(config_lay_out(&g, c, ranks ? ranks : c->parallel.tensor * c->parallel.context * c->parallel.pipeline * data,
-                       0));
+    TRY(config_lay_out(&g, c, ranks, 0));
     TRY(compile_options_from(&o, c, &g, backend, c->train.threads > 0 ? c->train.threads : 1));
     o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     profile prices = profile_named("h100");

@@ -70,9 +70,8 @@ enum { CONFIG_MAX_KEYS = 192 };
 /* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries
  * it. */
 typedef struct config_layout {
-    int tensor, context, pipeline;
-    int virtual_stages; /* chunks of a stage; with one stage the compiled layout has 1 */
-    int data;           /* 0: what is left of the ranks */
+    int size[GRID_AXES]; /* ranks along each coordinate; of data, 0: what is left of the ranks */
+    int virtual_stages;  /* chunks of a stage; with one stage the compiled layout has 1 */
     schedule_kind schedule;
     char *schedule_for; /* of SCHEDULE_AUTO: a profile, as of profile_open() */
     bool sequence;
@@ -213,8 +212,15 @@ bool config_wants_vocabulary(const config *c);
 
 /* What must hold between keys; one line that says what to do. */
 status config_check(const config *c);
-/* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. */
+/* The part of it that is about c->parallel; and what about its sizes holds for every model that is laid out, configured
+ * or not. STATUS_USAGE and one line otherwise. */
+status config_check_layout(const config *c);
+status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages);
+/* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. `ranks` 0: those of
+ * c->parallel, one along data unless it says more. */
 status config_lay_out(grid *out, const config *c, int ranks, int rank);
+/* Are the layouts equal in all that they say? Words and lists are compared by their address. */
+bool config_layout_same(const config_layout *a, const config_layout *b);
 
 /* The effective configuration as a fresh string: every key, every number exact, loads again to the same config. */
 char *config_text(const config *c);

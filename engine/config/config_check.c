@@ -6,7 +6,6 @@
 
 #include "kernels/compress.h"
 #include "memory/log.h"
-#include "parallel/schedule/partition.h"
 #include "engine/config/batch_ramp.h"
 #include "engine/config/config.h"
 
@@ -88,59 +87,6 @@ static status check_stopped(const config *c)
                            "run.exit_when_stopped %d is the exit status of a failure: choose 0, or 3 to 125",
                            c->run.exit_when_stopped);
     return STATUS_OK;
-}
-
-static status check_tensor(const config *c)
-{
-    int tensor = c->parallel.tensor, heads = c->model.shape.heads, kv_heads = c->model.shape.kv_heads;
-    if (heads % tensor)
-        return status_fail(STATUS_USAGE, "parallel.tensor %d does not divide model.heads %d: choose a divisor", tensor,
-                           heads);
-    if (kv_heads % tensor && tensor % kv_heads)
-        return status_fail(STATUS_USAGE,
-                           "parallel.tensor %d must divide model.kv_heads %d or be a multiple of it: choose another",
-                           tensor, kv_heads);
-    return STATUS_OK;
-}
-
-static status check_compress(const config *c)
-{
-    if (c->parallel.compress && c->parallel.zero > 1)
-        return status_fail(
-            STATUS_USAGE,
-            "parallel.compress %s needs whole gradients to compress, which parallel.zero %d does not keep: "
-            "use parallel.zero 1 or 0",
-            config_word(c, "parallel.compress"), c->parallel.zero);
-    if (c->parallel.compress && c->parallel.tensor > c->model.shape.kv_heads)
-        return status_fail(
-            STATUS_USAGE,
-            "parallel.compress %s would round the copies of key/value heads differently: parallel.tensor "
-            "may be at most model.kv_heads %d",
-            config_word(c, "parallel.compress"), c->model.shape.kv_heads);
-    return STATUS_OK;
-}
-
-/* The division itself is parallel/schedule/partition.h's; here it is only asked whether there is one. */
-static status check_pipeline(const config *c)
-{
-    const config_integers *list = &c->parallel.layers_per_stage;
-    int virtual_stages = c->parallel.pipeline > 1 ? c->parallel.virtual_stages : 1;
-    int64_t chunks = (int64_t)c->parallel.pipeline * virtual_stages;
-    if (chunks > c->model.shape.layers)
-        return status_fail(STATUS_USAGE,
-                           "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
-                           c->parallel.pipeline, virtual_stages, c->model.shape.layers);
-    int needed = schedule_kind_chunks(c->parallel.schedule);
-    if (c->parallel.pipeline > 1 && needed && virtual_stages != needed)
-        return status_fail(STATUS_USAGE, "parallel.schedule %s needs parallel.virtual_stages %d, not %d: change one",
-                           schedule_name(c->parallel.schedule), needed, virtual_stages);
-    if (!list->count)
-        return STATUS_OK;
-    int *counts = must_calloc((unsigned long)chunks, sizeof *counts);
-    status s =
-        partition_given(counts, list->item, list->count, c->model.shape.layers, c->parallel.pipeline, virtual_stages);
-    free(counts);
-    return s;
 }
 
 /* With noise, nothing is sent but what was clipped and got it. */
@@ -238,34 +184,6 @@ static status check_outer(const config *c)
     return STATUS_OK;
 }
 
-static status check_context(const config *c)
-{
-    if (c->parallel.context > 1)
-        return status_fail(STATUS_USAGE,
-                           "parallel.context %d: dividing a sample's tokens between ranks is not built yet: leave it "
-                           "at 1, and use parallel.tensor with parallel.sequence for long samples",
-                           c->parallel.context);
-    return STATUS_OK;
-}
-
-/* `data`: ranks that divide the samples of a step. */
-static status check_data(const config *c, int data)
-{
-    int64_t together = (int64_t)c->train.micro_batch * data;
-    for (int i = 0; i + 1 < batch_ramp_stages(c); i++)
-        if (batch_ramp_samples(c, i) % together)
-            return status_fail(STATUS_USAGE,
-                               "train.batch_ramp: %d is not a multiple of train.micro_batch %d x %d data-parallel "
-                               "ranks: use multiples of %" PRId64,
-                               batch_ramp_samples(c, i), c->train.micro_batch, data, together);
-    if (c->train.global_batch % together)
-        return status_fail(STATUS_USAGE,
-                           "train.global_batch %d is not a multiple of train.micro_batch %d x %d data-parallel ranks: "
-                           "use a multiple of %" PRId64,
-                           c->train.global_batch, c->train.micro_batch, data, together);
-    return STATUS_OK;
-}
-
 status config_check(const config *c)
 {
     TRY(check_named(c));
@@ -275,10 +193,7 @@ status config_check(const config *c)
     TRY(check_master(c));
     TRY(check_stopped(c));
     TRY(check_outer(c));
-    TRY(check_context(c));
-    TRY(check_tensor(c));
-    TRY(check_compress(c));
-    TRY(check_pipeline(c));
+    TRY(config_check_layout(c));
     if (c->run.spike.rewind && c->run.spike.zscore <= 0)
         return status_fail(STATUS_USAGE,
                            "run.spike.rewind needs run.spike.zscore: what is a spike? (6 is a good start)");
@@ -286,11 +201,5 @@ status config_check(const config *c)
         return status_fail(STATUS_USAGE,
                            "memory.budget decides itself what to recompute: leave out memory.recompute %s",
                            config_word(c, "memory.recompute"));
-    return c->parallel.data ? check_data(c, c->parallel.data) : STATUS_OK;
-}
-
-status config_lay_out(grid *out, const config *c, int ranks, int rank)
-{
-    TRY(grid_make(out, ranks, rank, c->parallel.tensor, c->parallel.context, c->parallel.data, c->parallel.pipeline));
-    return check_data(c, grid_group_size(out, AXIS_SAMPLES));
+    return STATUS_OK;
 }

@@ -29,7 +29,12 @@ static status lay_out(grid *out, const inference_ranks *r)
                            "--tensor %lld x --pipeline %lld are not the job's %d ranks: start as many as share the "
                            "model",
                            (long long)across, (long long)pipeline, ranks);
-    return grid_make(out, ranks, comm_rank(r->world), (int)across, 1, 0, (int)pipeline);
+    int size[GRID_AXES];
+    grid_single(size);
+    size[GRID_TENSOR] = (int)across;
+    size[GRID_PIPELINE] = (int)pipeline;
+    size[GRID_DATA] = 0;
+    return grid_make(out, ranks, comm_rank(r->world), size);
 }
 
 static int threads_of(const comm *world)

@@ -198,13 +198,14 @@ static void write_transfer(trace *t, const op *o, int i, int64_t step, double be
 
 static void write_head(trace *t)
 {
+    char place[GRID_WORDS];
+    int stage = t->grid.at[GRID_PIPELINE];
+    grid_words(place, t->grid.at, grid_named(t->grid.size) & ~(1u << GRID_PIPELINE), ", ", NULL);
     fprintf(t->file, "[\n");
-    fprintf(
-        t->file,
-        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d: stage %d, tensor %d, data "
-        "%d, context %d\",\"stage\":%d}},\n",
-        t->rank, t->rank, t->grid.at[GRID_PIPELINE], t->grid.at[GRID_TENSOR], t->grid.at[GRID_DATA],
-        t->grid.at[GRID_CONTEXT], t->grid.at[GRID_PIPELINE]);
+    fprintf(t->file,
+            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d: stage %d, %s\","
+            "\"stage\":%d}},\n",
+            t->rank, t->rank, stage, place, stage);
     fprintf(t->file, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",
             t->rank, t->rank);
     fprintf(t->file, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"compute\"}},\n",

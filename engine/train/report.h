@@ -18,7 +18,7 @@ typedef struct report_run {
     const char *model;     /* "llama-160m: 12 layers, hidden 768, ..." */
     const char *device;    /* "cpu (2 threads, AVX512-BF16)" */
     const char *precision; /* "bf16" */
-    const char *layout;    /* "tensor 2 x pipeline 2 x data 1"; NULL on one rank */
+    const char *layout;    /* "tensor 2 x data 1 x pipeline 2, 1f1b, ZeRO 1"; NULL on one rank */
     const char *folder;
     int64_t parameters;
     int64_t steps, tokens_per_step;

@@ -200,11 +200,11 @@ void training_header(const training *t)
     char *where = t->device == &device_cpu
                       ? must_format("cpu, %d thread%s a rank", k->options.threads, k->options.threads == 1 ? "" : "s")
                       : must_format("%s, one a rank", facts.name);
+    char sizes[GRID_WORDS];
+    grid_words(sizes, t->grid.size, grid_named(t->grid.size), " x ", NULL);
     char *layout = comm_ranks(t->world) == 1
                        ? NULL
-                       : must_format("tensor %d x data %d x pipeline %d, %s, ZeRO %d", t->grid.size[GRID_TENSOR],
-                                     t->grid.size[GRID_DATA], t->grid.size[GRID_PIPELINE],
-                                     config_word(c, "parallel.schedule"), c->parallel.zero);
+                       : must_format("%s, %s, ZeRO %d", sizes, config_word(c, "parallel.schedule"), c->parallel.zero);
     report_run run = {.model = model,
                       .device = where,
                       .precision = config_word(c, "train.precision"),

@@ -57,7 +57,7 @@ enum { NAMED_LEFT_OUT = 4 }; /* samples that are named one by one */
 static void say_left_out(void *context, const char *words)
 {
     training *t = context;
-    if (t->grid.at[GRID_TENSOR] > 0 || t->grid.at[GRID_PIPELINE] > 0)
+    if (!grid_leads(&t->grid, AXIS_SAMPLES))
         return;
     int64_t count = ++t->now.told_left_out;
     if (count > NAMED_LEFT_OUT && (count & (count - 1)) != 0)

@@ -1,6 +1,7 @@
 #include "parallel/comm/grid.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "memory/log.h"
 
@@ -18,23 +19,53 @@ grid grid_of(const grid *g, int rank)
     return other;
 }
 
-status grid_make(grid *out, int ranks, int rank, int tensor, int context, int data, int pipeline)
+void grid_single(int size[GRID_AXES])
 {
-    const int given[GRID_AXES] = {tensor, context, data, pipeline};
-    long long model = 1;
-    for (int i = 0; i < GRID_AXES; i++) {
-        if ((given[i] < 1 && !(i == GRID_DATA && data == 0)) || given[i] > LARGEST)
+    for (int i = 0; i < GRID_AXES; i++)
+        size[i] = 1;
+}
+
+int64_t grid_ranks_of(const int size[GRID_AXES])
+{
+    int64_t ranks = 1;
+    for (int i = 0; i < GRID_AXES; i++)
+        ranks *= size[i] ? size[i] : 1;
+    return ranks;
+}
+
+unsigned grid_named(const int size[GRID_AXES])
+{
+    unsigned named = 0;
+    for (int i = 0; i < GRID_AXES; i++)
+        named |= (unsigned)(size[i] != 1 || axis_coordinates[i].named) << i;
+    return named;
+}
+
+void grid_words(char out[GRID_WORDS], const int value[GRID_AXES], unsigned shown, const char *between,
+                const char *const *note)
+{
+    int used = 0;
+    out[0] = 0;
+    for (int i = 0; i < GRID_AXES && used < GRID_WORDS; i++)
+        if (shown >> i & 1)
+            used += snprintf(out + used, (size_t)(GRID_WORDS - used), "%s%s %d%s", used ? between : "",
+                             axis_coordinates[i].name, value[i], note && note[i] ? note[i] : "");
+}
+
+status grid_make(grid *out, int ranks, int rank, const int size[GRID_AXES])
+{
+    for (int i = 0; i < GRID_AXES; i++)
+        if ((size[i] < 1 && !(i == GRID_DATA && size[i] == 0)) || size[i] > LARGEST)
             return status_fail(STATUS_USAGE, "parallel.%s=%d: a layout's sizes are from 1 to %d",
-                               axis_coordinates[i].name, given[i], LARGEST);
-        if (i != GRID_DATA)
-            model *= given[i];
-    }
+                               axis_coordinates[i].name, size[i], LARGEST);
     MUST(ranks > 0 && rank >= 0 && rank < ranks, "rank %d of %d", rank, ranks);
-    char sizes[128];
-    if (context == 1)
-        snprintf(sizes, sizeof sizes, "tensor %d x pipeline %d", tensor, pipeline);
-    else
-        snprintf(sizes, sizeof sizes, "tensor %d x context %d x pipeline %d", tensor, context, pipeline);
+    grid g = {.ranks = ranks};
+    memcpy(g.size, size, sizeof g.size);
+    g.size[GRID_DATA] = 1;
+    int data = size[GRID_DATA];
+    long long model = grid_ranks_of(g.size);
+    char sizes[GRID_WORDS];
+    grid_words(sizes, size, grid_named(size) & ~(1u << GRID_DATA), " x ", NULL);
     if (ranks % model)
         return status_fail(STATUS_USAGE,
                            "%d rank%s cannot be laid out as %s x data: start a multiple of %lld, or change parallel.*",
@@ -44,11 +75,19 @@ status grid_make(grid *out, int ranks, int rank, int tensor, int context, int da
                            "parallel.data %d x %s is %lld ranks, and %d %s started: leave out parallel.data or start "
                            "%lld",
                            data, sizes, model * data, ranks, ranks == 1 ? "was" : "were", model * data);
-    grid g = {.ranks = ranks, .size = {tensor, context, (int)(ranks / model), pipeline}};
+    g.size[GRID_DATA] = (int)(ranks / model);
     for (int a = 0; a < AXIS_COUNT; a++)
         g.block[a] = 1;
     *out = grid_of(&g, rank);
     return STATUS_OK;
+}
+
+bool grid_leads(const grid *g, axis a)
+{
+    bool first = true;
+    for (int i = 0; i < GRID_AXES; i++)
+        first &= axis_spans(a, i) || g->at[i] == 0;
+    return first;
 }
 
 int grid_rank_at(const grid *g, const int at[GRID_AXES])

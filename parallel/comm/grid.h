@@ -8,6 +8,7 @@
 #define PHALANX_PARALLEL_COMM_GRID_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "kernels/axis.h"
 #include "memory/status.h"
@@ -29,11 +30,27 @@ typedef struct grid {
     int block[AXIS_COUNT]; /* of an axis made of blocks: ranks in each, which divide all; from 1 */
 } grid;
 
-/* `data` 0: whatever is left of the ranks. */
-status grid_make(grid *out, int ranks, int rank, int tensor, int context, int data, int pipeline);
+/* Sizes by coordinate, where they are written out. */
+#define GRID_SIZES(...) ((const int[GRID_AXES]){__VA_ARGS__})
+
+/* Of the sizes that of the data axis may be 0: whatever is left of the ranks. */
+status grid_make(grid *out, int ranks, int rank, const int size[GRID_AXES]);
+/* One rank along each coordinate. */
+void grid_single(int size[GRID_AXES]);
+/* How many ranks such sizes are; 0 counts as 1. */
+int64_t grid_ranks_of(const int size[GRID_AXES]);
+/* The coordinates that people are told of in a layout of these sizes, bit by bit. */
+unsigned grid_named(const int size[GRID_AXES]);
+/* The coordinates of `shown` as words: "tensor 2 x data 4 x pipeline 1", where `between` is " x ". note[i], if there is
+ * one, follows the i-th; NULL: there are no notes. */
+enum { GRID_WORDS = 192 };
+void grid_words(char out[GRID_WORDS], const int value[GRID_AXES], unsigned shown, const char *between,
+                const char *const *note);
 /* The same grid as another rank sees it. */
 grid grid_of(const grid *g, int rank);
 int grid_rank_at(const grid *g, const int at[GRID_AXES]);
+/* Is it the first of the ranks that have its place along the axis? */
+bool grid_leads(const grid *g, axis a);
 /* The group along an axis that this rank belongs to: how many ranks, 0 if it belongs to none. */
 int grid_group_size(const grid *g, axis a);
 /* This rank's index in it, or -1; along one coordinate that is the coordinate. */

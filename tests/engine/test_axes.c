@@ -20,7 +20,7 @@ static compile_options options_of(int rank)
                        "train: {sequence: 16, global_batch: 16, micro_batch: 2, precision: fp32}\n"
                        "parallel: {zero: 1}\n";
     assert_int_equal(config_parse(&c, "a.yaml", text, strlen(text), 0, NULL), STATUS_OK);
-    c.parallel.context = CONTEXT;
+    c.parallel.size[GRID_CONTEXT] = CONTEXT;
     grid g;
     compile_options o;
     assert_int_equal(config_lay_out(&g, &c, CONTEXT * DATA, rank), STATUS_OK);
@@ -47,9 +47,9 @@ static void a_global_batch_is_divided_by_data_ranks_only(void **state)
                        "train: {sequence: 16, global_batch: 6, micro_batch: 1}\n";
     assert_int_equal(config_parse(&c, "a.yaml", text, strlen(text), 0, NULL), STATUS_OK);
     grid g;
-    c.parallel.context = 4;
+    c.parallel.size[GRID_CONTEXT] = 4;
     assert_int_equal(config_lay_out(&g, &c, 12, 0), STATUS_OK); /* 6 samples for 3 data ranks, not for 12 */
-    c.parallel.context = 1;
+    c.parallel.size[GRID_CONTEXT] = 1;
     assert_int_equal(config_lay_out(&g, &c, 12, 0), STATUS_USAGE);
     config_free(&c);
 }
@@ -60,7 +60,7 @@ static void compiling_for_context_ranks_is_refused(void **state)
     compile_options o = options_of(0);
     compiled c = {0};
     assert_int_equal(compile(&c, &o), STATUS_USAGE);
-    assert_non_null(strstr(status_message(), "parallel.context = 2"));
+    assert_non_null(strstr(status_message(), "parallel.context 2"));
     assert_non_null(strstr(status_message(), "not built yet"));
     assert_null(strchr(status_message(), '\n'));
     compile_free(&c);

@@ -91,7 +91,7 @@ static bool measure(comm *world, double allowed, const char *name, int chunks, d
     executor *e = NULL;
     status s = config_parse(&c, "rank_bubble", text, strlen(text), 0, NULL);
     if (s == STATUS_OK)
-        s = grid_make(&g, comm_ranks(world), comm_rank(world), 1, 1, 1, comm_ranks(world));
+        s = grid_make(&g, comm_ranks(world), comm_rank(world), GRID_SIZES(1, 1, 1, comm_ranks(world)));
     if (s == STATUS_OK)
         s = compile_options_from(&options, &c, &g, &backend, 1);
     options.evaluate = false;

@@ -39,7 +39,7 @@ static void compile_gpt2(compiled *out, recompute how)
                          .threads = 1,
                          .train = true,
                          .evaluate = true};
-    assert_int_equal(grid_make(&o.grid, 1, 0, 1, 1, 1, 1), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, 1, 0, GRID_SIZES(1, 1, 1, 1)), STATUS_OK);
     if (compile(out, &o) != STATUS_OK)
         fail_msg("%s", status_message());
 }

@@ -47,7 +47,7 @@ static compile_options options_of(shape_architecture architecture, recompute how
                             .dropout = architecture == SHAPE_GPT2 ? 0.1 : 0};
     o.shape.kv_heads = architecture == SHAPE_GPT2 ? 4 : 2;
     shape_fill(&o.shape);
-    assert_int_equal(grid_make(&o.grid, 1, 0, 1, 1, 1, 1), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, 1, 0, GRID_SIZES(1, 1, 1, 1)), STATUS_OK);
     return o;
 }
 

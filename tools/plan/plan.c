@@ -49,16 +49,10 @@ static status prices_of(profile *out, const wishes *w)
 
 static status lay_out(grid *out, const config *c, const wishes *w)
 {
-    int data = c->parallel.data ? c->parallel.data : 1;
-    int64_t model = (int64_t)c->parallel.tensor * c->parallel.context * c->parallel.pipeline;
-    int64_t ranks = w->ranks ? w->ranks : model * data;
-    if (ranks > INT32_MAX)
-        return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many",
-                           (long long)ranks);
-    TRY(config_lay_out(out, c, (int)ranks, 0));
-    if (w->rank >= ranks)
-        return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %lld", (long long)w->rank,
-                           (long long)ranks - 1);
+    TRY(config_lay_out(out, c, (int)w->ranks, 0));
+    if (w->rank >= out->ranks)
+        return status_fail(STATUS_USAGE, "--rank %lld: the layout has ranks 0 to %d", (long long)w->rank,
+                           out->ranks - 1);
     return STATUS_OK;
 }
 
@@ -195,7 +189,7 @@ static const op_backend *backend_of(const config *c)
 static status find_layout(config *c, const wishes *w)
 {
     profile prices;
-    int64_t ranks = w->ranks ? w->ranks : (int64_t)c->parallel.tensor * c->parallel.pipeline * c->parallel.data;
+    int64_t ranks = w->ranks ? w->ranks : c->parallel.size[GRID_DATA] ? grid_ranks_of(c->parallel.size) : 0;
     if (ranks < 1)
         return status_fail(STATUS_USAGE, "--search: say --ranks N, or parallel.data in the configuration");
     if (w->device && !config_is_given(c, "parallel.schedule_for")) { /* what --write writes finds the same */

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/compile/plan/plan_text.h"
 #include "engine/config/scalar.h"
 #include "engine/files/output.h"
 #include "memory/clock.h"
@@ -17,12 +18,13 @@ static void layout_text(char out[LAYOUT_TEXT], const search_layout *l)
     static const char *const recomputes[] = {
         [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     char stages[64] = "";
-    if (l->of.pipeline > 1)
+    if (l->of.size[GRID_PIPELINE] > 1)
         snprintf(stages, sizeof stages, " x%d %s%s", l->of.virtual_stages, schedule_name(l->of.schedule),
                  search_divides_vocabulary(l) ? " v" : "");
-    snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->of.tensor,
-             l->of.tensor > 1 && l->of.sequence ? 's' : ' ', l->of.pipeline, l->of.data, l->of.zero, l->micro_batch,
-             l->budgeted ? "budget" : recomputes[l->recompute], stages);
+    snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->of.size[GRID_TENSOR],
+             l->of.size[GRID_TENSOR] > 1 && l->of.sequence ? 's' : ' ', l->of.size[GRID_PIPELINE],
+             l->of.size[GRID_DATA], l->of.zero, l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute],
+             stages);
 }
 
 /* ---- why another loses
@@ -116,12 +118,12 @@ static void json_row(const search_result *r, const config *c)
            "\"bubble\": %.17g, \"exposed_seconds\": %.17g, \"memory_bytes\": %lld, ",
            r->seconds, l->seconds, (double)c->train.global_batch * (double)c->train.sequence / r->seconds, r->mfu,
            r->bubble, exposed_of(r), (long long)(r->arena + r->beside));
-    printf(
-        "\"tensor\": %d, \"sequence\": %s, \"pipeline\": %d, \"virtual_stages\": %d, \"schedule\": \"%s\", \"data\": "
-        "%d, \"zero\": %d, \"micro_batch\": %d, \"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
-        l->of.tensor, l->of.sequence ? "true" : "false", l->of.pipeline, l->of.virtual_stages,
-        schedule_name(l->of.schedule), l->of.data, l->of.zero, l->micro_batch,
-        l->budgeted ? "budget" : recomputes[l->recompute], search_divides_vocabulary(l) ? "stages" : "ends");
+    plan_text_coordinates(stdout, l->of.size, grid_named(l->of.size));
+    printf("\"sequence\": %s, \"virtual_stages\": %d, \"schedule\": \"%s\", \"zero\": %d, \"micro_batch\": %d, "
+           "\"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
+           l->of.sequence ? "true" : "false", l->of.virtual_stages, schedule_name(l->of.schedule), l->of.zero,
+           l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute],
+           search_divides_vocabulary(l) ? "stages" : "ends");
 }
 
 static void print_json(const search *s, const config *c)
@@ -163,18 +165,18 @@ static status write_best(const char *path, const search *s, const search_terms *
 
 static status say_nothing_fits(const search *s, int64_t memory)
 {
-    char layout[LAYOUT_TEXT], needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
+    char sizes[GRID_WORDS], needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
     double all = (double)(s->least.arena + s->least.beside);
-    layout_text(layout, &s->least.layout);
+    const config_layout *l = &s->least.layout.of;
+    grid_words(sizes, l->size, grid_named(l->size) & ~(1u << GRID_DATA), ", ", NULL);
     units_bytes(needs, all);
     units_bytes(has, (double)memory);
     units_bytes(more, all - (double)memory);
-    return status_fail(
-        STATUS_USAGE,
-        "nothing fits: the smallest of %d layouts (tensor %d, pipeline %d, data %d, ZeRO %d, micro-batch "
-        "%d) needs %s a rank, %s more than %s: use more ranks, or narrower states",
-        s->layouts, s->least.layout.of.tensor, s->least.layout.of.pipeline, s->least.layout.of.data,
-        s->least.layout.of.zero, s->least.layout.micro_batch, needs, more, has);
+    return status_fail(STATUS_USAGE,
+                       "nothing fits: the smallest of %d layouts (%s, data %d, ZeRO %d, micro-batch %d) needs %s a "
+                       "rank, %s more than %s: use "
+                       "more ranks, or narrower states",
+                       s->layouts, sizes, l->size[GRID_DATA], l->zero, s->least.layout.micro_batch, needs, more, has);
 }
 
 status plan_search(const config *c, const profile *prices, const op_backend *backend, const plan_search_wishes *w)

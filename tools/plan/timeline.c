@@ -43,9 +43,10 @@ static status write_page(const wishes *w, const char *title, const picture *all,
     for (int i = 0; i < count; i++)
         json_array_append_new(list, picture_json(&all[i], names, MOST_SPANS));
     const grid *g = &p->options.grid;
-    char *words = must_format("%d ranks: tensor %d, pipeline %d, data %d; %s, %d micro-batches of %d x %lld tokens",
-                              g->ranks, g->size[GRID_TENSOR], g->size[GRID_PIPELINE], g->size[GRID_DATA],
-                              schedule_name(p->options.layout.schedule), p->options.microbatches,
+    char sizes[GRID_WORDS];
+    grid_words(sizes, g->size, grid_named(g->size) & ~(1u << GRID_DATA), ", ", NULL);
+    char *words = must_format("%d ranks: %s, data %d; %s, %d micro-batches of %d x %lld tokens", g->ranks, sizes,
+                              g->size[GRID_DATA], schedule_name(p->options.layout.schedule), p->options.microbatches,
                               p->options.micro_batch, (long long)p->options.sequence);
     json_t *data =
         json_pack("{s:s, s:s, s:[s, s, s, s, s], s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words",
@@ -142,13 +143,11 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
     profile prices = {0};
     plan p = {0};
     const device_interface *cuda = NULL;
-    int data = c->parallel.data ? c->parallel.data : 1;
     int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run) : 0;
     if (c->train.device == CONFIG_CUDA)
         (void)device_load(&cuda, "cuda");
     TRY(weights_configure(c));
-    TRY(config_lay_out(&g, c, ranks ? ranks : c->parallel.tensor * c->parallel.context * c->parallel.pipeline * data,
-                       0));
+    TRY(config_lay_out(&g, c, ranks, 0));
     const op_backend *backend = cuda ? cuda->backend : c->train.device == CONFIG_CUDA ? NULL : &cpu_backend;
     status s = profile_open(&prices, w->device ? w->device : c->train.device == CONFIG_CUDA ? "h100" : "cpu");
     if (s == STATUS_OK && w->network)

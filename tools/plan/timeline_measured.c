@@ -144,7 +144,7 @@ static status read_rank(reading *r)
 static bool shown(const grid *all, int rank)
 {
     grid g = grid_of(all, rank);
-    return all->ranks <= MOST_RANKS || (g.at[GRID_TENSOR] == 0 && g.at[GRID_CONTEXT] == 0 && g.at[GRID_DATA] == 0);
+    return all->ranks <= MOST_RANKS || grid_leads(&g, AXIS_PIPELINE);
 }
 
 static status add_rank(picture *out, picture_names *names, const char *run, int64_t *step, const compile_options *all,

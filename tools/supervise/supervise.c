@@ -25,12 +25,12 @@
 
 /* ---- its size and its hosts ---- */
 
-/* Can so many ranks be laid out, whatever parallel.data says? *data: into how many data-parallel parts. */
+/* Can so many ranks be laid out, whatever parallel.size[GRID_DATA] says? *data: into how many data-parallel parts. */
 static bool fits(int *data, const config *c, int ranks)
 {
     grid g;
     config any = *c;
-    any.parallel.data = 0;
+    any.parallel.size[GRID_DATA] = 0;
     if (config_lay_out(&g, &any, ranks, 0) != STATUS_OK)
         return false;
     *data = g.size[GRID_DATA];
@@ -40,7 +40,7 @@ static bool fits(int *data, const config *c, int ranks)
 /* The most ranks that there are slots for, and that can be laid out; the same as before if the run is not elastic. */
 static status choose_size(int *ranks, int *data, const supervisor *s)
 {
-    int slots = hosts_slots(&s->hosts), wanted = s->config.parallel.data;
+    int slots = hosts_slots(&s->hosts), wanted = s->config.parallel.size[GRID_DATA];
     if (!s->elastic && s->data > 0)
         wanted = s->data;
     for (*ranks = slots; *ranks > 0; (*ranks)--)
@@ -53,9 +53,10 @@ static status choose_size(int *ranks, int *data, const supervisor *s)
 static status fixed_size(int *ranks, int *data, const config *c)
 {
     for (*ranks = 1; *ranks < 1 << 20; (*ranks)++)
-        if (fits(data, c, *ranks) && *data == c->parallel.data)
+        if (fits(data, c, *ranks) && *data == c->parallel.size[GRID_DATA])
             return STATUS_OK;
-    return status_fail(STATUS_USAGE, "parallel.data %d cannot be laid out with this configuration", c->parallel.data);
+    return status_fail(STATUS_USAGE, "parallel.data %d cannot be laid out with this configuration",
+                       c->parallel.size[GRID_DATA]);
 }
 
 static status prepare(supervisor *s)
@@ -64,7 +65,7 @@ static status prepare(supervisor *s)
         return choose_size(&s->ranks, &s->data, s);
     if (!supervise_command_sized(&s->command))
         return STATUS_OK;
-    if (s->config.parallel.data == 0)
+    if (s->config.parallel.size[GRID_DATA] == 0)
         return status_fail(STATUS_USAGE, "{ranks} needs --hosts FILE, or parallel.data in the configuration");
     return fixed_size(&s->ranks, &s->data, &s->config);
 }

@@ -56,11 +56,6 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
 status compile_divide_layers(int *counts, const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = stages * o->layout.virtual_stages;
-    if (o->shape.layers < all)
-        return status_fail(STATUS_USAGE,
-                           "parallel.pipeline x virtual_stages = %d chunks for model.layers = %d: each chunk "
-                           "needs a layer; lower parallel.pipeline or parallel.virtual_stages",
-                           all, o->shape.layers);
     if (o->layout.layers_per_stage.item)
         return partition_given(counts, o->layout.layers_per_stage.item, all, o->shape.layers, stages,
                                o->layout.virtual_stages);
@@ -87,17 +82,6 @@ static status divide_layers(compiled *c, int **first, int **count)
     return STATUS_OK;
 }
 
-static status check_axes(const grid *g)
-{
-    for (int i = 0; i < GRID_AXES; i++)
-        if (axis_coordinates[i].divides == AXIS_DIVIDES_TOKENS && g->size[i] > 1)
-            return status_fail(STATUS_USAGE,
-                               "parallel.%s = %d: attention over samples that are divided by tokens is not built yet; "
-                               "leave it at 1 and use parallel.tensor with parallel.sequence for long samples",
-                               axis_coordinates[i].name, g->size[i]);
-    return STATUS_OK;
-}
-
 static recorder_grid ranks_around(const compile_options *o)
 {
     const grid *g = &o->grid;
@@ -119,8 +103,7 @@ static recorder_grid ranks_around(const compile_options *o)
 static status build_model(compiled *c)
 {
     const compile_options *o = &c->options;
-    TRY(check_axes(&o->grid));
-    TRY(decoder_check(&o->shape, o->grid.size[GRID_TENSOR]));
+    TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages));
     c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));

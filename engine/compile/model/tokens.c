@@ -13,5 +13,5 @@ token_counts tokens_count(const compile_options *o)
 
 int tokens_ranks_between(const config_layout *l)
 {
-    return l->sequence ? l->tensor : 1;
+    return l->sequence ? l->size[GRID_TENSOR] : 1;
 }

@@ -183,7 +183,7 @@ static status measure_all(plan *p, bool every)
     }
     for (int rank = 0; rank < g->ranks; rank++) {
         grid mine = grid_of(g, rank);
-        TRY(measure_rank(p, &mine, mine.at[GRID_TENSOR] == 0 && grid_index(&mine, AXIS_GRADIENT) == 0));
+        TRY(measure_rank(p, &mine, grid_leads(&mine, AXIS_PIPELINE)));
     }
     return STATUS_OK;
 }

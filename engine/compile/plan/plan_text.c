@@ -26,6 +26,17 @@ static const char *count_text(char out[UNITS_TEXT], double count)
 /* ---- for a person
  * ------------------------------------------------------------------------------------------------- */
 
+static void print_sizes(FILE *out, const compile_options *o)
+{
+    const grid *g = &o->grid;
+    char words[GRID_WORDS], zero[32];
+    snprintf(zero, sizeof zero, " (ZeRO %d)", storage_divides(o) ? storage_level(o) : 0);
+    const char *const note[GRID_AXES] = {
+        [GRID_TENSOR] = g->size[GRID_TENSOR] > 1 && o->layout.sequence ? " with sequence" : NULL, [GRID_DATA] = zero};
+    grid_words(words, g->size, grid_named(g->size), " x ", note);
+    fputs(words, out);
+}
+
 static void print_layout(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;
@@ -38,10 +49,8 @@ static void print_layout(FILE *out, const plan *p)
     fprintf(out, "\ntokens per step   %s: %d x %d sequences of %lld for each of %d data ranks\n",
             count_text(a, (double)p->tokens_per_step), o->microbatches, o->micro_batch, (long long)o->sequence,
             grid_group_size(g, AXIS_SAMPLES));
-    fprintf(out, "layout            %d rank%s: tensor %d%s x data %d (ZeRO %d) x pipeline %d", g->ranks,
-            g->ranks == 1 ? "" : "s", g->size[GRID_TENSOR],
-            g->size[GRID_TENSOR] > 1 && o->layout.sequence ? " with sequence" : "", g->size[GRID_DATA],
-            storage_divides(o) ? storage_level(o) : 0, g->size[GRID_PIPELINE]);
+    fprintf(out, "layout            %d rank%s: ", g->ranks, g->ranks == 1 ? "" : "s");
+    print_sizes(out, o);
     if (g->size[GRID_PIPELINE] > 1)
         fprintf(out, ", %s", schedule_name(p->schedule->kind));
     if (o->layout.virtual_stages > 1)
@@ -339,15 +348,22 @@ static void json_axes(FILE *out, const char *name, const int64_t *value)
     fputs("}", out);
 }
 
-static void json_rank(FILE *out, const plan_rank *r)
+void plan_text_coordinates(FILE *out, const int value[GRID_AXES], unsigned shown)
 {
+    for (int i = 0; i < GRID_AXES; i++)
+        if (shown >> i & 1)
+            fprintf(out, "\"%s\": %d, ", axis_coordinates[i].name, value[i]);
+}
+
+static void json_rank(FILE *out, const plan_rank *r, unsigned named)
+{
+    fprintf(out, "{\"rank\": %d, \"stage\": %d, ", r->rank, r->at[GRID_PIPELINE]);
+    plan_text_coordinates(out, r->at, named & ~(1u << GRID_PIPELINE));
     fprintf(out,
-            "{\"rank\": %d, \"stage\": %d, \"tensor\": %d, \"data\": %d, \"count\": %d, \"owned_spread_bytes\": %lld, "
-            "\"layers\": %d,\n     \"arena_bytes\": %lld, \"lower_bound_bytes\": %lld, \"transient_bytes\": %lld, "
-            "\"transient_lower_bound_bytes\": %lld,\n",
-            r->rank, r->at[GRID_PIPELINE], r->at[GRID_TENSOR], r->at[GRID_DATA], r->count, (long long)r->spread,
-            r->layers, (long long)r->arena, (long long)r->lower_bound, (long long)r->transient,
-            (long long)r->transient_bound);
+            "\"count\": %d, \"owned_spread_bytes\": %lld, \"layers\": %d,\n     \"arena_bytes\": %lld, "
+            "\"lower_bound_bytes\": %lld, \"transient_bytes\": %lld, \"transient_lower_bound_bytes\": %lld,\n",
+            r->count, (long long)r->spread, r->layers, (long long)r->arena, (long long)r->lower_bound,
+            (long long)r->transient, (long long)r->transient_bound);
     const int64_t *m = r->memory;
     fprintf(out,
             "     \"pinned_bytes\": %lld, \"offloaded_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": "
@@ -433,16 +449,15 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
             "{\"parameters\": %lld, \"flops_per_token\": %.17g, \"flops_per_token_full_attention\": %.17g, "
             "\"tokens_per_step\": %lld,\n",
             (long long)p->parameters, p->flops_per_token, p->flops_per_token_full, (long long)p->tokens_per_step);
-    fprintf(out,
-            " \"layout\": {\"ranks\": %d, \"tensor\": %d, \"data\": %d, \"pipeline\": %d, \"virtual_stages\": %d, "
-            "\"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
-            g->ranks, g->size[GRID_TENSOR], g->size[GRID_DATA], g->size[GRID_PIPELINE],
+    fprintf(out, " \"layout\": {\"ranks\": %d, ", g->ranks);
+    plan_text_coordinates(out, g->size, grid_named(g->size));
+    fprintf(out, "\"virtual_stages\": %d, \"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",
             p->options.layout.virtual_stages, schedule_name(p->schedule->kind), p->options.microbatches,
             storage_level(&p->options));
     fputs(" \"ranks\": [", out);
     for (int i = 0; i < p->count; i++) {
         fputs(i ? ",\n    " : "\n    ", out);
-        json_rank(out, &p->ranks[i]);
+        json_rank(out, &p->ranks[i], grid_named(g->size));
     }
     fputs("],\n", out);
     json_choices(out, p);

@@ -45,36 +45,39 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         int needed = schedule_kind_chunks((schedule_kind)kind);
         bool merged = kind == (l.of.virtual_stages > 1 ? SCHEDULE_1F1B : SCHEDULE_INTERLEAVED); /* the other name */
-        if (merged || (needed && needed != l.of.virtual_stages) || (l.of.pipeline == 1 && kind != SCHEDULE_1F1B))
+        if (merged || (needed && needed != l.of.virtual_stages) ||
+            (l.of.size[GRID_PIPELINE] == 1 && kind != SCHEDULE_1F1B))
             continue;
-        bool finds =
-            l.of.pipeline > 1 && (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
+        bool finds = l.of.size[GRID_PIPELINE] > 1 &&
+                     (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
         for (int found = 0; found <= finds; found++) {
             l.of.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
-            for (int divided = 0; divided <= (l.of.pipeline > 1); divided++) {
+            for (int divided = 0; divided <= (l.of.size[GRID_PIPELINE] > 1); divided++) {
                 l.of.vocabulary = divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
-                for (l.of.zero = 0; l.of.zero < (l.of.data > 1 ? STORAGE_LEVELS : 1); l.of.zero++)
+                for (l.of.zero = 0; l.of.zero < (l.of.size[GRID_DATA] > 1 ? STORAGE_LEVELS : 1); l.of.zero++)
                     add(all, l, t);
             }
         }
     }
 }
 
-/* Ranks that divide the depth. */
+/* Ranks that divide the depth; those that are left divide the samples. */
 static void add_depths(list *all, search_layout l, const search_terms *t)
 {
-    int left = t->ranks / l.of.tensor, layers = t->config->model.shape.layers;
-    for (l.of.pipeline = 1; l.of.pipeline <= left && l.of.pipeline <= layers; l.of.pipeline++) {
-        if (left % l.of.pipeline)
+    int *size = l.of.size, layers = t->config->model.shape.layers;
+    for (int stages = 1; stages <= t->ranks && stages <= layers; stages++) {
+        size[GRID_PIPELINE] = stages;
+        size[GRID_DATA] = 1;
+        int64_t model = grid_ranks_of(size);
+        if (t->ranks % model)
             continue;
-        l.of.data = left / l.of.pipeline;
-        int64_t most = t->config->train.global_batch / l.of.data;
+        size[GRID_DATA] = (int)(t->ranks / model);
+        int64_t most = t->config->train.global_batch / size[GRID_DATA];
         for (l.micro_batch = 1; l.micro_batch <= most && l.micro_batch * t->config->train.sequence <= MOST_TOKENS;
              l.micro_batch *= 2)
-            for (l.of.virtual_stages = 1;
-                 l.of.virtual_stages <= MOST_CHUNKS && l.of.virtual_stages * l.of.pipeline <= layers;
+            for (l.of.virtual_stages = 1; l.of.virtual_stages <= MOST_CHUNKS && l.of.virtual_stages * stages <= layers;
                  l.of.virtual_stages++)
-                if (l.of.pipeline > 1 || l.of.virtual_stages == 1)
+                if (stages > 1 || l.of.virtual_stages == 1)
                     add_schedules(all, l, t);
     }
 }
@@ -83,10 +86,11 @@ int search_all(search_layout **out, const search_terms *t)
 {
     list all = {0};
     search_layout l = {.of = t->config->parallel};
-    for (l.of.tensor = 1; l.of.tensor <= t->ranks && l.of.tensor <= t->prices->node_ranks; l.of.tensor++)
-        for (int sequence = 0; sequence <= (l.of.tensor > 1); sequence++) {
-            l.of.sequence = l.of.tensor == 1 ? t->config->parallel.sequence : sequence;
-            if (t->ranks % l.of.tensor == 0)
+    for (int across = 1; across <= t->ranks && across <= t->prices->node_ranks; across++)
+        for (int sequence = 0; sequence <= (across > 1); sequence++) {
+            l.of.size[GRID_TENSOR] = across;
+            l.of.sequence = across == 1 ? t->config->parallel.sequence : sequence;
+            if (t->ranks % across == 0)
                 add_depths(&all, l, t);
         }
     *out = all.items;
@@ -100,14 +104,14 @@ int search_all(search_layout **out, const search_terms *t)
  * stages have several, and only a program says how many. */
 int64_t search_budget(const search_terms *t, const search_layout *l)
 {
-    int communicators = l->of.pipeline > 1 ? RESERVE_ROWS : l->of.tensor > 1 ? 3 : 1;
+    int communicators = l->of.size[GRID_PIPELINE] > 1 ? RESERVE_ROWS : l->of.size[GRID_TENSOR] > 1 ? 3 : 1;
     return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0);
 }
 
 /* The most, likewise. */
 static double most_room(const search_terms *t, const search_layout *l)
 {
-    int communicators = (l->of.tensor > 1) + (l->of.data > 1) + (l->of.pipeline > 1);
+    int communicators = (l->of.size[GRID_TENSOR] > 1) + (l->of.size[GRID_DATA] > 1) + (l->of.size[GRID_PIPELINE] > 1);
     return (double)(t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0));
 }
 
@@ -190,12 +194,12 @@ static void take(search_result *out, const plan *p, const search_terms *t)
     out->fits = out->arena + out->beside <= t->memory;
 }
 
+/* Whatever their schedules. */
 static bool same_layout(const search_layout *a, const search_layout *b)
 {
-    const config_layout *x = &a->of, *y = &b->of;
-    return x->tensor == y->tensor && x->sequence == y->sequence && x->pipeline == y->pipeline &&
-           x->virtual_stages == y->virtual_stages && x->data == y->data && x->zero == y->zero &&
-           x->vocabulary == y->vocabulary && a->micro_batch == b->micro_batch;
+    config_layout x = a->of;
+    x.schedule = b->of.schedule;
+    return config_layout_same(&x, &b->of) && a->micro_batch == b->micro_batch;
 }
 
 static bool same_recompute(const search_layout *a, const search_layout *b)
@@ -283,7 +287,7 @@ typedef struct tries {
 static int family_of(tries *t, const search_layout *l)
 {
     bool budgeted = l->budgeted || l->recompute == RECOMPUTE_NONE; /* which is tried so */
-    family f = {.tensor = l->of.tensor, .pipeline = l->of.pipeline};
+    family f = {.tensor = l->of.size[GRID_TENSOR], .pipeline = l->of.size[GRID_PIPELINE]};
     f.kind = ((int)l->of.schedule * 2 + search_divides_vocabulary(l)) * 2 + budgeted;
     int i = 0;
     for (; i < t->family_count; i++)
@@ -375,7 +379,7 @@ static void longest_first(int *order, const search_layout *these, int count)
 {
     for (int i = 0; i < count; i++) {
         int k = i;
-        for (; k > 0 && these[order[k - 1]].of.pipeline < these[i].of.pipeline; k--)
+        for (; k > 0 && these[order[k - 1]].of.size[GRID_PIPELINE] < these[i].of.size[GRID_PIPELINE]; k--)
             order[k] = order[k - 1];
         order[k] = i;
     }
@@ -419,7 +423,7 @@ static int programs_found(int most)
 /* The same on every machine: it hangs on the layout that seems best, not on a clock. */
 static int programs(const search_terms *t, const search_layout *best)
 {
-    int64_t microbatches = t->config->train.global_batch / best->of.data / best->micro_batch;
+    int64_t microbatches = t->config->train.global_batch / best->of.size[GRID_DATA] / best->micro_batch;
     int64_t most = SEARCH_WORK / (t->config->model.shape.layers * microbatches);
     return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
 }
@@ -505,7 +509,7 @@ status search_run(search *out, const search_terms *t)
     out->within = estimate(layouts, out->layouts, &least, t);
     play_best(out, t, layouts, out->within);
     free(layouts);
-    if (out->count || !least.of.tensor)
+    if (out->count || !least.of.size[GRID_TENSOR])
         return out->count ? STATUS_OK
                           : status_fail(STATUS_USAGE, "%d ranks have no layout of this configuration", t->ranks);
     least.budgeted = false;

@@ -150,7 +150,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch;
     c.train.batch_ramp.count = 0;
     TRY(config_check(&c));
-    TRY(grid_make(&g, l->of.tensor, 0, l->of.tensor, 1, 1, 1));
+    TRY(config_lay_out(&g, &c, 0, 0));
     TRY(compile_options_from(&o, &c, &g, e->backend, 1));
     profile_plan_for(&o, &prices);
     o.evaluate = false;
@@ -212,8 +212,8 @@ static status measure_kind(part *layer, part *ends, const search_estimate *e, co
 static void make_probe(probe *out, const search_estimate *e)
 {
     search_layout l = {.of = e->of->parallel, .micro_batch = out->micro_batch, .recompute = out->recompute};
-    l.of.tensor = out->tensor;
-    l.of.pipeline = l.of.virtual_stages = l.of.data = 1;
+    l.of.size[GRID_TENSOR] = out->tensor;
+    l.of.size[GRID_PIPELINE] = l.of.virtual_stages = l.of.size[GRID_DATA] = 1;
     l.of.schedule = SCHEDULE_1F1B;
     l.of.sequence = out->sequence;
     l.of.zero = 0;
@@ -233,14 +233,16 @@ static const probe *find_probe(search_estimate *e, const search_layout *l)
 {
     for (int i = 0; i < e->count; i++) {
         const probe *p = &e->probes[i];
-        if (p->tensor == l->of.tensor && p->micro_batch == l->micro_batch && p->recompute == l->recompute &&
+        if (p->tensor == l->of.size[GRID_TENSOR] && p->micro_batch == l->micro_batch && p->recompute == l->recompute &&
             p->sequence == l->of.sequence)
             return p;
     }
     e->probes = must_realloc(e->probes, (unsigned long)(e->count + 1) * sizeof *e->probes);
     probe *p = &e->probes[e->count++];
-    *p = (probe){
-        .tensor = l->of.tensor, .micro_batch = l->micro_batch, .recompute = l->recompute, .sequence = l->of.sequence};
+    *p = (probe){.tensor = l->of.size[GRID_TENSOR],
+                 .micro_batch = l->micro_batch,
+                 .recompute = l->recompute,
+                 .sequence = l->of.sequence};
     make_probe(p, e);
     return p;
 }
@@ -285,7 +287,7 @@ static status divide(int *layers, const search_estimate *e, const search_layout 
     for (int i = 0; i < count; i++)
         each[i] = seconds_of(&p->kinds[e->kind_of[i]]) / unit;
     partition_costs costs = {.layers = each, .last = search_divides_vocabulary(l) ? 0 : seconds_of(&p->ends) / unit};
-    status s = partition_automatic(layers, &costs, count, l->of.pipeline * l->of.virtual_stages);
+    status s = partition_automatic(layers, &costs, count, l->of.size[GRID_PIPELINE] * l->of.virtual_stages);
     free(each);
     return s;
 }
@@ -294,7 +296,7 @@ static status divide(int *layers, const search_estimate *e, const search_layout 
 static void cost_chunks(simulate_cost *costs, const search_estimate *e, const int *layers, const search_layout *l,
                         const probe *p)
 {
-    int count = l->of.pipeline * l->of.virtual_stages, first = 0;
+    int count = l->of.size[GRID_PIPELINE] * l->of.virtual_stages, first = 0;
     int *counts = must_alloc((unsigned long)e->kinds * sizeof *counts);
     for (int i = 0; i < count; i++) {
         memset(counts, 0, (unsigned long)e->kinds * sizeof *counts);
@@ -313,7 +315,7 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
 static double message_seconds(const search_estimate *e, const search_layout *l)
 {
     const profile *p = &e->prices;
-    bool leaves = l->of.tensor * l->of.data >= p->node_ranks;
+    bool leaves = l->of.size[GRID_TENSOR] * l->of.size[GRID_DATA] >= p->node_ranks;
     double bytes = (double)l->micro_batch * (double)e->of->train.sequence * (double)e->of->model.shape.hidden_size *
                    dtype_bytes(precision_compute(e->of->train.precision)) / tokens_ranks_between(&l->of);
     return leaves ? p->network_latency + bytes / p->network : p->latency + bytes / p->node;
@@ -326,13 +328,17 @@ static const double SHOWN_SHARE = 0.6;
 static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients)
 {
     const profile *p = &e->prices;
-    if (l->of.data == 1)
+    if (l->of.size[GRID_DATA] == 1)
         return 0;
-    int beside = p->node_ranks / l->of.tensor < l->of.data ? p->node_ranks / l->of.tensor : l->of.data;
-    double rate = l->of.tensor * l->of.data <= p->node_ranks ? p->node : p->network * (beside > 1 ? beside : 1);
+    int beside = p->node_ranks / l->of.size[GRID_TENSOR] < l->of.size[GRID_DATA]
+                     ? p->node_ranks / l->of.size[GRID_TENSOR]
+                     : l->of.size[GRID_DATA];
+    double rate = l->of.size[GRID_TENSOR] * l->of.size[GRID_DATA] <= p->node_ranks
+                      ? p->node
+                      : p->network * (beside > 1 ? beside : 1);
     rate = rate < p->node ? rate : p->node;
-    double each_byte = (double)(l->of.data - 1) / l->of.data / rate;
-    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.data);
+    double each_byte = (double)(l->of.size[GRID_DATA] - 1) / l->of.size[GRID_DATA] / rate;
+    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.size[GRID_DATA]);
     double once = (gradients + weights) * each_byte, more = 0;
     if (storage_shares(l->of.zero, CLASS_GRADIENT))
         more = gradients * each_byte * microbatches;
@@ -355,12 +361,13 @@ static double stage_bytes(const search_layout *l, const probe *p, const part *la
     for (int i = 0; i < CLASS_COUNT; i++)
         if (storage_shares(STORAGE_LEVELS - 1, (tensor_class)i)) {
             /* of the ends either the embedding or the head, but where a stage has both, or a part */
-            double share = l->of.pipeline == 1            ? 1
-                           : search_divides_vocabulary(l) ? 1.0 / l->of.pipeline
+            double share = l->of.size[GRID_PIPELINE] == 1 ? 1
+                           : search_divides_vocabulary(l) ? 1.0 / l->of.size[GRID_PIPELINE]
                            : end                          ? 0.5
                                                           : 0;
             double ends = p->ends.memory[i] * share;
-            sum += (layers->memory[i] + ends) / (storage_shares(l->of.zero, (tensor_class)i) ? l->of.data : 1);
+            sum +=
+                (layers->memory[i] + ends) / (storage_shares(l->of.zero, (tensor_class)i) ? l->of.size[GRID_DATA] : 1);
         }
     return sum;
 }
@@ -368,13 +375,13 @@ static double stage_bytes(const search_layout *l, const probe *p, const part *la
 static status find_schedule(search_estimate *e, const search_layout *l, int microbatches)
 {
     schedule *s = &e->last;
-    schedule_kind kind = l->of.pipeline == 1 ? SCHEDULE_1F1B : l->of.schedule;
-    if (s->stages == l->of.pipeline && s->chunks == l->of.virtual_stages && s->microbatches == microbatches &&
-        s->kind == kind)
+    schedule_kind kind = l->of.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : l->of.schedule;
+    if (s->stages == l->of.size[GRID_PIPELINE] && s->chunks == l->of.virtual_stages &&
+        s->microbatches == microbatches && s->kind == kind)
         return STATUS_OK;
     schedule_free(s);
     *s = (schedule){0};
-    return schedule_make(s, kind, l->of.pipeline, l->of.virtual_stages, microbatches);
+    return schedule_make(s, kind, l->of.size[GRID_PIPELINE], l->of.virtual_stages, microbatches);
 }
 
 /* The bytes held between the two halves of a backward pass, of those held from the forward: of the kind that holds
@@ -407,16 +414,17 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
 {
     simulation sim;
     TRY(divide(layers, e, l, p));
-    TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->of.data)));
+    TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->of.size[GRID_DATA])));
     cost_chunks(costs, e, layers, l, p);
     TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(e, p)));
     out->length = sim.length;
     if (search_divides_vocabulary(l))
-        out->length += seconds_of(&p->ends) / l->of.pipeline + MESSAGES_MORE * message_seconds(e, l);
-    out->layers = must_realloc(out->layers, (unsigned long)(l->of.pipeline * e->kinds) * sizeof *out->layers);
-    out->held = must_realloc(out->held, (unsigned long)l->of.pipeline * sizeof *out->held);
+        out->length += seconds_of(&p->ends) / l->of.size[GRID_PIPELINE] + MESSAGES_MORE * message_seconds(e, l);
+    out->layers =
+        must_realloc(out->layers, (unsigned long)(l->of.size[GRID_PIPELINE] * e->kinds) * sizeof *out->layers);
+    out->held = must_realloc(out->held, (unsigned long)l->of.size[GRID_PIPELINE] * sizeof *out->held);
     count_stages(out->layers, e, layers);
-    for (int s = 0; s < l->of.pipeline; s++)
+    for (int s = 0; s < l->of.size[GRID_PIPELINE]; s++)
         out->held[s] = sim.stages[s].peak;
     simulate_free(&sim);
     return STATUS_OK;
@@ -426,13 +434,11 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
 static const pipeline *find_pipeline(search_estimate *e, const search_layout *l, const probe *p)
 {
     pipeline *known = &e->pipelines[l->recompute];
-    const search_layout *k = &known->of;
-    if (known->layers && k->of.tensor == l->of.tensor && k->of.sequence == l->of.sequence &&
-        k->micro_batch == l->micro_batch && k->of.pipeline == l->of.pipeline &&
-        k->of.virtual_stages == l->of.virtual_stages && k->of.schedule == l->of.schedule && k->of.data == l->of.data &&
-        k->of.vocabulary == l->of.vocabulary)
+    config_layout k = known->of.of;
+    k.zero = l->of.zero;
+    if (known->layers && config_layout_same(&k, &l->of) && known->of.micro_batch == l->micro_batch)
         return known->length > 0 ? known : NULL;
-    unsigned long all = (unsigned long)l->of.pipeline * (unsigned long)l->of.virtual_stages;
+    unsigned long all = (unsigned long)l->of.size[GRID_PIPELINE] * (unsigned long)l->of.virtual_stages;
     int *layers = must_alloc(all * sizeof *layers);
     simulate_cost *costs = must_calloc(all, sizeof *costs);
     known->of = *l;
@@ -446,7 +452,7 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
 /* No schedule is shorter than its mean stage's work. */
 static double least_seconds(const search_estimate *e, const search_layout *l, const probe *p)
 {
-    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.data);
+    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.size[GRID_DATA]);
     double layers = 0;
     for (int k = 0; k < e->kinds; k++) {
         int count = 0;
@@ -454,22 +460,22 @@ static double least_seconds(const search_estimate *e, const search_layout *l, co
             count += e->kind_of[i] == k;
         layers += count * seconds_of(&p->kinds[k]);
     }
-    return microbatches * (layers + seconds_of(&p->ends)) / l->of.pipeline;
+    return microbatches * (layers + seconds_of(&p->ends)) / l->of.size[GRID_PIPELINE];
 }
 
 static void put_together(const search_estimate *e, search_layout *l, const probe *p, const pipeline *of)
 {
     part most = {0};
     l->bytes = 0;
-    for (int s = 0; s < l->of.pipeline; s++) {
-        bool end = s == 0 || s == l->of.pipeline - 1;
+    for (int s = 0; s < l->of.size[GRID_PIPELINE]; s++) {
+        bool end = s == 0 || s == l->of.size[GRID_PIPELINE] - 1;
         part layers = sum_layers(e, p, &of->layers[s * e->kinds]);
         double bytes = stage_bytes(l, p, &layers, end, of->held[s]);
         l->bytes = bytes > l->bytes ? bytes : l->bytes;
         most = layers.memory[CLASS_WEIGHT] > most.memory[CLASS_WEIGHT] ? layers : most;
     }
-    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->of.pipeline) /
-                    (storage_shares(l->of.zero, CLASS_OPTIMIZER) ? l->of.data : 1);
+    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->of.size[GRID_PIPELINE]) /
+                    (storage_shares(l->of.zero, CLASS_OPTIMIZER) ? l->of.size[GRID_DATA] : 1);
     l->idle = of->length - least_seconds(e, l, p);
     l->seconds = of->length + update + data_seconds(e, l, most.memory[CLASS_WEIGHT], most.memory[CLASS_GRADIENT]);
 }

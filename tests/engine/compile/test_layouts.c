@@ -67,7 +67,7 @@ static compile_options options_of(const layout *l, int rank)
                          .backend = l->window ? NULL : &cpu_backend, /* the CPU offloads nothing */
                          .train = true};
     int ranks = l->tensor * l->pipeline * l->data;
-    assert_int_equal(grid_make(&o.grid, ranks, rank, l->tensor, 1, l->data, l->pipeline), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, ranks, rank, GRID_SIZES(l->tensor, 1, l->data, l->pipeline)), STATUS_OK);
     return o;
 }
 

@@ -67,7 +67,8 @@ static double ratio_of(const layout *l, int rank)
                          .threads = 1,
                          .backend = &cpu_backend,
                          .train = true};
-    assert_int_equal(grid_make(&o.grid, l->tensor * l->pipeline, rank, l->tensor, 1, 1, l->pipeline), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, l->tensor * l->pipeline, rank, GRID_SIZES(l->tensor, 1, 1, l->pipeline)),
+                     STATUS_OK);
     compiled c = {0};
     assert_int_equal(compile(&c, &o), STATUS_OK);
     double ratio = (double)c.training.transient_bytes / (double)c.training.lower_bound;

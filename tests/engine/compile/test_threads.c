@@ -40,7 +40,7 @@ static compile_options candidate(int i)
                          .train = true,
                          .evaluate = true};
     shape_fill(&o.shape);
-    assert_int_equal(grid_make(&o.grid, 8, i, 2, 1, 2, 2), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, 8, i, GRID_SIZES(2, 1, 2, 2)), STATUS_OK);
     return o;
 }
 

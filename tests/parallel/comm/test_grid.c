@@ -20,7 +20,7 @@ static grid make(const int size[GRID_AXES], int rank)
 {
     grid g;
     int ranks = size[0] * size[1] * size[2] * size[3];
-    assert_int_equal(grid_make(&g, ranks, rank, size[0], size[1], 0, size[3]), STATUS_OK);
+    assert_int_equal(grid_make(&g, ranks, rank, GRID_SIZES(size[0], size[1], 0, size[3])), STATUS_OK);
     assert_int_equal(g.size[GRID_DATA], size[2]);
     return g;
 }
@@ -219,13 +219,45 @@ static void a_layout_that_does_not_multiply_says_so_in_one_line(void **state)
         {4, 1, 1, 0, 2147483647, {"parallel.pipeline=2147483647", "from 1 to 32768", ""}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(grid_make(&g, bad[i].ranks, 0, bad[i].tensor, bad[i].context, bad[i].data, bad[i].pipeline),
-                         STATUS_USAGE);
+        assert_int_equal(
+            grid_make(&g, bad[i].ranks, 0, GRID_SIZES(bad[i].tensor, bad[i].context, bad[i].data, bad[i].pipeline)),
+            STATUS_USAGE);
         for (int j = 0; j < 3; j++)
             assert_non_null(strstr(status_message(), bad[i].says[j]));
         assert_null(strchr(status_message(), '\n'));
     }
-    assert_int_equal(grid_make(&g, 12, 11, 2, 1, 3, 2), STATUS_OK);
+    assert_int_equal(grid_make(&g, 12, 11, GRID_SIZES(2, 1, 3, 2)), STATUS_OK);
+}
+
+/* A context axis of one rank goes without saying, and is said as soon as it has more. */
+static void sizes_are_told_in_words(void **state)
+{
+    (void)state;
+    char words[GRID_WORDS];
+    const int *plain = GRID_SIZES(2, 1, 4, 1), *context = GRID_SIZES(2, 3, 0, 1);
+    const char *const note[GRID_AXES] = {[GRID_DATA] = " (ZeRO 1)"};
+    grid_words(words, plain, grid_named(plain), " x ", note);
+    assert_string_equal(words, "tensor 2 x data 4 (ZeRO 1) x pipeline 1");
+    grid_words(words, context, grid_named(context) & ~(1u << GRID_DATA), ", ", NULL);
+    assert_string_equal(words, "tensor 2, context 3, pipeline 1");
+    assert_int_equal(grid_ranks_of(plain), 8);
+    assert_int_equal(grid_ranks_of(context), 6);
+    int none[GRID_AXES];
+    grid_single(none);
+    assert_int_equal(grid_ranks_of(none), 1);
+}
+
+/* Of the ranks that read the same samples one leads, whatever they divide among them; of a pipeline's the first. */
+static void one_rank_leads(void **state)
+{
+    (void)state;
+    grid g;
+    assert_int_equal(grid_make(&g, 36, 0, GRID_SIZES(2, 3, 2, 3)), STATUS_OK);
+    for (int rank = 0; rank < g.ranks; rank++) {
+        grid mine = grid_of(&g, rank);
+        assert_int_equal(grid_leads(&mine, AXIS_SAMPLES), rank == 0 || rank == 6);
+        assert_int_equal(grid_leads(&mine, AXIS_PIPELINE), rank % 12 == 0);
+    }
 }
 
 int main(void)
@@ -239,6 +271,8 @@ int main(void)
         cmocka_unit_test(context_ranks_sum_gradients_and_divide_no_samples),
         cmocka_unit_test(rows_agree_with_the_coordinates),
         cmocka_unit_test(a_layout_that_does_not_multiply_says_so_in_one_line),
+        cmocka_unit_test(sizes_are_told_in_words),
+        cmocka_unit_test(one_rank_leads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,7 +79,7 @@ static void stages_divide_by_the_cost_of_each_layer(void **state)
     int alike[2], unlike[2];
     compile_options o = {
         .shape = wide_attention(), .sequence = 4096, .layout.virtual_stages = 1, .layout.schedule = SCHEDULE_1F1B};
-    assert_int_equal(grid_make(&o.grid, 2, 0, 1, 1, 1, 2), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, 2, 0, GRID_SIZES(1, 1, 1, 2)), STATUS_OK);
     assert_int_equal(compile_divide_layers(alike, &o), STATUS_OK);
     assert_int_equal(alike[0], 6);
     o.shape.full_first = 6;

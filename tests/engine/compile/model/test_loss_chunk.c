@@ -34,7 +34,7 @@ static compile_options options_of(int tensor_ranks, const op_backend *backend)
                          .backend = backend,
                          .threads = 1,
                          .train = true};
-    assert_int_equal(grid_make(&o.grid, tensor_ranks, 0, tensor_ranks, 1, 1, 1), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, tensor_ranks, 0, GRID_SIZES(tensor_ranks, 1, 1, 1)), STATUS_OK);
     return o;
 }
 

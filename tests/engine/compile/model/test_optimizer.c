@@ -41,7 +41,7 @@ static compile_options options_of(config_optimizer name, precision_kind precisio
                          .optimizer = {.name = name, .nesterov = true},
                          .threads = 1,
                          .train = true};
-    assert_int_equal(grid_make(&o.grid, tensor_ranks * data, 0, tensor_ranks, 1, data, 1), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, tensor_ranks * data, 0, GRID_SIZES(tensor_ranks, 1, data, 1)), STATUS_OK);
     return o;
 }
 

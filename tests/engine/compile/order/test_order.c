@@ -73,7 +73,7 @@ static compile_options options_of(const layout *l, int rank)
                          .threads = 1,
                          .train = true};
     shape_fill(&o.shape);
-    assert_int_equal(grid_make(&o.grid, ranks_of(l), rank, l->tensor, 1, l->data, l->pipeline), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, ranks_of(l), rank, GRID_SIZES(l->tensor, 1, l->data, l->pipeline)), STATUS_OK);
     return o;
 }
 

@@ -41,7 +41,8 @@ static compile_options options_of(int tensor_ranks, int data, int pipeline)
                          .layout.sequence = true,
                          .threads = 1,
                          .train = true};
-    assert_int_equal(grid_make(&o.grid, tensor_ranks * data * pipeline, 0, tensor_ranks, 1, data, pipeline), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, tensor_ranks * data * pipeline, 0, GRID_SIZES(tensor_ranks, 1, data, pipeline)),
+                     STATUS_OK);
     return o;
 }
 

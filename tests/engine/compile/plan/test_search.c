@@ -246,7 +246,7 @@ static search_layout estimated(int full)
         fail_msg("%s", status_message());
     search_estimate *e = search_estimate_open(&c, 1, h100(), NULL);
     search_layout l = {.of = c.parallel, .micro_batch = 1};
-    l.of.data = 1;
+    l.of.size[GRID_DATA] = 1;
     l.of.zero = 0;
     assert_true(search_estimate_layout(e, &l, 1e9));
     search_estimate_close(e);

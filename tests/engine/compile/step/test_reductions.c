@@ -95,7 +95,7 @@ static compile_options options_of(const layout *l)
                          .train = true};
     shape_fill(&o.shape);
     int ranks = l->tensor * l->data * l->pipeline;
-    assert_int_equal(grid_make(&o.grid, ranks, ranks - 1, l->tensor, 1, l->data, l->pipeline), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, ranks, ranks - 1, GRID_SIZES(l->tensor, 1, l->data, l->pipeline)), STATUS_OK);
     return o;
 }
 

@@ -45,7 +45,7 @@ static compile_options options_of(const op_backend *backend, int64_t budget)
                          .backend = backend,
                          .threads = 1,
                          .train = true};
-    assert_int_equal(grid_make(&o.grid, 1, 0, 1, 1, 1, 1), STATUS_OK);
+    assert_int_equal(grid_make(&o.grid, 1, 0, GRID_SIZES(1, 1, 1, 1)), STATUS_OK);
     return o;
 }
 

@@ -1,0 +1,152 @@
+/* Layouts: what no layout may be, and a run's place in its own.
+ *
+ * Each rule is a function with the line that a person reads where it is broken. `sizes` rules hold whoever asks for a
+ * layout; the rest ask what a configuration wants beside it. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+#include "parallel/schedule/partition.h"
+#include "engine/config/batch_ramp.h"
+#include "engine/config/config.h"
+
+/* ---- of the sizes alone ---- */
+
+typedef struct sizes {
+    const model_shape *shape;
+    const int *of; /* [GRID_AXES] */
+    int virtual_stages;
+} sizes;
+
+static status check_context(const sizes *s)
+{
+    for (int i = 0; i < GRID_AXES; i++)
+        if (axis_coordinates[i].divides == AXIS_DIVIDES_TOKENS && s->of[i] > 1)
+            return status_fail(STATUS_USAGE,
+                               "parallel.%s %d: dividing a sample's tokens between ranks is not built yet: leave it at "
+                               "1, and use parallel.tensor with parallel.sequence for long samples",
+                               axis_coordinates[i].name, s->of[i]);
+    return STATUS_OK;
+}
+
+static status check_tensor(const sizes *s)
+{
+    int tensor = s->of[GRID_TENSOR], heads = s->shape->heads, kv_heads = s->shape->kv_heads;
+    if (heads % tensor)
+        return status_fail(STATUS_USAGE, "parallel.tensor %d does not divide model.heads %d: choose a divisor", tensor,
+                           heads);
+    if (kv_heads % tensor && tensor % kv_heads)
+        return status_fail(STATUS_USAGE,
+                           "parallel.tensor %d must divide model.kv_heads %d or be a multiple of it: choose another",
+                           tensor, kv_heads);
+    return STATUS_OK;
+}
+
+static status check_chunks(const sizes *s)
+{
+    int stages = s->of[GRID_PIPELINE];
+    if ((int64_t)stages * s->virtual_stages > s->shape->layers)
+        return status_fail(STATUS_USAGE,
+                           "parallel.pipeline %d x virtual_stages %d leaves runs without a layer: model.layers is %d",
+                           stages, s->virtual_stages, s->shape->layers);
+    return STATUS_OK;
+}
+
+status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages)
+{
+    static status (*const rules[])(const sizes *) = {check_context, check_tensor, check_chunks};
+    const sizes s = {shape, size, virtual_stages};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        TRY(rules[i](&s));
+    return STATUS_OK;
+}
+
+/* ---- and of what else is configured ---- */
+
+static int virtual_stages_of(const config *c)
+{
+    return c->parallel.size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1;
+}
+
+static status check_compress(const config *c)
+{
+    if (c->parallel.compress && c->parallel.zero > 1)
+        return status_fail(
+            STATUS_USAGE,
+            "parallel.compress %s needs whole gradients to compress, which parallel.zero %d does not keep: "
+            "use parallel.zero 1 or 0",
+            config_word(c, "parallel.compress"), c->parallel.zero);
+    if (c->parallel.compress && c->parallel.size[GRID_TENSOR] > c->model.shape.kv_heads)
+        return status_fail(
+            STATUS_USAGE,
+            "parallel.compress %s would round the copies of key/value heads differently: parallel.tensor "
+            "may be at most model.kv_heads %d",
+            config_word(c, "parallel.compress"), c->model.shape.kv_heads);
+    return STATUS_OK;
+}
+
+/* The division itself is parallel/schedule/partition.h's; here it is only asked whether there is one. */
+static status check_pipeline(const config *c)
+{
+    const config_integers *list = &c->parallel.layers_per_stage;
+    int stages = c->parallel.size[GRID_PIPELINE], virtual_stages = virtual_stages_of(c);
+    int needed = schedule_kind_chunks(c->parallel.schedule);
+    if (stages > 1 && needed && virtual_stages != needed)
+        return status_fail(STATUS_USAGE, "parallel.schedule %s needs parallel.virtual_stages %d, not %d: change one",
+                           schedule_name(c->parallel.schedule), needed, virtual_stages);
+    if (!list->count)
+        return STATUS_OK;
+    int *counts = must_calloc((unsigned long)stages * (unsigned long)virtual_stages, sizeof *counts);
+    status s = partition_given(counts, list->item, list->count, c->model.shape.layers, stages, virtual_stages);
+    free(counts);
+    return s;
+}
+
+/* `data`: ranks that divide the samples of a step. */
+static status check_data(const config *c, int data)
+{
+    int64_t together = (int64_t)c->train.micro_batch * data;
+    for (int i = 0; i + 1 < batch_ramp_stages(c); i++)
+        if (batch_ramp_samples(c, i) % together)
+            return status_fail(STATUS_USAGE,
+                               "train.batch_ramp: %d is not a multiple of train.micro_batch %d x %d data-parallel "
+                               "ranks: use multiples of %" PRId64,
+                               batch_ramp_samples(c, i), c->train.micro_batch, data, together);
+    if (c->train.global_batch % together)
+        return status_fail(STATUS_USAGE,
+                           "train.global_batch %d is not a multiple of train.micro_batch %d x %d data-parallel ranks: "
+                           "use a multiple of %" PRId64,
+                           c->train.global_batch, c->train.micro_batch, data, together);
+    return STATUS_OK;
+}
+
+status config_check_layout(const config *c)
+{
+    TRY(config_check_sizes(&c->model.shape, c->parallel.size, virtual_stages_of(c)));
+    TRY(check_compress(c));
+    TRY(check_pipeline(c));
+    return c->parallel.size[GRID_DATA] ? check_data(c, c->parallel.size[GRID_DATA]) : STATUS_OK;
+}
+
+/* ---- laying out ---- */
+
+status config_lay_out(grid *out, const config *c, int ranks, int rank)
+{
+    int64_t all = ranks ? ranks : grid_ranks_of(c->parallel.size);
+    if (all > INT32_MAX)
+        return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many", (long long)all);
+    TRY(grid_make(out, (int)all, rank, c->parallel.size));
+    return check_data(c, grid_group_size(out, AXIS_SAMPLES));
+}
+
+bool config_layout_same(const config_layout *a, const config_layout *b)
+{
+    return memcmp(a->size, b->size, sizeof a->size) == 0 && a->virtual_stages == b->virtual_stages &&
+           a->schedule == b->schedule && a->schedule_for == b->schedule_for && a->sequence == b->sequence &&
+           a->order == b->order && a->zero == b->zero && a->vocabulary == b->vocabulary &&
+           a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
+           a->layers_per_stage.item == b->layers_per_stage.item &&
+           a->layers_per_stage.count == b->layers_per_stage.count && a->bucket == b->bucket &&
+           a->compress == b->compress && a->density == b->density;
+}

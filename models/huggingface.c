@@ -46,31 +46,15 @@ static const struct {
 
 typedef enum kind { INT, LONG, NUMBER } kind;
 
-/* Keys that are numbers, by family; NULL: the family has no such key. One that is absent (or null) is refused for
- * architectures with the key `needed`, else left 0. */
+/* Keys that are numbers, by family; NULL: the family has no such key. */
 static const struct {
     size_t offset;
     kind kind;
     uint64_t needed;
     const char *keys[FAMILY_COUNT];
 } numbers[] = {
-#define AT(member) offsetof(model_shape, member)
-    {AT(vocab_size), LONG, ALWAYS, {[FAMILY_GPT2] = "vocab_size", [FAMILY_LLAMA] = "vocab_size"}},
-    {AT(layers), INT, ALWAYS, {[FAMILY_GPT2] = "n_layer", [FAMILY_LLAMA] = "num_hidden_layers"}},
-    {AT(heads), INT, ALWAYS, {[FAMILY_GPT2] = "n_head", [FAMILY_LLAMA] = "num_attention_heads"}},
-    {AT(kv_heads), INT, WITH(NEEDS_KV_HEADS), {[FAMILY_LLAMA] = "num_key_value_heads"}},
-    {AT(head_size), INT, WITH(NEEDS_HEAD_SIZE), {[FAMILY_LLAMA] = "head_dim"}},
-    {AT(hidden_size), LONG, ALWAYS, {[FAMILY_GPT2] = "n_embd", [FAMILY_LLAMA] = "hidden_size"}},
-    {AT(max_sequence), LONG, ALWAYS, {[FAMILY_GPT2] = "n_positions", [FAMILY_LLAMA] = "max_position_embeddings"}},
-    {AT(ffn_size), LONG, NEVER, {[FAMILY_GPT2] = "n_inner"}},
-    {AT(ffn_size), LONG, ALWAYS, {[FAMILY_LLAMA] = "intermediate_size"}},
-    {AT(norm_epsilon),
-     NUMBER,
-     NEVER,
-     {[FAMILY_GPT2] = "layer_norm_epsilon", [FAMILY_LLAMA] = "rms_norm_eps", [FAMILY_STARCODER2] = "norm_epsilon"}},
-    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "embd_pdrop", [FAMILY_STARCODER2] = "embedding_dropout"}},
-    {AT(dropout), NUMBER, UNREAD, {[FAMILY_GPT2] = "resid_pdrop", [FAMILY_STARCODER2] = "residual_dropout"}},
-#undef AT
+#define HUGGINGFACE(kind, member, needed, ...) {offsetof(model_shape, member), kind, needed, {__VA_ARGS__}},
+#include "models/sizes.def"
 };
 
 enum { NUMBERS = sizeof numbers / sizeof *numbers, DEMANDS = sizeof demands / sizeof *demands };

@@ -58,22 +58,27 @@ layer_shape shape_layer(const model_shape *s, int layer)
 {
     MUST(layer >= -1 && layer < s->layers, "layer %d of %d", layer, s->layers);
     uint64_t own_head = s->tied_embeddings ? 0 : UINT64_C(1) << TRAIT_OWN_HEAD;
-    return (layer_shape){.traits = shape_traits_of(s->architecture)->traits | own_head,
-                         .heads = s->heads,
-                         .kv_heads = s->kv_heads,
-                         .head_size = s->head_size,
-                         .hidden_size = s->hidden_size,
-                         .ffn_size = s->ffn_size,
-                         .window = sees_all(s, layer) ? 0 : s->sliding_window,
-                         .rope_theta = shape_has(s, TRAIT_ROTARY) ? s->rope_theta : 0};
+    layer_shape out = {.traits = shape_traits_of(s->architecture)->traits | own_head,
+                       .window = sees_all(s, layer) ? 0 : s->sliding_window,
+                       .rope_theta = shape_has(s, TRAIT_ROTARY) ? s->rope_theta : 0};
+#define COPY_LAYER(member) out.member = s->member;
+#define COPY_MODEL(member)
+#define COPY_MEMBER(member)
+#define MODEL_SIZE(kind, member, low, high, of, ...) COPY_##of(member)
+#include "models/sizes.def"
+    return out;
 }
 
 /* Do layers of these shapes record the same ops? */
 static bool layers_alike(const layer_shape *a, const layer_shape *b)
 {
-    return a->traits == b->traits && a->heads == b->heads && a->kv_heads == b->kv_heads &&
-           a->head_size == b->head_size && a->hidden_size == b->hidden_size && a->ffn_size == b->ffn_size &&
-           a->window == b->window && a->rope_theta == b->rope_theta;
+    return a->traits == b->traits && a->window == b->window && a->rope_theta == b->rope_theta
+#define SAME_LAYER(member) &&a->member == b->member
+#define SAME_MODEL(member)
+#define SAME_MEMBER(member)
+#define MODEL_SIZE(kind, member, low, high, of, ...) SAME_##of(member)
+#include "models/sizes.def"
+        ;
 }
 
 model_shape shape_repeating(const model_shape *s, int layer, int layers)
@@ -102,41 +107,27 @@ int shape_kinds(int *kind, const model_shape *s)
     return count;
 }
 
-void shape_fill(model_shape *shape)
+void shape_fill(model_shape *s)
 {
-    const shape_traits *t = shape_traits_of(shape->architecture);
-    if (!shape->head_size && shape->heads > 0 && shape->hidden_size % shape->heads == 0)
-        shape->head_size = (int)(shape->hidden_size / shape->heads);
-    if (!shape->kv_heads)
-        shape->kv_heads = shape->heads;
-    if (!shape->ffn_size)
-        shape->ffn_size =
-            shape_has(shape, TRAIT_GATED) ? (shape->hidden_size * 8 / 3 + 255) / 256 * 256 : 4 * shape->hidden_size;
-    if (shape->rope_theta == 0)
-        shape->rope_theta = t->rope_theta;
-    if (shape->norm_epsilon == 0)
-        shape->norm_epsilon = t->norm_epsilon;
+    const shape_traits *t = shape_traits_of(s->architecture);
+#define MODEL_SIZE(kind, member, low, high, of, fill, ...)                                                             \
+    s->member = s->member != 0 ? s->member : (SHAPE_##kind)(fill);
+#include "models/sizes.def"
 }
 
-/* The upper limits keep every product of sizes, and the number of parameters, within 63 bits; they are far above any
- * model that exists. Token ids are 32-bit in data files. */
+/* The upper limits keep the number of parameters within 63 bits, too; they are far above any model that exists. */
 static status check_ranges(const model_shape *s)
 {
     const struct {
         const char *key;
         int64_t value, low, high;
     } ranges[] = {
-        {"layers", s->layers, 1, 1 << 14},
-        {"hidden_size", s->hidden_size, 1, 1 << 20},
-        {"heads", s->heads, 1, 1 << 16},
-        {"kv_heads", s->kv_heads, 1, 1 << 16},
-        {"head_size", s->head_size, 1, 1 << 12},
-        {"ffn_size", s->ffn_size, 1, 1 << 24},
-        {"vocab_size", s->vocab_size, 2, INT32_MAX},
-        {"max_sequence", s->max_sequence, 1, 1 << 30},
-        {"sliding_window", s->sliding_window, 0, 1 << 30},
-        {"full_first", s->full_first, 0, 1 << 14},
-        {"full_every", s->full_every, 0, 1 << 14},
+#define RANGE_INT(member, low, high)  {#member, s->member, low, high},
+#define RANGE_LONG(member, low, high) {#member, s->member, low, high},
+#define RANGE_NUMBER(...)
+#define RANGE_BOOL(...)
+#define MODEL_SIZE(kind, member, low, high, ...) RANGE_##kind(member, low, high)
+#include "models/sizes.def"
     };
     for (unsigned long i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)

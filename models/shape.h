@@ -1,5 +1,5 @@
 /* The plain description of one decoder-only transformer: every size, and which traits its architecture fixes. There is
- * one decoder; an architecture is a row of architectures.def, a weight a row of parts.def.
+ * one decoder; an architecture is a row of architectures.def, a size a row of sizes.def, a weight a row of parts.def.
  *
  * A model_shape is a value: copied freely, owns nothing. It says nothing about devices, layouts or precision.
  */
@@ -55,31 +55,33 @@ typedef struct shape_rope_scaling {
     int64_t original_max_sequence;
 } shape_rope_scaling;
 
+/* The types of sizes, by the word of their rows in sizes.def. */
+#define SHAPE_INT    int
+#define SHAPE_LONG   int64_t
+#define SHAPE_NUMBER double
+#define SHAPE_BOOL   bool
+
 typedef struct model_shape {
     shape_architecture architecture;
-    int layers;
-    int heads, kv_heads; /* kv_heads divides heads */
-    int head_size;       /* heads * head_size need not equal hidden_size */
-    int64_t hidden_size;
-    int64_t ffn_size; /* width of one branch: gate and up are [ffn_size, hidden_size] each */
-    int64_t vocab_size;
-    int64_t max_sequence;
-    int64_t sliding_window; /* a token sees this many tokens, itself included; 0: all before it */
-    /* Whatever the window, the first layers see all tokens before theirs, and so does the last of each so many; 0: none
-     * does. */
-    int full_first, full_every;
-    bool tied_embeddings; /* the output projection is the embedding table */
-    double rope_theta;
+#define FIELD_LAYER(kind, member) SHAPE_##kind member;
+#define FIELD_MODEL(kind, member) SHAPE_##kind member;
+#define FIELD_MEMBER(kind, member)
+#define MODEL_SIZE(kind, member, low, high, of, ...) FIELD_##of(kind, member)
+#include "models/sizes.def"
     shape_rope_scaling rope_scaling;
-    double norm_epsilon;
     double dropout; /* probability; after the embeddings and both residual branches */
 } model_shape;
 
 /* One layer of a model, as everybody reads it who asks what a layer is: layers may differ. */
 typedef struct layer_shape {
     uint64_t traits; /* which kind of attention and of mlp, with which norms and biases */
-    int heads, kv_heads, head_size;
-    int64_t hidden_size, ffn_size;
+#undef FIELD_MODEL
+#define FIELD_MODEL(kind, member)
+#define MODEL_SIZE(kind, member, low, high, of, ...) FIELD_##of(kind, member)
+#include "models/sizes.def"
+#undef FIELD_LAYER
+#undef FIELD_MODEL
+#undef FIELD_MEMBER
     int64_t window;    /* a token sees this many tokens, itself included; 0: all before it */
     double rope_theta; /* base of the rotary frequencies; 0: nothing is rotated */
 } layer_shape;
@@ -100,9 +102,7 @@ int shape_kinds(int *kind, const model_shape *shape);
 /* SHAPE_ARCHITECTURES if no architecture has this name. */
 shape_architecture shape_architecture_named(const char *name);
 
-/* Fill in what follows from the rest where it is 0: head_size = hidden_size / heads, kv_heads = heads, ffn_size =
- * 4 hidden_size or, for gated mlps, 8/3 hidden_size rounded up to a multiple of 256 (Llama's rule), and rope_theta and
- * norm_epsilon of the architecture. */
+/* Fill in what follows from the rest where it is 0, as sizes.def has it. */
 void shape_fill(model_shape *shape);
 
 /* One line that names the impossible value, or STATUS_OK. */

@@ -44,23 +44,10 @@ static bool cpu_has_bf16(void)
 #endif
 }
 
-static void derive_rope_scaling(shape_rope_scaling *r)
-{
-    if (r->factor == 0)
-        return;
-    if (r->low_frequency_factor == 0)
-        r->low_frequency_factor = 1;
-    if (r->high_frequency_factor == 0)
-        r->high_frequency_factor = 4;
-    if (r->original_max_sequence == 0)
-        r->original_max_sequence = 8192;
-}
-
 static void derive_shape(config *c)
 {
     model_shape *s = &c->model.shape;
     shape_fill(s);
-    derive_rope_scaling(&s->rope_scaling);
     if (!c->train.sequence)
         c->train.sequence = s->max_sequence && s->max_sequence < 1024 ? s->max_sequence : 1024;
     if (!s->max_sequence)

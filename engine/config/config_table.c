@@ -74,28 +74,19 @@ static const char *const recomputes[] = {"none", "selective", "full", NULL};
         key, CONFIG_TYPE_##kind, AT(member), NULL, low, high, words, resume, otherwise, doc                            \
     }
 
+/* A row of models/sizes.def. Whole numbers are as large as their type here; shape_check() says what is possible. */
+#define MOST_INT(high)    INTMAX
+#define MOST_LONG(high)   ANY
+#define MOST_NUMBER(high) high
+#define MOST_BOOL(high)   high
+#define MODEL_SIZE(kind, member, low, high, of, fill, resume, otherwise, doc)                                          \
+    DERIVED("model." #member, kind, model.shape.member, low, MOST_##kind(high), NULL, CONFIG_##resume, otherwise, doc),
+
 static const config_row rows[] = {
     /* clang-format off */
     {"model.preset", CONFIG_TYPE_PRESET, AT(model.preset), NULL, 0, 0, NULL, CONFIG_SILENT, "none", "ready-made sizes by name; keys beside it override it"},
     DERIVED("model.architecture", WORD, model.shape.architecture, 0, 0, architectures, CONFIG_FIXED, "llama", "family of the decoder"),
-    DERIVED("model.layers", INT, model.shape.layers, 1, INTMAX, NULL, CONFIG_FIXED, "required without a preset", "number of blocks"),
-    DERIVED("model.hidden_size", LONG, model.shape.hidden_size, 1, ANY, NULL, CONFIG_FIXED, "required without a preset", "width of the residual stream"),
-    DERIVED("model.heads", INT, model.shape.heads, 1, INTMAX, NULL, CONFIG_FIXED, "required without a preset", "query heads"),
-    DERIVED("model.kv_heads", INT, model.shape.kv_heads, 1, INTMAX, NULL, CONFIG_FIXED, "heads", "key and value heads; divides heads"),
-    DERIVED("model.head_size", INT, model.shape.head_size, 1, INTMAX, NULL, CONFIG_FIXED, "hidden_size / heads", "width of one head"),
-    DERIVED("model.ffn_size", LONG, model.shape.ffn_size, 1, ANY, NULL, CONFIG_FIXED, "4 hidden_size; 8/3 of it, up to a multiple of 256, where the mlp is gated", "width of the mlp"),
-    DERIVED("model.vocab_size", LONG, model.shape.vocab_size, 2, ANY, NULL, CONFIG_FIXED, "the tokenizer's, without a preset", "number of token ids"),
-    DERIVED("model.max_sequence", LONG, model.shape.max_sequence, 1, ANY, NULL, CONFIG_STAGE, "train.sequence", "longest sequence the model is made for"),
-    DERIVED("model.tied_embeddings", BOOL, model.shape.tied_embeddings, 0, 1, NULL, CONFIG_FIXED, "the architecture's", "output projection = token embeddings"),
-    DERIVED("model.rope_theta", NUMBER, model.shape.rope_theta, 0, 1e18, NULL, CONFIG_STAGE, "the architecture's: 10000, or 1000000 for qwen", "base of the rotary frequencies"),
-    DERIVED("model.rope_scaling.factor", NUMBER, model.shape.rope_scaling.factor, 0, 1e6, NULL, CONFIG_STAGE, "0: off", "Llama 3's scaling of low rotary frequencies"),
-    DERIVED("model.rope_scaling.low_frequency_factor", NUMBER, model.shape.rope_scaling.low_frequency_factor, 0, 1e6, NULL, CONFIG_STAGE, "1", "turns in the original sequence below which frequencies are stretched in full"),
-    DERIVED("model.rope_scaling.high_frequency_factor", NUMBER, model.shape.rope_scaling.high_frequency_factor, 0, 1e6, NULL, CONFIG_STAGE, "4", "turns above which they are left alone"),
-    DERIVED("model.rope_scaling.original_max_sequence", LONG, model.shape.rope_scaling.original_max_sequence, 0, ANY, NULL, CONFIG_STAGE, "8192", "sequence length before scaling"),
-    DERIVED("model.norm_epsilon", NUMBER, model.shape.norm_epsilon, 0, 1, NULL, CONFIG_FIXED, "the architecture's: 1e-5, or 1e-6 for qwen", "added to the variance in norms"),
-    DERIVED("model.sliding_window", LONG, model.shape.sliding_window, 0, ANY, NULL, CONFIG_STAGE, "0: all", "a token attends to this many tokens, itself included"),
-    DERIVED("model.full_first", INT, model.shape.full_first, 0, INTMAX, NULL, CONFIG_STAGE, "0", "so many first layers attend to all tokens, whatever model.sliding_window says"),
-    DERIVED("model.full_every", INT, model.shape.full_every, 0, INTMAX, NULL, CONFIG_STAGE, "0: none", "so does the last layer of each so many"),
+#include "models/sizes.def"
     STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
     STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
 

@@ -267,15 +267,39 @@ static status remove_checkpoint(const char *folder, const char *name)
     return s;
 }
 
+/* What saves of earlier steps have left that were interrupted, and could not be removed at the time: the folder had
+ * another name, say. */
+static status remove_leftovers(const char *folder, int64_t last)
+{
+    static const char temporary[] = ".tmp-";
+    reading_names all;
+    TRY(reading_folder(&all, folder));
+    status s = STATUS_OK;
+    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
+        bool is_one = strncmp(all.name[i], temporary, strlen(temporary)) == 0;
+        int64_t step = is_one ? step_of(all.name[i] + strlen(temporary)) : -1;
+        if (step < 0 || step >= last)
+            continue;
+        char *path = must_format("%s/%s", folder, all.name[i]);
+        s = atomic_remove(path);
+        free(path);
+    }
+    reading_names_free(&all);
+    return s;
+}
+
 status checkpoint_prune(const char *folder, int keep, int keep_every)
 {
     char *latest;
     steps all;
-    if (keep < 1)
-        return STATUS_OK;
     TRY(read_latest(&latest, folder));
-    status s = steps_list(&all, folder);
     int64_t last = latest ? step_of(latest) : -1;
+    status s = remove_leftovers(folder, last);
+    if (s != STATUS_OK || keep < 1) {
+        free(latest);
+        return s;
+    }
+    s = steps_list(&all, folder);
     int kept = 0;
     for (int i = 0; i < all.count && s == STATUS_OK; i++) {
         int64_t step = step_of(all.name[i]);

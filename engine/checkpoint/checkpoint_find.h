@@ -9,7 +9,8 @@
 
 /* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder, up to the one that `latest`
  * names, which stays. Those of later steps are left alone: the run may reach them again. keep_every > 0 keeps the
- * multiples of so many steps, too. keep < 1 keeps all. By one rank. */
+ * multiples of so many steps, too. keep < 1 keeps all. What interrupted saves of steps before `latest` have left is
+ * removed. By one rank. */
 status checkpoint_prune(const char *folder, int keep, int keep_every);
 
 /* The folder of the checkpoint that `path` means (see checkpoint_open); the caller's to free. */

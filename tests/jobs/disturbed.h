@@ -21,8 +21,8 @@ typedef struct disturbed {
     int seen;        /* restarts of this supervisor */
     int64_t damaged; /* step of the checkpoint that was damaged last */
     uint64_t random;
-    bool has_neighbours;
-    char *loss; /* why the run counts as lost; NULL: it does not */
+    bool has_neighbours, adopted; /* adopted: a supervisor has found the job at work */
+    char *loss;                   /* why the run counts as lost; NULL: it does not */
 } disturbed;
 
 /* Its files are named for `number`; `random` draws everything that is drawn. */

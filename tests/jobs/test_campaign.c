@@ -285,6 +285,7 @@ static bool start_again(disturbed *d, const kind *k)
     if (!stopped && !killed && r.status != 0)
         d->loss = must_format("%s: status %d: %s%s", k->name, r.status, r.out, r.err);
     launch_free(&r);
+    d->adopted |= killed;
     disturbed_begin(d);
     if (stopped || killed)
         runs_wait_for_step(d->run, steps_done(d) + 1, 30);
@@ -336,6 +337,14 @@ static void open_run(disturbed *d, const char *top, int number, uint64_t seed, i
         usleep(1000);
 }
 
+static bool has_ranks(const disturbed *d)
+{
+    for (int i = 0; i < d->ranks; i++)
+        if (runs_process(d->run, i))
+            return true;
+    return false;
+}
+
 /* Waits until the run has ended; was it as if nothing had happened? */
 static bool close_run(disturbed *d)
 {
@@ -348,6 +357,8 @@ static bool close_run(disturbed *d)
     char *neighbours = disturbed_neighbours_go(d);
     if (!d->loss && neighbours)
         d->loss = must_strdup(neighbours);
+    for (double until = clock_seconds() + 30; d->adopted && has_ranks(d) && clock_seconds() < until;)
+        clock_nap(0.1); /* nobody waits for the end of processes that he has not started */
     if (!d->loss)
         d->loss = supervised_litter(d->run);
     if (d->loss)

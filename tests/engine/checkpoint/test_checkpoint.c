@@ -376,6 +376,29 @@ static void prune_keeps_the_newest_up_to_latest_and_the_multiples(void **state)
     free(folder);
 }
 
+/* A save that failed while the folder had another name has left its files. One of a later step may be at work. */
+static void prune_removes_what_interrupted_saves_have_left(void **state)
+{
+    static const char *const left[] = {".tmp-step-00000004", ".tmp-step-00000009", ".tmp-step-00000012", ".tmp-other"};
+    char *folder = workfolder_path(*state, "leftovers");
+    assert_int_equal(savers_write(folder, "step-00000010", 1, (savers_layout){1, 0, false}), STATUS_OK);
+    for (int i = 0; i < 4; i++) {
+        char *path = workfolder_path(folder, left[i]), *file = workfolder_path(path, "fragment-00000");
+        assert_int_equal(atomic_make_folders(path), STATUS_OK);
+        workfolder_write(file, "x", 1);
+        free(file);
+        free(path);
+    }
+    assert_int_equal(checkpoint_prune(folder, 0, 0), STATUS_OK);
+    for (int i = 0; i < 4; i++) {
+        char *path = workfolder_path(folder, left[i]);
+        assert_int_equal(atomic_exists(path), i >= 2);
+        free(path);
+    }
+    assert_int_equal(savers_identify(folder), 1);
+    free(folder);
+}
+
 static void checksums_agree_with_the_standard(void **state)
 {
     (void)state;
@@ -419,6 +442,7 @@ int main(void)
         cmocka_unit_test(verifying_covers_runs_headers_and_companions),
         cmocka_unit_test(offers_are_what_latest_names_then_the_older_ones),
         cmocka_unit_test(prune_keeps_the_newest_up_to_latest_and_the_multiples),
+        cmocka_unit_test(prune_removes_what_interrupted_saves_have_left),
         cmocka_unit_test(checksums_agree_with_the_standard),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

@@ -217,33 +217,40 @@ static int open_folder(const char *path)
     return folder;
 }
 
-/* Nobody but its owner, who is this process's user, may enter it. */
-static bool is_private(int folder)
+/* May nobody but its owner, who is this process's user, enter it? Fails if that cannot be told. */
+static status look_whether_private(bool *is, int folder, const char *path)
 {
     struct stat info;
-    return fstat(folder, &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 077) == 0;
+    retry r = {0};
+    while (fstat(folder, &info) != 0)
+        if (!retry_again(&r, errno, path))
+            return status_fail(STATUS_FAILED, "cannot tell whose %s is: %s", path, strerror(errno));
+    *is = info.st_uid == geteuid() && (info.st_mode & 077) == 0;
+    return STATUS_OK;
 }
 
 /* By the first rank of a node. */
 static status hold_here(holder *whose, node_copies *k)
 {
-    *whose = OURS;
+    bool private = false;
+    *whose = k->held >= 0 ? OURS : FOREIGN;
     if (k->held >= 0)
         return STATUS_OK;
     int folder = open_folder(k->place.folder);
     if (folder < 0 && errno != ENOENT && errno != ELOOP && errno != ENOTDIR && errno != EACCES)
         return status_fail(STATUS_FAILED, "cannot open %s: %s", k->place.folder, strerror(errno));
-    if (folder < 0)
+    if (folder < 0) {
         *whose = errno == ENOENT ? NOBODY : FOREIGN;
-    else if (!is_private(folder))
-        *whose = FOREIGN;
-    else if (!lock_folder(folder))
-        *whose = ALIVE;
-    if (*whose == OURS)
+        return STATUS_OK;
+    }
+    status s = look_whether_private(&private, folder, k->place.folder);
+    if (s == STATUS_OK && private)
+        *whose = lock_folder(folder) ? OURS : ALIVE;
+    if (s == STATUS_OK && *whose == OURS)
         k->held = folder;
-    else if (folder >= 0)
+    else
         close(folder);
-    return STATUS_OK;
+    return s;
 }
 
 /* On all nodes; *worst of them. */

@@ -295,6 +295,28 @@ static void copies_are_found_wherever_the_run_has_moved(void **state)
     free(run);
 }
 
+/* Storage that fails for a moment is no other user's. */
+static void a_folder_that_cannot_be_looked_at_once_is_asked_again(void **state)
+{
+    static const int ranks[NODES] = {1, 1, 0};
+    const char *top = *state;
+    char *run = workfolder_path(top, "unseen"), *spy = launch_beside("io_faults.so");
+    int done = killed_run(top, run, ranks, 1);
+    char *before = must_format("env LD_PRELOAD=%s 'PHALANX_IO_FAULTS=/dev/shm/phalanx-%u-* EIO 1 fstat' ", spy,
+                               (unsigned)getuid());
+    char *keys = must_format("train.steps=%d", done + 3);
+    launch_result r = launch_finish(start(top, run, ranks, before, keys));
+    if (r.status != 0 || step_taken(&r) < 6)
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    is_as_if_undisturbed(top, run, ranks, done + 3);
+    nothing_is_in_memory();
+    launch_free(&r);
+    free(keys);
+    free(before);
+    free(spy);
+    free(run);
+}
+
 /* What another user may have put there is neither used nor removed: the run has a folder of its own. */
 static void a_folder_that_others_can_enter_is_not_believed(void **state)
 {
@@ -354,6 +376,7 @@ int main(void)
         cmocka_unit_test(a_damaged_copy_gives_way_to_the_other),
         cmocka_unit_test(copies_of_another_start_do_not_count),
         cmocka_unit_test(copies_are_found_wherever_the_run_has_moved),
+        cmocka_unit_test(a_folder_that_cannot_be_looked_at_once_is_asked_again),
         cmocka_unit_test(a_folder_that_others_can_enter_is_not_believed),
         cmocka_unit_test(under_supervise_a_killed_rank_costs_a_few_steps),
     };

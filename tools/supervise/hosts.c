@@ -26,7 +26,7 @@ static void join_around_equals(char *line)
             while (to > line && isblank((unsigned char)to[-1]))
                 to--;
         *to++ = *from;
-        while (*from == '=' && isblank((unsigned char)from[1]))
+        for (bool behind = *from == '='; behind && isblank((unsigned char)from[1]);)
             from++;
     }
     *to = 0;
@@ -74,7 +74,7 @@ static status parse(hosts *h, char *line, const char *path, int number)
     for (char *word; (word = strtok_r(rest, " \t\r\n", &rest));)
         if (strncmp(word, "slots=", 6) == 0)
             good = good && read_slots(&slots, word + 6);
-    if (!good || !*name)
+    if (!good || !*name || strchr(name, '='))
         return status_fail(STATUS_USAGE, "%s:%d: expected NAME slots=N, N from 1 to %d", path, number, MOST_SLOTS);
     if (hosts_slots(h) + slots > MOST_RANKS)
         return status_fail(STATUS_USAGE, "%s:%d: more than %d slots in all", path, number, MOST_RANKS);

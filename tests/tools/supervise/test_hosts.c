@@ -60,7 +60,7 @@ static void hosts_are_named_by_addresses_too(void **state)
     hosts h;
     char own[256] = "";
     assert_int_equal(gethostname(own, sizeof own - 1), 0);
-    assert_int_equal(read_text(&h, state, "a slots = 4\nfe80::1 slots= 2\n[fe80::2]:3\n192.0.2.7:5\n127.0.0.1\n"),
+    assert_int_equal(read_text(&h, state, "a slots =  4\nfe80::1 slots= 2\n[fe80::2]:3\n192.0.2.7:5\n127.0.0.1\n"),
                      STATUS_OK);
     assert_int_equal(h.count, 5);
     assert_int_equal(hosts_slots(&h), 15);
@@ -89,6 +89,7 @@ static void wrong_host_files_are_refused_with_their_line(void **state)
         {"a\nb slots = 2000000000\n", "hosts:2: expected NAME slots=N, N from 1 to 65536"},
         {"a slots=4x\n", "hosts:1"},
         {"a slots=\n", "hosts:1"},
+        {"a= slots=4\n", "hosts:1"}, /* a host named a=slots=4 */
         {"a slots=99999999999999999999\n", "hosts:1"},
     };
     hosts h;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -128,15 +129,14 @@ static status put(const lines *l, int file, const char *text)
 {
     struct stat before;
     size_t bytes = strlen(text), done = 0;
-    if (fstat(file, &before) != 0)
-        return failed(l, errno);
+    bool known = fstat(file, &before) == 0; /* a look that fails loses no line */
     while (done < bytes) {
         ssize_t wrote = write(file, text + done, bytes - done);
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote < 0) {
             status s = failed(l, errno);
-            if (done && ftruncate(file, before.st_size) != 0)
+            if (done && (!known || ftruncate(file, before.st_size) != 0))
                 return status_context(s, "and a torn line is left in it");
             return s;
         }

@@ -187,6 +187,15 @@ static void metrics_that_cannot_be_read_once_are_kept(void **state)
     free(run);
 }
 
+static void metrics_that_cannot_be_looked_at_once_lack_no_line(void **state)
+{
+    const char *top = *state;
+    char *run = whole_run(top, "looks");
+    goes_on(top, run, 1, "metrics.jsonl EIO 1 fstat 3", "train.steps=12", "resumed from");
+    assert_steps(run, 12);
+    free(run);
+}
+
 /* What cp -al makes of a run's folder: files that are appended to stay each run's own. */
 static void runs_that_share_files_by_hard_links_do_not_write_into_each_other(void **state)
 {
@@ -535,6 +544,7 @@ int main(void)
         cmocka_unit_test(checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began),
         cmocka_unit_test(a_path_that_cannot_be_told_is_asked_again),
         cmocka_unit_test(metrics_that_cannot_be_read_once_are_kept),
+        cmocka_unit_test(metrics_that_cannot_be_looked_at_once_lack_no_line),
         cmocka_unit_test(runs_that_share_files_by_hard_links_do_not_write_into_each_other),
         cmocka_unit_test(a_damaged_checkpoint_gives_way_to_the_one_before),
         cmocka_unit_test(hostile_positions_are_refused_in_one_line),

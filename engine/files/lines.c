@@ -115,8 +115,7 @@ static status look(lines *l)
     if (there && take_back(l, &named))
         return STATUS_OK;
     if (l->file >= 0) {
-        bool known = fstat(l->file, &open_one) == 0;
-        if (known && (there ? is_same(&open_one, &named) : !gone))
+        if (fstat(l->file, &open_one) != 0 || (there ? is_same(&open_one, &named) : !gone))
             return STATUS_OK; /* where that cannot be told, too */
         leave(l, &open_one);
     }

@@ -191,8 +191,14 @@ static void metrics_that_cannot_be_looked_at_once_lack_no_line(void **state)
 {
     const char *top = *state;
     char *run = whole_run(top, "looks");
-    goes_on(top, run, 1, "metrics.jsonl EIO 1 fstat 3", "train.steps=12", "resumed from");
-    assert_steps(run, 12);
+    for (int call = 2; call < 4; call++) { /* one asks whether it is the same file, the other how long it is */
+        char *fault = must_format("metrics.jsonl EIO 1 fstat %d", call),
+             *keys = must_format("train.steps=%d", 8 + call);
+        goes_on(top, run, 1, fault, keys, "resumed from");
+        assert_steps(run, 8 + call);
+        free(keys);
+        free(fault);
+    }
     free(run);
 }
 

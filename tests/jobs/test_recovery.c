@@ -191,7 +191,7 @@ static void metrics_that_cannot_be_looked_at_once_lack_no_line(void **state)
 {
     const char *top = *state;
     char *run = whole_run(top, "looks");
-    for (int call = 2; call < 4; call++) { /* one asks whether it is the same file, the other how long it is */
+    for (int call = 0; call < 9; call++) { /* among them: is it the same file, and how long is it? */
         char *fault = must_format("metrics.jsonl EIO 1 fstat %d", call),
              *keys = must_format("train.steps=%d", 8 + call);
         goes_on(top, run, 1, fault, keys, "resumed from");

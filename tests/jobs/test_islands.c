@@ -397,33 +397,48 @@ static void a_stranger_merges_with_nobody(void **state)
 /* ---- a head that somebody else has written
  * -------------------------------------------------------------------------------------------- */
 
-/* What etcd holds as the run's last merge; -1: nothing. */
-static int64_t last_merge(etcd *e, const char *key)
+#define HEAD "phalanx/forged/live/head"
+
+/* The run's last merge in etcd, and the revision of what says so. */
+static int64_t last_merge(int64_t *revision, etcd *e)
 {
     json_t *pairs = NULL;
-    assert_int_equal(etcd_read(&pairs, e, key), STATUS_OK);
-    const char *text = json_string_value(json_object_get(json_array_get(pairs, 0), "value"));
-    json_t *head = text ? json_loads(text, 0, NULL) : NULL;
-    int64_t merge = json_is_object(head) ? json_integer_value(json_object_get(head, "merge")) : -1;
+    assert_int_equal(etcd_read(&pairs, e, HEAD), STATUS_OK);
+    const json_t *pair = json_array_get(pairs, 0);
+    json_t *head = json_loads(json_string_value(json_object_get(pair, "value")), 0, NULL);
+    int64_t merge = json_integer_value(json_object_get(head, "merge"));
+    assert_true(json_is_object(head) && merge > 0);
+    *revision = json_integer_value(json_object_get(pair, "revision"));
     json_decref(head);
     json_decref(pairs);
     return merge;
 }
 
-/* Somebody writes a head of this merge, which is said not to be believed, or of this text; islands merge again. */
-static void forge_head(launch *a, etcd *e, int64_t merge, const char *text)
+/* Islands merge again, after what has happened. */
+static void expect_merges(launch *a)
 {
-    char *value =
-        text ? must_strdup(text) : must_format("{\"merge\": %lld, \"step\": 7, \"parts\": []}", (long long)merge);
-    assert_int_equal(etcd_write(e, "phalanx/forged/live/head", value, 0), STATUS_OK);
-    char *said = must_format("etcd holds merge %lld of run forged, which no island at work has", (long long)merge);
-    if (!text)
-        assert_true(launch_expect(a, said, ISLAND_JOBS_LIMIT));
     char *before = launch_output(a);
     assert_true(launch_expect_after(a, strlen(before), "of the changes of 2 islands:", ISLAND_JOBS_LIMIT));
     free(before);
+}
+
+/* Somebody writes a head so far ahead of the last one. */
+static void forge_ahead(launch *a, etcd *e, int64_t ahead)
+{
+    int64_t merge = 0;
+    for (bool done = false; !done;) { /* no merge may come between */
+        int64_t revision = 0;
+        merge = last_merge(&revision, e) + ahead;
+        char *value = must_format("{\"merge\": %lld, \"step\": 7, \"parts\": []}", (long long)merge);
+        const etcd_condition as_read = {HEAD, revision};
+        const etcd_change put = {HEAD, value, 0};
+        assert_int_equal(etcd_transact(&done, e, &as_read, 1, &put, 1), STATUS_OK);
+        free(value);
+    }
+    char *said = must_format("etcd holds merge %lld of run forged, which no island at work has", (long long)merge);
+    assert_true(launch_expect(a, said, ISLAND_JOBS_LIMIT));
     free(said);
-    free(value);
+    expect_merges(a);
 }
 
 /* Far ahead, just ahead, at the end of the numbers, behind, nonsense, nothing: islands go on, say so where they wait,
@@ -431,8 +446,9 @@ static void forge_head(launch *a, etcd *e, int64_t merge, const char *text)
 static void a_head_that_nobody_has_ends_no_island(void **state)
 {
     static const char *const words = "train.steps=100000000 run.log_every=1000000 outer.every=50 outer.timeout=10";
-    static const char *const texts[] = {"{\"merge\": 0, \"parts\": []}", "[[", ""};
-    const char *head = "phalanx/forged/live/head";
+    static const char *const texts[] = {
+        "{\"merge\": 0, \"parts\": []}", "[[", "",
+        "{\"merge\": 9223372036854775807, \"step\": 9223372036854775807, \"parts\": 3}"};
     etcd *e = NULL;
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -440,11 +456,12 @@ static void a_head_that_nobody_has_ends_no_island(void **state)
     launch *b = island_jobs_start(*state, "forged", 1, 2, "parallel.tensor=2 %s", words);
     assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
     assert_true(launch_expect(a, "of the changes of 2 islands:", ISLAND_JOBS_LIMIT));
-    forge_head(a, e, last_merge(e, head) + 60000, NULL);
-    forge_head(a, e, last_merge(e, head) + 1, NULL);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        forge_head(a, e, 0, texts[i]);
-    forge_head(a, e, (int64_t)1 << 56, "{\"merge\": 9223372036854775807, \"step\": 9223372036854775807, \"parts\": 3}");
+    forge_ahead(a, e, 60000);
+    forge_ahead(a, e, 1);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_int_equal(etcd_write(e, HEAD, texts[i], 0), STATUS_OK);
+        expect_merges(a);
+    }
     etcd_close(e);
     char *folder = island_jobs_folder(*state, "forged", 1);
     kill(runs_process(folder, 0), SIGTERM);

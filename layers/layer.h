@@ -9,18 +9,29 @@
 
 #include "kernels/record.h"
 
+enum layer_input {
+#define INPUT(name, ...) INPUT_##name,
+#include "layers/inputs.def"
+#undef INPUT
+    INPUT_COUNT,
+};
+
 /* What every layer of a micro-batch may read. */
 typedef struct layer_inputs {
-    tensor *tokens;         /* int32 [tokens] */
-    tensor *targets;        /* int32 [tokens]; -1 counts nothing */
-    tensor *positions;      /* int32 [tokens] */
-    tensor *document_start; /* int32 [tokens], or NULL: one document a sample */
-    tensor *rope_table;     /* fp32 [positions, head_size]: cos | sin; NULL without rotary embedding */
-    tensor *scalars;        /* step_scalars */
-    tensor *loss;           /* fp32 [1]: the sum over tokens is added here */
-    tensor *const *caches;  /* decoding: k and v of layer i of this rank at 2i and 2i + 1; else NULL */
-    int sequence;           /* tokens of a sample */
-    float epsilon;          /* of norms */
+    union {
+        struct {
+#define INPUT(name, ...) tensor *name;
+#include "layers/inputs.def"
+#undef INPUT
+        };
+        tensor *ids[INPUT_COUNT]; /* int32 [tokens]; NULL: not given */
+    };
+    tensor *rope_table;    /* fp32 [positions, head_size]: cos | sin; NULL without rotary embedding */
+    tensor *scalars;       /* step_scalars */
+    tensor *loss;          /* fp32 [1]: the sum over tokens is added here */
+    tensor *const *caches; /* decoding: k and v of layer i of this rank at 2i and 2i + 1; else NULL */
+    int sequence;          /* tokens of a sample */
+    float epsilon;         /* of norms */
     float dropout;
 } layer_inputs;
 
@@ -71,6 +82,9 @@ typedef struct loss_layer {
 typedef struct stream {
     tensor *sum, *delta;
 } stream;
+
+/* The places that draw (dropout) are numbered over the whole model: first the embedding's, then each block's. */
+enum { LAYER_EMBEDDING_SITES = 1, LAYER_BLOCK_SITES = 2 };
 
 /* y = norm(s); s, the stream with the delta added in, stays in the stream. */
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);

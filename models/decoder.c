@@ -389,7 +389,7 @@ static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inp
 tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
 {
     const decoder_chunk *c = &d->chunks[chunk];
-    r->sites = 2 * c->first_layer + !c->has_embedding; /* dropout sites are numbered over the whole model */
+    r->sites = LAYER_BLOCK_SITES * c->first_layer + (c->has_embedding ? 0 : LAYER_EMBEDDING_SITES);
     stream s = record_blocks(r, c, in, input);
     if (c->has_loss && d->vocabulary)
         return layer_norm(r, &s, &c->loss.norm, in);

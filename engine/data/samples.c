@@ -228,15 +228,15 @@ static status read_ids(const samples *s, bool *left_out, int32_t *tokens, int32_
     return STATUS_OK;
 }
 
-status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
-                    int32_t *document_start, int64_t index)
+status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_COUNT], int64_t index)
 {
+    int32_t *positions = into[INPUT_positions], *document_start = into[INPUT_document_start];
     int which;
     int64_t sample;
     samples_locate(s, &which, &sample, s->slot + index * s->slots);
     const indexed *data = s->source[which].data;
     int64_t first = sample * s->sequence;
-    TRY(read_ids(s, left_out, tokens, targets, data, first));
+    TRY(read_ids(s, left_out, into[INPUT_tokens], into[INPUT_targets], data, first));
     if (document_start)
         mark_documents(s, data, positions, document_start, first);
     else if (positions)

@@ -15,6 +15,7 @@
 
 #include "engine/config/config.h"
 #include "engine/files/indexed.h"
+#include "layers/layer.h"
 
 enum { SAMPLES_PERIOD = 4096 };
 
@@ -32,11 +33,10 @@ void samples_interleave(samples *s, int slot, int slots);
  * *left_out. */
 void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context);
 
-/* Sample `index` into tokens[sequence] and targets[sequence]; and, where not NULL, the position of each token in its
- * document or sample, and the index within the sample of its document's first token (document_mask). A sample that is
- * left out has all targets -1: none of them counts. */
-status samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
-                    int32_t *document_start, int64_t index);
+/* Sample `index`: its ids [sequence], of each row of layers/inputs.def into into[row]. NULL: not wanted; tokens and
+ * targets always are. Positions are those in the document where document_start is wanted, else in the sample. A sample
+ * that is left out has all targets -1: none of them counts. */
+status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_COUNT], int64_t index);
 
 /* Samples in one pass over everything. */
 int64_t samples_count(const samples *s);

@@ -16,16 +16,16 @@ typedef void *place(executor *e, const tensor *t);
 static status fill(int64_t *left_out, const compiled *c, executor *e, place *at, const samples *s, int64_t first,
                    int64_t count)
 {
-    const compiled_inputs *in = &c->inputs;
-    int64_t length = c->options.sequence;
-    int32_t *tokens = at(e, in->tokens), *targets = at(e, in->targets), *positions = at(e, in->positions);
-    int32_t *documents = in->document_start->shape[0] ? at(e, in->document_start) : NULL;
+    int32_t *into[INPUT_COUNT];
     *left_out = 0;
+    for (int k = 0; k < INPUT_COUNT; k++)
+        into[k] = c->inputs.ids[k]->shape[0] ? at(e, c->inputs.ids[k]) : NULL;
     for (int64_t i = 0; i < count; i++) {
         bool out = false;
-        TRY(samples_read(s, &out, tokens + i * length, targets + i * length, positions + i * length,
-                         documents ? documents + i * length : NULL, first + i));
+        TRY(samples_read(s, &out, into, first + i));
         *left_out += out;
+        for (int k = 0; k < INPUT_COUNT; k++)
+            into[k] += into[k] ? c->options.sequence : 0;
     }
     return STATUS_OK;
 }

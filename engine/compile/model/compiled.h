@@ -66,9 +66,16 @@ typedef struct compile_options {
 
 /* What the host fills before a program: the ids of a batch first, at the arena's beginning (compiled.batch_bytes). */
 typedef struct compiled_inputs {
-    tensor *tokens, *targets, *positions, *document_start; /* int32 [micro-batches, tokens of a micro-batch] */
-    tensor *rope_table;                                    /* fp32 [positions, head_size] */
-    tensor *scalars;                                       /* step_scalars, as bytes */
+    union {
+        struct {
+#define INPUT(name, ...) tensor *name;
+#include "layers/inputs.def"
+#undef INPUT
+        };
+        tensor *ids[INPUT_COUNT]; /* int32 [micro-batches, tokens of a micro-batch]; no rows: not given */
+    };
+    tensor *rope_table; /* fp32 [positions, head_size] */
+    tensor *scalars;    /* step_scalars, as bytes */
 } compiled_inputs;
 
 /* The results of a program; the host reads all but the first two. */

@@ -54,14 +54,15 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     decoder_open(d, p, s, &layout);
     recorder_open(r, p, &layout.grid, layout.compute, describe_weights(p, d), d->numbers);
     r->tokens = sequence;
-    layer_inputs in = {.tokens = new_input(r, "tokens", DTYPE_INT32, sequence, 0),
-                       .targets = new_input(r, "targets", DTYPE_INT32, sequence, 0),
-                       .positions = new_input(r, "positions", DTYPE_INT32, sequence, 0),
-                       .rope_table = new_input(r, "rope table", DTYPE_FP32, rope[0], rope[1]),
-                       .scalars = new_input(r, "scalars", DTYPE_UINT8, sizeof(step_scalars), 0),
-                       .loss = new_input(r, "loss", DTYPE_FP32, 1, 0),
-                       .sequence = (int)sequence,
-                       .epsilon = (float)s->norm_epsilon};
+    layer_inputs in = {
+#define INPUT(name, text, given) .name = new_input(r, text, DTYPE_INT32, sequence, 0),
+#include "layers/inputs.def"
+#undef INPUT
+        .rope_table = new_input(r, "rope table", DTYPE_FP32, rope[0], rope[1]),
+        .scalars = new_input(r, "scalars", DTYPE_UINT8, sizeof(step_scalars), 0),
+        .loss = new_input(r, "loss", DTYPE_FP32, 1, 0),
+        .sequence = (int)sequence,
+        .epsilon = (float)s->norm_epsilon};
     tensor *input = layer ? new_input(r, "input", layout.compute, sequence, s->hidden_size) : NULL;
     decoder_forward(r, d, 0, &in, input);
 }

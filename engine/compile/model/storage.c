@@ -320,10 +320,10 @@ static tensor *new_input(compiled *c, const char *name, dtype type, int dims, co
     return t;
 }
 
-static tensor *new_ids(compiled *c, const char *name, bool wanted)
+static tensor *new_ids(compiled *c, const char *name, bool given)
 {
     const compile_options *o = &c->options;
-    const int64_t shape[] = {!wanted ? 0 : o->train ? o->microbatches : 1, tokens_count(o).rank};
+    const int64_t shape[] = {!given ? 0 : o->train ? o->microbatches : 1, tokens_count(o).rank};
     tensor *t = new_input(c, name, DTYPE_INT32, 2, shape);
     t->per_microbatch = true;
     for (int i = 0; i < AXIS_COORDINATES; i++)
@@ -358,16 +358,15 @@ static tensor *new_logits(compiled *c)
 static void describe_inputs(compiled *c)
 {
     const compile_options *o = &c->options;
-    bool decodes = o->decode_samples > 0;
+    const bool ALWAYS = true, LOSS = o->decode_samples == 0, MASK = LOSS && o->document_mask;
     int64_t rope[2];
-    rope_size(rope, &o->shape, decodes ? o->decode_positions : o->sequence);
-    c->inputs =
-        (compiled_inputs){.tokens = new_ids(c, "tokens", true),
-                          .targets = new_ids(c, "targets", !decodes),
-                          .positions = new_ids(c, "positions", true),
-                          .document_start = new_ids(c, "document start", o->document_mask && !decodes),
-                          .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, rope),
-                          .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
+    rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
+    c->inputs = (compiled_inputs){
+#define INPUT(name, text, given) .name = new_ids(c, text, given),
+#include "layers/inputs.def"
+#undef INPUT
+        .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, rope),
+        .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
     c->results = (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
                                     .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
                                     .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
@@ -472,11 +471,10 @@ void storage_place(compiled *c)
 {
     const compiled_inputs *in = &c->inputs;
     const compiled_results *out = &c->results;
-    tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
     /* what is copied in before a program, or out after it, is adjacent */
     tensor *others[] = {in->scalars, out->loss_total, out->control, out->logits, out->loss, out->bins, in->rope_table};
-    for (unsigned i = 0; i < sizeof ids / sizeof *ids; i++)
-        place(c, ids[i]);
+    for (int i = 0; i < INPUT_COUNT; i++)
+        place(c, in->ids[i]);
     c->batch_bytes = c->persistent_bytes;
     for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
         place(c, others[i]);

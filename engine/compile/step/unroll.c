@@ -23,24 +23,16 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
 {
     const compile_options *o = &c->options;
     const compiled_inputs *in = &c->inputs;
-    tensor *ids[] = {in->tokens, in->targets, in->positions, in->document_start};
-    tensor *views[4];
-    for (int i = 0; i < 4; i++) {
-        views[i] = NULL;
-        if (ids[i]->shape[0] > 0)
-            views[i] = recorder_row(r, ids[i], 0); /* as every micro-batch's */
-    }
-    return (layer_inputs){.tokens = views[0],
-                          .targets = views[1],
-                          .positions = views[2],
-                          .document_start = views[3],
-                          .rope_table = in->rope_table->shape[0] ? in->rope_table : NULL,
+    layer_inputs bound = {.rope_table = in->rope_table->shape[0] ? in->rope_table : NULL,
                           .scalars = in->scalars,
                           .loss = c->results.loss,
                           .caches = c->caches,
                           .sequence = (int)(o->decode_samples ? 1 : o->sequence),
                           .epsilon = (float)o->shape.norm_epsilon,
                           .dropout = (float)o->shape.dropout};
+    for (int i = 0; i < INPUT_COUNT; i++)
+        bound.ids[i] = in->ids[i]->shape[0] ? recorder_row(r, in->ids[i], 0) : NULL; /* as every micro-batch's */
+    return bound;
 }
 
 static void start_recorder(recorder *r, pool *p, const compiled *c)

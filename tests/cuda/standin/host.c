@@ -3,13 +3,10 @@
 #include "engine/data/samples.h"
 #include "tests/cuda/standin/standin.h"
 
-status __real_samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
-                           int32_t *document_start, int64_t index);
-status __wrap_samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
-                           int32_t *document_start, int64_t index);
+status __real_samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_COUNT], int64_t index);
+status __wrap_samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_COUNT], int64_t index);
 
-status __wrap_samples_read(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, int32_t *positions,
-                           int32_t *document_start, int64_t index)
+status __wrap_samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_COUNT], int64_t index)
 {
     bool works = false;
     const standin_clock *host = standin_clock_of(STANDIN_HOST);
@@ -17,7 +14,7 @@ status __wrap_samples_read(const samples *s, bool *left_out, int32_t *tokens, in
         works |= standin_clock_of(i)->at[i] > host->at[i];
     standin_counts.read_ahead += works;
     standin_counts.read_idle += !works;
-    return __real_samples_read(s, left_out, tokens, targets, positions, document_start, index);
+    return __real_samples_read(s, left_out, into, index);
 }
 
 void *__real_executor_ahead(executor *e, const tensor *t);

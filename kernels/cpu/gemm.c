@@ -32,23 +32,19 @@ static gemm_shape shape_of(const op *o, int threads)
     return s;
 }
 
-/* *out: oneDNN's product, or NULL where our tiles multiply: what it does not take on this processor, or should not. */
-static status library_product(struct onednn_product **out, const gemm_shape *s)
+/* oneDNN's product, or NULL where our tiles multiply: what it does not take on this processor, or should not. */
+static struct onednn_product *library_product(const gemm_shape *s)
 {
-    *out = NULL;
-    if (s->type == DTYPE_FP16 || (s->type == DTYPE_BF16 && !isa_has_bf16(isa_detect())))
-        return STATUS_OK;
-    if (onednn_product_get(out, s) != STATUS_OK || !onednn_product_usable(*out))
-        *out = NULL;
-    return STATUS_OK;
+    struct onednn_product *p = NULL;
+    bool refused = s->type == DTYPE_FP16 || (s->type == DTYPE_BF16 && !isa_has_bf16(isa_detect()));
+    return !refused && onednn_product_get(&p, s) == STATUS_OK && onednn_product_usable(p) ? p : NULL;
 }
 
 int64_t gemm_scratch_bytes(const op *o, int threads)
 {
-    op product = fuse_first(o);
-    gemm_shape s = shape_of(&product, threads);
-    struct onednn_product *p;
-    MUST(library_product(&p, &s) == STATUS_OK, "%s", status_message());
+    op first = fuse_first(o);
+    gemm_shape s = shape_of(&first, threads);
+    struct onednn_product *p = library_product(&s);
     return p ? onednn_product_scratch(p) : tile_gemm_scratch(s.threads);
 }
 
@@ -74,11 +70,10 @@ static bool run_library(const op_prepared *self, const op *o, const run_context 
 
 status gemm_prepare(op *o, int threads)
 {
-    op product = fuse_first(o);
-    gemm_shape s = shape_of(&product, threads);
-    struct onednn_product *p;
+    op first = fuse_first(o);
+    gemm_shape s = shape_of(&first, threads);
+    struct onednn_product *p = library_product(&s);
     o->prepared = NULL;
-    TRY(library_product(&p, &s));
     return p ? onednn_product_prepare(&o->prepared, p, run_library) : STATUS_OK;
 }
 

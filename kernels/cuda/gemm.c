@@ -447,27 +447,14 @@ static void multiply(const op *o, const run_context *r)
          op_text(text, sizeof text, o));
 }
 
-void cuda_linear(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
+#define MULTIPLIES(name)                                                                                               \
+    void cuda_##name(const op *o, const run_context *r)                                                                \
+    {                                                                                                                  \
+        multiply(o, r);                                                                                                \
+    }
 
-void cuda_linear_grad_input(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
-
-void cuda_linear_grad_weight(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
-
-void cuda_linear_gelu(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
-
-void cuda_linear_grad_gelu(const op *o, const run_context *r)
-{
-    multiply(o, r);
-}
+MULTIPLIES(linear)
+MULTIPLIES(linear_grad_input)
+MULTIPLIES(linear_grad_weight)
+MULTIPLIES(linear_gelu)
+MULTIPLIES(linear_grad_gelu)

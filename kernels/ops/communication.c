@@ -68,10 +68,7 @@ void infer_all_gather(op *o)
     infer_shape(o->out[0], (dtype)x->type, x->dims, rows, x->shape[1], x->shape[2]);
 }
 
-op_cost cost_all_gather(const op *o)
-{
-    return cost_moved(o);
-}
+COST(all_gather, cost_moved(o))
 
 void gradient_all_gather(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -99,10 +96,7 @@ void infer_reduce_scatter(op *o)
         o->out[0]->place = parameter_place_rows(x->parameter, o->out[0]->place, first, count);
 }
 
-op_cost cost_reduce_scatter(const op *o)
-{
-    return cost_each(o, 1, 0);
-}
+COST(reduce_scatter, cost_each(o, 1, 0))
 
 void gradient_reduce_scatter(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -123,11 +117,7 @@ void infer_all_to_all(op *o)
     infer_shape(o->out[0], (dtype)x->type, 2, mine ? o->at.group_size : 0, x->shape[1], 0);
 }
 
-op_cost cost_all_to_all(const op *o)
-{
-    return cost_moved(o);
-}
-
+COST(all_to_all, cost_moved(o))
 NO_GRADIENT(all_to_all)
 
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x)
@@ -145,10 +135,7 @@ void infer_all_reduce(op *o)
     infer_shape_like(o->out[0], o->in[0]);
 }
 
-op_cost cost_all_reduce(const op *o)
-{
-    return cost_each(o, 1, 0);
-}
+COST(all_reduce, cost_each(o, 1, 0))
 
 void gradient_all_reduce(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -189,11 +176,7 @@ void infer_send(op *o)
     OPERANDS_CHECK(o->at.peer >= 0, "the neighbour's rank");
 }
 
-op_cost cost_send(const op *o)
-{
-    return cost_moved(o);
-}
-
+COST(send, cost_moved(o))
 NO_GRADIENT(send)
 
 void infer_receive(op *o)
@@ -202,11 +185,7 @@ void infer_receive(op *o)
     OPERANDS_CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
 }
 
-op_cost cost_receive(const op *o)
-{
-    return cost_moved(o);
-}
-
+COST(receive, cost_moved(o))
 NO_GRADIENT(receive)
 
 /* Its operands are those of the op that it ends, which was checked. */

@@ -46,11 +46,7 @@ void infer_compress(op *o)
     operands_place(o, "rr.>rr 00.>00 11.>01 pp.>pp");
 }
 
-op_cost cost_compress(const op *o)
-{
-    return cost_each(o, count_operations(o) + 2, 0);
-}
-
+COST(compress, cost_each(o, count_operations(o) + 2, 0))
 NO_GRADIENT(compress)
 
 void infer_decompress(op *o)
@@ -84,9 +80,5 @@ void infer_store_feedback(op *o)
     operands_place(o, "r.>r 0.>0 1.>1 p.>p");
 }
 
-op_cost cost_store_feedback(const op *o)
-{
-    return cost_moved(o);
-}
-
+COST(store_feedback, cost_moved(o))
 NO_GRADIENT(store_feedback)

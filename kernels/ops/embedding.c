@@ -16,10 +16,7 @@ void infer_embed(op *o)
     operands_place(o, "rr>r r0>p 0s>0 rs>s");
 }
 
-op_cost cost_embed(const op *o)
-{
-    return (op_cost){0, cost_bytes(o->in[0]) + 2 * cost_bytes(o->out[0])};
-}
+COST(embed, (op_cost){0, cost_bytes(o->in[0]) + 2 * cost_bytes(o->out[0])})
 
 void gradient_embed(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -67,10 +64,7 @@ void infer_add_positions(op *o)
     operands_place(o, "r.r>r 0.s>0 s.s>s");
 }
 
-op_cost cost_add_positions(const op *o)
-{
-    return (op_cost){cost_elements(o->in[0]), cost_bytes(o->in[1]) + 3 * cost_bytes(o->out[0])};
-}
+COST(add_positions, (op_cost){cost_elements(o->in[0]), cost_bytes(o->in[1]) + 3 * cost_bytes(o->out[0])})
 
 void gradient_add_positions(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -86,9 +80,5 @@ void infer_add_positions_grad(op *o)
     operands_place(o, "r.>r 0.>p p.>p");
 }
 
-op_cost cost_add_positions_grad(const op *o)
-{
-    return cost_embed_grad(o);
-}
-
+COST(add_positions_grad, cost_embed_grad(o))
 NO_GRADIENT(add_positions_grad)

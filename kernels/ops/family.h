@@ -106,6 +106,13 @@ op_cost cost_each(const op *o, double operations, unsigned accumulated);
 /* No operation: the traffic alone. */
 op_cost cost_moved(const op *o);
 
+/* The cost of the op `o` of a row, where it is one expression. */
+#define COST(name, ...)                                                                                                \
+    op_cost cost_##name(const op *o)                                                                                   \
+    {                                                                                                                  \
+        return __VA_ARGS__;                                                                                            \
+    }
+
 /* ---- gradients ----------------------------------------------------------------------------------------------- */
 
 /* Records the gradient op of the parameter `w`, whose gradient is the op's one output. */

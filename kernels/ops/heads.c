@@ -40,10 +40,7 @@ void infer_head_norm(op *o)
     operands_place(o, "rrrr>rrr 11ss>111 00ss>000 ssss>sss");
 }
 
-op_cost cost_head_norm(const op *o)
-{
-    return cost_of(o, 4 * both(o), 0);
-}
+COST(head_norm, cost_of(o, 4 * both(o), 0))
 
 void gradient_head_norm(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -77,11 +74,7 @@ void infer_head_norm_grad(op *o)
     operands_place(o, "rrrrrrr>rrrr 1111ss1>11pp 0000ss0>00pp ppsssss>pppp");
 }
 
-op_cost cost_head_norm_grad(const op *o)
-{
-    return cost_of(o, 10 * both(o), 12);
-}
-
+COST(head_norm_grad, cost_of(o, 10 * both(o), 12))
 NO_GRADIENT(head_norm_grad)
 
 static op rope_of(tensor *q, tensor *k, tensor *positions, tensor *table, const op_attributes *at)

@@ -15,11 +15,7 @@ void infer_load_host(op *o)
 }
 
 /* The bytes of the arena; as many cross the bus. */
-op_cost cost_load_host(const op *o)
-{
-    return (op_cost){0, cost_bytes(o->out[0])};
-}
-
+COST(load_host, (op_cost){0, cost_bytes(o->out[0])})
 NO_GRADIENT(load_host)
 
 void infer_store_host(op *o)
@@ -27,9 +23,5 @@ void infer_store_host(op *o)
     check_copied(o, o->out[0], o->in[0]);
 }
 
-op_cost cost_store_host(const op *o)
-{
-    return (op_cost){0, cost_bytes(o->in[0])};
-}
-
+COST(store_host, (op_cost){0, cost_bytes(o->in[0])})
 NO_GRADIENT(store_host)

@@ -17,11 +17,7 @@ void infer_cross_entropy_stats(op *o)
     operands_place(o, "r.>r 1.>0 b.>b");
 }
 
-op_cost cost_cross_entropy_stats(const op *o)
-{
-    return cost_each(o, 3, 0);
-}
-
+COST(cross_entropy_stats, cost_each(o, 3, 0))
 NO_GRADIENT(cross_entropy_stats)
 
 void infer_cross_entropy(op *o)

@@ -36,10 +36,7 @@ void infer_rmsnorm(op *o)
     operands_place(o, "rrr>rrr 0s0>000 sss>sss");
 }
 
-op_cost cost_rmsnorm(const op *o)
-{
-    return cost_each(o, o->in[2] ? 5 : 4, 0);
-}
+COST(rmsnorm, cost_each(o, o->in[2] ? 5 : 4, 0))
 
 /* The gradient of both norms: outputs y, rstd, [mean], s; parameters w, [b]. */
 static void gradient_norm(recorder *r, const op *o, tensor *const *cotangent, tensor *b, tensor *residual, int s)
@@ -90,11 +87,7 @@ void infer_rmsnorm_grad(op *o)
     operands_place(o, "rrrrr>rr 00s00>0p psssp>pp");
 }
 
-op_cost cost_rmsnorm_grad(const op *o)
-{
-    return cost_each(o, 10, 2);
-}
-
+COST(rmsnorm_grad, cost_each(o, 10, 2))
 NO_GRADIENT(rmsnorm_grad)
 
 void infer_layernorm(op *o)
@@ -112,10 +105,7 @@ void infer_layernorm(op *o)
     operands_place(o, "rrrr>rrrr 0ss0>0000 ssss>ssss");
 }
 
-op_cost cost_layernorm(const op *o)
-{
-    return cost_each(o, o->in[3] ? 8 : 7, 0);
-}
+COST(layernorm, cost_each(o, o->in[3] ? 8 : 7, 0))
 
 void gradient_layernorm(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -136,9 +126,5 @@ void infer_layernorm_grad(op *o)
     operands_place(o, "rrrrrr>rrr 00s000>0pp pssssp>ppp");
 }
 
-op_cost cost_layernorm_grad(const op *o)
-{
-    return cost_each(o, 14, 6);
-}
-
+COST(layernorm_grad, cost_each(o, 14, 6))
 NO_GRADIENT(layernorm_grad)

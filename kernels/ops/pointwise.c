@@ -27,10 +27,7 @@ void infer_gelu(op *o)
     operands_place(o, PLACE_EACH);
 }
 
-op_cost cost_gelu(const op *o)
-{
-    return cost_each(o, 8, 0);
-}
+COST(gelu, cost_each(o, 8, 0))
 
 void gradient_gelu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -45,11 +42,7 @@ void infer_gelu_grad(op *o)
     operands_place(o, PLACE_EACH_GRAD);
 }
 
-op_cost cost_gelu_grad(const op *o)
-{
-    return cost_each(o, 14, 0);
-}
-
+COST(gelu_grad, cost_each(o, 14, 0))
 NO_GRADIENT(gelu_grad)
 
 tensor *record_swiglu(recorder *r, const char *name, tensor *x)
@@ -66,10 +59,7 @@ void infer_swiglu(op *o)
     operands_place(o, PLACE_EACH);
 }
 
-op_cost cost_swiglu(const op *o)
-{
-    return cost_of(o, 4 * cost_elements(o->out[0]), 0);
-}
+COST(swiglu, cost_of(o, 4 * cost_elements(o->out[0]), 0))
 
 void gradient_swiglu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -87,11 +77,7 @@ void infer_swiglu_grad(op *o)
     operands_place(o, PLACE_EACH_GRAD);
 }
 
-op_cost cost_swiglu_grad(const op *o)
-{
-    return cost_each(o, 9, 0);
-}
-
+COST(swiglu_grad, cost_each(o, 9, 0))
 NO_GRADIENT(swiglu_grad)
 
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b)
@@ -107,10 +93,7 @@ void infer_add(op *o)
     operands_place(o, "rr>r 00>0 11>1 22>2 ss>s pp>p");
 }
 
-op_cost cost_add(const op *o)
-{
-    return cost_each(o, 1, 0);
-}
+COST(add, cost_each(o, 1, 0))
 
 void gradient_add(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -125,11 +108,7 @@ void infer_accumulate(op *o)
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
-op_cost cost_accumulate(const op *o)
-{
-    return (op_cost){cost_elements(o->in[0]), cost_traffic(o, 1)};
-}
-
+COST(accumulate, (op_cost){cost_elements(o->in[0]), cost_traffic(o, 1)})
 NO_GRADIENT(accumulate)
 
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at)
@@ -147,10 +126,7 @@ void infer_dropout(op *o)
     operands_place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */
 }
 
-op_cost cost_dropout(const op *o)
-{
-    return cost_each(o, 12, 0);
-}
+COST(dropout, cost_each(o, 12, 0))
 
 void gradient_dropout(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -166,11 +142,7 @@ void infer_cast(op *o)
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
-op_cost cost_cast(const op *o)
-{
-    return cost_moved(o);
-}
-
+COST(cast, cost_moved(o))
 NO_GRADIENT(cast)
 
 void infer_copy(op *o)
@@ -180,10 +152,7 @@ void infer_copy(op *o)
     operands_place(o, PLACE_EACH_LINEAR);
 }
 
-op_cost cost_copy(const op *o)
-{
-    return cost_moved(o);
-}
+COST(copy, cost_moved(o))
 
 void gradient_copy(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -196,9 +165,5 @@ void infer_zero(op *o)
     OPERANDS_CHECK(o->out[0]->dims > 0, "what is to be zeroed must be described");
 }
 
-op_cost cost_zero(const op *o)
-{
-    return cost_moved(o);
-}
-
+COST(zero, cost_moved(o))
 NO_GRADIENT(zero)

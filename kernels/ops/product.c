@@ -8,19 +8,33 @@
 
 /* ---- what each multiplies ---------------------------------------------------------------------------------------- */
 
-/* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]: inputs 0 and 1 are A and B. */
+/* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]: inputs 0 and 1 are A and B. All are of
+ * one type, as is C, unless it is a "+=" output: those are fp32. */
 typedef struct form {
     const char *in[3];
     enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
-    bool accumulates;                                 /* its output is "+=" */
+    bool accumulates;                                 /* C is "+=" */
     bool keeps_gelu;                                  /* output 1 is what the GELU reads */
     bool cotangent;                                   /* A is a cotangent */
+    const char *takes, *rules;                        /* in words; placements: NULL, those of the two fused ops */
 } form;
 
+/* A partial sum takes a bias that is itself placed partial: one rank has it, the others none. */
 static const form forms[OP_COUNT] = {
-    [OP_linear] = {.in = {"mk", "nk", "n"}, .third = BIAS},
-    [OP_linear_grad_input] = {.in = {"mk", "kn", "mn"}, .third = ADDEND, .cotangent = true},
-    [OP_linear_grad_weight] = {.in = {"km", "kn"}, .accumulates = true, .cotangent = true},
+    [OP_linear] = {.in = {"mk", "nk", "n"},
+                   .third = BIAS,
+                   .takes = "x[t, k], w[n, k], bias[n] of one type",
+                   .rules = "rrr>r s00>1 11p>p 0ss>0 sss>s"},
+    [OP_linear_grad_input] = {.in = {"mk", "kn", "mn"},
+                              .third = ADDEND,
+                              .cotangent = true,
+                              .takes = "dy[t, n], w[n, k], addend[t, k] of one type",
+                              .rules = "rrr>r 10p>p r11>1 0s0>0 psp>p"},
+    [OP_linear_grad_weight] = {.in = {"km", "kn"},
+                               .accumulates = true,
+                               .cotangent = true,
+                               .takes = "dy[t, n], x[t, k] of one type, dw[n, k] fp32",
+                               .rules = "rr>r 1s>0 r1>1 00>p ps>p"},
     [OP_linear_gelu] = {.in = {"mk", "nk", "n"}, .third = BIAS, .keeps_gelu = true},
     [OP_linear_grad_gelu] = {.in = {"mk", "kn", "mn"}, .third = GELU, .cotangent = true},
 };
@@ -72,6 +86,37 @@ void product_settle(const program *body, precision_kind kind)
     }
 }
 
+static bool fits(const tensor *t, const char *letters, dtype type, const int64_t size[3])
+{
+    bool fits = t->type == type && t->dims == strlen(letters);
+    for (int i = 0; fits && letters[i]; i++)
+        fits = t->shape[i] == size[strchr("mnk", letters[i]) - "mnk"];
+    return fits;
+}
+
+/* A fused op is inferred as the two ops that it is made of. */
+static void infer_product(op *o)
+{
+    const form *f = form_of(o);
+    operands_present(o);
+    if (!f->rules) {
+        op first = fuse_first(o), second = fuse_second(o);
+        op_row_of(&first)->infer(&first);
+        op_row_of(&second)->infer(&second);
+        return;
+    }
+    const tensor *a = o->in[0], *b = o->in[1];
+    OPERANDS_CHECK(infer_is_activation(a) && b->dims == 2, f->takes);
+    bool turned = f->in[0][0] == 'k';
+    const int64_t size[] = {a->shape[turned], b->shape[f->in[1][0] == 'k'], a->shape[!turned]};
+    for (int i = 0; i < 3; i++)
+        OPERANDS_CHECK(!o->in[i] || fits(o->in[i], f->in[i], (dtype)a->type, size), f->takes);
+    OPERANDS_CHECK(!f->accumulates || infer_is_matrix(o->out[0], DTYPE_FP32, size[0], size[1]), f->takes);
+    if (!f->accumulates)
+        infer_shape(o->out[0], (dtype)a->type, 2, size[0], size[1], 0);
+    operands_place(o, f->rules);
+}
+
 /* A fused op costs what its two do; what lies between them moves once. */
 static op_cost cost_product(const op *o)
 {
@@ -84,28 +129,28 @@ static op_cost cost_product(const op *o)
     return cost_of(o, flops, p.accumulates);
 }
 
-/* ---- linear ------------------------------------------------------------------------------------------------------ */
+#define PRODUCT(name)                                                                                                  \
+    void infer_##name(op *o)                                                                                           \
+    {                                                                                                                  \
+        infer_product(o);                                                                                              \
+    }                                                                                                                  \
+    COST(name, cost_product(o))
+
+PRODUCT(linear)
+PRODUCT(linear_grad_input)
+PRODUCT(linear_grad_weight)
+PRODUCT(linear_gelu)
+PRODUCT(linear_grad_gelu)
+NO_GRADIENT(linear_grad_input)
+NO_GRADIENT(linear_grad_weight)
+NO_GRADIENT(linear_gelu)
+NO_GRADIENT(linear_grad_gelu)
+
+/* ---- recording and gradients ------------------------------------------------------------------------------------ */
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias)
 {
     return record_first(r, name, &(op){.kind = OP_linear, .in = {x, w, bias}}, 1);
-}
-
-void infer_linear(op *o)
-{
-    operands_present(o);
-    const tensor *x = o->in[0], *w = o->in[1], *bias = o->in[2];
-    OPERANDS_CHECK(infer_is_activation(x) && w->dims == 2 && w->type == x->type && w->shape[1] == x->shape[1],
-                   "x[t, k], w[n, k] of one type");
-    OPERANDS_CHECK(!bias || infer_is_vector(bias, (dtype)x->type, w->shape[0]), "bias[n] of the same type");
-    infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], w->shape[0], 0);
-    /* A partial sum takes a bias that is itself placed partial: one rank has it, the others none. */
-    operands_place(o, "rrr>r s00>1 11p>p 0ss>0 sss>s");
-}
-
-op_cost cost_linear(const op *o)
-{
-    return cost_product(o);
 }
 
 void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
@@ -120,76 +165,6 @@ void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OU
         gradient_of_weight(r, "db", (op){.kind = OP_bias_grad, .in = {dy}}, bias);
 }
 
-void infer_linear_grad_input(op *o)
-{
-    operands_present(o);
-    const tensor *dy = o->in[0], *w = o->in[1], *addend = o->in[2];
-    OPERANDS_CHECK(infer_is_activation(dy) && w->dims == 2 && w->type == dy->type && w->shape[0] == dy->shape[1],
-                   "dy[t, n], w[n, k] of one type");
-    OPERANDS_CHECK(!addend || infer_is_matrix(addend, (dtype)dy->type, dy->shape[0], w->shape[1]),
-                   "addend[t, k] of the same type");
-    infer_shape(o->out[0], (dtype)dy->type, 2, dy->shape[0], w->shape[1], 0);
-    operands_place(o, "rrr>r 10p>p r11>1 0s0>0 psp>p");
-}
-
-op_cost cost_linear_grad_input(const op *o)
-{
-    return cost_product(o);
-}
-
-NO_GRADIENT(linear_grad_input)
-
-void infer_linear_grad_weight(op *o)
-{
-    operands_present(o);
-    const tensor *dy = o->in[0], *x = o->in[1];
-    OPERANDS_CHECK(infer_is_activation(dy) && infer_is_activation(x) && dy->type == x->type &&
-                       dy->shape[0] == x->shape[0],
-                   "dy[t, n], x[t, k] of one type");
-    OPERANDS_CHECK(infer_is_matrix(o->out[0], DTYPE_FP32, dy->shape[1], x->shape[1]), "dw[n, k] fp32");
-    operands_place(o, "rr>r 1s>0 r1>1 00>p ps>p");
-}
-
-op_cost cost_linear_grad_weight(const op *o)
-{
-    return cost_product(o);
-}
-
-NO_GRADIENT(linear_grad_weight)
-
-/* A fused op is inferred as the two ops that it is made of. */
-static void infer_fused(op *o)
-{
-    operands_present(o);
-    op first = fuse_first(o), second = fuse_second(o);
-    op_row_of(&first)->infer(&first);
-    op_row_of(&second)->infer(&second);
-}
-
-void infer_linear_gelu(op *o)
-{
-    infer_fused(o);
-}
-
-op_cost cost_linear_gelu(const op *o)
-{
-    return cost_product(o);
-}
-
-NO_GRADIENT(linear_gelu)
-
-void infer_linear_grad_gelu(op *o)
-{
-    infer_fused(o);
-}
-
-op_cost cost_linear_grad_gelu(const op *o)
-{
-    return cost_product(o);
-}
-
-NO_GRADIENT(linear_grad_gelu)
-
 void infer_bias_grad(op *o)
 {
     operands_present(o);
@@ -198,9 +173,5 @@ void infer_bias_grad(op *o)
     operands_place(o, "r>r 1>0 0>p p>p");
 }
 
-op_cost cost_bias_grad(const op *o)
-{
-    return cost_each(o, 1, 1);
-}
-
+COST(bias_grad, cost_each(o, 1, 1))
 NO_GRADIENT(bias_grad)

@@ -10,11 +10,7 @@ void infer_sum_squares(op *o)
     operands_place(o, "r>. 0>. 1>. 2>.");
 }
 
-op_cost cost_sum_squares(const op *o)
-{
-    return cost_each(o, 2, 1);
-}
-
+COST(sum_squares, cost_each(o, 2, 1))
 NO_GRADIENT(sum_squares)
 
 void infer_clip(op *o)
@@ -26,11 +22,7 @@ void infer_clip(op *o)
     operands_place(o, "r.>r");
 }
 
-op_cost cost_clip(const op *o)
-{
-    return cost_each(o, 2, 0);
-}
-
+COST(clip, cost_each(o, 2, 0))
 NO_GRADIENT(clip)
 
 /* An update: gradient (or direction), scalars, control -> weight, master and states. */
@@ -55,11 +47,7 @@ void infer_adamw(op *o)
     infer_update(o);
 }
 
-op_cost cost_adamw(const op *o)
-{
-    return (op_cost){16 * cost_elements(o->in[0]), cost_traffic(o, 14)};
-}
-
+COST(adamw, (op_cost){16 * cost_elements(o->in[0]), cost_traffic(o, 14)})
 NO_GRADIENT(adamw)
 
 void infer_lion(op *o)
@@ -67,11 +55,7 @@ void infer_lion(op *o)
     infer_update(o);
 }
 
-op_cost cost_lion(const op *o)
-{
-    return (op_cost){12 * cost_elements(o->in[0]), cost_traffic(o, 6)};
-}
-
+COST(lion, (op_cost){12 * cost_elements(o->in[0]), cost_traffic(o, 6)})
 NO_GRADIENT(lion)
 
 void infer_sgd(op *o)
@@ -79,11 +63,7 @@ void infer_sgd(op *o)
     infer_update(o);
 }
 
-op_cost cost_sgd(const op *o)
-{
-    return (op_cost){8 * cost_elements(o->in[0]), cost_traffic(o, 6)};
-}
-
+COST(sgd, (op_cost){8 * cost_elements(o->in[0]), cost_traffic(o, 6)})
 NO_GRADIENT(sgd)
 
 void infer_muon_momentum(op *o)
@@ -94,11 +74,7 @@ void infer_muon_momentum(op *o)
     o->out[0]->place = o->in[0]->place;
 }
 
-op_cost cost_muon_momentum(const op *o)
-{
-    return (op_cost){7 * cost_elements(o->in[0]), cost_traffic(o, 2)};
-}
-
+COST(muon_momentum, (op_cost){7 * cost_elements(o->in[0]), cost_traffic(o, 2)})
 NO_GRADIENT(muon_momentum)
 
 static bool is_square(const tensor *t)
@@ -115,11 +91,7 @@ void infer_muon_scale(op *o)
     operands_place(o, "r>rr");
 }
 
-op_cost cost_muon_scale(const op *o)
-{
-    return cost_each(o, 1, 0);
-}
-
+COST(muon_scale, cost_each(o, 1, 0))
 NO_GRADIENT(muon_scale)
 
 void infer_muon_polynomial(op *o)
@@ -132,11 +104,7 @@ void infer_muon_polynomial(op *o)
     operands_place(o, "rrr>r");
 }
 
-op_cost cost_muon_polynomial(const op *o)
-{
-    return cost_each(o, 4, 0);
-}
-
+COST(muon_polynomial, cost_each(o, 4, 0))
 NO_GRADIENT(muon_polynomial)
 
 void infer_muon(op *o)
@@ -144,9 +112,5 @@ void infer_muon(op *o)
     infer_update(o);
 }
 
-op_cost cost_muon(const op *o)
-{
-    return (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)};
-}
-
+COST(muon, (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)})
 NO_GRADIENT(muon)

@@ -38,8 +38,7 @@ static struct {
     bool at_exit;
 } outlet;
 
-/* ---- into the buffer
- * ----------------------------------------------------------------------------------------------- */
+/* ---- into the buffer --------------------------------------------------------------------------------------------- */
 
 static size_t room_of(const channel *c)
 {
@@ -86,8 +85,7 @@ static ssize_t put(void *cookie, const char *bytes, size_t count)
     return (ssize_t)count;
 }
 
-/* ---- and out of it
- * --------------------------------------------------------------------------------------------------- */
+/* ---- and out of it ----------------------------------------------------------------------------------------------- */
 
 /* Writes the next bytes, whenever the reader takes them; false: it is gone. */
 static bool pass_on(channel *c)
@@ -138,8 +136,7 @@ static bool drain(const channel *c, double seconds)
     return true; /* nobody is there to read it */
 }
 
-/* ---- opening and closing
- * ------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static bool same_place(int a, int b)
 {
@@ -258,8 +255,7 @@ int64_t outlet_dropped(void)
     return atomic_load(&outlet.dropped);
 }
 
-/* ---- last words
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- last words -------------------------------------------------------------------------------------------------- */
 
 void outlet_last_words(const char *text, size_t bytes, double seconds)
 {

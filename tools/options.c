@@ -39,8 +39,7 @@ void options_help(FILE *out, const options_command *c)
     }
 }
 
-/* ---- for other readers
- * --------------------------------------------------------------------------------------------- */
+/* ---- for other readers ------------------------------------------------------------------------------------------- */
 
 /* A line that begins with . or ' is a request, a backslash an escape, and - a hyphen. */
 static void manual_text(FILE *out, const char *text)
@@ -102,8 +101,7 @@ static void print_words(FILE *out, const options_command *c)
     fputs("--help\n", out);
 }
 
-/* ---- parsing
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
 static bool set_integer(const options_row *row, const char *text)
 {

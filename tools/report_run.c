@@ -13,24 +13,11 @@
 
 enum { MOST_EVENTS = 400, MOST_HOSTS = 16, MOST_RANKS = 64, HOST_POINTS = 200 };
 
-static const char *const step_keys[] = {"step",
-                                        "time",
-                                        "tokens",
-                                        "epoch",
-                                        "loss",
-                                        "grad_norm",
-                                        "lr",
-                                        "tokens_per_second",
-                                        "tflops",
-                                        "mfu",
-                                        "step_seconds",
-                                        "data_seconds",
-                                        "compute_seconds",
-                                        "communication_seconds",
-                                        "checkpoint_seconds",
-                                        "resident_bytes",
-                                        "loss_scale",
-                                        "skipped_steps",
+#define CURVE_0(name)
+#define CURVE_1(name)                        #name,
+#define METRIC(kind, name, when, tag, curve) CURVE_##curve(name)
+static const char *const step_keys[] = {"step", "time",
+#include "engine/train/metrics.def"
                                         NULL};
 static const char *const evaluation_keys[] = {"step", "time", "eval_loss", "eval_losses", NULL};
 static const char *const host_keys[] = {"time",

@@ -36,43 +36,25 @@ static const char *const outer_weights[] = {"tokens", "equal", NULL};
 static const char *const outer_robusts[] = {"none", "clip", "median", "trimmed", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 
+#define ROW(key, type, member, fallback, low, high, words, resume, otherwise, doc)                                     \
+    {                                                                                                                  \
+        key, CONFIG_TYPE_##type, AT(member), fallback, low, high, words, resume, otherwise, doc                        \
+    }
 #define INT(key, member, fallback, low, high, resume, doc)                                                             \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_INT, AT(member), fallback, low, high, NULL, resume, NULL, doc                                 \
-    }
+    ROW(key, INT, member, fallback, low, high, NULL, resume, NULL, doc)
 #define LONG(key, member, fallback, low, high, resume, doc)                                                            \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_LONG, AT(member), fallback, low, high, NULL, resume, NULL, doc                                \
-    }
-#define SIZE(key, member, fallback, resume, doc)                                                                       \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_SIZE, AT(member), fallback, 0, ANY, NULL, resume, NULL, doc                                   \
-    }
+    ROW(key, LONG, member, fallback, low, high, NULL, resume, NULL, doc)
+#define SIZE(key, member, fallback, resume, doc) ROW(key, SIZE, member, fallback, 0, ANY, NULL, resume, NULL, doc)
 #define NUMBER(key, member, fallback, low, high, resume, doc)                                                          \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_NUMBER, AT(member), fallback, low, high, NULL, resume, NULL, doc                              \
-    }
-#define BOOL(key, member, fallback, resume, doc)                                                                       \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_BOOL, AT(member), fallback, 0, 1, NULL, resume, NULL, doc                                     \
-    }
-#define WORD(key, member, words, fallback, resume, doc)                                                                \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_WORD, AT(member), fallback, 0, 0, words, resume, NULL, doc                                    \
-    }
+    ROW(key, NUMBER, member, fallback, low, high, NULL, resume, NULL, doc)
+#define BOOL(key, member, fallback, resume, doc)        ROW(key, BOOL, member, fallback, 0, 1, NULL, resume, NULL, doc)
+#define WORD(key, member, words, fallback, resume, doc) ROW(key, WORD, member, fallback, 0, 0, words, resume, NULL, doc)
 #define WORDS(key, member, words, fallback, resume, doc)                                                               \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_WORDS, AT(member), fallback, 0, 0, words, resume, NULL, doc                                   \
-    }
-#define STRING(key, member, fallback, resume, doc)                                                                     \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_STRING, AT(member), fallback, 0, 0, NULL, resume, "none", doc                                 \
-    }
+    ROW(key, WORDS, member, fallback, 0, 0, words, resume, NULL, doc)
+#define STRING(key, member, fallback, resume, doc) ROW(key, STRING, member, fallback, 0, 0, NULL, resume, "none", doc)
 /* A default that follows from other keys (config_load.c), described by `otherwise`. */
 #define DERIVED(key, kind, member, low, high, words, resume, otherwise, doc)                                           \
-    {                                                                                                                  \
-        key, CONFIG_TYPE_##kind, AT(member), NULL, low, high, words, resume, otherwise, doc                            \
-    }
+    ROW(key, kind, member, NULL, low, high, words, resume, otherwise, doc)
 
 /* A row of models/sizes.def. Whole numbers are as large as their type here; shape_check() says what is possible. */
 #define MOST_INT(high)    INTMAX

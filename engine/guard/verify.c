@@ -46,8 +46,7 @@ struct verify {
     double seconds;
 };
 
-/* ---- what is at rest
- * ---------------------------------------------------------------------------------------------- */
+/* ---- what is at rest --------------------------------------------------------------------------------------------- */
 
 /* Not of what passes through windows of the arena and rests in host memory. */
 static void add_rest(verify *v, const tensor *t, const char *what, const storage *compared)
@@ -201,8 +200,7 @@ static void check(verify *v, const rest *r)
     check_rows(v, r->sum, &rows, 1 + (uint64_t)(r - v->rests));
 }
 
-/* ---- repetition
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- repetition -------------------------------------------------------------------------------------------------- */
 
 static bool repeats(const verify *v, const op *o)
 {
@@ -260,8 +258,7 @@ static void check_results(verify *v, const op *o, int i)
     }
 }
 
-/* ---- observing
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- observing --------------------------------------------------------------------------------------------------- */
 
 static void took(verify *v, bool busy, double began)
 {

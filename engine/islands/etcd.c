@@ -23,8 +23,7 @@ typedef struct text {
     size_t bytes;
 } text;
 
-/* ---- base64: keys and values travel so
- * ---------------------------------------------------------------------------- */
+/* ---- base64: keys and values travel so --------------------------------------------------------------------------- */
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -187,8 +186,7 @@ static status call(json_t **out, etcd *e, const char *path, json_t *body)
     return s;
 }
 
-/* ---- opening
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 /* "https://HOST:PORT/": without the slash. */
 static status take_address(etcd *e, const char *address, size_t length)
@@ -285,8 +283,7 @@ const char *etcd_address(const etcd *e, int node)
     return e->address[node];
 }
 
-/* ---- leases
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- leases ------------------------------------------------------------------------------------------------------ */
 
 /* The gateway writes 64-bit integers as strings. */
 static int64_t number(const json_t *object, const char *key)
@@ -320,8 +317,7 @@ void etcd_revoke(etcd *e, int64_t lease)
         json_decref(answer);
 }
 
-/* ---- keys
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 json_t *etcd_pairs(const json_t *answer, const char *prefix)
 {

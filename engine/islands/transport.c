@@ -240,8 +240,7 @@ static void serve_some(transport *t)
         continue;
 }
 
-/* ---- fetching
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
 static void set(void *socket, int option, int value)
 {
@@ -379,8 +378,7 @@ static void work_on(transport *t, fetch *f)
         disconnect(f);
 }
 
-/* ---- the thread
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 /* What may be waited for. Without allowance requests wait in their queues. */
 static int list_sockets(transport *t)
@@ -431,8 +429,7 @@ static void *run_thread(void *argument)
     return NULL;
 }
 
-/* ---- opening
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static status open_server(transport *t)
 {

@@ -41,8 +41,7 @@ void outer_dump_sent(outer *o, const outer_unit *m, const uint8_t *coded)
                               o->units.list[m->unit].elements);
 }
 
-/* ---- writing
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static status barrier(void *context, status mine)
 {
@@ -89,8 +88,7 @@ static void write_event(outer *o, const char *kind, int64_t number, const sectio
     free(folder);
 }
 
-/* ---- events
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 void outer_dump_merge(outer *o, bool took_part)
 {

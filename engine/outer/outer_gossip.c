@@ -18,8 +18,7 @@ static bool at_the_end(const outer *o, int64_t step)
     return step == o->config->train.steps;
 }
 
-/* ---- offering
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- offering ---------------------------------------------------------------------------------------------------- */
 
 /* The weights of a fragment; false on all ranks: not finite somewhere. */
 static bool encode_weights(outer *o, int fragment)
@@ -76,8 +75,7 @@ static void offer(outer *o, const outer_position *p, int fragment)
                                        (json_int_t)p->updates, "fragment", fragment, "parting", false));
 }
 
-/* ---- exchanging
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- exchanging -------------------------------------------------------------------------------------------------- */
 
 static void leave_out(outer *o, int slot, const char *why)
 {

@@ -6,8 +6,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-/* ---- taking over
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- taking over ------------------------------------------------------------------------------------------------- */
 
 /* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is
  * further than ours; -1: none. */
@@ -117,8 +116,7 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
     return s;
 }
 
-/* ---- joining
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 /* The addresses of etcd with commas between; the caller's. */
 static char *addresses(const config *c)

@@ -13,8 +13,7 @@
 static const double LATE = 0.1; /* of outer.timeout: who is waited for longer is named */
 static const double GRACE = 5;  /* seconds after the deadline in which another island may still decide */
 
-/* ---- offering
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- offering ---------------------------------------------------------------------------------------------------- */
 
 static int64_t tokens_since(const outer *o, const outer_position *p)
 {
@@ -64,8 +63,7 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
     membership_set_offer(o->membership, words);
 }
 
-/* ---- reporting and deciding
- * ------------------------------------------------------------------------------------------ */
+/* ---- reporting and deciding -------------------------------------------------------------------------------------- */
 
 static void report(outer *o, uint64_t held)
 {
@@ -200,8 +198,7 @@ static void push_offer(outer *o)
     }
 }
 
-/* ---- the result
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the result -------------------------------------------------------------------------------------------------- */
 
 static const roster_part *own_part(const outer *o)
 {

@@ -24,8 +24,7 @@ struct outer_move {
     shares given, held;
 };
 
-/* ---- who holds what
- * ------------------------------------------------------------------------------------------------ */
+/* ---- who holds what ---------------------------------------------------------------------------------------------- */
 
 static int find_tensor(const outer_move_options *o, const char *name)
 {
@@ -162,8 +161,7 @@ void outer_move_close(outer_move *m)
     free(m);
 }
 
-/* ---- moving
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 /* A share's elements between a piece and a row-major block; `to_piece` says which way. */
 static void copy_piece(const outer_move *m, const checkpoint_piece *p, const share *s, const box_memory *block,

@@ -39,8 +39,7 @@ static const roster_part *answer(const outer *o)
     return NULL;
 }
 
-/* ---- the model
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static void ask_for_model(outer *o)
 {
@@ -93,8 +92,7 @@ static status push_pull(outer *o)
     return STATUS_OK;
 }
 
-/* ---- the change
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the change -------------------------------------------------------------------------------------------------- */
 
 /* What has been taken is no longer this island's to push, whether or not it gets the model for it. */
 static void end_offer(outer *o, const roster_part *part)
@@ -206,8 +204,7 @@ status outer_push_leave(outer *o, outer_position *p)
     return finish(o);
 }
 
-/* ---- joining
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 static bool model_is_there(const outer *o)
 {

@@ -22,8 +22,7 @@ bool outer_pushes(const outer *o)
     return o->config->outer.topology == CONFIG_OUTER_SERVER && !o->holds;
 }
 
-/* ---- looking
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 /* What rank 0 says before the roster, and whether any rank has been asked to stop. */
 typedef struct look_head {

@@ -12,8 +12,7 @@
 #include "memory/arena.h"
 #include "memory/log.h"
 
-/* ---- memory
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* What a rank's outer state takes, in the order in which it lies in the arena. */
 typedef struct layout {
@@ -209,8 +208,7 @@ static void list_mine(outer *o)
         must_calloc((unsigned long)(o->units.mine_count * o->config->outer.slots) + 1, sizeof *o->fetches.parts);
 }
 
-/* ---- what checkpoints hold
- * ------------------------------------------------------------------------------------------- */
+/* ---- what checkpoints hold --------------------------------------------------------------------------------------- */
 
 static const char *const sections[] = {"outer_reference", "outer_momentum", "outer_error"};
 
@@ -312,8 +310,7 @@ status outer_restore(outer *o, checkpoint *from)
     return STATUS_OK;
 }
 
-/* ---- opening
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 /* Of everything that islands must have alike (FNV-1a). */
 static uint64_t fingerprint_of(const outer *o)

@@ -11,8 +11,7 @@
 #include "memory/units.h"
 #include "parallel/watch/signals.h"
 
-/* ---- merging
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 /* Tokens are relative to the mean of the last changes of the islands that there are. */
 static double share_of(const server *v, const roster_part *part, int64_t base)
@@ -65,8 +64,7 @@ static void conclude(server *v)
     outer_drop_fetch(o, p->slot);
 }
 
-/* ---- offers
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- offers ------------------------------------------------------------------------------------------------------ */
 
 /* Of an offer's age alone. */
 static roster_refusal judge(const server *v, const roster_member *m)
@@ -200,8 +198,7 @@ static void look_for_decision(server *v)
         v->slot = -1;
 }
 
-/* ---- the loop
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
 static signals_request asked_for(const server *v)
 {
@@ -254,8 +251,7 @@ static status work(bool *stopped, server *v)
     }
 }
 
-/* ---- joining
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 /* Merges have one sequence: what a server that was killed had merged since its last checkpoint is merged again. What
  * the journal lacks is lost, but its numbers are not given again. `head` shows the merge that this server goes on

@@ -19,8 +19,7 @@ static bool first_rank(const server *v)
     return comm_rank(v->world) == 0;
 }
 
-/* ---- where the model begins
- * -------------------------------------------------------------------------------------------- */
+/* ---- where the model begins -------------------------------------------------------------------------------------- */
 
 /* As training on one rank would have it. */
 static void draw_model(outer *o)
@@ -133,8 +132,7 @@ static status open_model(server *v)
     return found ? STATUS_OK : comm_all_status(comm_world(v->world), begin_model(v));
 }
 
-/* ---- opening
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static status open_first(server *v)
 {
@@ -193,8 +191,7 @@ void server_files_close(server *v)
     free(v->journal);
 }
 
-/* ---- saving
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
 
 static status publish(server *v, const char *name)
 {

@@ -34,8 +34,7 @@ static char *path_of(const server *v, int64_t merge, int rank, int ranks)
     return must_format("%s/merge-%010lld.rank-%d-of-%d", v->journal, (long long)merge, rank, ranks);
 }
 
-/* ---- writing
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static int64_t coded_bytes(const outer *o)
 {
@@ -90,8 +89,7 @@ status server_journal_write(server *v)
     return s;
 }
 
-/* ---- removing
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- removing ---------------------------------------------------------------------------------------------------- */
 
 /* Each rank its own. */
 void server_journal_drop(const server *v, int64_t merge)
@@ -178,8 +176,7 @@ bool server_journal_is_long(const server *v)
     return v->entries * change > MOST_CHECKPOINTS * saved;
 }
 
-/* ---- reading
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 /* On rank 0: the ranks that wrote the entry of a merge; 0: there is none. */
 static status ranks_of(int *most, const server *v, int64_t merge)

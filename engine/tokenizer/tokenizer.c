@@ -196,8 +196,7 @@ static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_id
     return STATUS_OK;
 }
 
-/* --- open and close
- * ------------------------------------------------------------------------------------------------ */
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 enum { MODEL, MERGING, BYTES, KINDS };
 

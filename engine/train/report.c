@@ -124,29 +124,10 @@ status report_metrics(lines *out, const report_step *s)
 {
     json_t *line = json_object();
     put_integer(line, "step", s->step);
-    put_real(line, "loss", s->loss);
-    put_real(line, "grad_norm", s->grad_norm);
-    put_real(line, "lr", s->lr);
-    put_real(line, "tokens_per_second", s->tokens_per_second);
-    put_real(line, "tflops", s->tflops);
-    put_real(line, "mfu", s->mfu >= 0 ? s->mfu : NAN);
-    put_real(line, "step_seconds", s->step_seconds);
-    if (s->wait_seconds > 0)
-        put_real(line, "wait_seconds", s->wait_seconds);
-    if (s->slowest_rank >= 0 && s->slowest_ratio > 0) {
-        put_integer(line, "slowest_rank", s->slowest_rank);
-        put_real(line, "slowest_ratio", s->slowest_ratio);
-    }
-    put_real(line, "data_seconds", s->data_seconds);
-    put_real(line, "compute_seconds", s->compute_seconds);
-    if (s->communication_seconds >= 0)
-        put_real(line, "communication_seconds", s->communication_seconds);
-    put_real(line, "checkpoint_seconds", s->checkpoint_seconds);
-    put_integer(line, "tokens", s->tokens);
-    put_real(line, "epoch", s->epoch);
-    put_integer(line, "resident_bytes", s->resident_bytes);
-    put_real(line, "loss_scale", s->loss_scale);
-    put_integer(line, "skipped_steps", s->skipped_steps);
+#define METRIC(kind, name, when, ...)                                                                                  \
+    if (when)                                                                                                          \
+        put_##kind(line, #name, s->name);
+#include "engine/train/metrics.def"
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
     return write_line(out, line, s->time);

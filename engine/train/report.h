@@ -35,23 +35,14 @@ void report_header(FILE *out, const report_run *run);
 
 typedef struct report_step {
     int64_t step, steps; /* from 1 */
-    double loss, grad_norm, lr;
-    double tokens_per_second, tflops;
-    double mfu; /* 0..1; negative: unknown */
-    double step_seconds, left_seconds;
-    double checkpoint_seconds;    /* that training has waited for a checkpoint since the line before */
-    double time;                  /* seconds since 1970 */
-    int64_t tokens;               /* that the run has trained on, since its first step */
-    double epoch;                 /* passes over the data, as samples_epoch() has it */
-    double data_seconds;          /* of step_seconds: until the batch was there; */
-    double communication_seconds; /* waiting for messages that nothing hid; negative: unknown, */
-    double compute_seconds;       /* and all the rest */
-    double loss_scale;            /* of fp16, else 1 */
-    int64_t skipped_steps;        /* so far, with this one */
-    int64_t resident_bytes;
-    int slowest_rank; /* at computing, over the last steps; -1: not known */
-    double slowest_ratio,
-        wait_seconds;    /* its time over the median; for communication, mean over the ranks, the step before */
+    double left_seconds;
+    double time; /* seconds since 1970 */
+#define report_real             double
+#define report_integer          int64_t
+#define METRIC(kind, name, ...) report_##kind name;
+#include "engine/train/metrics.def"
+#undef report_real
+#undef report_integer
     const char *skipped; /* why nothing changed; NULL: the weights were updated */
 } report_step;
 

@@ -159,10 +159,11 @@ static status pass_over(training *t)
     double rate = learning_rate_at(&t->schedule, t->at.updates + 1 - t->at.schedule_updates);
     if (t->at.skipped + 1 >= c->train.max_skipped)
         return training_end_for(t, INCIDENT_DATA,
-                                "step %lld: every sample of %d steps in a row is left out (data.skip_bad, "
+                                "step %lld: every sample of %lld steps in a row is left out (data.skip_bad, "
                                 "train.max_skipped): is data.train of another tokenizer than this model's, of "
                                 "model.vocab_size %lld?",
-                                (long long)t->at.step + 1, t->at.skipped + 1, (long long)c->model.shape.vocab_size);
+                                (long long)t->at.step + 1, (long long)t->at.skipped + 1,
+                                (long long)c->model.shape.vocab_size);
     t->at.samples += training_batch(t, t->at.step);
     t->at.step++;
     t->at.skipped++;

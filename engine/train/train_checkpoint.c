@@ -126,20 +126,9 @@ status training_save_open(training *t)
 
 static json_t *make_meta(const training *t)
 {
-    train_meta m = {.step = t->at.step,
-                    .stage_step = t->at.stage_step,
-                    .stage_samples = t->at.stage_samples,
-                    .schedule_step = t->at.schedule_step,
-                    .ramp_step = t->at.ramp_step,
-                    .schedule_updates = t->at.schedule_updates,
-                    .updates = t->at.updates,
-                    .samples = t->at.samples,
-                    .good_steps = t->at.good_steps,
-                    .skipped = t->at.skipped,
-                    .moments = t->at.moments,
-                    .past = t->at.past,
-                    /* 0: none, so that going on in fp16 begins with the configured scale */
-                    .loss_scale = precision_row_of(t->config->train.precision)->scales_loss ? t->at.loss_scale : 0};
+    training_position m = t->at;
+    if (!precision_row_of(t->config->train.precision)->scales_loss)
+        m.loss_scale = 0; /* so that going on in fp16 begins with the configured scale */
     json_t *meta = train_meta_write(&m, t->config, t->data.train, t->data.validation);
     if (t->outer)
         json_object_set_new(meta, "outer", outer_meta(t->outer));

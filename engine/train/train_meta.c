@@ -110,17 +110,17 @@ static const struct {
     size_t offset;
     bool may_lack; /* it is 0 then */
 } counts[] = {
-    {"step", offsetof(train_meta, step), false},
-    {"updates", offsetof(train_meta, updates), false},
-    {"samples", offsetof(train_meta, samples), false},
-    {"good_steps", offsetof(train_meta, good_steps), false},
-    {"skipped", offsetof(train_meta, skipped), false},
-    {"stage_step", offsetof(train_meta, stage_step), true},
-    {"stage_samples", offsetof(train_meta, stage_samples), true},
-    {"schedule_step", offsetof(train_meta, schedule_step), true},
-    {"schedule_updates", offsetof(train_meta, schedule_updates), true},
-    {"ramp_step", offsetof(train_meta, ramp_step), true},
-    {"moments", offsetof(train_meta, moments), true},
+    {"step", offsetof(training_position, step), false},
+    {"updates", offsetof(training_position, updates), false},
+    {"samples", offsetof(training_position, samples), false},
+    {"good_steps", offsetof(training_position, good_steps), false},
+    {"skipped", offsetof(training_position, skipped), false},
+    {"stage_step", offsetof(training_position, stage_step), true},
+    {"stage_samples", offsetof(training_position, stage_samples), true},
+    {"schedule_step", offsetof(training_position, schedule_step), true},
+    {"schedule_updates", offsetof(training_position, schedule_updates), true},
+    {"ramp_step", offsetof(training_position, ramp_step), true},
+    {"moments", offsetof(training_position, moments), true},
 };
 
 enum { COUNTS = sizeof counts / sizeof *counts };
@@ -160,7 +160,7 @@ static void write_past(json_t *meta, const train_past *p)
          "out of host memory");
 }
 
-json_t *train_meta_write(const train_meta *m, const config *c, const samples *train, const samples *validation)
+json_t *train_meta_write(const training_position *m, const config *c, const samples *train, const samples *validation)
 {
     char *text = config_text(c);
     json_t *meta = json_object();
@@ -189,7 +189,7 @@ static status impossible(const char *where, const char *key, const json_t *value
     return s;
 }
 
-static status read_counts(train_meta *out, const json_t *meta, bool begun, const char *where)
+static status read_counts(training_position *out, const json_t *meta, bool begun, const char *where)
 {
     for (int i = 0; i < COUNTS; i++) {
         const json_t *value = json_object_get(meta, counts[i].key);
@@ -220,14 +220,14 @@ static status read_reals(double *out, int *count, const json_t *meta, const char
 }
 
 /* Samples consumed when `step` steps are done, but for those left out; -1: no run consumes so many. */
-static int64_t samples_at(const train_meta *m, const config *saved, int64_t step)
+static int64_t samples_at(const training_position *m, const config *saved, int64_t step)
 {
     int64_t ramp = m->ramp_step, all;
     int64_t taken = step < m->stage_step ? -1 : batch_ramp_total(saved, m->stage_step - ramp, step - ramp);
     return taken < 0 || __builtin_add_overflow(taken, m->stage_samples, &all) ? -1 : all;
 }
 
-static status check_samples(const train_meta *m, const config *saved, const char *where)
+static status check_samples(const training_position *m, const config *saved, const char *where)
 {
     if (m->stage_step > m->step || m->ramp_step > m->stage_step || m->schedule_step > m->step ||
         m->schedule_updates > m->updates)
@@ -243,7 +243,7 @@ static status check_samples(const train_meta *m, const config *saved, const char
 }
 
 /* Each begins where training would have gone on after its step. */
-static status read_omissions(train_past *out, const json_t *meta, const train_meta *m, const config *saved,
+static status read_omissions(train_past *out, const json_t *meta, const training_position *m, const config *saved,
                              const char *where)
 {
     const json_t *list = json_object_get(meta, "omitted");
@@ -267,7 +267,7 @@ static status read_omissions(train_past *out, const json_t *meta, const train_me
     return STATUS_OK;
 }
 
-static status read_past(train_past *out, const json_t *meta, const train_meta *m, const config *saved,
+static status read_past(train_past *out, const json_t *meta, const training_position *m, const config *saved,
                         const char *where)
 {
     int norms;
@@ -287,10 +287,10 @@ static status read_past(train_past *out, const json_t *meta, const train_meta *m
     return read_omissions(out, meta, m, saved, where);
 }
 
-status train_meta_read(train_meta *out, const json_t *meta, const config *saved, const char *where)
+status train_meta_read(training_position *out, const json_t *meta, const config *saved, const char *where)
 {
     const json_t *step = json_object_get(meta, "step"), *scale = json_object_get(meta, "loss_scale");
-    train_meta m = {0};
+    training_position m = {0};
     bool begun = !json_is_integer(step) || json_integer_value(step) != 0;
     TRY(read_counts(&m, meta, begun, where));
     if (m.step > MOST_STEPS)

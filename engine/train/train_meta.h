@@ -34,22 +34,25 @@ typedef struct train_past {
 /* Samples left out so far. */
 int64_t train_past_omitted(const train_past *p);
 
-typedef struct train_meta {
-    int64_t step, updates, samples;          /* done; of them not skipped; consumed */
-    int64_t moments;                         /* updates before those that the optimizer's states have seen */
-    int64_t stage_step, stage_samples;       /* done, and consumed of these data, when the run's stage began */
-    int64_t schedule_step, schedule_updates; /* done when the learning rate's schedule began */
+/* Where a run is, as it goes on and as its checkpoints say. */
+typedef struct training_position {
+    int64_t step;                            /* done */
+    int64_t updates;                         /* optimizer updates: steps less those skipped */
+    int64_t samples;                         /* consumed; the next step begins here */
+    int64_t moments;                         /* updates when the optimizer's states were empty last: 0, or taken over */
+    int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
+    int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
     int64_t ramp_step;                       /* done when train.batch_ramp began to count; at most stage_step */
     int64_t good_steps, skipped;             /* since the loss scale last changed; in a row */
-    double loss_scale;                       /* 0: not fp16 */
+    double loss_scale;                       /* of fp16, else 1; of a checkpoint that is not fp16's, 0 */
     train_past past;
-} train_meta;
+} training_position;
 
 /* The caller's reference. `validation` may be NULL. */
-json_t *train_meta_write(const train_meta *m, const config *c, const samples *train, const samples *validation);
+json_t *train_meta_write(const training_position *m, const config *c, const samples *train, const samples *validation);
 
 /* One line says which value is impossible. A model that was converted has no position: it begins at 0. */
-status train_meta_read(train_meta *out, const json_t *meta, const config *saved, const char *where);
+status train_meta_read(training_position *out, const json_t *meta, const config *saved, const char *where);
 
 /* Are the data sets those that the checkpoint was made with? A checkpoint that does not say is believed. Fails, unless
  * data. allow_changed, if those trained on are others; says so if those evaluated on are. `other_data`: those trained

@@ -18,8 +18,8 @@ typedef struct finding {
 static char *describe(const training_position *at, const finding *f)
 {
     if (f->skipped)
-        return must_format("step %lld: gradients were not finite for %d steps in a row (train.max_skipped)",
-                           (long long)at->step, at->skipped);
+        return must_format("step %lld: gradients were not finite for %lld steps in a row (train.max_skipped)",
+                           (long long)at->step, (long long)at->skipped);
     return must_format(
         "step %lld: a spike: loss %.6g (%.1f deviations above the steps before), gradient norm %.6g (%.1f)",
         (long long)at->step, f->loss, f->scores.loss, f->norm, f->scores.norm);
@@ -129,9 +129,9 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     *undone = false;
     if (f.skipped && !c->run.spike.rewind)
         return training_end_for(t, INCIDENT_NUMBERS,
-                                "step %lld: gradients were not finite for %d steps in a row (train.max_skipped): "
+                                "step %lld: gradients were not finite for %lld steps in a row (train.max_skipped): "
                                 "lower optimizer.lr, or look at the data of these steps",
-                                (long long)t->at.step, t->at.skipped);
+                                (long long)t->at.step, (long long)t->at.skipped);
     if (c->run.spike.zscore > 0 && skipped && t->outer)
         outer_found_spike(t->outer, t->at.step);
     if (c->run.spike.zscore <= 0 || (skipped && !f.skipped))

@@ -264,25 +264,17 @@ static status write_scalars(training_report *r, const tensorboard_value *values,
     return s == STATUS_OK && r->mlflow ? mlflow_write(r->mlflow, values, count, step, time) : s;
 }
 
-static status write_events(training *t, const report_step *r)
+static status write_events(training *t, const report_step *s)
 {
-    tensorboard_value values[] = {{"train/loss", r->loss},
-                                  {"train/grad_norm", r->grad_norm},
-                                  {"train/lr", r->lr},
-                                  {"train/tokens_per_second", r->tokens_per_second},
-                                  {"train/tflops", r->tflops},
-                                  {"train/tokens", (double)r->tokens},
-                                  {"train/epoch", r->epoch},
-                                  {"train/loss_scale", r->loss_scale},
-                                  {"train/skipped_steps", (double)r->skipped_steps},
-                                  {"memory/resident_bytes", (double)r->resident_bytes},
-                                  {"seconds/step", r->step_seconds},
-                                  {"seconds/data", r->data_seconds},
-                                  {"seconds/compute", r->compute_seconds},
-                                  {"seconds/checkpoint", r->checkpoint_seconds},
-                                  {"seconds/communication", r->communication_seconds}};
-    int count = (int)(sizeof values / sizeof *values) - (r->communication_seconds < 0);
-    return write_scalars(&t->report, values, count, r->step, r->time);
+    tensorboard_value values[] = {
+#define METRIC(kind, name, when, tag, ...) {(when) ? tag : NULL, (double)s->name},
+#include "engine/train/metrics.def"
+    };
+    int count = 0;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (values[i].tag)
+            values[count++] = values[i];
+    return write_scalars(&t->report, values, count, s->step, s->time);
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
@@ -381,7 +373,7 @@ void training_report_step(training *t, const training_figures *f)
     add_pace(&r, t);
     divide_seconds(&r, t, stalled);
     r.tflops = r.tokens_per_second * t->report.flops_per_token / 1e12;
-    r.mfu = t->report.peak_flops > 0 ? r.tflops * 1e12 / t->report.peak_flops : -1;
+    r.mfu = t->report.peak_flops > 0 ? r.tflops * 1e12 / t->report.peak_flops : NAN;
     double each =
         t->report.trained_steps > 1 ? t->report.trained_seconds / (double)(t->report.trained_steps - 1) : f->seconds;
     r.left_seconds = each * (double)(c->train.steps - t->at.step);

@@ -41,7 +41,8 @@ static status read_config(config *saved, const json_t *meta, const char *where)
 }
 
 /* Is it of this run, or of the one before, and is its position possible? */
-static status check_meta(train_meta *out, const config *saved, const training *t, const json_t *meta, const char *where)
+static status check_meta(training_position *out, const config *saved, const training *t, const json_t *meta,
+                         const char *where)
 {
     TRY(config_compare_for_resume(saved, t->config, t->new_stage, say_changed, NULL));
     TRY(train_meta_read(out, meta, saved, where));
@@ -62,7 +63,7 @@ static const char *other_samples(const config *saved, const config *now)
 }
 
 /* What a new stage takes over: weights, the optimizer's state and the count of its updates always. */
-static void begin_stage(training *t, train_meta *m, const config *saved, const char *from)
+static void begin_stage(training *t, training_position *m, const config *saved, const char *from)
 {
     const char *anew = other_samples(saved, t->config);
     bool restart = t->config->checkpoint.restart_schedule;
@@ -83,27 +84,17 @@ static void begin_stage(training *t, train_meta *m, const config *saved, const c
     free(data);
 }
 
-static void take(training *t, const train_meta *m)
+static void take(training *t, const training_position *m)
 {
-    t->at.stage_step = m->stage_step;
-    t->at.stage_samples = m->stage_samples;
-    t->at.schedule_step = m->schedule_step;
-    t->at.schedule_updates = m->schedule_updates;
-    t->at.ramp_step = m->ramp_step;
+    double configured = t->at.loss_scale;
     t->schedule.steps = t->config->train.steps - m->schedule_step;
-    t->at.step = m->step;
-    t->at.updates = m->updates;
-    t->at.samples = m->samples;
-    t->at.good_steps = m->good_steps;
-    t->at.skipped = (int)m->skipped;
-    t->at.moments = m->moments;
-    t->at.past = m->past;
-    if (precision_row_of(t->config->train.precision)->scales_loss && m->loss_scale > 0)
-        t->at.loss_scale = m->loss_scale;
+    t->at = *m;
+    if (!precision_row_of(t->config->train.precision)->scales_loss || m->loss_scale <= 0)
+        t->at.loss_scale = configured;
 }
 
 /* Other steps, rates or warm-ups bend the learning rate's schedule where a run goes on. */
-static void say_rate(const training *t, const config *saved, const train_meta *m)
+static void say_rate(const training *t, const config *saved, const training_position *m)
 {
     learning_rate before = config_learning_rate(saved);
     before.steps -= m->schedule_step;
@@ -118,7 +109,7 @@ static void say_rate(const training *t, const config *saved, const train_meta *m
 }
 
 /* A folder step-N holds the state after step N, or somebody has mixed them up. */
-static status check_name(const train_meta *m, const char *folder)
+static status check_name(const training_position *m, const char *folder)
 {
     const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
     long long step;
@@ -136,7 +127,7 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
 {
     comm_group *all = comm_world(t->world);
     bool has_states = false;
-    train_meta m = {0};
+    training_position m = {0};
     *said = comm_all_status(all, check_meta(&m, saved, t, checkpoint_meta(from), checkpoint_folder(from)));
     if (*said != STATUS_OK)
         return REFUSED;

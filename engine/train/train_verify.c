@@ -140,8 +140,7 @@ static bool judge(verdict *out, training *t, const share *all, const verify_find
     return judge_messages(out, t, all, ranks) || judge_replicas(out, t, all, ranks);
 }
 
-/* ---- what is done about it
- * ---------------------------------------------------------------------------------------- */
+/* ---- what is done about it --------------------------------------------------------------------------------------- */
 
 static status undo(training *t, const verdict *v)
 {

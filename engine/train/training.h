@@ -24,21 +24,6 @@
 #include "engine/guard/verify.h"
 #include "parallel/watch/watchdog.h"
 
-/* Where the run is: what a checkpoint holds beside tensors. */
-typedef struct training_position {
-    int64_t step;                            /* done */
-    int64_t updates;                         /* optimizer updates: steps less those skipped */
-    int64_t samples;                         /* consumed; the next step begins here */
-    int64_t moments;                         /* updates when the optimizer's states were empty last: 0, or taken over */
-    int64_t stage_step, stage_samples;       /* steps done, and samples consumed, where this stage of training began */
-    int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
-    int64_t ramp_step;                       /* steps done where train.batch_ramp began to count */
-    double loss_scale;                       /* of fp16, else 1 */
-    int64_t good_steps;                      /* since the scale last changed */
-    int skipped;                             /* in a row */
-    train_past past;
-} training_position;
-
 /* What the run reads. */
 typedef struct training_data {
     samples *train, *validation;

@@ -13,22 +13,25 @@
 
 enum { SHOWN = 10, LAYOUT_TEXT = 160, WHY_TEXT = 160 };
 
+static const char *recompute_word(const search_layout *l)
+{
+    static const char *const words[] = {
+        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
+    return l->budgeted ? "budget" : words[l->recompute];
+}
+
 static void layout_text(char out[LAYOUT_TEXT], const search_layout *l)
 {
-    static const char *const recomputes[] = {
-        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     char stages[64] = "";
     if (l->of.size[GRID_PIPELINE] > 1)
         snprintf(stages, sizeof stages, " x%d %s%s", l->of.virtual_stages, schedule_name(l->of.schedule),
                  search_divides_vocabulary(l) ? " v" : "");
     snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->of.size[GRID_TENSOR],
              l->of.size[GRID_TENSOR] > 1 && l->of.sequence ? 's' : ' ', l->of.size[GRID_PIPELINE],
-             l->of.size[GRID_DATA], l->of.zero, l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute],
-             stages);
+             l->of.size[GRID_DATA], l->of.zero, l->micro_batch, recompute_word(l), stages);
 }
 
-/* ---- why another loses
- * --------------------------------------------------------------------------------------------------- */
+/* ---- why another loses ------------------------------------------------------------------------------------------- */
 
 typedef struct loss {
     const char *what;
@@ -66,8 +69,7 @@ static double exposed_of(const search_result *r)
     return sum;
 }
 
-/* ---- tables
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static void print_row(const search_result *r, const search_result *best, const config *c, int number)
 {
@@ -111,8 +113,6 @@ static void print_table(const search *s, const config *c, const profile *prices,
 
 static void json_row(const search_result *r, const config *c)
 {
-    static const char *const recomputes[] = {
-        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     const search_layout *l = &r->layout;
     printf("{\"step_seconds\": %.17g, \"estimated_seconds\": %.17g, \"tokens_per_second\": %.17g, \"mfu\": %.17g, "
            "\"bubble\": %.17g, \"exposed_seconds\": %.17g, \"memory_bytes\": %lld, ",
@@ -122,8 +122,7 @@ static void json_row(const search_result *r, const config *c)
     printf("\"sequence\": %s, \"virtual_stages\": %d, \"schedule\": \"%s\", \"zero\": %d, \"micro_batch\": %d, "
            "\"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
            l->of.sequence ? "true" : "false", l->of.virtual_stages, schedule_name(l->of.schedule), l->of.zero,
-           l->micro_batch, l->budgeted ? "budget" : recomputes[l->recompute],
-           search_divides_vocabulary(l) ? "stages" : "ends");
+           l->micro_batch, recompute_word(l), search_divides_vocabulary(l) ? "stages" : "ends");
 }
 
 static void print_json(const search *s, const config *c)
@@ -136,8 +135,7 @@ static void print_json(const search *s, const config *c)
     fputs("]}\n", stdout);
 }
 
-/* ---- progress
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 static void show_progress(void *context, int done, int all, const search_result *best)
 {
@@ -151,8 +149,7 @@ static void show_progress(void *context, int done, int all, const search_result 
             layout, terminal && done < all ? "" : "\n");
 }
 
-/* ---- the best as a configuration
- * ------------------------------------------------------------------------------------------ */
+/* ---- the best as a configuration --------------------------------------------------------------------------------- */
 
 static status write_best(const char *path, const search *s, const search_terms *t)
 {

@@ -65,8 +65,7 @@ void plan_measure(plan_rank *out, const compiled *c)
     }
 }
 
-/* ---- which ranks to compile
- * --------------------------------------------------------------------------------------- */
+/* ---- which ranks to compile -------------------------------------------------------------------------------------- */
 
 /* `gradient`: which of the ranks whose gradients sum. */
 static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
@@ -188,8 +187,7 @@ static status measure_all(plan *p, bool every)
     return STATUS_OK;
 }
 
-/* ---- time
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 static status time_step(plan *p)
 {
@@ -203,8 +201,7 @@ static status time_step(plan *p)
     return STATUS_OK;
 }
 
-/* ---- the price of other choices
- * ------------------------------------------------------------------------------------------ */
+/* ---- the price of other choices ---------------------------------------------------------------------------------- */
 
 /* What replicas exchange: weights and gradients. */
 static int64_t sent_to_replicas(const plan_rank *r)
@@ -261,8 +258,7 @@ static status price_choices(plan *p)
     return STATUS_OK;
 }
 
-/* ---- the price of the order
- * --------------------------------------------------------------------------------------------- */
+/* ---- the price of the order -------------------------------------------------------------------------------------- */
 
 /* The same program in order and as it was lowered, both before attention is given what is left. */
 static status price_order(plan_rank *r, const plan *p)

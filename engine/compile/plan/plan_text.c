@@ -23,8 +23,7 @@ static const char *count_text(char out[UNITS_TEXT], double count)
     return out;
 }
 
-/* ---- for a person
- * ------------------------------------------------------------------------------------------------- */
+/* ---- for a person ------------------------------------------------------------------------------------------------ */
 
 static void print_sizes(FILE *out, const compile_options *o)
 {
@@ -336,8 +335,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_time(out, p);
 }
 
-/* ---- for programs
- * ------------------------------------------------------------------------------------------------- */
+/* ---- for programs ------------------------------------------------------------------------------------------------ */
 
 static void json_axes(FILE *out, const char *name, const int64_t *value)
 {
@@ -467,8 +465,7 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
     fprintf(out, "%s%s}\n", *more ? ",\n " : "", more);
 }
 
-/* ---- a program
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- a program --------------------------------------------------------------------------------------------------- */
 
 static void print_operand(FILE *out, const char *role, const tensor *t)
 {

@@ -13,8 +13,7 @@ static const double SLACK_SECONDS = 1.03, SLACK_BYTES = 1.02;
 
 enum { MOST_CHUNKS = 16, MOST_TOKENS = 1 << 17, ROUND = 4 };
 
-/* ---- all layouts
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- all layouts ------------------------------------------------------------------------------------------------- */
 
 typedef struct list {
     search_layout *items;
@@ -97,8 +96,7 @@ int search_all(search_layout **out, const search_terms *t)
     return all.count;
 }
 
-/* ---- estimates
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- estimates --------------------------------------------------------------------------------------------------- */
 
 /* The least that such a layout leaves to the arena: what is beside it grows with the number of communicators, of which
  * stages have several, and only a program says how many. */
@@ -176,8 +174,7 @@ static int estimate(search_layout *layouts, int count, search_layout *least, con
     return kept;
 }
 
-/* ---- exact
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- exact ------------------------------------------------------------------------------------------------------- */
 
 static void take(search_result *out, const plan *p, const search_terms *t)
 {

@@ -20,8 +20,7 @@ static schedule_kind kind_of(const compile_options *o)
     return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->layout.schedule;
 }
 
-/* ---- a vocabulary that is divided over the stages
- * ------------------------------------------------------------------ */
+/* ---- a vocabulary that is divided over the stages ---------------------------------------------------------------- */
 
 /* Of a layer's forward pass: the work on a stage's part of the embedding, and the time of a message. */
 static const double EMBEDDING_COST = 0.02, HOP = 0.1;

@@ -51,8 +51,7 @@ typedef struct measured {
     double price; /* of the backward pass */
 } measured;
 
-/* ---- trying
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- trying ------------------------------------------------------------------------------------------------------ */
 
 /* One op's price in FLOPs: bytes that it moves or sends count as what the device could compute meanwhile. */
 static double price_of(const compile_options *options, const program *p, int index)
@@ -179,8 +178,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
     return s;
 }
 
-/* ---- classes
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- classes ----------------------------------------------------------------------------------------------------- */
 
 /* Can its outputs be recomputed, and would that be asked for? */
 static bool can_drop(const op *o)
@@ -289,8 +287,7 @@ static void order_entries(search *d)
     d->entries = order;
 }
 
-/* ---- how many
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- how many ---------------------------------------------------------------------------------------------------- */
 
 /* The fewest, from `least` on, whose lower bound is within `limit` bytes; entry_count if none is. */
 static status bisect(int *count, search *d, int least, int64_t limit)

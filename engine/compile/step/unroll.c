@@ -274,8 +274,7 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
     return o;
 }
 
-/* ---- what all stages exchange
- * -------------------------------------------------------------------------------------- */
+/* ---- what all stages exchange ------------------------------------------------------------------------------------ */
 
 /* One tensor is on all stages; the other is the stage's own with the first or the last layers, or of the statistics
  * each stage's part. */

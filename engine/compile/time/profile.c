@@ -217,8 +217,7 @@ static dtype type_of(const op *o)
     return t ? (dtype)t->type : DTYPE_FP32;
 }
 
-/* ---- a model of a device
- * -------------------------------------------------------------------------------------------- */
+/* ---- a model of a device ----------------------------------------------------------------------------------------- */
 
 /* Multiprocessors compute tiles in waves; a product of few tiles may divide its depth, and adds the parts up in
  * memory. */
@@ -289,8 +288,7 @@ static double model_op(const profile *p, const op *o)
     return is_attention(o) ? model_attention(p, o) : model_rest(p, o);
 }
 
-/* ---- measured
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- measured ---------------------------------------------------------------------------------------------------- */
 
 /* How far apart two sizes are, in factors. */
 static double distance(const double a[3], const double b[3])
@@ -352,8 +350,7 @@ profile_point profile_point_of(const profile *p, const op *o, double seconds)
     return at;
 }
 
-/* ---- the network
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the network ------------------------------------------------------------------------------------------------- */
 
 bool profile_leaves_node(const profile *p, const grid *g, axis a)
 {

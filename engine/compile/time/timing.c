@@ -7,8 +7,7 @@
 #include "engine/compile/time/timing_parts.h"
 #include "memory/log.h"
 
-/* ---- taking a program
- * ------------------------------------------------------------------------------------------------- */
+/* ---- taking a program -------------------------------------------------------------------------------------------- */
 
 void timing_open(timing *out, const profile *p, int stages)
 {
@@ -87,8 +86,7 @@ void timing_add(timing *p, const grid *g, const program *list, int requests)
         postpone_sums(r);
 }
 
-/* ---- queues
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- queues ------------------------------------------------------------------------------------------------------ */
 
 /* Of a rank: its communicators in the order of axes, two directions each, those between stages by neighbour. */
 enum { FOR_GROUPS, SENDS_MESSAGES, RECEIVES_MESSAGES, USES };
@@ -363,8 +361,7 @@ static bool try_meet(player *s, int rank, int communicator)
     return true;
 }
 
-/* ---- playing
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- playing ----------------------------------------------------------------------------------------------------- */
 
 static bool travelling(const player *s, int rank, double now)
 {
@@ -452,8 +449,7 @@ static bool advance(player *s, int rank)
     return s->at[rank] > from;
 }
 
-/* ---- the longest chain
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the longest chain ------------------------------------------------------------------------------------------- */
 
 static void add_cause(timing *p, double seconds, const char *what, int stage, const char *more)
 {

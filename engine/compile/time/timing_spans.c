@@ -13,8 +13,7 @@ timing_span timing_op_at(const timing *p, int stage, int index)
     return (timing_span){before, o->end, o->end};
 }
 
-/* ---- actions
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- actions ----------------------------------------------------------------------------------------------------- */
 
 static bool belongs(const timing_op *e, action a)
 {

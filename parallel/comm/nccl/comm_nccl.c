@@ -393,8 +393,7 @@ static status nccl_poll(comm_group *g)
     return s;
 }
 
-/* ---- the other functions of a backend
- * --------------------------------------------------------------------------------- */
+/* ---- the other functions of a backend ---------------------------------------------------------------------------- */
 
 static void nccl_wait(comm_request *r)
 {

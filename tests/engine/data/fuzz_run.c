@@ -89,7 +89,7 @@ static void read_meta(const uint8_t *data, size_t size)
 {
     static config saved;
     static const char text[] = "model: {preset: llama-15m}\ndata: {train: x}\ntrain: {steps: 10, global_batch: 4}\n";
-    train_meta m;
+    training_position m;
     if (!saved.train.steps)
         MUST(config_parse(&saved, "fuzz", text, sizeof text - 1, 0, NULL) == STATUS_OK, "%s", status_message());
     json_t *meta = json_loadb((const char *)data, size, 0, NULL);

@@ -122,7 +122,7 @@ static void a_step_is_one_line_under_its_columns(void **state)
     report_line(c.out, &one_step);
     report_step skipped = one_step;
     skipped.loss = skipped.grad_norm = NAN;
-    skipped.mfu = -1;
+    skipped.mfu = NAN;
     skipped.skipped = "a gradient is not finite";
     report_line(c.out, &skipped);
     report_evaluation(c.out, &(report_result){.step = 12, .loss = 2, .seconds = 3.14, .sets = 1});
@@ -264,7 +264,8 @@ static void metrics_without_a_number_are_null(void **state)
     report_step s = one_step;
     s.loss = NAN;
     s.grad_norm = INFINITY;
-    s.mfu = s.communication_seconds = -1;
+    s.mfu = NAN;
+    s.communication_seconds = -1;
     s.skipped = "a gradient is not finite";
     char *path;
     lines *l = metrics_begin(state, &path);

@@ -41,15 +41,27 @@ static bool read_slots(int *slots, const char *text)
     return end != text && !*end && !errno && value >= 1 && value <= MOST_SLOTS;
 }
 
+/* "[ADDRESS]" or "[ADDRESS]:N" of IPv6. Cuts the address out; *colon: before N, or NULL. */
+static bool split_brackets(char **name, char **colon)
+{
+    char *end = strchr(*name, ']'), *first = strchr(*name, ':');
+    size_t behind = end && first && end > first ? (size_t)(end - first - 1) : 0; /* the first colon, in the brackets */
+    if (behind == 0 || !memchr(first + 1, ':', behind) || (*name)[1] == '[' || (end[1] && end[1] != ':'))
+        return false;
+    *colon = end[1] ? end + 1 : NULL;
+    *end = 0;
+    (*name)++;
+    return true;
+}
+
 /* "NAME:N", "[ADDRESS]:N"; a name with several colons is an address of IPv6. Cuts the name off; false: N is no
  * number. */
 static bool split_name(char **name, int *slots)
 {
-    char *colon = strchr(*name, ':'), *bracket = **name == '[' ? strchr(*name, ']') : NULL;
-    if (bracket) {
-        colon = bracket[1] == ':' ? bracket + 1 : NULL;
-        *bracket = 0;
-        (*name)++;
+    char *colon = strchr(*name, ':');
+    if (**name == '[') {
+        if (!split_brackets(name, &colon))
+            return false;
     } else if (colon && strchr(colon + 1, ':')) {
         colon = NULL;
     }

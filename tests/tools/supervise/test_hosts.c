@@ -90,6 +90,9 @@ static void wrong_host_files_are_refused_with_their_line(void **state)
         {"a slots=4x\n", "hosts:1"},
         {"a slots=\n", "hosts:1"},
         {"a= slots=4\n", "hosts:1"}, /* a host named a=slots=4 */
+        {"[a:b]\n", "hosts:1"},      /* a host named a, with b slots */
+        {"[a:b:c]1\n", "hosts:1"},
+        {"[[a:b:c]:2\n", "hosts:1"},
         {"a slots=99999999999999999999\n", "hosts:1"},
     };
     hosts h;

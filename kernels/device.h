@@ -14,7 +14,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 11 };
+enum { DEVICE_VERSION = 12 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -94,7 +94,8 @@ typedef struct device_aside {
     /* The arena's bytes (none of host memory: that is at hand), as they are when all that was launched before is
      * done. */
     void (*copy)(device *d, void *to, int64_t at, int64_t bytes);
-    /* What is launched from now on waits for these copies. */
+    /* What is launched from now on waits for these copies; what is captured waits at each replay for those that were
+     * asked for last. */
     void (*first)(device *d);
     /* Does the host have them? With `wait`, once it has. */
     bool (*done)(device *d, bool wait);
@@ -141,6 +142,8 @@ typedef struct device_interface {
      * for each mark. */
     status (*open)(device **out, const device_options *o);
     status (*allocate)(device *d, int64_t arena_bytes, int64_t host_bytes);
+    /* Arena and host memory become zeros again, at once. NULL where they are one memory. */
+    void (*clear)(device *d);
     void (*close)(device *d);
     void (*facts)(device_facts *out, const device *d);
     run_context *(*context)(device *d); /* its arena: address on the device */

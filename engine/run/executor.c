@@ -7,6 +7,7 @@
 
 #include "engine/run/launches.h"
 #include "engine/run/links.h"
+#include "engine/run/warming.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -268,7 +269,7 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
     e->graph = options->graph && e->interface->capture;
     status s = open_device(e, options);
     if (s == STATUS_OK)
-        s = links_open(&e->links, c, world, e->interface->communication);
+        s = links_open(&e->links, c, world, e->interface->communication, options->varies);
     if (s == STATUS_OK)
         s = allocate(e, options);
     for (int i = 0; s == STATUS_OK && i < COMPILE_PROGRAMS; i++)
@@ -282,6 +283,7 @@ status executor_open(executor **out, compiled *c, comm *world, const executor_op
         executor_close(e);
         return s;
     }
+    warming_play(c, e->interface, e->device);
     for (int i = 0; e->apart && i < COMPILE_PROGRAMS; i++)
         name_between_marks(e, &e->programs[i]);
     log_set_where(describe_where, e);
@@ -351,9 +353,13 @@ static void copy_inputs(executor *e)
         e->interface->copy_in(e->device, e->before[i].at, e->before[i].at, e->before[i].bytes);
 }
 
-static void call_hook(executor *e, const compiled_program *p, int i)
+/* The state is about to change: the device first waits for its copies of it, within a graph, too, where only the ops
+ * from here on wait. */
+static void before_change(executor *e)
 {
-    if (i == p->first_change && e->hook && !e->capturing)
+    if (e->interface->aside.first)
+        e->interface->aside.first(e->device);
+    if (e->hook && !e->capturing)
         e->hook(e->hook_context);
 }
 
@@ -378,7 +384,8 @@ static void play_ops(executor *e, const compiled_program *p)
     double before = e->seconds ? clock_seconds() : 0;
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
-        call_hook(e, p, i);
+        if (i == p->first_change)
+            before_change(e);
         atomic_store_explicit(&e->current, o, memory_order_relaxed);
         tell_watchdog(e, o, o->label, e->apart);
         play_observed(e, p, i);
@@ -428,7 +435,8 @@ static void play(executor *e, const compiled_program *p)
         play_ops(e, p);
         return;
     }
-    call_hook(e, p, p->first_change);
+    if (e->hook)
+        e->hook(e->hook_context);
     if (e->plays == 2)
         capture(e, p);
     e->interface->replay(e->device);

@@ -4,14 +4,14 @@
 
 #include "memory/log.h"
 
-status links_open(links *out, const compiled *c, comm *world, const struct comm_backend *backend)
+status links_open(links *out, const compiled *c, comm *world, const struct comm_backend *backend, bool varies)
 {
     groups_find(&out->asked, c);
     out->group = must_calloc((unsigned long)out->asked.count + 1, sizeof(comm_group *));
     for (int i = 0; i < out->asked.count; i++) {
         const groups_row *r = &out->asked.row[i];
-        const comm_group_options o = {
-            .backend = backend, .use = r->use, .like = r->like < 0 ? NULL : out->group[r->like]};
+        comm_group_options o = {.backend = backend, .use = r->use, .like = r->like < 0 ? NULL : out->group[r->like]};
+        o.use.varies = varies;
         TRY(comm_group_open_on(&out->group[i], world, r->members, r->count, &o));
     }
     return STATUS_OK;

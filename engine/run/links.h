@@ -11,7 +11,7 @@ typedef struct links {
 } links;
 
 /* Collective over `world`; `backend`: a device's, or NULL for the job's own. `out` must be closed either way. */
-status links_open(links *out, const compiled *c, comm *world, const struct comm_backend *backend);
+status links_open(links *out, const compiled *c, comm *world, const struct comm_backend *backend, bool varies);
 void links_close(links *l);
 /* Where communication `o` of rank `me` goes. */
 comm_group *links_of(const links *l, const op *o, int me);

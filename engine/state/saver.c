@@ -304,13 +304,10 @@ static void wait_for_copy(saver *s)
     s->stall += clock_seconds() - began;
 }
 
-/* The state is about to change. */
+/* The state is about to change, and the device knows what it copies. */
 static void copied_hook(void *context)
 {
-    saver *s = context;
-    if (s->stage == SHARES && s->copy && s->interface->aside.copy)
-        s->interface->aside.first(s->device);
-    wait_for_copy(s);
+    wait_for_copy(context);
 }
 
 static status open_parts(saver *s, checkpoint_piece *pieces, int count)

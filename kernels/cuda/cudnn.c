@@ -15,11 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/attention_sizes.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/host.h"
 
-enum { ALIGNMENT = 16, PIECE = 256, HEAD_SIZE_MOST = 256, OWN = 0, HOPPER = 9, DOCUMENTS = 4 };
+enum { ALIGNMENT = 16, PIECE = 256, OWN = 0, HOPPER = 9, DOCUMENTS = 4 };
 
 /* What a part may always ask for; a test divides small ops, too. */
 #ifndef CUDNN_WORKSPACE_MOST
@@ -86,11 +87,6 @@ static int64_t v_head_size(const op *o)
     return operands_of(o).v->shape[1] / o->at.kv_heads;
 }
 
-static bool size_is_taken(int64_t size)
-{
-    return size % (ALIGNMENT / 2) == 0 && size <= HEAD_SIZE_MOST;
-}
-
 /* Do all rows begin at multiples of 16 bytes, if the arena's tensors do? */
 static bool rows_are_aligned(const operands *x)
 {
@@ -107,8 +103,8 @@ static bool takes(const op *o)
         return false;
     operands x = operands_of(o);
     return rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
-           x.q->shape[0] % o->at.sequence == 0 && size_is_taken(o->at.head_size) && size_is_taken(v_head_size(o)) &&
-           o->at.heads % o->at.kv_heads == 0;
+           x.q->shape[0] % o->at.sequence == 0 && attention_suits_cudnn((int)o->at.head_size) &&
+           attention_suits_cudnn((int)v_head_size(o)) && o->at.heads % o->at.kv_heads == 0;
 }
 
 /* The next smaller number that divides n, or 0. */
@@ -466,13 +462,21 @@ static plan *plan_for(cudnn *c, const cudnn_graph_shape *a, const op *o)
     return p;
 }
 
+/* Up to 9.15 the backward pass is wrong where the last tile of keys is not full, unless lengths are given as a padding
+ * mask: cudnn-frontend gives them (scaled_dot_product_flash_attention.h), and our graph has none. */
+static bool masks_badly(const cudnn *c, const cudnn_graph_shape *a)
+{
+    enum { LAST_BAD = 91500, KEYS = 128 };
+    return a->backward && a->sequence % KEYS && c->api->cudnnGetVersion() <= LAST_BAD;
+}
+
 void cudnn_prepare_on(cudnn *c, op *o)
 {
     cudnn_graph_shape a;
     o->prepared = NULL;
     /* whether other architectures' engines keep an order in the backward pass is not known */
-    if (!c || !part_of(&a, o) || (a.backward && c->with.major != HOPPER && !c->with.varies) || !aligned(o, c->arena) ||
-        !o->scratch || tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
+    if (!c || !part_of(&a, o) || masks_badly(c, &a) || (a.backward && c->with.major != HOPPER && !c->with.varies) ||
+        !aligned(o, c->arena) || !o->scratch || tensor_bytes(o->scratch) < layout_of(&a, o).bytes)
         return;
     a.varies = a.backward && c->with.varies;
     plan *p = plan_for(c, &a, o);

@@ -95,10 +95,23 @@ static const devices_row *cuda_row(int local_rank)
     return devices_of_gpu(properties.name);
 }
 
+/* With one visible GPU a process (--gpus-per-task) a node's ranks are strangers to each other. */
+static void warn_of_one_gpu(int local_rank)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0;
+    CUDA_MUST(cudaGetDeviceCount(&count));
+    if (local_rank == 1 && count == 1 && visible)
+        log_warn("this rank sees one GPU only (CUDA_VISIBLE_DEVICES=%s): NCCL may not find NVLink to the others of the "
+                 "node; let every rank see all of them (no --gpus-per-task)",
+                 visible);
+}
+
 static status take_gpu(device *d, const device_options *o)
 {
     TRY(cuda_available());
     d->gpu = gpu_of(o->local_rank);
+    warn_of_one_gpu(o->local_rank);
     CUDA_MUST(cudaGetDeviceProperties(&d->properties, d->gpu));
     if (d->properties.major < OLDEST_MAJOR)
         return status_fail(STATUS_USAGE,
@@ -174,6 +187,12 @@ static void zero_arena(device *d)
     CUDA_MUST(cudaDeviceSynchronize());
 }
 
+static void cuda_clear(device *d)
+{
+    memset(d->host, 0, (size_t)d->host_bytes);
+    zero_arena(d);
+}
+
 static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
 {
     int64_t free_bytes = memory_free(), missing = arena_bytes - free_bytes;
@@ -198,8 +217,7 @@ static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
     d->host = host;
     d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - d->mark_count * (int64_t)sizeof *d->marks);
     cudnn_use_arena(d->cudnn, arena);
-    memset(d->host, 0, (size_t)d->host_bytes); /* moments begin as zero, wherever they are */
-    zero_arena(d);
+    cuda_clear(d); /* moments begin as zero, wherever they are */
     return STATUS_OK;
 }
 
@@ -415,7 +433,8 @@ static void cuda_replay(device *d)
     if (d->capturing) {
         cudaGraph_t graph;
         CUDA_MUST(cudaStreamEndCapture(d->streams.of[STREAM_COMPUTE], &graph));
-        CUDA_MUST(cudaGraphInstantiate(&d->graph, graph, 0));
+        /* without the flag all nodes would have the priority of the stream that launches the graph, the least */
+        CUDA_MUST(cudaGraphInstantiate(&d->graph, graph, cudaGraphInstantiateFlagUseNodePriority));
         CUDA_MUST(cudaGraphDestroy(graph));
         d->capturing = false;
     }
@@ -474,7 +493,7 @@ static void cuda_set_aside(device *d, void *to, int64_t at, int64_t bytes)
 
 static void cuda_set_aside_first(device *d)
 {
-    streams_aside_first(&d->streams);
+    streams_aside_first(&d->streams, d->capturing);
 }
 
 static bool cuda_set_aside_done(device *d, bool wait)
@@ -561,6 +580,7 @@ const device_interface device_cuda = {
     .row = cuda_row,
     .open = cuda_open,
     .allocate = cuda_allocate,
+    .clear = cuda_clear,
     .close = cuda_close,
     .facts = cuda_facts,
     .context = cuda_context,

@@ -10,6 +10,7 @@
 #ifndef PHALANX_KERNELS_CUDA_FLASH_CUH
 #define PHALANX_KERNELS_CUDA_FLASH_CUH
 
+#include "kernels/attention_sizes.h"
 #include "kernels/cuda/vector.cuh"
 
 static constexpr int FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, PIECE = 8; /* elements of 16 bytes */
@@ -137,9 +138,8 @@ DEVICE void write_rows(T *to, int64_t pitch, int32_t first, int32_t end, T *tile
 /* Is there a flash kernel for these sizes, and do all rows begin at multiples of a piece? */
 template <typename... M> static inline bool flash_takes(int type, const launch_heads &at, const M &...matrices)
 {
-    int d = at.head_size, e = at.v_head_size;
-    bool size = d == e ? d == 64 || d == 80 || d == 96 || d == 128 || d == 256 : d == 192 && e == 128;
-    return type != LAUNCH_FP32 && size && ((matrices.pitch % PIECE == 0) && ...) && aligned_all(matrices.at...);
+    return type != LAUNCH_FP32 && attention_is_fused(at.head_size, at.v_head_size) &&
+           ((matrices.pitch % PIECE == 0) && ...) && aligned_all(matrices.at...);
 }
 
 int flash_forward(void *stream, int type, const launch_attention_operands *of);

@@ -12,8 +12,11 @@ template <typename T> struct grad_in {
     const float *delta; /* [heads, tokens] */
 };
 
-/* dynamic shared memory: q[M], dy[M], then twice k[N], v[N]; grid (query blocks, heads, samples) */
-template <typename T, int D, int E, int MT, int N> KERNEL(FLASH_THREADS, 1) flash_grad_q(grad_in<T> g, flash_in<T> in)
+/* dynamic shared memory: q[M], dy[M], then STAGES times k[N], v[N]; grid (query blocks, heads, samples). With two
+ * stages the next tile is copied while this one is read. */
+template <typename T, int D, int E, int MT, int N, int STAGES>
+KERNEL(FLASH_THREADS, 1)
+flash_grad_q(grad_in<T> g, flash_in<T> in)
 {
     constexpr int M = FLASH_WARPS * 16 * MT, STAGE = N * (STRIDE<D> + STRIDE<E>);
     SHARED_DYNAMIC(dynamic);
@@ -42,12 +45,12 @@ template <typename T, int D, int E, int MT, int N> KERNEL(FLASH_THREADS, 1) flas
     fetch_tile<D, N>(kv_tiles, k, in.k.pitch, key, end);
     fetch_tile<E, N>(kv_tiles + N * STRIDE<D>, v, in.v.pitch, key, end);
     copy_commit();
-    for (int stage = 0; key < end; key += N, stage ^= 1) {
+    for (int stage = 0; key < end; key += N, stage ^= STAGES - 1) {
         T *k_tile = kv_tiles + stage * STAGE, *v_tile = k_tile + N * STRIDE<D>;
+        T *next = kv_tiles + (stage ^ (STAGES - 1)) * STAGE;
         copy_wait<0>();
         block_barrier(); /* this stage has been copied, and no thread reads the other any more */
-        if (key + N < end) {
-            T *next = kv_tiles + (stage ^ 1) * STAGE;
+        if (STAGES == 2 && key + N < end) {
             fetch_tile<D, N>(next, k, in.k.pitch, key + N, end);
             fetch_tile<E, N>(next + N * STRIDE<D>, v, in.v.pitch, key + N, end);
         }
@@ -66,6 +69,12 @@ template <typename T, int D, int E, int MT, int N> KERNEL(FLASH_THREADS, 1) flas
             score[m][n][i] = p * (slope[m][n][i] - del[m][half]);
         }
         multiply_columns<D, N, MT>(out, score, k_tile);
+        if (STAGES == 1 && key + N < end) {
+            block_barrier(); /* no thread reads the only stage any more */
+            fetch_tile<D, N>(next, k, in.k.pitch, key + N, end);
+            fetch_tile<E, N>(next + N * STRIDE<D>, v, in.v.pitch, key + N, end);
+            copy_commit();
+        }
     }
     copy_wait<0>();
     write_rows<D, MT>(g.dq.at(token, head, D), g.dq.pitch, first, end, q_tile, a_row, out, factor);
@@ -121,15 +130,15 @@ template <int M> DEVICE void slopes(float (&p)[M / 8][4], const float (&dp)[M / 
         dp[n][i] - facts->delta[n * 8 + pair + i % 2];
 }
 
-/* dynamic shared memory: k[N], v[N], then twice q[M], dy[M]; grid (key blocks, kv_heads, samples). Large heads make dk
- * and dv in two launches, their accumulators together being more than the registers hold. */
-template <typename T, int D, int E, int MT, int M, bool MAKE_K, bool MAKE_V>
+/* dynamic shared memory: k[N], v[N], then STAGES times q[M], dy[M]; grid (key blocks, kv_heads, samples). Large heads
+ * make dk and dv in two launches, their accumulators together being more than the registers hold. */
+template <typename T, int D, int E, int MT, int M, int STAGES, bool MAKE_K, bool MAKE_V>
 KERNEL(FLASH_THREADS, 1)
 flash_grad_kv(grad_in<T> g, flash_in<T> in)
 {
     constexpr int N = FLASH_WARPS * 16 * MT, STAGE = M * (STRIDE<D> + STRIDE<E>);
     SHARED_DYNAMIC(dynamic);
-    SHARED(query_facts<M>, facts, 2);
+    SHARED(query_facts<M>, facts, STAGES);
     T *k_tile = reinterpret_cast<T *>(dynamic), *v_tile = k_tile + N * STRIDE<D>, *tiles = v_tile + N * STRIDE<E>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT;
     int kv_head = (int)blockIdx.y, group = in.heads / in.kv_heads, last_head = (kv_head + 1) * group;
@@ -147,14 +156,14 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
     query_walk at = {kv_head * group, first / M * M};
     fetch_queries<T, D, E, M>(tiles, facts, at, g, in, token);
     copy_commit();
-    for (int stage = 0; at.head < last_head; stage ^= 1) {
+    for (int stage = 0; at.head < last_head; stage ^= STAGES - 1) {
         const T *q_tile = tiles + stage * STAGE, *dy_tile = q_tile + M * STRIDE<D>;
         copy_wait<0>();
         block_barrier(); /* this stage has been copied, and no thread reads the other any more */
         query_walk next = {at.head, at.query + M};
         if (next.query >= in.sequence || in.lowest(token, next.query) >= end)
             next = {at.head + 1, first / M * M};
-        if (next.head < last_head)
+        if (STAGES == 2 && next.head < last_head)
             fetch_queries<T, D, E, M>(tiles + (stage ^ 1) * STAGE, facts + (stage ^ 1), next, g, in, token);
         copy_commit();
         float p[MT][M / 8][4] = {};
@@ -168,6 +177,11 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
             multiply_rows<E, M, MT>(dp, v_tile, a_row, dy_tile);
             UNROLL for (int m = 0; m < MT; m++) slopes<M>(p[m], dp[m], facts + stage);
             multiply_columns<D, M, MT>(dk, p, q_tile);
+        }
+        if (STAGES == 1 && next.head < last_head) {
+            block_barrier(); /* no thread reads the only stage any more */
+            fetch_queries<T, D, E, M>(tiles, facts, next, g, in, token);
+            copy_commit();
         }
         at = next;
     }
@@ -184,10 +198,16 @@ template <typename T> struct arguments {
     const launch_attention_operands *of;
 };
 
-template <typename T, int D, int E, int MT, int N> static int run_q(const arguments<T> &a)
+/* Bytes of shared memory for tiles of `own` rows, and STAGES times `others` rows. */
+template <typename T, int D, int E> constexpr int tiles_bytes(int own, int others, int stages)
 {
-    constexpr int M = FLASH_WARPS * 16 * MT, shared = (M + 2 * N) * (STRIDE<D> + STRIDE<E>)*(int)sizeof(T);
-    auto kernel = flash_grad_q<T, D, E, MT, N>;
+    return (own + stages * others) * (STRIDE<D> + STRIDE<E>)*(int)sizeof(T);
+}
+
+template <typename T, int D, int E, int MT, int N, int STAGES> static int run_q(const arguments<T> &a)
+{
+    constexpr int M = FLASH_WARPS * 16 * MT, shared = tiles_bytes<T, D, E>(M, N, STAGES);
+    auto kernel = flash_grad_q<T, D, E, MT, N, STAGES>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
@@ -197,10 +217,11 @@ template <typename T, int D, int E, int MT, int N> static int run_q(const argume
     return launch_result();
 }
 
-template <typename T, int D, int E, int MT, int M, bool MAKE_K, bool MAKE_V> static int run_kv(const arguments<T> &a)
+template <typename T, int D, int E, int MT, int M, int STAGES, bool MAKE_K, bool MAKE_V>
+static int run_kv(const arguments<T> &a)
 {
-    constexpr int N = FLASH_WARPS * 16 * MT, shared = (N + 2 * M) * (STRIDE<D> + STRIDE<E>)*(int)sizeof(T);
-    auto kernel = flash_grad_kv<T, D, E, MT, M, MAKE_K, MAKE_V>;
+    constexpr int N = FLASH_WARPS * 16 * MT, shared = tiles_bytes<T, D, E>(N, M, STAGES);
+    auto kernel = flash_grad_kv<T, D, E, MT, M, STAGES, MAKE_K, MAKE_V>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
@@ -210,17 +231,25 @@ template <typename T, int D, int E, int MT, int M, bool MAKE_K, bool MAKE_V> sta
     return launch_result();
 }
 
-template <typename T, int D, int E, int MT_Q, int N, int MT_KV, int M> static int run(const arguments<T> &a)
+/* N: keys of a tile where dq is made; M: queries of a tile where dk and dv are made. */
+template <typename T, int D, int E, int MT_Q, int N, int MT_KV, int M, int STAGES = 2>
+static int run(const arguments<T> &a)
 {
-    int failed = run_q<T, D, E, MT_Q, N>(a);
+    int failed = run_q<T, D, E, MT_Q, N, STAGES>(a);
     if (failed)
         return failed;
     if constexpr (D <= 128) {
-        return run_kv<T, D, E, MT_KV, M, true, true>(a);
+        return run_kv<T, D, E, MT_KV, M, STAGES, true, true>(a);
     } else {
-        failed = run_kv<T, D, E, MT_KV, M, false, true>(a);
-        return failed ? failed : run_kv<T, D, E, MT_KV, M, true, false>(a);
+        failed = run_kv<T, D, E, MT_KV, M, STAGES, false, true>(a);
+        return failed ? failed : run_kv<T, D, E, MT_KV, M, STAGES, true, false>(a);
     }
+}
+
+/* Does the device have the shared memory that large tiles take? GPUs of 99 KiB a block do not. */
+template <typename T, int D> static bool fits(int own, int others)
+{
+    return tiles_bytes<T, D, D>(own, others, 2) <= shared_most();
 }
 
 template <typename T>
@@ -238,11 +267,11 @@ static int run_size(void *stream, const launch_attention_gradients *to, const la
     case 96:
         return run<T, 96, 96, 2, 32, 1, 32>(a);
     case 128:
-        return run<T, 128, 128, 1, 64, 1, 32>(a);
+        return fits<T, 128>(64, 64) ? run<T, 128, 128, 1, 64, 1, 32>(a) : run<T, 128, 128, 1, 32, 1, 32>(a);
     case 192:
         return run<T, 192, 128, 1, 32, 1, 32>(a);
     default:
-        return run<T, 256, 256, 1, 32, 1, 32>(a);
+        return fits<T, 256>(64, 32) ? run<T, 256, 256, 1, 32, 1, 32>(a) : run<T, 256, 256, 1, 16, 1, 16, 1>(a);
     }
 }
 

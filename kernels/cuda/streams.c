@@ -114,7 +114,8 @@ void streams_aside_end(streams *s)
     CUDA_MUST(cudaEventRecord(s->aside, s->of[STREAM_ASIDE]));
 }
 
-void streams_aside_first(streams *s)
+void streams_aside_first(streams *s, bool capturing)
 {
-    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->aside, 0));
+    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->aside,
+                                  capturing ? cudaEventWaitExternal : cudaEventWaitDefault));
 }

@@ -49,6 +49,6 @@ void streams_copy_end(streams *s);
 /* Copies of their own after what compute has been given; compute goes on meanwhile until streams_aside_first. */
 cudaStream_t streams_aside_begin(streams *s);
 void streams_aside_end(streams *s);
-void streams_aside_first(streams *s);
+void streams_aside_first(streams *s, bool capturing);
 
 #endif

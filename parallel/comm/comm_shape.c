@@ -140,3 +140,13 @@ int64_t comm_expected_messages(const comm_shape *shape)
 {
     return sent(shape).messages;
 }
+
+comm_use comm_use_of_both(const comm_use *a, const comm_use *b)
+{
+    comm_use both = {.kinds = a->kinds | b->kinds,
+                     .largest = a->largest > b->largest ? a->largest : b->largest,
+                     .varies = a->varies && b->varies};
+    for (int kind = 0; kind < COMM_KINDS; kind++)
+        both.types[kind] = a->types[kind] | b->types[kind];
+    return both;
+}

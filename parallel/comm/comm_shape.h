@@ -99,8 +99,13 @@ int comm_tree(int *children, int *parent, int members, int me, int root);
 
 /* What a group will be asked for by this member: a device's library prepares for that, and for no more. */
 typedef struct comm_use {
-    unsigned kinds;  /* bit i: calls of comm_kind i */
-    int64_t largest; /* bytes of the largest of them */
+    unsigned kinds;             /* bit i: calls of comm_kind i */
+    unsigned types[COMM_KINDS]; /* bit i: calls of that kind that carry dtype i */
+    int64_t largest;            /* bytes of the largest of them */
+    bool varies;                /* sums may come in any order: a library chooses its algorithms by speed alone */
 } comm_use;
+
+/* What both ask for together. */
+comm_use comm_use_of_both(const comm_use *a, const comm_use *b);
 
 #endif

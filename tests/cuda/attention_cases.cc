@@ -150,7 +150,8 @@ void attention_both_ways(int type, const problem &p)
                                      scratch.to<float>()};
     run_ok("launch_attention", launch_attention(nullptr, type, &of));
     reference r = reference_of(p, qkv.value, start.value, &dy.value);
-    double narrow = type == LAUNCH_FP32 ? 2e-6 : type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10;
+    /* p is rounded to 16 bits, and over many draws some sums of it are a quarter further off than most */
+    double narrow = type == LAUNCH_FP32 ? 2e-6 : 1.25 * (type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10);
     compare("y", y, r.y, narrow);
     compare("lse", lse, r.lse, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
     run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
@@ -231,6 +232,16 @@ void wide()
     attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 160, 9, 0, 0.08f}, 1, false, 0, 0});
 }
 
+/* On GPUs with less shared memory a block than an H100: every size, by smaller tiles where the large ones do not fit. */
+void narrow()
+{
+    for (const char *kib : {"99", "163"}) {
+        shared_limit limit(kib);
+        for (auto size : {flash_64, flash_80, flash_96, flash_128, flash_192, flash_256})
+            size();
+    }
+}
+
 /* Decoding a sequence token by token gives what attention gives for the whole. */
 void decode()
 {
@@ -275,5 +286,6 @@ const vector<test_case> attention_cases = {
     {"attention/flash_80", flash_80},   {"attention/flash_96", flash_96},
     {"attention/flash_128", flash_128}, {"attention/flash_192", flash_192},
     {"attention/flash_256", flash_256}, {"attention/any_size", any_size},
-    {"attention/wide", wide},           {"attention/decode", decode},
+    {"attention/narrow", narrow},       {"attention/wide", wide},
+    {"attention/decode", decode},
 };

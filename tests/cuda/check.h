@@ -118,6 +118,21 @@ void check(const char *what, bool good);
 
 void run_ok(const char *what, int result);
 
+/* While it lives the shim's device has so many KiB of shared memory a block (sm_86, sm_89, sm_120: 99; sm_80: 163); on a
+ * GPU nothing changes. */
+struct shared_limit {
+    explicit shared_limit(const char *kib)
+    {
+        setenv("SHIM_SHARED_KIB", kib, 1);
+    }
+    ~shared_limit()
+    {
+        unsetenv("SHIM_SHARED_KIB");
+    }
+    shared_limit(const shared_limit &) = delete;
+    shared_limit &operator=(const shared_limit &) = delete;
+};
+
 struct test_case {
     const char *name;
     void (*run)();

@@ -370,6 +370,14 @@ void wide()
         column_sum_case(LAUNCH_BF16, 3, 4 * columns, 4 * columns);
     }
 }
+
+void narrow()
+{
+    for (const char *kib : {"99", "163"}) {
+        shared_limit limit(kib);
+        wide();
+    }
+}
 } // namespace
 
 const vector<test_case> row_cases = {
@@ -381,4 +389,5 @@ const vector<test_case> row_cases = {
     {"rows/mark", mark},
     {"rows/bits", bits},
     {"rows/wide", wide},
+    {"rows/narrow", narrow},
 };

@@ -293,6 +293,17 @@ static void what_varies_is_taken_where_it_may(void **state)
     assert_true(r.used[UNREPEATABLE] == 0 && r.theirs == 1); /* forward only */
 }
 
+/* A backward pass over sequences that do not fill tiles of 128 keys is wrong before 9.16. */
+static void an_old_library_is_not_asked_for_what_it_does_wrong(void **state)
+{
+    (void)state;
+    outcome r;
+    run(&r, "llama", "tiles-old", "STANDIN_CUDNN=91500", "");
+    assert_true(r.theirs == 1 && r.ours == 0); /* forward only */
+    run(&r, "llama", "tiles-new", "STANDIN_CUDNN=91600", "");
+    assert_true(r.theirs == 2);
+}
+
 /* cuDNN has no attention in fp32. */
 static void what_it_does_not_take_stays_ours(void **state)
 {
@@ -340,6 +351,7 @@ int main(void)
         cmocka_unit_test(the_choice_is_kept_with_the_run),
         cmocka_unit_test(without_cudnn_our_kernels_compute),
         cmocka_unit_test(what_varies_is_taken_where_it_may),
+        cmocka_unit_test(an_old_library_is_not_asked_for_what_it_does_wrong),
         cmocka_unit_test(what_it_does_not_take_stays_ours),
         cmocka_unit_test(a_self_check_tells_right_from_wrong),
     };

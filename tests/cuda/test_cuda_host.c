@@ -266,6 +266,18 @@ static void checkpoints_beside_training_hold_the_same_bits(void **state)
     }
 }
 
+/* Within a graph the ops that change the state wait for the copy of it, and the others do not: without that wait the
+ * stand-ins see the race. */
+static void a_graph_waits_for_a_checkpoint_where_it_changes_the_state(void **state)
+{
+    (void)state;
+    launch_result r = cuda_runs_train("phalanx_standin", 1, "STANDIN_MUTANT='a graph forgets external events'", "gpt2",
+                                      "unwaited", "train.device=cuda checkpoint.every=1 train.cuda_graph=true");
+    if (r.status != CAUGHT)
+        fail_msg("status %d\n%s%s", r.status, r.out, r.err);
+    launch_free(&r);
+}
+
 /* Steps are traced by events on their queues, op by op also where there is a graph; nothing that is computed
  * changes. */
 static void traced_steps_are_those_of_the_device(void **state)
@@ -438,6 +450,41 @@ static void a_broken_link_ends_the_run(void **state)
     launch_free(&r);
 }
 
+/* The words are said while the graph lives; NCCL would wait for its end if it were asked to abort. */
+static void a_link_that_breaks_in_a_graph_ends_the_run(void **state)
+{
+    (void)state;
+    launch_result r = cuda_runs_train("phalanx_standin", 2, "STANDIN_MUTANT='link breaks in a graph'", "llama",
+                                      "broken-graph", "train.device=cuda train.cuda_graph=true parallel.tensor=2");
+    if (r.timed_out || !r.status || !strstr(r.err, "communication failed: NCCL, in a group of 2 ranks: remote process"))
+        fail_msg("status %d\n%s%s", r.status, r.out, r.err);
+    assert_null(strstr(r.err, "is stuck"));
+    launch_free(&r);
+}
+
+/* Trees and multicast add up in an order of NCCL's choice: rings only, unless the user or the configuration says that
+ * it does not matter. */
+static void sums_go_along_rings_where_bits_must_be_the_same(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *environment, *keys, *algorithms;
+    } cases[] = {
+        {"", "train.deterministic=true", "NCCL_ALGO=allreduce:ring;reducescatter:ring\n"},
+        {"", "train.deterministic=false", "NCCL_ALGO=\n"},
+        {"NCCL_ALGO=tree", "train.deterministic=true", "NCCL_ALGO=tree\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char keys[200];
+        snprintf(keys, sizeof keys, "train.device=cuda train.steps=1 parallel.tensor=2 checkpoint.resume=never %s",
+                 cases[i].keys);
+        launch_result r = cuda_runs_train("phalanx_standin", 2, cases[i].environment, "llama", "rings", keys);
+        if (r.status || !strstr(r.err, cases[i].algorithms))
+            fail_msg("%s %s: status %d\n%s%s", cases[i].environment, cases[i].keys, r.status, r.out, r.err);
+        launch_free(&r);
+    }
+}
+
 static void what_cannot_be_is_refused_in_one_line(void **state)
 {
     (void)state;
@@ -538,12 +585,15 @@ int main(void)
         cmocka_unit_test(fp16_skips_what_overflows_and_goes_on),
         cmocka_unit_test(resume_is_bitwise_on_the_device),
         cmocka_unit_test(checkpoints_beside_training_hold_the_same_bits),
+        cmocka_unit_test(a_graph_waits_for_a_checkpoint_where_it_changes_the_state),
         cmocka_unit_test(traced_steps_are_those_of_the_device),
         cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
         cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
         cmocka_unit_test(mistakes_are_caught),
         cmocka_unit_test(streams_have_hardware_queues_of_their_own),
         cmocka_unit_test(a_broken_link_ends_the_run),
+        cmocka_unit_test(a_link_that_breaks_in_a_graph_ends_the_run),
+        cmocka_unit_test(sums_go_along_rings_where_bits_must_be_the_same),
         cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
         cmocka_unit_test(the_arena_takes_what_libraries_leave),
         cmocka_unit_test(two_ranks_share_a_gpu_when_forced),

@@ -36,6 +36,8 @@ plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,fetch_queries<T\,
 plain|flash_backward.cu|flash_backward.cu|attention/flash_80|s,dp\[n\]\[i\] - facts->delta,dp[n][i] + facts->delta,|delta with the wrong sign
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,at > query + column ||,false ||,|gradients flow to keys of the future
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = (kv_head + 1) \* group,last_head = kv_head * group + 1,|one head of a group makes dk and dv
+race|flash_backward.cu|flash_backward.cu|attention/narrow|s,block_barrier(); /\* no thread reads the only stage.*,,|the only stage is overwritten while it is read
+plain|flash_backward.cu|flash_backward.cu|attention/narrow|s,fits<T\, 256>(64\, 32) ? ,true ? ,|large tiles on a GPU without the memory for them
 plain|attention.cu|attention.cu|attention/any_size|s,warp_largest(score)),score),|lanes disagree about the maximum
 plain|attention.cu|attention.cu|attention/decode|s,block_barrier();,,|warps join before all have finished
 plain|vector.cuh|norm.cu|rows/norms|s,^    block_barrier();$,,|a block sum is read before it is complete

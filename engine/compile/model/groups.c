@@ -71,6 +71,7 @@ static void note_use(groups_row *r, const program *p, int index)
         comm_shape s = collective_shape(ops[i], NULL);
         bytes += s.count * dtype_bytes(s.type);
         r->use.kinds |= 1u << s.kind;
+        r->use.types[s.kind] |= 1u << s.type;
     }
     r->use.largest = bytes > r->use.largest ? bytes : r->use.largest;
 }
@@ -118,10 +119,8 @@ static void share(groups *g)
     for (int i = 0; i < g->count; i++)
         for (int k = 0; k < i && g->row[i].like < 0; k++)
             if (serves(&g->row[k], &g->row[i])) {
-                comm_use *both = &g->row[k].use, *mine = &g->row[i].use;
                 g->row[i].like = k;
-                both->kinds |= mine->kinds;
-                both->largest = mine->largest > both->largest ? mine->largest : both->largest;
+                g->row[k].use = comm_use_of_both(&g->row[k].use, &g->row[i].use);
             }
 }
 

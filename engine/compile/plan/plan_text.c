@@ -7,6 +7,7 @@
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
+#include "kernels/attention_sizes.h"
 #include "kernels/operands.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -187,6 +188,24 @@ static void print_loss(FILE *out, const plan *p)
     fputc('\n', out);
 }
 
+/* Which kernel computes attention on the GPU that is planned for, where it is not one of ours at full speed. */
+static void print_slow_heads(FILE *out, const plan *p)
+{
+    int size = p->options.shape.head_size;
+    if (p->profile.capacity <= 0 || p->options.precision == PRECISION_FP32 || attention_is_fused(size, size))
+        return;
+    if (attention_suits_cudnn(size))
+        fprintf(
+            out,
+            "attention         heads of %d elements have no fused kernel of ours: cuDNN's, or about 50 times slower\n",
+            size);
+    else
+        fprintf(out,
+                "attention         heads of %d elements have no fused kernel, and cuDNN takes none: about 50 times "
+                "slower\n",
+                size);
+}
+
 static void print_attention(FILE *out, const plan *p)
 {
     int64_t most = 0;
@@ -328,6 +347,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_update(out, p);
     print_loss(out, p);
     print_attention(out, p);
+    print_slow_heads(out, p);
     print_recompute(out, p);
     print_order(out, p);
     print_compress(out, p);

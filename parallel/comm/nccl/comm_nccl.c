@@ -5,9 +5,10 @@
  * edge and direction, and the kernels of messages and of small sums get few of them. Its unique id travels over a group
  * of the job's own backend (MPI), which is needed for nothing else. Calls are put on the stream that they name, in the
  * order in which the program starts them, which is the same total order that the schedule's validator has shown to make
- * progress; NCCL is asked to keep it across communicators, and to connect everything at start-up, unless the user's
- * NCCL_* say otherwise. A call counts as complete once it is on its stream: the executor makes the streams wait for
- * each other.
+ * progress; NCCL is asked to keep it across communicators, and, where sums must have the same bits in every run, to
+ * sum along rings only, unless the user's NCCL_* say otherwise. What the run will ask for is asked for once at start-up,
+ * in all sizes, so that NCCL connects no algorithm within a step, and none that nobody uses. A call counts as complete
+ * once it is on its stream: the executor makes the streams wait for each other.
  *
  * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one
  * reduction a member, grouped into one launch.
@@ -42,10 +43,15 @@ enum { OLDEST = NCCL_VERSION(2, 26, 0) };
  * dozen, and eight blocks still fill a link between nodes. Buffers are made for each block, too. */
 enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
 
+/* From this version on a communicator is told how graphs use it; before, the environment says it for all. */
+#define CONFIG_SAYS_GRAPHS (NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0))
+
+/* A driver before CUDA 12.9 makes NCCL launch the kernels of a captured step one after the other. */
+enum { OLDEST_ORDERED_CAPTURE = 12090 };
+
 typedef struct communicator {
     ncclComm_t handle; /* NULL: no member asks it for anything */
     int groups;        /* that use it */
-    bool given_up;
 } communicator;
 
 /* float8 is no type of sums here, so none of it is listed. */
@@ -220,64 +226,126 @@ static void nccl_start(comm_request *out, const comm_call *call)
 
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
-/* Said before the first communicator, and never over what the user has said. */
-static void prepare_environment(const comm *c)
+/* Said before the first communicator, and never over what the user has said. The algorithms of a function by name: from
+ * 2.24 on. Trees, NVLink's multicast and PAT add up in orders that NCCL chooses by size, topology and version; rings of
+ * the same topology always in the same. Gathers and messages sum nothing and keep all algorithms. */
+static void prepare_environment(const comm *c, bool varies)
 {
     const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
+    int driver = 0;
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* launches of several communicators run in the host's order */
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0);       /* connect now, not within a step */
-    setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);  /* the host waits between a graph and what is launched without one */
+    if (!CONFIG_SAYS_GRAPHS)
+        setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0); /* the host waits between a graph and what is launched without */
+    if (!varies)
+        setenv("NCCL_ALGO", "allreduce:ring;reducescatter:ring", 0);
     if (share && !strcmp(share, "1")) {
         char name[64];
         snprintf(name, sizeof name, "phalanx-rank-%d", c->rank); /* two ranks of one host may not share a GPU */
         setenv("NCCL_HOSTID", name, 0);
     }
+    static bool said;
+    CUDA_MUST(cudaDriverGetVersion(&driver));
+    if (!said && driver < OLDEST_ORDERED_CAPTURE)
+        log_info(
+            "  driver      for CUDA %d.%d: before 12.9 NCCL launches one kernel after the other in a captured step, "
+            "and train.cuda_graph may gain nothing",
+            driver / 1000, driver % 1000 / 10);
+    said = true;
 }
 
 enum { IS_MESSAGE = 1u << COMM_SEND | 1u << COMM_RECEIVE | 1u << COMM_EXCHANGE };
 
-static void warm_collectives(unsigned kinds, ncclComm_t handle, int members, char *one, char *all, cudaStream_t stream)
+/* ---- the first use of everything ---- */
+
+/* NCCL chooses an algorithm by kind, type and size, and connects it when it first chooses it. Beyond the largest size
+ * here the choice no longer changes. */
+enum { WARM_GROWTH = 4, WARM_MOST = 256 << 20 };
+
+typedef struct warming {
+    ncclComm_t handle;
+    cudaStream_t stream;
+    const comm_use *use; /* of all members */
+    int members, me;
+    char *memory; /* `bytes` of it, that every call reads and writes in place */
+    int64_t bytes;
+} warming;
+
+/* The collectives of one type over `elements` elements a member. */
+static void warm_size(const warming *w, dtype type, size_t elements)
 {
-    if (kinds & 1u << COMM_ALL_REDUCE)
-        NCCL_MUST(ncclAllReduce(one, one, 1, ncclInt32, ncclSum, handle, stream));
-    if (kinds & 1u << COMM_ALL_GATHER) {
-        NCCL_MUST(ncclAllGather(one, all, 1, ncclInt32, handle, stream));
-        NCCL_MUST(ncclBroadcast(one, one, 1, ncclInt32, 0, handle, stream)); /* of what one member owns */
+    const unsigned *asked = w->use->types, bit = 1u << type;
+    ncclDataType_t t = types[type].type;
+    char *own = w->memory + (size_t)w->me * elements * (size_t)dtype_bytes(type);
+    if (asked[COMM_ALL_REDUCE] & bit)
+        NCCL_MUST(ncclAllReduce(w->memory, w->memory, elements * (size_t)w->members, t, ncclSum, w->handle, w->stream));
+    if (asked[COMM_ALL_GATHER] & bit)
+        NCCL_MUST(ncclAllGather(own, w->memory, elements, t, w->handle, w->stream));
+    if (asked[COMM_REDUCE_SCATTER] & bit)
+        NCCL_MUST(ncclReduceScatter(w->memory, own, elements, t, ncclSum, w->handle, w->stream));
+}
+
+static void warm_collectives(const warming *w)
+{
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        int64_t most = types[type].known ? w->bytes / dtype_bytes((dtype)type) / w->members : 0, n;
+        for (n = 1; n < most; n *= WARM_GROWTH)
+            warm_size(w, (dtype)type, (size_t)n);
+        if (most > 0)
+            warm_size(w, (dtype)type, (size_t)most);
     }
-    if (kinds & 1u << COMM_REDUCE_SCATTER) {
-        NCCL_MUST(ncclReduceScatter(all, one, 1, ncclInt32, ncclSum, handle, stream));
-        NCCL_MUST(ncclReduce(one, one, 1, ncclInt32, ncclSum, 0, handle, stream));
-    }
-    if (kinds & 1u << COMM_ALL_TO_ALL) {
+}
+
+/* What one member owns, and what each has for each: these have one algorithm, whatever the size. */
+static void warm_the_rest(const warming *w)
+{
+    char *one = w->memory, *all = w->memory + sizeof(int32_t) * (size_t)w->members;
+    if (w->use->kinds & 1u << COMM_ALL_GATHER)
+        NCCL_MUST(ncclBroadcast(one, one, 1, ncclInt32, 0, w->handle, w->stream));
+    if (w->use->kinds & 1u << COMM_REDUCE_SCATTER)
+        NCCL_MUST(ncclReduce(one, one, 1, ncclInt32, ncclSum, 0, w->handle, w->stream));
+    if (w->use->kinds & 1u << COMM_ALL_TO_ALL) {
         NCCL_MUST(ncclGroupStart());
-        for (int i = 0; i < members; i++) {
-            NCCL_MUST(ncclSend(one, 1, ncclInt32, i, handle, stream));
-            NCCL_MUST(ncclRecv((int32_t *)(void *)all + i, 1, ncclInt32, i, handle, stream));
+        for (int i = 0; i < w->members; i++) {
+            NCCL_MUST(ncclSend(one, 1, ncclInt32, i, w->handle, w->stream));
+            NCCL_MUST(ncclRecv((int32_t *)(void *)all + i, 1, ncclInt32, i, w->handle, w->stream));
         }
         NCCL_MUST(ncclGroupEnd());
     }
 }
 
-/* Each kind of operation that there will be, once, over a few bytes: buffers and connections are made now. `kinds`: of
- * all members; messages are what this one sends and receives. */
-static void warm(const comm_group *g, ncclComm_t handle, unsigned kinds)
+static void warm_messages(const warming *w, unsigned kinds)
 {
-    size_t bytes = (size_t)g->count * sizeof(int32_t);
-    cudaStream_t stream;
-    char *memory;
-    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    CUDA_MUST(cudaMalloc((void **)&memory, 2 * bytes));
-    CUDA_MUST(cudaMemsetAsync(memory, 0, 2 * bytes, stream));
-    warm_collectives(kinds, handle, g->count, memory, memory + bytes, stream);
-    MUST(!(g->use.kinds & IS_MESSAGE) || g->count == 2, "messages among %d ranks", g->count);
-    if (g->use.kinds & 1u << COMM_SEND)
-        NCCL_MUST(ncclSend(memory, 1, ncclInt32, 1 - g->me, handle, stream));
-    if (g->use.kinds & 1u << COMM_RECEIVE)
-        NCCL_MUST(ncclRecv(memory + bytes, 1, ncclInt32, 1 - g->me, handle, stream));
-    CUDA_MUST(cudaStreamSynchronize(stream));
-    CUDA_MUST(cudaFree(memory));
-    CUDA_MUST(cudaStreamDestroy(stream));
+    MUST(!(kinds & IS_MESSAGE) || w->members == 2, "messages among %d ranks", w->members);
+    if (kinds & 1u << COMM_SEND)
+        NCCL_MUST(ncclSend(w->memory, 1, ncclInt32, 1 - w->me, w->handle, w->stream));
+    if (kinds & 1u << COMM_RECEIVE)
+        NCCL_MUST(ncclRecv(w->memory + sizeof(int64_t), 1, ncclInt32, 1 - w->me, w->handle, w->stream));
 }
+
+/* Each kind of call that there will be, in every type and size: buffers and connections are made now, in memory that
+ * is given back before the arena is taken. `use`: of all members; messages are what this one sends and receives. */
+static status warm(const comm_group *g, ncclComm_t handle, const comm_use *use)
+{
+    int64_t least = 2 * g->count * (int64_t)sizeof(int64_t),
+            largest = use->largest < WARM_MOST ? use->largest : WARM_MOST;
+    warming w = {
+        .handle = handle, .use = use, .members = g->count, .me = g->me, .bytes = largest > least ? largest : least};
+    cudaError_t e = cudaMalloc((void **)&w.memory, (size_t)w.bytes);
+    if (e != cudaSuccess)
+        return status_fail(STATUS_FAILED, "the GPU has no %lld bytes to connect %d ranks with: %s", (long long)w.bytes,
+                           g->count, cudaGetErrorString(e));
+    CUDA_MUST(cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking));
+    CUDA_MUST(cudaMemsetAsync(w.memory, 0, (size_t)w.bytes, w.stream));
+    warm_collectives(&w);
+    warm_the_rest(&w);
+    warm_messages(&w, g->use.kinds);
+    CUDA_MUST(cudaStreamSynchronize(w.stream));
+    CUDA_MUST(cudaFree(w.memory));
+    CUDA_MUST(cudaStreamDestroy(w.stream));
+    return STATUS_OK;
+}
+
+/* ---- opening ---- */
 
 /* Without NCCL_LAUNCH_ORDER_IMPLICIT nothing orders the kernels of several communicators, and ranks may wait for each
  * other crosswise. */
@@ -302,15 +370,13 @@ static status nccl_version(char *out, int bytes)
     return check_version();
 }
 
-/* The kinds of calls, and the largest, of any member. */
+/* What any member asks for. */
 static comm_use use_of_all(comm_group *job, const comm_use *mine)
 {
-    comm_use all = {0}, *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
+    comm_use all = *mine, *each = must_calloc((unsigned long)comm_group_ranks(job), sizeof *each);
     comm_all_gather_bytes(job, each, mine, sizeof *mine);
-    for (int i = 0; i < comm_group_ranks(job); i++) {
-        all.kinds |= each[i].kinds;
-        all.largest = each[i].largest > all.largest ? each[i].largest : all.largest;
-    }
+    for (int i = 0; i < comm_group_ranks(job); i++)
+        all = comm_use_of_both(&all, &each[i]);
     free(each);
     return all;
 }
@@ -324,6 +390,9 @@ static status connect(ncclComm_t *out, comm_group *job, const comm_group *g, con
         config.maxCTAs = MESSAGE_BLOCKS;
     else if (use->largest <= SMALL_BYTES)
         config.maxCTAs = SMALL_BLOCKS;
+#if CONFIG_SAYS_GRAPHS
+    config.graphUsageMode = 1; /* the environment's NCCL_GRAPH_MIXING_SUPPORT=0 would say: no graphs */
+#endif
     ncclResult_t r = g->me == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
     status s = r == ncclSuccess ? STATUS_OK
                                 : status_fail(STATUS_FAILED, "NCCL does not start: %s (%s)", ncclGetErrorString(r),
@@ -348,20 +417,20 @@ static status nccl_group_open(comm_group *g)
         g->state = shared;
         return STATUS_OK;
     }
-    prepare_environment(g->owner);
+    prepare_environment(g->owner, g->use.varies);
     TRY(check_version());
     TRY(comm_group_open(&job, g->owner, g->members, g->count));
     comm_use use = use_of_all(job, &g->use);
     communicator *n = must_calloc(1, sizeof *n);
     n->groups = 1;
     status s = use.kinds ? connect(&n->handle, job, g, &use) : STATUS_OK;
+    if (s == STATUS_OK && n->handle)
+        s = comm_all_status(job, warm(g, n->handle, &use));
     comm_group_close(job);
     if (s != STATUS_OK) {
         free(n);
         return s;
     }
-    if (n->handle)
-        warm(g, n->handle, use.kinds);
     g->state = n;
     return STATUS_OK;
 }
@@ -371,26 +440,24 @@ static void nccl_group_close(comm_group *g)
     communicator *n = g->state;
     if (--n->groups > 0)
         return;
-    if (n->handle && !n->given_up)
+    if (n->handle)
         NCCL_MUST(ncclCommDestroy(n->handle));
     free(n);
 }
 
+/* A communicator that has failed is not aborted: ncclCommAbort waits until no graph refers to it, and the graph goes
+ * after the main thread, which waits here. The process says its last words, and its end frees everything. */
 static status nccl_poll(comm_group *g)
 {
-    communicator *n = g->state;
+    const communicator *n = g->state;
     ncclResult_t failed = ncclSuccess;
-    if (!n->handle || n->given_up)
+    if (!n->handle)
         return STATUS_OK;
     ncclResult_t r = ncclCommGetAsyncError(n->handle, &failed);
     if (r == ncclSuccess && (failed == ncclSuccess || failed == ncclInProgress))
         return STATUS_OK;
     const char *why = ncclGetErrorString(r == ncclSuccess ? failed : r);
-    status s =
-        status_fail(STATUS_FAILED, "NCCL, in a group of %d ranks: %s (%s)", g->count, why, ncclGetLastError(NULL));
-    n->given_up = true;
-    ncclCommAbort(n->handle);
-    return s;
+    return status_fail(STATUS_FAILED, "NCCL, in a group of %d ranks: %s (%s)", g->count, why, ncclGetLastError(NULL));
 }
 
 /* ---- the other functions of a backend ---------------------------------------------------------------------------- */

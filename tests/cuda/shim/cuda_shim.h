@@ -18,8 +18,8 @@
 #include <cuda_runtime.h>
 #include <functional>
 
-#define SHIM_FAILED        97 /* exit status after an error of the kernel under test */
-#define SHIM_DEVICE_SHARED (227 * 1024)
+#define SHIM_FAILED      97 /* exit status after an error of the kernel under test */
+#define SHIM_SHARED_MOST (227 * 1024)
 
 struct shim_thread {
     uint3 index;
@@ -48,6 +48,8 @@ extern bool (*shim_keep_launch)(void *stream, void (*play)(void *launch), void *
 [[noreturn]] void shim_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void shim_launch(const void *kernel, const char *name, dim3 grid, dim3 block, size_t shared, void *stream,
                  const std::function<void()> &body);
+/* Bytes of shared memory that a block may have: SHIM_SHARED_KIB of the environment, or those of an H100. */
+int shim_device_shared();
 void shim_allow_shared(const void *kernel, int bytes);
 void *shim_shared_array(shim_site *site, size_t bytes);
 void *shim_shared_dynamic();
@@ -91,7 +93,7 @@ template <typename K> static inline int ask_shared(K *kernel, int bytes)
 
 static inline int device_shared(void)
 {
-    return SHIM_DEVICE_SHARED;
+    return shim_device_shared();
 }
 
 static inline int launch_result(void)

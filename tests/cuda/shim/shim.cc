@@ -36,7 +36,7 @@ namespace
 {
 constexpr size_t STACK_BYTES = 64 * 1024, PAGE = 4096, REDZONE = 64;
 constexpr int MAX_THREADS = 1024;
-constexpr size_t SHARED_DEFAULT = 48 * 1024, SHARED_MOST = SHIM_DEVICE_SHARED;
+constexpr size_t SHARED_DEFAULT = 48 * 1024;
 
 struct fiber {
     void *stack_pointer = nullptr;
@@ -372,10 +372,16 @@ void shim_check_shared(const void *address, size_t bytes)
 #endif
 }
 
+int shim_device_shared()
+{
+    const char *kib = getenv("SHIM_SHARED_KIB");
+    return kib ? atoi(kib) * 1024 : SHIM_SHARED_MOST;
+}
+
 void shim_allow_shared(const void *kernel, int bytes)
 {
-    if ((size_t)bytes > SHARED_MOST)
-        shim_fail("%d bytes of shared memory asked for, a device has %zu", bytes, SHARED_MOST);
+    if (bytes > shim_device_shared())
+        shim_fail("%d bytes of shared memory asked for, a device has %d", bytes, shim_device_shared());
     allowed[kernel] = bytes;
 }
 
@@ -462,11 +468,11 @@ static void block_run()
     block_check_redzones();
     size_t static_bytes = block.shared_used - REDZONE * (block.redzones.size() + 1);
     static_bytes -= block.dynamic_bytes;
-    size_t most = allowed.count(kernel) ? SHARED_MOST : SHARED_DEFAULT;
+    size_t device_has = (size_t)shim_device_shared(), most = allowed.count(kernel) ? device_has : SHARED_DEFAULT;
     if (static_bytes > SHARED_DEFAULT || static_bytes + block.dynamic_bytes > most)
         shim_fail("%zu bytes of static and %zu of dynamic shared memory: together more than the %zu that %s",
                   static_bytes, block.dynamic_bytes, most,
-                  most == SHARED_MOST ? "a device has" : "there are without asking");
+                  most == device_has ? "a device has" : "there are without asking");
 }
 
 static void host_stack_bounds()

@@ -128,6 +128,14 @@ bool standin_keep_wait(int queue, struct CUevent_st *e)
     return true;
 }
 
+/* An event from outside of the graph, which each launch looks at anew. */
+bool standin_keep_external(int queue, standin_work wait, struct CUevent_st *e)
+{
+    if (!standin_captured(queue))
+        standin_fail("cudaStreamWaitEvent: an event is external to no capture");
+    return standin_mutant("a graph forgets external events") || standin_keep(queue, wait, &e, sizeof e);
+}
+
 /* ---- graphs ---------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
@@ -162,8 +170,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
 {
     standin_no_capture("cudaGraphInstantiate");
-    if (flags)
-        standin_fail("cudaGraphInstantiate: flags %llu", flags);
+    if (flags != cudaGraphInstantiateFlagUseNodePriority)
+        standin_fail("cudaGraphInstantiate: flags %llu: the nodes forget their streams' priorities", flags);
     *out = must_calloc(1, sizeof **out);
     (*out)->graph = *graph;
     return cudaSuccess;

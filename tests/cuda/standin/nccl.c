@@ -48,9 +48,10 @@ struct ncclComm {
     MPI_Comm members;
     int count, me;
     int64_t serial;
-    int blocks;   /* of its kernels at most */
-    int graphs;   /* references to it from within executable graphs */
-    double until; /* its last kernel ends, milliseconds */
+    int blocks;                                          /* of its kernels at most */
+    unsigned connected[REDUCE_SCATTER + 1][DTYPE_COUNT]; /* bit i: calls of 4^i elements a member have been made */
+    int graphs;                                          /* references to it from within executable graphs */
+    double until;                                        /* its last kernel ends, milliseconds */
 };
 
 typedef struct task {
@@ -69,7 +70,7 @@ static double launched; /* the last kernel of any communicator begins */
 
 static task waiting[GROUPED];
 static int held, depth;
-static int64_t calls;
+static int64_t calls; /* while the device works */
 
 ncclResult_t ncclGetVersion(int *version)
 {
@@ -131,8 +132,17 @@ static void introduce(int *table, const identity *id, int count, int me)
             MPI_Send(table, count, MPI_INT, table[i], TABLE, MPI_COMM_WORLD);
 }
 
+/* Where sums are to have the same bits in every run, NCCL is told to sum along rings, unless the user has told it
+ * something. */
+static void say_algorithms(void)
+{
+    const char *algorithms = getenv("NCCL_ALGO");
+    fprintf(stderr, "standin: NCCL_ALGO=%s\n", algorithms ? algorithms : "");
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId unique, int me, ncclConfig_t *config)
 {
+    say_algorithms();
     if (!config || config->magic != 0xcafebeef || (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1))
         standin_fail("ncclCommInitRankConfig: a configuration that was not initialised");
     identity id;
@@ -169,16 +179,11 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
-    (void)comm;
-    return ncclSuccess;
-}
-
+/* A link breaks after some calls of the steps, or when a graph refers to it. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out)
 {
-    (void)comm;
-    *out = standin_mutant("link breaks") && calls > 60 ? ncclRemoteError : ncclSuccess;
+    bool broken = standin_mutant("link breaks") ? calls > 20 : standin_mutant("link breaks in a graph") && comm->graphs;
+    *out = broken ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 
@@ -445,14 +450,30 @@ ncclResult_t ncclGroupEnd(void)
     return ncclSuccess;
 }
 
+/* NCCL connects the algorithm of a collective when it first chooses it, by kind, type and size: which is not to be while
+ * the device works. */
+static void connect_on_demand(const task *t)
+{
+    int64_t each = t->kind == ALL_REDUCE ? t->count / t->comm->count : t->count;
+    unsigned size = 0, *connected = &t->comm->connected[t->kind][t->type];
+    for (int64_t n = 4; n <= each; n *= 4)
+        size++;
+    if (standin_counts.launches > 0 && !(*connected & 1u << size))
+        standin_fail("NCCL connects while the device works: the first %s of %lld %s", names[t->kind],
+                     (long long)t->count, dtype_name(t->type));
+    *connected |= 1u << size;
+}
+
 static ncclResult_t put(task t, ncclDataType_t type, size_t count, cudaStream_t stream)
 {
-    calls++;
+    calls += standin_counts.launches > 0;
     if (!t.comm || t.root < 0 || t.root >= t.comm->count)
         standin_fail("NCCL %s: no communicator, or member %d of it", names[t.kind], t.root);
     t.type = type_of(type);
     t.count = (int64_t)count;
-    if (t.kind == ALL_REDUCE && t.comm->me == 1 && calls > 40 && t.count > 1 && standin_mutant("wrong count"))
+    if (t.kind <= REDUCE_SCATTER)
+        connect_on_demand(&t);
+    if (t.kind == ALL_REDUCE && t.comm->me == 1 && calls > 10 && t.count > 1 && standin_mutant("wrong count"))
         t.count--;
     t.queue = standin_stream(stream, names[t.kind]);
     if (depth == 0) {

@@ -120,11 +120,23 @@ static void begin(const op *o, const run_context *r)
     current_context = r;
 }
 
+/* The first launch of a kind of op loads its kernels, and loading may wait for all that the device does: among it a
+ * receive that waits for the rank that is waited for here. */
+static void load(const op *o)
+{
+    static bool loaded[OP_COUNT];
+    if (!loaded[o->kind] && standin_warmed())
+        standin_fail("the kernels of %s are loaded while communication may wait: first launched by %s",
+                     op_row_of(o)->name, o->label);
+    loaded[o->kind] = true;
+}
+
 #define OP(name, ...)                                                                                                  \
     void __real_cuda_##name(const op *o, const run_context *r);                                                        \
     void __wrap_cuda_##name(const op *o, const run_context *r);                                                        \
     void __wrap_cuda_##name(const op *o, const run_context *r)                                                         \
     {                                                                                                                  \
+        load(o);                                                                                                       \
         begin(o, r);                                                                                                   \
         __real_cuda_##name(o, r);                                                                                      \
         current = NULL;                                                                                                \
@@ -182,6 +194,7 @@ void __wrap_updates_launch(updates *u, const run_context *r);
 
 void __wrap_updates_add(updates *u, const op *o, const run_context *r)
 {
+    load(o);
     begin(NULL, r);
     current_updates = u;
     __real_updates_add(u, o, r);

@@ -334,7 +334,7 @@ void standin_busy(void)
     if (seconds)
         busy_until += atof(seconds);
     static int64_t ran;
-    if (endless && standin_op() && !strcmp(standin_op()->label, endless) &&
+    if (endless && !standin_warming() && standin_op() && !strcmp(standin_op()->label, endless) &&
         ran++ >= from_environment("STANDIN_ENDLESS_AFTER", 0))
         busy_until = INFINITY;
 }
@@ -445,21 +445,28 @@ int __wrap_launch_mark(void *stream, volatile uint32_t *word)
     return 0;
 }
 
-/* Queue 1 is the first stream made: compute. */
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned flags)
+/* For what the event was last recorded with. */
+static void wait_now(int queue, void *event)
 {
-    int queue = standin_stream(stream, "cudaStreamWaitEvent");
-    if (flags)
-        standin_fail("cudaStreamWaitEvent: flags %u", flags);
-    if (standin_mutant(queue == 1 ? "compute does not wait" : "communication does not wait"))
-        return cudaSuccess;
-    if (standin_keep_wait(queue, e))
-        return cudaSuccess;
+    const struct CUevent_st *e = *(struct CUevent_st **)event;
     standin_tick(queue);
     if (e->recorded) {
         standin_join(standin_clock_of(queue), &e->clock);
         standin_wait_until(queue, e->milliseconds);
     }
+}
+
+/* Queue 1 is the first stream made: compute. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned flags)
+{
+    int queue = standin_stream(stream, "cudaStreamWaitEvent");
+    if (flags != cudaEventWaitDefault && flags != cudaEventWaitExternal)
+        standin_fail("cudaStreamWaitEvent: flags %u", flags);
+    if (standin_mutant(queue == 1 ? "compute does not wait" : "communication does not wait"))
+        return cudaSuccess;
+    if (flags == cudaEventWaitExternal ? standin_keep_external(queue, wait_now, e) : standin_keep_wait(queue, e))
+        return cudaSuccess;
+    wait_now(queue, &e);
     return cudaSuccess;
 }
 

@@ -78,9 +78,14 @@ void standin_refer(int *count);
 /* The same for an event: order between queues, and no work. */
 bool standin_keep_record(int queue, struct CUevent_st *e);
 bool standin_keep_wait(int queue, struct CUevent_st *e);
+bool standin_keep_external(int queue, standin_work wait, struct CUevent_st *e);
 /* Must not be called while a stream is captured. */
 void standin_no_capture(const char *what);
 bool standin_captured(int queue);
+
+/* warming.c: every kernel is launched for the first time, before the run begins; and that has been done */
+bool standin_warming(void);
+bool standin_warmed(void);
 
 /* runtime.c: the context, a library or a communicator takes its share of the device's memory (STANDIN_TAKES); false:
  * there is no more */

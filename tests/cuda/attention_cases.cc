@@ -232,7 +232,7 @@ void wide()
     attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 160, 9, 0, 0.08f}, 1, false, 0, 0});
 }
 
-/* On GPUs with less shared memory a block than an H100: every size, by smaller tiles where the large ones do not fit. */
+/* On GPUs with less shared memory a block than an H100: every size, by smaller tiles where large ones do not fit. */
 void narrow()
 {
     for (const char *kib : {"99", "163"}) {

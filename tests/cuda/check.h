@@ -118,8 +118,8 @@ void check(const char *what, bool good);
 
 void run_ok(const char *what, int result);
 
-/* While it lives the shim's device has so many KiB of shared memory a block (sm_86, sm_89, sm_120: 99; sm_80: 163); on a
- * GPU nothing changes. */
+/* While it lives the shim's device has so many KiB of shared memory a block (sm_86, sm_89, sm_120: 99; sm_80: 163); on
+ * a GPU nothing changes. */
 struct shared_limit {
     explicit shared_limit(const char *kib)
     {

@@ -6,9 +6,9 @@
  * of the job's own backend (MPI), which is needed for nothing else. Calls are put on the stream that they name, in the
  * order in which the program starts them, which is the same total order that the schedule's validator has shown to make
  * progress; NCCL is asked to keep it across communicators, and, where sums must have the same bits in every run, to
- * sum along rings only, unless the user's NCCL_* say otherwise. What the run will ask for is asked for once at start-up,
- * in all sizes, so that NCCL connects no algorithm within a step, and none that nobody uses. A call counts as complete
- * once it is on its stream: the executor makes the streams wait for each other.
+ * sum along rings only, unless the user's NCCL_* say otherwise. What the run will ask for is asked for once at its
+ * start, in all sizes, so that NCCL connects no algorithm within a step, and none that nobody uses. A call counts as
+ * complete once it is on its stream: the executor makes the streams wait for each other.
  *
  * What members own unevenly, NCCL's all-gather and reduce-scatter cannot express: those are one broadcast or one
  * reduction a member, grouped into one launch.

@@ -450,8 +450,8 @@ ncclResult_t ncclGroupEnd(void)
     return ncclSuccess;
 }
 
-/* NCCL connects the algorithm of a collective when it first chooses it, by kind, type and size: which is not to be while
- * the device works. */
+/* NCCL connects the algorithm of a collective when it first chooses it, by kind, type and size: which is not to be
+ * while the device works. */
 static void connect_on_demand(const task *t)
 {
     int64_t each = t->kind == ALL_REDUCE ? t->count / t->comm->count : t->count;

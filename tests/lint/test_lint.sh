@@ -75,7 +75,7 @@ refuses a_circle_of_headers parallel/schedule/schedule.h '#include "parallel/sch
 refuses a_circle_of_calls memory/pool.c "$(printf 'void pool_sample(void)\n{\n    arena_close(0);\n}\n')
 $(sed -i '1i #include "memory/pool.h"' memory/arena.c)" "uses arena_close"
 sed -i 1d memory/arena.c
-refuses a_circle_through_a_table kernels/op.c "$(printf 'static void *const sample[] = {\n    infer_linear,\n};\n')" \
+refuses a_circle_through_a_table kernels/op.c "$(printf 'static void *const sample[] = {\n    gradient_linear,\n};\n')" \
     "kernels/op -> kernels/ops/product (kernels/op.c:"
 refuses a_function_that_nobody_calls memory/units.c "$(printf 'int units_sample(void)\n{\n    return 0;\n}\n')" \
     "units_sample is never called"

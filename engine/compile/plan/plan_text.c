@@ -192,7 +192,8 @@ static void print_loss(FILE *out, const plan *p)
 static void print_slow_heads(FILE *out, const plan *p)
 {
     int size = p->options.shape.head_size;
-    if (p->profile.capacity <= 0 || precision_compute(p->options.precision) == DTYPE_FP32 || attention_is_fused(size, size))
+    if (p->profile.capacity <= 0 || dtype_bytes(precision_compute(p->options.precision)) > 2 ||
+        attention_is_fused(size, size))
         return;
     if (attention_suits_cudnn(size))
         fprintf(

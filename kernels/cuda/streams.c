@@ -116,6 +116,6 @@ void streams_aside_end(streams *s)
 
 void streams_aside_first(streams *s, bool capturing)
 {
-    CUDA_MUST(cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->aside,
-                                  capturing ? cudaEventWaitExternal : cudaEventWaitDefault));
+    CUDA_MUST(
+        cudaStreamWaitEvent(s->of[STREAM_COMPUTE], s->aside, capturing ? cudaEventWaitExternal : cudaEventWaitDefault));
 }

@@ -31,15 +31,19 @@ done
 
 # PROGRAM PATH_BEFORE FOLDER: runs it, and leaves its report, its counts and its notes in FOLDER
 run_one() {
-    local program=$1 output=$3/output status name start passed failed skipped
+    local program=$1 output=$3/output mpi status name start passed failed skipped
     name=$(basename "$program")
+    # Open MPI makes a folder for all jobs of a user, and the last job to end removes it, which may be an earlier
+    # program's, while another job begins: each program has one of its own, with a short name, since sockets are in it.
+    mpi=$(mktemp -d /tmp/mXXXXXX)
     start=$(date +%s.%N)
     # timeout, in a process group of its own that a terminal's Ctrl-C does not reach, passes SIGTERM on to the program
-    trap 'kill -TERM $(jobs -p) 2>/dev/null; wait; exit 143' TERM
-    PATH="$2$PATH" WRONG_LANE=$3/lane CMOCKA_MESSAGE_OUTPUT=TAP \
+    trap 'kill -TERM $(jobs -p) 2>/dev/null; wait; rm -rf "$mpi"; exit 143' TERM
+    PATH="$2$PATH" WRONG_LANE=$3/lane CMOCKA_MESSAGE_OUTPUT=TAP OMPI_MCA_orte_tmpdir_base=$mpi PRTE_MCA_prte_tmpdir_base=$mpi \
         env --default-signal=INT,QUIT timeout -k 10 "$limit" "$program" >"$output" 2>&1 </dev/null &
     wait $!
     status=$?
+    rm -rf "$mpi"
     cat "$3/lane" >>"$output" 2>/dev/null
     skipped=$(grep -cE '^(not )?ok .*# SKIP' "$output") # cmocka calls what it skips not ok
     passed=$(grep -E '^ok ' "$output" | grep -cvE '# SKIP')

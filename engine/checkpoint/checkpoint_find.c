@@ -294,12 +294,12 @@ status checkpoint_prune(const char *folder, int keep, int keep_every)
     steps all;
     TRY(read_latest(&latest, folder));
     int64_t last = latest ? step_of(latest) : -1;
-    status s = remove_leftovers(folder, last);
-    if (s != STATUS_OK || keep < 1) {
+    status left = remove_leftovers(folder, last); /* one that stays keeps no old checkpoint from being removed */
+    if (keep < 1) {
         free(latest);
-        return s;
+        return left;
     }
-    s = steps_list(&all, folder);
+    status s = steps_list(&all, folder);
     int kept = 0;
     for (int i = 0; i < all.count && s == STATUS_OK; i++) {
         int64_t step = step_of(all.name[i]);
@@ -315,7 +315,7 @@ status checkpoint_prune(const char *folder, int keep, int keep_every)
     }
     steps_free(&all);
     free(latest);
-    return s;
+    return s == STATUS_OK ? left : s;
 }
 
 /* ---- a run that is complete ---- */

@@ -74,7 +74,7 @@ int atomic_create(const char *path, mode_t mode)
     int descriptor = -1;
     for (int i = 0; i < 3 && descriptor < 0 && (i == 0 || errno == EEXIST); i++) {
         if (unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
-            continue; /* opening says why */
+            continue;
         descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     }
     return descriptor;

@@ -58,7 +58,7 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
                               (json_int_t)o->offered.step, "id", (json_int_t)o->offered.id, "tokens",
                               (json_int_t)tokens_since(o, p), "updates", (json_int_t)p->updates, "fragment", fragment,
                               "parting", o->parting);
-    if (o->all.undo.wanted)
+    if (o->all.undo.wanted && outer_undo_holds(o)) /* and not of a merge that others have gone beyond */
         json_object_set_new(words, "undo", json_true());
     membership_set_offer(o->membership, words);
 }
@@ -262,6 +262,7 @@ static status take_merge(outer *o)
         o->merged_at[o->fragment] = o->offered.step;
     } else {
         o->counts.missed++;
+        outer_undo_taken(o); /* by the weights, at once */
     }
     say_merged(o, took_part);
     o->stage = took_part ? OUTER_MERGED : OUTER_IDLE;
@@ -307,7 +308,7 @@ static status push(outer *o, outer_position *p)
         o->stage = OUTER_IDLE;
         TRY(outer_catch_up(o, p, true));
         if (undone) /* what was learnt since is no change of the model before */
-            outer_give_reference(o, 0);
+            outer_undo_forget(o);
         return STATUS_OK;
     }
     if (o->stage == OUTER_OFFERED)

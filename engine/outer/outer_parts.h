@@ -282,6 +282,8 @@ void outer_undo_taken(outer *o);
 bool outer_undo_holds(const outer *o);
 /* Do more than half of the slots want the last merge undone, rather than a merge of their changes? */
 bool outer_undo_wins(const outer *o, uint64_t takes);
+/* What this island has learnt since the reference, and what its sent changes lacked, is of no use any more. */
+void outer_undo_forget(outer *o);
 /* The head in the roster undoes this island's last merge: reference, momentum and weights are those before it. */
 void outer_undo_take(outer *o);
 

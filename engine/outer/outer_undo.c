@@ -75,6 +75,14 @@ static void say_undone(const outer *o, int64_t merge)
     free(words);
 }
 
+void outer_undo_forget(outer *o)
+{
+    if (o->memory.error)
+        memset(o->memory.error, 0, (size_t)o->units.elements * sizeof *o->memory.error);
+    outer_give_reference(o, 0);
+    o->merged_at[0] = o->step;
+}
+
 void outer_undo_take(outer *o)
 {
     int64_t merge = o->all.undo.merge;
@@ -83,13 +91,10 @@ void outer_undo_take(outer *o)
     transport_unlock(o->transport);
     copy(o, o->memory.reference, o->all.undo.reference);
     copy(o, o->memory.momentum, o->all.undo.momentum);
-    if (o->memory.error)
-        memset(o->memory.error, 0, (size_t)o->units.elements * sizeof *o->memory.error);
-    outer_give_reference(o, 0);
+    outer_undo_forget(o);
     o->all.undo.merge = 0;
     o->all.undo.wanted = false;
     o->merge = o->roster.merge;
-    o->merged_at[0] = o->step;
     o->stage = OUTER_IDLE;
     o->counts.undone++;
     outer_announce(o, o->roster.step, o->roster.updates);

@@ -14,10 +14,12 @@ static bool same_tensor(const tensor *a, const tensor *b)
     return a->dims == b->dims && a->type == b->type && a->pitch == b->pitch;
 }
 
-/* Do both take the same kernels, as far as kinds, types and shapes decide it? */
+/* Do both take the same kernels, as far as kinds, types, shapes, sums and windows decide it? */
 static bool same_kernels(const op *a, const op *b)
 {
-    if (a->kind != b->kind || !same_tensor(a->scratch, b->scratch))
+    if (a->kind != b->kind || !a->at.accumulate != !b->at.accumulate || !same_tensor(a->scratch, b->scratch))
+        return false;
+    if (op_is(a, OP_CLASS_ATTENTION) && a->at.window != b->at.window)
         return false;
     for (int i = 0; i < OP_MAX_IN; i++)
         if (!same_tensor(a->in[i], b->in[i]))

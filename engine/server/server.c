@@ -42,7 +42,8 @@ static void conclude(server *v)
     int64_t age = o->merge - v->base;
     if (p->refusal == ROSTER_TAKEN) {
         server_merge(v, p->slot, v->share);
-        outer_note_norm(o, 0, p->slot);
+        if (!o->roster.member[p->slot].parting) /* what an island leaves with may be the change of one step */
+            outer_note_norm(o, 0, p->slot);
         outer_dump_pushed(o, p, v->base);
         o->merge++;
         v->entries++;

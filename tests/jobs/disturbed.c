@@ -76,7 +76,9 @@ void disturbed_lay_out(disturbed *d, int ranks, const char *keys, const char *en
 void disturbed_close(disturbed *d, const char *keep, const char *name)
 {
     shell(d->loss && keep ? must_format("mv %s %s/%s", d->run, keep, name) : must_format("rm -rf %s", d->run));
-    shell(must_format("rm -rf %s.* %s*%d* %s/stray%d-*", d->run, d->clock, d->number, d->top, d->number));
+    shell(must_format("rm -rf %s.* %s %s.* %s %s.* %s.* %s %s.* %s %s.* %s/stray%d-*", d->run, d->clock, d->clock,
+                      d->supervisor_clock, d->supervisor_clock, d->output, d->once, d->once, d->no_memory, d->no_memory,
+                      d->top, d->number));
     unlink(d->output);
     close(d->pipe);
     free(d->run);

@@ -13,7 +13,7 @@
 #include "tests/jobs/launch.h"
 
 typedef struct disturbed {
-    int number, ranks, layout;
+    int number, ranks, layout, steps;
     const char *top;
     char *run, *once, *no_memory, *clock, *supervisor_clock, *output, *before, *keys;
     launch *job;

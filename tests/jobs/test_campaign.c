@@ -242,6 +242,10 @@ static bool is_possible(const disturbed *d, const kind *k)
         return false;
     if (k->at && !strcmp(k->at, IN_MEMORY) && !strstr(layouts[d->layout].keys, "memory_every"))
         return false;
+    /* Whoever puts an old folder back in the place of a new one loses what is in the new: it takes a person, too, where
+     * that is the only checkpoint. */
+    if (k->act == disturbed_rename_run || k->act == disturbed_unmount_checkpoints)
+        return disturbed_latest(d) > 0;
     if (k->act == disturbed_second_train)
         return runs_process(d->run, 0);
     if (k->act == disturbed_second_supervisor)
@@ -329,7 +333,8 @@ static void open_run(disturbed *d, const char *top, int number, uint64_t seed, i
     bool few = !getenv("FAULTS") && layout < 0; /* long enough for several faults; among the tests a few will do */
     disturbed_open(d, top, number, (seed * 1000003 + (uint64_t)number + 1) * 0x9E3779B97F4A7C15u);
     d->layout = layout >= 0 ? layout : number % LAYOUTS;
-    char *keys = must_format("train.steps=%d %s", few ? SUPERVISED_STEPS : 300, layouts[d->layout].keys);
+    d->steps = few ? SUPERVISED_STEPS : 300;
+    char *keys = must_format("train.steps=%d %s", d->steps, layouts[d->layout].keys);
     disturbed_lay_out(d, layouts[d->layout].ranks, keys, layouts[d->layout].sockets ? "OMPI_MCA_btl=self,tcp" : "");
     free(keys);
     disturbed_begin(d);
@@ -345,10 +350,22 @@ static bool has_ranks(const disturbed *d)
     return false;
 }
 
-/* Waits until the run has ended; was it as if nothing had happened? */
-static bool close_run(disturbed *d)
+/* Waits until the run has ended. What it did last may lie in a folder that has made way for an older one: whoever has
+ * done that starts it again. */
+static launch_result finish(disturbed *d)
 {
     launch_result r = launch_finish(d->job);
+    if (d->loss || r.status || r.timed_out || disturbed_latest(d) == d->steps)
+        return r;
+    launch_free(&r);
+    disturbed_begin(d);
+    return launch_finish(d->job);
+}
+
+/* Has it ended as if nothing had happened? */
+static bool close_run(disturbed *d)
+{
+    launch_result r = finish(d);
     const char *whole = supervised_whole(d->top, d->ranks, d->keys);
     if (!d->loss && (r.status || r.timed_out))
         d->loss = must_format("status %d%s: %s%s", r.status, r.timed_out ? " (timed out)" : "", r.out, r.err);

@@ -25,7 +25,7 @@
 
 /* ---- its size and its hosts ---- */
 
-/* Can so many ranks be laid out, whatever parallel.size[GRID_DATA] says? *data: into how many data-parallel parts. */
+/* Can so many ranks be laid out, whatever parallel.data says? *data: into how many data-parallel parts. */
 static bool fits(int *data, const config *c, int ranks)
 {
     grid g;

@@ -44,7 +44,8 @@ enum { OLDEST = NCCL_VERSION(2, 26, 0) };
 enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
 
 /* From this version on a communicator is told how graphs use it; before, the environment says it for all. */
-#define CONFIG_SAYS_GRAPHS (NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0))
+enum { FIRST_WITH_GRAPH_CONFIG = NCCL_VERSION(2, 29, 0) };
+#define CONFIG_SAYS_GRAPHS (NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)) /* the header has the field */
 
 /* A driver before CUDA 12.9 makes NCCL launch the kernels of a captured step one after the other. */
 enum { OLDEST_ORDERED_CAPTURE = 12090 };
@@ -232,9 +233,10 @@ static void nccl_start(comm_request *out, const comm_call *call)
 static void prepare_environment(const comm *c, bool varies)
 {
     const char *share = getenv(DEVICE_SHARE_ENVIRONMENT);
-    int driver = 0;
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); /* launches of several communicators run in the host's order */
-    if (!CONFIG_SAYS_GRAPHS)
+    int driver = 0, version = 0;
+    NCCL_MUST(ncclGetVersion(&version));
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);    /* launches of several communicators run in the host's order */
+    if (version < FIRST_WITH_GRAPH_CONFIG)           /* later ones would take it for: no graphs */
         setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0); /* the host waits between a graph and what is launched without */
     if (!varies)
         setenv("NCCL_ALGO", "allreduce:ring;reducescatter:ring", 0);
@@ -324,16 +326,18 @@ static void warm_messages(const warming *w, unsigned kinds)
 
 /* Each kind of call that there will be, in every type and size: buffers and connections are made now, in memory that
  * is given back before the arena is taken. `use`: of all members; messages are what this one sends and receives. */
-static status warm(const comm_group *g, ncclComm_t handle, const comm_use *use)
+static status warm(const comm_group *g, comm_group *job, ncclComm_t handle, const comm_use *use)
 {
     int64_t least = 2 * g->count * (int64_t)sizeof(int64_t),
             largest = use->largest < WARM_MOST ? use->largest : WARM_MOST;
     warming w = {
         .handle = handle, .use = use, .members = g->count, .me = g->me, .bytes = largest > least ? largest : least};
     cudaError_t e = cudaMalloc((void **)&w.memory, (size_t)w.bytes);
+    status s = STATUS_OK;
     if (e != cudaSuccess)
-        return status_fail(STATUS_FAILED, "the GPU has no %lld bytes to connect %d ranks with: %s", (long long)w.bytes,
-                           g->count, cudaGetErrorString(e));
+        s = status_fail(STATUS_FAILED, "the GPU has no %lld bytes to connect %d ranks with: %s", (long long)w.bytes,
+                        g->count, cudaGetErrorString(e));
+    TRY(comm_all_status(job, s)); /* a member that stayed away would leave the others waiting */
     CUDA_MUST(cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking));
     CUDA_MUST(cudaMemsetAsync(w.memory, 0, (size_t)w.bytes, w.stream));
     warm_collectives(&w);
@@ -425,7 +429,7 @@ static status nccl_group_open(comm_group *g)
     n->groups = 1;
     status s = use.kinds ? connect(&n->handle, job, g, &use) : STATUS_OK;
     if (s == STATUS_OK && n->handle)
-        s = comm_all_status(job, warm(g, n->handle, &use));
+        s = warm(g, job, n->handle, &use);
     comm_group_close(job);
     if (s != STATUS_OK) {
         free(n);

@@ -32,7 +32,8 @@ static int64_t least_of(const compile_options *o)
 double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory)
 {
     int64_t of = tokens_count(o).loss;
-    double all = (double)of, chunks = (double)((of + tokens - 1) / tokens);
+    const int64_t pieces = (of + tokens - 1) / tokens;
+    double all = (double)of, chunks = (double)pieces;
     double weights = (double)rows_of(o) * (double)o->shape.hidden_size;
     return weights * (6 * all / flops + 8 * chunks / memory);
 }

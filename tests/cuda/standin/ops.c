@@ -37,8 +37,8 @@ static void touch(int queue, const op *o, char *arena)
     standin_access_tensor(queue, o->scratch, arena, true, o->label);
 }
 
-/* STANDIN_FLIP_1="layer 0/norm: in 9": on rank 1, before the ninth launch of an op with that label, a bit of its second
- * operand, a weight, or ("acc") of a result that it adds to. Once. */
+/* STANDIN_FLIP_1="layer 0/norm: in 9": on rank 1, before the ninth launch in steps (warming is none) of an op with that
+ * label, a bit is flipped of its second operand, a weight, or ("acc") of a result that it adds to. Once. */
 static void flip_a_bit(void)
 {
     static int launches;
@@ -47,7 +47,7 @@ static void flip_a_bit(void)
     int when = 0;
     snprintf(name, sizeof name, "STANDIN_FLIP_%d", log_rank());
     const char *text = getenv(name);
-    if (done || !text || !current || sscanf(text, "%127[^:]: %7s %d", label, which, &when) != 3 ||
+    if (done || !text || !current || !standin_warmed() || sscanf(text, "%127[^:]: %7s %d", label, which, &when) != 3 ||
         strcmp(current->label, label) || ++launches < when)
         return;
     const tensor *t = !strcmp(which, "acc") ? current->out[0] : current->in[1];

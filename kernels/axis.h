@@ -123,6 +123,13 @@ static inline bool axis_divides_activations(int coordinate)
            axis_coordinates[coordinate].divides == AXIS_DIVIDES_TOKENS;
 }
 
+/* Do its ranks compute the same layer together, on the same samples? */
+static inline bool axis_shares_layers(int coordinate)
+{
+    return axis_coordinates[coordinate].divides == AXIS_DIVIDES_WEIGHTS ||
+           axis_coordinates[coordinate].divides == AXIS_DIVIDES_TOKENS;
+}
+
 static inline bool axis_spans(axis a, int coordinate)
 {
     return axis_rows[a].spans >> coordinate & 1;

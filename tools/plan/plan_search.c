@@ -20,15 +20,21 @@ static const char *recompute_word(const search_layout *l)
     return l->budgeted ? "budget" : words[l->recompute];
 }
 
-static void layout_text(char out[LAYOUT_TEXT], const search_layout *l)
+/* Its sizes along the coordinates of `shown`, s where tokens between blocks are divided, and its choices. */
+static void layout_text(char out[LAYOUT_TEXT], const search_layout *l, unsigned shown)
 {
+    int used = 0;
     char stages[64] = "";
     if (l->of.size[GRID_PIPELINE] > 1)
         snprintf(stages, sizeof stages, " x%d %s%s", l->of.virtual_stages, schedule_name(l->of.schedule),
                  search_divides_vocabulary(l) ? " v" : "");
-    snprintf(out, LAYOUT_TEXT, "%3d%c %3d %4d %4d %5d  %-10s%s", l->of.size[GRID_TENSOR],
-             l->of.size[GRID_TENSOR] > 1 && l->of.sequence ? 's' : ' ', l->of.size[GRID_PIPELINE],
-             l->of.size[GRID_DATA], l->of.zero, l->micro_batch, recompute_word(l), stages);
+    for (int i = 0; i < GRID_AXES; i++)
+        if (shown >> i & 1) {
+            bool divided = l->of.sequence && l->of.size[i] > 1 && axis_coordinates[i].divides == AXIS_DIVIDES_WEIGHTS;
+            used += snprintf(out + used, (size_t)(LAYOUT_TEXT - used), "%4d%c", l->of.size[i], divided ? 's' : ' ');
+        }
+    snprintf(out + used, (size_t)(LAYOUT_TEXT - used), "%4d %5d  %-10s%s", l->of.zero, l->micro_batch,
+             recompute_word(l), stages);
 }
 
 /* ---- why another loses ------------------------------------------------------------------------------------------- */
@@ -71,12 +77,22 @@ static double exposed_of(const search_result *r)
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
-static void print_row(const search_result *r, const search_result *best, const config *c, int number)
+/* The coordinates that people are told of in any of the rows. */
+static unsigned shown_coordinates(const search *s)
 {
+    unsigned shown = 0;
+    for (int i = 0; i < s->count && i < SHOWN; i++)
+        shown |= grid_named(s->results[i].layout.of.size);
+    return shown;
+}
+
+static void print_row(const search *s, const config *c, int number)
+{
+    const search_result *r = &s->results[number - 1], *best = &s->results[0];
     char layout[LAYOUT_TEXT], why[WHY_TEXT], memory[UNITS_TEXT], rate[UNITS_TEXT];
     double tokens = (double)c->train.global_batch * (double)c->train.sequence,
            days = r->seconds * (double)c->train.steps / 86400;
-    layout_text(layout, &r->layout);
+    layout_text(layout, &r->layout, shown_coordinates(s));
     why_text(why, r, best);
     units_bytes(memory, (double)(r->arena + r->beside));
     units_count(rate, tokens / r->seconds);
@@ -100,11 +116,13 @@ static void print_table(const search *s, const config *c, const profile *prices,
     double hours = best->seconds * (double)c->train.steps / 3600 * ranks;
     printf("%d layouts on %d ranks, %d of them worth a look, %d compiled and played on %s; %.1f s\n\n", s->layouts,
            ranks, s->within, s->exact, prices->name, seconds);
-    printf("      step,s  tokens/s    MFU    memory  bubble waiting     days | tensor pipeline data zero micro  "
-           "recompute, "
-           "schedule; slower for\n");
+    fputs("      step,s  tokens/s    MFU    memory  bubble waiting     days |", stdout);
+    for (int i = 0; i < GRID_AXES; i++)
+        if (shown_coordinates(s) >> i & 1)
+            printf(" %s", axis_coordinates[i].name);
+    fputs(" zero micro  recompute, schedule; slower for\n", stdout);
     for (int i = 0; i < s->count && i < SHOWN; i++)
-        print_row(&s->results[i], best, c, i + 1);
+        print_row(s, c, i + 1);
     printf("\ndays of train.steps = %lld steps; the first takes %.4g GPU hours. s: with sequence parallelism; v: "
            "vocabulary divided over the stages; waiting: for transfers that nothing hides\n",
            (long long)c->train.steps, hours);
@@ -142,7 +160,7 @@ static void show_progress(void *context, int done, int all, const search_result 
     bool terminal = *(const bool *)context;
     char layout[LAYOUT_TEXT] = "none fits yet", seconds[UNITS_TEXT] = "";
     if (best) {
-        layout_text(layout, &best->layout);
+        layout_text(layout, &best->layout, grid_named(best->layout.of.size));
         snprintf(seconds, sizeof seconds, "%.4g s: ", best->seconds);
     }
     fprintf(stderr, "%sphalanx: %d of at most %d played; best %s%s%s", terminal ? "\r\033[K" : "", done, all, seconds,
@@ -165,15 +183,15 @@ static status say_nothing_fits(const search *s, int64_t memory)
     char sizes[GRID_WORDS], needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
     double all = (double)(s->least.arena + s->least.beside);
     const config_layout *l = &s->least.layout.of;
-    grid_words(sizes, l->size, grid_named(l->size) & ~(1u << GRID_DATA), ", ", NULL);
+    grid_words(sizes, l->size, grid_named(l->size), ", ", NULL);
     units_bytes(needs, all);
     units_bytes(has, (double)memory);
     units_bytes(more, all - (double)memory);
-    return status_fail(STATUS_USAGE,
-                       "nothing fits: the smallest of %d layouts (%s, data %d, ZeRO %d, micro-batch %d) needs %s a "
-                       "rank, %s more than %s: use "
-                       "more ranks, or narrower states",
-                       s->layouts, sizes, l->size[GRID_DATA], l->zero, s->least.layout.micro_batch, needs, more, has);
+    return status_fail(
+        STATUS_USAGE,
+        "nothing fits: the smallest of %d layouts (%s, ZeRO %d, micro-batch %d) needs %s a rank, %s more "
+        "than %s: use more ranks, or narrower states",
+        s->layouts, sizes, l->zero, s->least.layout.micro_batch, needs, more, has);
 }
 
 status plan_search(const config *c, const profile *prices, const op_backend *backend, const plan_search_wishes *w)

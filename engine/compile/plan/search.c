@@ -1,6 +1,7 @@
 #include "engine/compile/plan/search.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/compile/compile_find.h"
 #include "engine/compile/model/storage.h"
@@ -47,37 +48,63 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
         if (merged || (needed && needed != l.of.virtual_stages) ||
             (l.of.size[GRID_PIPELINE] == 1 && kind != SCHEDULE_1F1B))
             continue;
+        grid g = search_grid(&l);
         bool finds = l.of.size[GRID_PIPELINE] > 1 &&
                      (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
         for (int found = 0; found <= finds; found++) {
             l.of.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
             for (int divided = 0; divided <= (l.of.size[GRID_PIPELINE] > 1); divided++) {
                 l.of.vocabulary = divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
-                for (l.of.zero = 0; l.of.zero < (l.of.size[GRID_DATA] > 1 ? STORAGE_LEVELS : 1); l.of.zero++)
+                for (l.of.zero = 0; l.of.zero < (grid_group_size(&g, AXIS_GRADIENT) > 1 ? STORAGE_LEVELS : 1);
+                     l.of.zero++)
                     add(all, l, t);
             }
         }
     }
 }
 
-/* Ranks that divide the depth; those that are left divide the samples. */
-static void add_depths(list *all, search_layout l, const search_terms *t)
+/* Micro-batches and chunks of a layout whose sizes are said. */
+static void add_batches(list *all, search_layout l, const search_terms *t)
 {
-    int *size = l.of.size, layers = t->config->model.shape.layers;
-    for (int stages = 1; stages <= t->ranks && stages <= layers; stages++) {
-        size[GRID_PIPELINE] = stages;
-        size[GRID_DATA] = 1;
-        int64_t model = grid_ranks_of(size);
-        if (t->ranks % model)
+    int layers = t->config->model.shape.layers, stages = l.of.size[GRID_PIPELINE];
+    for (l.micro_batch = 1;
+         search_microbatches(t->config, &l) > 0 && l.micro_batch * t->config->train.sequence <= MOST_TOKENS;
+         l.micro_batch *= 2)
+        for (l.of.virtual_stages = 1; l.of.virtual_stages <= MOST_CHUNKS && l.of.virtual_stages * stages <= layers;
+             l.of.virtual_stages++)
+            if (stages > 1 || l.of.virtual_stages == 1)
+                add_schedules(all, l, t);
+}
+
+/* The most ranks along a coordinate: those that share a layer wait for each other, and stay on a node. */
+static int most_along(int coordinate, const search_terms *t)
+{
+    int most = t->config->model.shape.layers;
+    if (axis_coordinates[coordinate].divides == AXIS_DIVIDES_SAMPLES)
+        return 1; /* until it is known how many ranks are left */
+    if (axis_shares_layers(coordinate))
+        most = t->prices->node_ranks;
+    return most < t->ranks ? most : t->ranks;
+}
+
+/* All sizes from a coordinate on, whose ranks in `l` are one each; those that are left divide the samples. Where ranks
+ * divide weights, tokens between blocks are divided or not. */
+static void add_sizes(list *all, search_layout l, const search_terms *t, int from)
+{
+    int *size = l.of.size;
+    if (from == GRID_AXES) {
+        size[GRID_DATA] = (int)(t->ranks / grid_ranks_of(size));
+        add_batches(all, l, t);
+        return;
+    }
+    for (size[from] = 1; size[from] <= most_along(from, t); size[from]++) {
+        if (t->ranks % grid_ranks_of(size) || config_check_sizes(&t->config->model.shape, size, 1) != STATUS_OK)
             continue;
-        size[GRID_DATA] = (int)(t->ranks / model);
-        int64_t most = t->config->train.global_batch / size[GRID_DATA];
-        for (l.micro_batch = 1; l.micro_batch <= most && l.micro_batch * t->config->train.sequence <= MOST_TOKENS;
-             l.micro_batch *= 2)
-            for (l.of.virtual_stages = 1; l.of.virtual_stages <= MOST_CHUNKS && l.of.virtual_stages * stages <= layers;
-                 l.of.virtual_stages++)
-                if (stages > 1 || l.of.virtual_stages == 1)
-                    add_schedules(all, l, t);
+        bool divided = size[from] > 1 && axis_coordinates[from].divides == AXIS_DIVIDES_WEIGHTS;
+        for (int sequence = 0; sequence <= divided; sequence++) {
+            l.of.sequence = divided ? sequence : l.of.sequence;
+            add_sizes(all, l, t, from + 1);
+        }
     }
 }
 
@@ -85,32 +112,38 @@ int search_all(search_layout **out, const search_terms *t)
 {
     list all = {0};
     search_layout l = {.of = t->config->parallel};
-    for (int across = 1; across <= t->ranks && across <= t->prices->node_ranks; across++)
-        for (int sequence = 0; sequence <= (across > 1); sequence++) {
-            l.of.size[GRID_TENSOR] = across;
-            l.of.sequence = across == 1 ? t->config->parallel.sequence : sequence;
-            if (t->ranks % across == 0)
-                add_depths(&all, l, t);
-        }
+    grid_single(l.of.size);
+    add_sizes(&all, l, t, 0);
     *out = all.items;
     return all.count;
 }
 
 /* ---- estimates --------------------------------------------------------------------------------------------------- */
 
-/* The least that such a layout leaves to the arena: what is beside it grows with the number of communicators, of which
- * stages have several, and only a program says how many. */
-int64_t search_budget(const search_terms *t, const search_layout *l)
+/* What so many communicators leave to the arena: only a program says how many there are. */
+static int64_t room_beside(const search_terms *t, int communicators)
 {
-    int communicators = l->of.size[GRID_PIPELINE] > 1 ? RESERVE_ROWS : l->of.size[GRID_TENSOR] > 1 ? 3 : 1;
     return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0);
 }
 
-/* The most, likewise. */
+/* The least. Stages have several communicators; else there is one an axis along which layers communicate, one of the
+ * gradients and one of the grid, which are the same where layers have none. */
+int64_t search_budget(const search_terms *t, const search_layout *l)
+{
+    grid g = search_grid(l);
+    int of_layers = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        of_layers += axis_rows[a].queue == AXIS_QUEUE_ACTIVATIONS && grid_group_size(&g, (axis)a) > 1;
+    return room_beside(t, g.size[GRID_PIPELINE] > 1 ? RESERVE_ROWS : of_layers > 0 ? of_layers + 2 : 1);
+}
+
+/* The most: one communicator a coordinate. */
 static double most_room(const search_terms *t, const search_layout *l)
 {
-    int communicators = (l->of.size[GRID_TENSOR] > 1) + (l->of.size[GRID_DATA] > 1) + (l->of.size[GRID_PIPELINE] > 1);
-    return (double)(t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0));
+    int communicators = 0;
+    for (int i = 0; i < GRID_AXES; i++)
+        communicators += l->of.size[i] > 1;
+    return (double)room_beside(t, communicators);
 }
 
 /* With a budget: between keeping everything and keeping nothing, by how much does not fit. */
@@ -148,7 +181,7 @@ static int by_estimate(const void *a, const void *b)
 /* Those that may fit, the best first; *least: the one that needs least memory. */
 static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
 {
-    search_estimate *e = search_estimate_open(t->config, t->ranks, t->prices, t->backend);
+    search_estimate *e = search_estimate_open(t->config, t->prices, t->backend);
     double best = 1e300, smallest = 1e300;
     int kept = 0;
     for (int i = 0; i < count; i++) {
@@ -260,8 +293,9 @@ static int by_seconds(const void *a, const void *b)
 /* Layouts whose estimates are off by the same things, as their links carry the same: by how much at least, of those
  * that were played. */
 typedef struct family {
-    int tensor, pipeline, kind; /* schedule, with or without a divided vocabulary, with or without a budget */
-    double ratio;               /* least seconds played / estimated; 0: none was */
+    int size[GRID_AXES]; /* but for the number of other samples */
+    int kind;            /* schedule, with or without a divided vocabulary, with or without a budget */
+    double ratio;        /* least seconds played / estimated; 0: none was */
     int of_round;
 } family;
 
@@ -284,11 +318,12 @@ typedef struct tries {
 static int family_of(tries *t, const search_layout *l)
 {
     bool budgeted = l->budgeted || l->recompute == RECOMPUTE_NONE; /* which is tried so */
-    family f = {.tensor = l->of.size[GRID_TENSOR], .pipeline = l->of.size[GRID_PIPELINE]};
-    f.kind = ((int)l->of.schedule * 2 + search_divides_vocabulary(l)) * 2 + budgeted;
+    family f = {.kind = ((int)l->of.schedule * 2 + search_divides_vocabulary(l)) * 2 + budgeted};
+    for (int i = 0; i < GRID_AXES; i++)
+        f.size[i] = axis_coordinates[i].divides == AXIS_DIVIDES_SAMPLES ? 1 : l->of.size[i];
     int i = 0;
     for (; i < t->family_count; i++)
-        if (t->families[i].tensor == f.tensor && t->families[i].pipeline == f.pipeline && t->families[i].kind == f.kind)
+        if (t->families[i].kind == f.kind && !memcmp(t->families[i].size, f.size, sizeof f.size))
             return i;
     t->families = must_realloc(t->families, (unsigned long)++t->family_count * sizeof *t->families);
     t->families[i] = f;
@@ -420,8 +455,7 @@ static int programs_found(int most)
 /* The same on every machine: it hangs on the layout that seems best, not on a clock. */
 static int programs(const search_terms *t, const search_layout *best)
 {
-    int64_t microbatches = t->config->train.global_batch / best->of.size[GRID_DATA] / best->micro_batch;
-    int64_t most = SEARCH_WORK / (t->config->model.shape.layers * microbatches);
+    int64_t most = SEARCH_WORK / ((int64_t)t->config->model.shape.layers * search_microbatches(t->config, best));
     return most < SEARCH_LEAST ? SEARCH_LEAST : most > SEARCH_MOST ? SEARCH_MOST : (int)most;
 }
 
@@ -506,7 +540,7 @@ status search_run(search *out, const search_terms *t)
     out->within = estimate(layouts, out->layouts, &least, t);
     play_best(out, t, layouts, out->within);
     free(layouts);
-    if (out->count || !least.of.size[GRID_TENSOR])
+    if (out->count || !least.micro_batch)
         return out->count ? STATUS_OK
                           : status_fail(STATUS_USAGE, "%d ranks have no layout of this configuration", t->ranks);
     least.budgeted = false;

@@ -23,9 +23,8 @@ typedef struct part {
 } part;
 
 typedef struct probe {
-    int tensor, micro_batch;
-    recompute recompute;
-    bool sequence, impossible;
+    search_layout of; /* with one stage, and no other samples: the ranks are those that share a layer */
+    bool impossible;
     part *kinds; /* a layer of each kind */
     part ends;
 } probe;
@@ -42,7 +41,6 @@ struct search_estimate {
     const config *of;
     profile prices;
     const op_backend *backend;
-    int ranks;
     int *kind_of; /* [layers of the model] */
     int kinds;
     probe *probes;
@@ -64,10 +62,23 @@ config search_configuration(const config *of, const search_layout *l, int64_t bu
     return c;
 }
 
-search_estimate *search_estimate_open(const config *of, int ranks, const profile *prices, const op_backend *backend)
+grid search_grid(const search_layout *l)
+{
+    grid g;
+    MUST(grid_make(&g, (int)grid_ranks_of(l->of.size), 0, l->of.size) == STATUS_OK, "%s", status_message());
+    return g;
+}
+
+int search_microbatches(const config *c, const search_layout *l)
+{
+    grid g = search_grid(l);
+    return c->train.global_batch / (l->micro_batch * grid_group_size(&g, AXIS_SAMPLES));
+}
+
+search_estimate *search_estimate_open(const config *of, const profile *prices, const op_backend *backend)
 {
     search_estimate *e = must_calloc(1, sizeof *e);
-    *e = (search_estimate){.of = of, .prices = *prices, .backend = backend, .ranks = ranks};
+    *e = (search_estimate){.of = of, .prices = *prices, .backend = backend};
     e->kind_of = must_calloc((unsigned long)of->model.shape.layers + 1, sizeof *e->kind_of);
     e->kinds = shape_kinds(e->kind_of, &of->model.shape);
     e->prices.tf32 = of->train.tf32;
@@ -210,17 +221,10 @@ static status measure_kind(part *layer, part *ends, const search_estimate *e, co
 /* The ends are those of a model of the first kind's layers; temporary memory is what the kind that needs most does. */
 static void make_probe(probe *out, const search_estimate *e)
 {
-    search_layout l = {.of = e->of->parallel, .micro_batch = out->micro_batch, .recompute = out->recompute};
-    l.of.size[GRID_TENSOR] = out->tensor;
-    l.of.size[GRID_PIPELINE] = l.of.virtual_stages = l.of.size[GRID_DATA] = 1;
-    l.of.schedule = SCHEDULE_1F1B;
-    l.of.sequence = out->sequence;
-    l.of.zero = 0;
-    l.of.vocabulary = CONFIG_VOCABULARY_ENDS;
     out->kinds = must_calloc((unsigned long)e->kinds, sizeof *out->kinds);
     for (int k = 0; k < e->kinds && !out->impossible; k++) {
         part ends = {0};
-        out->impossible = measure_kind(&out->kinds[k], &ends, e, &l, k) != STATUS_OK;
+        out->impossible = measure_kind(&out->kinds[k], &ends, e, &out->of, k) != STATUS_OK;
         if (k == 0)
             out->ends = ends;
         if (ends.memory[CLASS_TEMPORARY] > out->ends.memory[CLASS_TEMPORARY])
@@ -228,20 +232,31 @@ static void make_probe(probe *out, const search_estimate *e)
     }
 }
 
+/* The layout of the probe that says what a layer of `l` costs. */
+static search_layout probed_layout(const search_estimate *e, const search_layout *l)
+{
+    search_layout of = {.of = e->of->parallel, .micro_batch = l->micro_batch, .recompute = l->recompute};
+    for (int i = 0; i < GRID_AXES; i++)
+        of.of.size[i] = axis_shares_layers(i) ? l->of.size[i] : 1;
+    of.of.virtual_stages = 1;
+    of.of.schedule = SCHEDULE_1F1B;
+    of.of.sequence = l->of.sequence;
+    of.of.zero = 0;
+    of.of.vocabulary = CONFIG_VOCABULARY_ENDS;
+    return of;
+}
+
 static const probe *find_probe(search_estimate *e, const search_layout *l)
 {
+    search_layout of = probed_layout(e, l);
     for (int i = 0; i < e->count; i++) {
-        const probe *p = &e->probes[i];
-        if (p->tensor == l->of.size[GRID_TENSOR] && p->micro_batch == l->micro_batch && p->recompute == l->recompute &&
-            p->sequence == l->of.sequence)
-            return p;
+        const search_layout *p = &e->probes[i].of;
+        if (config_layout_same(&p->of, &of.of) && p->micro_batch == of.micro_batch && p->recompute == of.recompute)
+            return &e->probes[i];
     }
     e->probes = must_realloc(e->probes, (unsigned long)(e->count + 1) * sizeof *e->probes);
     probe *p = &e->probes[e->count++];
-    *p = (probe){.tensor = l->of.size[GRID_TENSOR],
-                 .micro_batch = l->micro_batch,
-                 .recompute = l->recompute,
-                 .sequence = l->of.sequence};
+    *p = (probe){.of = of};
     make_probe(p, e);
     return p;
 }
@@ -310,33 +325,24 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
     free(counts);
 }
 
+/* From the first stage to the second; one stage sends nothing. */
 static double message_seconds(const search_estimate *e, const search_layout *l)
 {
-    const profile *p = &e->prices;
-    bool leaves = l->of.size[GRID_TENSOR] * l->of.size[GRID_DATA] >= p->node_ranks;
+    grid g = search_grid(l);
     double bytes = (double)l->micro_batch * (double)e->of->train.sequence * (double)e->of->model.shape.hidden_size *
                    dtype_bytes(precision_compute(e->of->train.precision)) / tokens_ranks_between(&l->of);
-    return leaves ? p->network_latency + bytes / p->network : p->latency + bytes / p->node;
+    return g.size[GRID_PIPELINE] > 1 ? profile_message(&e->prices, &g, grid_member(&g, AXIS_PIPELINE, 1), bytes) : 0;
 }
 
-/* Of what data ranks exchange each micro-batch, the share that nothing hides. */
+/* The share that nothing hides of what the ranks whose gradients sum exchange each micro-batch. */
 static const double SHOWN_SHARE = 0.6;
 
 /* Weights gathered and gradients reduced: what of it nothing hides, seconds. */
 static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients)
 {
-    const profile *p = &e->prices;
-    if (l->of.size[GRID_DATA] == 1)
-        return 0;
-    int beside = p->node_ranks / l->of.size[GRID_TENSOR] < l->of.size[GRID_DATA]
-                     ? p->node_ranks / l->of.size[GRID_TENSOR]
-                     : l->of.size[GRID_DATA];
-    double rate = l->of.size[GRID_TENSOR] * l->of.size[GRID_DATA] <= p->node_ranks
-                      ? p->node
-                      : p->network * (beside > 1 ? beside : 1);
-    rate = rate < p->node ? rate : p->node;
-    double each_byte = (double)(l->of.size[GRID_DATA] - 1) / l->of.size[GRID_DATA] / rate;
-    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.size[GRID_DATA]);
+    grid g = search_grid(l);
+    int replicas = grid_group_size(&g, AXIS_GRADIENT), microbatches = search_microbatches(e->of, l);
+    double each_byte = (double)(replicas - 1) / replicas / profile_rate(&e->prices, &g, AXIS_GRADIENT);
     double once = (gradients + weights) * each_byte, more = 0;
     if (storage_shares(l->of.zero, CLASS_GRADIENT))
         more = gradients * each_byte * microbatches;
@@ -349,6 +355,13 @@ static double data_seconds(const search_estimate *e, const search_layout *l, dou
  * answered, and the messages that a micro-batch then waits for. */
 static const double HELD_LONGER = 2;
 enum { MESSAGES_MORE = 5 };
+
+/* How many ranks divide what is of this class. */
+static int sharing_ranks(const search_layout *l, tensor_class class)
+{
+    grid g = search_grid(l);
+    return storage_shares(l->of.zero, class) ? grid_group_size(&g, AXIS_GRADIENT) : 1;
+}
 
 /* Bytes of a stage of these layers, whose peak is `held` micro-batches of its activations. */
 static double stage_bytes(const search_layout *l, const probe *p, const part *layers, bool end, double held)
@@ -364,8 +377,7 @@ static double stage_bytes(const search_layout *l, const probe *p, const part *la
                            : end                          ? 0.5
                                                           : 0;
             double ends = p->ends.memory[i] * share;
-            sum +=
-                (layers->memory[i] + ends) / (storage_shares(l->of.zero, (tensor_class)i) ? l->of.size[GRID_DATA] : 1);
+            sum += (layers->memory[i] + ends) / sharing_ranks(l, (tensor_class)i);
         }
     return sum;
 }
@@ -412,7 +424,7 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
 {
     simulation sim;
     TRY(divide(layers, e, l, p));
-    TRY(find_schedule(e, l, e->of->train.global_batch / (l->micro_batch * l->of.size[GRID_DATA])));
+    TRY(find_schedule(e, l, search_microbatches(e->of, l)));
     cost_chunks(costs, e, layers, l, p);
     TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(e, p)));
     out->length = sim.length;
@@ -450,7 +462,6 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
 /* No schedule is shorter than its mean stage's work. */
 static double least_seconds(const search_estimate *e, const search_layout *l, const probe *p)
 {
-    int microbatches = e->of->train.global_batch / (l->micro_batch * l->of.size[GRID_DATA]);
     double layers = 0;
     for (int k = 0; k < e->kinds; k++) {
         int count = 0;
@@ -458,7 +469,7 @@ static double least_seconds(const search_estimate *e, const search_layout *l, co
             count += e->kind_of[i] == k;
         layers += count * seconds_of(&p->kinds[k]);
     }
-    return microbatches * (layers + seconds_of(&p->ends)) / l->of.size[GRID_PIPELINE];
+    return search_microbatches(e->of, l) * (layers + seconds_of(&p->ends)) / l->of.size[GRID_PIPELINE];
 }
 
 static void put_together(const search_estimate *e, search_layout *l, const probe *p, const pipeline *of)
@@ -473,7 +484,7 @@ static void put_together(const search_estimate *e, search_layout *l, const probe
         most = layers.memory[CLASS_WEIGHT] > most.memory[CLASS_WEIGHT] ? layers : most;
     }
     double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->of.size[GRID_PIPELINE]) /
-                    (storage_shares(l->of.zero, CLASS_OPTIMIZER) ? l->of.size[GRID_DATA] : 1);
+                    sharing_ranks(l, CLASS_OPTIMIZER);
     l->idle = of->length - least_seconds(e, l, p);
     l->seconds = of->length + update + data_seconds(e, l, most.memory[CLASS_WEIGHT], most.memory[CLASS_GRADIENT]);
 }

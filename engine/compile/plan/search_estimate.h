@@ -1,8 +1,9 @@
 /* What a layout would take, roughly and at once: its time and memory put together from a few small programs.
  *
- * Models of two and four layers on one stage are compiled and played for each number of tensor ranks, micro-batch,
- * recompute and with or without sequence parallelism; their difference is a layer, what is left over the ends. The
- * schedule is simulated with those costs. The estimates say which layouts are worth an exact program (search.h).
+ * Models of two and four layers on one stage are compiled and played for each number of ranks that share a layer,
+ * micro-batch, recompute and with or without sequence parallelism; their difference is a layer, what is left over the
+ * ends. The schedule is simulated with those costs. The estimates say which layouts are worth an exact program
+ * (search.h).
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
 #define PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
@@ -25,10 +26,15 @@ static inline bool search_divides_vocabulary(const search_layout *l)
     return l->of.vocabulary == CONFIG_VOCABULARY_STAGES;
 }
 
+/* The grid of a layout, all of whose sizes are said, as its first rank sees it. */
+grid search_grid(const search_layout *l);
+/* Micro-batches that a rank computes in a step of the configuration. */
+int search_microbatches(const config *c, const search_layout *l);
+
 typedef struct search_estimate search_estimate;
 
 /* `of`, `prices` and `backend` (or NULL) are borrowed. */
-search_estimate *search_estimate_open(const config *of, int ranks, const profile *prices, const op_backend *backend);
+search_estimate *search_estimate_open(const config *of, const profile *prices, const op_backend *backend);
 /* SCHEDULE_AUTO is taken for 1F1B with half of the idle time filled: in the same memory no schedule is known before it
  * is found. Sets seconds, bytes and idle of *l for l->recompute; false where no program of these sizes can be made, or
  * its time is certainly above `enough`. */

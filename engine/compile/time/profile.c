@@ -357,13 +357,19 @@ bool profile_leaves_node(const profile *p, const grid *g, axis a)
     return grid_span(g, a) > p->node_ranks;
 }
 
-/* Members of this rank's group on its node: their network ports serve the group together. */
+/* Members of this rank's group on its node: their network ports serve the group together. Members ascend. */
 static int on_node(const profile *p, const grid *g, axis a)
 {
-    int members = grid_group_size(g, a), count = 0;
-    for (int i = 0; i < members; i++)
-        count += grid_member(g, a, i) / p->node_ranks == g->rank / p->node_ranks;
+    int members = grid_group_size(g, a), count = 0, mine = g->rank / p->node_ranks;
+    for (int i = 0; i < members && grid_member(g, a, i) / p->node_ranks <= mine; i++)
+        count += grid_member(g, a, i) / p->node_ranks == mine;
     return count ? count : 1;
+}
+
+double profile_rate(const profile *p, const grid *g, axis a)
+{
+    double rate = profile_leaves_node(p, g, a) ? p->network * on_node(p, g, a) : p->node;
+    return rate < p->node ? rate : p->node;
 }
 
 static double model_transfer(const profile *p, bool leaves, double rate, double bytes, int members)
@@ -390,26 +396,24 @@ profile_point profile_point_of_transfer(const profile *p, op_kind kind, double b
                            .threads = p->threads};
 }
 
+double profile_message(const profile *p, const grid *g, int peer, double bytes)
+{
+    bool leaves = peer / p->node_ranks != g->rank / p->node_ranks;
+    return transfer(p, OP_send, leaves, leaves ? p->network : p->node, bytes, 1);
+}
+
 double profile_transfer(const profile *p, const grid *g, const program *of, int index)
 {
     const op *o = of->ops[index];
     axis a = (axis)o->at.axis;
     int64_t scratch, bytes, messages;
-    bool message = op_has(o, OP_MESSAGE);
-    bool leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks : profile_leaves_node(p, g, a);
-    double rate = leaves ? p->network : p->node;
-    if (message) {
-        const tensor *t = op_has(o, OP_LEAVES) ? o->in[0] : o->out[0];
-        return transfer(p, OP_send, leaves, rate, (double)tensor_bytes(t), 1);
-    }
+    if (op_has(o, OP_MESSAGE))
+        return profile_message(p, g, o->at.peer, (double)tensor_bytes(op_has(o, OP_LEAVES) ? o->in[0] : o->out[0]));
     if (o->at.group_size <= 1)
         return 0;
-    if (leaves) {
-        rate *= on_node(p, g, a);
-        rate = rate < p->node ? rate : p->node;
-    }
     collective_measure(&scratch, &bytes, &messages, of, index);
     if (op_has(o, OP_GATHER) && !p->host_moves)
         bytes = collective_gathered(of, index);
-    return transfer(p, (op_kind)o->kind, leaves, rate, (double)bytes, o->at.group_size);
+    return transfer(p, (op_kind)o->kind, profile_leaves_node(p, g, a), profile_rate(p, g, a), (double)bytes,
+                    o->at.group_size);
 }

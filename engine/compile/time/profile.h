@@ -97,6 +97,10 @@ double profile_op(const profile *p, const op *o);
 /* Seconds of what op `index` of the program launches, once all have launched it: a message, or a collective (of several
  * launched as one, at the last). */
 double profile_transfer(const profile *p, const grid *g, const program *of, int index);
+/* Seconds of a message of so many bytes from this rank to another. */
+double profile_message(const profile *p, const grid *g, int peer, double bytes);
+/* Bytes a second that this rank sends in a collective along an axis. */
+double profile_rate(const profile *p, const grid *g, axis a);
 /* That an op which is not a wait took so long; or communication of `kind`, of which a member sends so many bytes. */
 profile_point profile_point_of(const profile *p, const op *o, double seconds);
 profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,10 @@ struct lines {
     char *path, *folder;
     int file;  /* -1: none at the moment */
     int moved; /* one that went away with its folder, and gets the same lines as long as it may come back; -1: none */
-    struct stat home; /* the folder of `file` */
+    struct stat home; /* the folder of `file`; its st_ino is 0: nobody knows */
+    bool displaced;   /* `file` has gone with its folder, and another run's has its name */
     long long lost;
+    pthread_mutex_t lock; /* one thread at a time looks and writes */
 };
 
 static status failed(const lines *l, int error)
@@ -31,7 +34,9 @@ status lines_own(const char *path)
     struct stat info;
     char *all;
     int64_t bytes;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink < 2)
+    bool there;
+    TRY(reading_look(&there, &info, path));
+    if (!there || !S_ISREG(info.st_mode) || info.st_nlink < 2)
         return STATUS_OK;
     TRY(reading_file(&all, &bytes, path));
     status s = all ? atomic_replace(path, all, bytes) : STATUS_OK;
@@ -39,14 +44,27 @@ status lines_own(const char *path)
     return s;
 }
 
-static status open_file(lines *l)
+static bool is_same(const struct stat *a, const struct stat *b)
 {
-    TRY(lines_own(l->path));
-    l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+static void find_home(lines *l)
+{
+    bool there;
+    if (reading_look(&there, &l->home, l->folder) != STATUS_OK || !there)
+        memset(&l->home, 0, sizeof l->home);
+}
+
+/* `only`: O_EXCL, where a file that is there already is somebody else's; else 0. */
+static status open_file(lines *l, int only)
+{
+    if (!only)
+        TRY(lines_own(l->path));
+    l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | only, 0666);
     if (l->file < 0)
         return failed(l, errno);
-    if (stat(l->folder, &l->home) != 0)
-        memset(&l->home, 0, sizeof l->home);
+    find_home(l);
     return STATUS_OK;
 }
 
@@ -55,10 +73,11 @@ status lines_open(lines **out, const char *path)
     lines *l = must_calloc(1, sizeof *l);
     l->path = must_strdup(path);
     l->file = l->moved = -1;
+    pthread_mutex_init(&l->lock, NULL);
     char *copy = must_strdup(path);
     l->folder = must_strdup(dirname(copy));
     free(copy);
-    status s = open_file(l);
+    status s = open_file(l, 0);
     if (s != STATUS_OK) {
         lines_close(l);
         return s;
@@ -67,23 +86,26 @@ status lines_open(lines **out, const char *path)
     return STATUS_OK;
 }
 
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
-}
+/* ---- which file is the run's ---- */
 
-/* The folder has another name, or none was left of it: a file that has a name is in it still. */
-static bool went_with_folder(const lines *l, const struct stat *file)
+typedef enum place { HOME, ELSEWHERE, UNKNOWN } place;
+
+/* Is the folder that has the name the one that the open file lies in? A file without a name lies in none. */
+static place find_place(const lines *l, const struct stat *file)
 {
     struct stat now;
-    bool there = stat(l->folder, &now) == 0;
-    return file->st_nlink > 0 && (there ? !is_same(&now, &l->home) : errno == ENOENT || errno == ENOTDIR);
+    bool there;
+    if (file->st_nlink == 0)
+        return HOME;
+    if (l->home.st_ino == 0 || reading_look(&there, &now, l->folder) != STATUS_OK)
+        return UNKNOWN;
+    return there && is_same(&now, &l->home) ? HOME : ELSEWHERE;
 }
 
-/* Another file is to be made, or is there already: the one that is open goes on beside it, or is given up. */
-static void leave(lines *l, const struct stat *file)
+/* The file has lost its name, which is free: it goes on where its folder is, or is given up. */
+static void leave(lines *l, place at)
 {
-    if (l->moved < 0 && went_with_folder(l, file)) {
+    if (l->moved < 0 && at == ELSEWHERE) {
         log_warn("%s was moved with its folder: it begins anew, and the one that was moved goes on as well", l->path);
         l->moved = l->file;
     } else {
@@ -91,6 +113,17 @@ static void leave(lines *l, const struct stat *file)
         close(l->file);
     }
     l->file = -1;
+    l->displaced = false;
+}
+
+/* Another run's folder has the name: its file has lines of its own, and gets none of this run's. */
+static void stay_away(lines *l)
+{
+    if (!l->displaced)
+        log_warn("%s is in another folder than the run's, which was moved: it stays as it is, and the lines go on in "
+                 "the one that was moved",
+                 l->path);
+    l->displaced = true;
 }
 
 /* The one that was moved has its name again: it has all lines. */
@@ -104,23 +137,54 @@ static bool take_back(lines *l, const struct stat *named)
         close(l->file);
     l->file = l->moved;
     l->moved = -1;
-    return stat(l->folder, &l->home) == 0;
+    l->displaced = false;
+    find_home(l);
+    return true;
 }
 
-/* Is the file that is open still the one that the path names? */
+/* What has just lost its name begins anew in a new folder, unless a folder with such a file takes the name meanwhile:
+ * the run's own, or another's. */
+static status begin_anew(lines *l)
+{
+    struct stat named;
+    bool there;
+    TRY(atomic_make_folders(l->folder));
+    status s = open_file(l, l->moved >= 0 ? O_EXCL : 0);
+    if (s == STATUS_OK || l->moved < 0)
+        return s;
+    TRY(reading_look(&there, &named, l->path));
+    if (there && !take_back(l, &named)) {
+        l->file = l->moved;
+        l->moved = -1;
+        stay_away(l);
+    }
+    return l->file >= 0 ? STATUS_OK : s;
+}
+
+/* Is the file that is open still the one that the path names? Where that cannot be told it goes on. */
 static status look(lines *l)
 {
-    struct stat open_one, named;
+    struct stat own, named;
     bool there = stat(l->path, &named) == 0, gone = !there && (errno == ENOENT || errno == ENOTDIR);
     if (there && take_back(l, &named))
         return STATUS_OK;
-    if (l->file >= 0) {
-        if (fstat(l->file, &open_one) != 0 || (there ? is_same(&open_one, &named) : !gone))
-            return STATUS_OK; /* where that cannot be told, too */
-        leave(l, &open_one);
+    if (l->file < 0)
+        return begin_anew(l);
+    if (fstat(l->file, &own) != 0 || (!there && !gone))
+        return STATUS_OK;
+    if (there && is_same(&own, &named)) {
+        if (l->displaced)
+            log_info("%s is back", l->path);
+        l->displaced = false;
+        return STATUS_OK;
     }
-    TRY(atomic_make_folders(l->folder));
-    return open_file(l);
+    place at = find_place(l, &own);
+    if (there && at == ELSEWHERE)
+        stay_away(l);
+    if (at == UNKNOWN || (there && at == ELSEWHERE))
+        return STATUS_OK;
+    leave(l, at);
+    return begin_anew(l);
 }
 
 /* Whole, or not at all. */
@@ -145,21 +209,41 @@ static status put(const lines *l, int file, const char *text)
 }
 
 /* The copy that was moved is given up where it cannot be written to. */
-static status append(lines *l, const char *text)
+static status append(lines *l, const char *text, bool everywhere)
 {
     TRY(look(l));
-    if (l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
+    if (everywhere && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
         close(l->moved);
         l->moved = -1;
     }
     return put(l, l->file, text);
 }
 
+static status append_locked(lines *l, const char *text, bool everywhere)
+{
+    pthread_mutex_lock(&l->lock);
+    status s = append(l, text, everywhere);
+    l->lost += s != STATUS_OK;
+    pthread_mutex_unlock(&l->lock);
+    return s;
+}
+
 status lines_write(lines *l, const char *text)
 {
-    status s = append(l, text);
-    l->lost += s != STATUS_OK;
-    return s;
+    return append_locked(l, text, true);
+}
+
+status lines_write_here(lines *l, const char *text)
+{
+    return append_locked(l, text, false);
+}
+
+bool lines_are_here(lines *l)
+{
+    pthread_mutex_lock(&l->lock);
+    bool here = look(l) != STATUS_OK || !l->displaced;
+    pthread_mutex_unlock(&l->lock);
+    return here;
 }
 
 long long lines_lost(const lines *l)
@@ -175,6 +259,7 @@ void lines_close(lines *l)
         close(l->file);
     if (l->moved >= 0)
         close(l->moved);
+    pthread_mutex_destroy(&l->lock);
     free(l->path);
     free(l->folder);
     free(l);

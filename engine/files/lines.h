@@ -2,6 +2,8 @@
 #ifndef PHALANX_ENGINE_FILES_LINES_H
 #define PHALANX_ENGINE_FILES_LINES_H
 
+#include <stdbool.h>
+
 #include "memory/status.h"
 
 typedef struct lines lines;
@@ -12,9 +14,14 @@ status lines_own(const char *path);
 /* Opens `path` to append to, and makes it if it is not there. */
 status lines_open(lines **out, const char *path);
 /* One line more; `text` ends with a newline. A file that was deleted or replaced meanwhile is made again, its folder
- * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. After a
- * failure the file is as it was, and the next line is tried like any other. */
+ * too; one that was moved with its folder gets the same lines, so that it lacks none when the folder is back. A folder
+ * that takes its place with a file of that name is another run's: the lines go on in the one that was moved, and in it
+ * alone. After a failure the file is as it was, and the next line is tried like any other. */
 status lines_write(lines *l, const char *text);
+/* The same for a line about what is beside the file: one that was moved with its folder does not get it. */
+status lines_write_here(lines *l, const char *text);
+/* false: another run's folder has the name of this one's, which was moved. What cannot be told is true. Any thread. */
+bool lines_are_here(lines *l);
 /* How many lines could not be written so far. */
 long long lines_lost(const lines *l);
 void lines_close(lines *l);

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/files/retry.h"
@@ -136,4 +137,28 @@ status reading_real_path(char **out, const char *path)
             return failed("resolve", path);
     }
     return STATUS_OK;
+}
+
+static status look(bool *there, struct stat *out, const char *path, bool follow)
+{
+    retry r = {0};
+    *there = false;
+    while ((follow ? stat(path, out) : lstat(path, out)) != 0) {
+        if (is_absent(errno))
+            return STATUS_OK;
+        if (!retry_again(&r, errno, path))
+            return failed("look at", path);
+    }
+    *there = true;
+    return STATUS_OK;
+}
+
+status reading_look(bool *there, struct stat *out, const char *path)
+{
+    return look(there, out, path, true);
+}
+
+status reading_look_at_link(bool *there, struct stat *out, const char *path)
+{
+    return look(there, out, path, false);
 }

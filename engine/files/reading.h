@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "memory/status.h"
 
@@ -31,5 +32,10 @@ void reading_names_free(reading_names *n);
 
 /* The absolute path without links, the caller's to free; NULL: there is nothing of that name. */
 status reading_real_path(char **out, const char *path);
+
+/* What a path leads to; `*there` is false: nothing. */
+status reading_look(bool *there, struct stat *out, const char *path);
+/* The same of a link itself. */
+status reading_look_at_link(bool *there, struct stat *out, const char *path);
 
 #endif

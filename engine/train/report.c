@@ -106,18 +106,23 @@ static void put_integer(json_t *object, const char *key, int64_t value)
     MUST(json_object_set_new(object, key, json_integer(value)) == 0, "out of host memory");
 }
 
-/* Takes the object. Times need more digits than nine. */
-static status write_line(lines *out, json_t *object, double time)
+/* Takes the object; `write` is lines_write or lines_write_here. Times need more digits than nine. */
+static status write_line_by(status (*write)(lines *, const char *), lines *out, json_t *object, double time)
 {
     char *text = json_dumps(object, JSON_FLAGS);
     MUST(text, "out of host memory");
     text[strlen(text) - 1] = 0;
     char *line = must_format("%s, \"time\": %.3f}\n", text, time);
-    status s = lines_write(out, line);
+    status s = write(out, line);
     json_decref(object);
     free(text);
     free(line);
     return s;
+}
+
+static status write_line(lines *out, json_t *object, double time)
+{
+    return write_line_by(lines_write, out, object, time);
 }
 
 status report_metrics(lines *out, const report_step *s)
@@ -146,12 +151,12 @@ status report_metrics_evaluation(lines *out, const report_result *r)
     return write_line(out, line, r->time);
 }
 
-status report_event_line(lines *out, const char *run, const char *event, int64_t step, double time, const char *words)
+status report_happened(lines *out, const report_happening *what, double time)
 {
-    json_t *line = json_pack("{s:s, s:s, s:I}", "event", event, "run", run, "step", (json_int_t)step);
-    if (words)
-        json_object_set_new(line, "words", json_string(words));
-    return write_line(out, line, time);
+    json_t *line = json_pack("{s:s, s:s, s:I}", "event", what->event, "run", what->run, "step", (json_int_t)what->step);
+    if (what->words)
+        json_object_set_new(line, "words", json_string(what->words));
+    return write_line_by(what->here ? lines_write_here : lines_write, out, line, time);
 }
 
 status report_metrics_disagreement(lines *out, int64_t step, double apart, double time)

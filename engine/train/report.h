@@ -64,8 +64,15 @@ void report_evaluation(FILE *out, const report_result *result);
 status report_metrics(lines *out, const report_step *step);
 status report_metrics_evaluation(lines *out, const report_result *result);
 
-/* One line of events.jsonl: what happened to the start `run`, beside its steps. `words` may be NULL. */
-status report_event_line(lines *out, const char *run, const char *event, int64_t step, double time, const char *words);
+/* One line of events.jsonl: what happened to the start `run`, beside its steps. */
+typedef struct report_happening {
+    const char *run, *event;
+    int64_t step;
+    const char *words; /* or NULL */
+    bool here;         /* it is about what is in the folder: the events of one that was moved do not say it */
+} report_happening;
+
+status report_happened(lines *out, const report_happening *what, double time);
 
 /* Something that happened to a run between two steps: {"step": S, KIND: {...}}. */
 typedef struct report_event {

@@ -135,9 +135,15 @@ static status ready_step(training *t, signals_request *asked)
 {
     executor_set_step(t->executor, t->at.step + 1);
     status ready = STATUS_OK;
-    t->evicted = t->lock && lock_lost(t->lock);
-    if (t->evicted)
+    bool lost = t->lock && lock_lost(t->lock), away = t->report.metrics && !lines_are_here(t->report.metrics);
+    t->evicted = lost || away;
+    if (lost)
         ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
+    else if (away)
+        ready = status_fail(STATUS_FAILED,
+                            "%s is another folder than the one in which this run began, which was moved: it ends, and "
+                            "the next start goes on from what is there now",
+                            t->folder);
     else
         ready = take_batch(t, &t->now.left_out);
     t->now.data_seconds = clock_seconds() - t->now.began;
@@ -278,7 +284,10 @@ static status save(training *t, bool last)
 /* A run that cannot go on, on ranks whose state is good: it is saved, and then the run ends as it would have. */
 static status save_anyway(training *t, status why)
 {
-    if (why == STATUS_OK || t->at.step == t->saves.saved || t->evicted || t->saves.refused)
+    if (why == STATUS_OK)
+        return why;
+    comm_broadcast_bytes(comm_world(t->world), &t->evicted, sizeof t->evicted, 0); /* rank 0 alone looks */
+    if (t->at.step == t->saves.saved || t->evicted || t->saves.refused)
         return why;
     char *words = must_strdup(status_message());
     log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->at.step);

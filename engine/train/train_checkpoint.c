@@ -89,7 +89,7 @@ static status choose_asynchronous(bool *out, const training *t)
 static bool may_publish(void *context)
 {
     const training *t = context;
-    return !t->lock || lock_confirm(t->lock);
+    return (!t->lock || lock_confirm(t->lock)) && (!t->report.metrics || lines_are_here(t->report.metrics));
 }
 
 status training_save_open(training *t)
@@ -149,7 +149,7 @@ static void say_saved(training *t)
         free(t->guards.back);
         t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves.saver));
     }
-    training_event(t, "saved", step, saver_name(t->saves.saver));
+    training_event_saved(t, step, saver_name(t->saves.saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves.saver), saver_seconds(t->saves.saver));
 }
 

@@ -100,7 +100,7 @@ static status open_steps(training *t)
 
 static status open_files(training *t)
 {
-    TRY(atomic_make_folders(t->folder));
+    TRY(training_check_place(t));
     char *text = config_text(t->config), *path = must_format("%s/config.yaml", t->folder);
     status s = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);
@@ -122,8 +122,22 @@ static status open_files(training *t)
 /* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
 void training_event(training *t, const char *event, int64_t step, const char *words)
 {
+    const report_happening what = {.run = t->run, .event = event, .step = step, .words = words};
     if (t->report.events)
-        (void)report_event_line(t->report.events, t->run, event, step, wall_time(), words);
+        (void)report_happened(t->report.events, &what, wall_time());
+}
+
+void training_event_saved(training *t, int64_t step, const char *name)
+{
+    const report_happening what = {.run = t->run, .event = "saved", .step = step, .words = name, .here = true};
+    char *path = must_format("%s/%s", t->checkpoints, name);
+    bool there = true;
+    if (t->report.events && atomic_look(&there, path) == STATUS_OK && !there) {
+        log_warn("%s is not there any more: its folder has been moved or replaced", path);
+        training_event(t, "saved, then moved", step, name);
+    } else if (t->report.events)
+        (void)report_happened(t->report.events, &what, wall_time());
+    free(path);
 }
 
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */

@@ -238,6 +238,8 @@ static status share_offers(checkpoint_offers *offers, const training *t)
         s = checkpoint_offers_find(offers, t->checkpoints);
     if (comm_rank(t->world) == 0 && s == STATUS_OK && offers->count == 0)
         s = check_never_saved(t);
+    if (comm_rank(t->world) == 0 && s == STATUS_OK && offers->count == 0)
+        s = training_check_place(t);
     TRY(comm_all_status(all, s));
     comm_broadcast_bytes(all, &offers->count, sizeof offers->count, 0);
     if (comm_rank(t->world) > 0)

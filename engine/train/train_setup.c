@@ -1,7 +1,9 @@
 /* From a configuration to a rank that can play its programs: layout, compilation, arena, data, watchdog. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <omp.h>
@@ -13,6 +15,7 @@
 #include "engine/compile/model/target.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incidents.h"
@@ -342,12 +345,25 @@ static status take_lock(training *t)
     if (comm_rank(t->world) > 0)
         return STATUS_OK;
     TRY(atomic_make_folders(t->folder));
+    t->place = open(t->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!t->config->run.lock)
         return STATUS_OK;
     char *path = must_format("%s/lock", t->folder);
     status s = lock_take(&t->lock, path, t->run, LEASE);
     free(path);
     return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
+}
+
+status training_check_place(const training *t)
+{
+    struct stat began, now;
+    bool there;
+    if (t->place < 0 || fstat(t->place, &began) != 0)
+        return STATUS_OK;
+    TRY(reading_look(&there, &now, t->folder));
+    if (there && now.st_ino == began.st_ino && now.st_dev == began.st_dev)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED, "%s has been moved or replaced while the run began: start it again", t->folder);
 }
 
 /* 128 bits that no other start has: those that its watchdog knows, or, without one, drawn. */
@@ -381,8 +397,13 @@ static void open_pace(training *t)
 
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
 {
-    *t = (training){
-        .config = c, .world = world, .watchdog = w, .began = began, .at = {.loss_scale = 1}, .now = {.ahead = -1}};
+    *t = (training){.config = c,
+                    .world = world,
+                    .watchdog = w,
+                    .began = began,
+                    .at = {.loss_scale = 1},
+                    .now = {.ahead = -1},
+                    .place = -1};
     t->schedule = config_learning_rate(c);
     if (precision_row_of(c->train.precision)->scales_loss)
         t->at.loss_scale = c->train.loss_scale;
@@ -434,6 +455,8 @@ void training_close(training *t)
     outer_close(t->outer);
     node_copies_close(t->saves.copies);
     lock_release(t->lock);
+    if (t->place >= 0)
+        close(t->place);
     executor_close(t->executor);
     choices_free(&t->choices);
     samples_close(t->data.train);

@@ -129,7 +129,8 @@ typedef struct training {
     bool new_stage;        /* this process begins a stage, from another run's checkpoint */
     char *stage;           /* in words; NULL: it does not */
     char *fell_back;       /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
-    bool evicted;          /* the lock of the folder is lost: another run may be at work there */
+    int place;             /* rank 0: a descriptor of the folder in which the run begins; -1: none */
+    bool evicted;          /* another run may be at work in the folder, or another folder has its name */
 } training;
 
 /* train_setup.c */
@@ -137,6 +138,9 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
 void training_close(training *t);
 /* Collective. */
 void training_measure_reserve(training *t);
+/* Rank 0, while the run begins: is the folder that has its name the one in which it took the lock? If not, what was
+ * looked for in it may be in the other. */
+status training_check_place(const training *t);
 
 /* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By
  * rank 0. */
@@ -205,6 +209,8 @@ status training_report_open(training *t);
 void training_header(const training *t);
 /* A line in events.jsonl; `words` may be NULL. */
 void training_event(training *t, const char *event, int64_t step, const char *words);
+/* That a checkpoint is in the run's folder, if it is there still: find_saved() believes it. */
+void training_event_saved(training *t, int64_t step, const char *name);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, const training_figures *f);
 /* `losses`: of each data set of validation; `seconds` of all. */

@@ -1,7 +1,8 @@
 /* Faults at random moments of runs under phalanx supervise: each run ends with the bits of one that nobody disturbed,
  * and leaves nothing. `make faults FAULTS=N SEED=S` throws N of them and prints what each kind costs; each is a line
  * "fault ..." as well. Among the tests each kind of what its surroundings may do to a run is thrown once. Run number k
- * of a seed is the same alone: FIRST=k begins there. A run that is lost is kept in KEEP, if that folder is named. */
+ * of a seed is the same alone: FIRST=k begins there. ONLY=TEXT: kinds whose names hold it. A run that is lost is kept in
+ * KEEP, if that folder is named. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -121,13 +122,22 @@ typedef struct tally {
     double lost, worst; /* seconds */
 } tally;
 
+/* How often a kind is thrown, beside the others. */
+static int weight_of(const kind *k)
+{
+    const char *only = getenv("ONLY");
+    return !only || strstr(k->name, only) ? k->weight : 0;
+}
+
 static int draw_kind(disturbed *d)
 {
     int all = 0, k = 0;
     for (int i = 0; i < KINDS; i++)
-        all += kinds[i].weight;
-    for (int left = disturbed_draw(d, all); left >= kinds[k].weight; k++)
-        left -= kinds[k].weight;
+        all += weight_of(&kinds[i]);
+    if (all == 0)
+        fail_msg("no kind of fault is named \"%s\"", getenv("ONLY"));
+    for (int left = disturbed_draw(d, all); left >= weight_of(&kinds[k]); k++)
+        left -= weight_of(&kinds[k]);
     return k;
 }
 
@@ -242,9 +252,8 @@ static bool is_possible(const disturbed *d, const kind *k)
         return false;
     if (k->at && !strcmp(k->at, IN_MEMORY) && !strstr(layouts[d->layout].keys, "memory_every"))
         return false;
-    /* Whoever puts an old folder back in the place of a new one loses what is in the new: it takes a person, too, where
-     * that is the only checkpoint. */
-    if (k->act == disturbed_rename_run || k->act == disturbed_unmount_checkpoints)
+    /* Who puts an older folder back in the place of the only checkpoint is asked: its disk may not be mounted. */
+    if (k->act == disturbed_unmount_checkpoints)
         return disturbed_latest(d) > 0;
     if (k->act == disturbed_second_train)
         return runs_process(d->run, 0);

@@ -261,6 +261,81 @@ static void metrics_moved_in_mid_run_lack_no_line(void **state)
     free(run);
 }
 
+static char *read_text(const char *folder, const char *name)
+{
+    char *path = workfolder_path(folder, name);
+    int64_t bytes;
+    char *text = (char *)workfolder_read(path, &bytes);
+    free(path);
+    return text;
+}
+
+static char *metrics_line(const char *top, const char *run, int steps)
+{
+    return must_format("%s/run.yaml run.folder=%s train.steps=%d", top, run, steps);
+}
+
+/* A run that began while its folder was away, in a new one: the old one, which has done more, takes the name. */
+static void a_run_ends_where_another_folder_takes_its_name(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "taken"), *old = workfolder_path(top, "old");
+    free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s", top, old));
+    char *before = read_text(old, "metrics.jsonl"), *events = read_text(old, "events.jsonl"),
+         *line = metrics_line(top, run, 5000);
+    launch *l = runs_start(300, 1, line);
+    assert_true(runs_wait_for_step(run, 5, 200));
+    assert_int_equal(renameat2(AT_FDCWD, old, AT_FDCWD, run, RENAME_EXCHANGE), 0);
+    launch_result r = launch_finish(l);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "is another folder than the one in which this run began"));
+    char *after = read_text(run, "metrics.jsonl"), *events_after = read_text(run, "events.jsonl");
+    assert_string_equal(after, before);
+    assert_string_equal(events_after, events);
+    assert_int_equal(saved_step(run), STEPS);
+    runs_metrics own = runs_read_metrics(old);
+    assert_int_equal(own.step[own.count - 1].step, own.count);
+    launch_free(&r);
+    free(events_after);
+    free(after);
+    free(line);
+    free(events);
+    free(before);
+    free(old);
+    free(run);
+}
+
+/* What was saved elsewhere is not asked for where it has never been. */
+static void a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "first"), *away = workfolder_path(top, "first.away"),
+         *line = metrics_line(top, run, 5000);
+    launch *l = runs_start(300, 1, line);
+    assert_true(runs_wait_for_step(run, 5, 200));
+    assert_int_equal(rename(run, away), 0);
+    assert_true(launch_expect(l, "metrics.jsonl was moved with its folder", 200));
+    assert_int_equal(kill(launch_pid(l), SIGUSR2), 0);
+    assert_true(launch_expect(l, "saved ", 200));
+    assert_true(runs_wait_for_step(run, 8, 200)); /* the event is written */
+    assert_true(saved_step(run) > 0);
+    assert_int_equal(renameat2(AT_FDCWD, run, AT_FDCWD, away, RENAME_EXCHANGE), 0);
+    assert_true(launch_expect(l, "metrics.jsonl is back", 200));
+    assert_int_equal(kill(launch_pid(l), SIGKILL), 0);
+    launch_result r = launch_finish(l);
+    launch_free(&r);
+    char *there = read_text(away, "events.jsonl"), *here = read_text(run, "events.jsonl");
+    assert_non_null(strstr(there, "\"saved\""));
+    assert_null(strstr(here, "\"saved\""));
+    free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s", top, run));
+    is_complete(run, STEPS);
+    free(here);
+    free(there);
+    free(line);
+    free(away);
+    free(run);
+}
+
 /* ---- data
  * --------------------------------------------------------------------------------------------------------- */
 
@@ -448,6 +523,8 @@ int main(void)
         cmocka_unit_test(an_ignored_sighup_stays_ignored),
         cmocka_unit_test(metrics_deleted_in_mid_run_begin_anew),
         cmocka_unit_test(metrics_moved_in_mid_run_lack_no_line),
+        cmocka_unit_test(a_run_ends_where_another_folder_takes_its_name),
+        cmocka_unit_test(a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed),
         cmocka_unit_test(a_bad_id_is_named_and_what_was_good_is_saved),
         cmocka_unit_test(a_bad_sample_is_left_out_where_that_is_allowed),
         cmocka_unit_test(a_run_whose_every_sample_is_left_out_fails),

@@ -30,8 +30,9 @@ typedef struct membership_options {
 
 /* What the others may know of an island: `ready`: it takes part in merges and gives its state to newcomers. */
 typedef struct membership_state {
-    bool ready, taking;           /* taking: not ready, because it is fetching the state of the last merge */
-    int64_t merge, step, updates; /* its reference is that after this merge, and was offered after this step */
+    bool ready, taking;     /* taking: not ready, because it is fetching the state of the last merge */
+    int64_t merge, history; /* its reference is that after this merge of this history (roster.h) */
+    int64_t step, updates;  /* and was offered after this step */
 } membership_state;
 
 /* Claims a slot, or the server's place; refused if another has it, or trains something else. */

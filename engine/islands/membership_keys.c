@@ -20,10 +20,10 @@ char *membership_own_path(const membership *m, own_key k)
 
 char *membership_text(const membership *m, const membership_state *s)
 {
-    json_t *o =
-        json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:b, s:I, s:I, s:I}", "id", m->id, "name", m->name, "key", m->key,
-                  "ranks", m->options.ranks, "endpoints", m->endpoints, "ready", s->ready, "taking", s->taking, "merge",
-                  (json_int_t)s->merge, "step", (json_int_t)s->step, "updates", (json_int_t)s->updates);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:b, s:I, s:I, s:I, s:I}", "id", m->id, "name", m->name,
+                          "key", m->key, "ranks", m->options.ranks, "endpoints", m->endpoints, "ready", s->ready,
+                          "taking", s->taking, "merge", (json_int_t)s->merge, "history", (json_int_t)s->history, "step",
+                          (json_int_t)s->step, "updates", (json_int_t)s->updates);
     MUST(o, "outer.island is not UTF-8");
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);

@@ -42,6 +42,7 @@ static void read_member(roster_member *m, json_t *value, const keys *trusted)
     copy_text(m->id, sizeof m->id, value, "id");
     m->ranks = small_of(value, "ranks");
     m->merge = count_of(value, "merge");
+    m->history = number_of(value, "history");
     m->state_step = count_of(value, "step");
     m->state_updates = count_of(value, "updates");
     m->ready = json_is_true(json_object_get(value, "ready"));
@@ -56,6 +57,7 @@ static void read_offer(roster_member *m, json_t *value, int64_t revision)
 {
     m->offers = true;
     m->offer_merge = count_of(value, "merge");
+    m->offer_history = number_of(value, "history");
     m->offer = count_of(value, "offer");
     m->tokens = count_of(value, "tokens");
     m->updates = count_of(value, "updates");
@@ -81,6 +83,9 @@ void roster_read_head(roster *r, const json_t *value, int64_t revision)
 {
     const json_t *parts = json_object_get(value, "parts");
     r->merge = count_of(value, "merge");
+    r->history = number_of(value, "history");
+    r->from = number_of(value, "from");
+    r->base = count_of(value, "base");
     r->step = count_of(value, "step");
     r->updates = count_of(value, "updates");
     r->undoes = count_of(value, "undoes");
@@ -200,6 +205,13 @@ const char *roster_endpoint(const roster *r, int slot, int rank)
     return json_string_value(json_array_get(r->member[slot].endpoints, (size_t)rank));
 }
 
+bool roster_is_in_line(const roster *r, int64_t merge, int64_t history)
+{
+    if (r->history == 0 || history == 0 || history == r->history)
+        return true;
+    return history == r->from && (merge <= r->base || r->merge == r->base);
+}
+
 uint64_t roster_here(const roster *r)
 {
     uint64_t set = 0;
@@ -228,7 +240,9 @@ uint64_t roster_offers(const roster *r, int64_t merge)
 {
     uint64_t set = 0;
     for (int s = 0; s < ROSTER_SLOTS; s++)
-        set |= (uint64_t)(r->member[s].ready && r->member[s].offers && r->member[s].offer_merge == merge) << s;
+        if (r->member[s].ready && r->member[s].offers && r->member[s].offer_merge == merge &&
+            roster_is_in_line(r, merge - 1, r->member[s].offer_history))
+            set |= 1ull << s;
     return set;
 }
 

@@ -4,21 +4,25 @@
  * Keys, under PREFIX/ (membership_turn.c writes them; those marked * vanish with their island's lease):
  *     fingerprint                 of the configuration that islands must share
  *     name/SLOT                   the island that had the slot last
- *     member/SLOT *               {id, name, key, ranks, endpoints, ready, taking, merge, step, updates}
+ *     member/SLOT *               {id, name, key, ranks, endpoints, ready, taking, merge, history, step, updates}
  *     left/SLOT                   {id}: of the island that left the slot by itself last; others are lost with their
  *                                 lease
- *     offer/SLOT *                {merge, offer, tokens, updates, fragment, parting}: a change to be had; and {undo}:
- *                                 its island wants the merge before undone
+ *     offer/SLOT *                {merge, history, offer, tokens, updates, fragment, parting}: a change to be had; and
+ *                                 {undo}: its island wants the merge before undone
  *     have/SLOT *                 {merge, slots}: whose changes it holds, all of them whole
  *     server *                    as member/SLOT: the job that holds the model, of topology server
  *     turn/SLOT                   an id: written anew where a decision had no answer, so that it is not carried out
  *                                 later; the server's SLOT is 64
  *     head                        {merge, step, updates, parts: [{slot, offer, tokens, name}]}: the last merge and who
- *                                 took part; and {undoes}: the merge before, which it undoes
+ *                                 took part; and {undoes}: the merge before, which it undoes; and {history, from,
+ *                                 base}: see below
  * A server answers one offer with each writing of `head`. Its parts are the last answer to every slot, with {merge, id,
  * refused}: `id` of the offer, drawn by the island, `merge` the one that took it, or the last one when it was refused.
  * A merge is one transaction on `head`, which holds only if head, the offers and the decider's turn are what it read:
- * so there is one sequence of merges, and whoever cannot write to etcd cannot add to it. Nothing that is read is
+ * so there is one sequence of merges, and whoever cannot write to etcd cannot add to it. Where the last merges are lost
+ * with whoever had them, an island that writes an earlier head begins a history, which has an id that it draws: its
+ * first merge comes after number `base` of the history `from`. So a number that two histories use names two states. A
+ * history of 0 is one that a former version wrote, and then numbers alone are compared. Nothing that is read is
  * believed to be well-formed, and counts are at most 2^56.
  */
 #ifndef PHALANX_ENGINE_ISLANDS_ROSTER_H
@@ -40,11 +44,11 @@ typedef struct roster_member {
     char name[ROSTER_NAME], key[KEYS_TEXT];
     char id[MANIFEST_RUN], left[MANIFEST_RUN]; /* of its process; of the last one that left by itself */
     int ranks;
-    int64_t merge;                     /* its state is that after this merge */
+    int64_t merge, history;            /* its state is that after this merge */
     int64_t state_step, state_updates; /* of that state */
     const json_t *endpoints;           /* the roster's */
     bool offers;
-    int64_t offer_merge, offer, tokens, updates, offer_revision, offer_id;
+    int64_t offer_merge, offer_history, offer, tokens, updates, offer_revision, offer_id;
     int fragment;
     bool parting; /* it leaves after this merge */
     bool undo;    /* it wants the merge before undone */
@@ -70,10 +74,11 @@ typedef struct roster_part {
 } roster_part;
 
 typedef struct roster {
-    bool reached;            /* etcd has answered; else what it said last */
-    bool evicted;            /* another island has our slot */
-    int64_t settled;         /* what we wrote up to this number is in it */
-    int64_t merge, revision; /* of head; merge -1: there is none yet */
+    bool reached;                /* etcd has answered; else what it said last */
+    bool evicted;                /* another island has our slot */
+    int64_t settled;             /* what we wrote up to this number is in it */
+    int64_t merge, revision;     /* of head; merge -1: there is none yet */
+    int64_t history, from, base; /* of head: its history, which began after merge `base` of the history `from` */
     int64_t step, updates;
     int64_t undoes; /* the merge that this one undoes, outer.undo; 0: it is one of changes */
     int parts;
@@ -94,6 +99,10 @@ json_t *roster_pairs(const json_t *raw, size_t prefix);
 void roster_free(roster *r);
 /* NULL: it has no such rank, or says none. */
 const char *roster_endpoint(const roster *r, int slot, int rank);
+
+/* Is a state after `merge` of `history` in the line of the last merge: one that it has come from, or that has come from
+ * it? If not, it is of merges that were given up. */
+bool roster_is_in_line(const roster *r, int64_t merge, int64_t history);
 
 /* Bits of the slots. */
 uint64_t roster_here(const roster *r);

@@ -1,12 +1,19 @@
 /* Becoming one of the islands, and catching up with them. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "engine/outer/outer_parts.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
 /* ---- taking over ------------------------------------------------------------------------------------------------- */
+
+/* The state of a member is not one of merges that were given up. */
+static bool is_of_head(const outer *o, const roster_member *m)
+{
+    return roster_is_in_line(&o->roster, m->merge, m->history);
+}
 
 /* An island that has the state after the last merge, or, where there is no last one for all, the latest state that is
  * further than ours; -1: none. */
@@ -16,7 +23,8 @@ static int find_donor(const outer *o)
     int64_t least = o->config->outer.topology == CONFIG_OUTER_GOSSIP ? o->merge + 1 : o->roster.merge;
     for (int s = 0; s < o->config->outer.slots; s++) {
         const roster_member *m = &o->roster.member[s];
-        if (s != o->slot && m->ready && m->merge >= least && (best < 0 || m->merge > o->roster.member[best].merge))
+        if (s != o->slot && m->ready && m->merge >= least && is_of_head(o, m) &&
+            (best < 0 || m->merge > o->roster.member[best].merge))
             best = s;
     }
     return best;
@@ -51,12 +59,14 @@ static status fetch_all(bool *done, outer *o, int64_t *merge, int64_t *step, int
         return STATUS_OK;
     const roster_member *m = &o->roster.member[donor];
     bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP;
+    int64_t began = m->history;
     *merge = m->merge;
     *step = gossip ? m->state_step : o->roster.step;
     *updates = gossip ? m->state_updates : o->roster.updates;
     TRY(fetch_state(done, o, donor, WIRE_REFERENCE, *merge, until));
     if (*done && o->memory.momentum)
         TRY(fetch_state(done, o, donor, WIRE_MOMENTUM, *merge, until));
+    *done = *done && o->roster.member[donor].history == began; /* its number is not that of another state by now */
     if (*done)
         log_info("islands: took the model after merge %lld (step %lld) from %s", (long long)*merge, (long long)*step,
                  o->roster.member[donor].name);
@@ -81,7 +91,8 @@ static void begin_taking(outer *o)
     o->serves.state = -1;
     transport_unlock(o->transport);
     if (outer_first_rank(o))
-        membership_set_state(o->membership, &(membership_state){.taking = true, .merge = o->merge});
+        membership_set_state(o->membership,
+                             &(membership_state){.taking = true, .merge = o->merge, .history = o->all.history});
 }
 
 status outer_catch_up(outer *o, outer_position *p, bool keep)
@@ -109,6 +120,7 @@ status outer_catch_up(outer *o, outer_position *p, bool keep)
     if (s == STATUS_OK) {
         outer_take_reference(o, keep);
         o->merge = merge;
+        o->all.history = o->roster.history;
         if (!keep)
             outer_begin_anew(o, p, step, updates);
         outer_announce(o, step, updates);
@@ -182,14 +194,29 @@ status outer_claim(outer *o)
     return STATUS_OK;
 }
 
-/* This island's state becomes that after the last merge. */
+void outer_name_history(outer *o, json_t *head, bool goes_on)
+{
+    const roster *r = &o->roster;
+    if (!goes_on && (!o->all.drawn || o->all.base != o->merge)) {
+        uint64_t id;
+        MUST(getrandom(&id, sizeof id, 0) == sizeof id, "the system has no random numbers");
+        o->all.drawn = (int64_t)(id >> 1);
+        o->all.base = o->merge;
+    }
+    json_object_set_new(head, "history", json_integer(goes_on ? r->history : o->all.drawn));
+    json_object_set_new(head, "from", json_integer(goes_on ? r->from : o->all.history));
+    json_object_set_new(head, "base", json_integer(goes_on ? r->base : o->merge));
+}
+
+/* This island's state becomes that after the last merge: a history begins with it. */
 static void make_head(outer *o, const outer_position *p)
 {
-    if (outer_first_rank(o))
-        membership_decide(o->membership,
-                          json_pack("{s:I, s:I, s:I, s:[]}", "merge", (json_int_t)o->merge, "step", (json_int_t)p->step,
-                                    "updates", (json_int_t)p->updates, "parts"),
-                          o->roster.revision, 0, NULL);
+    if (!outer_first_rank(o))
+        return;
+    json_t *head = json_pack("{s:I, s:I, s:I, s:[]}", "merge", (json_int_t)o->merge, "step", (json_int_t)p->step,
+                             "updates", (json_int_t)p->updates, "parts");
+    outer_name_history(o, head, false);
+    membership_decide(o->membership, head, o->roster.revision, 0, NULL);
 }
 
 /* Of the islands that are there, the one with the latest state, the first of several. */
@@ -225,7 +252,8 @@ bool outer_doubts_head(outer *o, const outer_position *p)
 {
     static const double SAID = 0.1; /* of outer.timeout: whoever has decided a merge has told by then */
     const roster *r = &o->roster;
-    bool doubted = r->merge < o->merge || (r->merge > o->merge && find_donor(o) < 0);
+    bool in_line = roster_is_in_line(r, o->merge, o->all.history);
+    bool doubted = in_line && r->merge <= o->merge ? r->merge < o->merge : find_donor(o) < 0;
     if (!doubted && o->all.head_reported)
         log_info("islands: etcd holds merge %lld again, which an island has", (long long)r->merge);
     if (!doubted || !r->reached || o->all.doubted_since <= 0) {
@@ -255,8 +283,8 @@ status outer_join_all(outer *o, outer_position *p)
 {
     status s = outer_look(o);
     double until = o->now + o->config->outer.timeout, end = until + o->config->outer.timeout;
-    for (; s == STATUS_OK && o->roster.merge != o->merge; outer_nap(o), s = s == STATUS_OK ? outer_look(o) : s) {
-        if (o->roster.merge < o->merge)
+    for (; s == STATUS_OK && !outer_is_at_head(o); outer_nap(o), s = s == STATUS_OK ? outer_look(o) : s) {
+        if (o->roster.merge < o->merge && roster_is_in_line(&o->roster, o->merge, o->all.history))
             make_head(o, p);
         else if (find_donor(o) >= 0)
             s = outer_catch_up(o, p, false);

@@ -58,6 +58,7 @@ void outer_offer(outer *o, const outer_position *p, int fragment)
                               (json_int_t)o->offered.step, "id", (json_int_t)o->offered.id, "tokens",
                               (json_int_t)tokens_since(o, p), "updates", (json_int_t)p->updates, "fragment", fragment,
                               "parting", o->parting);
+    json_object_set_new(words, "history", json_integer(o->all.history));
     if (o->all.undo.wanted && outer_undo_holds(o)) /* and not of a merge that others have gone beyond */
         json_object_set_new(words, "undo", json_true());
     membership_set_offer(o->membership, words);
@@ -96,6 +97,7 @@ static void decide(outer *o, uint64_t takes)
     }
     json_t *head = json_pack("{s:I, s:I, s:I, s:o}", "merge", (json_int_t)(o->merge + 1), "step", (json_int_t)step,
                              "updates", (json_int_t)updates, "parts", parts);
+    outer_name_history(o, head, r->history > 0);
     if (outer_undo_wins(o, takes))
         json_object_set_new(head, "undoes", json_integer(o->merge));
     membership_decide(o->membership, head, r->revision, takes, revisions);
@@ -256,6 +258,7 @@ static status take_merge(outer *o)
     outer_merge_reference(o, took_part);
     TRY(outer_check_finite(o, o->memory.reference, "the merged reference"));
     o->merge = o->roster.merge;
+    o->all.history = o->roster.history;
     outer_announce(o, o->roster.step, o->roster.updates);
     if (took_part) {
         o->counts.merges++;
@@ -287,8 +290,9 @@ static status push(outer *o, outer_position *p)
     TRY(outer_look(o));
     const roster *r = &o->roster;
     bool doubted = outer_doubts_head(o, p);
-    if (r->merge > o->merge) {
-        bool next = r->merge == o->merge + 1, undone = next && r->undoes > 0 && r->undoes == o->merge;
+    bool in_line = roster_is_in_line(r, o->merge, o->all.history);
+    if (r->merge > o->merge || !in_line) {
+        bool next = in_line && r->merge == o->merge + 1, undone = next && r->undoes > 0 && r->undoes == o->merge;
         bool here = next && !r->undoes && o->stage != OUTER_IDLE && all_here(o);
         if (outer_everywhere(o, here))
             return take_merge(o);
@@ -300,7 +304,7 @@ static status push(outer *o, outer_position *p)
             hold_out(o);
             return STATUS_OK;
         }
-        o->counts.missed += r->merge - o->merge;
+        o->counts.missed += r->merge > o->merge ? r->merge - o->merge : 1;
         if (outer_first_rank(o)) {
             membership_set_have(o->membership, NULL);
             membership_set_offer(o->membership, NULL);
@@ -343,13 +347,14 @@ static status wait_for_merge(outer *o, outer_position *p)
 static status begin(outer *o, outer_position *p, int fragment)
 {
     TRY(outer_look(o));
-    if (o->roster.merge != o->merge) /* merged without this island */
+    if (!outer_is_at_head(o)) /* merged without this island */
         TRY(push(o, p));
     if (!o->roster.reached) { /* said by the thread that asks */
         o->counts.missed++;
         return STATUS_OK;
     }
-    if (o->stage == OUTER_IDLE && o->roster.merge <= o->merge) /* one that is behind is overtaken */
+    bool in_line = roster_is_in_line(&o->roster, o->merge, o->all.history);
+    if (o->stage == OUTER_IDLE && in_line && o->roster.merge <= o->merge) /* one that is behind is overtaken */
         outer_offer(o, p, fragment);
     return STATUS_OK;
 }

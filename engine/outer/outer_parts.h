@@ -125,6 +125,8 @@ typedef struct outer_all {
     uint64_t named_late;  /* bits of the slots that it has been said to wait for */
     double doubted_since; /* no island at work has the merge that etcd holds; 0: one has */
     bool head_reported;   /* and that has been said */
+    int64_t history;      /* of the merges of this island's state (islands/roster.h); 0: a former version's */
+    int64_t drawn, base;  /* the history that this island has begun, or wants to, after this merge; 0: none */
     outer_undo undo;
 } outer_all;
 
@@ -214,6 +216,8 @@ bool outer_pushes(const outer *o);
 bool outer_first_rank(const outer *o);
 /* Reads the roster on all ranks; a millisecond or so. */
 status outer_look(outer *o);
+/* Is this island's state that after the last merge? */
+bool outer_is_at_head(const outer *o);
 void outer_nap(const outer *o);
 /* Has some rank been asked to stop, so long ago that nothing is waited for any more? The same on all ranks. */
 bool outer_must_end(const outer *o);
@@ -321,6 +325,8 @@ void outer_begin_anew(outer *o, outer_position *p, int64_t step, int64_t updates
 /* Topology all: is the merge that etcd holds one that neither this island nor another one at work has? It is not
  * believed, and after outer.timeout the island that has come furthest writes its own. The same on all ranks. */
 bool outer_doubts_head(outer *o, const outer_position *p);
+/* Says in `head` of which history it is: of that of the last head, or one that begins after this island's merge. */
+void outer_name_history(outer *o, json_t *head, bool goes_on);
 /* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
 status outer_catch_up(outer *o, outer_position *p, bool keep);
 

@@ -48,6 +48,11 @@ bool outer_must_end(const outer *o)
     return o->asked_since > 0 && o->now > o->asked_since + LEAVING_SECONDS;
 }
 
+bool outer_is_at_head(const outer *o)
+{
+    return o->roster.merge == o->merge && roster_is_in_line(&o->roster, o->merge, o->all.history);
+}
+
 status outer_look(outer *o)
 {
     double here = clock_seconds();
@@ -68,6 +73,8 @@ status outer_look(outer *o)
     status s = roster_read(&o->roster, text, &o->keys);
     free(text);
     o->now = head.now;
+    if (s == STATUS_OK && o->roster.history > 0 && outer_is_at_head(o))
+        o->all.history = o->roster.history;
     if (s == STATUS_OK && o->roster.evicted)
         s = o->holds
                 ? status_fail(STATUS_FAILED, "another server has begun while this one was not to be reached: it ends")
@@ -106,8 +113,10 @@ void outer_announce(outer *o, int64_t step, int64_t updates)
     o->serves.state = o->merge;
     transport_unlock(o->transport);
     if (outer_first_rank(o))
-        membership_set_state(o->membership,
-                             &(membership_state){.ready = true, .merge = o->merge, .step = step, .updates = updates});
+        membership_set_state(
+            o->membership,
+            &(membership_state){
+                .ready = true, .merge = o->merge, .history = o->all.history, .step = step, .updates = updates});
 }
 
 void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment)

@@ -251,8 +251,9 @@ json_t *outer_meta(const outer *o)
     json_t *at = json_array();
     for (int f = 0; f < o->config->outer.fragments; f++)
         json_array_append_new(at, json_integer(o->merged_at[f]));
-    return json_pack("{s:I, s:I, s:i, s:o, s:i, s:I}", "releases", (json_int_t)o->releases, "merge",
-                     (json_int_t)o->merge, "slot", o->slot, "merged_at", at, "fragment", o->fragment, "settle_at",
+    return json_pack("{s:I, s:I, s:I, s:i, s:o, s:i, s:I}", "releases", (json_int_t)o->releases, "merge",
+                     (json_int_t)o->merge, "history", (json_int_t)o->all.history, "slot", o->slot, "merged_at", at,
+                     "fragment", o->fragment, "settle_at",
                      (json_int_t)(o->stage == OUTER_MERGED ? o->offered.settle_at : 0));
 }
 
@@ -268,6 +269,7 @@ static void read_meta(outer *o, const json_t *meta)
     const json_t *at = json_object_get(meta, "merged_at");
     o->releases = within(meta, "releases", 0, most);
     o->merge = within(meta, "merge", 0, most);
+    o->all.history = within(meta, "history", 0, INT64_MAX);
     o->hint = (int)within(meta, "slot", 0, ROSTER_SLOTS - 1);
     o->fragment = (int)within(meta, "fragment", 0, o->config->outer.fragments - 1);
     o->offered.settle_at = within(meta, "settle_at", 0, most);

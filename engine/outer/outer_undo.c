@@ -95,6 +95,7 @@ void outer_undo_take(outer *o)
     o->all.undo.merge = 0;
     o->all.undo.wanted = false;
     o->merge = o->roster.merge;
+    o->all.history = o->roster.history;
     o->stage = OUTER_IDLE;
     o->counts.undone++;
     outer_announce(o, o->roster.step, o->roster.updates);

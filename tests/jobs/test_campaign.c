@@ -1,8 +1,8 @@
 /* Faults at random moments of runs under phalanx supervise: each run ends with the bits of one that nobody disturbed,
  * and leaves nothing. `make faults FAULTS=N SEED=S` throws N of them and prints what each kind costs; each is a line
  * "fault ..." as well. Among the tests each kind of what its surroundings may do to a run is thrown once. Run number k
- * of a seed is the same alone: FIRST=k begins there. ONLY=TEXT: kinds whose names hold it. A run that is lost is kept in
- * KEEP, if that folder is named. */
+ * of a seed is the same alone: FIRST=k begins there. ONLY=TEXT: kinds whose names hold it. A run that is lost is kept
+ * in KEEP, if that folder is named. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

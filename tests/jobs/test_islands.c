@@ -394,6 +394,51 @@ static void a_stranger_merges_with_nobody(void **state)
     free(stranger);
 }
 
+/* ---- two histories
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+/* One island by itself, until its state is that of step `steps`, with a merge every second one. */
+static void one_island(const char *top, int slot, int steps, const char *says)
+{
+    launch *l = island_jobs_start(top, "histories", slot, 1,
+                                  "outer.min_islands=1 outer.timeout=4 outer.optimizer=average train.steps=%d", steps);
+    char *said = island_jobs_end(l);
+    if (!strstr(said, says))
+        fail_msg("it does not say \"%s\": %s", says, said);
+    free(said);
+}
+
+/* Both islands have the model after merge 2. One makes merges 3 and 4, and is away; the other goes back to merge 2 and
+ * makes others of these numbers. When the first is back, its merge 4 is not taken for the other's. */
+static void a_merge_number_used_by_two_histories_is_two_merges(void **state)
+{
+    const char *top = *state;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    one_island(top, 0, 4, "merge number 2,");
+    char *line = must_format("cp -r %s/histories-0 %s/histories-1", top, top);
+    assert_int_equal(system(line), 0);
+    etcd *e = NULL;
+    assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
+    /* as a former version wrote it */
+    assert_int_equal(
+        etcd_write(e, "phalanx/histories/live/head", "{\"merge\": 2, \"step\": 4, \"updates\": 4, \"parts\": []}", 0),
+        STATUS_OK);
+    etcd_close(e);
+    one_island(top, 1, 8, "merge number 4,");
+    one_island(top, 0, 8, "going on from merge 2");
+    launch *a = island_jobs_start(top, "histories", 0, 1, "outer.optimizer=average train.steps=12");
+    assert_true(launch_expect(a, "has slot 0", ISLAND_JOBS_LIMIT));
+    launch *b = island_jobs_start(top, "histories", 1, 1, "outer.optimizer=average train.steps=12");
+    char *first = island_jobs_end(a), *second = island_jobs_end(b);
+    assert_non_null(strstr(second, "took the model after merge 4"));
+    assert_non_null(strstr(first, "of the changes of 2 islands"));
+    assert_true(island_jobs_same(top, "histories", 0, "histories", 1, "model") > 20);
+    free(second);
+    free(first);
+    free(line);
+}
+
 /* ---- a head that somebody else has written
  * -------------------------------------------------------------------------------------------- */
 
@@ -592,6 +637,7 @@ int main(void)
         cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
         cmocka_unit_test(a_merge_that_is_waited_for_lets_an_island_stop),
         cmocka_unit_test(a_stranger_merges_with_nobody),
+        cmocka_unit_test(a_merge_number_used_by_two_histories_is_two_merges),
         cmocka_unit_test(a_head_that_nobody_has_ends_no_island),
         cmocka_unit_test(changes_that_no_honest_island_makes_are_refused),
     };

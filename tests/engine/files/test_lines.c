@@ -1,4 +1,4 @@
-/* Files of lines whose folders are renamed, deleted or replaced while they are open: each line is there exactly once. */
+/* Files of lines whose folders are renamed, deleted or replaced while they are open: each line is there once. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -493,6 +493,32 @@ static void what_no_island_can_have_written_is_bounded(void **state)
     membership_close(m);
 }
 
+/* Merges 3 and 4 of history 7 were given up: history 8 began after merge 2 of it. */
+static void a_number_is_a_merge_of_its_history(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t merge, history;
+        bool head_at_base, in_line;
+    } cases[] = {
+        {4, 8, false, true},  {2, 7, false, true},  {1, 7, false, true},  {3, 7, false, false},
+        {4, 7, false, false}, {9, 7, false, false}, {4, 6, false, false}, {1, 6, false, false},
+        {4, 0, false, true},  {4, 7, true, true},   {2, 7, true, true},   {2, 6, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        roster r = {.merge = cases[i].head_at_base ? 2 : 4, .history = 8, .from = 7, .base = 2};
+        assert_int_equal(roster_is_in_line(&r, cases[i].merge, cases[i].history), cases[i].in_line);
+        r.history = r.from = r.base = 0; /* a former version's: numbers are all there is */
+        assert_true(roster_is_in_line(&r, cases[i].merge, cases[i].history));
+    }
+    json_t *head = json_pack("{s:i, s:I, s:i, s:I}", "merge", 5, "history", (json_int_t)INT64_MAX, "from", -3, "base",
+                             (json_int_t)INT64_MAX);
+    roster r = {0};
+    roster_read_head(&r, head, 1);
+    assert_true(r.history == INT64_MAX && r.from == 0 && r.base == (int64_t)1 << 56);
+    json_decref(head);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -504,6 +530,7 @@ int main(void)
         cmocka_unit_test(a_write_that_comes_late_is_undone),
         cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_turns),
         cmocka_unit_test(what_no_island_can_have_written_is_bounded),
+        cmocka_unit_test(a_number_is_a_merge_of_its_history),
     };
     return cmocka_run_group_tests(tests, prepare, finish);
 }

@@ -268,13 +268,20 @@ static status sync_parent(const char *path)
     return s;
 }
 
+/* A try that was reported as failed had been made: only its answer was lost. */
+static bool is_renamed(const char *from, const char *to)
+{
+    bool before, after;
+    return look(&before, from) && !before && look(&after, to) && after;
+}
+
 status atomic_rename(const char *from, const char *to)
 {
     retry r = {0};
     while (rename(from, to) != 0) {
         int error = errno;
-        if (error == ENOENT && r.failures > 0 && !atomic_exists(from) && atomic_exists(to))
-            break; /* a try that was reported as failed had been made: only its answer was lost */
+        if (error == ENOENT && r.failures > 0 && is_renamed(from, to))
+            break;
         if (!retry_again(&r, error, from))
             return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
     }
@@ -327,13 +334,14 @@ status atomic_make_folders(const char *path)
 status atomic_make_own_folder(const char *path)
 {
     struct stat info;
-    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode) && unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
+    bool there;
+    TRY(reading_look_at_link(&there, &info, path));
+    if (there && S_ISLNK(info.st_mode) && unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
         return failed("remove the link", path); /* EISDIR: another rank has made the folder meanwhile */
     TRY(atomic_make_folders(path));
-    if (lstat(path, &info) != 0)
-        return failed("look at", path);
-    errno = ENOTDIR;
-    return S_ISDIR(info.st_mode) ? STATUS_OK : failed("make folder", path);
+    TRY(reading_look_at_link(&there, &info, path));
+    errno = there ? ENOTDIR : ENOENT;
+    return there && S_ISDIR(info.st_mode) ? STATUS_OK : failed("make folder", path);
 }
 
 static int unlink_again(int parent, const char *name, int flags, const char *path)

@@ -152,8 +152,10 @@ static status trim_all(const char *folder, int64_t first_step)
     status s = reading_folder(&all, folder);
     for (int i = 0; i < all.count && s == STATUS_OK; i++) {
         struct stat about;
+        bool there;
         char *path = must_format("%s/%s", folder, all.name[i]);
-        if (*all.name[i] != '.' && stat(path, &about) == 0)
+        s = reading_look(&there, &about, path);
+        if (s == STATUS_OK && there && *all.name[i] != '.')
             s = S_ISDIR(about.st_mode) ? trim_all(path, first_step) : trim(path, first_step);
         free(path);
     }

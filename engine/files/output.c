@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
+#include "engine/files/reading.h"
 #include "memory/log.h"
 
 enum { MOST_LINKS = 40 }; /* as the kernel follows */
@@ -63,10 +64,13 @@ static status write_standard_output(const void *data, int64_t bytes)
 }
 
 /* Is there something that a rename would destroy? */
-static bool is_special(const char *path)
+static status look_for_special(bool *special, const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+    bool there;
+    TRY(reading_look(&there, &info, path));
+    *special = there && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+    return STATUS_OK;
 }
 
 static status write_special(const char *path, const void *data, int64_t bytes)
@@ -84,7 +88,9 @@ status output_write(const char *path, const void *data, int64_t bytes)
 {
     if (strcmp(path, "-") == 0)
         return write_standard_output(data, bytes);
-    if (is_special(path))
+    bool special;
+    TRY(look_for_special(&special, path));
+    if (special)
         return write_special(path, data, bytes);
     char *file = follow_links(path);
     if (!file)
@@ -98,7 +104,9 @@ status output_check(const char *path)
 {
     if (strcmp(path, "-") == 0)
         return STATUS_OK;
-    if (is_special(path))
+    bool special;
+    TRY(look_for_special(&special, path));
+    if (special)
         return access(path, W_OK) == 0 ? STATUS_OK : fail_at(path);
     char *file = follow_links(path);
     if (!file)

@@ -16,7 +16,14 @@ enum layer_input {
     INPUT_COUNT,
 };
 
-/* What every layer of a micro-batch may read. */
+enum layer_value {
+#define VALUE(name, ...) VALUE_##name,
+#include "layers/values.def"
+#undef VALUE
+    VALUE_COUNT,
+};
+
+/* What the host gives to a program and reads of it: all of a step's, or as a layer of one micro-batch is given it. */
 typedef struct layer_inputs {
     union {
         struct {
@@ -24,13 +31,19 @@ typedef struct layer_inputs {
 #include "layers/inputs.def"
 #undef INPUT
         };
-        tensor *ids[INPUT_COUNT]; /* int32 [tokens]; NULL: not given */
+        /* int32 [micro-batches, tokens of a micro-batch]; no rows: not given; of a layer [tokens], or NULL */
+        tensor *ids[INPUT_COUNT];
     };
-    tensor *rope_table;    /* fp32 [positions, head_size]: cos | sin; NULL without rotary embedding */
-    tensor *scalars;       /* step_scalars */
-    tensor *loss;          /* fp32 [1]: the sum over tokens is added here */
+    union {
+        struct {
+#define VALUE(name, ...) tensor *name;
+#include "layers/values.def"
+#undef VALUE
+        };
+        tensor *value[VALUE_COUNT];
+    };
     tensor *const *caches; /* decoding: k and v of layer i of this rank at 2i and 2i + 1; else NULL */
-    int sequence;          /* tokens of a sample */
+    int sequence;          /* tokens of a sample on this rank */
     float epsilon;         /* of norms */
     float dropout;
 } layer_inputs;

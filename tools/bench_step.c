@@ -8,7 +8,7 @@
 
 static void fill_tokens(bench_step *b, const config *c)
 {
-    const compiled_inputs *in = &b->compiled.inputs;
+    const layer_inputs *in = &b->compiled.values;
     int32_t *tokens = executor_at(b->executor, in->tokens), *targets = executor_at(b->executor, in->targets);
     int32_t *positions = executor_at(b->executor, in->positions);
     int64_t count = tensor_elements(in->tokens), length = c->train.sequence;

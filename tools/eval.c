@@ -134,7 +134,7 @@ static status read_data(evaluation *e)
  * targets that count nothing. */
 static void fill(evaluation *e, int64_t first, int64_t length, int64_t batch)
 {
-    const compiled_inputs *in = &e->model.compiled.inputs;
+    const layer_inputs *in = &e->model.compiled.values;
     int32_t *tokens = executor_at(e->model.executor, in->tokens),
             *targets = executor_at(e->model.executor, in->targets);
     int32_t *positions = executor_at(e->model.executor, in->positions);
@@ -190,7 +190,7 @@ static status evaluate(evaluation *e, int64_t length, const inference_ranks *ran
         fill(e, first + mine * grid_index(g, AXIS_SAMPLES), length, e->set->batch);
         e->counted = first + together < all ? first + together : all;
         executor_play(e->model.executor, &e->model.compiled.evaluation);
-        e->loss += (double)*(float *)executor_at(e->model.executor, e->model.compiled.results.loss_total);
+        e->loss += (double)*(float *)executor_at(e->model.executor, e->model.compiled.values.loss_total);
         if (comm_rank(ranks->world) == 0)
             report_progress_update(&bar, (double)e->counted);
     }

@@ -190,7 +190,7 @@ static void check_rows(verify *v, int64_t with, const device_rows *rows, uint64_
 {
     const compiled *c = v->compiled;
     const device_note note = {
-        .note = c->sums, .step = c->inputs.scalars->address + (int64_t)offsetof(step_scalars, step), .what = what};
+        .note = c->sums, .step = c->values.scalars->address + (int64_t)offsetof(step_scalars, step), .what = what};
     v->interface->bits.check(v->device, with, rows, &note);
 }
 

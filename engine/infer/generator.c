@@ -59,8 +59,8 @@ void generator_close(generator *g)
 
 void generator_step(generator *g, const int32_t *tokens, int64_t position)
 {
-    int32_t *ids = executor_at(g->model.executor, g->model.compiled.inputs.tokens);
-    int32_t *positions = executor_at(g->model.executor, g->model.compiled.inputs.positions);
+    int32_t *ids = executor_at(g->model.executor, g->model.compiled.values.tokens);
+    int32_t *positions = executor_at(g->model.executor, g->model.compiled.values.positions);
     for (int i = 0; i < g->samples; i++) {
         ids[i] = tokens[i];
         positions[i] = (int32_t)position;
@@ -71,7 +71,7 @@ void generator_step(generator *g, const int32_t *tokens, int64_t position)
 const float *generator_logits(generator *g, int sample)
 {
     MUST(sample >= 0 && sample < g->samples, "sample %d of %d", sample, g->samples);
-    const tensor *t = g->model.compiled.results.logits;
+    const tensor *t = g->model.compiled.values.logits;
     const grid *ranks = &g->model.compiled.options.grid;
     const char *row = executor_at(g->model.executor, t);
     row += sample * t->pitch * dtype_bytes((dtype)t->type);

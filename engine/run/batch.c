@@ -4,7 +4,7 @@
 
 void batch_rope_table(const compiled *c, executor *e)
 {
-    const tensor *t = c->inputs.rope_table;
+    const tensor *t = c->values.rope_table;
     if (t->shape[0] == 0)
         return;
     rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
@@ -19,7 +19,7 @@ static status fill(int64_t *left_out, const compiled *c, executor *e, place *at,
     int32_t *into[INPUT_COUNT];
     *left_out = 0;
     for (int k = 0; k < INPUT_COUNT; k++)
-        into[k] = c->inputs.ids[k]->shape[0] ? at(e, c->inputs.ids[k]) : NULL;
+        into[k] = c->values.ids[k]->shape[0] ? at(e, c->values.ids[k]) : NULL;
     for (int64_t i = 0; i < count; i++) {
         bool out = false;
         TRY(samples_read(s, &out, into, first + i));
@@ -54,7 +54,7 @@ status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, 
     int64_t mine = c->options.micro_batch, length = c->options.sequence;
     first += mine * grid_index(&c->options.grid, AXIS_SAMPLES);
     TRY(fill(left_out, c, e, executor_at, s, first, mine));
-    int32_t *targets = executor_at(e, c->inputs.targets);
+    int32_t *targets = executor_at(e, c->values.targets);
     for (int64_t i = end > first ? end - first : 0; i < mine; i++) {
         *left_out -= targets[i * length] < 0; /* it would not have counted anyway */
         for (int64_t k = 0; k < length; k++)

@@ -113,13 +113,18 @@ static void add_range(range *list, int *count, const tensor *t)
 
 static void find_ranges(executor *e)
 {
-    const compiled_results *results = &e->compiled->results;
-    const tensor *before[] = {e->compiled->inputs.scalars};
-    const tensor *after[] = {results->loss_total, results->control, results->logits};
-    for (unsigned i = 0; i < sizeof before / sizeof *before; i++)
-        add_range(e->before, &e->before_count, before[i]);
-    for (unsigned i = 0; i < sizeof after / sizeof *after; i++)
-        add_range(e->after, &e->after_count, after[i]);
+    enum { NEVER, BEFORE, AFTER };
+    static const int copied[] = {
+#define VALUE(name, text, type, rows, columns, ranks, copied) copied,
+#include "layers/values.def"
+#undef VALUE
+    };
+    for (int i = 0; i < VALUE_COUNT; i++) {
+        if (copied[i] == BEFORE)
+            add_range(e->before, &e->before_count, e->compiled->values.value[i]);
+        if (copied[i] == AFTER)
+            add_range(e->after, &e->after_count, e->compiled->values.value[i]);
+    }
 }
 
 /* ---- how far a device has come ----------------------------------------------------------------------------------- */

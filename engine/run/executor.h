@@ -40,7 +40,7 @@ void executor_play(executor *e, const compiled_program *p);
  * plays within the first. */
 void executor_launch(executor *e, const compiled_program *p);
 void executor_finish(executor *e);
-/* Host address of one of compiled_inputs or compiled_results: on the CPU its own address (and of any other tensor,
+/* Host address of one of compiled.values: on the CPU its own address (and of any other tensor,
  * too), elsewhere in the host's mirror, which executor_play copies in before a program (tokens, positions, scalars) and
  * out after it (loss, control, logits). What is filled once (the rope table) is sent with executor_send. */
 void *executor_at(executor *e, const tensor *t);

@@ -33,7 +33,7 @@ static float muon_rate(const config *c, double rate)
 static void fill_scalars(training *t, double rate)
 {
     const config *c = t->config;
-    step_scalars *s = executor_at(t->executor, t->compiled.inputs.scalars);
+    step_scalars *s = executor_at(t->executor, t->compiled.values.scalars);
     double updates = (double)(t->at.updates - t->at.moments) + 1; /* of the moments */
     int64_t first = batch_first(&t->compiled.options, t->at.samples, training_microbatches(t, t->at.step));
     *s = (step_scalars){.seed = (uint64_t)c->train.seed,
@@ -199,8 +199,8 @@ static status play_step(training *t, bool *undone)
     if (t->at.step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
-    const float *control = executor_at(t->executor, t->compiled.results.control);
-    const float *loss = executor_at(t->executor, t->compiled.results.loss_total);
+    const float *control = executor_at(t->executor, t->compiled.values.control);
+    const float *loss = executor_at(t->executor, t->compiled.values.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     double mean = (double)*loss / batch_tokens(t);
     after_update(t, skipped);
@@ -234,7 +234,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
         executor_play(t->executor, &t->compiled.evaluation);
         if (comm_rank(t->world) == 0)
             report_progress_update(&bar, (double)first);
-        sum += (double)*(float *)executor_at(t->executor, t->compiled.results.loss_total);
+        sum += (double)*(float *)executor_at(t->executor, t->compiled.values.loss_total);
         missing += left_out;
     }
     report_progress_end(&bar);

@@ -326,7 +326,7 @@ status training_dump_gradients(training *t)
 {
     const char *folder = t->config->debug.gradients;
     char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
-    const step_scalars *scalars = executor_at(t->executor, t->compiled.inputs.scalars);
+    const step_scalars *scalars = executor_at(t->executor, t->compiled.values.scalars);
     seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing gradients");
     status s = write_pieces(t, pieces);

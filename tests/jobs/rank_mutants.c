@@ -180,7 +180,7 @@ void __wrap_cpu_muon_polynomial(const op *o, const run_context *r)
 
 void __wrap_executor_launch(executor *e, const compiled_program *p)
 {
-    step_scalars *s = executor_at(e, of->inputs.scalars);
+    step_scalars *s = executor_at(e, of->values.scalars);
     if (is("divided-twice"))
         s->loss_tokens *= (float)of->options.grid.size[GRID_DATA];
     if (is("skipped")) /* no norm is finite: a step changes nothing but the position in the data */

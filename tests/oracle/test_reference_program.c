@@ -53,7 +53,7 @@ static compile_options options_of(shape_architecture architecture, recompute how
 
 static void fill_ids(step *s)
 {
-    const compiled_inputs *in = &s->compiled.inputs;
+    const layer_inputs *in = &s->compiled.values;
     int32_t *tokens = executor_at(s->executor, in->tokens), *targets = executor_at(s->executor, in->targets);
     int32_t *positions = executor_at(s->executor, in->positions);
     test_random random = {5};
@@ -101,7 +101,7 @@ static void fill_weights(step *s)
 /* Every persistent tensor of the program that both sides have. */
 static void read_inputs(step *s)
 {
-    const compiled_inputs *in = &s->compiled.inputs;
+    const layer_inputs *in = &s->compiled.values;
     const tensor *of[] = {in->tokens, in->targets, in->positions, in->document_start, in->rope_table, in->scalars};
     void *arena = executor_context(s->executor)->arena;
     for (unsigned i = 0; i < sizeof of / sizeof *of; i++)
@@ -208,8 +208,8 @@ static void a_training_step_agrees_with_the_reference(void **state)
             executor_play(s.executor, &s.compiled.training);
             reference_program_run(s.oracle, 0, s.compiled.training.list.count, false);
             double worst = worst_gradient(&s);
-            difference loss = compare(&s, s.compiled.results.loss_total);
-            difference control = compare(&s, s.compiled.results.control);
+            difference loss = compare(&s, s.compiled.values.loss_total);
+            difference control = compare(&s, s.compiled.values.control);
             print_message("%s: gradients within %.2g of the bound\n",
                           shape_traits_of((shape_architecture)architecture)->name, worst);
             assert_true(worst <= 1);

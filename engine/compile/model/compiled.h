@@ -64,29 +64,6 @@ typedef struct compile_options {
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
 
-/* What the host fills before a program: the ids of a batch first, at the arena's beginning (compiled.batch_bytes). */
-typedef struct compiled_inputs {
-    union {
-        struct {
-#define INPUT(name, ...) tensor *name;
-#include "layers/inputs.def"
-#undef INPUT
-        };
-        tensor *ids[INPUT_COUNT]; /* int32 [micro-batches, tokens of a micro-batch]; no rows: not given */
-    };
-    tensor *rope_table; /* fp32 [positions, head_size] */
-    tensor *scalars;    /* step_scalars, as bytes */
-} compiled_inputs;
-
-/* The results of a program; the host reads all but the first two. */
-typedef struct compiled_results {
-    tensor *loss;       /* fp32 [1]: this rank's sum over tokens */
-    tensor *bins;       /* int64 [SUM_BINS] of the squared norm */
-    tensor *loss_total; /* fp32 [1]: over the grid, on every rank */
-    tensor *control;    /* fp32 [CONTROL_COUNT] */
-    tensor *logits;     /* decoding, on the last stage: [samples, vocabulary rows / tensor] T */
-} compiled_results;
-
 /* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */
 typedef struct compiled_program {
     pool pool;
@@ -110,14 +87,12 @@ typedef struct compiled {
     const int *owners;      /* by the parameter's number: the replica that owns it whole, or -1 */
     const storage *storage; /* likewise */
     recorder_grid around;
-    compiled_inputs inputs;
-    compiled_results results;
+    layer_inputs values;
     const char *feedback_section; /* of checkpoints: what this rank's compressed gradients lacked; NULL: none are */
     int feedback_ranks;           /* how many replicas have such a section */
-    tensor **caches;              /* decoding: k and v of each layer, else NULL */
     int cache_count;
     int64_t batch_bytes;      /* of the ids, from the arena's beginning */
-    int64_t mirror_bytes;     /* of all inputs and results, likewise: on a device, what has a copy in host memory */
+    int64_t mirror_bytes;     /* of all values, likewise: on a device, what has a copy in host memory */
     int64_t pinned_bytes;     /* host memory of a device: the mirror, a second block of ids to read ahead into, what is
                                  offloaded, marks */
     int64_t persistent_bytes; /* transients begin here */

@@ -91,7 +91,7 @@ static tensor *room(compressed *q, const parameter *p, int64_t first, int64_t ro
 static tensor *encode(compressed *q, const parameter *p, tensor *x, tensor *feedback, const op_attributes *at,
                       const char *what)
 {
-    op like = {.kind = OP_compress, .in = {x, feedback, q->c->inputs.scalars}, .at = *at};
+    op like = {.kind = OP_compress, .in = {x, feedback, q->c->values.scalars}, .at = *at};
     const char *label = pool_format(&q->out->pool, "%s/%s", p->name, what);
     op *o = append_op(q->out, PHASE_UPDATE, label, &like, 3, NULL);
     q->kept[q->kept_count++] = (keeping){p, o->out[1], feedback};
@@ -100,7 +100,7 @@ static tensor *encode(compressed *q, const parameter *p, tensor *x, tensor *feed
 
 static void decode(compressed *q, const parameter *p, tensor *messages, tensor *into, const op_attributes *at)
 {
-    op like = {.kind = OP_decompress, .in = {messages, q->c->inputs.scalars}, .out = {into}, .at = *at};
+    op like = {.kind = OP_decompress, .in = {messages, q->c->values.scalars}, .out = {into}, .at = *at};
     if (tensor_elements(into) > 0)
         append(q, p, "decompress", &like, 0, 0);
     q->gradient[p->number] = into;

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/exact_sum.h"
 #include "kernels/product.h"
 #include "memory/log.h"
 #include "models/decoder.h"
@@ -43,27 +44,27 @@ static tensor *new_input(recorder *r, const char *name, dtype type, int64_t rows
 static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s, int layer, int64_t sequence)
 {
     const int one = 1;
-    int64_t rope[2];
+    const dtype compute = DTYPE_BF16;
+    int64_t rope[2], logits[2] = {0};
     rope_size(rope, s, sequence);
     decoder_layout layout = {.grid = recorder_alone(),
-                             .compute = DTYPE_BF16,
+                             .compute = compute,
                              .chunk_count = 1,
                              .first_layer = &layer,
                              .layers = &one,
                              .total_layers = s->layers};
     decoder_open(d, p, s, &layout);
-    recorder_open(r, p, &layout.grid, layout.compute, describe_weights(p, d), d->numbers);
+    recorder_open(r, p, &layout.grid, compute, describe_weights(p, d), d->numbers);
     r->tokens = sequence;
     layer_inputs in = {
 #define INPUT(name, text, given) .name = new_input(r, text, DTYPE_INT32, sequence, 0),
 #include "layers/inputs.def"
 #undef INPUT
-        .rope_table = new_input(r, "rope table", DTYPE_FP32, rope[0], rope[1]),
-        .scalars = new_input(r, "scalars", DTYPE_UINT8, sizeof(step_scalars), 0),
-        .loss = new_input(r, "loss", DTYPE_FP32, 1, 0),
-        .sequence = (int)sequence,
-        .epsilon = (float)s->norm_epsilon};
-    tensor *input = layer ? new_input(r, "input", layout.compute, sequence, s->hidden_size) : NULL;
+#define VALUE(name, text, type, rows, columns, ...) .name = new_input(r, text, type, rows, columns),
+#include "layers/values.def"
+#undef VALUE
+        .sequence = (int)sequence, .epsilon = (float)s->norm_epsilon};
+    tensor *input = layer ? new_input(r, "input", compute, sequence, s->hidden_size) : NULL;
     decoder_forward(r, d, 0, &in, input);
 }
 

@@ -82,7 +82,7 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
     const compiled *c = u->c;
     const storage *s = u->s;
     op like = {.kind = (uint8_t)optimizer_of(&c->options, s->of)->op,
-               .in = {x, c->inputs.scalars, u->control},
+               .in = {x, c->values.scalars, u->control},
                .out = {NULL, append_rows(u->out, s->master, at->first, at->rows)},
                .at = at->at};
     like.at.decay = s->of->decay;
@@ -164,7 +164,7 @@ static void begin(const orthogonalisation *u, matrix *m)
     for (int i = 0; i < count; i++) {
         op like = {
             .kind = OP_muon_momentum,
-            .in = {append_rows(of->out, of->gradient, at[i].first, at[i].rows), of->c->inputs.scalars, of->control},
+            .in = {append_rows(of->out, of->gradient, at[i].first, at[i].rows), of->c->values.scalars, of->control},
             .out = {append_rows(of->out, m->x, at[i].first - m->first, at[i].rows),
                     append_rows(of->out, of->s->state[0], at[i].first, at[i].rows)},
             .at = at[i].at};

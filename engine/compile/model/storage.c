@@ -332,46 +332,40 @@ static tensor *new_ids(compiled *c, const char *name, bool given)
     return t;
 }
 
-/* Results of which each rank has a share, and the grid the sum. */
-static tensor *new_sum(compiled *c, const char *name, dtype type, int64_t count)
-{
-    tensor *t = new_input(c, name, type, 1, &count);
-    for (int i = 0; i < AXIS_COORDINATES; i++)
-        if (c->options.grid.size[i] > 1)
-            t->place.along[i] = place_partial();
-    return t;
-}
+/* What the ranks have of a value (layers/values.def). */
+typedef enum value_ranks { RANKS_SAME, RANKS_SUMMED, RANKS_COLUMNS } value_ranks;
 
-/* Like the head's rows, divided over the tensor ranks. */
-static tensor *new_logits(compiled *c)
+static tensor *new_value(compiled *c, const char *name, dtype type, const int64_t size[2], value_ranks ranks)
 {
-    const compile_options *o = &c->options;
-    int ranks = o->grid.size[GRID_TENSOR];
-    tensor *t = new_input(c, "logits", precision_compute(o->precision), 2,
-                          (int64_t[]){o->decode_samples,
-                                      decoder_vocabulary_rows(&o->shape, ranks, c->around.group[AXIS_GRADIENT].ranks)});
-    if (ranks > 1)
+    tensor *t = new_input(c, name, type, size[1] ? 2 : 1, size);
+    for (int i = 0; i < AXIS_COORDINATES; i++)
+        if (ranks == RANKS_SUMMED && c->options.grid.size[i] > 1)
+            t->place.along[i] = place_partial();
+    if (ranks == RANKS_COLUMNS && c->options.grid.size[GRID_TENSOR] > 1)
         t->place.along[GRID_TENSOR] = place_shard(1);
     return t;
 }
 
-static void describe_inputs(compiled *c)
+static void describe_values(compiled *c)
 {
     const compile_options *o = &c->options;
+    const dtype compute = precision_compute(o->precision);
     const bool ALWAYS = true, LOSS = o->decode_samples == 0, MASK = LOSS && o->document_mask;
+    const int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR],
+                                                                         c->around.group[AXIS_GRADIENT].ranks)};
     int64_t rope[2];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
-    c->inputs = (compiled_inputs){
+    c->values = (layer_inputs){
 #define INPUT(name, text, given) .name = new_ids(c, text, given),
 #include "layers/inputs.def"
 #undef INPUT
-        .rope_table = new_input(c, "rope table", DTYPE_FP32, 2, rope),
-        .scalars = new_input(c, "scalars", DTYPE_UINT8, 1, (int64_t[]){sizeof(step_scalars)})};
-    c->results = (compiled_results){.loss = new_sum(c, "loss", DTYPE_FP32, 1),
-                                    .loss_total = new_sum(c, "loss over the grid", DTYPE_FP32, 1),
-                                    .bins = new_sum(c, "norm bins", DTYPE_INT64, SUM_BINS),
-                                    .control = new_input(c, "control", DTYPE_FP32, 1, (int64_t[]){CONTROL_COUNT}),
-                                    .logits = new_logits(c)};
+#define VALUE(name, text, type, rows, columns, ranks, copied)                                                          \
+    .name = new_value(c, text, type, (const int64_t[]){rows, columns}, RANKS_##ranks),
+#include "layers/values.def"
+#undef VALUE
+        .sequence = (int)tokens_count(o).sample,
+        .epsilon = (float)o->shape.norm_epsilon,
+        .dropout = (float)o->shape.dropout};
 }
 
 static void describe_caches(compiled *c)
@@ -381,15 +375,16 @@ static void describe_caches(compiled *c)
         return;
     const decoder_chunk *chunk = &c->model.chunks[0];
     c->cache_count = 2 * chunk->layers;
-    c->caches = pool_alloc(&c->pool, (size_t)c->cache_count * sizeof(tensor *));
+    tensor **caches = pool_alloc(&c->pool, (size_t)c->cache_count * sizeof *caches);
     for (int i = 0; i < c->cache_count; i++) {
         const attention_layer *a = &chunk->blocks[i / 2].attention;
         int64_t shape[] = {o->decode_samples, o->decode_positions, (int64_t)a->kv_heads * a->head_size};
-        c->caches[i] = new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"),
-                                 precision_compute(o->precision), 3, shape);
+        caches[i] = new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"),
+                              precision_compute(o->precision), 3, shape);
         if (o->grid.size[GRID_TENSOR] > 1)
-            c->caches[i]->place.along[GRID_TENSOR] = place_shard(2);
+            caches[i]->place.along[GRID_TENSOR] = place_shard(2);
     }
+    c->values.caches = caches;
 }
 
 void storage_describe(compiled *c)
@@ -409,7 +404,7 @@ void storage_describe(compiled *c)
         c->feedback_section = pool_format(&c->pool, "feedback_%d", replicas->rank);
         c->feedback_ranks = replicas->ranks;
     }
-    describe_inputs(c);
+    describe_values(c);
     describe_caches(c);
 }
 
@@ -469,19 +464,15 @@ static void place_parameter(compiled *c, const storage *s)
 
 void storage_place(compiled *c)
 {
-    const compiled_inputs *in = &c->inputs;
-    const compiled_results *out = &c->results;
-    /* what is copied in before a program, or out after it, is adjacent */
-    tensor *others[] = {in->scalars, out->loss_total, out->control, out->logits, out->loss, out->bins, in->rope_table};
     for (int i = 0; i < INPUT_COUNT; i++)
-        place(c, in->ids[i]);
+        place(c, c->values.ids[i]);
     c->batch_bytes = c->persistent_bytes;
-    for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
-        place(c, others[i]);
+    for (int i = 0; i < VALUE_COUNT; i++)
+        place(c, c->values.value[i]);
     c->mirror_bytes = c->persistent_bytes;
     c->pinned_bytes = aligned(c->mirror_bytes + (c->options.train ? c->batch_bytes : 0));
     for (int i = 0; i < c->cache_count; i++)
-        place(c, c->caches[i]);
+        place(c, c->values.caches[i]);
     for (int i = 0; i < c->model.parameter_count; i++)
         place_parameter(c, &c->storage[c->model.parameters[i]->number]);
 }

@@ -9,6 +9,7 @@ typedef struct token_counts {
     int64_t micro_batch; /* of its samples, over all ranks that divide them; decoding: one of each sample */
     int64_t rank;        /* of those, this rank's: what its blocks compute on, between gather and scatter */
     int64_t between;     /* of this rank's, those between blocks: fewer with sequence parallelism */
+    int64_t sample;      /* of one sample, this rank's */
     int64_t loss;        /* of this rank's, those whose logits it makes */
 } token_counts;
 

@@ -19,19 +19,12 @@
 #include "parallel/schedule/lowering_check.h"
 #include "parallel/schedule/simulate.h"
 
+/* As the layers of any micro-batch are given them. */
 static layer_inputs inputs_of(recorder *r, const compiled *c)
 {
-    const compile_options *o = &c->options;
-    const compiled_inputs *in = &c->inputs;
-    layer_inputs bound = {.rope_table = in->rope_table->shape[0] ? in->rope_table : NULL,
-                          .scalars = in->scalars,
-                          .loss = c->results.loss,
-                          .caches = c->caches,
-                          .sequence = (int)(o->decode_samples ? 1 : o->sequence),
-                          .epsilon = (float)o->shape.norm_epsilon,
-                          .dropout = (float)o->shape.dropout};
+    layer_inputs bound = c->values;
     for (int i = 0; i < INPUT_COUNT; i++)
-        bound.ids[i] = in->ids[i]->shape[0] ? recorder_row(r, in->ids[i], 0) : NULL; /* as every micro-batch's */
+        bound.ids[i] = bound.ids[i]->shape[0] ? recorder_row(r, bound.ids[i], 0) : NULL;
     return bound;
 }
 
@@ -70,7 +63,7 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
         out->input = between(r, c, "input", place_replicate(), false);
     if (c->options.decode_samples && d->has_loss) {
         op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
-        recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->results.logits});
+        recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->values.logits});
         return;
     }
     out->output = decoder_forward(r, &c->model, chunk, &in, out->input);

@@ -250,7 +250,7 @@ static void count_squares(update *u, const parameter *p)
     int64_t first = counted.first - (s->divided && !p->vector ? s->own_first : 0); /* of the rows at hand */
     if (counted.rows == 0)
         return;
-    op add = {.kind = OP_sum_squares, .in = {d}, .out = {u->c->results.bins}};
+    op add = {.kind = OP_sum_squares, .in = {d}, .out = {u->c->values.bins}};
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
     if (first > 0 || counted.rows < d->shape[0])
         add.in[0] = append_rows(u->out, d, first, counted.rows);
@@ -262,7 +262,7 @@ static void count_squares(update *u, const parameter *p)
 static tensor *append_norm(update *u)
 {
     const compiled *c = u->c;
-    tensor *bins = c->results.bins;
+    tensor *bins = c->values.bins;
     for (int i = 0; i < c->model.parameter_count; i++)
         count_squares(u, c->model.parameters[i]);
     if (!u->counts)
@@ -270,18 +270,18 @@ static tensor *append_norm(update *u)
     op_attributes at = op_along(c->around.group, AXIS_GRID);
     if (at.group_size > 1)
         bins = append(u->out, "norm/reduce", &(op){.kind = OP_all_reduce, .in = {bins}, .at = at}, bins);
-    op clip = {.kind = OP_clip, .in = {bins, c->inputs.scalars}};
-    return append(u->out, "norm/clip", &clip, c->results.control);
+    op clip = {.kind = OP_clip, .in = {bins, c->values.scalars}};
+    return append(u->out, "norm/clip", &clip, c->values.control);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */
 
 void update_loss(compiled_program *out, const compiled *c)
 {
-    tensor *total = c->results.loss_total;
+    tensor *total = c->values.loss_total;
     bool counts = c->last_stage && c->options.grid.at[GRID_TENSOR] == 0;
     if (counts)
-        total = append(out, "loss/copy", &(op){.kind = OP_copy, .in = {c->results.loss}}, total);
+        total = append(out, "loss/copy", &(op){.kind = OP_copy, .in = {c->values.loss}}, total);
     else
         append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
     op reduce = {.kind = OP_all_reduce, .in = {total}, .at = op_along(c->around.group, AXIS_GRID)};

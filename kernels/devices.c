@@ -4,10 +4,16 @@
 #include <string.h>
 
 static const devices_row rows[] = {
-#define DEVICE(word, gpu, processors, half, tf32, single, memory, node, balance)                                       \
-    {word, gpu, processors, {[PEAK_HALF] = half, [PEAK_TF32] = tf32, [PEAK_FP32] = single}, memory, node, balance},
+#define PEAK(...)
+#define PEAKS(...)                                                                                                     \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+#define DEVICE(...) {__VA_ARGS__},
 #include "kernels/devices.def"
 #undef DEVICE
+#undef PEAKS
+#undef PEAK
 };
 
 enum { ROWS = sizeof rows / sizeof *rows };

@@ -7,7 +7,14 @@
 #define PHALANX_KERNELS_DEVICES_H
 
 /* The peaks that products of one type or another can reach. */
-typedef enum peak_kind { PEAK_HALF, PEAK_TF32, PEAK_FP32, PEAK_COUNT } peak_kind;
+typedef enum peak_kind {
+#define DEVICE(...)
+#define PEAK(name, ...) PEAK_##name,
+#include "kernels/devices.def"
+#undef PEAK
+#undef DEVICE
+    PEAK_COUNT
+} peak_kind;
 
 typedef struct devices_row {
     const char *word, *gpu;  /* "h100"; "NVIDIA H100" */

@@ -26,23 +26,18 @@ typedef struct field {
 #name, offsetof(profile, name), network, positive, most                                                        \
     }
 static const field numbers[] = {
-    {"half", offsetof(profile, peak[PEAK_HALF]), false, true, INFINITY},
-    {"tf32", offsetof(profile, peak[PEAK_TF32]), false, true, INFINITY},
-    {"single", offsetof(profile, peak[PEAK_FP32]), false, true, INFINITY},
-    FIELD(depth, false, false, INFINITY),
-    FIELD(product_start, false, false, INFINITY),
-    FIELD(attention, false, false, 1),
-    FIELD(attention_gradient, false, false, 1),
-    FIELD(memory, false, true, INFINITY),
-    FIELD(memory_share, false, true, 1),
-    FIELD(start, false, false, INFINITY),
-    FIELD(bus, false, true, INFINITY),
-    FIELD(node, true, true, INFINITY),
-    FIELD(network, true, true, INFINITY),
-    FIELD(latency, true, false, INFINITY),
-    FIELD(network_latency, true, false, INFINITY),
-    FIELD(hop, true, false, INFINITY),
-    FIELD(taken, true, false, 0.9),
+#define DEVICE(...)
+#define PEAK(name, key) {key, offsetof(profile, peak[PEAK_##name]), false, true, INFINITY},
+#include "kernels/devices.def"
+#undef PEAK
+#undef DEVICE
+    FIELD(depth, false, false, INFINITY),  FIELD(product_start, false, false, INFINITY),
+    FIELD(attention, false, false, 1),     FIELD(attention_gradient, false, false, 1),
+    FIELD(memory, false, true, INFINITY),  FIELD(memory_share, false, true, 1),
+    FIELD(start, false, false, INFINITY),  FIELD(bus, false, true, INFINITY),
+    FIELD(node, true, true, INFINITY),     FIELD(network, true, true, INFINITY),
+    FIELD(latency, true, false, INFINITY), FIELD(network_latency, true, false, INFINITY),
+    FIELD(hop, true, false, INFINITY),     FIELD(taken, true, false, 0.9),
 };
 #undef FIELD
 

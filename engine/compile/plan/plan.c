@@ -6,6 +6,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/compile_find.h"
 #include "engine/compile/model/storage.h"
+#include "engine/compile/model/target.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/model/flops.h"
@@ -196,8 +197,7 @@ static status time_step(plan *p)
     for (int i = 0; i < p->count; i++)
         p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
     p->step_seconds = p->timing.seconds;
-    double peak = profile_peak(&p->profile, precision_compute(p->options.precision));
-    p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * peak * p->options.grid.ranks);
+    p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * p->peak * p->options.grid.ranks);
     return STATUS_OK;
 }
 
@@ -324,6 +324,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     *out = (plan){.options = *options, .profile = *prices};
     out->profile.threads = options->threads;
     profile_plan_for(&out->options, &out->profile);
+    out->peak = out->profile.peak[target_peak(options)];
     if (prices->as_lowered)
         out->options.order = ORDER_AS_LOWERED;
     const model_shape *shape = &options->shape;

@@ -59,6 +59,7 @@ typedef struct plan {
     schedule found; /* with SCHEDULE_AUTO: options.found */
     timing timing;
     simulation spans; /* of the actions, as they are played */
+    double peak;      /* FLOP/s that products of its precision can reach: those of a step are the MFU of it */
     double step_seconds, mfu;
     plan_choice choices[PLAN_CHOICES];
     int choice_count;

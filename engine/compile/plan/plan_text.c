@@ -336,8 +336,8 @@ static void print_time(FILE *out, const plan *p)
     fprintf(out,
             "                  on %s: %g TFLOP/s of which large products reach %.0f%%, memory %g TB/s; %g GB/s within "
             "the\n                  %d ranks of a node, %g GB/s beyond\n",
-            h->name, profile_peak(h, precision_compute(p->options.precision)) / 1e12, 100 * h->tile[0].share,
-            h->memory / 1e12, h->node / 1e9, h->node_ranks, h->network / 1e9);
+            h->name, p->peak / 1e12, 100 * h->tile[0].share, h->memory / 1e12, h->node / 1e9, h->node_ranks,
+            h->network / 1e9);
 }
 
 void plan_text_report(FILE *out, const plan *p)
@@ -457,8 +457,7 @@ static void json_time(FILE *out, const plan *p)
             "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
             "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
             "\"network_bandwidth\": %.17g, \"node_ranks\": %d}",
-            p->step_seconds, p->mfu, h->name, profile_peak(h, precision_compute(p->options.precision)),
-            h->tile[0].share, h->memory, h->node, h->network, h->node_ranks);
+            p->step_seconds, p->mfu, h->name, p->peak, h->tile[0].share, h->memory, h->node, h->network, h->node_ranks);
 }
 
 void plan_text_json(FILE *out, const plan *p, const char *more)

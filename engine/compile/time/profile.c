@@ -175,14 +175,14 @@ void profile_plan_for(compile_options *o, profile *p)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-double profile_peak(const profile *p, dtype type)
+static double peak_of(const profile *p, dtype type)
 {
     return p->peak[precision_peak(type, p->tf32)];
 }
 
 double profile_products(const profile *p, dtype type)
 {
-    return profile_peak(p, type) * p->tile[0].share;
+    return peak_of(p, type) * p->tile[0].share;
 }
 
 /* Rows, columns and depth of a product; false of any other op. */
@@ -242,7 +242,7 @@ static double tiled(const profile *p, double flops, const double size[3])
 
 static double model_product(const profile *p, const op *o, const double size[3])
 {
-    double flops = profile_peak(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
+    double flops = peak_of(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
     double seconds =
         p->processors ? tiled(p, flops, size) : 2 * size[0] * size[1] * size[2] / (flops * p->tile[0].share);
     return (seconds > bytes ? seconds : bytes) + p->product_start;

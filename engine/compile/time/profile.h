@@ -89,8 +89,7 @@ void profile_free(profile *p);
 /* What is compiled is planned for the device of these prices, and priced as it computes. The CPU's choices are its own
  * whatever the prices: its bits hang on them. */
 void profile_plan_for(compile_options *o, profile *p);
-/* FLOP/s: the data sheet's, and what large products reach of them. */
-double profile_peak(const profile *p, dtype type);
+/* FLOP/s that large products reach. */
 double profile_products(const profile *p, dtype type);
 /* Seconds of op o, which is neither communication nor a wait. */
 double profile_op(const profile *p, const op *o);

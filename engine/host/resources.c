@@ -18,7 +18,7 @@ typedef struct figure {
     double value;
 } figure;
 
-enum { HOST_FIGURES = 8, GPU_FIGURES = 5, FIGURES = HOST_FIGURES + GPU_FIGURES * RESOURCES_GPUS };
+enum { HOST_FIGURES = 8, GPU_FIGURES = 10, FIGURES = HOST_FIGURES + GPU_FIGURES * RESOURCES_GPUS };
 
 typedef struct figures {
     int count;
@@ -58,7 +58,12 @@ static void add_gpu(figures *f, const resources_gpus *gpus, int index)
                           {"memory_bytes", (double)g.memory_used},
                           {"memory_total_bytes", (double)g.memory_all},
                           {"watts", g.watts},
-                          {"celsius", g.celsius}};
+                          {"celsius", g.celsius},
+                          {"megahertz", g.megahertz},
+                          {"held_back", g.held_back},
+                          {"uncorrected_errors", g.uncorrected},
+                          {"rows_remapped", g.rows_remapped},
+                          {"remapping_pending", g.remapping_pending}};
     for (int i = 0; i < GPU_FIGURES; i++) {
         char name[48];
         snprintf(name, sizeof name, "gpu%d_%s", index, all[i].name);
@@ -133,6 +138,8 @@ status resources_open(resources **out, const resources_options *o)
         return s;
     }
     r->gpus = resources_gpu_open();
+    if (o->tell)
+        resources_gpu_watch(r->gpus, o->tell, o->context);
     *out = r;
     return STATUS_OK;
 }

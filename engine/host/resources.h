@@ -20,7 +20,9 @@ typedef struct resources_options {
     const char *root;   /* where proc and sys are: "" */
     double every;       /* seconds between lines */
     bool tensorboard;
-    int64_t first_step; /* of this session, for TensorBoard */
+    int64_t first_step;                             /* of this session, for TensorBoard */
+    void (*tell)(void *context, const char *words); /* a GPU's critical error, from a thread of its own; NULL: nobody */
+    void *context;
 } resources_options;
 
 status resources_open(resources **out, const resources_options *options);

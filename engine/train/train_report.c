@@ -140,6 +140,18 @@ void training_event_saved(training *t, int64_t step, const char *name)
     free(path);
 }
 
+/* A GPU of this host may be another rank's: whoever's work ends with it says so itself, and less clearly. */
+static void tell_of_gpu(void *context, const char *words)
+{
+    training *t = context;
+    watchdog_text text;
+    incident what = watchdog_incident(t->watchdog, &text, INCIDENT_FROZEN, words);
+    what.rank = what.waiting_for = -1;
+    what.device = what.action = what.op = NULL; /* those are of this rank */
+    log_warn("%s: %s", watchdog_host(t->watchdog), words);
+    (void)incidents_append(t->folder, &what);
+}
+
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */
 static void open_resources(training *t)
 {
@@ -151,7 +163,9 @@ static void open_resources(training *t)
                                        .root = "",
                                        .every = c->run.resource_seconds,
                                        .tensorboard = c->run.tensorboard,
-                                       .first_step = t->at.step + 1};
+                                       .first_step = t->at.step + 1,
+                                       .tell = tell_of_gpu,
+                                       .context = t};
     if (resources_open(&t->report.resources, &options) != STATUS_OK)
         log_warn("%s; the run goes on without this host's resources", status_message());
     free(folder);

@@ -2,12 +2,14 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/files/atomic.h"
@@ -27,6 +29,17 @@ int nvmlDeviceGetUtilizationRates(void *device, unsigned *per_cent);
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *total_free_used);
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts);
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius);
+
+int nvmlDeviceGetClockInfo(void *device, int which, unsigned *megahertz);
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons);
+int nvmlDeviceGetTotalEccErrors(void *device, int kind, int counter, unsigned long long *errors);
+int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                              unsigned *failed);
+int nvmlDeviceGetUUID(void *device, char *out, unsigned bytes);
+int nvmlEventSetCreate(void **events);
+int nvmlEventSetFree(void *events);
+int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *events);
+int nvmlEventSetWait_v2(void *events, void *event, unsigned milliseconds);
 
 static int opened;
 static char handles[2];
@@ -82,6 +95,87 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius)
     (void)device;
     *celsius = 61;
     return sensor;
+}
+
+int nvmlDeviceGetClockInfo(void *device, int which, unsigned *megahertz)
+{
+    (void)device;
+    *megahertz = which == 1 ? 1980 : 0;
+    return 0;
+}
+
+/* A driver before CUDA 12.2 calls it so. */
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)
+{
+    *reasons = device == &handles[0] ? 4 : 0x48;
+    return 0;
+}
+
+int nvmlDeviceGetTotalEccErrors(void *device, int kind, int counter, unsigned long long *errors)
+{
+    *errors = device == &handles[1] && kind == 1 && counter == 0 ? 3 : 0;
+    return 0;
+}
+
+int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                              unsigned *failed)
+{
+    *corrected = 1;
+    *uncorrected = 2;
+    *pending = device == &handles[1];
+    *failed = 0;
+    return 0;
+}
+
+int nvmlDeviceGetUUID(void *device, char *out, unsigned bytes)
+{
+    snprintf(out, bytes, "GPU-%s", device == &handles[0] ? "aaaa" : "bbbb");
+    return 0;
+}
+
+/* Events come when a test says so. */
+static struct {
+    int sets, registered;
+    _Atomic unsigned long long xid; /* of the second GPU; 0: none */
+} events;
+
+int nvmlEventSetCreate(void **set)
+{
+    *set = &events;
+    events.sets++;
+    return 0;
+}
+
+int nvmlEventSetFree(void *set)
+{
+    events.sets -= set == &events;
+    return 0;
+}
+
+int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
+{
+    (void)device;
+    events.registered += types == 8 && set == &events;
+    return 0;
+}
+
+int nvmlEventSetWait_v2(void *set, void *event, unsigned milliseconds)
+{
+    struct {
+        void *device;
+        unsigned long long type, data;
+        unsigned instances[2];
+    } e = {.device = &handles[1], .type = 8};
+    (void)set;
+    for (unsigned i = 0; i < milliseconds; i++) {
+        e.data = atomic_exchange(&events.xid, 0);
+        if (e.data) {
+            memcpy(event, &e, sizeof e);
+            return 0;
+        }
+        usleep(1000);
+    }
+    return 10; /* nothing has come */
 }
 
 /* ---- a host ---- */
@@ -184,8 +278,52 @@ static void a_line_has_the_rates_since_the_line_before(void **state)
     assert_true(number(line, "gpu0_memory_total_bytes") == (double)(150ULL << 30));
     assert_true(number(line, "gpu0_watts") == 650.5 && number(line, "gpu1_celsius") == 61);
     assert_null(json_object_get(line, "gpu1_watts")); /* what a device does not say */
+    assert_true(number(line, "gpu0_megahertz") == 1980 && number(line, "gpu1_held_back") == 0x48);
+    assert_true(number(line, "gpu0_uncorrected_errors") == 0 && number(line, "gpu1_uncorrected_errors") == 3);
+    assert_true(number(line, "gpu0_rows_remapped") == 3 && number(line, "gpu1_remapping_pending") == 1);
     json_decref(line);
     free(path);
+    free(folder);
+}
+
+typedef struct heard {
+    char words[256];
+    _Atomic bool said;
+} heard;
+
+static void hear(void *context, const char *words)
+{
+    heard *h = context;
+    snprintf(h->words, sizeof h->words, "%s", words);
+    atomic_store(&h->said, true);
+}
+
+/* Nobody looks at the host meanwhile. */
+static void a_critical_error_of_a_gpu_is_told_at_once(void **state)
+{
+    resources *r = NULL;
+    heard h = {0};
+    char *folder = workfolder_path(*state, "run/hosts/node2");
+    const resources_options options = {.folder = folder, .root = *state, .every = 3600, .tell = hear, .context = &h};
+    assert_int_equal(resources_open(&r, &options), STATUS_OK);
+    assert_true(events.sets == 1 && events.registered == 2);
+    static const struct {
+        unsigned long long xid;
+        const char *words;
+    } cases[] = {
+        {79, "GPU 1 (GPU-bbbb): Xid 79: the GPU has fallen off the bus: restart the host"},
+        {7, "GPU 1 (GPU-bbbb): Xid 7: see NVIDIA's documentation of Xid errors"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        atomic_store(&h.said, false);
+        atomic_store(&events.xid, cases[i].xid);
+        for (int k = 0; k < 60000 && !atomic_load(&h.said); k++)
+            usleep(1000);
+        assert_true(atomic_load(&h.said));
+        assert_string_equal(h.words, cases[i].words);
+    }
+    resources_close(r);
+    assert_int_equal(events.sets, 0);
     free(folder);
 }
 
@@ -203,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counters_are_those_of_whole_disks_and_outer_ports),
         cmocka_unit_test(a_line_has_the_rates_since_the_line_before),
+        cmocka_unit_test(a_critical_error_of_a_gpu_is_told_at_once),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_a_failure),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

@@ -14,7 +14,7 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 12 };
+enum { DEVICE_VERSION = 13 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -34,6 +34,7 @@ typedef struct device_options {
 typedef struct device_facts {
     char name[64];
     char identity[64];           /* the same only for the same piece of hardware; "": no matter who shares it */
+    char pci[32];                /* its address on the host's bus, "0000:1B:00.0"; "": it has none */
     int64_t memory, free_memory; /* bytes; free: by now */
     int64_t beside;              /* bytes of it that are taken and not the arena's: by context, libraries, others */
     double peak[PEAK_COUNT];     /* of dense products, FLOP/s; 0: unknown */

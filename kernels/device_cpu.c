@@ -18,17 +18,6 @@ static status cpu_available(void)
     return STATUS_OK;
 }
 
-/* Have the kernel hand over every page now, on all threads: its zeroing would else fall into the first step, on one. */
-static void touch_pages(device *d)
-{
-    enum { PAGE = 4096 };
-    char *base = arena_base(d->arena);
-    int64_t pages = (arena_bytes(d->arena) + PAGE - 1) / PAGE;
-#pragma omp parallel for num_threads(d->context.threads) schedule(static)
-    for (int64_t i = 0; i < pages; i++)
-        *(volatile char *)(base + i * PAGE) = 0;
-}
-
 static status cpu_open(device **out, const device_options *o)
 {
     device *d = must_calloc(1, sizeof *d);
@@ -43,7 +32,7 @@ static status cpu_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
     (void)host_bytes;
     TRY(arena_open(&d->arena, arena_bytes));
     d->context.arena = arena_base(d->arena);
-    touch_pages(d);
+    arena_touch(d->arena, d->context.threads);
     return STATUS_OK;
 }
 

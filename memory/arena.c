@@ -116,6 +116,16 @@ void arena_close(arena *a)
     free(a);
 }
 
+void arena_touch(const arena *a, int threads)
+{
+    enum { PAGE = 4096 };
+    char *base = a->base;
+    int64_t pages = (a->bytes + PAGE - 1) / PAGE;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < pages; i++)
+        *(volatile char *)(base + i * PAGE) = 0;
+}
+
 void *arena_base(const arena *a)
 {
     return a->base;

@@ -55,8 +55,8 @@ static cause parse(const json_t *line)
 static int weight(const cause *c)
 {
     static const int weights[INCIDENT_VERDICTS] = {
-        [INCIDENT_DEAD] = 1, [INCIDENT_FROZEN] = 2,  [INCIDENT_SLOW] = 1,   [INCIDENT_STORAGE] = 3,
-        [INCIDENT_DATA] = 4, [INCIDENT_NUMBERS] = 4, [INCIDENT_REFUSED] = 1};
+        [INCIDENT_LINK] = 1,    [INCIDENT_DEAD] = 2, [INCIDENT_FROZEN] = 3,  [INCIDENT_SLOW] = 2,
+        [INCIDENT_STORAGE] = 4, [INCIDENT_DATA] = 5, [INCIDENT_NUMBERS] = 5, [INCIDENT_REFUSED] = 2};
     return c->known ? weights[c->verdict] : 0;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/run/warming.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/numa.h"
 
 enum { COPIES = 8 };
 
@@ -220,6 +221,18 @@ static status check_apart(executor *e)
     return comm_all_status(comm_world(e->world), s);
 }
 
+/* This process's threads touch the memory that the device copies to and from, so it lies where they run. */
+static void stay_near(executor *e)
+{
+    device_facts f;
+    executor_facts(&f, e);
+    int node = *f.pci ? numa_node_of("", f.pci) : -1;
+    if (numa_stay_near("", node) == NUMA_ELSEWHERE)
+        log_warn("rank %d is bound to cores of another memory node than its GPU's (%s, node %d): copies to and from "
+                 "host memory cross between sockets; start with mpirun --bind-to none, and it chooses cores",
+                 comm_rank(e->world), f.pci, node);
+}
+
 static status open_device(executor *e, const executor_options *o)
 {
     int requests = 1;
@@ -241,6 +254,7 @@ static status open_device(executor *e, const executor_options *o)
     if (!e->interface->communication)
         return s;
     TRY(comm_all_status(comm_world(e->world), s)); /* before anything collective on the devices */
+    stay_near(e);
     return check_apart(e);
 }
 
@@ -331,13 +345,23 @@ static void play_op(executor *e, const op *o)
     }
 }
 
+/* A rank that has only heard of a failure says so first, and another that knows better is heard before the job ends. */
+static void poll_links(executor *e)
+{
+    bool heard = false;
+    status s = links_poll(&heard, &e->links);
+    if (s != STATUS_OK && heard)
+        watchdog_fail(e->watchdog, INCIDENT_LINK, status_message());
+    MUST(s == STATUS_OK, "communication failed: %s", status_message());
+}
+
 /* While a device works: its progress is told, and the groups are looked after. */
 static void meanwhile(void *context)
 {
     executor *e = context;
     comm_progress(e->world);
     look_at_marks(e);
-    MUST(links_poll(&e->links) == STATUS_OK, "communication failed: %s", status_message());
+    poll_links(e);
 }
 
 static void synchronise(executor *e)

@@ -33,10 +33,10 @@ comm_group *links_of(const links *l, const op *o, int me)
     return l->group[row];
 }
 
-status links_poll(const links *l)
+status links_poll(bool *heard, const links *l)
 {
     for (int i = 0; i < l->asked.count; i++)
-        TRY(comm_group_poll(l->group[i]));
+        TRY(comm_group_poll(heard, l->group[i]));
     return STATUS_OK;
 }
 

@@ -15,7 +15,8 @@ status links_open(links *out, const compiled *c, comm *world, const struct comm_
 void links_close(links *l);
 /* Where communication `o` of rank `me` goes. */
 comm_group *links_of(const links *l, const op *o, int me);
-status links_poll(const links *l);
+/* comm_group_poll() of each group, until one has failed. */
+status links_poll(bool *heard, const links *l);
 /* Bytes and messages sent along an axis so far. */
 void links_sent(int64_t *bytes, int64_t *messages, const links *l, axis a);
 

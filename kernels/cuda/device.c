@@ -19,8 +19,12 @@
 #include "kernels/cuda/streams.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/cuda/updates.h"
+#include "memory/arena.h"
 
 static const double GIB = 1024.0 * 1024 * 1024;
+
+/* Host memory is cleared in pieces of this size. */
+static const int64_t CLEAR_BYTES = (int64_t)64 << 20;
 
 /* Between two looks at a device that works: short against any step, long against a look. */
 enum { LOOK_NANOSECONDS = 20000 };
@@ -31,7 +35,8 @@ struct device {
     int gpu;
     struct cudaDeviceProp properties;
     run_context context;
-    char *host;               /* pinned: the mirror of the arena's beginning, and what follows it */
+    arena *host_memory;
+    char *host;               /* its base, pinned: the mirror of the arena's beginning, and what follows it */
     volatile uint32_t *marks; /* the last of it, a word a mark: 1 when the device has passed it */
     int mark_count;
     int64_t arena_bytes, host_bytes;
@@ -139,6 +144,7 @@ static void cuda_facts(device_facts *out, const device *d)
     snprintf(out->name, sizeof out->name, "%.63s", d->properties.name);
     for (int i = 0; i < 16; i++)
         snprintf(out->identity + 2 * i, 3, "%02x", (unsigned)(unsigned char)d->properties.uuid.bytes[i]);
+    CUDA_MUST(cudaDeviceGetPCIBusId(out->pci, sizeof out->pci, d->gpu));
     int kilohertz = 0, bits = 0;
     CUDA_MUST(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, d->gpu));
     CUDA_MUST(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, d->gpu));
@@ -189,17 +195,43 @@ static void zero_arena(device *d)
 
 static void cuda_clear(device *d)
 {
-    memset(d->host, 0, (size_t)d->host_bytes);
+#pragma omp parallel for num_threads(d->context.threads) schedule(static)
+    for (int64_t at = 0; at < d->host_bytes; at += CLEAR_BYTES)
+        memset(d->host + at, 0, (size_t)(d->host_bytes - at < CLEAR_BYTES ? d->host_bytes - at : CLEAR_BYTES));
     zero_arena(d);
+}
+
+static status cuda_pin(device *d, void *host, int64_t bytes)
+{
+    (void)d;
+    cudaError_t e =
+        bytes > 0 ? cudaHostRegister(host, (size_t)bytes, cudaHostRegisterDefault) : cudaHostUnregister(host);
+    return e == cudaSuccess ? STATUS_OK
+                            : status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
+                                          (long long)bytes, cudaGetErrorString(e));
+}
+
+/* Pinned by hand: cudaHostAlloc zeroes all of it on one thread, wherever that runs. */
+static status allocate_host(device *d, int64_t bytes)
+{
+    void *seen = NULL;
+    d->host_bytes = bytes > 0 ? bytes : 1;
+    TRY(arena_open(&d->host_memory, d->host_bytes));
+    arena_touch(d->host_memory, d->context.threads);
+    TRY(cuda_pin(d, arena_base(d->host_memory), d->host_bytes));
+    d->host = arena_base(d->host_memory);
+    CUDA_MUST(cudaHostGetDevicePointer(&seen, d->host, 0));
+    MUST(seen == d->host, "%s sees pinned memory at another address than the host", d->properties.name);
+    d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - d->mark_count * (int64_t)sizeof *d->marks);
+    return STATUS_OK;
 }
 
 static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
 {
     int64_t free_bytes = memory_free(), missing = arena_bytes - free_bytes;
     d->arena_bytes = arena_bytes > 0 ? arena_bytes : 1;
-    d->host_bytes = host_bytes > 0 ? host_bytes : 1;
-    void *arena = NULL, *host = NULL;
-    cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&arena, (size_t)d->arena_bytes);
+    void *memory = NULL;
+    cudaError_t e = missing > 0 ? cudaErrorMemoryAllocation : cudaMalloc(&memory, (size_t)d->arena_bytes);
     if (e == cudaErrorMemoryAllocation)
         return status_fail(STATUS_FAILED,
                            "the arena needs %lld bytes (%.2f GiB) of GPU memory, but %s has only %lld (%.2f GiB) free, "
@@ -209,15 +241,10 @@ static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
                            (long long)free_bytes, (double)free_bytes / GIB, (double)(missing > 0 ? missing : 0) / GIB,
                            (double)((int64_t)d->properties.totalGlobalMem - free_bytes) / GIB);
     CUDA_MUST(e);
-    d->context.arena = arena;
-    e = cudaHostAlloc(&host, (size_t)d->host_bytes, cudaHostAllocDefault);
-    if (e != cudaSuccess)
-        return status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
-                           (long long)d->host_bytes, cudaGetErrorString(e));
-    d->host = host;
-    d->marks = (volatile uint32_t *)(void *)(d->host + d->host_bytes - d->mark_count * (int64_t)sizeof *d->marks);
-    cudnn_use_arena(d->cudnn, arena);
-    cuda_clear(d); /* moments begin as zero, wherever they are */
+    d->context.arena = memory;
+    TRY(allocate_host(d, host_bytes));
+    cudnn_use_arena(d->cudnn, memory);
+    zero_arena(d); /* moments begin as zero, here and in host memory, which the kernel has zeroed */
     return STATUS_OK;
 }
 
@@ -241,7 +268,9 @@ static void cuda_close(device *d)
     tuning_close(d->tuning);
     streams_close(&d->streams);
     cudaFree(d->context.arena);
-    cudaFreeHost(d->host);
+    if (d->host)
+        (void)cuda_pin(d, d->host, 0);
+    arena_close(d->host_memory);
     free(d);
 }
 
@@ -358,9 +387,9 @@ static char *host_at(const device *d, int64_t at, int64_t bytes)
 static void copy_host(device *d, const op *o)
 {
     bool in = !op_has(o, OP_LEAVES);
-    const tensor *host = in ? o->in[0] : o->out[0], *arena = in ? o->out[0] : o->in[0];
+    const tensor *host = in ? o->in[0] : o->out[0], *own = in ? o->out[0] : o->in[0];
     size_t bytes = (size_t)tensor_bytes(host);
-    char *there = host_at(d, host->address, (int64_t)bytes), *here = tensor_at(arena, d->context.arena);
+    char *there = host_at(d, host->address, (int64_t)bytes), *here = tensor_at(own, d->context.arena);
     updates_launch(&d->updates, &d->context);
     nvtxRangePushA(o->label);
     cudaStream_t stream = streams_start(&d->streams, o);
@@ -505,30 +534,20 @@ static bool cuda_set_aside_done(device *d, bool wait)
     return true;
 }
 
-static status cuda_pin(device *d, void *host, int64_t bytes)
-{
-    (void)d;
-    cudaError_t e =
-        bytes > 0 ? cudaHostRegister(host, (size_t)bytes, cudaHostRegisterDefault) : cudaHostUnregister(host);
-    return e == cudaSuccess ? STATUS_OK
-                            : status_fail(STATUS_FAILED, "cannot pin %lld bytes of host memory: %s; check `ulimit -l`",
-                                          (long long)bytes, cudaGetErrorString(e));
-}
-
 /* ---- verification ------------------------------------------------------------------------------------------------ */
 
 /* The sum at `sum`, or, with a note, the one that is held against it. */
 static void sum_bits(device *d, int64_t sum, const device_rows *of, const device_note *note)
 {
-    char *arena = d->context.arena;
-    const launch_bytes bytes = {arena + of->at, of->pitch, of->bytes, of->rows};
-    uint64_t *to = (uint64_t *)(void *)(arena + sum);
+    char *base = d->context.arena;
+    const launch_bytes bytes = {base + of->at, of->pitch, of->bytes, of->rows};
+    uint64_t *to = (uint64_t *)(void *)(base + sum);
     updates_launch(&d->updates, &d->context);
     int error = launch_sum_bits(d->context.stream, to + 1, &bytes);
     if (!error)
-        error = launch_settle_bits(d->context.stream, to + 1, to,
-                                   note ? (uint64_t *)(void *)(arena + note->note) : NULL, note ? note->what : 0,
-                                   note ? (const int64_t *)(const void *)(arena + note->step) : NULL);
+        error =
+            launch_settle_bits(d->context.stream, to + 1, to, note ? (uint64_t *)(void *)(base + note->note) : NULL,
+                               note ? note->what : 0, note ? (const int64_t *)(const void *)(base + note->step) : NULL);
     MUST(error == 0, "a sum of bits: the launch failed with CUDA error %d", error);
 }
 

@@ -165,9 +165,10 @@ status comm_group_open_on(comm_group **out, comm *c, const int *members, int cou
     return STATUS_OK;
 }
 
-status comm_group_poll(comm_group *g)
+status comm_group_poll(bool *heard, comm_group *g)
 {
-    return g->backend->poll ? g->backend->poll(g) : STATUS_OK;
+    *heard = false;
+    return g->backend->poll ? g->backend->poll(heard, g) : STATUS_OK;
 }
 
 void comm_group_close(comm_group *g)

@@ -23,7 +23,7 @@ typedef struct comm_backend {
     void (*wait)(comm_request *r);
     void (*progress)(comm *c);
     status (*progress_thread)(comm *c, bool on);
-    status (*poll)(comm_group *g); /* NULL: fails only within a call */
+    status (*poll)(bool *heard, comm_group *g); /* NULL: fails only within a call */
     /* For a self-check: its library's version in words, and whether that is new enough. NULL: there is no library to
      * ask. */
     status (*version)(char *out, int bytes);

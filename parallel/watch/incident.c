@@ -8,9 +8,9 @@ static const char *const phases[INCIDENT_PHASES] = {
 };
 
 static const char *const verdicts[INCIDENT_VERDICTS] = {
-    [INCIDENT_DEAD] = "dead",       [INCIDENT_FROZEN] = "frozen", [INCIDENT_SLOW] = "slow",
-    [INCIDENT_STORAGE] = "storage", [INCIDENT_DATA] = "data",     [INCIDENT_NUMBERS] = "numbers",
-    [INCIDENT_REFUSED] = "refused",
+    [INCIDENT_LINK] = "link",       [INCIDENT_DEAD] = "dead",       [INCIDENT_FROZEN] = "frozen",
+    [INCIDENT_SLOW] = "slow",       [INCIDENT_STORAGE] = "storage", [INCIDENT_DATA] = "data",
+    [INCIDENT_NUMBERS] = "numbers", [INCIDENT_REFUSED] = "refused",
 };
 
 const char *incident_phase_name(incident_phase p)

@@ -20,6 +20,7 @@ typedef enum incident_phase {
 } incident_phase;
 
 typedef enum incident_verdict {
+    INCIDENT_LINK,    /* a rank has lost touch with another, and nobody else says why: it need not be to blame */
     INCIDENT_DEAD,    /* a process is gone */
     INCIDENT_FROZEN,  /* a process, its machine or its device does not go on */
     INCIDENT_SLOW,    /* it goes on, but later than the others */

@@ -14,9 +14,10 @@
 /* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was: what
  * it missed proves nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job
  * wakes the frozen first. */
-#define AWAY_SECONDS 2.0
-#define SOON_SECONDS 3.0
-#define WARN_SECONDS 60.0
+#define AWAY_SECONDS    2.0
+#define SOON_SECONDS    3.0
+#define WARN_SECONDS    60.0
+#define HEARSAY_SECONDS 2.0
 
 /* ---- where this rank is ---- */
 
@@ -232,6 +233,25 @@ void watchdog_fail(watchdog *w, incident_verdict verdict, const char *words)
 
 /* ---- rank 0: the hub; also a rank alone ---- */
 
+/* Whoever has only lost touch with another rank is not judged before one that knows more has had the time to say so. */
+static void hear_failure(watchdog *w, const watchdog_frame *f, double time)
+{
+    if (f->verdict != INCIDENT_LINK)
+        watchdog_end_job(w, f->rank, CAUSE_FAILED);
+    if (w->lost_at > 0)
+        return;
+    w->lost = *f;
+    w->lost_at = time;
+}
+
+static void judge_lost(watchdog *w, double time)
+{
+    if (w->lost_at == 0 || time - w->lost_at < HEARSAY_SECONDS)
+        return;
+    w->reports[w->lost.rank].last = w->lost;
+    watchdog_end_job(w, w->lost.rank, CAUSE_FAILED);
+}
+
 static void hear_from(watchdog *w, int rank, double time)
 {
     watchdog_frame f;
@@ -247,7 +267,7 @@ static void hear_from(watchdog *w, int rank, double time)
             r->moved = time;
         r->last = f;
         if (f.kind == WATCHDOG_FAIL)
-            watchdog_end_job(w, rank, CAUSE_FAILED);
+            hear_failure(w, &f, time);
     }
     if (got == 0)
         return;
@@ -268,7 +288,8 @@ static void hub_turn(watchdog *w, double time, bool beats)
     watchdog_end_look(w, time);
     w->reports[0] = w->own;
     if (failed_frame(w, &w->reports[0].last))
-        watchdog_end_job(w, 0, CAUSE_FAILED);
+        hear_failure(w, &w->reports[0].last, time);
+    judge_lost(w, time);
     if (beats) {
         watchdog_frame f = w->own.last;
         f.patience = (float)watchdog_judge_patience(w->reports, w->ranks, &limits);

@@ -46,6 +46,8 @@ struct watchdog {
     } beside;
     double warned, beside_warned; /* of storage: when what was warned of had moved last */
     bool told;                    /* the hub knows that this rank fails */
+    watchdog_frame lost;          /* at rank 0: the first that has only lost touch with another */
+    double lost_at;               /* when it said so; 0: none has */
     double patience;              /* the job's, as rank 0 says */
     double woke;                  /* when the thread last came back from having been away */
     struct pollfd *polled;        /* one a link, and the pipe's end */

@@ -16,6 +16,8 @@ static const struct {
 
 const char *watchdog_judge_words(watchdog_cause why, const watchdog_frame *culprit)
 {
+    if (why == CAUSE_FAILED && culprit->verdict == INCIDENT_LINK)
+        return "has lost touch with another rank, and none says why";
     if (why == CAUSE_STUCK && culprit->storage)
         return "waits for files: the storage does not answer";
     if (why == CAUSE_STUCK && culprit->phase == DURING_START)

@@ -70,10 +70,11 @@ static status prepare(supervisor *s)
     return fixed_size(&s->ranks, &s->data, &s->config);
 }
 
-static bool is_hardware(const cause *why)
+/* Is the rank that the incident names on a host to do without? */
+static bool blames_host(const cause *why)
 {
     return why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS &&
-           why->verdict != INCIDENT_REFUSED;
+           why->verdict != INCIDENT_REFUSED && why->verdict != INCIDENT_LINK;
 }
 
 static hosts_entry *find_host(const hosts *h, const char *name)
@@ -92,7 +93,7 @@ static hosts_entry *find_host(const hosts *h, const char *name)
  * smaller. */
 static void leave_out(supervisor *s, const cause *why)
 {
-    bool wanted = s->hosts.count > 0 && is_hardware(why) && *why->host;
+    bool wanted = s->hosts.count > 0 && blames_host(why) && *why->host;
     hosts_entry *e = wanted ? find_host(&s->hosts, why->host) : NULL;
     int ranks, data;
     if (!e || e->out)

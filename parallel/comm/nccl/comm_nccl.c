@@ -449,9 +449,20 @@ static void nccl_group_close(comm_group *g)
     free(n);
 }
 
+/* "0, 8, 16, 24", or the first of many, "..." and the last */
+static void list_members(char *out, size_t bytes, const comm_group *g)
+{
+    enum { LISTED = 16 };
+    size_t used = 0;
+    for (int i = 0; i < g->count; i++)
+        if (i < LISTED - 1 || i == g->count - 1)
+            used += (size_t)snprintf(out + used, bytes - used, "%s%s%d", i ? ", " : "", i >= LISTED ? "..., " : "",
+                                     g->members[i]);
+}
+
 /* A communicator that has failed is not aborted: ncclCommAbort waits until no graph refers to it, and the graph goes
  * after the main thread, which waits here. The process says its last words, and its end frees everything. */
-static status nccl_poll(comm_group *g)
+static status nccl_poll(bool *heard, comm_group *g)
 {
     const communicator *n = g->state;
     ncclResult_t failed = ncclSuccess;
@@ -460,8 +471,12 @@ static status nccl_poll(comm_group *g)
     ncclResult_t r = ncclCommGetAsyncError(n->handle, &failed);
     if (r == ncclSuccess && (failed == ncclSuccess || failed == ncclInProgress))
         return STATUS_OK;
-    const char *why = ncclGetErrorString(r == ncclSuccess ? failed : r);
-    return status_fail(STATUS_FAILED, "NCCL, in a group of %d ranks: %s (%s)", g->count, why, ncclGetLastError(NULL));
+    char members[160];
+    ncclResult_t why = r == ncclSuccess ? failed : r;
+    *heard = why == ncclRemoteError;
+    list_members(members, sizeof members, g);
+    return status_fail(STATUS_FAILED, "NCCL, in a group of %d ranks (%s): %s (%s)", g->count, members,
+                       ncclGetErrorString(why), ncclGetLastError(NULL));
 }
 
 /* ---- the other functions of a backend ---------------------------------------------------------------------------- */

@@ -177,6 +177,7 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
+/* Copies of a self-check. */
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
     (void)flags;
@@ -191,24 +192,49 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaSuccess;
 }
 
-/* Memory of the program's own, pinned later: one range at a time is enough. */
-static const char *registered;
-static size_t registered_bytes;
+/* Memory of the program's own, pinned later: the device's mirror, and a copy of the state. */
+enum { REGISTERED = 2 };
+static void *registered[REGISTERED];
+
+static void **find_registered(void *memory)
+{
+    for (int i = 0; i < REGISTERED; i++)
+        if (registered[i] == memory)
+            return &registered[i];
+    return NULL;
+}
 
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 {
-    if (registered || flags != cudaHostRegisterDefault || standin_is_device(memory))
+    void **free_one = find_registered(NULL);
+    if (!memory || !free_one || find_registered(memory) || flags != cudaHostRegisterDefault ||
+        standin_is_device(memory))
         standin_fail("cudaHostRegister of %zu bytes at %p, flags %u", bytes, memory, flags);
-    registered = memory;
-    registered_bytes = bytes;
+    *free_one = memory;
+    pinned += (int64_t)bytes;
     return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *memory)
 {
-    if (memory != registered)
+    void **one = memory ? find_registered(memory) : NULL;
+    if (!one)
         standin_fail("cudaHostUnregister of %p, which is not registered", memory);
-    registered = NULL;
+    *one = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **out, void *memory, unsigned flags)
+{
+    if (flags != 0 || !memory || !find_registered(memory))
+        standin_fail("cudaHostGetDevicePointer of %p, which is not registered", memory);
+    *out = memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int bytes, int device)
+{
+    snprintf(out, (size_t)bytes, "0000:%02X:00.0", 0x1b + device);
     return cudaSuccess;
 }
 

@@ -36,7 +36,9 @@ static void what_says_most_counts(void **state)
                            .run = "b2",
                            .words = "rank 2 is gone",
                            .ends = true};
-    incident storage = dead, warning = dead;
+    incident storage = dead, warning = dead, link = dead;
+    link.verdict = INCIDENT_LINK;
+    link.rank = 1;
     storage.verdict = INCIDENT_STORAGE;
     storage.rank = 3;
     storage.words = "its storage \\ does not answer\n";
@@ -50,6 +52,8 @@ static void what_says_most_counts(void **state)
     assert_false(causes_read(folder, position, "b2").known);
     assert_int_equal(incidents_append(folder, &warning), STATUS_OK);
     assert_false(causes_read(folder, position, "b2").known); /* nothing has ended with it */
+    assert_int_equal(incidents_append(folder, &link), STATUS_OK);
+    assert_int_equal(causes_read(folder, position, "b2").verdict, INCIDENT_LINK);
     assert_int_equal(incidents_append(folder, &dead), STATUS_OK);
     cause c = causes_read(folder, position, "b2");
     assert_true(c.known && c.verdict == INCIDENT_DEAD && c.rank == 2 && c.step == 40);

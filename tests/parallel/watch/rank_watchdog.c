@@ -84,6 +84,15 @@ static void event(run *r, int step)
         watchdog_beside(r->w, "writing fragment 3");
     if (scenario_is(r, "invariant") && last && step == EVENTFUL)
         MUST(rank < 0, "a promise is broken");
+    bool heard = scenario_is(r, "heard"), lost = heard || scenario_is(r, "lost");
+    if (lost && rank == 1) {
+        watchdog_fail(r->w, INCIDENT_LINK, "remote process exited");
+        sleep_for(3600);
+    }
+    if (heard && last) { /* later than the rank that has heard of it */
+        sleep_for(0.2);
+        MUST(rank < 0, "an illegal address");
+    }
     if (scenario_is(r, "slow"))
         sleep_for(0.6 * r->hang);
 }

@@ -219,6 +219,26 @@ static void a_broken_invariant_is_known_to_all(void **state)
     launch_free(&r);
 }
 
+/* What a rank has only heard of another is not what the job ends with, where a rank says more. */
+static void who_has_failed_is_named_before_who_has_heard_of_it(void **state)
+{
+    launch_result r = ended(state);
+    assert_int_not_equal(r.status, 0);
+    says(&r, "watchdog: rank 2 on ");
+    says(&r, " fails: an illegal address; last in step 20");
+    assert_null(strstr(r.err, "lost touch"));
+    launch_free(&r);
+}
+
+static void a_lost_link_ends_the_job_and_blames_nobody(void **state)
+{
+    launch_result r = ended(state);
+    assert_int_not_equal(r.status, 0);
+    says(&r, "watchdog: rank 1 on ");
+    says(&r, " has lost touch with another rank, and none says why: remote process exited; last in step 20");
+    launch_free(&r);
+}
+
 /* The oldest go first, and what is read is in order. */
 static void the_flight_record_keeps_the_last_entries(void **state)
 {
@@ -296,8 +316,10 @@ int main(void)
 {
     scenario stuck = {"stuck", 2, NULL}, circle = {"circle", 2, NULL}, leave = {"exit", 600, NULL},
              slow = {"slow", 2, NULL}, save = {"save", 1, NULL}, storage = {"storage", 1, NULL},
-             beside = {"beside", 1, NULL}, begin = {"start", 3, NULL}, invariant = {"invariant", 600, NULL};
-    scenario *const all[] = {&stuck, &circle, &leave, &slow, &save, &storage, &beside, &begin, &invariant};
+             beside = {"beside", 1, NULL}, begin = {"start", 3, NULL}, invariant = {"invariant", 600, NULL},
+             heard = {"heard", 600, NULL}, lost = {"lost", 600, NULL};
+    scenario *const all[] = {&stuck,  &circle, &leave,     &slow,  &save, &storage,
+                             &beside, &begin,  &invariant, &heard, &lost};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         all[i]->running = start(all[i]->name, all[i]->hang);
     const struct CMUnitTest tests[] = {
@@ -310,6 +332,8 @@ int main(void)
         cmocka_unit_test_prestate(work_beside_the_training_thread_is_watched, &beside),
         cmocka_unit_test_prestate(a_rank_that_does_not_join_ends_the_job, &begin),
         cmocka_unit_test_prestate(a_broken_invariant_is_known_to_all, &invariant),
+        cmocka_unit_test_prestate(who_has_failed_is_named_before_who_has_heard_of_it, &heard),
+        cmocka_unit_test_prestate(a_lost_link_ends_the_job_and_blames_nobody, &lost),
         cmocka_unit_test(the_flight_record_keeps_the_last_entries),
         cmocka_unit_test(a_killed_rank_is_named_within_10_seconds),
         cmocka_unit_test(a_frozen_rank_is_named_within_hang_seconds_and_10),

@@ -1,0 +1,76 @@
+#include "memory/numa.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The first line of a file; false: there is none. */
+static bool read_line(char *out, int bytes, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    bool read = file && fgets(out, bytes, file);
+    if (file)
+        fclose(file);
+    return read;
+}
+
+int numa_node_of(const char *root, const char *pci)
+{
+    char path[600], id[64], line[32];
+    size_t length = strlen(pci);
+    if (length >= sizeof id)
+        return -1;
+    for (size_t i = 0; i <= length; i++)
+        id[i] = (char)tolower((unsigned char)pci[i]);
+    snprintf(path, sizeof path, "%s/sys/devices/system/node/node1/cpulist", root);
+    if (!read_line(line, sizeof line, path))
+        return -1;
+    snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/numa_node", root, id);
+    return read_line(line, sizeof line, path) ? atoi(line) : -1;
+}
+
+/* "0-3,8,10-11": the cores of a node; false: it has none, or is not known. */
+static bool cores_of(cpu_set_t *out, const char *root, int node)
+{
+    char path[600], line[4096];
+    CPU_ZERO(out);
+    snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
+    if (!read_line(line, sizeof line, path))
+        return false;
+    for (char *at = line, *end; isdigit((unsigned char)*at); at = *end == ',' ? end + 1 : end) {
+        long first = strtol(at, &end, 10), last = first;
+        if (*end == '-')
+            last = strtol(end + 1, &end, 10);
+        for (long i = first; i <= last && i < CPU_SETSIZE; i++)
+            CPU_SET((size_t)i, out);
+    }
+    return CPU_COUNT(out) > 0;
+}
+
+/* Threads that libraries have made before are bound, too. */
+static void bind_all_threads(const cpu_set_t *cores)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *e; tasks && (e = readdir(tasks));)
+        if (isdigit((unsigned char)*e->d_name))
+            sched_setaffinity((pid_t)atoi(e->d_name), sizeof *cores, cores);
+    if (tasks)
+        closedir(tasks);
+}
+
+numa_verdict numa_stay_near(const char *root, int node)
+{
+    cpu_set_t near, mine, both;
+    if (node < 0 || !cores_of(&near, root, node) || sched_getaffinity(0, sizeof mine, &mine) != 0)
+        return NUMA_UNKNOWN;
+    CPU_AND(&both, &near, &mine);
+    if (CPU_COUNT(&both) == 0)
+        return NUMA_ELSEWHERE;
+    if (!CPU_EQUAL(&both, &mine))
+        bind_all_threads(&both);
+    return NUMA_NEAR;
+}

@@ -1,5 +1,6 @@
 #include "memory/fault.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -100,6 +101,15 @@ static void on_fault(int number, siginfo_t *info, void *machine)
     raise(number);
 }
 
+/* Is a handler the one with which UCX, a library of Open MPI's, begins? It is installed before main(). */
+static bool is_of_ucx(const struct sigaction *handler)
+{
+    Dl_info of;
+    void *address = NULL;
+    memcpy(&address, &handler->sa_sigaction, sizeof address);
+    return address && dladdr(address, &of) && of.dli_fname && strstr(of.dli_fname, "/libucs.so");
+}
+
 void fault_install(void (*tell)(void *, fault_kind, const char *), void *context)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, before;
@@ -107,6 +117,6 @@ void fault_install(void (*tell)(void *, fault_kind, const char *), void *context
     listener.context = context;
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < CAUGHT; i++)
-        if (sigaction(caught[i].number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        if (sigaction(caught[i].number, NULL, &before) == 0 && (before.sa_handler == SIG_DFL || is_of_ucx(&before)))
             sigaction(caught[i].number, &action, NULL);
 }

@@ -3,7 +3,8 @@
  * A mapped file that was cut short, or whose storage fails, is a SIGBUS where it is read: the words name the file and
  * the byte. One line goes to standard error, with where this rank is (log_set_where); then `tell`, from within the
  * signal's handler; then the process ends: after a SIGBUS with exit status 1, otherwise of the signal. Handlers that
- * others have installed before stay.
+ * others have installed before stay (a sanitizer's), but for UCX's, which say where in UCX a process dies and nothing
+ * of files.
  */
 #ifndef PHALANX_MEMORY_FAULT_H
 #define PHALANX_MEMORY_FAULT_H

@@ -10,7 +10,11 @@
 #include "engine/config/nearest.h"
 #include "engine/files/json_memory.h"
 #include "tools/commands.h"
+#include "parallel/watch/signals.h"
 #include "tools/help.h"
+
+/* Called before any library is initialised. */
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = signals_note_hangup;
 
 static void help(FILE *out)
 {

@@ -29,6 +29,7 @@ static struct {
     _Atomic bool save;
     _Atomic long long first; /* nanoseconds: when an insisting signal first came; 0: none has */
     _Atomic long long saved; /* when the last save was done */
+    bool hangup_ignored;     /* since the process began */
 } signals;
 
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_BOOL_LOCK_FREE == 2,
@@ -58,15 +59,28 @@ static void on_signal(int number)
     atomic_compare_exchange_strong(&signals.stop, &none, number);
 }
 
+static bool is_hangup_ignored(void)
+{
+    struct sigaction now;
+    return sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+void signals_note_hangup(void)
+{
+    signals.hangup_ignored = is_hangup_ignored();
+}
+
 void signals_install(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    bool hangup_ignored = signals.hangup_ignored || is_hangup_ignored();
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < CAUGHT; i++)
         sigaddset(&action.sa_mask, caught[i].number);
     for (int i = 0; i < CAUGHT; i++)
-        if (caught[i].number != SIGHUP || sigaction(SIGHUP, NULL, &before) || before.sa_handler != SIG_IGN)
-            sigaction(caught[i].number, &action, NULL);
+        sigaction(caught[i].number, &action, NULL);
+    if (hangup_ignored)
+        sigaction(SIGHUP, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
 }
 

@@ -359,7 +359,8 @@ static bool is_rank(const char *pid, const char *folder, int rank)
     char *command = process_text(pid, "cmdline"), *environment = NULL;
     char *wanted = must_format("OMPI_COMM_WORLD_RANK=%d ", rank), *key = must_format("run.folder=%s ", folder);
     bool ours = strstr(command, "/phalanx train ") || strstr(command, "/phalanx server ");
-    bool found = ours && !strstr(command, "mpirun") && !strstr(command, " supervise ") && strstr(command, key);
+    bool launches = strstr(command, "mpirun") || strstr(command, "prterun"); /* which Open MPI 5's becomes */
+    bool found = ours && !launches && !strstr(command, " supervise ") && strstr(command, key);
     if (found) {
         environment = process_text(pid, "environ");
         found = strstr(environment, wanted) || (rank == 0 && !strstr(environment, "OMPI_COMM_WORLD_RANK="));

@@ -69,7 +69,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 job() { # key=value ...
     exec ip netns exec $one unshare --uts bash -c 'hostname one; exec "$@"' - timeout 200 mpirun -np 2 --hostfile "$work/hosts" \
         --map-by ppr:1:node --bind-to none --mca mpi_yield_when_idle 1 --mca plm_rsh_args "-F $work/ssh_config" \
-        --mca oob_tcp_if_include 10.77.31.0/24 --mca btl_tcp_if_include 10.77.31.0/24 "$phalanx" train "$work/run.yaml" "$@"
+        --mca oob_tcp_if_include 10.77.31.0/24 --mca btl self,tcp --mca btl_tcp_if_include 10.77.31.0/24 "$phalanx" train "$work/run.yaml" "$@"
 }
 write_run 'parallel: {pipeline: 2}'
 (job) >"$work/log" 2>&1 &

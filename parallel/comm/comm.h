@@ -57,8 +57,8 @@ typedef struct comm_group_options {
 /* The same on a device's backend: operands are device addresses, and a call's `stream` says where it is put; it counts
  * as complete, for comm_wait, as soon as it is enqueued. */
 status comm_group_open_on(comm_group **out, comm *c, const int *members, int count, const comm_group_options *o);
-/* Has the group failed between calls (a peer died, a link broke)? Then it is given up, and this says why. `*heard`: what
- * failed is not this rank, as far as the backend knows; it has heard of it. */
+/* Has the group failed between calls (a peer died, a link broke)? Then it is given up, and this says why. `*heard`:
+ * what failed is not this rank, as far as the backend knows; it has heard of it. */
 status comm_group_poll(bool *heard, comm_group *g);
 void comm_group_close(comm_group *g);
 int comm_group_ranks(const comm_group *g);

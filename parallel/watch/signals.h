@@ -6,8 +6,8 @@
  *
  * SIGHUP that is ignored when the process starts (nohup) stays ignored, although libraries may take it before main()
  * (UCX does, in Open MPI 5): the program notes it before they are initialised. SIGPIPE is ignored: who reads the
- * output may go. A signal reaches a process, not an object: the flags are the globals of this file. They say what this rank has
- * received; that all ranks act on it after the same step is the training loop's work.
+ * output may go. A signal reaches a process, not an object: the flags are the globals of this file. They say what
+ * this rank has received; that all ranks act on it after the same step is the training loop's work.
  */
 #ifndef PHALANX_PARALLEL_WATCH_SIGNALS_H
 #define PHALANX_PARALLEL_WATCH_SIGNALS_H

@@ -102,6 +102,12 @@ static inline bool axis_has_messages(axis a)
     return axis_rows[a].queue != AXIS_QUEUE_NONE;
 }
 
+/* Do ops of a layer wait for what is sent along it? */
+static inline bool axis_within_layers(axis a)
+{
+    return axis_rows[a].queue == AXIS_QUEUE_ACTIVATIONS;
+}
+
 /* Is what is sent along it part of the order of messages between stages (parallel/schedule/lowering.h)? */
 static inline bool axis_between_stages(axis a)
 {

@@ -133,7 +133,29 @@ static int find_matrices(matrix *out, const parameter *p)
 typedef struct orthogonalisation {
     const optimizer_update *of;
     const char *label;
+    axis along; /* whose ranks have other parts of the matrices; AXIS_COUNT: this rank has them whole */
+    int slot;   /* of placements along it */
 } orthogonalisation;
+
+/* The parameter says along which axis its matrices are divided. */
+static orthogonalisation start(const optimizer_update *of)
+{
+    const parameter *p = of->s->of;
+    orthogonalisation u = {of, pool_format(&of->out->pool, "%s/orthogonalise", p->name), AXIS_COUNT, -1};
+    for (axis a = 0; a < AXIS_COUNT && u.slot < 0; a++)
+        for (int slot = 0; slot < AXIS_SLOTS; slot++)
+            if (axis_slots(a) == 1u << slot && p->place.along[slot].kind == PLACE_SHARD) {
+                u.along = a;
+                u.slot = slot;
+            }
+    return u;
+}
+
+/* Attributes of what the ranks that divide a matrix exchange. */
+static op_attributes across(const orthogonalisation *u)
+{
+    return u->slot < 0 ? (op_attributes){.group_size = 1} : op_along(u->of->c->around.group, u->along);
+}
 
 static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
 {
@@ -141,12 +163,13 @@ static op *make(const orthogonalisation *u, const op *like, unsigned outputs)
 }
 
 /* A square, described for the op that writes it. */
-static tensor *new_square(const orthogonalisation *u, int64_t n, placement along_tensor)
+static tensor *new_square(const orthogonalisation *u, int64_t n, bool partial)
 {
     tensor *t = pool_alloc(&u->of->out->pool, sizeof *t);
     tensor_describe(t, u->label, CLASS_TEMPORARY, DTYPE_FP32, 2, (int64_t[]){n, n});
     t->place = u->of->gradient->place;
-    t->place.along[AXIS_COORDINATE_TENSOR] = along_tensor;
+    if (u->slot >= 0)
+        t->place.along[u->slot] = partial ? place_partial() : place_replicate();
     return t;
 }
 
@@ -174,12 +197,11 @@ static void begin(const orthogonalisation *u, matrix *m)
     }
 }
 
-/* Where the tensor group divides a matrix, the side that each rank has whole; else the shorter. */
+/* Where ranks divide a matrix, the side that each has whole; else the shorter. */
 static bool takes_rows(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
-    placement place = p->place.along[AXIS_COORDINATE_TENSOR];
-    return place.kind == PLACE_SHARD ? place.dim == 1 : m->rows <= p->columns;
+    return u->slot >= 0 ? p->place.along[u->slot].dim == 1 : m->rows <= p->columns;
 }
 
 /* x x^T, or x^T x: a sum over the ranks that divide the other side, to which a copy adds nothing. */
@@ -187,15 +209,14 @@ static tensor *gram(const orthogonalisation *u, const matrix *m)
 {
     const parameter *p = u->of->s->of;
     bool rows = takes_rows(u, m);
-    op_attributes at = op_along(u->of->c->around.group, AXIS_TENSOR);
-    placement place = at.group_size > 1 ? place_partial() : place_replicate();
+    op_attributes at = across(u);
     const duty_rows added = duty_of(u->of->c->around.group, u->of->s, DUTY_ADD);
-    bool copy = m->first >= added.first + added.rows;
+    bool copy = at.group_size > 1 && m->first >= added.first + added.rows;
     tensor *part;
     if (rows && !copy && m->rows > 0) {
         part = make(u, &(op){.kind = OP_linear, .in = {m->x, m->x}}, 1)->out[0];
     } else {
-        part = new_square(u, rows ? m->rows : p->columns, place);
+        part = new_square(u, rows ? m->rows : p->columns, at.group_size > 1);
         op like = {.kind = OP_linear_grad_weight, .in = {m->x, m->x}, .out = {part}};
         if (copy || m->rows == 0)
             like = (op){.kind = OP_zero, .out = {part}};
@@ -223,10 +244,8 @@ static void improve(const orthogonalisation *u, matrix *m, tensor *g, bool first
         m->x = make(u, &(op){.kind = OP_linear_grad_input, .in = {p, m->x}}, 1)->out[0];
         return;
     }
-    if (m->x->place.along[AXIS_COORDINATE_TENSOR].kind ==
-        PLACE_SHARD) /* each rank uses the same matrix for its own rows */
-        p = make(u, &(op){.kind = OP_copy_to_shards, .in = {p}, .at = op_along(u->of->c->around.group, AXIS_TENSOR)}, 1)
-                ->out[0];
+    if (u->slot >= 0 && m->x->place.along[u->slot].kind == PLACE_SHARD) /* each rank's rows take the same matrix */
+        p = make(u, &(op){.kind = OP_copy_to_shards, .in = {p}, .at = across(u)}, 1)->out[0];
     m->x = make(u, &(op){.kind = OP_linear, .in = {m->x, p}}, 1)->out[0];
 }
 
@@ -243,7 +262,7 @@ static float adjust(const compiled *c, const matrix *m)
 static void orthogonal(const optimizer_update *of)
 {
     const parameter *p = of->s->of;
-    orthogonalisation u = {of, pool_format(&of->out->pool, "%s/orthogonalise", p->name)};
+    orthogonalisation u = start(of);
     matrix *m = pool_alloc(&of->out->pool, (size_t)p->piece_count * sizeof *m);
     tensor **g = pool_alloc(&of->out->pool, (size_t)p->piece_count * sizeof *g);
     int count = find_matrices(m, p);

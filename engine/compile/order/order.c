@@ -231,8 +231,7 @@ static void fill_gaps(orderer *o, int window)
 
 /* ---- what is left ------------------------------------------------------------------------------------------------ */
 
-/* Those transfers of the forward pass between tensor ranks that are waited for at once, in the order of their
- * launches. */
+/* Those transfers within layers of the forward pass that are waited for at once, in the order of their launches. */
 static void find_bare(program *out, program *list)
 {
     orderer o = {.list = list, .uses = find_uses(list)};
@@ -247,7 +246,7 @@ static void find_bare(program *out, program *list)
             f.last_long = i;
     }
     for (int i = 0; i < list->count; i++)
-        if (f.bare[i] && list->ops[i]->phase == PHASE_FORWARD && list->ops[i]->at.axis == AXIS_TENSOR)
+        if (f.bare[i] && list->ops[i]->phase == PHASE_FORWARD && axis_within_layers((axis)list->ops[i]->at.axis))
             program_append(out, list->ops[i]);
     free(f.bare);
     free(f.launched);
@@ -268,7 +267,7 @@ static void cut_bare(compiled_program *out, compile_order how)
 {
     program tried = {0}, bare = {0};
     for (int i = 0; i < out->list.count; i++)
-        if (!is_collective(out->list.ops[i]) || out->list.ops[i]->at.axis == AXIS_TENSOR)
+        if (!is_collective(out->list.ops[i]) || axis_within_layers((axis)out->list.ops[i]->at.axis))
             program_append(&tried, out->list.ops[i]);
     order_list(&tried, how);
     find_bare(&bare, &tried);

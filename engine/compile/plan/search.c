@@ -133,7 +133,7 @@ int64_t search_budget(const search_terms *t, const search_layout *l)
     grid g = search_grid(l);
     int of_layers = 0;
     for (int a = 0; a < AXIS_COUNT; a++)
-        of_layers += axis_rows[a].queue == AXIS_QUEUE_ACTIVATIONS && grid_group_size(&g, (axis)a) > 1;
+        of_layers += axis_within_layers((axis)a) && grid_group_size(&g, (axis)a) > 1;
     return room_beside(t, g.size[GRID_PIPELINE] > 1 ? RESERVE_ROWS : of_layers > 0 ? of_layers + 2 : 1);
 }
 

@@ -93,7 +93,7 @@ plan_update plan_price_update(const profile *h, const compiled *c)
         bool travels = op_communicates(o);
         if (op_copies(o))
             copies[op_has(o, OP_LEAVES)] += profile_op(h, o);
-        if (op_copies(o) || op_waits(o) || (travels && o->at.axis != AXIS_TENSOR))
+        if (op_copies(o) || op_waits(o) || (travels && !axis_within_layers((axis)o->at.axis)))
             continue;
         u.seconds += travels ? profile_transfer(h, &c->options.grid, p, i) : profile_op(h, o);
         if (travels) {

@@ -56,8 +56,9 @@ typedef struct attention_layer {
     const parameter *qkv; /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads */
     const parameter *qkv_bias, *q_norm, *k_norm; /* or NULL */
     const parameter *out;                        /* [hidden, heads head_size] */
-    const parameter *out_bias;      /* placed partial: the group's first rank has it, the others have NULL */
-    int heads, kv_heads, head_size; /* this rank's */
+    const parameter *out_bias;  /* placed partial: the group's first rank has it, the others have NULL */
+    int heads, kv_heads;        /* this rank's */
+    int head_size, v_head_size; /* elements of a head of q and k; of v */
     int window;
     bool rotary; /* queries and keys are rotated by their positions */
     int index;   /* among this rank's layers */

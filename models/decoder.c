@@ -277,6 +277,7 @@ static void build_block(builder *b, block_layer *block, int index)
     block->attention.heads = (int)(part_of(b, PARTS_SIZE_QUERY, true).width / l->head_size);
     block->attention.kv_heads = (int)(part_of(b, PARTS_SIZE_KEY_VALUE, true).width / l->head_size);
     block->attention.head_size = l->head_size;
+    block->attention.v_head_size = parts_head_size(SLOT_V, &b->d->shape, l);
     block->attention.window = (int)l->window;
     block->attention.rotary = l->rope_theta > 0;
     block->attention.index = index;

@@ -61,6 +61,11 @@ static int64_t count_elements(const model_shape *s, int layer)
     return sum;
 }
 
+int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape *layer)
+{
+    return (int)parts_extent_of(parts_row_of(slot)->rows, shape, layer).unit;
+}
+
 int64_t parts_parameters(const model_shape *s)
 {
     int64_t sum = 0;

@@ -63,6 +63,9 @@ parts_extent parts_extent_of(parts_size size, const model_shape *shape, const la
 /* Elements along it. */
 int64_t parts_length(parts_size size, const model_shape *shape, const layer_shape *layer);
 
+/* Elements of a head, of the weight whose rows are heads (SLOT_Q, SLOT_K, SLOT_V). */
+int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape *layer);
+
 /* Exact number of parameters of a model, tied ones counted once, without any padding. */
 int64_t parts_parameters(const model_shape *shape);
 

@@ -378,7 +378,8 @@ static void describe_caches(compiled *c)
     tensor **caches = pool_alloc(&c->pool, (size_t)c->cache_count * sizeof *caches);
     for (int i = 0; i < c->cache_count; i++) {
         const attention_layer *a = &chunk->blocks[i / 2].attention;
-        int64_t shape[] = {o->decode_samples, o->decode_positions, (int64_t)a->kv_heads * a->head_size};
+        int64_t size = i % 2 ? a->v_head_size : a->head_size;
+        int64_t shape[] = {o->decode_samples, o->decode_positions, a->kv_heads * size};
         caches[i] = new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"),
                               precision_compute(o->precision), 3, shape);
         if (o->grid.size[GRID_TENSOR] > 1)

@@ -11,6 +11,7 @@
 #include "kernels/operands.h"
 #include "memory/log.h"
 #include "memory/units.h"
+#include "models/parts.h"
 
 static const char *bytes_text(char out[UNITS_TEXT], double bytes)
 {
@@ -191,9 +192,11 @@ static void print_loss(FILE *out, const plan *p)
 /* Which kernel computes attention on the GPU that is planned for, where it is not one of ours at full speed. */
 static void print_slow_heads(FILE *out, const plan *p)
 {
-    int size = p->options.shape.head_size;
+    const model_shape *shape = &p->options.shape;
+    const layer_shape layer = shape_layer(shape, 0);
+    int size = parts_head_size(SLOT_Q, shape, &layer);
     if (p->profile.capacity <= 0 || dtype_bytes(precision_compute(p->options.precision)) > 2 ||
-        attention_is_fused(size, size))
+        attention_is_fused(size, parts_head_size(SLOT_V, shape, &layer)))
         return;
     if (attention_suits_cudnn(size))
         fprintf(

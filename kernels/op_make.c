@@ -53,6 +53,17 @@ static void settle(const op *o, tensor *t, tensor *at)
     t->parameter = at->parameter;
 }
 
+/* What travels is an address and a number of elements: between columns there are others'. */
+static void check_contiguous(const op *o)
+{
+    bool whole = true;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        whole &= !o->in[i] || tensor_contiguous(o->in[i]);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        whole &= !o->out[i] || tensor_contiguous(o->out[i]);
+    OPERANDS_CHECK(whole, "what is communicated must be contiguous: copy columns first");
+}
+
 op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
 {
     op *o = pool_alloc(p, sizeof *o);
@@ -78,6 +89,8 @@ op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
                        "an output that is there already is not what the op makes");
         o->out[i] = there[i];
     }
+    if (op_communicates(o))
+        check_contiguous(o);
     return o;
 }
 

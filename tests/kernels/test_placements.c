@@ -55,6 +55,42 @@ static void adds_a_bias_on_every_rank(recorder *r)
     record_linear(r, "mlp/down", h, placed(r, "v", HIDDEN, 4, place_shard(1)), b);
 }
 
+/* ---- what is not in one piece --------------------------------------------------------------------------------- */
+
+static tensor *columns(recorder *r, int64_t rows, placement place)
+{
+    return recorder_columns(r, placed(r, "x", rows, 2 * HIDDEN, place), HIDDEN, HIDDEN);
+}
+
+static void gathers_columns(recorder *r)
+{
+    record_all_gather(r, "gather", AXIS_TENSOR, columns(r, TOKENS / 2, place_shard(0)), TOKENS);
+}
+
+static void scatters_columns(recorder *r)
+{
+    record_reduce_scatter(r, "scatter", AXIS_TENSOR, columns(r, TOKENS, place_partial()));
+}
+
+static void sums_columns(recorder *r)
+{
+    record_all_reduce(r, "reduce", AXIS_TENSOR, columns(r, TOKENS, place_partial()));
+}
+
+static void exchanges_columns(recorder *r)
+{
+    op exchange = {.kind = OP_all_to_all, .at = op_along(r->grid.group, AXIS_TENSOR)};
+    exchange.in[0] = columns(r, 2, place_partial());
+    recorder_record(r, "exchange", &exchange, 1, NULL);
+}
+
+static void gathers_into_columns(recorder *r)
+{
+    op gather = {.kind = OP_all_gather, .at = op_along(r->grid.group, AXIS_TENSOR)};
+    gather.in[0] = placed(r, "x", TOKENS / 2, HIDDEN, place_shard(0));
+    recorder_record(r, "into", &gather, 0, (tensor *[OP_MAX_OUT]){columns(r, TOKENS, place_shared())});
+}
+
 /* ---- what has no gradient --------------------------------------------------------------------------------------- */
 
 static axis along; /* of what is recorded next */
@@ -136,6 +172,17 @@ static void a_forgotten_collective_is_refused_when_recorded(void **state)
     refused(adds_a_bias_on_every_rank, "mlp/down", "placement");
 }
 
+/* Else the bytes between the columns would travel in their place. */
+static void communication_of_columns_is_refused(void **state)
+{
+    (void)state;
+    refused(gathers_columns, "gather", "contiguous");
+    refused(scatters_columns, "scatter", "contiguous");
+    refused(sums_columns, "reduce", "contiguous");
+    refused(exchanges_columns, "exchange", "contiguous");
+    refused(gathers_into_columns, "into", "contiguous");
+}
+
 static void communication_without_a_gradient_is_refused(void **state)
 {
     (void)state;
@@ -155,6 +202,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_forgotten_collective_is_refused_when_recorded),
+        cmocka_unit_test(communication_of_columns_is_refused),
         cmocka_unit_test(communication_without_a_gradient_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
 /* Attention, its gradient, and attention of one new token over a cache. */
+#include "kernels/attention_work.h"
 #include "kernels/ops/family.h"
 
 static int64_t v_head_size(const op *o, const tensor *v)
@@ -33,6 +34,13 @@ static double count_pairs(const op *o, const tensor *q)
     double sequence = (double)o->at.sequence, samples = (double)q->shape[0] / sequence;
     double window = o->at.window > 0 && o->at.window < o->at.sequence ? (double)o->at.window : sequence;
     return samples * (window * (window + 1) / 2 + (sequence - window) * window) * (double)o->at.heads;
+}
+
+void attention_work(double size[3], const op *o)
+{
+    size[0] = (double)o->in[0]->shape[0];
+    size[1] = (double)o->at.sequence;
+    size[2] = (double)o->at.heads * o->at.head_size;
 }
 
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start,

@@ -232,15 +232,14 @@ static void make_probe(probe *out, const search_estimate *e)
     }
 }
 
-/* The layout of the probe that says what a layer of `l` costs. */
-static search_layout probed_layout(const search_estimate *e, const search_layout *l)
+/* The layout of the probe that says what a layer of `l` costs: `l` without what a layer does not depend on. */
+static search_layout probed_layout(const search_layout *l)
 {
-    search_layout of = {.of = e->of->parallel, .micro_batch = l->micro_batch, .recompute = l->recompute};
+    search_layout of = {.of = l->of, .micro_batch = l->micro_batch, .recompute = l->recompute};
     for (int i = 0; i < GRID_AXES; i++)
         of.of.size[i] = axis_shares_layers(i) ? l->of.size[i] : 1;
     of.of.virtual_stages = 1;
     of.of.schedule = SCHEDULE_1F1B;
-    of.of.sequence = l->of.sequence;
     of.of.zero = 0;
     of.of.vocabulary = CONFIG_VOCABULARY_ENDS;
     return of;
@@ -248,7 +247,7 @@ static search_layout probed_layout(const search_estimate *e, const search_layout
 
 static const probe *find_probe(search_estimate *e, const search_layout *l)
 {
-    search_layout of = probed_layout(e, l);
+    search_layout of = probed_layout(l);
     for (int i = 0; i < e->count; i++) {
         const search_layout *p = &e->probes[i].of;
         if (config_layout_same(&p->of, &of.of) && p->micro_batch == of.micro_batch && p->recompute == of.recompute)

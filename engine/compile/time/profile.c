@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/compile/model/collective.h"
+#include "kernels/attention_work.h"
 #include "kernels/product.h"
 #include "memory/log.h"
 
@@ -197,18 +198,14 @@ static bool product_size(double size[3], const op *o)
     return true;
 }
 
-static bool is_attention(const op *o)
-{
-    return op_is(o, OP_CLASS_ATTENTION);
-}
-
 static void find_size(double size[3], const op *o)
 {
     if (product_size(size, o))
         return;
-    size[0] = is_attention(o) ? (double)o->in[0]->shape[0] : op_row_of(o)->cost(o).bytes;
-    size[1] = is_attention(o) ? (double)o->at.sequence : 0;
-    size[2] = is_attention(o) ? (double)o->at.heads * o->at.head_size : 0;
+    size[0] = op_row_of(o)->cost(o).bytes;
+    size[1] = size[2] = 0;
+    if (op_is(o, OP_CLASS_ATTENTION))
+        attention_work(size, o);
 }
 
 static dtype type_of(const op *o)
@@ -254,7 +251,9 @@ static double model_product(const profile *p, const op *o, const double size[3])
 static double model_scores(const profile *p, const op *o)
 {
     bool gradient = op_has(o, OP_GRADIENT);
-    double pairs = (double)o->in[0]->shape[0] * o->at.sequence * o->at.heads;
+    double size[3];
+    attention_work(size, o);
+    double pairs = size[0] * size[1] * o->at.heads;
     double flops = (gradient ? 8 : 4) * pairs * o->at.head_size, bytes = (gradient ? 19 : 13) * pairs;
     return flops / (p->peak[PEAK_HALF] * 0.6) + bytes / (p->memory * p->memory_share) + 4 * p->start;
 }
@@ -285,7 +284,7 @@ static double model_op(const profile *p, const op *o)
         return op_row_of(o)->cost(o).bytes / p->bus + p->start;
     if (product_size(size, o))
         return model_product(p, o, size);
-    return is_attention(o) ? model_attention(p, o) : model_rest(p, o);
+    return op_is(o, OP_CLASS_ATTENTION) ? model_attention(p, o) : model_rest(p, o);
 }
 
 /* ---- measured ---------------------------------------------------------------------------------------------------- */

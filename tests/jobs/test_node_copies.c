@@ -34,28 +34,37 @@ static char *node_name(int n)
     return must_format("%c%d", 'a' + n, (int)getpid());
 }
 
+/* Ranks find their nodes by themselves: Open MPI 5.0.7 does not survive a command of several programs. */
+static void write_launcher(const char *path)
+{
+    runs_write_text(path,
+                    "#!/bin/sh\n"
+                    "# NAME RANKS, three times, and the command\n"
+                    "before=0\n"
+                    "for n in 1 2 3; do\n"
+                    "    before=$((before + $2))\n"
+                    "    [ -z \"$PHALANX_NODE\" ] && [ $OMPI_COMM_WORLD_RANK -lt $before ] && export PHALANX_NODE=$1\n"
+                    "    shift 2\n"
+                    "done\n"
+                    "exec \"$@\"\n");
+}
+
 /* A job with so many ranks on each node. */
 static launch *start(const char *top, const char *run, const int ranks[NODES], const char *before, const char *keys)
 {
-    char *words = launch_mpirun(0), *program = launch_beside("../phalanx"), *line = NULL;
-    *strstr(words, "-np") = 0;
-    line = must_format("exec %s%s", before, words);
-    for (int n = 0, first = 1; n < NODES; n++) {
-        char *name = node_name(n), *longer;
-        if (ranks[n] > 0) {
-            longer =
-                must_format("%s%s-np %d env PHALANX_NODE=%s %s train %s/run.yaml run.folder=%s parallel.zero=1 %s ",
-                            line, first ? "" : ": ", ranks[n], name, program, top, run, keys);
-            free(line);
-            line = longer;
-            first = 0;
-        }
-        free(name);
-    }
-    launch *l = launch_start(300, "%s", line);
-    free(line);
+    char *mpirun = launch_mpirun(ranks[0] + ranks[1] + ranks[2]), *program = launch_beside("../phalanx"), *name[NODES];
+    char *launcher = workfolder_path(top, "node.sh");
+    write_launcher(launcher);
+    for (int n = 0; n < NODES; n++)
+        name[n] = node_name(n);
+    launch *l = launch_start(
+        300, "exec %s%s sh %s %s %d %s %d %s %d %s train %s/run.yaml run.folder=%s parallel.zero=1 %s", before, mpirun,
+        launcher, name[0], ranks[0], name[1], ranks[1], name[2], ranks[2], program, top, run, keys);
+    for (int n = 0; n < NODES; n++)
+        free(name[n]);
+    free(launcher);
     free(program);
-    free(words);
+    free(mpirun);
     return l;
 }
 

@@ -386,16 +386,20 @@ static bool write_launcher(const char *path)
     launch_result r = launch_run(10, "unshare --uts hostname nodeA");
     bool can = r.status == 0;
     launch_free(&r);
-    char *mpirun = launch_mpirun(0), *end = strstr(mpirun, "-np"); /* "-np 0" is given for each host */
+    char *mpirun = launch_mpirun(0), *end = strstr(mpirun, "-np"); /* how many is known to the script */
     *end = 0;
     char *text = must_format("#!/bin/sh\n"
+                             "if [ \"$1\" = host ]; then # a rank: it finds its host\n"
+                             "  hosts=$2 before=0; shift 2\n"
+                             "  while read name slots; do\n"
+                             "    before=$((before + ${slots#slots=}))\n"
+                             "    [ $OMPI_COMM_WORLD_RANK -lt $before ] && break\n"
+                             "  done < \"$hosts\"\n"
+                             "  hostname $name && exec \"$@\"\n"
+                             "  exit 1\n"
+                             "fi\n"
                              "ranks=$1 hosts=$2; shift 2\n"
-                             "all=\"$*\"\nset --\n"
-                             "while read name slots; do\n"
-                             "  [ $# -gt 0 ] && set -- \"$@\" :\n"
-                             "  set -- \"$@\" -np ${slots#slots=} unshare --uts sh -c \"hostname $name && exec $all\"\n"
-                             "done < \"$hosts\"\n"
-                             "exec %s \"$@\"\n",
+                             "exec %s -np $ranks unshare --uts sh \"$0\" host \"$hosts\" \"$@\"\n",
                              mpirun);
     runs_write_text(path, text);
     free(text);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,8 @@ struct lines {
     char *path, *folder;
     int file;  /* -1: none at the moment */
     int moved; /* one that went away with its folder, and gets the same lines as long as it may come back; -1: none */
-    struct stat home; /* the folder of `file`; its st_ino is 0: nobody knows */
-    bool displaced;   /* `file` has gone with its folder, and another run's has its name */
+    struct stat home;        /* the folder of `file`; its st_ino is 0: nobody knows */
+    _Atomic(bool) displaced; /* `file` has gone with its folder, and another run's has its name */
     long long lost;
     pthread_mutex_t lock; /* one thread at a time looks and writes */
 };
@@ -244,6 +245,11 @@ bool lines_are_here(lines *l)
     bool here = look(l) != STATUS_OK || !l->displaced;
     pthread_mutex_unlock(&l->lock);
     return here;
+}
+
+bool lines_displaced(const lines *l)
+{
+    return l->displaced;
 }
 
 long long lines_lost(const lines *l)

@@ -22,6 +22,8 @@ status lines_write(lines *l, const char *text);
 status lines_write_here(lines *l, const char *text);
 /* false: another run's folder has the name of this one's, which was moved. What cannot be told is true. Any thread. */
 bool lines_are_here(lines *l);
+/* What the last look has seen, without looking: the opposite. */
+bool lines_displaced(const lines *l);
 /* How many lines could not be written so far. */
 long long lines_lost(const lines *l);
 void lines_close(lines *l);

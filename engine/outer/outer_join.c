@@ -278,22 +278,29 @@ bool outer_doubts_head(outer *o, const outer_position *p)
     return true;
 }
 
+static status give_up_joining(const outer *o)
+{
+    if (outer_must_end(o))
+        return status_fail(STATUS_FAILED, "islands: this island is asked to stop before it has joined the others");
+    return status_fail(STATUS_FAILED,
+                       "islands: this island's model is that after merge %lld, the last one was %lld, and no island "
+                       "that has it is at work: start one that has, or choose another outer.run",
+                       (long long)o->merge, (long long)o->roster.merge);
+}
+
 /* Until this island's state is that after the last merge. */
 status outer_join_all(outer *o, outer_position *p)
 {
     status s = outer_look(o);
     double until = o->now + o->config->outer.timeout, end = until + o->config->outer.timeout;
     for (; s == STATUS_OK && !outer_is_at_head(o); outer_nap(o), s = s == STATUS_OK ? outer_look(o) : s) {
-        if (o->roster.merge < o->merge && roster_is_in_line(&o->roster, o->merge, o->all.history))
+        bool late = o->now > end && o->roster.reached && find_donor(o) < 0;
+        if (late || outer_must_end(o))
+            s = give_up_joining(o);
+        else if (o->roster.merge < o->merge && roster_is_in_line(&o->roster, o->merge, o->all.history))
             make_head(o, p);
         else if (find_donor(o) >= 0)
             s = outer_catch_up(o, p, false);
-        else if (o->now > end)
-            s = status_fail(
-                STATUS_FAILED,
-                "islands: this island's model is that after merge %lld, the last one was %lld, and no island "
-                "that has it is at work: start one that has, or choose another outer.run",
-                (long long)o->merge, (long long)o->roster.merge);
         else
             s = go_back(o, p, until);
     }

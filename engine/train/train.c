@@ -135,7 +135,7 @@ static status ready_step(training *t, signals_request *asked)
 {
     executor_set_step(t->executor, t->at.step + 1);
     status ready = STATUS_OK;
-    bool lost = t->lock && lock_lost(t->lock), away = t->report.metrics && !lines_are_here(t->report.metrics);
+    bool lost = t->lock && lock_lost(t->lock), away = t->report.metrics && lines_displaced(t->report.metrics);
     t->evicted = lost || away;
     if (lost)
         ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);

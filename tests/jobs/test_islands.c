@@ -342,6 +342,25 @@ static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes
 
 /* The other island is frozen, and the merge waits for it, for 60 s: whoever is asked to stop meanwhile withdraws its
  * change, saves, and goes. `phalanx islands` shows both. */
+/* It looks for a model that nobody has, for minutes. */
+static void an_island_that_joins_can_be_stopped(void **state)
+{
+    etcd *e = NULL;
+    if (!island_jobs_etcd)
+        skip_because(SKIP_NO_ETCD);
+    assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
+    assert_int_equal(etcd_write(e, "phalanx/joining/live/head", "{\"merge\": 9, \"step\": 18, \"parts\": []}", 0),
+                     STATUS_OK);
+    etcd_close(e);
+    launch *l = island_jobs_start(*state, "joining", 0, 1, "outer.timeout=120");
+    assert_true(launch_expect(l, "has slot 0", ISLAND_JOBS_LIMIT));
+    kill(launch_pid(l), SIGTERM);
+    launch_result r = launch_finish(l);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "asked to stop before it has joined"));
+    launch_free(&r);
+}
+
 static void a_merge_that_is_waited_for_lets_an_island_stop(void **state)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=4 "
@@ -635,6 +654,7 @@ int main(void)
         cmocka_unit_test(islands_come_die_and_come_back),
         cmocka_unit_test(an_island_that_comes_back_while_etcd_is_away_gets_its_slot),
         cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
+        cmocka_unit_test(an_island_that_joins_can_be_stopped),
         cmocka_unit_test(a_merge_that_is_waited_for_lets_an_island_stop),
         cmocka_unit_test(a_stranger_merges_with_nobody),
         cmocka_unit_test(a_merge_number_used_by_two_histories_is_two_merges),

@@ -115,6 +115,7 @@ static void a_folder_of_other_lines_gets_none(void **state)
     put(&p, "2\n");
     holds(p.run, "1\n2\n3\n");
     holds(p.stray, "1\n2\n");
+    assert_true(lines_displaced(p.out));
     assert_false(lines_are_here(p.out));
     move(p.run, p.away);
     move(p.stray, p.run);

@@ -110,7 +110,7 @@ define WRAPPING_PROGRAM
 $(call program,$1): $(1:%.c=$(BUILD)/%.o) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@echo "link $$@"; $$(CXX) -fopenmp $$(SANITIZE) -o $$@ $$^ -lcmocka $$(LIBS)
 endef
-WRAPPING_SRC := $(foreach p,rank_faulty rank_mutants test_reductions test_decoder,$(filter %/$p.c,$(PROGRAM_SRC)))
+WRAPPING_SRC := $(foreach p,rank_faulty rank_hostile rank_mutants test_reductions test_decoder,$(filter %/$p.c,$(PROGRAM_SRC)))
 $(foreach s,$(WRAPPING_SRC),$(eval $(call WRAPPING_PROGRAM,$s)))
 $(foreach s,$(filter-out $(WRAPPING_SRC),$(PROGRAM_SRC)),$(eval $(call TEST_PROGRAM,$s)))
 
@@ -149,6 +149,8 @@ $(BUILD)/tests/test_spikes: | $(BUILD)/phalanx
 $(BUILD)/tests/test_pace $(BUILD)/tests/test_verify: | $(BUILD)/tests/rank_faulty
 # A machine that is not as it should be.
 $(BUILD)/tests/rank_faulty: LIBS += -Wl,--wrap=executor_observe,--wrap=verify_open,--wrap=MPI_Irecv,--wrap=MPI_Testsome
+# An island that lies to the others.
+$(BUILD)/tests/rank_hostile: LIBS += -Wl,--wrap=compress_encode
 # Likewise a driver, for resources_gpu_open().
 $(BUILD)/tests/test_resources: LIBS += -rdynamic
 # Mutants: the parity test's proof that it can fail.
@@ -296,7 +298,7 @@ faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FA
 soak: all ## 50,000 steps under phalanx supervise with kills: memory, descriptors and files stay constant
 	tests/jobs/soak.sh $(BUILD)/phalanx $(or $(STEPS),50000)
 EVENTS ?= 40
-island-events: $(BUILD)/phalanx ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, cut off, slowed, stopped, joined, etcd away
+island-events: $(BUILD)/phalanx $(BUILD)/tests/rank_hostile ## EVENTS=N events at random (SEED=S) among six islands: killed, frozen, cut off, slowed, stopped, joined, hostile, etcd away or with hostile values
 	EVENTS=$(EVENTS) SEED=$(SEED) tests/jobs/island_events.sh $(BUILD)/phalanx
 island-losses: $(BUILD)/phalanx ## what islands of each method lose and send, beside one job with the same tokens
 	tests/jobs/island_losses.sh $(BUILD)/phalanx

@@ -1,16 +1,19 @@
 #!/bin/bash
 # Six islands under random events: killed, frozen, cut off (each lives in a network namespace of its own), slowed, told
-# to stop, started again; a seventh that joins and leaves; one of three etcd nodes away, or all of them. Every event
-# must be named in the log of the others, no island may end by itself, the sequence of merges must go on and have no
-# gap, all losses must be finite, and the final model must load and be no more than 5% worse than that of the same
-# islands undisturbed for as many steps. The same seed draws the same events. Without root there are no namespaces: then
-# nobody is cut off, and the table says so.
+# to stop, started again, hostile (its key is good, its changes are wild: rank_hostile.c); a seventh that joins and
+# leaves; one of three etcd nodes away, or all of them; values in etcd that no island has written. Every event must be
+# named in the log of the others, but for lies that cannot be told from a change and values that mean nothing; no island
+# may end by itself, the sequence of merges must go on and have no gap, all losses must be finite, and the final model
+# must load and be no more than 5% worse than that of the same islands undisturbed for as many steps. The same seed
+# draws the same events, all kinds or those that ONLY names. Without root there are no namespaces: then nobody is cut
+# off, and the table says so.
 #
 #     EVENTS=200 SEED=1 tests/jobs/island_events.sh [build/phalanx]
 set -u
-phalanx=$(realpath "${1:-build/phalanx}") events=${EVENTS:-20} every=30 islands=6 newcomer=6 seed=${SEED:-1} timeout=10
+phalanx=$(realpath "${1:-build/phalanx}") hostile=$(dirname "$(realpath "${1:-build/phalanx}")")/tests/rank_hostile
+events=${EVENTS:-20} every=30 islands=6 newcomer=6 seed=${SEED:-1} timeout=10
 top=$(mktemp -d /tmp/phalanx-island-events-XXXXXX)
-cp "$phalanx" "$top/phalanx" && phalanx=$top/phalanx # which may be built anew meanwhile
+cp "$hostile" "$top/hostile" && cp "$phalanx" "$top/phalanx" && phalanx=$top/phalanx || exit 1 # which may be built anew meanwhile
 port=$((20000 + $$ % 20000)) network=10.$((100 + $$ % 100)).$((($$ / 100) % 250)) tag=phx$(($$ % 100000))
 declare -A pid node offset_of named observers   # by island, by node, by "event,island"
 kinds=() subjects=() patterns=() starts=() times=() open=() failures=0
@@ -54,7 +57,7 @@ start() {
     local run=$1 i=$2 inside=() address=127.0.0.1
     shift 2
     [ -z "$spaces" ] || inside=(ip netns exec $tag$i) address=$network.$((10 + i))
-    "${inside[@]}" "$phalanx" train "$top/run.yaml" run.folder="$top/$run-$i" outer.island=e$i outer.run=$run outer.slot=$i \
+    PHALANX_HOSTILE=$top/lie-$i "${inside[@]}" "$top/hostile" "$top/run.yaml" run.folder="$top/$run-$i" outer.island=e$i outer.run=$run outer.slot=$i \
         outer.address=$address "$@" >>"$top/$run-$i.log" 2>&1 &
     pid[$i]=$!
 }
@@ -117,7 +120,7 @@ look() {
 look_for_merges() {
     local now i
     now=$(for i in $(seq 0 $((islands - 1))); do tail -n 20 "$top/disturbed-$i.log"; done |
-        sed -n 's/^islands: merge \([0-9]*\) of .*/\1/p' | sort -n | tail -n 1)
+        sed -n 's/^islands: merge number \([0-9]*\), of .*/\1/p' | sort -n | tail -n 1)
     if [ "${now:-$last_merge}" != "$last_merge" ] || [ $etcd_is_there = 0 ]; then
         last_merge=${now:-$last_merge} merged_at=$SECONDS
     fi
@@ -207,7 +210,7 @@ joined() {
     expect joined -1 "islands: e$i .* (joined|is back) "
     expect left -1 "islands: e$i .* left"
     start disturbed $i
-    until tail -c +$((before + 1)) "$top/disturbed-$i.log" | grep -qE "merge [0-9]+ of .*e$i"; do
+    until tail -c +$((before + 1)) "$top/disturbed-$i.log" | grep -qE "merge number [0-9]+, of .*e$i"; do
         [ $SECONDS -lt $until ] || { fail "the seventh island has merged nothing in 60 s: $(tail -n 2 "$top/disturbed-$i.log")"; break; }
         pause 1
     done
@@ -244,13 +247,67 @@ etcd_away() {
     etcd_is_there=1
 }
 
+# Only a change whose norm is far from what is usual can be told from an honest one.
+hostile() {
+    local lies=(huge huge tenfold flipped)
+    local lie=${lies[$2 % 4]}
+    say "island $1 hostile ($lie) for $((3 + $2 % 4)) s"
+    [ $lie != huge ] || expect "hostile" "$1" "refused the change of island e$1 "
+    echo $lie >"$top/lie-$1"
+    pause $((3 + $2 % 4))
+    rm "$top/lie-$1"
+}
+
+# key, value: by whichever node is there
+put() {
+    local k
+    for k in 0 1 2; do
+        curl -sf -m 3 -o "$top/put" "http://$host:$((port + 2 * k))/v3/kv/put" -d \
+            "{\"key\": \"$(printf %s "$1" | base64 -w 0)\", \"value\": \"$(printf %b "$2" | base64 -w 0)\"}" && return
+    done
+    fail "cannot write to etcd"
+}
+
+# The numbers of all merges that etcd holds.
+list_merges() {
+    local from=phalanx/disturbed/merges/ key
+    curl -sf "http://$host:$port/v3/kv/range" -d "{\"key\": \"$(printf %s $from | base64 -w 0)\", \"keys_only\": true,
+        \"range_end\": \"$(printf %s "${from%/}0" | base64 -w 0)\"}" | grep -o '"key":"[^"]*"' |
+        while IFS='"' read -r _ _ _ key _; do printf %s "$key" | base64 -d && echo; done | sed "s|^${from}0*||" | sort -n
+}
+
+# A head that nobody has is named, and written anew after outer.timeout; the others mean nothing, and print nothing.
+hostile_value() {
+    local live=phalanx/disturbed/live deep
+    case $(($2 % 4)) in
+    0 | 1)
+        say "a head in etcd that nobody has"
+        expect "hostile head" -1 "etcd holds merge [0-9]* of run disturbed, which no island at work has"
+        put $live/head "{\"merge\": $((4611686018427387904 >> $2 % 62)), \"step\": 1, \"updates\": 1, \"parts\": []}"
+        ;;
+    2)
+        say "a value in etcd that is 2,047 deep"
+        deep=$(printf '[%.0s' $(seq 2047))
+        put $live/x "$deep${deep//\[/]}"
+        ;;
+    3)
+        say "a member in etcd whose name is lines of a log"
+        put $live/member/5x "{\"id\": \"x\", \"ranks\": 1, \"name\": \"x\\\\nphalanx: warning: rank 0 FORGED\"}"
+        put $live/offer/0x '{"merge": 0}'
+        ;;
+    esac
+    pause $timeout
+}
+
 etcdctl_health() {
     "$phalanx" islands "$rendezvous" >/dev/null 2>&1
 }
 
 draw() {
-    local table=(killed killed frozen cut_off cut_off slowed stopped joined node_away etcd_away)
-    local kind=${table[RANDOM % 10]} i=$((RANDOM % islands)) length=$((RANDOM % 1000)) rest=$((RANDOM % 3))
+    local all="killed killed frozen cut_off cut_off slowed stopped joined node_away etcd_away hostile hostile_value"
+    local table
+    read -ra table <<<"${ONLY:-$all}"
+    local kind=${table[RANDOM % ${#table[@]}]} i=$((RANDOM % islands)) length=$((RANDOM % 1000)) rest=$((RANDOM % 3))
     $kind $i $length
     pause $rest
 }
@@ -282,7 +339,7 @@ else
 fi
 rendezvous=http://$host:$port,http://$host:$((port + 2)),http://$host:$((port + 4))
 RANDOM=$seed
-"$phalanx" keys "$top/keys" >/dev/null && cat README.md engine/README.md engine/*.c >"$top/text" &&
+"$phalanx" keys "$top/keys" >/dev/null && cat README.md engine/README.md engine/train/*.c engine/outer/*.c >"$top/text" &&
     "$phalanx" tokenize --output "$top/data" --tokenizer bytes "$top/text" >/dev/null || exit 1
 cat >"$top/run.yaml" <<YAML
 model: {architecture: llama, layers: 2, hidden_size: 48, heads: 4, ffn_size: 96, vocab_size: 257}
@@ -292,14 +349,14 @@ optimizer: {lr: 3e-3, warmup: 50, schedule: constant}
 checkpoint: {every: 200, keep: 1}
 evaluate: {every: 0, batches: 100}
 run: {tensorboard: false, log_every: 1000000}
-outer: {every: $every, slots: 7, min_islands: 1, timeout: $timeout, compress: int8, rendezvous: [${rendezvous//,/, }], keys: $top/keys}
+outer: {every: $every, slots: 7, min_islands: 4, timeout: $timeout, compress: int8, robust: trimmed, rendezvous: [${rendezvous//,/, }], keys: $top/keys}
 YAML
 for k in 0 1 2; do start_node $k; done
 until etcdctl_health; do sleep 0.5; done
 
 echo "seed $seed, $events events, in $top"
 for i in $(seq 0 $((islands - 1))); do start disturbed $i outer.bandwidth=${BANDWIDTH:-4e6}; done
-until [ "$(cat "$top"/disturbed-*.log | grep -c '^islands: merge [0-9]* of 6')" -gt 6 ]; do sleep 0.5; done
+until [ "$(cat "$top"/disturbed-*.log | grep -c '^islands: merge number [0-9]*, of the changes of 6')" -gt 6 ]; do sleep 0.5; done
 merged_at=$SECONDS
 for e in $(seq "$events"); do draw; done
 pause 20
@@ -320,8 +377,7 @@ steps=$longest_run
 for i in $all; do start undisturbed $i train.steps=$steps evaluate.every=$steps; done
 finish undisturbed 2400 $all
 
-"$phalanx" islands "$rendezvous" >"$top/etcd.txt"
-merges=$(sed -n 's|^phalanx/disturbed/merges/0*\([0-9][0-9]*\) .*|\1|p' "$top/etcd.txt")
+merges=$(list_merges)
 gap=$(echo "$merges" | awk 'NR > 1 && $1 != last + 1 { print last; exit } { last = $1 }')
 a=$(last_loss "$top/undisturbed-0") b=$(for i in $all; do last_loss "$top/disturbed-$i"; done | sort -g | tail -n 1)
 table
@@ -330,7 +386,9 @@ echo "$(echo "$merges" | wc -l) merges in $steps steps, at most $longest s witho
 [ $longest -le $((3 * timeout)) ] || fail "$longest s without a merge"
 for i in $all; do
     ! grep -qiE '"(loss|eval_loss|grad_norm)": *"?-?(nan|inf)' "$top/disturbed-$i/metrics.jsonl" || fail "island $i: a loss is not finite"
-    ! grep -q "not finite" "$top/disturbed-$i.log" || fail "island $i: $(grep -m 1 'not finite' "$top/disturbed-$i.log")"
+    ! grep "not finite" "$top/disturbed-$i.log" | grep -qv "refused the change of island" ||
+        fail "island $i: $(grep 'not finite' "$top/disturbed-$i.log" | grep -m 1 -v 'refused the change of island')"
+    ! grep -q "^phalanx: warning: rank 0 FORGED" "$top/disturbed-$i.log" || fail "island $i: a line of its log is forged"
     "$phalanx" inspect --verify "$top/disturbed-$i/checkpoints" >"$top/inspect" 2>&1 || fail "island $i: its model does not load: $(tail -n 1 "$top/inspect")"
 done
 "$phalanx" eval --checkpoint "$top/disturbed-0" --data "$top/data" --limit 20000 >"$top/eval" 2>&1 || fail "the final model: $(tail -n 1 "$top/eval")"

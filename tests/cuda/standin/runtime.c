@@ -211,7 +211,7 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
         standin_is_device(memory))
         standin_fail("cudaHostRegister of %zu bytes at %p, flags %u", bytes, memory, flags);
     *free_one = memory;
-    pinned += (int64_t)bytes;
+    pinned += free_one == &registered[0] ? (int64_t)bytes : 0; /* of the device, which comes first */
     return cudaSuccess;
 }
 

@@ -111,6 +111,7 @@ int main(int count, char **arguments)
         limits.phase[i] = i == DURING_SAVE ? 5 * r.hang : r.hang;
     if (!scenario_is(&r, "start"))
         limits.phase[DURING_START] = 30;
+    limits.phase[DURING_END] = 30; /* MPI takes its time on a loaded machine */
     signals_install();
     log_set_rank(comm_expected_rank(), 1);
     if (watchdog_open(&r.w, &limits, NULL, NULL) != STATUS_OK)

@@ -52,11 +52,12 @@ for word; do
     [ -n "$command" ] || { echo "README has no command that ends with make $word"; exit 1; }
     echo "$ $command"
     started=$SECONDS
-    env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb chroot "$root" bash -c "cd /phalanx && $command" </dev/null
+    env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb SECOND_TRY="${SECOND_TRY:-0}" chroot "$root" bash -c "cd /phalanx && $command" </dev/null
     status=$?
     echo "$suite: make $word ended with $status after $((SECONDS - started)) s"
     [ $status -eq 0 ] || failed=1
 done
 cp "$root/phalanx/build/tally" "build-debian/tally-$suite" 2>/dev/null
+cp "$root/phalanx/build/tally.unsteady" "build-debian/tally-$suite.unsteady" 2>/dev/null
 cp "$root/phalanx/build/tally.skipped" "build-debian/skipped-$suite" 2>/dev/null
 exit $failed

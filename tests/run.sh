@@ -3,9 +3,11 @@
 #   tests/run.sh TALLY PROGRAM... [--shared PROGRAM...]
 # Programs run one after another, each alone; those after --shared run two at a time and may not start mpirun. Prints a
 # line a program with its seconds and its processor's seconds, the output of those that failed, and in the end why each
-# test was skipped and which failed; appends "passed failed skipped" to the file TALLY, and to TALLY.skipped the names
-# of programs that skipped a test. A program that ends without a plan, or that runs into the time limit, counts as a
-# failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
+# test was skipped and which failed; appends "passed failed skipped" to the file TALLY, to TALLY.skipped the names of
+# programs that skipped a test, to TALLY.unsteady what was unsteady. A program that ends without a plan, or that runs
+# into the time limit, counts as a failure. With SECOND_TRY=1 a program that failed runs once more: where it passes
+# then, its tests count as passed, what the first run said is shown, and a line "unsteady: ..." names the test. More
+# than two of those are a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
 set -u
 tally=$1
 shift
@@ -85,6 +87,19 @@ run_one() {
     echo "$passed $failed $skipped" >"$3/counts"
 }
 
+# The same, with a second try where it is asked for.
+run_steady() {
+    run_one "$@"
+    local first=$3/first
+    { [ "${SECOND_TRY:-0}" = 1 ] && grep -q '^failed' "$3/notes"; } || return
+    mkdir "$first"
+    mv "$3/report" "$3/notes" "$3/counts" "$3/output" "$first"
+    rm -f "$3/lane"
+    run_one "$@"
+    cat "$first/report" "$3/report" >"$first/reports" && mv "$first/reports" "$3/report"
+    grep -q '^failed' "$3/notes" || sed -n 's/^failed: /unsteady: /p' "$first/notes" >>"$3/notes"
+}
+
 # LANES PATH_BEFORE PROGRAM...: as many at a time as there are lanes
 run_all() {
     local lanes=$1 before=$2 running=0 worker folder
@@ -93,7 +108,7 @@ run_all() {
     while [ $# -gt 0 ] || [ $running -gt 0 ]; do
         if [ $# -gt 0 ] && [ $running -lt "$lanes" ]; then
             folder=$(mktemp -d "$work/run-XXXXXX")
-            run_one "$1" "$before" "$folder" &
+            run_steady "$1" "$before" "$folder" &
             folders[$!]=$folder
             running=$((running + 1))
             shift
@@ -118,7 +133,12 @@ run_all 1 "" "${alone[@]}"
 run_all 2 "$work/shared:" "${@:2}"
 grep '^skipped' "$work/notes"
 sed -n 's/^skipped: \([^:]*\):.*/\1/p' "$work/notes" | sort -u >>"$tally.skipped"
+grep '^unsteady' "$work/notes" | tee "$tally.unsteady"
 grep '^failed' "$work/notes"
 read -r passed failed skipped < <(awk '{p += $1; f += $2; s += $3} END {print p + 0, f + 0, s + 0}' "$work/counts")
+if [ "$(grep -c '^unsteady' "$work/notes")" -gt 2 ]; then
+    echo "failed: more than two unsteady tests"
+    failed=$((failed + 1))
+fi
 echo "$passed $failed $skipped" >>"$tally"
 [ "$failed" -eq 0 ]

@@ -71,7 +71,11 @@ printf '#!/bin/sh\nmpirun -np 2 true\necho 1..1\necho ok 1 - x\n' >"$work/test_r
 printf '#!/bin/sh\necho 1..4\necho ok 1 - good\necho "# skipped: no moon"\necho "not ok 2 # SKIP night"\necho "ok 4 - day # SKIP no sun"\necho not ok 3 - bad\n' >"$work/test_three"
 chmod +x "$work/test_ranks" "$work/test_three"
 
-echo 1..5
+# It fails the first time, and passes then.
+printf '#!/bin/sh\necho 1..1\n[ -e "%s/tried" ] || printf "not "\necho ok 1 - shaky\ntouch "%s/tried"\n' "$work" "$work" >"$work/test_shaky"
+chmod +x "$work/test_shaky"
+
+echo 1..9
 check 1 INT 130
 check 2 TERM 143
 check_shared 3 TERM 143
@@ -80,3 +84,9 @@ says 4 mpirun_where_cores_are_shared_is_a_failure \
 says 5 failures_and_reasons_of_skips_come_last "skipped: test_three: night (no moon)
 skipped: test_three: day (no sun)
 failed: test_three: bad" "$work/test_three"
+says 6 a_failure_counts_without_a_second_try "failed: test_shaky: shaky" "$work/test_shaky"
+rm "$work/tried"
+SECOND_TRY=1 says 7 a_test_that_passes_at_the_second_try_is_named_as_unsteady "unsteady: test_shaky: shaky" "$work/test_shaky"
+[ "$(tail -n 1 "$work/tally")" = "1 0 0" ] || { echo "# $(tail -n 1 "$work/tally")"; printf 'not '; }
+echo "ok 8 - it counts once"
+SECOND_TRY=1 says 9 what_fails_twice_has_failed "failed: test_three: bad" "$work/test_three"

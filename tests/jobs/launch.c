@@ -23,6 +23,7 @@ struct launch {
     bool ended, timed_out;
     int wait_status;
     double seconds;
+    char *mpi; /* a folder for Open MPI's sessions */
 };
 
 static void nap(void)
@@ -48,9 +49,21 @@ static char *contents(int fd)
     return text;
 }
 
+/* Open MPI makes one folder for all jobs of a user, and a job that ends removes it where it is empty, which may be the
+ * moment between another's making and looking: each job has one of its own, in the program's (tests/run.sh removes it)
+ * or in /tmp, with a short name, since sockets are in it. */
+static char *session_folder(void)
+{
+    const char *programs = getenv("OMPI_MCA_orte_tmpdir_base");
+    char *path = must_format("%s/mXXXXXX", programs ? programs : "/tmp");
+    MUST(mkdtemp(path), "cannot make %s", path);
+    return path;
+}
+
 static launch *start(double limit, char *command)
 {
     launch *l = must_calloc(1, sizeof *l);
+    l->mpi = session_folder();
     l->limit = limit;
     l->out = unlinked_file();
     l->err = unlinked_file();
@@ -65,6 +78,8 @@ static launch *start(double limit, char *command)
         dup2(l->out, 1);
         dup2(l->err, 2);
         setenv("OMP_NUM_THREADS", "1", 0);
+        setenv("OMPI_MCA_orte_tmpdir_base", l->mpi, 1);
+        setenv("PRTE_MCA_prte_tmpdir_base", l->mpi, 1);
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
     }
@@ -158,6 +173,8 @@ launch_result launch_finish(launch *l)
     r.err = contents(l->err);
     close(l->out);
     close(l->err);
+    (void)rmdir(l->mpi); /* a job that outlives its command keeps it */
+    free(l->mpi);
     free(l);
     return r;
 }

@@ -84,6 +84,7 @@ typedef struct op_attributes {
             int32_t heads, kv_heads, head_size;
             int32_t sequence;  /* tokens of a sample */
             int32_t window;    /* sliding window in tokens; 0: none */
+            int32_t run;       /* attention with places: so many queries each have neighbouring places; else 0 */
             float scale;       /* of scores */
             int64_t workspace; /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
             uint8_t inverse;   /* rope: turn back */
@@ -98,7 +99,6 @@ typedef struct op_attributes {
             uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
         };
         struct {                   /* dropout */
-            int64_t first_token;   /* of this rank within the micro-batch */
             int32_t sample;        /* the micro-batch's first sample, after scalars.first_sample */
             int32_t sample_tokens; /* tokens of a sample */
             int32_t draw_site;     /* which place in the model draws */

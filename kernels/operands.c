@@ -109,11 +109,11 @@ static placement letter_place(char letter)
 {
     if (isdigit((unsigned char)letter))
         return place_shard(letter - '0');
-    return letter == 's'   ? place_shared()
-           : letter == 'p' ? place_partial()
-           : letter == 'b' ? place_shard(0)
-           : letter == 'o' ? place_owned()
-                           : place_replicate();
+    return letter == 's'                    ? place_shared()
+           : letter == 'p'                  ? place_partial()
+           : letter == 'b' || letter == 't' ? place_shard(0)
+           : letter == 'o'                  ? place_owned()
+                                            : place_replicate();
 }
 
 static bool letter_matches(char letter, const tensor *t, int slot)
@@ -123,6 +123,8 @@ static bool letter_matches(char letter, const tensor *t, int slot)
     char is = place_letter(t->place.along[slot]);
     if (letter == 'b')
         return is == '0' && slot < AXIS_COORDINATES && axis_coordinates[slot].divides == AXIS_DIVIDES_SAMPLES;
+    if (letter == 't')
+        return is == '0' && slot < AXIS_COORDINATES && axis_divides_activations(slot);
     return letter != '-' && letter == is;
 }
 
@@ -179,7 +181,7 @@ static _Noreturn void refuse_placement(const op *o, int slot, const char *rules)
     else
         snprintf(why, sizeof why,
                  "placements along the %s axis must be one of %s (inputs > outputs; r replicate, s shared, p partial, "
-                 "digit shard, b samples)",
+                 "digit shard, b samples, t tokens)",
                  name, rules);
     operands_refuse(o, __FILE__, __LINE__, "placement", why);
 }

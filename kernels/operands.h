@@ -4,7 +4,7 @@
  *
  * Placements are rules in a small language, one letter an operand in the order of the op table, inputs > outputs:
  *     r replicate   s shared   p partial   0 1 2 shard(0), shard(1), shard(2)
- *     b shard(0) along an axis that divides samples   . any   - the operand must be absent
+ *     b shard(0) along an axis that divides samples   t the same, or their tokens   . any   - must be absent
  * An absent operand matches every letter. The rules are the same along every axis that divides weights, tokens or
  * samples. The first rule that matches says what the outputs are; outputs that are described already (marked + or = in
  * the op table) must match too. A weight used by rows that are divided, or by a shared value, must itself be shared:

@@ -26,12 +26,17 @@ record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at)
 void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
 void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions, tensor *table,
                  const op_attributes *at);
-tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
+/* `places` NULL: queries are all tokens; else those of this rank, and keys and values all, gathered. */
+tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
                          const op_attributes *at);
+/* Rows of x at their places among all. */
+tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
+tensor *record_copy(recorder *r, const char *name, tensor *x);
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
-tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at);
+tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
+                       const op_attributes *at);
 /* Communication along an axis on which layers may record (kernels/axes.def); the identity (no op at all) in a group of
  * one. `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks. */
 tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows);

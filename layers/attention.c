@@ -1,6 +1,29 @@
 #include "layers/layer.h"
 
 #include <math.h>
+#include <stdio.h>
+
+/* All ranks' rows of what each has of its own tokens, in the order of the samples. */
+static tensor *gather_context(recorder *r, const char *name, tensor *x, const layer_inputs *in)
+{
+    char label[64];
+    snprintf(label, sizeof label, "attention/copy %s", name);
+    if (!tensor_contiguous(x))
+        x = record_copy(r, label, x);
+    snprintf(label, sizeof label, "attention/gather %s", name);
+    x = record_all_gather(r, label, AXIS_CONTEXT, x, in->all_places->shape[0]);
+    snprintf(label, sizeof label, "attention/arrange %s", name);
+    return record_arrange(r, label, x, in->all_places);
+}
+
+/* Each rank's queries meet the keys and values of all (2407.21783). */
+static void share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
+{
+    if (r->grid.group[AXIS_CONTEXT].ranks == 1)
+        return;
+    heads->k = gather_context(r, "k", heads->k, in);
+    heads->v = gather_context(r, "v", heads->v, in);
+}
 
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x)
 {
@@ -9,6 +32,7 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
                         .head_size = a->head_size,
                         .sequence = in->sequence,
                         .window = a->window,
+                        .run = in->run,
                         .scale = 1.0f / sqrtf((float)a->head_size),
                         .epsilon = in->epsilon};
     tensor *bias = a->qkv_bias ? recorder_weight(r, a->qkv_bias) : NULL;
@@ -28,7 +52,8 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
                      .at = at};
         y = recorder_record(r, "attention/decode", &decode, 1, NULL)->out[0];
     } else {
-        y = record_attention(r, "attention/attention", &heads, in->document_start, &at);
+        share_keys(r, &heads, in);
+        y = record_attention(r, "attention/attention", &heads, in->document_start, in->run ? in->places : NULL, &at);
     }
     tensor *out_bias = a->out_bias ? recorder_weight(r, a->out_bias) : NULL; /* on the group's first rank only */
     return layer_leave(r, record_linear(r, "attention/out", y, recorder_weight(r, a->out), out_bias));

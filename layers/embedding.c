@@ -9,12 +9,7 @@ tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *i
 tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x)
 {
     if (e->positions) {
-        tensor *positions = in->positions;
-        if (r->grid.sequence) {
-            int64_t first, count;
-            recorder_part(&first, &count, &r->grid, AXIS_TENSOR, r->tokens);
-            positions = recorder_rows(r, positions, first, count);
-        }
+        tensor *positions = r->grid.sequence ? layer_own_rows(r, in->positions) : in->positions;
         x = record_add_positions(r, "positions", x, positions, recorder_weight(r, e->positions));
     }
     return layer_dropout(r, in, x);

@@ -43,7 +43,8 @@ typedef struct layer_inputs {
         tensor *value[VALUE_COUNT];
     };
     tensor *const *caches; /* decoding: k and v of layer i of this rank at 2i and 2i + 1; else NULL */
-    int sequence;          /* tokens of a sample on this rank */
+    int sequence;          /* tokens of a sample */
+    int run;               /* so many of this rank's tokens at a time are neighbours in one sample; 0: whole samples */
     float epsilon;         /* of norms */
     float dropout;
 } layer_inputs;
@@ -125,6 +126,8 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
                         tensor *statistics);
 /* logits[tokens, vocabulary] of every token, for decoding */
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
+/* Of ids of this rank's tokens those that it has between blocks, with sequence parallelism. */
+tensor *layer_own_rows(recorder *r, tensor *ids);
 /* x after dropout; x itself when off or not training */
 tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x);
 

@@ -14,15 +14,19 @@ tensor *layer_leave(recorder *r, tensor *x)
                             : record_all_reduce(r, "reduce", AXIS_TENSOR, x);
 }
 
+tensor *layer_own_rows(recorder *r, tensor *ids)
+{
+    int64_t first, count;
+    recorder_part(&first, &count, &r->grid, AXIS_TENSOR, r->tokens);
+    return recorder_rows(r, ids, first, count);
+}
+
 tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
 {
     if (!r->training || !(in->dropout > 0))
         return x;
-    op_attributes at = {.probability = in->dropout, .draw_site = r->sites++, .sample_tokens = in->sequence};
+    const op_attributes at = {.probability = in->dropout, .draw_site = r->sites++, .sample_tokens = in->sequence};
     placement place = x->place.along[AXIS_COORDINATE_TENSOR];
-    if (place.kind == PLACE_SHARD && place.dim == 0) {
-        int64_t count;
-        recorder_part(&at.first_token, &count, &r->grid, AXIS_TENSOR, r->tokens);
-    }
-    return record_dropout(r, "dropout", x, in->scalars, &at);
+    bool part = place.kind == PLACE_SHARD && place.dim == 0;
+    return record_dropout(r, "dropout", x, in->scalars, part ? layer_own_rows(r, in->places) : in->places, &at);
 }

@@ -19,17 +19,6 @@ typedef struct sizes {
     int virtual_stages;
 } sizes;
 
-static status check_context(const sizes *s)
-{
-    for (int i = 0; i < GRID_AXES; i++)
-        if (axis_coordinates[i].divides == AXIS_DIVIDES_TOKENS && s->of[i] > 1)
-            return status_fail(STATUS_USAGE,
-                               "parallel.%s %d: dividing a sample's tokens between ranks is not built yet: leave it at "
-                               "1, and use parallel.tensor with parallel.sequence for long samples",
-                               axis_coordinates[i].name, s->of[i]);
-    return STATUS_OK;
-}
-
 static status check_tensor(const sizes *s)
 {
     int tensor = s->of[GRID_TENSOR], heads = s->shape->heads, kv_heads = s->shape->kv_heads;
@@ -55,7 +44,7 @@ static status check_chunks(const sizes *s)
 
 status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages)
 {
-    static status (*const rules[])(const sizes *) = {check_context, check_tensor, check_chunks};
+    static status (*const rules[])(const sizes *) = {check_tensor, check_chunks};
     const sizes s = {shape, size, virtual_stages};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(rules[i](&s));
@@ -103,6 +92,19 @@ static status check_pipeline(const config *c)
     return s;
 }
 
+/* Each rank has two runs of each sample, of one length. */
+static status check_context(const config *c)
+{
+    int ranks = c->parallel.size[GRID_CONTEXT];
+    if (ranks > 1 && c->train.sequence % (2 * ranks))
+        return status_fail(STATUS_USAGE,
+                           "train.sequence %" PRId64
+                           " is not a multiple of 2 x parallel.context %d: each rank has two runs of "
+                           "a sample; use a multiple of %d",
+                           c->train.sequence, ranks, 2 * ranks);
+    return STATUS_OK;
+}
+
 /* `data`: ranks that divide the samples of a step. */
 static status check_data(const config *c, int data)
 {
@@ -124,6 +126,7 @@ static status check_data(const config *c, int data)
 status config_check_layout(const config *c)
 {
     TRY(config_check_sizes(&c->model.shape, c->parallel.size, virtual_stages_of(c)));
+    TRY(check_context(c));
     TRY(check_compress(c));
     TRY(check_pipeline(c));
     return c->parallel.size[GRID_DATA] ? check_data(c, c->parallel.size[GRID_DATA]) : STATUS_OK;

@@ -117,7 +117,7 @@ static const config_row rows[] = {
     NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),
 
     INT("parallel.tensor", parallel.size[GRID_TENSOR], "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),
-    INT("parallel.context", parallel.size[GRID_CONTEXT], "1", 1, 65536, CONFIG_CHANGES, "ranks that share a sample's tokens; not built yet: 1"),
+    INT("parallel.context", parallel.size[GRID_CONTEXT], "1", 1, 65536, CONFIG_CHANGES, "ranks that share a sample's tokens; 2 x context divides train.sequence"),
     INT("parallel.pipeline", parallel.size[GRID_PIPELINE], "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
     INT("parallel.data", parallel.size[GRID_DATA], "0", 0, INTMAX, CONFIG_CHANGES, "ranks that divide the samples; 0: what is left of the ranks; else it is checked"),

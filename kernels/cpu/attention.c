@@ -25,7 +25,8 @@ static int64_t to_lanes(int64_t size)
 attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v)
 {
     const op_attributes *at = &o->at;
-    int64_t d = at->head_size, e = v->shape[1] / at->kv_heads, s = at->sequence;
+    int64_t d = at->head_size, e = v->shape[1] / at->kv_heads, s = at->sequence, rows = q->shape[0];
+    int64_t run = at->run ? at->run : s, run_tiles = (run + TILE_QUERIES - 1) / TILE_QUERIES;
     return (attention_shape){
         .heads = at->heads,
         .kv_heads = at->kv_heads,
@@ -37,8 +38,12 @@ attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v
         .e_even = e + e % 2,
         .e_lanes = to_lanes(e),
         .sequence = s,
-        .tiles = (s + TILE_QUERIES - 1) / TILE_QUERIES,
-        .samples = q->shape[0] / s,
+        .samples = v->shape[0] / s,
+        .key_tiles = (s + TILE_KEYS - 1) / TILE_KEYS,
+        .rows = rows,
+        .run = run,
+        .run_tiles = run_tiles,
+        .tiles = (rows < s ? rows : s) / run * run_tiles,
         .scale = at->scale,
         .window = at->window,
     };
@@ -54,16 +59,31 @@ static float most(float a, float b)
     return a > b ? a : b;
 }
 
-void attention_range_of(attention_range *out, const attention_shape *a, const int32_t *document_start, int64_t first)
+bool attention_tile_of(attention_tile *out, const attention_shape *a, const int32_t *places, int64_t sample, int64_t i)
+{
+    int64_t of = i / a->run_tiles, first = i % a->run_tiles * TILE_QUERIES, row = places ? 0 : sample * a->sequence;
+    for (; places && row < a->rows; row += a->run)
+        if (places[row] / a->sequence == sample && of-- == 0)
+            break;
+    if (row >= a->rows || i >= a->tiles)
+        return false;
+    *out = (attention_tile){.row = row + first,
+                            .position = (places ? places[row] % a->sequence : 0) + first,
+                            .count = a->run - first < TILE_QUERIES ? a->run - first : TILE_QUERIES};
+    return true;
+}
+
+void attention_range_of(attention_range *out, const attention_shape *a, const int32_t *document_start,
+                        const attention_tile *tile)
 {
     out->least_low = out->least_high = INFINITY;
     out->most_low = out->most_high = -INFINITY;
     for (int64_t i = 0; i < TILE_QUERIES; i++) {
-        int64_t q = first + i, from = a->window > 0 && q - a->window + 1 > 0 ? q - a->window + 1 : 0;
-        if (q < a->sequence && document_start && document_start[q] > from)
-            from = document_start[q];
-        out->low[i] = q < a->sequence ? (float)from : INFINITY;
-        out->high[i] = q < a->sequence ? (float)q : -1;
+        int64_t q = tile->position + i, from = a->window > 0 && q - a->window + 1 > 0 ? q - a->window + 1 : 0;
+        if (i < tile->count && document_start && document_start[tile->row + i] > from)
+            from = document_start[tile->row + i];
+        out->low[i] = i < tile->count ? (float)from : INFINITY;
+        out->high[i] = i < tile->count ? (float)q : -1;
         out->least_low = least(out->least_low, out->low[i]);
         out->most_low = most(out->most_low, out->low[i]);
         out->least_high = least(out->least_high, out->high[i]);
@@ -83,7 +103,7 @@ bool attention_visible(tile_mask *mask, const attention_range *range, int64_t fi
 /* One thread's working memory: sizes in bytes, multiples of 64. */
 typedef struct forward_memory {
     char *k;  /* rows [sequence][d_even] */
-    char *v;  /* rows [e][tiles 64]: V^T */
+    char *v;  /* rows [e][key tiles 64]: V^T */
     char *q;  /* lanes [d][64] */
     char *p;  /* lanes [64][64] */
     float *s; /* [64][64] */
@@ -98,7 +118,7 @@ static int64_t align(int64_t bytes)
 static int64_t forward_layout(forward_memory *m, char *at, const attention_shape *a, int64_t bytes)
 {
     char *start = at;
-    int64_t padded = a->tiles * TILE_QUERIES;
+    int64_t padded = a->key_tiles * TILE_KEYS;
     m->k = at, at += align(padded * a->d_even * bytes);
     m->v = at, at += align(padded * a->e * bytes);
     m->q = at, at += align(TILE_QUERIES * a->d_even * bytes);
@@ -116,17 +136,14 @@ int64_t attention_scratch_bytes(const op *o, int threads)
 }
 
 static void forward_tile(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
-                         const forward_memory *m, int64_t sample, int64_t head, int64_t tile)
+                         const forward_memory *m, int64_t head, const attention_tile *tile)
 {
-    int64_t first = tile * TILE_QUERIES,
-            count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
-    int64_t token = sample * a->sequence + first, bytes = dtype_bytes((dtype)o->in[0]->type);
-    const int32_t *document_start =
-        o->in[3] ? (const int32_t *)tensor_at(o->in[3], r->arena) + sample * a->sequence : NULL;
+    int64_t token = tile->row, count = tile->count, bytes = dtype_bytes((dtype)o->in[0]->type);
+    const int32_t *document_start = o->in[3] ? tensor_at(o->in[3], r->arena) : NULL;
     attention_range range;
     float top[TILE_QUERIES], sum[TILE_QUERIES], fade[TILE_QUERIES];
     tile_mask mask;
-    attention_range_of(&range, a, document_start, first);
+    attention_range_of(&range, a, document_start, tile);
     t->lanes_transposed(m->q, TILE_QUERIES, row_at(o->in[0], r, token) + head * a->d * bytes, o->in[0]->pitch, count,
                         a->d);
     for (int i = 0; i < TILE_QUERIES; i++) {
@@ -134,7 +151,7 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         sum[i] = 0;
     }
     bool begun = false;
-    for (int64_t key = 0; key <= first; key += TILE_KEYS) {
+    for (int64_t key = 0; key < tile->position + count; key += TILE_KEYS) {
         int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS;
         if (!attention_visible(&mask, &range, key, keys))
             continue;
@@ -142,7 +159,7 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
                    TILE_QUERIES, a->d, false);
         if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E)) && begun)
             t->fade(m->y, fade, a->e);
-        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->tiles * TILE_QUERIES, t->pair, m->p, TILE_QUERIES,
+        t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->key_tiles * TILE_KEYS, t->pair, m->p, TILE_QUERIES,
                    a->e, TILE_QUERIES, keys, begun);
         begun = true;
     }
@@ -159,6 +176,7 @@ void cpu_attention(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
     const attention_shape a = attention_shape_of(o, q, v);
+    const int32_t *places = o->in[4] ? tensor_at(o->in[4], r->arena) : NULL;
     const tile_loops *t = isa_of(r)->tiles[q->type];
     int64_t bytes = dtype_bytes((dtype)q->type), tasks = a.samples * a.kv_heads;
     int threads = parallel_threads(r, operand_elements(o, 0, 3) * 8);
@@ -174,11 +192,12 @@ void cpu_attention(const op *o, const run_context *r)
             int64_t sample = i / parts / a.kv_heads, kv = i / parts % a.kv_heads;
             int64_t token = sample * a.sequence;
             t->rows(m.k, a.d_even, row_at(k, r, token) + kv * a.d * bytes, k->pitch, a.sequence, a.d);
-            t->rows_transposed(m.v, a.tiles * TILE_QUERIES, row_at(v, r, token) + kv * a.e * bytes, v->pitch,
+            t->rows_transposed(m.v, a.key_tiles * TILE_KEYS, row_at(v, r, token) + kv * a.e * bytes, v->pitch,
                                a.sequence, a.e);
+            attention_tile tile;
             for (int64_t head = kv * a.group; head < (kv + 1) * a.group; head++)
-                for (int64_t tile = i % parts; tile < a.tiles; tile += parts)
-                    forward_tile(o, r, t, &a, &m, sample, head, tile);
+                for (int64_t n = i % parts; attention_tile_of(&tile, &a, places, sample, n); n += parts)
+                    forward_tile(o, r, t, &a, &m, head, &tile);
         }
     }
 }

@@ -17,7 +17,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 
-/* One thread's working memory. [n]: the padded sequence. */
+/* One thread's working memory. [n]: the padded queries of a sample. */
 typedef struct backward_memory {
     char *q_lanes;           /* group x [n / P][d_lanes][P]: Q */
     char *q_across;          /* group x tiles x [d / P][64][P]: Q^T */
@@ -26,13 +26,15 @@ typedef struct backward_memory {
     float *dq;               /* group x tiles x [d][64] */
     float *lse, *delta;      /* group x [n]; lse to base 2 */
     attention_range *ranges; /* [tiles] */
+    attention_tile *of;      /* [tiles] */
     char *k, *v;             /* rows [64][d_even], [64][e_even] */
     char *k_across;          /* rows [d][64]: K^T */
     float *dk, *dv;          /* [64][d_lanes], [64][e_lanes] */
     float *s, *dp;           /* [64][64] */
     char *p, *ds;            /* rows [64][64] */
     char *ds_lanes;          /* lanes [64][64] */
-    int64_t n;               /* the padded sequence */
+    int64_t n;               /* the padded queries of a sample */
+    int64_t count;           /* tiles of the sample at hand */
 } backward_memory;
 
 static char *take(char **at, int64_t bytes)
@@ -55,6 +57,7 @@ static int64_t backward_layout(backward_memory *m, char *start, const attention_
     m->lse = (float *)(void *)take(&at, a->group * n * 4);
     m->delta = (float *)(void *)take(&at, a->group * n * 4);
     m->ranges = (attention_range *)(void *)take(&at, a->tiles * (int64_t)sizeof *m->ranges);
+    m->of = (attention_tile *)(void *)take(&at, a->tiles * (int64_t)sizeof *m->of);
     m->k = take(&at, TILE_KEYS * a->d_even * bytes);
     m->v = take(&at, TILE_KEYS * a->e_even * bytes);
     m->k_across = take(&at, TILE_KEYS * a->d * bytes);
@@ -75,46 +78,52 @@ int64_t attention_grad_scratch_bytes(const op *o, int threads)
     return (threads > 1 ? threads : 1) * backward_layout(&m, NULL, &a, 4);
 }
 
-/* Packs one head's rows of `of`, which begin at x, in both layouts: lanes[n / P][wide][P], across[tiles][even /
- * P][64][P]. Queries beyond the sequence are zeros: lanes are products' k there, and the mask leaves zeros as they
- * are. */
-static void pack_rows(const tile_loops *t, const attention_shape *a, char *lanes, char *across, const char *x,
-                      const tensor *of, bool value)
+/* Packs the rows of `of` that are queries of a sample, head `head`'s elements of them, in both layouts: lanes[n /
+ * P][wide][P], across[tiles][even / P][64][P]. What is beyond the queries in a tile are zeros: lanes are products' k
+ * there, and the mask leaves zeros as they are. */
+static void pack_rows(const run_context *r, const tile_loops *t, const attention_shape *a, const backward_memory *m,
+                      char *lanes, char *across, const tensor *of, int64_t head, bool value)
 {
     int64_t size = value ? a->e : a->d, even = value ? a->e_even : a->d_even, wide = value ? a->e_lanes : a->d_lanes;
-    int64_t n = a->tiles * TILE_QUERIES, whole = (a->sequence + a->sequence % t->pair) * wide;
-    int64_t row = of->pitch * dtype_bytes((dtype)of->type);
-    memset(lanes + whole * t->bytes, 0, (size_t)((n * wide - whole) * t->bytes));
-    t->lanes(lanes, wide, x, of->pitch, a->sequence, size);
-    for (int64_t tile = 0; tile < a->tiles; tile++) {
-        int64_t first = tile * TILE_QUERIES,
-                count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
-        char *to = across + first * even * t->bytes;
-        if (count < TILE_QUERIES)
-            memset(to, 0, (size_t)(TILE_QUERIES * even * t->bytes));
-        t->lanes_transposed(to, TILE_QUERIES, x + first * row, of->pitch, count, size);
+    for (int64_t tile = 0; tile < m->count; tile++) {
+        const attention_tile *q = &m->of[tile];
+        int64_t first = tile * TILE_QUERIES, whole = q->count + q->count % t->pair;
+        char *to = lanes + first * wide * t->bytes, *to_across = across + first * even * t->bytes;
+        const char *x = row_at(of, r, q->row) + head * size * dtype_bytes((dtype)of->type);
+        memset(to + whole * wide * t->bytes, 0, (size_t)((TILE_QUERIES - whole) * wide * t->bytes));
+        t->lanes(to, wide, x, of->pitch, q->count, size);
+        if (q->count < TILE_QUERIES)
+            memset(to_across, 0, (size_t)(TILE_QUERIES * even * t->bytes));
+        t->lanes_transposed(to_across, TILE_QUERIES, x, of->pitch, q->count, size);
+    }
+}
+
+/* lse, to base 2, and delta of a tile's queries. */
+static void pack_statistics(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
+                            float *own_lse, float *delta, int64_t head, const attention_tile *q)
+{
+    const tensor *dy = o->in[0], *y = o->in[4];
+    int64_t at = head * a->e * dtype_bytes((dtype)dy->type);
+    const float *lse = (const float *)(const void *)row_at(o->in[5], r, head) + q->row;
+    for (int64_t i = 0; i < TILE_QUERIES; i++) {
+        bool is = i < q->count;
+        own_lse[i] = is ? lse[i] * (float)ATTENTION_LOG2_E : 0;
+        delta[i] = is ? t->dot(row_at(dy, r, q->row + i) + at, row_at(y, r, q->row + i) + at, a->e) : 0;
     }
 }
 
 /* Everything that stays the same along the key tiles: Q, dY, lse, delta of head g of the group. */
 static void pack_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
-                      const backward_memory *m, int64_t sample, int64_t head, int64_t g)
+                      const backward_memory *m, int64_t head, int64_t g)
 {
-    const tensor *dy = o->in[0], *q = o->in[1], *y = o->in[4];
-    int64_t token = sample * a->sequence, n = m->n, bytes = dtype_bytes((dtype)q->type);
-    const char *q_row = row_at(q, r, token) + head * a->d * bytes, *dy_row = row_at(dy, r, token) + head * a->e * bytes;
-    const float *lse = (const float *)(const void *)row_at(o->in[5], r, head) + token;
-    float *own_lse = m->lse + g * n, *delta = m->delta + g * n;
-    pack_rows(t, a, m->q_lanes + g * n * a->d_lanes * t->bytes, m->q_across + g * n * a->d_even * t->bytes, q_row, q,
-              false);
-    pack_rows(t, a, m->dy_lanes + g * n * a->e_lanes * t->bytes, m->dy_across + g * n * a->e_even * t->bytes, dy_row,
-              dy, true);
-    for (int64_t i = 0; i < n; i++) {
-        own_lse[i] = i < a->sequence ? lse[i] * (float)ATTENTION_LOG2_E : 0;
-        delta[i] = i < a->sequence
-                       ? t->dot(dy_row + i * dy->pitch * bytes, row_at(y, r, token + i) + head * a->e * bytes, a->e)
-                       : 0;
-    }
+    int64_t n = m->n;
+    pack_rows(r, t, a, m, m->q_lanes + g * n * a->d_lanes * t->bytes, m->q_across + g * n * a->d_even * t->bytes,
+              o->in[1], head, false);
+    pack_rows(r, t, a, m, m->dy_lanes + g * n * a->e_lanes * t->bytes, m->dy_across + g * n * a->e_even * t->bytes,
+              o->in[0], head, true);
+    for (int64_t tile = 0; tile < m->count; tile++)
+        pack_statistics(o, r, t, a, m->lse + g * n + tile * TILE_QUERIES, m->delta + g * n + tile * TILE_QUERIES, head,
+                        &m->of[tile]);
     memset(m->dq + g * n * a->d_even, 0, (size_t)(n * a->d_even) * 4);
 }
 
@@ -150,10 +159,10 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
     memset(m->dk, 0, (size_t)(TILE_KEYS * a->d_lanes) * 4);
     memset(m->dv, 0, (size_t)(TILE_KEYS * a->e_lanes) * 4);
     for (int64_t g = 0; g < a->group; g++)
-        for (int64_t first = key; first < a->sequence; first += TILE_QUERIES) {
+        for (int64_t tile = 0; tile < m->count; tile++) {
             tile_mask mask;
-            if (attention_visible(&mask, m->ranges + first / TILE_QUERIES, key, keys))
-                backward_tile(t, a, m, &mask, g, first, keys);
+            if (attention_visible(&mask, &m->ranges[tile], key, keys))
+                backward_tile(t, a, m, &mask, g, tile * TILE_QUERIES, keys);
         }
     for (int64_t i = 0; i < keys; i++) {
         loops->from_float(row_at(dk, r, token + i) + k_at, m->dk + i * a->d_lanes, a->d);
@@ -162,26 +171,26 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
 }
 
 static void backward_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
-                          const backward_memory *m, int64_t sample, int64_t kv)
+                          backward_memory *m, int64_t sample, int64_t kv)
 {
-    const int32_t *document_start =
-        o->in[6] ? (const int32_t *)tensor_at(o->in[6], r->arena) + sample * a->sequence : NULL;
+    const int32_t *document_start = o->in[6] ? tensor_at(o->in[6], r->arena) : NULL;
+    const int32_t *places = o->in[7] ? tensor_at(o->in[7], r->arena) : NULL;
     const tensor *dq = o->out[0];
     float ones[TILE_QUERIES];
-    for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES)
-        attention_range_of(m->ranges + first / TILE_QUERIES, a, document_start, first);
+    for (m->count = 0; attention_tile_of(&m->of[m->count], a, places, sample, m->count); m->count++)
+        attention_range_of(&m->ranges[m->count], a, document_start, &m->of[m->count]);
     for (int64_t g = 0; g < a->group; g++)
-        pack_head(o, r, t, a, m, sample, kv * a->group + g, g);
+        pack_head(o, r, t, a, m, kv * a->group + g, g);
     for (int64_t key = 0; key < a->sequence; key += TILE_KEYS)
         backward_keys(o, r, t, a, m, sample, kv, key);
     for (int i = 0; i < TILE_QUERIES; i++)
         ones[i] = 1;
     for (int64_t g = 0; g < a->group; g++)
-        for (int64_t first = 0; first < a->sequence; first += TILE_QUERIES) {
-            int64_t count = a->sequence - first < TILE_QUERIES ? a->sequence - first : TILE_QUERIES;
-            char *to =
-                row_at(dq, r, sample * a->sequence + first) + (kv * a->group + g) * a->d * dtype_bytes((dtype)dq->type);
-            t->transposed_out(to, dq->pitch, m->dq + (g * m->n + first) * a->d_even, TILE_QUERIES, ones, a->d, count);
+        for (int64_t tile = 0; tile < m->count; tile++) {
+            const attention_tile *q = &m->of[tile];
+            char *to = row_at(dq, r, q->row) + (kv * a->group + g) * a->d * dtype_bytes((dtype)dq->type);
+            t->transposed_out(to, dq->pitch, m->dq + (g * m->n + tile * TILE_QUERIES) * a->d_even, TILE_QUERIES, ones,
+                              a->d, q->count);
         }
 }
 

@@ -7,28 +7,32 @@ static int64_t v_head_size(const op *o, const tensor *v)
     return v->shape[1] / o->at.kv_heads;
 }
 
-static void check_values(const op *o, const tensor *q, const tensor *v)
+static void check_values(const op *o, const tensor *k, const tensor *v)
 {
-    OPERANDS_CHECK(infer_is_activation(v) && v->type == q->type && v->shape[0] == q->shape[0] && v->shape[1] > 0 &&
+    OPERANDS_CHECK(infer_is_activation(v) && v->type == k->type && v->shape[0] == k->shape[0] && v->shape[1] > 0 &&
                        v->shape[1] % o->at.kv_heads == 0,
-                   "v[t, kv_heads v_head_size] of q's type");
+                   "v[t, kv_heads v_head_size] of k's type");
 }
 
 /* Of `in`: q, k, v. */
-static void check_attention(const op *o, tensor *const *in, const tensor *document_start)
+static void check_attention(const op *o, tensor *const *in, const tensor *document_start, const tensor *places)
 {
-    const tensor *q = in[0];
-    infer_check_heads(o, q, in[1]);
-    check_values(o, q, in[2]);
-    OPERANDS_CHECK(o->at.sequence > 0 && q->shape[0] % o->at.sequence == 0,
-                   "tokens must be whole samples of attributes.sequence");
+    const tensor *q = in[0], *k = in[1];
+    infer_check_heads(o, q, k);
+    check_values(o, k, in[2]);
+    OPERANDS_CHECK(o->at.sequence > 0 && k->shape[0] % o->at.sequence == 0,
+                   "keys must be whole samples of attributes.sequence");
+    OPERANDS_CHECK(places ? infer_is_vector(places, DTYPE_INT32, q->shape[0]) && o->at.run > 0 &&
+                                q->shape[0] % o->at.run == 0 && o->at.sequence % o->at.run == 0
+                          : o->at.run == 0 && q->shape[0] == k->shape[0],
+                   "as many queries as keys, or places int32[t] in runs of attributes.run");
     OPERANDS_CHECK(o->at.window >= 0, "the window must not be negative");
     OPERANDS_CHECK(!document_start || infer_is_vector(document_start, DTYPE_INT32, q->shape[0]),
                    "document_start int32[t]");
 }
 
 /* (query, key) pairs of all heads of all samples under the causal mask and the window: query i sees min(i + 1, window)
- * keys. */
+ * keys. Ranks that divide a sample's queries are dealt equal work. */
 static double count_pairs(const op *o, const tensor *q)
 {
     double sequence = (double)o->at.sequence, samples = (double)q->shape[0] / sequence;
@@ -43,21 +47,21 @@ void attention_work(double size[3], const op *o)
     size[2] = (double)o->at.heads * o->at.head_size;
 }
 
-tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
+tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
                          const op_attributes *at)
 {
-    return record_first(r, name, &(op){.kind = OP_attention, .in = {in->q, in->k, in->v, document_start}, .at = *at},
-                        3);
+    const op o = {.kind = OP_attention, .in = {in->q, in->k, in->v, document_start, places}, .at = *at};
+    return record_first(r, name, &o, 3);
 }
 
 void infer_attention(op *o)
 {
     operands_present(o);
     const tensor *q = o->in[0];
-    check_attention(o, o->in, o->in[3]);
+    check_attention(o, o->in, o->in[3], o->in[4]);
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, o->in[2]), 0);
     infer_shape(o->out[1], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
-    operands_place(o, "rrr.>rr 111.>10 sss.>ss bbb.>b1");
+    operands_place(o, "rrr..>rr 111..>10 sss..>ss bbb..>b1 0ss.0>01");
 }
 
 /* Scores and values: products of 2 head_size and of 2 v_head_size operations a pair. */
@@ -75,6 +79,7 @@ void gradient_attention(recorder *r, const op *o, tensor *const cotangent[OP_MAX
     like.in[4] = recorder_use(r, o->out[0]);
     like.in[5] = recorder_use(r, o->out[1]);
     like.in[6] = o->in[3];
+    like.in[7] = o->in[4];
     gradient_of_each(r, &like, o->in, 3);
 }
 
@@ -82,7 +87,7 @@ void infer_attention_grad(op *o)
 {
     operands_present(o);
     const tensor *dy = o->in[0], *q = o->in[1], *k = o->in[2], *v = o->in[3];
-    check_attention(o, &o->in[1], o->in[6]);
+    check_attention(o, &o->in[1], o->in[6], o->in[7]);
     OPERANDS_CHECK(infer_is_matrix(dy, (dtype)q->type, q->shape[0], o->at.heads * v_head_size(o, v)) &&
                        infer_same(o->in[4], dy),
                    "dy and y [t, heads v_head_size]");
@@ -90,7 +95,7 @@ void infer_attention_grad(op *o)
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
     infer_shape_like(o->out[2], v);
-    operands_place(o, "rrrrrr.>rrr 111110.>111 psssss.>ppp bbbbb1.>bbb");
+    operands_place(o, "rrrrrr..>rrr 111110..>111 psssss..>ppp bbbbb1..>bbb 00ss01.0>0pp");
 }
 
 /* Five products where forward has two: the scores again, dq and dk of head_size, dp and dv of v_head_size. */
@@ -113,8 +118,9 @@ void infer_attention_decode(op *o)
     operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
     infer_check_heads(o, q, k);
-    check_values(o, q, v);
-    OPERANDS_CHECK(infer_is_vector(o->in[3], DTYPE_INT32, q->shape[0]), "positions int32[b]");
+    check_values(o, k, v);
+    OPERANDS_CHECK(k->shape[0] == q->shape[0] && infer_is_vector(o->in[3], DTYPE_INT32, q->shape[0]),
+                   "a key each, positions int32[b]");
     OPERANDS_CHECK(is_cache(o->in[4], k) && is_cache(o->in[5], v) && o->in[4]->shape[1] == o->in[5]->shape[1],
                    "caches [b, positions, kv_heads head_size] and [b, positions, kv_heads v_head_size]");
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, v), 0);

@@ -12,7 +12,7 @@ void infer_check_heads(const op *o, const tensor *q, const tensor *k)
                    "heads must be a multiple of kv_heads");
     OPERANDS_CHECK(at->head_size > 0 && infer_is_activation(q) && q->shape[1] == (int64_t)at->heads * at->head_size,
                    "q[t, heads head_size]");
-    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, q->shape[0], (int64_t)at->kv_heads * at->head_size),
+    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, k->shape[0], (int64_t)at->kv_heads * at->head_size),
                    "k[t, kv_heads head_size] of q's type");
 }
 

@@ -90,7 +90,7 @@ static inline bool infer_is_scalars(const tensor *t)
     return tensor_contiguous(t) && tensor_bytes(t) >= (int64_t)sizeof(step_scalars);
 }
 
-/* Refuses q, k other than [t, heads head_size], [t, kv_heads head_size] of one type. */
+/* Refuses q, k other than [t, heads head_size], [keys, kv_heads head_size] of one type. */
 void infer_check_heads(const op *o, const tensor *q, const tensor *k);
 
 /* ---- costs --------------------------------------------------------------------------------------------------- */

@@ -22,6 +22,13 @@ void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, 
     x->k = made->out[1];
 }
 
+/* Queries and keys of the same tokens. */
+static void check_tokens(const op *o, const tensor *q, const tensor *k)
+{
+    infer_check_heads(o, q, k);
+    OPERANDS_CHECK(k->shape[0] == q->shape[0], "as many keys as queries");
+}
+
 static void check_head_weights(const op *o, const tensor *wq, const tensor *wk, dtype type)
 {
     OPERANDS_CHECK(infer_is_vector(wq, type, o->at.head_size) && infer_is_vector(wk, type, o->at.head_size),
@@ -32,7 +39,7 @@ void infer_head_norm(op *o)
 {
     operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1];
-    infer_check_heads(o, q, k);
+    check_tokens(o, q, k);
     check_head_weights(o, o->in[2], o->in[3], (dtype)q->type);
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
@@ -62,7 +69,7 @@ void infer_head_norm_grad(op *o)
 {
     operands_present(o);
     const tensor *q = o->in[2], *k = o->in[3];
-    infer_check_heads(o, q, k);
+    check_tokens(o, q, k);
     OPERANDS_CHECK(infer_same(o->in[0], q) && infer_same(o->in[1], k), "dyq like q, dyk like k");
     check_head_weights(o, o->in[4], o->in[5], (dtype)q->type);
     OPERANDS_CHECK(infer_is_matrix(o->in[6], DTYPE_FP32, q->shape[0], o->at.heads + o->at.kv_heads),
@@ -95,7 +102,7 @@ void infer_rope(op *o)
 {
     operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1], *table = o->in[3];
-    infer_check_heads(o, q, k);
+    check_tokens(o, q, k);
     OPERANDS_CHECK(o->at.head_size % 2 == 0, "head_size must be even");
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, q->shape[0]), "positions int32[t]");
     OPERANDS_CHECK(infer_is_matrix(table, DTYPE_FP32, table->shape[0], o->at.head_size),

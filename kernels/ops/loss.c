@@ -14,7 +14,7 @@ void infer_cross_entropy_stats(op *o)
     operands_present(o);
     check_logits(o);
     infer_shape(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 3, 0);
-    operands_place(o, "r.>r 1.>0 b.>b");
+    operands_place(o, "r.>r 1.>0 t.>t");
 }
 
 COST(cross_entropy_stats, cost_each(o, 3, 0))
@@ -33,7 +33,7 @@ void infer_cross_entropy(op *o)
     if (o->out[1])
         infer_shape_like(o->out[1], logits);
     /* Tensor ranks have the same loss: whose share of the sum over ranks it is, is the reader's to say. */
-    operands_place(o, "r.r.>.r 1.r.>.1 1.s.>.1 b.b.>pb");
+    operands_place(o, "r.r.>.r 1.r.>.1 1.s.>.1 t.t.>pt");
 }
 
 op_cost cost_cross_entropy(const op *o)

@@ -111,26 +111,29 @@ void infer_accumulate(op *o)
 COST(accumulate, (op_cost){cost_elements(o->in[0]), cost_traffic(o, 1)})
 NO_GRADIENT(accumulate)
 
-tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, const op_attributes *at)
+tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
+                       const op_attributes *at)
 {
-    return record_first(r, name, &(op){.kind = OP_dropout, .in = {x, scalars}, .at = *at}, 1);
+    return record_first(r, name, &(op){.kind = OP_dropout, .in = {x, scalars, places}, .at = *at}, 1);
 }
 
 void infer_dropout(op *o)
 {
     operands_present(o);
     OPERANDS_CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
+    OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, o->in[0]->shape[0]), "places int32[t]");
     OPERANDS_CHECK(o->at.sample_tokens > 0, "attributes.sample_tokens must say how many tokens a sample has");
     OPERANDS_CHECK(o->at.probability >= 0 && o->at.probability < 1, "the probability must be in [0, 1)");
     infer_shape_like(o->out[0], o->in[0]);
-    operands_place(o, "r.>r 0.>0 s.>s p.>p"); /* shard(1): the element's number would need the rank's first column */
+    operands_place(o,
+                   "r..>r 0..>0 s..>s p..>p"); /* shard(1): the element's number would need the rank's first column */
 }
 
 COST(dropout, cost_each(o, 12, 0))
 
 void gradient_dropout(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    recorder_flow(r, o->in[0], record_dropout(r, "dx", cotangent[0], o->in[1], &o->at));
+    recorder_flow(r, o->in[0], record_dropout(r, "dx", cotangent[0], o->in[1], o->in[2], &o->at));
 }
 
 void infer_cast(op *o)
@@ -144,6 +147,34 @@ void infer_cast(op *o)
 
 COST(cast, cost_moved(o))
 NO_GRADIENT(cast)
+
+tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places)
+{
+    return record_first(r, name, &(op){.kind = OP_arrange, .in = {x, places}}, 1);
+}
+
+void infer_arrange(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    OPERANDS_CHECK(infer_is_activation(x) && infer_is_vector(o->in[1], DTYPE_INT32, x->shape[0]),
+                   "x[t, n], places int32[t]");
+    infer_shape_like(o->out[0], x);
+    operands_place(o, "r.>r 1.>1 s.>s p.>p b.>b");
+}
+
+COST(arrange, cost_moved(o))
+
+void gradient_arrange(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    op back = {.kind = OP_arrange, .in = {cotangent[0], o->in[1]}, .at.inverse = !o->at.inverse};
+    recorder_flow(r, o->in[0], gradient_by(r, &back));
+}
+
+tensor *record_copy(recorder *r, const char *name, tensor *x)
+{
+    return record_first(r, name, &(op){.kind = OP_copy, .in = {x}}, 1);
+}
 
 void infer_copy(op *o)
 {

@@ -57,7 +57,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     recorder_open(r, p, &layout.grid, compute, describe_weights(p, d), d->numbers);
     r->tokens = sequence;
     layer_inputs in = {
-#define INPUT(name, text, given) .name = new_input(r, text, DTYPE_INT32, sequence, 0),
+#define INPUT(name, text, ...) .name = new_input(r, text, DTYPE_INT32, sequence, 0),
 #include "layers/inputs.def"
 #undef INPUT
 #define VALUE(name, text, type, rows, columns, ...) .name = new_input(r, text, type, rows, columns),

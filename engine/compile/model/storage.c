@@ -320,14 +320,18 @@ static tensor *new_input(compiled *c, const char *name, dtype type, int dims, co
     return t;
 }
 
-static tensor *new_ids(compiled *c, const char *name, bool given)
+/* Whose tokens an input of ids has (layers/inputs.def). */
+typedef enum ids_of { IDS_OWN, IDS_ALL } ids_of;
+
+static tensor *new_ids(compiled *c, const char *name, bool given, ids_of of)
 {
     const compile_options *o = &c->options;
-    const int64_t shape[] = {!given ? 0 : o->train ? o->microbatches : 1, tokens_count(o).rank};
+    const token_counts n = tokens_count(o);
+    const int64_t shape[] = {!given ? 0 : o->train ? o->microbatches : 1, of == IDS_ALL ? n.micro_batch : n.rank};
     tensor *t = new_input(c, name, DTYPE_INT32, 2, shape);
     t->per_microbatch = true;
     for (int i = 0; i < AXIS_COORDINATES; i++)
-        if (c->around.divided >> i & 1)
+        if (c->around.divided >> i & 1 && (of == IDS_OWN || axis_coordinates[i].divides != AXIS_DIVIDES_TOKENS))
             t->place.along[i] = place_shard(1);
     return t;
 }
@@ -350,20 +354,23 @@ static void describe_values(compiled *c)
 {
     const compile_options *o = &c->options;
     const dtype compute = precision_compute(o->precision);
-    const bool ALWAYS = true, LOSS = o->decode_samples == 0, MASK = LOSS && o->document_mask;
+    const token_counts n = tokens_count(o);
+    const bool ALWAYS = true, LOSS = o->decode_samples == 0, MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
+               DRAWS = DIVIDED || (o->train && o->shape.dropout > 0);
     const int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR],
                                                                          c->around.group[AXIS_GRADIENT].ranks)};
     int64_t rope[2];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){
-#define INPUT(name, text, given) .name = new_ids(c, text, given),
+#define INPUT(name, text, given, of) .name = new_ids(c, text, given, IDS_##of),
 #include "layers/inputs.def"
 #undef INPUT
 #define VALUE(name, text, type, rows, columns, ranks, copied)                                                          \
     .name = new_value(c, text, type, (const int64_t[]){rows, columns}, RANKS_##ranks),
 #include "layers/values.def"
 #undef VALUE
-        .sequence = (int)tokens_count(o).sample,
+        .sequence = (int)(o->decode_samples ? 1 : o->sequence),
+        .run = (int)n.run,
         .epsilon = (float)o->shape.norm_epsilon,
         .dropout = (float)o->shape.dropout};
 }

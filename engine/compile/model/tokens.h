@@ -5,15 +5,21 @@
 
 #include "engine/compile/model/compiled.h"
 
+/* Runs of each sample that a rank has where ranks divide its tokens: the i-th from either end, so that all have equal
+ * work under the causal mask (2407.21783). */
+enum { TOKENS_RUNS = 2 };
+
 typedef struct token_counts {
-    int64_t micro_batch; /* of its samples, over all ranks that divide them; decoding: one of each sample */
+    int64_t micro_batch; /* of its samples, over all ranks that divide their tokens; decoding: one of each sample */
     int64_t rank;        /* of those, this rank's: what its blocks compute on, between gather and scatter */
     int64_t between;     /* of this rank's, those between blocks: fewer with sequence parallelism */
-    int64_t sample;      /* of one sample, this rank's */
+    int64_t run;         /* of this rank's, so many at a time are neighbours in one sample; 0: whole samples */
     int64_t loss;        /* of this rank's, those whose logits it makes */
 } token_counts;
 
 token_counts tokens_count(const compile_options *o);
+/* Where in its sample run number `run` (0 or 1) of context rank `rank` begins, in runs. */
+int tokens_run_of(int ranks, int rank, int run);
 /* Ranks of a layout among which the tokens of a micro-batch are divided between blocks. */
 int tokens_ranks_between(const config_layout *l);
 

@@ -113,7 +113,7 @@ static void the_check_ring_of_layouts_has_every_value(void **state)
     int lacking = 0, count = 0;
     for (int i = 0; i < layouts_count(); i++) {
         const layouts_row *x = layouts_at(i);
-        bool found[6] = {false};
+        bool found[7] = {false};
         count += takes[i];
         for (int k = 0; k < layouts_count(); k++) {
             const layouts_row *y = layouts_at(k);
@@ -125,8 +125,9 @@ static void the_check_ring_of_layouts_has_every_value(void **state)
             found[3] |= x->tensor == y->tensor && x->pipeline == y->pipeline;
             found[4] |= x->group == y->group && (!x->group || layouts_first_of_group(k) != k);
             found[5] |= layouts_ranks(x) == layouts_ranks(y);
+            found[6] |= x->context == y->context;
         }
-        for (int f = 0; f < 6; f++) {
+        for (int f = 0; f < 7; f++) {
             if (!found[f])
                 print_message("fact %d of row %d is in no row of the ring\n", f, i);
             lacking += !found[f] && f != 3; /* pairs are taken as far as there is room */

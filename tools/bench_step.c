@@ -19,6 +19,7 @@ static void fill_tokens(bench_step *b, const config *c)
         targets[i] = (int32_t)(draw[1] % (uint32_t)c->model.shape.vocab_size);
         positions[i] = (int32_t)(i % length);
     }
+    batch_places(&b->compiled, b->executor, b->compiled.options.microbatches);
     step_scalars *s = executor_at(b->executor, in->scalars);
     *s = (step_scalars){.seed = 1,
                         .step = 1,

@@ -55,6 +55,13 @@ static void fill_places(const batch_ids *to, const compiled *c, int64_t m)
         deal_places(all + m * n.micro_batch + rank * n.rank, o, rank);
 }
 
+void batch_places(const compiled *c, executor *e, int microbatches)
+{
+    const batch_ids to = find_ids(c, e, executor_at);
+    for (int64_t m = 0; m < microbatches; m++)
+        fill_places(&to, c, m);
+}
+
 /* This rank's tokens of a sample, which is the `b`-th of a micro-batch whose own ids begin at index `first`. */
 static void deal_sample(const batch_ids *to, const batch_ids *sample, const compile_options *o, int64_t first,
                         int64_t b)

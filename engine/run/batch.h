@@ -8,6 +8,9 @@
 /* cos and sin of every position, once per run (2104.09864; Llama 3's scaling of low frequencies). */
 void batch_rope_table(const compiled *c, executor *e);
 
+/* The places of so many micro-batches' tokens, where ids are not filled from samples. */
+void batch_places(const compiled *c, executor *e, int microbatches);
+
 /* Of the samples of a step of so many micro-batches a rank, which begin at `first`: the first that this rank sees. Each
  * rank along AXIS_SAMPLES sees a contiguous run of micro-batches x micro_batch. */
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches);

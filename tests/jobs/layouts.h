@@ -30,7 +30,7 @@ enum layouts_schedule {
 
 typedef struct layouts_row {
     const char *model;
-    int tensor, pipeline, data;
+    int tensor, context, pipeline, data;
     int micro_batch;    /* of 12 sequences a step */
     char schedule;      /* layouts_schedule; 0: none, one stage */
     int virtual_stages; /* 0: 1 */

@@ -91,8 +91,38 @@ static void edit_update(op *o)
         o->at.rate_scale = 1;
 }
 
+/* This rank's rows of what a reduce-scatter sums. */
+static tensor *own_rows(const op *o)
+{
+    tensor *own = must_alloc(sizeof *own);
+    *own = *o->in[0];
+    own->shape[0] = o->out[0]->shape[0];
+    own->address += o->at.group_rank * tensor_bytes(o->out[0]);
+    return own;
+}
+
+/* The faults of samples whose tokens are divided. */
+static void edit_context(op *o)
+{
+    if (is("keys-as-gathered") && o->kind == OP_arrange) {
+        o->kind = OP_copy;
+        o->in[1] = NULL;
+    }
+    if (is("keys-of-one-rank") && o->kind == OP_reduce_scatter && o->at.axis == AXIS_CONTEXT) {
+        o->in[0] = own_rows(o);
+        o->kind = OP_copy;
+    }
+    if (is("places-off-by-one") && o->kind == OP_attention && o->phase == PHASE_FORWARD) {
+        tensor *places = must_alloc(sizeof *places);
+        *places = *o->in[4];
+        places->address += sizeof(int32_t);
+        o->in[4] = places;
+    }
+}
+
 static void edit(op *o)
 {
+    edit_context(o);
     if (o->phase == PHASE_UPDATE)
         edit_update(o);
     if (is("dropped-all-reduce") && reduces(o, AXIS_TENSOR) && o->phase == PHASE_FORWARD && o->microbatch == 0 &&
@@ -107,7 +137,7 @@ static void edit(op *o)
     if (is("draws-of-another-sample") && o->kind == OP_dropout)
         o->at.sample++;
     if (is("draws-of-another-token") && o->kind == OP_dropout)
-        o->at.first_token = 0;
+        o->in[2]->address = tensor_root(o->in[2])->address;
 }
 
 /* Gate and up, and q, k and v, are taken for one matrix each while the update is compiled. */

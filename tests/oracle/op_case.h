@@ -43,7 +43,9 @@ struct op_case {
     /* Error in units of what may be lost, see op_case.c: terms of the longest sum, roundings to T on the way, and how
      * much larger intermediate values are than the output (cancellation). */
     double terms, roundings, growth;
-    double floor; /* roundings of 1 to T that an element may be off by, where the result is 0 but for rounding */
+    double floor;   /* roundings of 1 to T that an element may be off by, where the result is 0 but for rounding */
+    int deal;       /* of attention: which runs of the keys the queries are */
+    int64_t t_keys; /* and rows of keys */
     step_scalars scalars;
     char what[128];
 };

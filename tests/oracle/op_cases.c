@@ -260,17 +260,40 @@ CASES(layernorm_grad)
     return norm_gradient(c, true, variant);
 }
 
-/* heads, kv_heads, head_size, tokens of a sample, samples, window, documents, v_head_size (0: head_size) */
-static const int ATTENTION[][8] = {
-    {1, 1, 8, 1, 1, 0, 0, 0},     {2, 2, 16, 5, 2, 0, 0, 0},  {4, 2, 32, 17, 2, 0, 0, 0}, {6, 2, 64, 33, 1, 7, 0, 0},
-    {3, 1, 128, 20, 2, 0, 1, 0},  {4, 4, 64, 70, 1, 0, 1, 0}, {4, 1, 96, 40, 2, 9, 1, 0}, {2, 1, 80, 130, 1, 0, 0, 0},
-    {2, 2, 64, 129, 2, 64, 1, 0}, {4, 2, 16, 36, 3, 8, 0, 0}, {5, 5, 8, 20, 1, 0, 0, 0},  {2, 1, 192, 70, 1, 0, 1, 128},
-    {4, 2, 24, 33, 2, 9, 0, 40},  {3, 3, 10, 21, 1, 0, 0, 6}};
+/* heads, kv_heads, head_size, tokens of a sample, samples, window, documents, v_head_size (0: head_size), deal */
+static const int ATTENTION[][9] = {
+    {1, 1, 8, 1, 1, 0, 0, 0, 0},     {2, 2, 16, 5, 2, 0, 0, 0, 0},    {4, 2, 32, 17, 2, 0, 0, 0, 0},
+    {6, 2, 64, 33, 1, 7, 0, 0, 0},   {3, 1, 128, 20, 2, 0, 1, 0, 0},  {4, 4, 64, 70, 1, 0, 1, 0, 0},
+    {4, 1, 96, 40, 2, 9, 1, 0, 0},   {2, 1, 80, 130, 1, 0, 0, 0, 0},  {2, 2, 64, 129, 2, 64, 1, 0, 0},
+    {4, 2, 16, 36, 3, 8, 0, 0, 0},   {5, 5, 8, 20, 1, 0, 0, 0, 0},    {2, 1, 192, 70, 1, 0, 1, 128, 0},
+    {4, 2, 24, 33, 2, 9, 0, 40, 0},  {3, 3, 10, 21, 1, 0, 0, 6, 0},   {2, 1, 64, 260, 1, 0, 1, 0, 1},
+    {4, 2, 32, 36, 2, 0, 0, 0, 2},   {2, 2, 16, 132, 3, 20, 1, 0, 3}, {2, 1, 192, 72, 2, 0, 0, 128, 1},
+    {2, 2, 128, 256, 2, 70, 0, 0, 2}};
 
 enum { GAP = 8 }; /* columns before and after what is used of a row */
 
+/* Which of the RUNS runs of each sample's keys the queries are: what two ranks have of it by halves, run by run over
+ * all samples; and a deal in which samples have different numbers of runs, that are numbered over all samples. */
+enum { RUNS = 4, WHOLE = 0, FIRST_AND_LAST, BETWEEN, UNEVEN };
+
+/* The place of the first query of a rank's run number `i`, in runs. */
+static int64_t run_dealt(const op_case *c, int64_t i, int64_t samples)
+{
+    static const int uneven[] = {0, 1, 3, RUNS + 2};
+    if (c->deal == UNEVEN)
+        return uneven[i];
+    int64_t of_sample = c->deal == FIRST_AND_LAST ? i / samples * (RUNS - 1) : 1 + i / samples;
+    return i % samples * RUNS + of_sample;
+}
+
+static int64_t runs_dealt(const op_case *c, int64_t samples)
+{
+    return c->deal == UNEVEN ? 4 : 2 * samples;
+}
+
 typedef struct heads {
     int64_t tokens, q, k, v, y; /* columns of each */
+    int64_t queries;            /* rows of q, where k and v have `tokens` */
     bool documents, fused;
 } heads;
 
@@ -289,13 +312,15 @@ static bool attention_shape(heads *a, op_case *c, int variant)
     c->o.at.window = s[5];
     c->o.at.scale = 1 / sqrtf((float)s[2]);
     c->o.at.epsilon = 1e-6f;
-    *a = (heads){(int64_t)s[3] * s[4],
-                 (int64_t)s[0] * s[2],
-                 (int64_t)s[1] * s[2],
-                 (int64_t)s[1] * size,
-                 (int64_t)s[0] * size,
-                 s[6],
-                 fused};
+    c->deal = s[8];
+    *a = (heads){.tokens = (int64_t)s[3] * s[4],
+                 .q = (int64_t)s[0] * s[2],
+                 .k = (int64_t)s[1] * s[2],
+                 .v = (int64_t)s[1] * size,
+                 .y = (int64_t)s[0] * size,
+                 .documents = s[6],
+                 .fused = fused};
+    a->queries = c->deal ? runs_dealt(c, s[4]) * (s[3] / RUNS) : a->tokens;
     return true;
 }
 
@@ -331,7 +356,8 @@ static void attention_outputs(op_case *c, unsigned outputs, const heads *a, int 
     const int64_t first[] = {0, a->q, a->q + a->k};
     op_case_infer(c, outputs);
     for (int i = 0; i < like; i++)
-        into_columns(c->o.out[i], row, first[i]);
+        if (c->o.out[i]->shape[0] == a->tokens)
+            into_columns(c->o.out[i], row, first[i]);
 }
 
 CASES(head_norm)
@@ -403,33 +429,54 @@ CASES(rope)
     return true;
 }
 
+static int64_t place_of_query(const op_case *c, int64_t i)
+{
+    int64_t run = c->o.at.run, samples = c->t_keys / c->o.at.sequence;
+    return c->deal ? run_dealt(c, i / run, samples) * run + i % run : i;
+}
+
+static void give_places(const op_case *c, void *bytes, const tensor *t)
+{
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        ((int32_t *)bytes)[i] = (int32_t)place_of_query(c, i);
+}
+
 /* Documents of 1, 2, 3, ... tokens, begun anew in each sample. */
 static void give_documents(const op_case *c, void *bytes, const tensor *t)
 {
-    int32_t *start = bytes;
-    int at = 0, length = 0;
     for (int64_t i = 0; i < t->shape[0]; i++) {
-        int32_t within = (int32_t)(i % c->o.at.sequence);
-        if (within == 0)
-            at = length = 0;
-        if (within > at + length) {
-            at = within;
-            length++;
-        }
-        start[i] = at;
+        int32_t within = (int32_t)(place_of_query(c, i) % c->o.at.sequence), at = 0;
+        for (int32_t length = 1; at + length <= within; length++)
+            at += length;
+        ((int32_t *)bytes)[i] = at;
     }
 }
 
-static const fill DOCUMENTS = {.kind = FILL_GIVEN, .give = give_documents};
+static const fill DOCUMENTS = {.kind = FILL_GIVEN, .give = give_documents},
+                  PLACES = {.kind = FILL_GIVEN, .give = give_places};
+
+/* q, k and v from `slot` on, then, where they are asked for, document_start and places from `masks` on. */
+static void attention_operands(op_case *c, const heads *a, int slot, int masks)
+{
+    c->o.at.run = c->deal ? c->o.at.sequence / RUNS : 0;
+    c->t_keys = a->tokens;
+    tensor *row = row_of_heads(c, a, UNIT, a->tokens), *q = op_case_in(c, slot, c->type, UNIT, a->queries, a->q);
+    if (!c->deal) /* else a matrix of its own: queries have come another way than keys */
+        into_columns(q, row, 0);
+    into_columns(op_case_in(c, slot + 1, c->type, UNIT, a->tokens, a->k), row, a->q);
+    into_columns(op_case_in(c, slot + 2, c->type, UNIT, a->tokens, a->v), row, a->q + a->k);
+    if (a->documents)
+        op_case_in(c, masks, DTYPE_INT32, DOCUMENTS, a->queries, 0);
+    if (c->deal)
+        op_case_in(c, masks + 1, DTYPE_INT32, PLACES, a->queries, 0);
+}
 
 CASES(attention)
 {
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    attention_inputs(c, 0, &a, a.tokens, true);
-    if (a.documents)
-        op_case_in(c, 3, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
+    attention_operands(c, &a, 0, 3);
     op_case_infer(c, 3);
     c->terms = c->o.at.head_size + c->o.at.sequence;
     c->roundings = 1; /* probabilities are rounded to T for the product with v */
@@ -442,17 +489,16 @@ CASES(attention_grad)
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    op_case_in(c, 0, c->type, UNIT, a.tokens, a.y);
-    attention_inputs(c, 1, &a, a.tokens, true);
-    op_case_in(c, 4, c->type, DERIVED, a.tokens, a.y);
-    op_case_in(c, 5, DTYPE_FP32, DERIVED, c->o.at.heads, a.tokens);
-    if (a.documents)
-        op_case_in(c, 6, DTYPE_INT32, DOCUMENTS, a.tokens, 0);
+    op_case_in(c, 0, c->type, UNIT, a.queries, a.y);
+    attention_operands(c, &a, 1, 6);
+    op_case_in(c, 4, c->type, DERIVED, a.queries, a.y);
+    op_case_in(c, 5, DTYPE_FP32, DERIVED, c->o.at.heads, a.queries);
     op *forward = op_case_prelude(c, OP_attention);
     forward->at = c->o.at;
     for (int i = 0; i < 3; i++)
         forward->in[i] = c->o.in[1 + i];
     forward->in[3] = c->o.in[6];
+    forward->in[4] = c->o.in[7];
     forward->out[0] = c->o.in[4];
     forward->out[1] = c->o.in[5];
     attention_outputs(c, 7, &a, 3);

@@ -110,6 +110,27 @@ static void training_scalars(op_case *c)
     c->scalars.variance_correction = (float)(1 - pow((double)c->scalars.beta2, (double)c->scalars.updates));
 }
 
+/* A permutation, from 4 on where there is more than one. */
+static void give_places(const op_case *c, void *bytes, const tensor *t)
+{
+    (void)c;
+    for (int64_t i = 0, n = t->shape[0]; i < n; i++)
+        ((int32_t *)bytes)[i] = (int32_t)((2 * n + 3 - i) % n);
+}
+
+CASES(arrange)
+{
+    c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, rows, columns);
+    op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_places}, rows, 0);
+    op_case_infer(c, 1);
+    c->exact = true;
+    return true;
+}
+
 CASES(dropout)
 {
     static const float probabilities[] = {0.1f, 0.5f, 0};
@@ -121,9 +142,9 @@ CASES(dropout)
     c->o.at.draw_site = 3;
     c->o.at.sample = 2;
     c->o.at.sample_tokens = 5; /* samples end within the rows */
-    c->o.at.first_token = variant % 2 * 4;
     op_case_in(c, 0, c->type, UNIT, rows, columns);
     op_case_scalars(c, 1);
+    op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_places}, rows, 0);
     op_case_infer(c, 1);
     return true;
 }

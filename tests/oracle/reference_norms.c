@@ -189,15 +189,20 @@ void reference_rope(const op *o, const run_context *r)
             }
 }
 
-/* The first key that token t may attend to. */
-static int64_t first_key(const op *o, const run_context *r, const tensor *document_start, int64_t t)
+/* The keys that token t may attend to: from `first` to `last`, its own. */
+typedef struct seen {
+    int64_t first, last;
+} seen;
+
+static seen keys_of(const op *o, const run_context *r, const tensor *document_start, const tensor *places, int64_t t)
 {
-    int64_t sample = t / o->at.sequence * o->at.sequence, first = sample;
+    int64_t own = places ? ((const int32_t *)tensor_at(places, r->arena))[t] : t;
+    int64_t sample = own / o->at.sequence * o->at.sequence, first = sample;
     if (document_start)
         first = sample + ((const int32_t *)tensor_at(document_start, r->arena))[t];
-    if (o->at.window > 0 && t - o->at.window + 1 > first)
-        first = t - o->at.window + 1;
-    return first;
+    if (o->at.window > 0 && own - o->at.window + 1 > first)
+        first = own - o->at.window + 1;
+    return (seen){first, own};
 }
 
 static int kv_head(const op *o, int head)
@@ -237,7 +242,8 @@ void reference_attention(const op *o, const run_context *r)
     double *score = must_alloc((unsigned long)o->at.sequence * sizeof *score);
     for (int64_t t = 0; t < q->shape[0]; t++)
         for (int head = 0; head < o->at.heads; head++) {
-            int64_t first = first_key(o, r, o->in[3], t), keys = t - first + 1;
+            seen s = keys_of(o, r, o->in[3], o->in[4], t);
+            int64_t first = s.first, keys = s.last - first + 1;
             int group = kv_head(o, head);
             for (int64_t j = 0; j < keys; j++)
                 score[j] =
@@ -264,7 +270,8 @@ static void attention_gradient_of(const op *o, const run_context *r, int64_t t, 
     double scale = o->at.scale, lse = reference_row(o->in[5], r, head)[t];
     const double *dy = head_of(r, o->in[0], t, head, heads), *q = head_of(r, o->in[1], t, head, heads);
     double *dq = head_of(r, o->out[0], t, head, heads), delta = dot(dy, head_of(r, o->in[4], t, head, heads), e);
-    for (int64_t j = first_key(o, r, o->in[6], t); j <= t; j++) {
+    seen s = keys_of(o, r, o->in[6], o->in[7], t);
+    for (int64_t j = s.first; j <= s.last; j++) {
         const double *k = head_of(r, o->in[2], j, group, kv_heads), *v = head_of(r, o->in[3], j, group, kv_heads);
         double *dk = head_of(r, o->out[1], j, group, kv_heads), *dv = head_of(r, o->out[2], j, group, kv_heads);
         double p = exp(dot(q, k, d) * scale - lse), ds = p * (dot(dy, v, e) - delta) * scale;

@@ -165,7 +165,7 @@ static void attention(adjoint_rank *a, const void *options)
     int columns = (h->heads + h->kv_heads) * HEAD + h->kv_heads * (h->v_size ? h->v_size : HEAD);
     tensor *start = h->documents ? adjoint_integers(a, "document start", TOKENS, document_of) : NULL;
     record_qkv x = record_split_heads(&a->r, adjoint_input(a, "qkv", TOKENS, columns, place_replicate()), &at);
-    a->output = record_attention(&a->r, "attention", &x, start, &at);
+    a->output = record_attention(&a->r, "attention", &x, start, NULL, &at);
 }
 
 /* The cotangents of columns: written there by an op, copied there, added there twice, and passed on by an op that makes
@@ -185,6 +185,11 @@ static void columns(adjoint_rank *a, const void *options)
         record_add(r, "sum", record_add(r, "sum of two", normed, twice), record_add(r, "again", product, part[2]));
 }
 
+static int32_t place_of(int64_t i)
+{
+    return (int32_t)i;
+}
+
 static void elementwise(adjoint_rank *a, const void *options)
 {
     (void)options;
@@ -192,7 +197,8 @@ static void elementwise(adjoint_rank *a, const void *options)
     tensor *x = input(a), *scalars = adjoint_scalars(a, &SCALARS);
     tensor *y = record_swiglu(r, "swiglu", record_linear(r, "up", x, weight(a, "w", 2 * HIDDEN, HIDDEN), NULL));
     op_attributes at = {.probability = 0.4f, .draw_site = 2, .sample_tokens = SEQUENCE, .sample = 1};
-    tensor *z = record_dropout(r, "dropout", record_add(r, "twice", y, y), scalars, &at);
+    tensor *places = adjoint_integers(a, "places", TOKENS, place_of);
+    tensor *z = record_dropout(r, "dropout", record_add(r, "twice", y, y), scalars, places, &at);
     a->output = recorder_record(r, "copy", &(op){.kind = OP_copy, .in = {z}}, 1, NULL)->out[0];
 }
 
@@ -255,6 +261,7 @@ static layer_inputs inputs_of(adjoint_rank *a, const block_options *o)
     layer_inputs in = {.tokens = adjoint_integers(a, "tokens", TOKENS, token_of),
                        .targets = adjoint_integers(a, "targets", TOKENS, target_of),
                        .positions = adjoint_integers(a, "positions", TOKENS, position_of),
+                       .places = adjoint_integers(a, "places", TOKENS, place_of),
                        .scalars = adjoint_scalars(a, &SCALARS),
                        .sequence = SEQUENCE,
                        .epsilon = 1e-5f,

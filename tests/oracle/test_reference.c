@@ -241,13 +241,15 @@ static void dropout_depends_on_the_global_element_only(void **state)
     static double whole[ROWS * COLUMNS], part[ROWS * COLUMNS], ones[ROWS * COLUMNS];
     int kept = 0;
     for (int64_t first = 0; first < ROWS; first += 13) {
-        bench b = {.o = {.kind = OP_dropout,
-                         .at = {.probability = 0.5f, .draw_site = 1, .sample_tokens = SEQUENCE, .first_token = first}}};
+        bench b = {.o = {.kind = OP_dropout, .at = {.probability = 0.5f, .draw_site = 1, .sample_tokens = SEQUENCE}}};
         int64_t rows = ROWS - first;
         b.o.in[0] = operand(&b, DTYPE_FP32, rows, COLUMNS);
         b.o.in[1] = operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);
+        b.o.in[2] = operand(&b, DTYPE_INT32, rows, 0);
         b.o.out[0] = operand(&b, DTYPE_FP32, rows, COLUMNS);
         start(&b);
+        for (int64_t i = 0; i < rows; i++)
+            ((int32_t *)reference_program_bytes(b.p, b.o.in[2]))[i] = (int32_t)(first + i);
         for (int i = 0; i < ROWS * COLUMNS; i++)
             ones[i] = 1;
         reference_program_set(b.p, b.o.in[0], ones);

@@ -78,24 +78,24 @@ DEVICE seen attend(const float *query, const head_keys<T> &of, int32_t first, in
     return s;
 }
 
-/* grid (blocks of WARPS queries, heads, samples) */
+/* grid (blocks of WARPS queries of a run, heads, runs) */
 template <typename T>
 KERNEL(THREADS, 2)
 attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
 {
     SHARED(float, rows, WARPS *MOST_HEAD_SIZE);
     int warp = (int)threadIdx.x / WARP, head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
-    int64_t token = (int64_t)blockIdx.z * in.sequence;
+    flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t query = (int32_t)blockIdx.x * WARPS + warp;
-    if (query >= in.sequence)
+    if (query >= in.run)
         return;
-    stage_row(rows + warp * MOST_HEAD_SIZE, in.q.at(token + query, head, size), size);
+    stage_row(rows + warp * MOST_HEAD_SIZE, in.q.at(of.row + query, head, size), size);
     head_keys<T> keys = {
-        in.k.at(token, kv_head, size), in.v.at(token, kv_head, v_size), in.k.pitch, in.v.pitch, size, v_size};
-    seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(token, query), query + 1, WARP, in.scale);
-    write_row(y.at(token + query, head, v_size), s.out, 1.0f / s.sum, v_size);
+        in.k.at(of.keys, kv_head, size), in.v.at(of.keys, kv_head, v_size), in.k.pitch, in.v.pitch, size, v_size};
+    seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(of, query), of.shift + query + 1, WARP, in.scale);
+    write_row(y.at(of.row + query, head, v_size), s.out, 1.0f / s.sum, v_size);
     if (threadIdx.x % WARP == 0)
-        in.lse[head * in.lse_pitch + token + query] = s.most + logf(s.sum);
+        in.lse[head * in.lse_pitch + of.row + query] = s.most + logf(s.sum);
 }
 
 /* delta[head, t] = sum over the head of dy y: `lanes` lanes an item, V elements a lane at a time. grid (heads, blocks
@@ -133,24 +133,25 @@ attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *del
     SHARED(float, rows, 2 * WARPS * MOST_HEAD_SIZE);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
-    int64_t token = (int64_t)blockIdx.z * in.sequence;
+    flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t query = (int32_t)blockIdx.x * WARPS + warp;
-    if (query >= in.sequence)
+    if (query >= in.run)
         return;
+    int32_t position = of.shift + query;
     float *q = rows + warp * 2 * MOST_HEAD_SIZE, *d = q + MOST_HEAD_SIZE, dq[LANE_COLUMNS] = {};
-    stage_row(q, in.q.at(token + query, head, size), size);
-    stage_row(d, dy.at(token + query, head, v_size), v_size);
-    const T *k = in.k.at(token, kv_head, size), *v = in.v.at(token, kv_head, v_size);
-    float log_sum = in.lse[head * in.lse_pitch + token + query], del = delta[head * in.tokens + token + query];
-    for (int32_t key = in.lowest(token, query); key <= query; key += WARP) {
+    stage_row(q, in.q.at(of.row + query, head, size), size);
+    stage_row(d, dy.at(of.row + query, head, v_size), v_size);
+    const T *k = in.k.at(of.keys, kv_head, size), *v = in.v.at(of.keys, kv_head, v_size);
+    float log_sum = in.lse[head * in.lse_pitch + of.row + query], del = delta[head * in.tokens + of.row + query];
+    for (int32_t key = in.lowest(of, query); key <= position; key += WARP) {
         int32_t mine = key + lane;
         float ds = 0;
-        if (mine <= query)
+        if (mine <= position)
             ds = expf(dot(q, k + mine * in.k.pitch, size) * in.scale - log_sum) *
                  (dot(d, v + mine * in.v.pitch, v_size) - del);
-        add_rows(dq, ds, k + key * in.k.pitch, in.k.pitch, query + 1 - key < WARP ? query + 1 - key : WARP, size);
+        add_rows(dq, ds, k + key * in.k.pitch, in.k.pitch, position + 1 - key < WARP ? position + 1 - key : WARP, size);
     }
-    write_row(dq_rows.at(token + query, head, size), dq, in.scale, size);
+    write_row(dq_rows.at(of.row + query, head, size), dq, in.scale, size);
 }
 
 /* dv = sum over queries of p dy, dk = scale sum over queries of p (dy v - delta) q; grid (blocks of keys, kv_heads,
@@ -163,29 +164,29 @@ attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const
     SHARED(float, rows, 2 * WARPS * MOST_HEAD_SIZE);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int kv_head = (int)blockIdx.y, group = in.heads / in.kv_heads;
-    int64_t token = (int64_t)blockIdx.z * in.sequence;
+    int64_t keys = (int64_t)blockIdx.z * in.sequence;
     int32_t key = (int32_t)blockIdx.x * WARPS + warp;
     if (key >= in.sequence)
         return;
     float *k = rows + warp * 2 * MOST_HEAD_SIZE, *v = k + MOST_HEAD_SIZE, dk[LANE_COLUMNS] = {}, dv[LANE_COLUMNS] = {};
-    stage_row(k, in.k.at(token + key, kv_head, size), size);
-    stage_row(v, in.v.at(token + key, kv_head, v_size), v_size);
-    for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        const T *q = in.q.at(token, head, size), *d = dy.at(token, head, v_size);
-        for (int32_t query = key; query < in.sequence && in.lowest(token, query) <= key; query += WARP) {
-            int32_t mine = query + lane;
-            float p = 0, ds = 0;
-            if (mine < in.sequence && in.lowest(token, mine) <= key) {
-                p = expf(dot(k, q + mine * in.q.pitch, size) * in.scale - in.lse[head * in.lse_pitch + token + mine]);
-                ds = p * (dot(v, d + mine * dy.pitch, v_size) - delta[head * in.tokens + token + mine]);
-            }
-            int count = in.sequence - query < WARP ? in.sequence - query : WARP;
-            add_rows(dk, ds, q + query * in.q.pitch, in.q.pitch, count, size);
-            add_rows(dv, p, d + query * dy.pitch, dy.pitch, count, v_size);
+    stage_row(k, in.k.at(keys + key, kv_head, size), size);
+    stage_row(v, in.v.at(keys + key, kv_head, v_size), v_size);
+    query_walk at = {kv_head * group, 0, -1, {}};
+    while ((at = walk_on<1>(at, in, keys, key, key + 1, (kv_head + 1) * group)).head < (kv_head + 1) * group) {
+        const T *q = in.q.at(at.of.row, at.head, size), *d = dy.at(at.of.row, at.head, v_size);
+        int32_t mine = at.query + lane, count = in.run - at.query < WARP ? in.run - at.query : WARP;
+        float p = 0, ds = 0;
+        if (mine < in.run && in.lowest(at.of, mine) <= key) {
+            int64_t row = at.of.row + mine;
+            p = expf(dot(k, q + mine * in.q.pitch, size) * in.scale - in.lse[at.head * in.lse_pitch + row]);
+            ds = p * (dot(v, d + mine * dy.pitch, v_size) - delta[at.head * in.tokens + row]);
         }
+        add_rows(dk, ds, q + at.query * in.q.pitch, in.q.pitch, count, size);
+        add_rows(dv, p, d + at.query * dy.pitch, dy.pitch, count, v_size);
+        at.query += WARP;
     }
-    write_row(dk_rows.at(token + key, kv_head, size), dk, in.scale, size);
-    write_row(dv_rows.at(token + key, kv_head, v_size), dv, 1.0f, v_size);
+    write_row(dk_rows.at(keys + key, kv_head, size), dk, in.scale, size);
+    write_row(dv_rows.at(keys + key, kv_head, v_size), dv, 1.0f, v_size);
 }
 
 /* the new keys (or values) of samples into their cache; a thread an element */
@@ -251,22 +252,29 @@ static bool refused(const launch_heads &at)
            at.heads % at.kv_heads;
 }
 
-static dim3 grid_of(const launch_attention_operands *of, int heads)
+static bool refused(const launch_attention_operands *of)
 {
-    return dim3(blocks_for(of->at.sequence, WARPS), (unsigned)heads, (unsigned)(of->tokens / of->at.sequence));
+    return refused(of->at) || of->keys % of->at.sequence || of->run < 1 || of->tokens % of->run ||
+           (!of->places && (of->run != of->at.sequence || of->tokens != of->keys));
+}
+
+/* A block for WARPS rows of each of `parts` parts of `rows`. */
+static dim3 grid_of(int64_t rows, int heads, int64_t parts)
+{
+    return dim3(blocks_for(rows, WARPS), (unsigned)heads, (unsigned)parts);
 }
 
 int launch_attention(void *stream, int type, const launch_attention_operands *of)
 {
-    if (refused(of->at) || of->tokens % of->at.sequence)
+    if (refused(of))
         return (int)cudaErrorInvalidValue;
     if (flash_takes(type, of->at, of->q, of->k, of->v, of->y))
         return flash_forward(stream, type, of);
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         auto kernel = attention_forward<T>;
-        LAUNCH(kernel, grid_of(of, of->at.heads), THREADS, 0, (cudaStream_t)stream, flash_rows_of<T>(of->y),
-               flash_of<T>(of), of->at.head_size, of->at.v_head_size);
+        LAUNCH(kernel, grid_of(of->run, of->at.heads, of->tokens / of->run), THREADS, 0, (cudaStream_t)stream,
+               flash_rows_of<T>(of->y), flash_of<T>(of), of->at.head_size, of->at.v_head_size);
         return launch_result();
     });
 }
@@ -296,7 +304,7 @@ int launch_attention_grad(void *stream, int type, const launch_attention_gradien
                           const launch_attention_operands *of)
 {
     const launch_heads &at = of->at;
-    if (refused(at) || of->tokens % at.sequence)
+    if (refused(of))
         return (int)cudaErrorInvalidValue;
     int failed = with_type(type, [&](auto t) { return delta_of<decltype(t)>(stream, to, of); });
     if (failed)
@@ -307,11 +315,12 @@ int launch_attention_grad(void *stream, int type, const launch_attention_gradien
         using T = decltype(t);
         auto kernel_q = attention_grad_q<T>;
         auto kernel_kv = attention_grad_kv<T>;
-        LAUNCH(kernel_q, grid_of(of, at.heads), THREADS, 0, (cudaStream_t)stream, flash_rows_of<T>(to->dq),
-               flash_rows_of<const T>(to->dy), to->scratch, flash_of<T>(of), at.head_size, at.v_head_size);
-        LAUNCH(kernel_kv, grid_of(of, at.kv_heads), THREADS, 0, (cudaStream_t)stream, flash_rows_of<T>(to->dk),
-               flash_rows_of<T>(to->dv), flash_rows_of<const T>(to->dy), to->scratch, flash_of<T>(of), at.head_size,
+        LAUNCH(kernel_q, grid_of(of->run, at.heads, of->tokens / of->run), THREADS, 0, (cudaStream_t)stream,
+               flash_rows_of<T>(to->dq), flash_rows_of<const T>(to->dy), to->scratch, flash_of<T>(of), at.head_size,
                at.v_head_size);
+        LAUNCH(kernel_kv, grid_of(at.sequence, at.kv_heads, of->keys / at.sequence), THREADS, 0, (cudaStream_t)stream,
+               flash_rows_of<T>(to->dk), flash_rows_of<T>(to->dv), flash_rows_of<const T>(to->dy), to->scratch,
+               flash_of<T>(of), at.head_size, at.v_head_size);
         return launch_result();
     });
 }

@@ -131,6 +131,13 @@ void cuda_copy(const op *o, const run_context *r)
                             columns_of(y) * dtype_bytes((dtype)y->type)));
 }
 
+void cuda_arrange(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0];
+    launched(o, launch_arrange(r->stream, whole(o, o->out[0], r), whole(o, x, r), at(o->in[1], r), x->shape[0],
+                               columns_of(x) * dtype_bytes((dtype)x->type), o->at.inverse));
+}
+
 void cuda_zero(const op *o, const run_context *r)
 {
     launched(o, launch_zero(r->stream, whole(o, o->out[0], r), tensor_bytes(o->out[0])));
@@ -139,7 +146,7 @@ void cuda_zero(const op *o, const run_context *r)
 void cuda_dropout(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
-    launch_mask mask = {o->at.first_token, o->at.sample, o->at.sample_tokens, o->at.draw_site, o->at.probability};
+    launch_mask mask = {at(o->in[2], r), o->at.sample, o->at.sample_tokens, o->at.draw_site, o->at.probability};
     launched(
         o, launch_dropout(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), at(o->in[1], r), extent_of(y), mask));
 }
@@ -291,17 +298,20 @@ void cuda_rope(const op *o, const run_context *r)
     launched(o, launch_rope(r->stream, q->type, &of));
 }
 
-/* in: q, k, v */
+/* in: q, k, v; masks: document_start, places */
 static launch_attention_operands attention_operands(const op *o, const run_context *r, tensor *const *in,
-                                                    const tensor *y, const tensor *lse, const tensor *document_start)
+                                                    const tensor *y, const tensor *lse, tensor *const *masks)
 {
     return (launch_attention_operands){.q = matrix(in[0], r),
                                        .k = matrix(in[1], r),
                                        .v = matrix(in[2], r),
                                        .y = matrix(y, r),
                                        .lse = at(lse, r),
-                                       .document_start = at(document_start, r),
+                                       .document_start = at(masks[0], r),
+                                       .places = at(masks[1], r),
                                        .tokens = in[0]->shape[0],
+                                       .keys = in[1]->shape[0],
+                                       .run = o->at.run ? o->at.run : o->at.sequence,
                                        .lse_pitch = lse->pitch,
                                        .at = heads_of(o, in[2])};
 }
@@ -310,7 +320,7 @@ void cuda_attention(const op *o, const run_context *r)
 {
     if (op_run_prepared(o, r))
         return;
-    launch_attention_operands of = attention_operands(o, r, o->in, o->out[0], o->out[1], o->in[3]);
+    launch_attention_operands of = attention_operands(o, r, o->in, o->out[0], o->out[1], &o->in[3]);
     launched(o, launch_attention(r->stream, o->in[0]->type, &of));
 }
 
@@ -318,7 +328,7 @@ void cuda_attention_grad(const op *o, const run_context *r)
 {
     if (op_run_prepared(o, r))
         return;
-    launch_attention_operands of = attention_operands(o, r, &o->in[1], o->in[4], o->in[5], o->in[6]);
+    launch_attention_operands of = attention_operands(o, r, &o->in[1], o->in[4], o->in[5], &o->in[6]);
     launch_attention_gradients to = {.dq = matrix(o->out[0], r),
                                      .dk = matrix(o->out[1], r),
                                      .dv = matrix(o->out[2], r),

@@ -62,14 +62,19 @@ struct cudnn {
 /* ---- what an op is to the library ------------------------------------------------------------------------------ */
 
 typedef struct operands {
-    const tensor *q, *k, *v, *y, *lse, *document_start, *dy, *dq, *dk, *dv;
+    const tensor *q, *k, *v, *y, *lse, *document_start, *places, *dy, *dq, *dk, *dv;
 } operands;
 
 static operands operands_of(const op *o)
 {
     if (!op_has(o, OP_GRADIENT))
-        return (operands){
-            .q = o->in[0], .k = o->in[1], .v = o->in[2], .document_start = o->in[3], .y = o->out[0], .lse = o->out[1]};
+        return (operands){.q = o->in[0],
+                          .k = o->in[1],
+                          .v = o->in[2],
+                          .document_start = o->in[3],
+                          .places = o->in[4],
+                          .y = o->out[0],
+                          .lse = o->out[1]};
     return (operands){.dy = o->in[0],
                       .q = o->in[1],
                       .k = o->in[2],
@@ -77,6 +82,7 @@ static operands operands_of(const op *o)
                       .y = o->in[4],
                       .lse = o->in[5],
                       .document_start = o->in[6],
+                      .places = o->in[7],
                       .dq = o->out[0],
                       .dk = o->out[1],
                       .dv = o->out[2]};
@@ -102,7 +108,7 @@ static bool takes(const op *o)
     if (!op_is(o, OP_CLASS_ATTENTION))
         return false;
     operands x = operands_of(o);
-    return rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
+    return !x.places && rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
            x.q->shape[0] % o->at.sequence == 0 && attention_suits_cudnn((int)o->at.head_size) &&
            attention_suits_cudnn((int)v_head_size(o)) && o->at.heads % o->at.kv_heads == 0;
 }

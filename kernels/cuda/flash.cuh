@@ -34,23 +34,61 @@ template <typename T> static inline flash_rows<T> flash_rows_of(const launch_mat
     return {(T *)of.at, of.pitch};
 }
 
-/* one sample's attention as the kernels see it */
+/* Queries that are neighbours in a sample: rows of q from `row` on, of which the first is at position `shift` of the
+ * sample, whose keys begin at row `keys`. */
+struct flash_run {
+    int64_t row, keys;
+    int32_t shift;
+};
+
+/* attention as the kernels see it */
 template <typename T> struct flash_in {
     flash_rows<const T> q, k, v;
     float *lse;
-    const int32_t *document_start;
+    const int32_t *document_start, *places;
     int64_t lse_pitch, tokens;
-    int32_t heads, kv_heads, sequence, window;
+    int32_t heads, kv_heads, sequence, window, run, runs;
     float scale;
 
-    /* the first key that query i of the sample starting at `token` may see; does not fall as i grows */
-    __device__ int32_t lowest(int64_t token, int32_t i) const
+    __device__ flash_run run_at(int32_t i) const
     {
-        int32_t low = window > 0 && i >= window ? i - window + 1 : 0;
-        int32_t start = document_start ? document_start[token + i] : 0;
+        int64_t row = (int64_t)i * run, place = places ? places[row] : row, sample = place / sequence;
+        return {row, sample * sequence, (int32_t)(place - sample * sequence)};
+    }
+
+    /* the first key that query i of a run may see; does not fall as i grows */
+    __device__ int32_t lowest(const flash_run &of, int32_t i) const
+    {
+        int32_t position = of.shift + i, low = window > 0 && position >= window ? position - window + 1 : 0;
+        int32_t start = document_start ? document_start[of.row + i] : 0;
         return start > low ? start : low;
     }
 };
+
+/* A walk through the queries that see keys [first, end) of a sample, M at a time: head after head, run after run, in
+ * each from the first that is not before all the keys until the window or the document ends. */
+struct query_walk {
+    int32_t head, run, query; /* query -1: the run has not been begun */
+    flash_run of;
+};
+
+/* Where the walk is, or goes on if there is nothing to see; its head is `last_head` where it has ended. */
+template <int M, typename T>
+DEVICE query_walk walk_on(query_walk at, const flash_in<T> &in, int64_t keys, int32_t first, int32_t end,
+                          int32_t last_head)
+{
+    for (; at.head < last_head; at.head++, at.run = 0)
+        for (; at.run < in.runs; at.run++, at.query = -1) {
+            at.of = in.run_at(at.run);
+            if (at.of.keys != keys)
+                continue;
+            if (at.query < 0)
+                at.query = first > at.of.shift ? (first - at.of.shift) / M * M : 0;
+            if (at.query < in.run && in.lowest(at.of, at.query) < end)
+                return at;
+        }
+    return at;
+}
 
 /* rows [first, first + ROWS) of `from` into a tile, asynchronously; rows from `end` on become zeros */
 template <int D, int ROWS, typename T>
@@ -152,12 +190,15 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             flash_rows_of<const T>(of->v),
             of->lse,
             of->document_start,
+            of->places,
             of->lse_pitch,
             of->tokens,
             of->at.heads,
             of->at.kv_heads,
             of->at.sequence,
             of->at.window,
+            of->run,
+            (int32_t)(of->tokens / of->run),
             of->at.scale};
 }
 

@@ -12,7 +12,7 @@ template <typename T> struct grad_in {
     const float *delta; /* [heads, tokens] */
 };
 
-/* dynamic shared memory: q[M], dy[M], then STAGES times k[N], v[N]; grid (query blocks, heads, samples). With two
+/* dynamic shared memory: q[M], dy[M], then STAGES times k[N], v[N]; grid (query blocks of a run, heads, runs). With two
  * stages the next tile is copied while this one is read. */
 template <typename T, int D, int E, int MT, int N, int STAGES>
 KERNEL(FLASH_THREADS, 1)
@@ -23,11 +23,11 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     T *q_tile = reinterpret_cast<T *>(dynamic), *dy_tile = q_tile + M * STRIDE<D>, *kv_tiles = dy_tile + M * STRIDE<E>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT, pair = lane % 4 * 2;
     int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
-    int64_t token = (int64_t)blockIdx.z * in.sequence;
+    flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M;
-    int32_t end = first + M < in.sequence ? first + M : in.sequence;
-    int32_t key = in.lowest(token, first) / N * N, low_last = in.lowest(token, end - 1);
-    const T *k = in.k.at(token, kv_head, D), *v = in.v.at(token, kv_head, E);
+    int32_t end = first + M < in.run ? first + M : in.run, keys_end = of.shift + end;
+    int32_t key = in.lowest(of, first) / N * N, low_last = in.lowest(of, end - 1);
+    const T *k = in.k.at(of.keys, kv_head, D), *v = in.v.at(of.keys, kv_head, E);
     float scale = in.scale * LOG2_E;
     float out[MT][D / 8][4] = {}, lse_2[MT][2], del[MT][2], factor[MT][2];
     int32_t low[MT][2];
@@ -35,56 +35,51 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     {
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         bool valid = query < end;
-        lse_2[m][half] = valid ? in.lse[head * in.lse_pitch + token + query] * LOG2_E : INFINITY;
-        del[m][half] = valid ? g.delta[head * in.tokens + token + query] : 0.0f;
-        low[m][half] = valid ? in.lowest(token, query) : 0;
+        lse_2[m][half] = valid ? in.lse[head * in.lse_pitch + of.row + query] * LOG2_E : INFINITY;
+        del[m][half] = valid ? g.delta[head * in.tokens + of.row + query] : 0.0f;
+        low[m][half] = valid ? in.lowest(of, query) : 0;
         factor[m][half] = in.scale;
     }
-    fetch_tile<D, M>(q_tile, in.q.at(token, head, D), in.q.pitch, first, end);
-    fetch_tile<E, M>(dy_tile, g.dy.at(token, head, E), g.dy.pitch, first, end);
-    fetch_tile<D, N>(kv_tiles, k, in.k.pitch, key, end);
-    fetch_tile<E, N>(kv_tiles + N * STRIDE<D>, v, in.v.pitch, key, end);
+    fetch_tile<D, M>(q_tile, in.q.at(of.row, head, D), in.q.pitch, first, end);
+    fetch_tile<E, M>(dy_tile, g.dy.at(of.row, head, E), g.dy.pitch, first, end);
+    fetch_tile<D, N>(kv_tiles, k, in.k.pitch, key, keys_end);
+    fetch_tile<E, N>(kv_tiles + N * STRIDE<D>, v, in.v.pitch, key, keys_end);
     copy_commit();
-    for (int stage = 0; key < end; key += N, stage ^= STAGES - 1) {
+    for (int stage = 0; key < keys_end; key += N, stage ^= STAGES - 1) {
         T *k_tile = kv_tiles + stage * STAGE, *v_tile = k_tile + N * STRIDE<D>;
         T *next = kv_tiles + (stage ^ (STAGES - 1)) * STAGE;
         copy_wait<0>();
         block_barrier(); /* this stage has been copied, and no thread reads the other any more */
-        if (STAGES == 2 && key + N < end) {
-            fetch_tile<D, N>(next, k, in.k.pitch, key + N, end);
-            fetch_tile<E, N>(next + N * STRIDE<D>, v, in.v.pitch, key + N, end);
+        if (STAGES == 2 && key + N < keys_end) {
+            fetch_tile<D, N>(next, k, in.k.pitch, key + N, keys_end);
+            fetch_tile<E, N>(next + N * STRIDE<D>, v, in.v.pitch, key + N, keys_end);
         }
         copy_commit();
         float score[MT][N / 8][4] = {}, slope[MT][N / 8][4] = {};
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
         multiply_rows<E, N, MT>(slope, dy_tile, a_row, v_tile);
-        bool edge = key + N > first || key < low_last;
+        bool edge = key + N > of.shift + first || key < low_last;
         UNROLL for (int m = 0; m < MT; m++) UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = 0; i < 4; i++)
         {
             int half = i / 2;
-            int32_t at = key + n * 8 + pair + i % 2, query = first + a_row + m * 16 + half * 8 + lane / 4;
+            int32_t at = key + n * 8 + pair + i % 2;
+            int32_t query = of.shift + first + a_row + m * 16 + half * 8 + lane / 4;
             float p = fast_exp2(score[m][n][i] * scale - lse_2[m][half]);
             if (edge && (at > query || at < low[m][half]))
                 p = 0;
             score[m][n][i] = p * (slope[m][n][i] - del[m][half]);
         }
         multiply_columns<D, N, MT>(out, score, k_tile);
-        if (STAGES == 1 && key + N < end) {
+        if (STAGES == 1 && key + N < keys_end) {
             block_barrier(); /* no thread reads the only stage any more */
-            fetch_tile<D, N>(next, k, in.k.pitch, key + N, end);
-            fetch_tile<E, N>(next + N * STRIDE<D>, v, in.v.pitch, key + N, end);
+            fetch_tile<D, N>(next, k, in.k.pitch, key + N, keys_end);
+            fetch_tile<E, N>(next + N * STRIDE<D>, v, in.v.pitch, key + N, keys_end);
             copy_commit();
         }
     }
     copy_wait<0>();
-    write_rows<D, MT>(g.dq.at(token, head, D), g.dq.pitch, first, end, q_tile, a_row, out, factor);
+    write_rows<D, MT>(g.dq.at(of.row, head, D), g.dq.pitch, first, end, q_tile, a_row, out, factor);
 }
-
-/* A walk through the query tiles that see a block of keys: head after head, from the block's own position on until the
- * window or the document ends. */
-struct query_walk {
-    int32_t head, query;
-};
 
 /* what a stage holds of each query beside its rows */
 template <int M> struct query_facts {
@@ -93,22 +88,23 @@ template <int M> struct query_facts {
 };
 
 template <typename T, int D, int E, int M>
-DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, query_walk at, const grad_in<T> &g, const flash_in<T> &in,
-                          int64_t token)
+DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, const query_walk &at, const grad_in<T> &g,
+                          const flash_in<T> &in)
 {
-    fetch_tile<D, M>(tiles, in.q.at(token, at.head, D), in.q.pitch, at.query, in.sequence);
-    fetch_tile<E, M>(tiles + M * STRIDE<D>, g.dy.at(token, at.head, E), g.dy.pitch, at.query, in.sequence);
+    fetch_tile<D, M>(tiles, in.q.at(at.of.row, at.head, D), in.q.pitch, at.query, in.run);
+    fetch_tile<E, M>(tiles + M * STRIDE<D>, g.dy.at(at.of.row, at.head, E), g.dy.pitch, at.query, in.run);
     for (int i = (int)threadIdx.x; i < M; i += FLASH_THREADS) {
         int32_t query = at.query + i;
-        bool valid = query < in.sequence;
+        bool valid = query < in.run;
         facts->lse_2[i] =
-            valid ? in.lse[at.head * in.lse_pitch + token + query] * LOG2_E : INFINITY; /* p = 0 past the end */
-        facts->delta[i] = valid ? g.delta[at.head * in.tokens + token + query] : 0.0f;
-        facts->low[i] = valid ? in.lowest(token, query) : 0;
+            valid ? in.lse[at.head * in.lse_pitch + at.of.row + query] * LOG2_E : INFINITY; /* p = 0 past the end */
+        facts->delta[i] = valid ? g.delta[at.head * in.tokens + at.of.row + query] : 0.0f;
+        facts->low[i] = valid ? in.lowest(at.of, query) : 0;
     }
 }
 
-/* p^T of keys `key`.. against the stage's queries, from scores; ds^T from p and dp */
+/* p^T of keys `key`.. against the stage's queries, from scores, the first of them at position `query`; ds^T from p and
+ * dp */
 template <int M>
 DEVICE void probabilities(float (&score)[M / 8][4], const query_facts<M> *facts, int32_t key, int32_t query,
                           float scale)
@@ -142,7 +138,7 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
     T *k_tile = reinterpret_cast<T *>(dynamic), *v_tile = k_tile + N * STRIDE<D>, *tiles = v_tile + N * STRIDE<E>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT;
     int kv_head = (int)blockIdx.y, group = in.heads / in.kv_heads, last_head = (kv_head + 1) * group;
-    int64_t token = (int64_t)blockIdx.z * in.sequence;
+    int64_t keys = (int64_t)blockIdx.z * in.sequence;
     int32_t first = (int32_t)blockIdx.x * N, end = first + N < in.sequence ? first + N : in.sequence;
     float scale = in.scale * LOG2_E;
     float dk[MAKE_K ? MT : 1][D / 8][4] = {}, dv[MAKE_V ? MT : 1][E / 8][4] = {}, factor[MT][2], one[MT][2];
@@ -151,25 +147,24 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
         factor[m][half] = in.scale;
         one[m][half] = 1;
     }
-    fetch_tile<D, N>(k_tile, in.k.at(token, kv_head, D), in.k.pitch, first, end);
-    fetch_tile<E, N>(v_tile, in.v.at(token, kv_head, E), in.v.pitch, first, end);
-    query_walk at = {kv_head * group, first / M * M};
-    fetch_queries<T, D, E, M>(tiles, facts, at, g, in, token);
+    fetch_tile<D, N>(k_tile, in.k.at(keys, kv_head, D), in.k.pitch, first, end);
+    fetch_tile<E, N>(v_tile, in.v.at(keys, kv_head, E), in.v.pitch, first, end);
+    query_walk at = walk_on<M>({kv_head * group, 0, -1, {}}, in, keys, first, end, last_head);
+    if (at.head < last_head)
+        fetch_queries<T, D, E, M>(tiles, facts, at, g, in);
     copy_commit();
     for (int stage = 0; at.head < last_head; stage ^= STAGES - 1) {
         const T *q_tile = tiles + stage * STAGE, *dy_tile = q_tile + M * STRIDE<D>;
         copy_wait<0>();
         block_barrier(); /* this stage has been copied, and no thread reads the other any more */
-        query_walk next = {at.head, at.query + M};
-        if (next.query >= in.sequence || in.lowest(token, next.query) >= end)
-            next = {at.head + 1, first / M * M};
+        query_walk next = walk_on<M>({at.head, at.run, at.query + M, at.of}, in, keys, first, end, last_head);
         if (STAGES == 2 && next.head < last_head)
-            fetch_queries<T, D, E, M>(tiles + (stage ^ 1) * STAGE, facts + (stage ^ 1), next, g, in, token);
+            fetch_queries<T, D, E, M>(tiles + (stage ^ 1) * STAGE, facts + (stage ^ 1), next, g, in);
         copy_commit();
         float p[MT][M / 8][4] = {};
         multiply_rows<D, M, MT>(p, k_tile, a_row, q_tile);
         UNROLL for (int m = 0; m < MT; m++)
-            probabilities<M>(p[m], facts + stage, first + a_row + m * 16 + lane / 4, at.query, scale);
+            probabilities<M>(p[m], facts + stage, first + a_row + m * 16 + lane / 4, at.of.shift + at.query, scale);
         if constexpr (MAKE_V)
             multiply_columns<E, M, MT>(dv, p, dy_tile);
         if constexpr (MAKE_K) {
@@ -180,16 +175,16 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
         }
         if (STAGES == 1 && next.head < last_head) {
             block_barrier(); /* no thread reads the only stage any more */
-            fetch_queries<T, D, E, M>(tiles, facts, next, g, in, token);
+            fetch_queries<T, D, E, M>(tiles, facts, next, g, in);
             copy_commit();
         }
         at = next;
     }
     copy_wait<0>();
     if constexpr (MAKE_K)
-        write_rows<D, MT>(g.dk.at(token, kv_head, D), g.dk.pitch, first, end, k_tile, a_row, dk, factor);
+        write_rows<D, MT>(g.dk.at(keys, kv_head, D), g.dk.pitch, first, end, k_tile, a_row, dk, factor);
     if constexpr (MAKE_V)
-        write_rows<E, MT>(g.dv.at(token, kv_head, E), g.dv.pitch, first, end, v_tile, a_row, dv, one);
+        write_rows<E, MT>(g.dv.at(keys, kv_head, E), g.dv.pitch, first, end, v_tile, a_row, dv, one);
 }
 
 template <typename T> struct arguments {
@@ -212,7 +207,7 @@ template <typename T, int D, int E, int MT, int N, int STAGES> static int run_q(
     if (failed)
         return failed;
     const launch_heads &at = a.of->at;
-    dim3 grid(blocks_for(at.sequence, M), (unsigned)at.heads, (unsigned)(a.of->tokens / at.sequence));
+    dim3 grid(blocks_for(a.of->run, M), (unsigned)at.heads, (unsigned)(a.of->tokens / a.of->run));
     LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.g, flash_of<T>(a.of));
     return launch_result();
 }
@@ -226,7 +221,7 @@ static int run_kv(const arguments<T> &a)
     if (failed)
         return failed;
     const launch_heads &at = a.of->at;
-    dim3 grid(blocks_for(at.sequence, N), (unsigned)at.kv_heads, (unsigned)(a.of->tokens / at.sequence));
+    dim3 grid(blocks_for(at.sequence, N), (unsigned)at.kv_heads, (unsigned)(a.of->keys / at.sequence));
     LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)a.stream, a.g, flash_of<T>(a.of));
     return launch_result();
 }

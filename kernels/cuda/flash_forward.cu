@@ -40,7 +40,7 @@ DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float 
     }
 }
 
-/* dynamic shared memory: q[M, D], k[N, D], v[N, E], padded; grid (query blocks, heads, samples) */
+/* dynamic shared memory: q[M, D], k[N, D], v[N, E], padded; grid (query blocks of a run, heads, runs) */
 template <typename T, int D, int E, int MT, int N>
 KERNEL(FLASH_THREADS, 2)
 flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
@@ -51,11 +51,11 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
     T *q_tile = reinterpret_cast<T *>(dynamic), *k_tile = q_tile + M * STRIDE<D>, *v_tile = k_tile + N * STRIDE<D>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT;
     int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
-    int64_t token = (int64_t)blockIdx.z * in.sequence;
+    flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M; /* the longest rows start first */
-    int32_t end = first + M < in.sequence ? first + M : in.sequence;
-    int32_t key = in.lowest(token, first) / N * N, low_last = in.lowest(token, end - 1);
-    const T *k = in.k.at(token, kv_head, D), *v = in.v.at(token, kv_head, E);
+    int32_t end = first + M < in.run ? first + M : in.run, keys_end = of.shift + end;
+    int32_t key = in.lowest(of, first) / N * N, low_last = in.lowest(of, end - 1);
+    const T *k = in.k.at(of.keys, kv_head, D), *v = in.v.at(of.keys, kv_head, E);
     float scale = in.scale * LOG2_E;
     float out[MT][E / 8][4] = {}, most[MT][2], sum[MT][2] = {};
     int32_t low[MT][2];
@@ -63,25 +63,25 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
     {
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         most[m][half] = -INFINITY;
-        low[m][half] = query < end ? in.lowest(token, query) : 0;
+        low[m][half] = query < end ? in.lowest(of, query) : 0;
     }
-    fetch_tile<D, M>(q_tile, in.q.at(token, head, D), in.q.pitch, first, end);
-    fetch_tile<D, N>(k_tile, k, in.k.pitch, key, end);
+    fetch_tile<D, M>(q_tile, in.q.at(of.row, head, D), in.q.pitch, first, end);
+    fetch_tile<D, N>(k_tile, k, in.k.pitch, key, keys_end);
     copy_commit();
-    for (; key < end; key += N) {
+    for (; key < keys_end; key += N) {
         copy_wait<0>();
         block_barrier(); /* the keys have been copied; no thread reads the last tile's values any more */
-        fetch_tile<E, N>(v_tile, v, in.v.pitch, key, end);
+        fetch_tile<E, N>(v_tile, v, in.v.pitch, key, keys_end);
         copy_commit();
         float score[MT][N / 8][4] = {};
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
-        bool edge = key + N > first || key < low_last;
+        bool edge = key + N > of.shift + first || key < low_last;
         UNROLL for (int m = 0; m < MT; m++) online_softmax<N, E / 8>(
-            score[m], out[m], most[m], sum[m], low[m], first + a_row + m * 16 + lane / 4, key, scale, edge);
+            score[m], out[m], most[m], sum[m], low[m], of.shift + first + a_row + m * 16 + lane / 4, key, scale, edge);
         copy_wait<0>();
         block_barrier(); /* the values have been copied; no thread reads the keys any more */
-        if (key + N < end)
-            fetch_tile<D, N>(k_tile, k, in.k.pitch, key + N, end);
+        if (key + N < keys_end)
+            fetch_tile<D, N>(k_tile, k, in.k.pitch, key + N, keys_end);
         copy_commit();
         multiply_columns<E, N, MT>(out, score, v_tile);
     }
@@ -94,9 +94,9 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
         factor[m][half] = 1.0f / total;
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         if (lane % 4 == 0 && query < end)
-            in.lse[head * in.lse_pitch + token + query] = most[m][half] * in.scale + logf(total);
+            in.lse[head * in.lse_pitch + of.row + query] = most[m][half] * in.scale + logf(total);
     }
-    write_rows<E, MT>(y.at(token, head, E), y.pitch, first, end, q_tile, a_row, out, factor);
+    write_rows<E, MT>(y.at(of.row, head, E), y.pitch, first, end, q_tile, a_row, out, factor);
 }
 
 template <typename T, int D, int E, int MT, int N> static int run(void *stream, const launch_attention_operands *of)
@@ -106,7 +106,7 @@ template <typename T, int D, int E, int MT, int N> static int run(void *stream, 
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
-    dim3 grid(blocks_for(of->at.sequence, M), (unsigned)of->at.heads, (unsigned)(of->tokens / of->at.sequence));
+    dim3 grid(blocks_for(of->run, M), (unsigned)of->at.heads, (unsigned)(of->tokens / of->run));
     LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)stream, flash_rows_of<T>(of->y), flash_of<T>(of));
     return launch_result();
 }

@@ -42,8 +42,11 @@ int launch_copy(void *stream, launch_matrix y, launch_matrix x, int64_t rows, in
 /* The same, but nothing where control[SCALARS_SKIP] is set. */
 int launch_keep(void *stream, launch_matrix y, launch_matrix x, const float *control, int64_t rows, int64_t row_bytes);
 int launch_zero(void *stream, void *y, int64_t bytes);
+/* y[places[i]] = x[i], or with `inverse` y[i] = x[places[i]]: rows of `row_bytes` bytes */
+int launch_arrange(void *stream, void *y, const void *x, const int32_t *places, int64_t rows, int64_t row_bytes,
+                   bool inverse);
 typedef struct launch_mask {
-    int64_t first; /* row r is token first + r of the micro-batch */
+    const int32_t *places; /* row r is token places[r] of the micro-batch */
     int32_t sample, sequence, site;
     float probability;
 } launch_mask;
@@ -157,7 +160,9 @@ typedef struct launch_attention_operands {
     launch_matrix q, k, v, y;
     float *lse;                    /* [heads, tokens] */
     const int32_t *document_start; /* [tokens] or NULL */
-    int64_t tokens, lse_pitch;
+    const int32_t *places;         /* [tokens] of the queries among the keys; NULL: they are the same tokens */
+    int64_t tokens, keys, lse_pitch;
+    int32_t run; /* so many queries each have neighbouring places in one sample; without places, a sample */
     launch_heads at;
 } launch_attention_operands;
 

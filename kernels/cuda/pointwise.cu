@@ -144,14 +144,14 @@ template <typename Word> KERNEL(THREADS, 4) zero_words(Word *y, int64_t words)
 template <typename T, int V>
 KERNEL(THREADS, 4)
 dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const scalars_device *scalars, int64_t rows,
-             int64_t columns, int64_t first, int32_t sample, int32_t sequence, int32_t site, float probability)
+             int64_t columns, const int32_t *places, int32_t sample, int32_t sequence, int32_t site, float probability)
 {
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
     if (column >= columns)
         return;
     float keep = 1.0f / (1.0f - probability);
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-        int64_t token = first + row;
+        int64_t token = places[row];
         uint64_t global_sample = (uint64_t)(scalars->first_sample + sample + token / sequence);
         uint64_t element = (uint64_t)(token % sequence * columns + column);
         float a[V];
@@ -168,6 +168,20 @@ dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const scalars_d
                 philox_uniform(draw[j]) >= probability ? a[i + j] * keep : 0.0f;
         }
         store(y + row * y_pitch + column, a);
+    }
+}
+
+/* rows of `words` words, a thread a word of some rows */
+template <typename W>
+KERNEL(THREADS, 4)
+arrange_rows(W *y, const W *x, const int32_t *places, int64_t rows, int64_t words, bool inverse)
+{
+    int64_t word = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (word >= words)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        int64_t place = places[row], to = inverse ? row : place, from = inverse ? place : row;
+        y[to * words + word] = x[from * words + word];
     }
 }
 
@@ -323,6 +337,26 @@ int launch_zero(void *stream, void *y, int64_t bytes)
     return launch_result();
 }
 
+template <typename W>
+static void arrange(void *stream, void *y, const void *x, const int32_t *places, int64_t rows, int64_t words,
+                    bool inverse)
+{
+    constexpr int64_t MOST_ROWS = 65535; /* of a grid */
+    auto kernel = arrange_rows<W>;
+    LAUNCH(kernel, dim3(blocks_for(words, THREADS), (unsigned)(rows < MOST_ROWS ? rows : MOST_ROWS), 1), THREADS, 0,
+           (cudaStream_t)stream, (W *)y, (const W *)x, places, rows, words, inverse);
+}
+
+int launch_arrange(void *stream, void *y, const void *x, const int32_t *places, int64_t rows, int64_t row_bytes,
+                   bool inverse)
+{
+    if (row_bytes % 16 == 0 && aligned_all(y, x))
+        arrange<uint4>(stream, y, x, places, rows, row_bytes / 16, inverse);
+    else
+        arrange<uint16_t>(stream, y, x, places, rows, row_bytes / 2, inverse);
+    return launch_result();
+}
+
 int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, launch_extent of,
                    launch_mask mask)
 {
@@ -333,7 +367,8 @@ int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, con
         s.widen(V, y, x);
         auto kernel = s.wide ? dropout_mask<T, V> : dropout_mask<T, 1>;
         LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch,
-               (const scalars_device *)scalars, of.rows, of.columns, mask.first, mask.sample, mask.sequence, mask.site, mask.probability);
+               (const scalars_device *)scalars, of.rows, of.columns, mask.places, mask.sample, mask.sequence, mask.site,
+               mask.probability);
         return launch_result();
     });
 }

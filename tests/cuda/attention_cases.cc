@@ -142,8 +142,11 @@ void attention_both_ways(int type, const problem &p)
                                     columns_from(y, 0, p.y_pitch()),
                                     lse.to<float>(),
                                     p.documents ? start.to<int32_t>() : nullptr,
+                                    nullptr,
                                     p.tokens(),
                                     p.tokens(),
+                                    p.tokens(),
+                                    p.at.sequence,
                                     p.at};
     launch_attention_gradients to = {columns_from(dqkv, 0, p.pitch()), columns_from(dqkv, p.k_first(), p.pitch()),
                                      columns_from(dqkv, p.v_first(), p.pitch()), columns_from(dy, 0, p.dy_pitch()),
@@ -158,6 +161,77 @@ void attention_both_ways(int type, const problem &p)
     compare("dqkv", dqkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 3 * narrow);
 }
 
+/* Of each sample, cut into four runs, rank 0 of two has the first and the last as queries, rank 1 those between, run by
+ * run over all samples: row `i` of a rank is this token. */
+int64_t token_dealt(const problem &p, int64_t rank, int64_t i)
+{
+    int64_t run = p.at.sequence / 4, half = i / (p.samples * run), sample = i / run % p.samples;
+    int64_t of_sample = half == 0 ? rank : 3 - rank;
+    return sample * p.at.sequence + of_sample * run + i % run;
+}
+
+vector<double> rows_dealt(const problem &p, int64_t rank, const vector<double> &of, int64_t pitch, int64_t columns)
+{
+    vector<double> own;
+    for (int64_t i = 0; i < p.tokens() / 2; i++)
+        for (int64_t c = 0; c < columns; c++)
+            own.push_back(of[(size_t)(token_dealt(p, rank, i) * pitch + c)]);
+    return own;
+}
+
+/* Two ranks' queries against the keys of all: each has its rows of y and dq, and the sum of their dk and dv is that of
+ * all queries. */
+void attention_divided(int type, const problem &p)
+{
+    array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5)),
+        dy(type, randoms((size_t)(p.tokens() * p.dy_pitch())));
+    vector<double> start = document_starts(p), sum((size_t)(p.tokens() * p.pitch()), 0.0);
+    reference r = reference_of(p, qkv.value, start, &dy.value);
+    int64_t rows = p.tokens() / 2, q_columns = p.k_first();
+    /* the ranks' shares of dk and dv are rounded, too */
+    double narrow = type == LAUNCH_FP32 ? 2e-6 : 1.25 * (type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10);
+    for (int64_t rank = 0; rank < 2; rank++) {
+        vector<double> places, lse_own, all_places((size_t)rows);
+        for (int64_t i = 0; i < rows; i++)
+            places.push_back((double)token_dealt(p, rank, i));
+        array at(INT32, places), own_start(INT32, rows_dealt(p, rank, start, 1, 1));
+        array q(type, rows_dealt(p, rank, qkv.value, p.pitch(), q_columns)),
+            own_dy(type, rows_dealt(p, rank, dy.value, p.dy_pitch(), p.y_columns()));
+        array y(type, vector<double>((size_t)(rows * p.y_columns()), 0.0)),
+            dq(type, vector<double>((size_t)(rows * q_columns), 0.0));
+        array lse(LAUNCH_FP32, (size_t)(rows * p.at.heads)),
+            dkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0)),
+            scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(rows, p.at) / 4);
+        launch_attention_operands of = {columns_from(q, 0, q_columns),
+                                        columns_from(qkv, p.k_first(), p.pitch()),
+                                        columns_from(qkv, p.v_first(), p.pitch()),
+                                        columns_from(y, 0, p.y_columns()),
+                                        lse.to<float>(),
+                                        p.documents ? own_start.to<int32_t>() : nullptr,
+                                        at.to<int32_t>(),
+                                        rows,
+                                        p.tokens(),
+                                        rows,
+                                        p.at.sequence / 4,
+                                        p.at};
+        launch_attention_gradients to = {columns_from(dq, 0, q_columns), columns_from(dkv, p.k_first(), p.pitch()),
+                                         columns_from(dkv, p.v_first(), p.pitch()),
+                                         columns_from(own_dy, 0, p.y_columns()), scratch.to<float>()};
+        run_ok("launch_attention", launch_attention(nullptr, type, &of));
+        compare("y", y, rows_dealt(p, rank, r.y, p.y_pitch(), p.y_columns()), narrow);
+        run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
+        compare("dq", dq, rows_dealt(p, rank, r.dqkv, p.pitch(), q_columns), type == LAUNCH_FP32 ? 1e-5 : 4 * narrow);
+        dkv.get();
+        for (size_t i = 0; i < sum.size(); i++)
+            sum[i] += dkv.value[i];
+    }
+    array dkv(LAUNCH_FP32, sum);
+    for (int64_t token = 0; token < p.tokens(); token++) /* dq is elsewhere */
+        for (int64_t c = 0; c < q_columns; c++)
+            r.dqkv[(size_t)(token * p.pitch() + c)] = 0;
+    compare("dk and dv", dkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 4 * narrow);
+}
+
 void one_size(int head_size, int heads, int kv_heads, int sequence, int samples, int window, bool documents)
 {
     int v_head_size = head_size == 192 ? 128 : head_size; /* as latent attention has them */
@@ -168,6 +242,43 @@ void one_size(int head_size, int heads, int kv_heads, int sequence, int samples,
                  documents ? 16 : 0};
     for (int type : {LAUNCH_BF16, LAUNCH_FP16})
         attention_both_ways(type, p);
+}
+
+void divided(int head_size, int kv_heads, int sequence, int samples, int window, bool documents)
+{
+    int v_head_size = head_size == 192 ? 128 : head_size;
+    problem p = {{2, kv_heads, head_size, v_head_size, sequence, window, 1.0f / sqrtf((float)head_size)},
+                 samples,
+                 documents,
+                 documents ? 8 : 0,
+                 documents ? 16 : 0};
+    for (int type : {LAUNCH_BF16, LAUNCH_FP16})
+        attention_divided(type, p);
+}
+
+/* Runs shorter and longer than tiles, and that end within one. */
+void divided_64()
+{
+    divided(64, 1, 300, 1, 0, false);
+    divided(64, 2, 132, 2, 40, true);
+}
+
+void divided_more()
+{
+    divided(80, 1, 44, 2, 0, true);
+    divided(96, 2, 148, 1, 33, false);
+    divided(128, 1, 276, 1, 0, true);
+    divided(192, 1, 140, 1, 0, false);
+    divided(256, 2, 76, 1, 20, false);
+}
+
+void divided_by_warps()
+{
+    for (int type : {LAUNCH_FP32, LAUNCH_BF16}) {
+        attention_divided(type, {{4, 2, 24, 24, 36, 0, 0.2f}, 2, false, 0, 0});
+        attention_divided(type, {{2, 2, 33, 33, 160, 9, 0.15f}, 1, true, 3, 5});
+        attention_divided(type, {{4, 2, 24, 40, 40, 5, 0.2f}, 1, true, 8, 0});
+    }
 }
 
 void flash_64()
@@ -286,10 +397,11 @@ void decode()
 } // namespace
 
 const vector<test_case> attention_cases = {
-    {"attention/flash_64", flash_64},   {"attention/flash_64_documents", flash_64_documents},
-    {"attention/flash_80", flash_80},   {"attention/flash_96", flash_96},
-    {"attention/flash_128", flash_128}, {"attention/flash_192", flash_192},
-    {"attention/flash_256", flash_256}, {"attention/any_size", any_size},
-    {"attention/narrow", narrow},       {"attention/wide", wide},
-    {"attention/decode", decode},
+    {"attention/flash_64", flash_64},    {"attention/flash_64_documents", flash_64_documents},
+    {"attention/flash_80", flash_80},    {"attention/flash_96", flash_96},
+    {"attention/flash_128", flash_128},  {"attention/flash_192", flash_192},
+    {"attention/flash_256", flash_256},  {"attention/any_size", any_size},
+    {"attention/narrow", narrow},        {"attention/wide", wide},
+    {"attention/decode", decode},        {"attention/divided_64", divided_64},
+    {"attention/divided", divided_more}, {"attention/divided_by_warps", divided_by_warps},
 };

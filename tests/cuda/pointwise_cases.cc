@@ -166,6 +166,33 @@ array scalars_of(const scalars_device &s)
     return array(BYTES, bytes);
 }
 
+/* Rows go to their places and come back, whatever their width. */
+void arrange()
+{
+    for (int type : check_types)
+        for (int64_t columns : {40, 37, 1}) {
+            int64_t rows = 90;
+            vector<double> places((size_t)rows);
+            for (int64_t i = 0; i < rows; i++)
+                places[(size_t)i] = (double)((i * 7 + 3) % rows);
+            array at(INT32, places), x(type, randoms((size_t)(rows * columns)));
+            array y(type, vector<double>((size_t)(rows * columns), 0.0)),
+                back(type, vector<double>((size_t)(rows * columns), 0.0));
+            int64_t bytes = columns * type_bytes(type);
+            run_ok("launch_arrange", launch_arrange(nullptr, y.to(), x.to(), at.to<int32_t>(), rows, bytes, false));
+            run_ok("launch_arrange", launch_arrange(nullptr, back.to(), y.to(), at.to<int32_t>(), rows, bytes, true));
+            y.get();
+            back.get();
+            bool placed = true;
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t c = 0; c < columns; c++)
+                    placed &= y.value[(size_t)((int64_t)places[(size_t)i] * columns + c)] ==
+                              x.value[(size_t)(i * columns + c)];
+            check("rows are at their places", placed);
+            check("and come back", back.value == x.value);
+        }
+}
+
 /* A mask is a function of what it is for: the same element gets the same draw however the tokens are divided. */
 void dropout()
 {
@@ -174,13 +201,18 @@ void dropout()
     s.step = 7;
     s.first_sample = 40;
     array scalars = scalars_of(s);
+    vector<double> places(3 * 24);
+    for (size_t i = 0; i < places.size(); i++)
+        places[i] = (double)i;
+    array all_places(INT32, places);
+    const int32_t *at = all_places.to<int32_t>();
     for (int type : check_types)
         for (int64_t columns : {40, 37}) {
             int64_t sequence = 24, rows = 3 * sequence;
             layout whole = {rows, columns, 0};
             operand x(type, whole, columns, 1), y(type, whole, columns, 1), again(type, whole, columns, 1);
             run_ok("launch_dropout", launch_dropout(nullptr, type, y.matrix(), x.matrix(), scalars.to(),
-                                                    {rows, columns}, {0, 4, (int32_t)sequence, 9, 0.25f}));
+                                                    {rows, columns}, {at, 4, (int32_t)sequence, 9, 0.25f}));
             y.cells.get();
             vector<double> want(y.cells.value.size());
             size_t kept = 0;
@@ -200,15 +232,15 @@ void dropout()
             int64_t middle = 31; /* the same in two parts, the second beginning within a sample */
             launch_matrix x2 = x.matrix(), y2 = again.matrix();
             run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {middle, columns},
-                                                    {0, 4, (int32_t)sequence, 9, 0.25f}));
+                                                    {at, 4, (int32_t)sequence, 9, 0.25f}));
             x2.at = (char *)x2.at + middle * columns * type_bytes(type);
             y2.at = (char *)y2.at + middle * columns * type_bytes(type);
             run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {rows - middle, columns},
-                                                    {middle, 4, (int32_t)sequence, 9, 0.25f}));
+                                                    {at + middle, 4, (int32_t)sequence, 9, 0.25f}));
             again.cells.get();
             check("the mask does not depend on the layout", again.cells.value == y.cells.value);
             run_ok("launch_dropout", launch_dropout(nullptr, type, y2, x2, scalars.to(), {rows - middle, columns},
-                                                    {middle, 4, (int32_t)sequence, 10, 0.25f}));
+                                                    {at + middle, 4, (int32_t)sequence, 10, 0.25f}));
             again.cells.get();
             check("another site draws another mask", again.cells.value != y.cells.value);
         }
@@ -218,5 +250,5 @@ void dropout()
 const vector<test_case> pointwise_cases = {
     {"pointwise/gelu", gelu_both_ways},      {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
     {"pointwise/cast", cast_between_all},    {"pointwise/copy", copy_and_zero},      {"pointwise/dropout", dropout},
-    {"pointwise/keep", keep_unless_skipped},
+    {"pointwise/keep", keep_unless_skipped}, {"pointwise/arrange", arrange},
 };

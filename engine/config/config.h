@@ -215,7 +215,7 @@ status config_check(const config *c);
 /* The part of it that is about c->parallel; and what about its sizes holds for every model that is laid out, configured
  * or not. STATUS_USAGE and one line otherwise. */
 status config_check_layout(const config *c);
-status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages);
+status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages, int64_t sequence);
 /* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. `ranks` 0: those of
  * c->parallel, one along data unless it says more. */
 status config_lay_out(grid *out, const config *c, int ranks, int rank);

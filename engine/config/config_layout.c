@@ -17,7 +17,20 @@ typedef struct sizes {
     const model_shape *shape;
     const int *of; /* [GRID_AXES] */
     int virtual_stages;
+    int64_t sequence;
 } sizes;
+
+/* Each rank has two runs of each sample, all of one length. */
+static status check_context(const sizes *s)
+{
+    int64_t runs = 2 * (int64_t)s->of[GRID_CONTEXT];
+    if (s->of[GRID_CONTEXT] > 1 && s->sequence % runs)
+        return status_fail(STATUS_USAGE,
+                           "train.sequence %" PRId64 " is not a multiple of 2 x parallel.context %d: each rank has two "
+                           "runs of a sample; use a multiple of %" PRId64,
+                           s->sequence, s->of[GRID_CONTEXT], runs);
+    return STATUS_OK;
+}
 
 static status check_tensor(const sizes *s)
 {
@@ -42,10 +55,10 @@ static status check_chunks(const sizes *s)
     return STATUS_OK;
 }
 
-status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages)
+status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], int virtual_stages, int64_t sequence)
 {
-    static status (*const rules[])(const sizes *) = {check_tensor, check_chunks};
-    const sizes s = {shape, size, virtual_stages};
+    static status (*const rules[])(const sizes *) = {check_context, check_tensor, check_chunks};
+    const sizes s = {shape, size, virtual_stages, sequence};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(rules[i](&s));
     return STATUS_OK;
@@ -92,19 +105,6 @@ static status check_pipeline(const config *c)
     return s;
 }
 
-/* Each rank has two runs of each sample, of one length. */
-static status check_context(const config *c)
-{
-    int ranks = c->parallel.size[GRID_CONTEXT];
-    if (ranks > 1 && c->train.sequence % (2 * ranks))
-        return status_fail(STATUS_USAGE,
-                           "train.sequence %" PRId64
-                           " is not a multiple of 2 x parallel.context %d: each rank has two runs of "
-                           "a sample; use a multiple of %d",
-                           c->train.sequence, ranks, 2 * ranks);
-    return STATUS_OK;
-}
-
 /* `data`: ranks that divide the samples of a step. */
 static status check_data(const config *c, int data)
 {
@@ -125,8 +125,7 @@ static status check_data(const config *c, int data)
 
 status config_check_layout(const config *c)
 {
-    TRY(config_check_sizes(&c->model.shape, c->parallel.size, virtual_stages_of(c)));
-    TRY(check_context(c));
+    TRY(config_check_sizes(&c->model.shape, c->parallel.size, virtual_stages_of(c), c->train.sequence));
     TRY(check_compress(c));
     TRY(check_pipeline(c));
     return c->parallel.size[GRID_DATA] ? check_data(c, c->parallel.size[GRID_DATA]) : STATUS_OK;

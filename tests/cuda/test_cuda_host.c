@@ -40,6 +40,8 @@ static const struct {
     {2, "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
     {4, "parallel.tensor=2 parallel.pipeline=2 parallel.sequence=false"},
     {4, "parallel.tensor=2 parallel.pipeline=2 parallel.vocabulary=stages"},
+    {2, "parallel.context=2 train.cuda_graph=true"},
+    {4, "parallel.context=2 parallel.tensor=2 parallel.zero=3"},
 };
 
 static void a_step_of_the_cuda_program_equals_the_cpu(const char *model)

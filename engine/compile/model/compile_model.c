@@ -103,7 +103,7 @@ static recorder_grid ranks_around(const compile_options *o)
 static status build_model(compiled *c)
 {
     const compile_options *o = &c->options;
-    TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages));
+    TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages, o->sequence));
     c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));

@@ -76,15 +76,29 @@ static void add_batches(list *all, search_layout l, const search_terms *t)
                 add_schedules(all, l, t);
 }
 
-/* The most ranks along a coordinate: those that share a layer wait for each other, and stay on a node. */
+/* Fewer tokens of a sample than this are no rank's alone: the messages of keys are waited for by too little work. */
+enum { LEAST_CONTEXT = 4096 };
+
+/* The most ranks along a coordinate: those that divide a layer's weights wait for each other, and stay on a node; the
+ * keys of long samples are worth a way between nodes (2407.21783 has 16 ranks of 8,192 tokens). */
 static int most_along(int coordinate, const search_terms *t)
 {
-    int most = t->config->model.shape.layers;
-    if (axis_coordinates[coordinate].divides == AXIS_DIVIDES_SAMPLES)
+    int64_t most = t->ranks;
+    switch (axis_coordinates[coordinate].divides) {
+    case AXIS_DIVIDES_SAMPLES:
         return 1; /* until it is known how many ranks are left */
-    if (axis_shares_layers(coordinate))
+    case AXIS_DIVIDES_TOKENS:
+        most = t->config->train.sequence / LEAST_CONTEXT;
+        break;
+    case AXIS_DIVIDES_WEIGHTS:
         most = t->prices->node_ranks;
-    return most < t->ranks ? most : t->ranks;
+        break;
+    case AXIS_DIVIDES_LAYERS:
+        most = t->config->model.shape.layers;
+        break;
+    }
+    most = most > 1 ? most : 1;
+    return (int)(most < t->ranks ? most : t->ranks);
 }
 
 /* All sizes from a coordinate on, whose ranks in `l` are one each; those that are left divide the samples. Where ranks
@@ -98,7 +112,8 @@ static void add_sizes(list *all, search_layout l, const search_terms *t, int fro
         return;
     }
     for (size[from] = 1; size[from] <= most_along(from, t); size[from]++) {
-        if (t->ranks % grid_ranks_of(size) || config_check_sizes(&t->config->model.shape, size, 1) != STATUS_OK)
+        if (t->ranks % grid_ranks_of(size) ||
+            config_check_sizes(&t->config->model.shape, size, 1, t->config->train.sequence) != STATUS_OK)
             continue;
         bool divided = size[from] > 1 && axis_coordinates[from].divides == AXIS_DIVIDES_WEIGHTS;
         for (int sequence = 0; sequence <= divided; sequence++) {

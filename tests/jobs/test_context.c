@@ -1,0 +1,161 @@
+/* A sample's tokens divided over context ranks, with everything else that a run does: each case is the same run on one
+ * rank and on ranks of which two or three divide the tokens, and what is seen of it is the same but for rounding. The
+ * layouts themselves are in the parity matrix (layouts.c). */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/jobs/parity.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 6 };
+
+static const struct {
+    const char *name;
+    const char *both;    /* keys of the run on one rank, too */
+    const char *divided; /* and beside them, without the context: two ranks have two, four another axis of two */
+    int ranks, context;
+    double allowed; /* of losses and norms, relative to one rank's; more where gradients are sent in few bits */
+} cases[] = {
+    {"evaluation", "evaluate.every=2 evaluate.batches=3", "", 2, 2, 1e-5},
+    {"evaluation of documents", "evaluate.every=2 data.document_mask=true", "", 3, 3, 1e-5},
+    {"verification", "", "run.verify_every=2", 2, 2, 1e-5},
+    {"verification of replicas", "", "run.verify_every=2 parallel.data=2", 4, 2, 1e-5},
+    {"a batch that grows", "train.batch_ramp=[[0,4],[3,8]] train.global_batch=8", "", 2, 2, 1e-5},
+    {"compressed gradients", "", "parallel.compress=bf16 parallel.zero=1", 2, 2, 2e-3},
+    {"a budget", "", "memory.budget=700KiB", 2, 2, 1e-5},
+    {"traced steps", "", "run.trace=[2,3]", 2, 2, 1e-5},
+    {"copies in memory", "", "checkpoint.memory_every=2 parallel.zero=1", 2, 2, 1e-5},
+    {"Muon", "optimizer.name=muon", "parallel.tensor=2", 4, 2, 1e-5},
+    {"dropout and stages", "train.dropout=0.2", "parallel.pipeline=2 parallel.schedule=zb-h1", 4, 2, 1e-5},
+    {"ranks that are slow", "", "run.slow_ratio=5", 2, 2, 1e-5},
+};
+
+enum { CASES = sizeof cases / sizeof *cases };
+
+static char *folder_of(const char *top, size_t i, bool divided)
+{
+    return must_format("%s/%s-%zu", top, divided ? "divided" : "one", i);
+}
+
+static void put(FILE *list, const char *top, size_t i, bool divided)
+{
+    char *folder = folder_of(top, i, divided);
+    fprintf(list, "%s/run.yaml run.folder=%s %s", top, folder, cases[i].both);
+    if (divided)
+        fprintf(list, " parallel.context=%d %s", cases[i].context, cases[i].divided);
+    fputc('\n', list);
+    free(folder);
+}
+
+/* Of `ranks` ranks; 1: all cases on one rank. */
+static void play(const char *top, int ranks)
+{
+    FILE *list = parity_open_list(top, "playlist");
+    int count = 0;
+    for (size_t i = 0; i < CASES; i++)
+        if (ranks == 1 || cases[i].ranks == ranks) {
+            put(list, top, i, ranks > 1);
+            count++;
+        }
+    fclose(list);
+    parity_play(top, "rank_playlist", ranks, "playlist", count);
+}
+
+static int train_all(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    const char *top = *state;
+    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    char *text =
+        must_format("model: {architecture: llama, layers: 2, hidden_size: 32, heads: 4, kv_heads: 2, ffn_size: "
+                    "64, vocab_size: 131, max_sequence: 48}\n"
+                    "data: {train: %s, validation: %s}\n"
+                    "train: {steps: %d, sequence: 48, micro_batch: 2, global_batch: 4, precision: fp32, device: "
+                    "cpu, threads: 1}\n"
+                    "optimizer: {lr: 3e-3, schedule: constant}\n"
+                    "evaluate: {every: 0}\n"
+                    "checkpoint: {every: 3}\n"
+                    "run: {tensorboard: false, hang_seconds: 120}\n",
+                    data, data, STEPS);
+    runs_write_data(data, 131, 30000, 1);
+    runs_write_text(path, text);
+    for (int ranks = 1; ranks <= 4; ranks++)
+        play(top, ranks);
+    free(text);
+    free(path);
+    free(data);
+    return 0;
+}
+
+static double evaluation_error(const runs_metrics *a, const runs_metrics *b)
+{
+    double worst = a->evaluations == b->evaluations ? 0 : INFINITY;
+    for (int i = 0; i < a->evaluations && worst < INFINITY; i++)
+        worst = fmax(worst, fabs(a->evaluation[i].loss - b->evaluation[i].loss) / b->evaluation[i].loss);
+    return worst;
+}
+
+static void every_case_is_the_run_of_one_rank(void **state)
+{
+    const char *top = *state;
+    int wrong = 0;
+    for (size_t i = 0; i < CASES; i++) {
+        char *one = folder_of(top, i, false), *divided = folder_of(top, i, true);
+        runs_metrics a = runs_read_metrics(divided), b = runs_read_metrics(one);
+        double loss = runs_loss_error(&a, &b), norm = runs_norm_error(&a, &b), eval = evaluation_error(&a, &b);
+        bool good =
+            b.count == STEPS && loss <= cases[i].allowed && norm <= cases[i].allowed && eval <= cases[i].allowed;
+        printf("%-26s loss %.1e norm %.1e evaluation %.1e%s\n", cases[i].name, loss, norm, eval, good ? "" : " WRONG");
+        wrong += !good;
+        free(divided);
+        free(one);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* A checkpoint says nothing of context: another number of ranks goes on from it. */
+static void a_run_goes_on_in_another_context(void **state)
+{
+    const char *top = *state;
+    static const int contexts[] = {1, 3, 2};
+    char *whole = workfolder_path(top, "whole"), *run = workfolder_path(top, "moves");
+    free(runs_train_well(200, 1, "%s/run.yaml run.folder=%s train.steps=9", top, whole));
+    for (int i = 0; i < 3; i++)
+        free(runs_train_well(200, contexts[i], "%s/run.yaml run.folder=%s train.steps=%d parallel.context=%d", top, run,
+                             3 * (i + 1), contexts[i]));
+    runs_metrics a = runs_read_metrics(run), b = runs_read_metrics(whole);
+    assert_int_equal(a.count, 9);
+    assert_true(runs_loss_error(&a, &b) <= 1e-5 && runs_norm_error(&a, &b) <= 1e-4);
+    free(run);
+    free(whole);
+}
+
+static void a_sample_that_cannot_be_divided_is_refused(void **state)
+{
+    const char *top = *state;
+    char *line = must_format("%s/run.yaml run.folder=%s/refused train.sequence=46 parallel.context=2", top, top);
+    launch_result r = runs_train(60, 2, line);
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "train.sequence 46 is not a multiple of 2 x parallel.context 2"));
+    launch_free(&r);
+    free(line);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_case_is_the_run_of_one_rank),
+        cmocka_unit_test(a_run_goes_on_in_another_context),
+        cmocka_unit_test(a_sample_that_cannot_be_divided_is_refused),
+    };
+    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
+}

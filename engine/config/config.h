@@ -44,6 +44,8 @@ typedef enum config_order {
     CONFIG_ORDER_HALVES,
     CONFIG_ORDER_PARTS,
 } config_order; /* what travels while what computes */
+/* How the tokens of a sample are dealt to ranks that divide them. */
+typedef enum config_balance { CONFIG_BALANCE_HALVES, CONFIG_BALANCE_DOCUMENTS } config_balance;
 typedef enum config_vocabulary { CONFIG_VOCABULARY_ENDS, CONFIG_VOCABULARY_STAGES } config_vocabulary;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
@@ -78,6 +80,7 @@ typedef struct config_layout {
     config_order order;
     int zero;
     config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
+    config_balance balance;       /* of what context ranks have */
     config_when zero_gather, zero_reduce;
     config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
     int64_t bucket;                   /* bytes of gradients reduced together */

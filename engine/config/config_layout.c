@@ -71,6 +71,14 @@ static int virtual_stages_of(const config *c)
     return c->parallel.size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1;
 }
 
+static status check_balance(const config *c)
+{
+    if (c->parallel.balance == CONFIG_BALANCE_DOCUMENTS && !c->data.document_mask)
+        return status_fail(STATUS_USAGE, "parallel.context_balance documents is for samples of masked documents: set "
+                                         "data.document_mask true, or leave it at halves, which have equal work");
+    return STATUS_OK;
+}
+
 static status check_compress(const config *c)
 {
     if (c->parallel.compress && c->parallel.zero > 1)
@@ -126,6 +134,7 @@ static status check_data(const config *c, int data)
 status config_check_layout(const config *c)
 {
     TRY(config_check_sizes(&c->model.shape, c->parallel.size, virtual_stages_of(c), c->train.sequence));
+    TRY(check_balance(c));
     TRY(check_compress(c));
     TRY(check_pipeline(c));
     return c->parallel.size[GRID_DATA] ? check_data(c, c->parallel.size[GRID_DATA]) : STATUS_OK;
@@ -146,7 +155,7 @@ bool config_layout_same(const config_layout *a, const config_layout *b)
 {
     return memcmp(a->size, b->size, sizeof a->size) == 0 && a->virtual_stages == b->virtual_stages &&
            a->schedule == b->schedule && a->schedule_for == b->schedule_for && a->sequence == b->sequence &&
-           a->order == b->order && a->zero == b->zero && a->vocabulary == b->vocabulary &&
+           a->order == b->order && a->zero == b->zero && a->vocabulary == b->vocabulary && a->balance == b->balance &&
            a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
            a->layers_per_stage.item == b->layers_per_stage.item &&
            a->layers_per_stage.count == b->layers_per_stage.count && a->bucket == b->bucket &&

@@ -28,6 +28,7 @@ static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inve
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const orders[] = {"auto", "none", "launches", "products", "halves", "parts", NULL};
 static const char *const vocabularies[] = {"ends", "stages", NULL};
+static const char *const balances[] = {"halves", "documents", NULL};
 static const char *const whens[] = {"step", "micro_batch", NULL};
 static const char *const offloads[] = {"none", "optimizer", NULL};
 static const char *const outer_rules[] = {"average", "nesterov", NULL};
@@ -118,6 +119,7 @@ static const config_row rows[] = {
 
     INT("parallel.tensor", parallel.size[GRID_TENSOR], "1", 1, 65536, CONFIG_CHANGES, "ranks that share each layer"),
     INT("parallel.context", parallel.size[GRID_CONTEXT], "1", 1, 65536, CONFIG_CHANGES, "ranks that share a sample's tokens; 2 x context divides train.sequence"),
+    WORD("parallel.context_balance", parallel.balance, balances, "halves", CONFIG_CHANGES, "what context ranks have of a sample: halves, two runs each; documents, blocks of equal work under data.document_mask"),
     INT("parallel.pipeline", parallel.size[GRID_PIPELINE], "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
     INT("parallel.data", parallel.size[GRID_DATA], "0", 0, INTMAX, CONFIG_CHANGES, "ranks that divide the samples; 0: what is left of the ranks; else it is checked"),

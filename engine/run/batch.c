@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/model/tokens.h"
+#include "engine/run/deal.h"
 #include "memory/log.h"
 #include "models/rope.h"
 
@@ -31,55 +32,56 @@ static batch_ids find_ids(const compiled *c, executor *e, place *at)
     return ids;
 }
 
-/* The places of context rank `rank`'s tokens within a micro-batch: its first run of every sample, then its second. */
-static void deal_places(int32_t *out, const compile_options *o, int rank)
-{
-    int64_t run = tokens_count(o).run;
-    for (int half = 0; half < TOKENS_RUNS; half++)
-        for (int64_t b = 0; b < o->micro_batch; b++)
-            for (int64_t i = 0; i < run; i++)
-                *out++ = (int32_t)(b * o->sequence + tokens_run_of(o->grid.size[GRID_CONTEXT], rank, half) * run + i);
-}
-
-/* The places of micro-batch number `m`'s tokens. */
-static void fill_places(const batch_ids *to, const compiled *c, int64_t m)
+/* Each micro-batch's places where ranks divide its tokens: of all ranks, and this one's. `document_start`: of its
+ * tokens, or NULL. */
+static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const int32_t *document_start)
 {
     const compile_options *o = &c->options;
     token_counts n = tokens_count(o);
-    int32_t *own = to->of[INPUT_places], *all = to->of[INPUT_all_places];
-    for (int64_t i = 0; own && n.run == 0 && i < n.rank; i++)
-        own[m * n.rank + i] = (int32_t)i;
-    if (own && n.run > 0)
-        deal_places(own + m * n.rank, o, o->grid.at[GRID_CONTEXT]);
-    for (int rank = 0; all && rank < o->grid.size[GRID_CONTEXT]; rank++)
-        deal_places(all + m * n.micro_batch + rank * n.rank, o, rank);
+    int32_t *all = to->of[INPUT_all_places] + m * n.micro_batch;
+    const deal d = {o->micro_batch, o->sequence, o->grid.size[GRID_CONTEXT], n.run, o->shape.sliding_window};
+    if (o->layout.balance == CONFIG_BALANCE_DOCUMENTS)
+        deal_documents(all, &d, document_start);
+    else
+        deal_halves(all, &d);
+    memcpy(to->of[INPUT_places] + m * n.rank, all + o->grid.at[GRID_CONTEXT] * n.rank,
+           (size_t)n.rank * sizeof(int32_t));
+}
+
+/* Where nobody divides them, whoever draws wants the tokens' places. */
+static void count_places(const batch_ids *to, const compiled *c, int64_t m)
+{
+    int64_t tokens = tokens_count(&c->options).rank;
+    for (int64_t i = 0; to->of[INPUT_places] && i < tokens; i++)
+        to->of[INPUT_places][m * tokens + i] = (int32_t)i;
 }
 
 void batch_places(const compiled *c, executor *e, int microbatches)
 {
     const batch_ids to = find_ids(c, e, executor_at);
     for (int64_t m = 0; m < microbatches; m++)
-        fill_places(&to, c, m);
+        if (tokens_count(&c->options).run)
+            deal_places(&to, c, m, NULL);
+        else
+            count_places(&to, c, m);
 }
 
-/* This rank's tokens of a sample, which is the `b`-th of a micro-batch whose own ids begin at index `first`. */
-static void deal_sample(const batch_ids *to, const batch_ids *sample, const compile_options *o, int64_t first,
-                        int64_t b)
+/* This rank's tokens of micro-batch `m`, whose ids lie end to end in `whole`. */
+static void deal_ids(const batch_ids *to, const batch_ids *whole, int64_t m, int64_t tokens)
 {
-    int64_t run = tokens_count(o).run;
+    const int32_t *places = to->of[INPUT_places] + m * tokens;
     for (int k = 0; k < INPUT_COUNT; k++)
-        for (int half = 0; sample->of[k] && half < TOKENS_RUNS; half++)
-            memcpy(to->of[k] + first + (half * o->micro_batch + b) * run,
-                   sample->of[k] + tokens_run_of(o->grid.size[GRID_CONTEXT], o->grid.at[GRID_CONTEXT], half) * run,
-                   (size_t)run * sizeof(int32_t));
+        for (int64_t i = 0; whole->of[k] && i < tokens; i++)
+            to->of[k][m * tokens + i] = whole->of[k][places[i]];
 }
 
-/* Room for one sample's ids where ranks divide its tokens; of[] NULL: not wanted, or not read of a sample. */
-static int32_t *make_sample(batch_ids *out, const batch_ids *to, const compile_options *o)
+/* Room for a micro-batch's ids where ranks divide its tokens; of[] NULL: not wanted, or not read of samples. */
+static int32_t *make_whole(batch_ids *out, const batch_ids *to, const compile_options *o)
 {
-    int32_t *memory = must_alloc(INPUT_COUNT * (unsigned long)o->sequence * sizeof *memory);
+    int64_t tokens = o->micro_batch * o->sequence;
+    int32_t *memory = must_alloc(INPUT_COUNT * (unsigned long)tokens * sizeof *memory);
     for (int k = 0; k < INPUT_COUNT; k++)
-        out->of[k] = to->of[k] && k != INPUT_places && k != INPUT_all_places ? memory + k * o->sequence : NULL;
+        out->of[k] = to->of[k] && k != INPUT_places && k != INPUT_all_places ? memory + k * tokens : NULL;
     return memory;
 }
 
@@ -95,9 +97,9 @@ static void forget_targets(int64_t *left_out, int32_t *targets, int64_t sequence
         targets[i] = -1;
 }
 
-static status fill_whole(int64_t *left_out, const batch_ids *to, const compiled *c, const samples *s, batch_range of)
+/* Samples from number `of.first` on, end to end. */
+static status read_samples(int64_t *left_out, batch_ids at, const compiled *c, const samples *s, batch_range of)
 {
-    batch_ids at = *to;
     for (int64_t i = of.first; i < of.first + of.count; i++) {
         bool out = false;
         TRY(samples_read(s, &out, at.of, i));
@@ -113,17 +115,13 @@ static status fill_whole(int64_t *left_out, const batch_ids *to, const compiled 
 static status fill_divided(int64_t *left_out, const batch_ids *to, const compiled *c, const samples *s, batch_range of)
 {
     const compile_options *o = &c->options;
-    int64_t tokens = tokens_count(o).rank;
-    batch_ids sample;
-    int32_t *memory = make_sample(&sample, to, o);
+    batch_ids whole;
+    int32_t *memory = make_whole(&whole, to, o);
     status got = STATUS_OK;
-    for (int64_t i = 0; i < of.count && got == STATUS_OK; i++) {
-        bool out = false;
-        got = samples_read(s, &out, sample.of, of.first + i);
-        *left_out += out;
-        if (of.first + i >= of.end)
-            forget_targets(left_out, sample.of[INPUT_targets], o->sequence);
-        deal_sample(to, &sample, o, i / o->micro_batch * tokens, i % o->micro_batch);
+    for (int64_t m = 0; m * o->micro_batch < of.count && got == STATUS_OK; m++) {
+        got = read_samples(left_out, whole, c, s, (batch_range){of.first + m * o->micro_batch, o->micro_batch, of.end});
+        deal_places(to, c, m, whole.of[INPUT_document_start]);
+        deal_ids(to, &whole, m, tokens_count(o).rank);
     }
     free(memory);
     return got;
@@ -131,11 +129,15 @@ static status fill_divided(int64_t *left_out, const batch_ids *to, const compile
 
 static status fill(int64_t *left_out, const compiled *c, executor *e, place *at, const samples *s, batch_range of)
 {
-    batch_ids to = find_ids(c, e, at);
+    const batch_ids to = find_ids(c, e, at);
     *left_out = 0;
-    for (int64_t m = 0; m < of.count / c->options.micro_batch; m++)
-        fill_places(&to, c, m);
-    return (tokens_count(&c->options).run ? fill_divided : fill_whole)(left_out, &to, c, s, of);
+    if (tokens_count(&c->options).run)
+        return fill_divided(left_out, &to, c, s, of);
+    batch_ids ids = to;
+    ids.of[INPUT_places] = NULL;
+    for (int64_t m = 0; m * c->options.micro_batch < of.count; m++)
+        count_places(&to, c, m);
+    return read_samples(left_out, ids, c, s, of);
 }
 
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches)

@@ -1,5 +1,17 @@
 #include "engine/compile/model/tokens.h"
 
+/* A run of halves, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries. */
+static int64_t run_of(int64_t half, config_balance balance)
+{
+    enum { MOST_BLOCK = 128 };
+    if (balance == CONFIG_BALANCE_HALVES)
+        return half;
+    int64_t block = half < MOST_BLOCK ? half : MOST_BLOCK;
+    while (half % block)
+        block--;
+    return block;
+}
+
 token_counts tokens_count(const compile_options *o)
 {
     const grid *g = &o->grid;
@@ -7,15 +19,10 @@ token_counts tokens_count(const compile_options *o)
     int context = o->decode_samples ? 1 : g->size[GRID_CONTEXT];
     int64_t first;
     n.rank = n.loss = n.between = n.micro_batch / context;
-    n.run = context > 1 ? o->sequence / (TOKENS_RUNS * context) : 0;
+    n.run = context > 1 ? run_of(o->sequence / (2 * context), o->layout.balance) : 0;
     if (o->layout.sequence)
         shard_rows(&first, &n.between, n.rank, g->size[GRID_TENSOR], g->at[GRID_TENSOR]);
     return n;
-}
-
-int tokens_run_of(int ranks, int rank, int run)
-{
-    return run == 0 ? rank : TOKENS_RUNS * ranks - 1 - rank;
 }
 
 int tokens_ranks_between(const config_layout *l)

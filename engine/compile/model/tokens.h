@@ -5,10 +5,6 @@
 
 #include "engine/compile/model/compiled.h"
 
-/* Runs of each sample that a rank has where ranks divide its tokens: the i-th from either end, so that all have equal
- * work under the causal mask (2407.21783). */
-enum { TOKENS_RUNS = 2 };
-
 typedef struct token_counts {
     int64_t micro_batch; /* of its samples, over all ranks that divide their tokens; decoding: one of each sample */
     int64_t rank;        /* of those, this rank's: what its blocks compute on, between gather and scatter */
@@ -18,8 +14,6 @@ typedef struct token_counts {
 } token_counts;
 
 token_counts tokens_count(const compile_options *o);
-/* Where in its sample run number `run` (0 or 1) of context rank `rank` begins, in runs. */
-int tokens_run_of(int ranks, int rank, int run);
 /* Ranks of a layout among which the tokens of a micro-batch are divided between blocks. */
 int tokens_ranks_between(const config_layout *l);
 

@@ -32,6 +32,32 @@ static batch_ids find_ids(const compiled *c, executor *e, place *at)
     return ids;
 }
 
+static deal deal_of(const compile_options *o)
+{
+    return (deal){.samples = o->micro_batch,
+                  .sequence = o->sequence,
+                  .ranks = o->grid.size[GRID_CONTEXT],
+                  .run = tokens_count(o).run,
+                  .window = o->shape.sliding_window};
+}
+
+/* How equal the work of a micro-batch is, as it is dealt and as halves would be, over `count` micro-batches. */
+static void add_imbalance(batch_facts *out, const compile_options *o, const int32_t *places,
+                          const int32_t *document_start, double count)
+{
+    deal d = deal_of(o);
+    out->imbalance += deal_imbalance(places, &d, document_start) / count;
+    if (o->layout.balance == CONFIG_BALANCE_HALVES) {
+        out->imbalance_of_halves = out->imbalance;
+        return;
+    }
+    int32_t *halves = must_alloc((unsigned long)(d.samples * d.sequence) * sizeof *halves);
+    d.run = d.sequence / (2 * d.ranks);
+    deal_halves(halves, &d);
+    out->imbalance_of_halves += deal_imbalance(halves, &d, document_start) / count;
+    free(halves);
+}
+
 /* Each micro-batch's places where ranks divide its tokens: of all ranks, and this one's. `document_start`: of its
  * tokens, or NULL. */
 static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const int32_t *document_start)
@@ -39,7 +65,7 @@ static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const
     const compile_options *o = &c->options;
     token_counts n = tokens_count(o);
     int32_t *all = to->of[INPUT_all_places] + m * n.micro_batch;
-    const deal d = {o->micro_batch, o->sequence, o->grid.size[GRID_CONTEXT], n.run, o->shape.sliding_window};
+    const deal d = deal_of(o);
     if (o->layout.balance == CONFIG_BALANCE_DOCUMENTS)
         deal_documents(all, &d, document_start);
     else
@@ -112,32 +138,35 @@ static status read_samples(int64_t *left_out, batch_ids at, const compiled *c, c
     return STATUS_OK;
 }
 
-static status fill_divided(int64_t *left_out, const batch_ids *to, const compiled *c, const samples *s, batch_range of)
+static status fill_divided(batch_facts *out, const batch_ids *to, const compiled *c, const samples *s, batch_range of)
 {
     const compile_options *o = &c->options;
     batch_ids whole;
     int32_t *memory = make_whole(&whole, to, o);
     status got = STATUS_OK;
     for (int64_t m = 0; m * o->micro_batch < of.count && got == STATUS_OK; m++) {
-        got = read_samples(left_out, whole, c, s, (batch_range){of.first + m * o->micro_batch, o->micro_batch, of.end});
+        got = read_samples(&out->left_out, whole, c, s,
+                           (batch_range){of.first + m * o->micro_batch, o->micro_batch, of.end});
         deal_places(to, c, m, whole.of[INPUT_document_start]);
+        add_imbalance(out, o, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch,
+                      whole.of[INPUT_document_start], (double)of.count / o->micro_batch);
         deal_ids(to, &whole, m, tokens_count(o).rank);
     }
     free(memory);
     return got;
 }
 
-static status fill(int64_t *left_out, const compiled *c, executor *e, place *at, const samples *s, batch_range of)
+static status fill(batch_facts *out, const compiled *c, executor *e, place *at, const samples *s, batch_range of)
 {
     const batch_ids to = find_ids(c, e, at);
-    *left_out = 0;
+    *out = (batch_facts){0};
     if (tokens_count(&c->options).run)
-        return fill_divided(left_out, &to, c, s, of);
+        return fill_divided(out, &to, c, s, of);
     batch_ids ids = to;
     ids.of[INPUT_places] = NULL;
     for (int64_t m = 0; m * c->options.micro_batch < of.count; m++)
         count_places(&to, c, m);
-    return read_samples(left_out, ids, c, s, of);
+    return read_samples(&out->left_out, ids, c, s, of);
 }
 
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches)
@@ -145,25 +174,25 @@ int64_t batch_first(const compile_options *o, int64_t first, int microbatches)
     return first + (int64_t)microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
 }
 
-status batch_fill(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches)
+status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches)
 {
     const batch_range of = {batch_first(&c->options, first, microbatches),
                             (int64_t)microbatches * c->options.micro_batch, INT64_MAX};
-    return fill(left_out, c, e, executor_at, s, of);
+    return fill(out, c, e, executor_at, s, of);
 }
 
-status batch_read_ahead(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+status batch_read_ahead(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
                         int microbatches)
 {
     const batch_range of = {batch_first(&c->options, first, microbatches),
                             (int64_t)microbatches * c->options.micro_batch, INT64_MAX};
-    return fill(left_out, c, e, executor_ahead, s, of);
+    return fill(out, c, e, executor_ahead, s, of);
 }
 
-status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
                              int64_t end)
 {
     int64_t mine = c->options.micro_batch;
     const batch_range of = {first + mine * grid_index(&c->options.grid, AXIS_SAMPLES), mine, end};
-    return fill(left_out, c, e, executor_at, s, of);
+    return fill(out, c, e, executor_at, s, of);
 }

@@ -14,15 +14,22 @@ void batch_places(const compiled *c, executor *e, int microbatches);
 /* Of the samples of a step of so many micro-batches a rank, which begin at `first`: the first that this rank sees. Each
  * rank along AXIS_SAMPLES sees a contiguous run of micro-batches x micro_batch. */
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches);
-/* All micro-batches of this rank for the step whose samples begin at `first`. *left_out: how many samples
- * of them do not count (samples_leave_out). */
-status batch_fill(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches);
+/* What is known of a batch when it is filled. */
+typedef struct batch_facts {
+    int64_t left_out; /* samples that do not count (samples_leave_out) */
+    /* The most that a context rank attends to over the mean, the mean of this rank's micro-batches: as it is dealt, and
+     * as halves would be. 0: nobody divides samples' tokens. */
+    double imbalance, imbalance_of_halves;
+} batch_facts;
+
+/* All micro-batches of this rank for the step whose samples begin at `first`. */
+status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches);
 /* The same into the block beside, while the device plays. */
-status batch_read_ahead(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+status batch_read_ahead(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
                         int microbatches);
 /* One micro-batch of evaluation: samples from first + index along AXIS_SAMPLES x micro_batch on; those from `end` on
  * count nothing. */
-status batch_fill_evaluation(int64_t *left_out, const compiled *c, executor *e, const samples *s, int64_t first,
+status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
                              int64_t end);
 
 #endif

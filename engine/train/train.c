@@ -21,7 +21,7 @@
 /* Targets of the global batch that count. */
 static double batch_tokens(const training *t)
 {
-    return (double)(training_batch(t, t->at.step) - t->now.left_out) * (double)t->config->train.sequence;
+    return (double)(training_batch(t, t->at.step) - t->now.batch.left_out) * (double)t->config->train.sequence;
 }
 
 /* Muon's rate follows the same schedule as the others'. */
@@ -105,14 +105,14 @@ static status agree(training *t, signals_request *asked, int64_t *left_out, pace
 }
 
 /* The batch of this step: read ahead while the last one was played, or read now. */
-static status take_batch(training *t, int64_t *left_out)
+static status take_batch(training *t, batch_facts *out)
 {
     bool there = t->now.ahead == t->at.samples;
     t->now.ahead = -1;
-    *left_out = t->now.ahead_left_out;
+    *out = t->now.ahead_batch;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step + 1, "reading the batch");
     if (!there)
-        return batch_fill(left_out, &t->compiled, t->executor, t->data.train, t->at.samples,
+        return batch_fill(out, &t->compiled, t->executor, t->data.train, t->at.samples,
                           training_microbatches(t, t->at.step));
     executor_turn(t->executor);
     return STATUS_OK;
@@ -125,7 +125,7 @@ static void read_ahead(training *t)
     int64_t next = t->at.samples + training_batch(t, t->at.step);
     bool last = t->at.step + 1 == t->config->train.steps;
     if (!last && executor_reads_ahead(t->executor) &&
-        batch_read_ahead(&t->now.ahead_left_out, &t->compiled, t->executor, t->data.train, next,
+        batch_read_ahead(&t->now.ahead_batch, &t->compiled, t->executor, t->data.train, next,
                          training_microbatches(t, t->at.step + 1)) == STATUS_OK)
         t->now.ahead = next;
 }
@@ -145,10 +145,10 @@ static status ready_step(training *t, signals_request *asked)
                             "the next start goes on from what is there now",
                             t->folder);
     else
-        ready = take_batch(t, &t->now.left_out);
+        ready = take_batch(t, &t->now.batch);
     t->now.data_seconds = clock_seconds() - t->now.began;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step + 1, "agreeing that all ranks are ready");
-    return agree(t, asked, &t->now.left_out, pace_take(t->guards.pace), ready);
+    return agree(t, asked, &t->now.batch.left_out, pace_take(t->guards.pace), ready);
 }
 
 static bool due(int every, int64_t step)
@@ -224,18 +224,18 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
     status ready = STATUS_OK;
     for (int64_t first = 0; first < end; first += together) {
-        int64_t left_out = 0;
+        batch_facts batch = {0};
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");
-        ready = batch_fill_evaluation(&left_out, &t->compiled, t->executor, t->data.sets[set], first, end);
+        ready = batch_fill_evaluation(&batch, &t->compiled, t->executor, t->data.sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->at.step, "agreeing that all ranks are ready");
-        ready = agree(t, asked, &left_out, (pace_share){0}, ready);
+        ready = agree(t, asked, &batch.left_out, (pace_share){0}, ready);
         if (ready != STATUS_OK || *asked == SIGNALS_STOP)
             break;
         executor_play(t->executor, &t->compiled.evaluation);
         if (comm_rank(t->world) == 0)
             report_progress_update(&bar, (double)first);
         sum += (double)*(float *)executor_at(t->executor, t->compiled.values.loss_total);
-        missing += left_out;
+        missing += batch.left_out;
     }
     report_progress_end(&bar);
     if (ready != STATUS_OK || *asked == SIGNALS_STOP)
@@ -317,7 +317,7 @@ static status train_loop(training *t, signals_request *asked)
         if (*asked == SIGNALS_SAVE)
             signals_saved();
         bool undone = false, unsealed = t->report.trained_steps == 0;
-        bool empty = t->now.left_out == training_batch(t, t->at.step);
+        bool empty = t->now.batch.left_out == training_batch(t, t->at.step);
         TRY(empty ? save_anyway(t, pass_over(t)) : play_step(t, &undone));
         if (undone)
             continue;

@@ -350,6 +350,8 @@ static void divide_seconds(report_step *r, training *t, double stalled)
     bool seen = t->device == &device_cpu;
     double waited = comm_waited(t->world) - t->now.waited_before;
     r->data_seconds = t->now.data_seconds;
+    r->context_imbalance = t->now.batch.imbalance;
+    r->context_imbalance_of_halves = t->now.batch.imbalance_of_halves;
     r->communication_seconds = seen ? waited : -1;
     r->checkpoint_seconds = t->now.stalled_before + stalled;
     r->compute_seconds = fmax(0, r->step_seconds - t->now.data_seconds - stalled - (seen ? waited : 0));

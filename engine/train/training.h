@@ -5,6 +5,7 @@
 
 #include "engine/run/choices.h"
 #include "engine/config/config.h"
+#include "engine/run/batch.h"
 #include "engine/run/executor.h"
 #include "engine/files/lines.h"
 #include "engine/files/lock.h"
@@ -34,12 +35,12 @@ typedef struct training_data {
 
 /* The step that is being made. */
 typedef struct training_now {
-    int64_t ahead;                    /* the first sample of the batch that has been read ahead; -1: none has */
-    int64_t left_out, ahead_left_out; /* samples of this batch, and of that one, that do not count */
-    int64_t told_left_out;            /* samples that this rank has found bad, in training and evaluations */
-    double began, data_seconds;       /* when it began, and how long its batch took */
-    double waited_before;             /* comm_waited() when it began */
-    double stalled_before;            /* seconds that it could not begin, for a checkpoint */
+    int64_t ahead;                  /* the first sample of the batch that has been read ahead; -1: none has */
+    batch_facts batch, ahead_batch; /* of this batch, and of that one */
+    int64_t told_left_out;          /* samples that this rank has found bad, in training and evaluations */
+    double began, data_seconds;     /* when it began, and how long its batch took */
+    double waited_before;           /* comm_waited() when it began */
+    double stalled_before;          /* seconds that it could not begin, for a checkpoint */
 } training_now;
 
 /* What watches the run, and what has been undone. */

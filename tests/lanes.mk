@@ -2,7 +2,7 @@
 # sources. Names are those of programs without test_; one that is in no list runs alone, in `make check`.
 
 # Two at a time: they start no ranks, and no clock decides. All others run alone.
-SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint checkpoint_damage config \
+SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint checkpoint_damage config deal \
           config_refusals configs convert cover cpu_kernels cuda_attention decoder documents dtype duty etcd exact_sum export \
           first_run flops fuse golden grid help hosts huggingface indexed inspect judge_pace keys kill_calls \
           layouts learning_rate loss_chunk loss_scale lowering nearest news no_memory normal ops optimizer \

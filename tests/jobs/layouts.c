@@ -59,6 +59,7 @@ static const layouts_model models[] = {
 #define PARTS     "parallel.order=parts"
 #define LOWERED   "parallel.order=none"
 #define DIVIDED   "parallel.vocabulary=stages"
+#define BALANCED  "parallel.context_balance=documents"
 #define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
 
 static const layouts_row rows[] = {
@@ -270,6 +271,12 @@ static const layouts_row rows[] = {
     {"documents",  1, 2, 3, 1, 2, INTERLEAVED, 2, 1, "", 0},
     {"documents",  1, 2, 1, 2, 1, 0,           0, 3, "", 0},
     {"documents",  1, 4, 1, 1, 4, 0,           0, 1, FULL, 0},
+    {"documents",  1, 2, 1, 1, 2, 0,           0, 1, BALANCED, 0},
+    {"documents",  2, 2, 1, 1, 2, 0,           0, 1, BALANCED " " PARTS, 0},
+    {"documents",  1, 2, 3, 1, 2, INTERLEAVED, 2, 1, BALANCED, 0},
+    {"documents",  1, 2, 1, 3, 1, 0,           0, 3, BALANCED " " EACH, 0},
+    {"documents",  1, 4, 1, 1, 4, 0,           0, 1, BALANCED " " FULL, 0},
+    {"documents",  1, 2, 3, 1, 2, ZERO_BUBBLE, 0, 1, BALANCED " " DIVIDED, 0},
     {"dropout",    1, 2, 1, 1, 2, 0,           0, 1, "", 0},
     {"dropout",    2, 2, 1, 1, 2, 0,           0, 1, "", 0},
     {"dropout",    3, 2, 1, 1, 2, 0,           0, 1, ALONE, 0},

@@ -26,6 +26,8 @@ static const struct {
 } cases[] = {
     {"evaluation", "evaluate.every=2 evaluate.batches=3", "", 2, 2, 1e-5},
     {"evaluation of documents", "evaluate.every=2 data.document_mask=true", "", 3, 3, 1e-5},
+    {"balanced documents", "evaluate.every=2 data.document_mask=true train.dropout=0.1",
+     "parallel.context_balance=documents parallel.data=2", 4, 2, 1e-5},
     {"verification", "", "run.verify_every=2", 2, 2, 1e-5},
     {"verification of replicas", "", "run.verify_every=2 parallel.data=2", 4, 2, 1e-5},
     {"a batch that grows", "train.batch_ramp=[[0,4],[3,8]] train.global_batch=8", "", 2, 2, 1e-5},

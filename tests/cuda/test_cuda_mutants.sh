@@ -23,7 +23,7 @@ plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,at > query + half \
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,at < low\[half\],at < low[half] - 1,|one key of the previous document is seen
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,most\[half\] = top;,most[half] = fmaxf(top\, 0.0f);,|the running maximum is not the maximum
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,sum\[half\] \*= shrink;,,|the running sum is not rescaled
-plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,low_last = in.lowest(token\, end - 1),low_last = 0,|tiles at a document's start are not masked
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,low_last = in.lowest(of\, end - 1),low_last = 0,|tiles at a document's start are not masked
 plain|flash.cuh|flash_forward.cu|attention/flash_64|s,right\[0\]\, right\[1\],right[0]\, right[2],|wrong fragment index in a product
 plain|flash.cuh|flash_forward.cu|attention/flash_64|s,load_matrix_transposed(right,load_matrix(right,|values are not transposed
 plain|flash.cuh|flash_forward.cu|attention/flash_64|s,n / 8 + i / 2\]\[i % 2 \* 2\],n / 8 + i % 2][i / 2 * 2],|probabilities in the wrong fragment
@@ -38,6 +38,12 @@ plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,at > query + col
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = (kv_head + 1) \* group,last_head = kv_head * group + 1,|one head of a group makes dk and dv
 race|flash_backward.cu|flash_backward.cu|attention/narrow|s,block_barrier(); /\* no thread reads the only stage.*,,|the only stage is overwritten while it is read
 plain|flash_backward.cu|flash_backward.cu|attention/narrow|s,fits<T\, 256>(64\, 32) ? ,true ? ,|large tiles on a GPU without the memory for them
+plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,keys_end = of.shift + end,keys_end = end,|queries of a later run see the keys of the first
+plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,of.shift + first + a_row + m \* 16 + lane / 4\, key,first + a_row + m * 16 + lane / 4\, key,|a later run is masked as the first
+plain|flash.cuh|flash_backward.cu|attention/divided_64|s,if (at.of.keys != keys),if (false),|dk and dv of another sample's queries
+plain|flash_backward.cu|flash_backward.cu|attention/divided_64|s,at.of.shift + at.query\,,at.query\,,|dk and dv of a later run are masked as the first
+plain|attention.cu|attention.cu|attention/divided_by_warps|s,position = of.shift + query,position = query,|dq of a later run sees the keys of the first
+plain|pointwise.cu|pointwise.cu|pointwise/arrange|s,from = inverse ? place : row,from = row,|what was arranged does not come back
 plain|attention.cu|attention.cu|attention/any_size|s,warp_largest(score)),score),|lanes disagree about the maximum
 plain|attention.cu|attention.cu|attention/decode|s,block_barrier();,,|warps join before all have finished
 plain|vector.cuh|norm.cu|rows/norms|s,^    block_barrier();$,,|a block sum is read before it is complete

@@ -181,6 +181,7 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
         at = next;
     }
     copy_wait<0>();
+    block_barrier(); /* where no query has seen these keys, they are no longer copied into the tile that is written */
     if constexpr (MAKE_K)
         write_rows<D, MT>(g.dk.at(keys, kv_head, D), g.dk.pitch, first, end, k_tile, a_row, dk, factor);
     if constexpr (MAKE_V)

@@ -2,9 +2,9 @@
  * lie end to end; a deal names the places of all ranks, rank after rank, each rank having equally many.
  *
  * Halves (2407.21783): a sample is 2c runs, of which rank i of c has the i-th and the i-th last, first the one run of
- * every sample, then the other. Under a causal mask all have equal work. Where documents are masked they have not: there
- * blocks of tokens are dealt by what they cost, the dearest first, each to the rank with the least so far that has room
- * (longest processing time first; Graham 1969). A deal is a function of the batch alone.
+ * every sample, then the other. Under a causal mask all have equal work. Where documents are masked they have not:
+ * there blocks of tokens are dealt by what they cost, the dearest first, each to the rank with the least so far that
+ * has room (longest processing time first; Graham 1969). A deal is a function of the batch alone.
  */
 #ifndef PHALANX_ENGINE_RUN_DEAL_H
 #define PHALANX_ENGINE_RUN_DEAL_H
@@ -23,8 +23,8 @@ void deal_halves(int32_t *out, const deal *d);
 /* The same by cost; document_start [samples sequence]: of each token in the order of the places, as layers/inputs.def
  * has it. */
 void deal_documents(int32_t *out, const deal *d, const int32_t *document_start);
-/* The most that a rank has to attend to, over the mean: 1 where all have the same. `document_start` NULL: one document a
- * sample. */
+/* The most that a rank has to attend to, over the mean: 1 where all have the same. `document_start` NULL: one document
+ * a sample. */
 double deal_imbalance(const int32_t *places, const deal *d, const int32_t *document_start);
 
 #endif

@@ -17,9 +17,9 @@ static const mutants_row rows[] = {
     {"norm-counts-twice",        {"qwen2",   2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0}},
     {"draws-of-another-sample",  {"dropout", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, "", 0}},
     {"draws-of-another-token",   {"dropout", 2, 1, 1, 2, 2, 0,           0, 1, "", 0}},
-    {"keys-as-gathered",         {"llama",   1, 2, 1, 1, 2, 0,           0, 1, "", 0}},
-    {"keys-of-one-rank",         {"llama",   1, 2, 1, 1, 2, 0,           0, 1, "", 0}},
-    {"places-off-by-one",        {"llama",   1, 2, 1, 1, 2, 0,           0, 1, "", 0}},
+    {"keys-as-gathered",         {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}},
+    {"keys-of-one-rank",         {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}},
+    {"places-off-by-one",        {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}},
     /* clang-format on */
 };
 

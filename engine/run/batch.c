@@ -58,6 +58,16 @@ static void add_imbalance(batch_facts *out, const compile_options *o, const int3
     free(halves);
 }
 
+/* The places of a micro-batch, of all ranks that divide its tokens. */
+static void deal_all(int32_t *out, const compile_options *o, const int32_t *document_start)
+{
+    const deal d = deal_of(o);
+    if (o->layout.balance == CONFIG_BALANCE_DOCUMENTS)
+        deal_documents(out, &d, document_start);
+    else
+        deal_halves(out, &d);
+}
+
 /* Each micro-batch's places where ranks divide its tokens: of all ranks, and this one's. `document_start`: of its
  * tokens, or NULL. */
 static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const int32_t *document_start)
@@ -65,11 +75,7 @@ static void deal_places(const batch_ids *to, const compiled *c, int64_t m, const
     const compile_options *o = &c->options;
     token_counts n = tokens_count(o);
     int32_t *all = to->of[INPUT_all_places] + m * n.micro_batch;
-    const deal d = deal_of(o);
-    if (o->layout.balance == CONFIG_BALANCE_DOCUMENTS)
-        deal_documents(all, &d, document_start);
-    else
-        deal_halves(all, &d);
+    deal_all(all, o, document_start);
     memcpy(to->of[INPUT_places] + m * n.rank, all + o->grid.at[GRID_CONTEXT] * n.rank,
            (size_t)n.rank * sizeof(int32_t));
 }
@@ -101,14 +107,23 @@ static void deal_ids(const batch_ids *to, const batch_ids *whole, int64_t m, int
             to->of[k][m * tokens + i] = whole->of[k][places[i]];
 }
 
-/* Room for a micro-batch's ids where ranks divide its tokens; of[] NULL: not wanted, or not read of samples. */
-static int32_t *make_whole(batch_ids *out, const batch_ids *to, const compile_options *o)
+/* Room for a micro-batch's ids of these rows, a bit each; of[] NULL: another row. The caller frees it. */
+static int32_t *make_whole(batch_ids *out, unsigned rows, const compile_options *o)
 {
     int64_t tokens = o->micro_batch * o->sequence;
     int32_t *memory = must_alloc(INPUT_COUNT * (unsigned long)tokens * sizeof *memory);
     for (int k = 0; k < INPUT_COUNT; k++)
-        out->of[k] = to->of[k] && k != INPUT_places && k != INPUT_all_places ? memory + k * tokens : NULL;
+        out->of[k] = rows >> k & 1 ? memory + k * tokens : NULL;
     return memory;
+}
+
+/* The rows that samples fill, of those that a program wants. */
+static unsigned read_rows(const batch_ids *to)
+{
+    unsigned rows = 0;
+    for (unsigned k = 0; k < INPUT_COUNT; k++)
+        rows |= to->of[k] && k != INPUT_places && k != INPUT_all_places ? 1u << k : 0;
+    return rows;
 }
 
 /* `count` samples from number `first` on, those from `end` on without targets. */
@@ -124,16 +139,16 @@ static void forget_targets(int64_t *left_out, int32_t *targets, int64_t sequence
 }
 
 /* Samples from number `of.first` on, end to end. */
-static status read_samples(int64_t *left_out, batch_ids at, const compiled *c, const samples *s, batch_range of)
+static status read_samples(int64_t *left_out, batch_ids at, int64_t sequence, const samples *s, batch_range of)
 {
     for (int64_t i = of.first; i < of.first + of.count; i++) {
         bool out = false;
         TRY(samples_read(s, &out, at.of, i));
         *left_out += out;
         if (i >= of.end)
-            forget_targets(left_out, at.of[INPUT_targets], c->options.sequence);
+            forget_targets(left_out, at.of[INPUT_targets], sequence);
         for (int k = 0; k < INPUT_COUNT; k++)
-            at.of[k] += at.of[k] ? c->options.sequence : 0;
+            at.of[k] += at.of[k] ? sequence : 0;
     }
     return STATUS_OK;
 }
@@ -142,10 +157,10 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
 {
     const compile_options *o = &c->options;
     batch_ids whole;
-    int32_t *memory = make_whole(&whole, to, o);
+    int32_t *memory = make_whole(&whole, read_rows(to), o);
     status got = STATUS_OK;
     for (int64_t m = 0; m * o->micro_batch < of.count && got == STATUS_OK; m++) {
-        got = read_samples(&out->left_out, whole, c, s,
+        got = read_samples(&out->left_out, whole, o->sequence, s,
                            (batch_range){of.first + m * o->micro_batch, o->micro_batch, of.end});
         deal_places(to, c, m, whole.of[INPUT_document_start]);
         add_imbalance(out, o, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch,
@@ -166,12 +181,32 @@ static status fill(batch_facts *out, const compiled *c, executor *e, place *at, 
     ids.of[INPUT_places] = NULL;
     for (int64_t m = 0; m * c->options.micro_batch < of.count; m++)
         count_places(&to, c, m);
-    return read_samples(&out->left_out, ids, c, s, of);
+    return read_samples(&out->left_out, ids, c->options.sequence, s, of);
 }
 
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches)
 {
     return first + (int64_t)microbatches * o->micro_batch * grid_index(&o->grid, AXIS_SAMPLES);
+}
+
+status batch_measure(batch_facts *out, const compile_options *o, const samples *s, int64_t first, int microbatches)
+{
+    const unsigned rows = 1u << INPUT_tokens | 1u << INPUT_targets | 1u << INPUT_positions |
+                          (unsigned)o->document_mask << INPUT_document_start;
+    batch_ids whole;
+    int32_t *memory = make_whole(&whole, rows, o);
+    int32_t *places = must_alloc((unsigned long)(o->micro_batch * o->sequence) * sizeof *places);
+    int64_t at = batch_first(o, first, microbatches);
+    status got = STATUS_OK;
+    *out = (batch_facts){0};
+    for (int m = 0; m < microbatches && got == STATUS_OK; m++, at += o->micro_batch) {
+        got = read_samples(&out->left_out, whole, o->sequence, s, (batch_range){at, o->micro_batch, INT64_MAX});
+        deal_all(places, o, whole.of[INPUT_document_start]);
+        add_imbalance(out, o, places, whole.of[INPUT_document_start], microbatches);
+    }
+    free(places);
+    free(memory);
+    return got;
 }
 
 status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches)

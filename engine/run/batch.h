@@ -27,6 +27,9 @@ status batch_fill(batch_facts *out, const compiled *c, executor *e, const sample
 /* The same into the block beside, while the device plays. */
 status batch_read_ahead(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
                         int microbatches);
+/* What batch_fill would say of that step, without a place to fill: samples are read and dealt, and forgotten. Only for
+ * layouts whose ranks divide samples' tokens. */
+status batch_measure(batch_facts *out, const compile_options *o, const samples *s, int64_t first, int microbatches);
 /* One micro-batch of evaluation: samples from first + index along AXIS_SAMPLES x micro_batch on; those from `end` on
  * count nothing. */
 status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,

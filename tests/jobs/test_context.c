@@ -30,7 +30,8 @@ static const struct {
      "parallel.context_balance=documents parallel.data=2", 4, 2, 1e-5},
     {"verification", "", "run.verify_every=2", 2, 2, 1e-5},
     {"verification of replicas", "", "run.verify_every=2 parallel.data=2", 4, 2, 1e-5},
-    {"a batch that grows", "train.batch_ramp=[[0,4],[3,8]] train.global_batch=8", "", 2, 2, 1e-5},
+    {"a batch that grows", "train.batch_ramp=[[0,4],[3,8]] train.global_batch=8 data.document_mask=true",
+     "parallel.context_balance=documents", 2, 2, 1e-5},
     {"compressed gradients", "", "parallel.compress=bf16 parallel.zero=1", 2, 2, 2e-3},
     {"a budget", "", "memory.budget=700KiB", 2, 2, 1e-5},
     {"traced steps", "", "run.trace=[2,3]", 2, 2, 1e-5},
@@ -124,6 +125,93 @@ static void every_case_is_the_run_of_one_rank(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* To the digits of a line of metrics.jsonl. */
+static bool same_digits(const json_t *a, const json_t *b)
+{
+    char x[32], y[32];
+    snprintf(x, sizeof x, "%.9g", json_number_value(a));
+    snprintf(y, sizeof y, "%.9g", json_number_value(b));
+    return json_is_number(a) && json_is_number(b) && !strcmp(x, y);
+}
+
+static json_t *plan_of_case(const char *top, size_t i)
+{
+    char *phalanx = launch_beside("../phalanx");
+    launch_result r = launch_run(60,
+                                 "%s plan %s/run.yaml %s %s parallel.context=%d --ranks %d --data %s/data --batches "
+                                 "99 --json --device cpu",
+                                 phalanx, top, cases[i].both, cases[i].divided, cases[i].context, cases[i].ranks, top);
+    if (r.status)
+        fail_msg("plan of %s: %s", cases[i].name, r.err);
+    json_t *root = json_loads(r.out, 0, NULL);
+    assert_non_null(root);
+    launch_free(&r);
+    free(phalanx);
+    return root;
+}
+
+/* Returns the steps in which plan and run differ; adds to *unequal those that halves would divide unequally. */
+static int compare_imbalance(int *unequal, const char *top, size_t i)
+{
+    char *folder = folder_of(top, i, true), *path = must_format("%s/metrics.jsonl", folder), text[8192];
+    json_t *root = plan_of_case(top, i), *planned = json_object_get(root, "context_imbalance");
+    const char *balance = json_string_value(json_object_get(planned, "balance"));
+    size_t step = 0;
+    int wrong = 0;
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(text, sizeof text, f)) {
+        json_t *line = json_loads(text, 0, NULL), *measured = json_object_get(line, "context_imbalance");
+        json_t *mine = json_array_get(json_object_get(planned, "steps"), step);
+        step += measured != NULL;
+        if (measured) {
+            json_t *halves = json_object_get(mine, "halves");
+            wrong += !same_digits(measured, json_object_get(mine, balance)) ||
+                     !same_digits(json_object_get(line, "context_imbalance_of_halves"), halves);
+            *unequal += json_number_value(halves) > 1.02;
+        }
+        json_decref(line);
+    }
+    fclose(f);
+    assert_int_equal(step, STEPS); /* the run has no more, and --batches asked for more */
+    assert_int_equal(json_integer_value(json_object_get(planned, "batches")), STEPS);
+    json_decref(root);
+    free(path);
+    free(folder);
+    return wrong;
+}
+
+static void plan_predicts_the_imbalance_of_the_run(void **state)
+{
+    int compared = 0, unequal = 0;
+    for (size_t i = 0; i < CASES; i++)
+        if (strstr(cases[i].both, "document_mask")) {
+            assert_int_equal(compare_imbalance(&unequal, *state, i), 0);
+            compared++;
+        }
+    assert_true(compared >= 3 && unequal >= STEPS);
+}
+
+static void plan_says_why_it_predicts_nothing(void **state)
+{
+    static const char *const refused[][2] = {
+        {"--data DATA", "parallel.context is 1"},
+        {"parallel.context=2 --batches 3", "--batches is an option of --data"},
+        {"parallel.context=2 --data DATA --search --ranks 2", "--data is of one layout"},
+        {"parallel.context=2 --data nowhere/at/all", "nowhere/at/all"},
+    };
+    char *phalanx = launch_beside("../phalanx");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        launch_result r = launch_run(60, "%s plan %s/run.yaml $(echo '%s' | sed 's:DATA:%s/data:')", phalanx,
+                                     (char *)*state, refused[i][0], (char *)*state);
+        assert_int_not_equal(r.status, 0);
+        if (!strstr(r.err, refused[i][1]))
+            fail_msg("%s: %s", refused[i][0], r.err);
+        launch_free(&r);
+    }
+    free(phalanx);
+}
+
 /* A checkpoint says nothing of context: another number of ranks goes on from it. */
 static void a_run_goes_on_in_another_context(void **state)
 {
@@ -156,6 +244,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_case_is_the_run_of_one_rank),
+        cmocka_unit_test(plan_predicts_the_imbalance_of_the_run),
+        cmocka_unit_test(plan_says_why_it_predicts_nothing),
         cmocka_unit_test(a_run_goes_on_in_another_context),
         cmocka_unit_test(a_sample_that_cannot_be_divided_is_refused),
     };

@@ -18,13 +18,14 @@
 #include "tools/options.h"
 #include "tools/page.h"
 #include "tools/threads.h"
+#include "tools/plan/plan_data.h"
 #include "tools/plan/plan_search.h"
 #include "tools/tools.h"
 
 typedef struct wishes {
     bool json, listing, schedule, every, cpu, search;
-    const char *svg, *device, *network_file, *memory_size, *write;
-    int64_t rank, ranks; /* -1, 0: not given */
+    const char *svg, *device, *network_file, *memory_size, *write, *data;
+    int64_t rank, ranks, batches; /* -1, 0, 0: not given */
     double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
 } wishes;
@@ -95,17 +96,28 @@ static void print_islands(const config *c, const plan *p, double bandwidth)
                c->outer.noise, o.epsilon, OUTER_DELTA);
 }
 
-static void print_json(const config *c, const plan *p, double bandwidth)
+/* A member of the JSON object, the caller's; "" for a job that is no island. */
+static char *islands_json(const config *c, const plan *p, double bandwidth)
 {
-    outer_plan o =
-        c->outer.every > 0 ? outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth) : (outer_plan){0};
-    char *islands = must_format(
+    if (c->outer.every == 0)
+        return must_strdup("");
+    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    return must_format(
         "\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
         "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
         "\"arena_bytes\": %lld, \"server_arena_bytes\": %lld, \"queued_bytes\": %lld, \"epsilon\": %.17g}",
         c->outer.every, c->outer.slots, (long long)o.change, (long long)o.sent, (long long)o.received, bandwidth,
         o.seconds, o.computing, (long long)o.arena, (long long)o.server_arena, (long long)o.queued, o.epsilon);
-    plan_text_json(stdout, p, c->outer.every > 0 ? islands : "");
+}
+
+/* `data`: NULL without --data. */
+static void print_json(const config *c, const plan *p, double bandwidth, const plan_data *data)
+{
+    char *islands = islands_json(c, p, bandwidth), *context = data ? plan_data_json(data, c) : must_strdup("");
+    char *members = must_format("%s%s%s", islands, *islands && *context ? ",\n " : "", context);
+    plan_text_json(stdout, p, members);
+    free(members);
+    free(context);
     free(islands);
 }
 
@@ -124,14 +136,14 @@ static status read_reserve(reserve *out, const config *c)
 }
 
 /* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
-static status print(const config *c, const plan *p, const wishes *w)
+static status print(const config *c, const plan *p, const plan_data *data, const wishes *w)
 {
     bool another = w->cpu && !w->device && w->tflops <= 0; /* a machine that the configuration does not mean */
     double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
     status fits = another ? STATUS_OK : plan_text_verdict(p), s = STATUS_OK;
     char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
     if (w->json) {
-        print_json(c, p, islands);
+        print_json(c, p, islands, data);
     } else {
         if (fits != STATUS_OK)
             printf("%s\n\n", verdict);
@@ -140,6 +152,8 @@ static status print(const config *c, const plan *p, const wishes *w)
     if (!w->json && another)
         puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
              "                  and --flops and the options beside it describe another machine");
+    if (!w->json && data)
+        plan_data_print(stdout, data, c);
     if (!w->json && c->outer.every > 0)
         print_islands(c, p, islands);
     if (w->schedule) {
@@ -159,10 +173,13 @@ static status show(const config *c, const compile_options *options, const wishes
     reserve beside;
     profile prices = *of;
     plan p = {0};
+    plan_data data = {0};
     TRY(read_reserve(&beside, c));
     prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
+    if (w->data)
+        TRY(plan_data_predict(&data, c, options, w->batches ? (int)w->batches : 16));
     report_progress bar = report_progress_begin(stderr, "compiling and playing the ranks' programs", -1, false);
     report_progress_update(&bar, 0);
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
@@ -170,8 +187,9 @@ static status show(const config *c, const compile_options *options, const wishes
         s = plan_price_order(&p);
     report_progress_end(&bar);
     if (s == STATUS_OK)
-        s = print(c, &p, w);
+        s = print(c, &p, w->data ? &data : NULL, w);
     plan_free(&p);
+    plan_data_free(&data);
     return s;
 }
 
@@ -227,11 +245,16 @@ static status check_wishes(const wishes *w)
     if (w->json && (w->listing || w->schedule))
         return status_fail(STATUS_USAGE, "%s is text, and --json is for programs: one of them at a time",
                            w->listing ? "--listing" : "--schedule");
+    if (!w->data && w->batches)
+        return status_fail(STATUS_USAGE, "--batches is an option of --data: add that");
+    if (w->data && w->listing)
+        return status_fail(STATUS_USAGE, "--listing is one rank's program, which no data changes: leave out --data");
     const char *of_one = w->listing     ? "--listing"
                          : w->schedule  ? "--schedule"
                          : w->svg       ? "--svg"
                          : w->every     ? "--every-rank"
                          : w->rank >= 0 ? "--rank"
+                         : w->data      ? "--data"
                                         : NULL;
     if (w->search && of_one)
         return status_fail(STATUS_USAGE,
@@ -267,6 +290,10 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--listing", OPTIONS_FLAG, NULL, "the program of --rank N (0), one op a line", &w->listing, 0, 0, NULL},
         {"--schedule", OPTIONS_FLAG, NULL, "draw the pipeline's timeline", &w->schedule, 0, 0, NULL},
         {"--svg", OPTIONS_TEXT, "FILE", "draw it into an SVG file", &w->svg, 0, 0, NULL},
+        {"--data", OPTIONS_TEXT, "PREFIX",
+         "how equal the work of context ranks is on this data, whose first batches are read", &w->data, 0, 0, NULL},
+        {"--batches", OPTIONS_INTEGER, "N", "of --data: global batches that are read; default 16", &w->batches, 1,
+         INT32_MAX, NULL},
         {"--search", OPTIONS_FLAG, NULL, "find the fastest layouts on --ranks N instead", &w->search, 0, 0, NULL},
         {"--memory", OPTIONS_TEXT, "SIZE", "of --search: memory of a device (80GiB); else the profile's",
          &w->memory_size, 0, 0, NULL},
@@ -292,7 +319,8 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         .operands = "CONFIG.yaml [key=value ...]",
         .summary = "Says what a training step as CONFIG.yaml describes it needs and does: memory by class, arena, "
                    "FLOPs, traffic,\n"
-                   "bubble, for any number of ranks, without running anything: no data, no device, no peers.",
+                   "bubble, for any number of ranks, without running anything: no device, no peers, no data\n"
+                   "but --data's.",
         .least = 1,
         .most = -1,
         .row = rows,
@@ -302,6 +330,22 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
     return options_parse(&command, operands, argc, argv);
 }
 
+/* --data stands for data.train, behind the command line's own keys. */
+static status load(config *out, const wishes *w, int operands, char **argv)
+{
+    char **keys = must_calloc((unsigned long)operands, sizeof *keys);
+    int count = operands - 1;
+    for (int i = 0; i < count; i++)
+        keys[i] = argv[2 + i];
+    char *train = w->data ? must_format("data.train=%s", w->data) : NULL;
+    if (train)
+        keys[count++] = train;
+    status s = config_load(out, argv[1], count, keys);
+    free(train);
+    free(keys);
+    return s;
+}
+
 int plan_main(int argc, char **argv)
 {
     wishes w;
@@ -309,7 +353,7 @@ int plan_main(int argc, char **argv)
     if (code != OPTIONS_GO_ON)
         return code;
     config c;
-    status s = config_load(&c, argv[1], operands - 1, argv + 2);
+    status s = load(&c, &w, operands, argv);
     if (s == STATUS_OK) {
         s = run(&c, &w);
         config_free(&c);

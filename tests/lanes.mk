@@ -6,8 +6,8 @@ SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint 
           config_refusals configs convert cover cpu_kernels cuda_attention decoder documents dtype duty etcd exact_sum export \
           first_run flops fuse golden grid help hosts huggingface indexed inspect judge_pace keys kill_calls \
           layouts learning_rate loss_chunk loss_scale lowering nearest news no_memory normal ops optimizer \
-          options order order_parts outer partition pieces placements plan plan_search planner planner_real \
-          profile published recompute reductions reference reference_program report resources rounding \
+          options order order_parts outer partition pieces placements plan plan_search plan_window planner \
+          planner_real profile published recompute reductions reference reference_program report resources rounding \
           safetensors samples schedule schedule_command schedule_search schedule_share search shape simulate siphash \
           spike status tensorboard threads timing tokenizer tokenizer_json workspace
 

@@ -209,6 +209,18 @@ status batch_measure(batch_facts *out, const compile_options *o, const samples *
     return got;
 }
 
+double batch_unseen(const compile_options *o)
+{
+    const deal d = deal_of(o);
+    int64_t all = d.samples * d.sequence, unseen = 0;
+    int32_t *places = must_alloc((unsigned long)all * sizeof *places);
+    deal_all(places, o, NULL);
+    for (int rank = 0; rank < d.ranks; rank++)
+        unseen += deal_unseen(places, &d, NULL, rank);
+    free(places);
+    return (double)unseen / (double)(all * (d.ranks - 1));
+}
+
 status batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first, int microbatches)
 {
     const batch_range of = {batch_first(&c->options, first, microbatches),

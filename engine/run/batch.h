@@ -30,6 +30,9 @@ status batch_read_ahead(batch_facts *out, const compiled *c, executor *e, const 
 /* What batch_fill would say of that step, without a place to fill: samples are read and dealt, and forgotten. Only for
  * layouts whose ranks divide samples' tokens. */
 status batch_measure(batch_facts *out, const compile_options *o, const samples *s, int64_t first, int microbatches);
+/* Of the keys that a context rank is sent, the share that no query of its sees, the mean over these ranks; each sample
+ * is one document. Only for such layouts. */
+double batch_unseen(const compile_options *o);
 /* One micro-batch of evaluation: samples from first + index along AXIS_SAMPLES x micro_batch on; those from `end` on
  * count nothing. */
 status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,

@@ -99,3 +99,19 @@ double deal_imbalance(const int32_t *places, const deal *d, const int32_t *docum
     }
     return (double)most * d->ranks / (double)all;
 }
+
+int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank)
+{
+    int64_t all = d->samples * d->sequence, each = all / d->ranks, unseen = 0, open = 0;
+    int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* of the queries that see a key */
+    for (int64_t i = rank * each; i < (rank + 1) * each; i++) {
+        change[places[i] + 1 - keys_of(d, document_start, places[i])]++;
+        change[places[i] + 1]--;
+    }
+    for (int64_t i = 0; i < all; i++) {
+        open += change[i];
+        unseen += open == 0;
+    }
+    free(change);
+    return unseen;
+}

@@ -26,5 +26,7 @@ void deal_documents(int32_t *out, const deal *d, const int32_t *document_start);
 /* The most that a rank has to attend to, over the mean: 1 where all have the same. `document_start` NULL: one document
  * a sample. */
 double deal_imbalance(const int32_t *places, const deal *d, const int32_t *document_start);
+/* Tokens of other ranks whose keys no query of `rank` sees, of one micro-batch. `document_start` as above. */
+int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank);
 
 #endif

@@ -20,6 +20,7 @@
 #include "tools/threads.h"
 #include "tools/plan/plan_data.h"
 #include "tools/plan/plan_search.h"
+#include "tools/plan/plan_window.h"
 #include "tools/tools.h"
 
 typedef struct wishes {
@@ -110,15 +111,42 @@ static char *islands_json(const config *c, const plan *p, double bandwidth)
         o.seconds, o.computing, (long long)o.arena, (long long)o.server_arena, (long long)o.queued, o.epsilon);
 }
 
+/* Appends a member to what is a list of them; frees both, and returns the new list. */
+static char *join_members(char *list, char *member)
+{
+    char *both = must_format("%s%s%s", list, *list && *member ? ",\n " : "", member);
+    free(member);
+    free(list);
+    return both;
+}
+
 /* `data`: NULL without --data. */
 static void print_json(const config *c, const plan *p, double bandwidth, const plan_data *data)
 {
-    char *islands = islands_json(c, p, bandwidth), *context = data ? plan_data_json(data, c) : must_strdup("");
-    char *members = must_format("%s%s%s", islands, *islands && *context ? ",\n " : "", context);
+    plan_window window;
+    char *members = islands_json(c, p, bandwidth);
+    if (plan_window_measure(&window, p))
+        members = join_members(members, plan_window_json(&window, p));
+    if (data)
+        members = join_members(members, plan_data_json(data, c));
     plan_text_json(stdout, p, members);
     free(members);
-    free(context);
-    free(islands);
+}
+
+/* `another`: a machine is priced that the configuration does not mean. */
+static void print_text(const config *c, const plan *p, double bandwidth, const plan_data *data, bool another)
+{
+    plan_window window;
+    plan_text_report(stdout, p);
+    if (another)
+        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
+             "                  and --flops and the options beside it describe another machine");
+    if (plan_window_measure(&window, p))
+        plan_window_print(stdout, &window, p);
+    if (data)
+        plan_data_print(stdout, data, c);
+    if (c->outer.every > 0)
+        print_islands(c, p, bandwidth);
 }
 
 /* What a run in this folder has measured of a GPU's memory beside the arena. */
@@ -138,7 +166,7 @@ static status read_reserve(reserve *out, const config *c)
 /* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
 static status print(const config *c, const plan *p, const plan_data *data, const wishes *w)
 {
-    bool another = w->cpu && !w->device && w->tflops <= 0; /* a machine that the configuration does not mean */
+    bool another = w->cpu && !w->device && w->tflops <= 0;
     double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
     status fits = another ? STATUS_OK : plan_text_verdict(p), s = STATUS_OK;
     char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
@@ -147,15 +175,8 @@ static status print(const config *c, const plan *p, const plan_data *data, const
     } else {
         if (fits != STATUS_OK)
             printf("%s\n\n", verdict);
-        plan_text_report(stdout, p);
+        print_text(c, p, islands, data, another);
     }
-    if (!w->json && another)
-        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
-             "                  and --flops and the options beside it describe another machine");
-    if (!w->json && data)
-        plan_data_print(stdout, data, c);
-    if (!w->json && c->outer.every > 0)
-        print_islands(c, p, islands);
     if (w->schedule) {
         fputc('\n', stdout);
         timeline_print(stdout, &p->spans, timeline_style_of(stdout));

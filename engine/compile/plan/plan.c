@@ -18,6 +18,14 @@
 #include "memory/log.h"
 #include "models/parts.h"
 
+static bool has_window(const compiled *c, int layer)
+{
+    if (layer < 0)
+        return false;
+    int64_t window = shape_layer(&c->options.shape, layer).window;
+    return window > 0 && window < c->options.sequence;
+}
+
 void plan_measure(plan_rank *out, const compiled *c)
 {
     const grid *g = &c->options.grid;
@@ -63,6 +71,8 @@ void plan_measure(plan_rank *out, const compiled *c)
         collective_measure(&scratch, &bytes, &messages, &c->training.list, i);
         out->sent[o->at.axis] += bytes;
         out->messages[o->at.axis] += messages;
+        if (o->at.axis == AXIS_CONTEXT && has_window(c, o->layer))
+            out->windowed += bytes;
     }
 }
 

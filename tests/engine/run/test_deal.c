@@ -111,13 +111,48 @@ static void halves_of_documents_are_unequal(void **state)
     assert_true(deal_imbalance(places, &blocks, start) < 1.02);
 }
 
+/* Key by key. */
+static int64_t count_unseen(const int32_t *places, const deal *d, const int32_t *start, int rank)
+{
+    int64_t all = tokens_of(d), each = all / d->ranks, unseen = 0;
+    for (int64_t key = 0; key < all; key++) {
+        bool seen = false;
+        for (int64_t i = rank * each; i < (rank + 1) * each && !seen; i++) {
+            int64_t query = places[i], sample = query - query % d->sequence;
+            seen = key >= sample + (start ? start[query] : 0) && key <= query &&
+                   (d->window == 0 || query - key < d->window);
+        }
+        unseen += !seen;
+    }
+    return unseen;
+}
+
+static void unseen_keys_are_those_of_no_query(void **state)
+{
+    (void)state;
+    static const int windows[] = {0, 1, 5, 24, 100};
+    for (int k = 0; k < 5; k++)
+        for (int masked = 0; masked < 2; masked++) {
+            deal d = {.samples = 2, .sequence = 96, .ranks = 3, .run = masked ? 8 : 16, .window = windows[k]};
+            int32_t *start = make_documents(&d, 40, 9), *places = must_alloc(192 * sizeof *places);
+            if (masked)
+                deal_documents(places, &d, start);
+            else
+                deal_halves(places, &d);
+            for (int rank = 0; rank < d.ranks; rank++)
+                assert_int_equal(deal_unseen(places, &d, masked ? start : NULL, rank),
+                                 count_unseen(places, &d, masked ? start : NULL, rank));
+            free(places);
+            free(start);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_have_equal_work_under_a_causal_mask),
-        cmocka_unit_test(a_window_makes_halves_unequal),
-        cmocka_unit_test(documents_are_dealt_by_their_cost),
-        cmocka_unit_test(halves_of_documents_are_unequal),
+        cmocka_unit_test(halves_have_equal_work_under_a_causal_mask), cmocka_unit_test(a_window_makes_halves_unequal),
+        cmocka_unit_test(documents_are_dealt_by_their_cost),          cmocka_unit_test(halves_of_documents_are_unequal),
+        cmocka_unit_test(unseen_keys_are_those_of_no_query),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -256,6 +256,9 @@ bench: all ## ratios: a training step beside the machine's ceilings, planning, r
 bench-alive: all ## what staying alive costs: a restart, saves (with PYTHON, beside PyTorch's), verification
 	@PYTHON=$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON)) tools/bench_alive.sh $(BUILD)/phalanx
 
+bench-context: all ## long samples divided over context ranks, beside one rank (a quarter of an hour)
+	@tools/bench_context.sh $(BUILD)/phalanx "8192 16384 32768" $(wildcard corpus/train.idx:%.idx=%)
+
 bench-predict: all ## what plan says of a step's time beside what it takes here, in several layouts
 	@tools/bench_predict.sh $(BUILD)/phalanx
 
@@ -318,4 +321,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: island-events island-losses slow-link faults soak bench-alive bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan asan-names ubsan tsan clean help
+.PHONY: island-events island-losses slow-link faults soak bench-alive bench-context bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan asan-names ubsan tsan clean help

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/attention_work.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -56,10 +57,12 @@ static uint64_t key_of(const op *o)
     return mix(key, o->at.accumulate);
 }
 
+/* 0 for what is not compared: ranks that have the same op and other documents do not have the same work. */
 static double flops_of(const op *o)
 {
     bool within = o->phase == PHASE_FORWARD || o->phase == PHASE_BACKWARD || o->phase == PHASE_WEIGHT;
-    return !within || op_communicates(o) || op_waits(o) ? 0 : op_row_of(o)->cost(o).flops;
+    bool unlike = !within || op_communicates(o) || op_waits(o) || attention_work_varies(o);
+    return unlike ? 0 : op_row_of(o)->cost(o).flops;
 }
 
 static void add(kind_of_op *list, int *count, kind_of_op k)

@@ -1,12 +1,13 @@
 /* Pace: how fast this rank computes what other ranks compute, too, and so which rank holds up the others.
  *
  * Ranks run equal programs, or parts of one that have equal ops in them: a layer's product has the same shape on every
- * stage. Of the PACE_CLASSES kinds of ops (kind, shapes, types) that most work is in, a few are timed in each step. On
- * the CPU by the processor time of the thread that plays the program: it sees a core that is throttled, shared with a
- * busy sibling, or slow at reaching its memory, and does not see time in which the process does not run at all (another
- * process has the core). Communication is counted apart, in seconds spent waiting. On a GPU by events before and after
- * the op, also within a graph: they see a GPU whose clock is low or whose memory is slow; what it waits for is not
- * counted there (run.trace shows it).
+ * stage. Of the PACE_CLASSES kinds of ops (kind, shapes, types) that most work is in, a few are timed in each step. Not
+ * among them is attention whose work the batch decides (kernels/attention_work.h): a rank that is dealt more of it is
+ * healthy. On the CPU ops are timed by the processor time of the thread that plays the program: it sees a core that is
+ * throttled, shared with a busy sibling, or slow at reaching its memory, and does not see time in which the process
+ * does not run at all (another process has the core). Communication is counted apart, in seconds spent waiting. On a
+ * GPU they are timed by events before and after the op, also within a graph: these see a GPU whose clock is low or
+ * whose memory is slow; what it waits for is not counted there (run.trace shows it).
  *
  * A rank's ratio is its time over the median of the ranks that have the same ops; what counts is the median of its
  * ratios over PACE_WINDOW steps. One rank judges what all have sent. Nothing is allocated after opening.

@@ -47,6 +47,13 @@ void attention_work(double size[3], const op *o)
     size[2] = (double)o->at.heads * o->at.head_size;
 }
 
+bool attention_work_varies(const op *o)
+{
+    if (o->kind != OP_attention && o->kind != OP_attention_grad)
+        return false;
+    return o->in[o->kind == OP_attention ? 3 : 6] || (o->at.run && o->at.window > 0 && o->at.window < o->at.sequence);
+}
+
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
                          const op_attributes *at)
 {

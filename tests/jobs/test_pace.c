@@ -7,11 +7,32 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/files/indexed.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
 enum { RANKS = 4, STEPS = 45, SLOW = 2 };
+
+enum { LONG = 2048, FIRST = LONG / 8 * 5, SHORT = 8 };
+
+/* Each sample of LONG tokens is one document of five eighths and short ones behind. Of four context ranks each has two
+ * eighths; the last one's are the fourth and the fifth, in which most work is: five times that of the median. */
+static void write_unequal(const char *prefix)
+{
+    int32_t document[LONG];
+    indexed_writer *w = NULL;
+    for (int i = 0; i < LONG; i++)
+        document[i] = (i * 7 + 3) % 131;
+    status s = indexed_writer_open(&w, prefix, 131);
+    for (int sample = 0; sample < 40; sample++) {
+        s = s == STATUS_OK ? indexed_writer_document(w, document, FIRST) : s;
+        for (int i = FIRST; i < LONG; i += SHORT)
+            s = s == STATUS_OK ? indexed_writer_document(w, document + i, SHORT) : s;
+    }
+    s = s == STATUS_OK ? indexed_writer_close(w) : s;
+    MUST(s == STATUS_OK, "%s", status_message());
+}
 
 static int write_config(void **state)
 {
@@ -28,6 +49,9 @@ static int write_config(void **state)
         data, STEPS);
     runs_write_data(data, 131, 60000, 1);
     runs_write_text(path, text);
+    char *unequal = workfolder_path(top, "unequal");
+    write_unequal(unequal);
+    free(unequal);
     free(text);
     free(path);
     free(data);
@@ -96,12 +120,40 @@ static void a_quiet_run_names_nobody(void **state)
     launch_free(&r);
 }
 
+/* Nobody computes slowly where documents are dealt unequally; and a rank that does is still seen. */
+static void who_is_dealt_more_is_not_slow(void **state)
+{
+    const char *top = *state;
+    char *keys = must_format("model.hidden_size=32 model.ffn_size=32 train.micro_batch=1 train.global_batch=2 "
+                             "model.max_sequence=%d train.sequence=%d data.train=%s/unequal "
+                             "data.shuffle=false data.document_mask=true parallel.context=4 run.slow_ratio=2",
+                             LONG, LONG, top);
+    launch_result r = play(top, "unequal-run", "slow -1 0 0", keys);
+    char *metrics = must_format("%s/unequal-run/metrics.jsonl", top);
+    json_t *line = runs_last_line(metrics);
+    assert_true(json_real_value(json_object_get(line, "context_imbalance")) > 2.4);
+    if (strstr(r.err, " is slow: "))
+        fail_msg("%s", r.err);
+    launch_free(&r);
+    r = play(top, "unequal-slow", "slow 2 3 10", keys);
+    char *path = must_format("%s/unequal-slow/incidents.jsonl", top);
+    json_t *incident = runs_last_line(path);
+    assert_int_equal(json_integer_value(json_object_get(incident, "rank")), SLOW);
+    json_decref(incident);
+    json_decref(line);
+    launch_free(&r);
+    free(path);
+    free(metrics);
+    free(keys);
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_rank_is_named_in_every_layout),
         cmocka_unit_test(a_quiet_run_names_nobody),
+        cmocka_unit_test(who_is_dealt_more_is_not_slow),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
 }

@@ -24,7 +24,7 @@ static const struct {
     int ranks, context;
     double allowed; /* of losses and norms, relative to one rank's; more where gradients are sent in few bits */
 } cases[] = {
-    {"evaluation", "evaluate.every=2 evaluate.batches=3", "", 2, 2, 1e-5},
+    {"evaluation", "evaluate.every=2 evaluate.batches=25", "", 2, 2, 1e-5},
     {"evaluation of documents", "evaluate.every=2 data.document_mask=true", "", 3, 3, 1e-5},
     {"balanced documents", "evaluate.every=2 data.document_mask=true train.dropout=0.1",
      "parallel.context_balance=documents parallel.data=2", 4, 2, 1e-5},
@@ -39,6 +39,8 @@ static const struct {
     {"Muon", "optimizer.name=muon", "parallel.tensor=2", 4, 2, 1e-5},
     {"dropout and stages", "train.dropout=0.2", "parallel.pipeline=2 parallel.schedule=zb-h1", 4, 2, 1e-5},
     {"ranks that are slow", "", "run.slow_ratio=5", 2, 2, 1e-5},
+    {"vocabulary over stages", "evaluate.every=3 data.document_mask=true",
+     "parallel.pipeline=2 parallel.vocabulary=stages parallel.context_balance=documents", 4, 2, 1e-5},
 };
 
 enum { CASES = sizeof cases / sizeof *cases };
@@ -212,6 +214,28 @@ static void plan_says_why_it_predicts_nothing(void **state)
     free(phalanx);
 }
 
+/* One rank reads what two that divided samples have saved: the loss of 25 batches of 4 samples is that of their own last
+ * evaluation. */
+static void a_checkpoint_is_evaluated_by_one_rank(void **state)
+{
+    const char *top = *state;
+    char *folder = folder_of(top, 0, true), *phalanx = launch_beside("../phalanx");
+    runs_metrics m = runs_read_metrics(folder);
+    launch_result r =
+        launch_run(60, "%s eval --checkpoint %s --data %s/data --limit 4800 --json", phalanx, folder, top);
+    if (r.status)
+        fail_msg("%s", r.err);
+    json_t *said = json_loads(r.out, 0, NULL);
+    double loss = json_number_value(json_object_get(said, "loss")), own = m.evaluation[m.evaluations - 1].loss;
+    assert_int_equal(m.evaluation[m.evaluations - 1].step, STEPS);
+    if (!(fabs(loss / own - 1) < 1e-6))
+        fail_msg("%.9g, in training %.9g", loss, own);
+    json_decref(said);
+    launch_free(&r);
+    free(phalanx);
+    free(folder);
+}
+
 /* A checkpoint says nothing of context: another number of ranks goes on from it. */
 static void a_run_goes_on_in_another_context(void **state)
 {
@@ -246,6 +270,7 @@ int main(void)
         cmocka_unit_test(every_case_is_the_run_of_one_rank),
         cmocka_unit_test(plan_predicts_the_imbalance_of_the_run),
         cmocka_unit_test(plan_says_why_it_predicts_nothing),
+        cmocka_unit_test(a_checkpoint_is_evaluated_by_one_rank),
         cmocka_unit_test(a_run_goes_on_in_another_context),
         cmocka_unit_test(a_sample_that_cannot_be_divided_is_refused),
     };

@@ -191,6 +191,21 @@ static void a_continuation_keeps_its_first_space(void **state)
     free(prompts);
 }
 
+/* What two ranks have trained that divided its samples, one rank continues texts with, and as what one has trained. */
+static void a_model_of_divided_samples_continues_texts_alike(void **state)
+{
+    const char *top = *state;
+    free(runs_train_well(60, 2, "%s/run.yaml run.folder=%s/divided parallel.context=2 train.micro_batch=8", top, top));
+    char *out[2];
+    for (int i = 0; i < 2; i++)
+        out[i] = phalanx("generate --checkpoint %s/%s --prompts %s/prompts --tokens 20 --temperature 0", top,
+                         i ? "divided" : "run", top);
+    assert_true(strlen(out[0]) > 60);
+    assert_string_equal(out[0], out[1]);
+    free(out[0]);
+    free(out[1]);
+}
+
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
 
 static double loss_of(const char *top, const char *keys)
@@ -226,12 +241,13 @@ static void eval_is_the_evaluation_of_training_at_any_batch(void **state)
 
 static void evaluation_takes_the_same_samples_in_every_layout(void **state)
 {
-    static const char *const layouts[] = {"train.micro_batch=1", "train.micro_batch=8", "parallel.tensor=2",
-                                          "parallel.pipeline=2 train.micro_batch=2", ""};
-    static const int ranks[] = {1, 1, 2, 2, 2};
+    static const char *const layouts[] = {"train.micro_batch=1", "train.micro_batch=8",
+                                          "parallel.tensor=2",   "parallel.pipeline=2 train.micro_batch=2",
+                                          "parallel.context=2",  ""};
+    static const int ranks[] = {1, 1, 2, 2, 2, 2};
     const char *top = *state;
     double first = 0;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         /* 5 global batches are more than there is: one pass, of a number that 8 does not divide */
         char *keys = must_format("%s/run.yaml run.folder=%s/layout-%d train.steps=2 evaluate.batches=500 %s", top, top,
                                  i, layouts[i]);
@@ -364,6 +380,7 @@ int main(void)
         cmocka_unit_test(the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own),
         cmocka_unit_test(a_streamed_text_ends_where_the_whole_one_does),
         cmocka_unit_test(a_continuation_keeps_its_first_space),
+        cmocka_unit_test(a_model_of_divided_samples_continues_texts_alike),
         cmocka_unit_test(eval_is_the_evaluation_of_training_at_any_batch),
         cmocka_unit_test(evaluation_takes_the_same_samples_in_every_layout),
         cmocka_unit_test(ranks_that_share_a_model_generate_what_one_does),

@@ -27,10 +27,11 @@
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
 
-static void two_islands(const char *top, const char *run, const char *words)
+/* The second one has the layout `other`. */
+static void two_islands(const char *top, const char *run, const char *other, const char *words)
 {
     launch *a = island_jobs_start(top, run, 0, 2, "parallel.tensor=2 %s", words);
-    launch *b = island_jobs_start(top, run, 1, 2, "parallel.pipeline=2 %s", words);
+    launch *b = island_jobs_start(top, run, 1, 2, "%s %s", other, words);
     free(island_jobs_end(a));
     free(island_jobs_end(b));
 }
@@ -41,6 +42,7 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
         const char *run, *words, *section;
     } ways[] = {
         {"plain", "outer.optimizer=average", "model"},
+        {"context", "outer.optimizer=average", "model"},
         {"int8", "outer.compress=int8", "model"},
         {"topk", "outer.compress=topk outer.density=0.1 outer.optimizer=average parallel.zero=1", "model"},
         {"dct", "outer.compress=dct outer.density=0.1 outer.optimizer=average", "model"},
@@ -50,7 +52,8 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        two_islands(*state, ways[i].run, ways[i].words);
+        two_islands(*state, ways[i].run, strcmp(ways[i].run, "context") ? "parallel.pipeline=2" : "parallel.context=2",
+                    ways[i].words);
         int count = island_jobs_same(*state, ways[i].run, 0, ways[i].run, 1, ways[i].section);
         assert_true(count > 20);
         assert_false(island_jobs_same_losses(*state, ways[i].run, ways[i].run, 0, 1)); /* each on samples of its own */
@@ -140,8 +143,8 @@ static void changes_are_clipped_and_hidden(void **state)
     free(island_jobs_end(island_jobs_start(*state, "whole", 0, 1, "outer.slots=1 outer.min_islands=1")));
     assert_false(island_jobs_same_losses(*state, "clipped", "whole", 0, 0));
     char *half = must_format("%s train.steps=4", federated);
-    two_islands(*state, "hidden", half);
-    two_islands(*state, "hidden", federated);
+    two_islands(*state, "hidden", "parallel.pipeline=2", half);
+    two_islands(*state, "hidden", "parallel.pipeline=2", federated);
     assert_true(island_jobs_same(*state, "hidden", 0, "hidden", 1, "model") > 20);
     free(half);
     for (int i = 0; i < 2; i++) {
@@ -214,9 +217,9 @@ static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     char *half = must_format("%s train.steps=4", words);
-    two_islands(*state, "through", words);
-    two_islands(*state, "stopped", half);
-    two_islands(*state, "stopped", words);
+    two_islands(*state, "through", "parallel.pipeline=2", words);
+    two_islands(*state, "stopped", "parallel.pipeline=2", half);
+    two_islands(*state, "stopped", "parallel.pipeline=2", words);
     for (int slot = 0; slot < 2; slot++) {
         assert_true(island_jobs_same(*state, "through", slot, "stopped", slot, NULL) > 100);
         assert_true(island_jobs_same_losses(*state, "through", "stopped", slot, slot));

@@ -103,9 +103,9 @@ static void shell(char *line)
 }
 
 /* A run of which a rank is killed after step 10, when the copies of step 6 are complete at least. Steps it has done. */
-static int killed_run(const char *top, const char *run, const int ranks[NODES], int victim)
+static int killed_run(const char *top, const char *run, const int ranks[NODES], int victim, const char *keys)
 {
-    launch *l = start(top, run, ranks, "", "");
+    launch *l = start(top, run, ranks, "", keys);
     assert_true(runs_wait_for_step(run, 10, 200));
     int pid = runs_process(run, victim);
     assert_true(pid > 0 && kill(pid, SIGKILL) == 0);
@@ -135,15 +135,17 @@ static launch_result goes_on(const char *top, const char *run, const int ranks[N
     return r;
 }
 
-static void is_as_if_undisturbed(const char *top, const char *run, const int ranks[NODES], int steps)
+static void is_as_if_undisturbed(const char *top, const char *run, const int ranks[NODES], int steps, const char *keys)
 {
     char *whole = must_format("%s-whole", run), difference[256];
-    launch_result r = goes_on(top, whole, ranks, steps, "checkpoint.memory_every=0");
+    char *all = must_format("checkpoint.memory_every=0 %s", keys);
+    launch_result r = goes_on(top, whole, ranks, steps, all);
     runs_metrics a = runs_read_metrics(run), b = runs_read_metrics(whole);
     assert_true(runs_same_metrics(&a, &b));
     assert_true(runs_compare_checkpoints(difference, sizeof difference, run, whole) > 0);
     assert_string_equal(difference, "");
     launch_free(&r);
+    free(all);
     free(whole);
 }
 
@@ -153,15 +155,19 @@ static void is_as_if_undisturbed(const char *top, const char *run, const int ran
 /* The state is on no disk: without its copies the run would begin anew. */
 static void a_killed_job_goes_on_from_memory(void **state)
 {
-    static const int layouts[][NODES] = {{2, 1, 0}, {1, 1, 1}, {3, 0, 0}};
+    static const struct {
+        int ranks[NODES];
+        const char *keys;
+    } layouts[] = {{{2, 1, 0}, ""}, {{1, 1, 1}, ""}, {{3, 0, 0}, ""}, {{1, 1, 0}, "parallel.context=2"}};
     const char *top = *state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         char *run = must_format("%s/killed%zu", top, i);
-        int done = killed_run(top, run, layouts[i], (int)i % 3);
-        launch_result r = goes_on(top, run, layouts[i], done + 10, "");
+        const int *ranks = layouts[i].ranks;
+        int done = killed_run(top, run, ranks, (int)i % 3, layouts[i].keys);
+        launch_result r = goes_on(top, run, ranks, done + 10, layouts[i].keys);
         if (step_taken(&r) < 6)
             fail_msg("layout %zu, killed after step %d: %s%s", i, done, r.out, r.err);
-        is_as_if_undisturbed(top, run, layouts[i], done + 10);
+        is_as_if_undisturbed(top, run, ranks, done + 10, layouts[i].keys);
         launch_free(&r);
         free(run);
     }
@@ -172,7 +178,7 @@ static void copies_are_their_users_alone(void **state)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
     char *run = workfolder_path(top, "private");
-    int done = killed_run(top, run, ranks, 1);
+    int done = killed_run(top, run, ranks, 1, "");
     for (int n = 0; n < 2; n++) {
         struct stat info;
         char *folder = memory_of(n);
@@ -205,7 +211,7 @@ static void a_lost_node_takes_nothing_with_it(void **state)
     static const int three[NODES] = {1, 1, 1}, two[NODES] = {2, 1, 0};
     const char *top = *state;
     char *run = workfolder_path(top, "lost");
-    int done = killed_run(top, run, three, 2);
+    int done = killed_run(top, run, three, 2, "");
     char *folder = memory_of(2);
     shell(must_format("rm -r %s", folder));
     launch_result r = goes_on(top, run, two, done + 10, "");
@@ -220,7 +226,7 @@ static void an_incomplete_set_is_none(void **state)
     static const int three[NODES] = {1, 1, 1};
     const char *top = *state;
     char *run = workfolder_path(top, "incomplete");
-    int done = killed_run(top, run, three, 0);
+    int done = killed_run(top, run, three, 0, "");
     for (int n = 1; n < 3; n++) {
         char *folder = memory_of(n);
         shell(must_format("rm -r %s", folder));
@@ -229,7 +235,7 @@ static void an_incomplete_set_is_none(void **state)
     launch_result r = goes_on(top, run, three, done + 3, ""); /* from the beginning: nothing is on the disk */
     assert_int_equal(step_taken(&r), -1);
     assert_null(strstr(r.out, "resumed from"));
-    is_as_if_undisturbed(top, run, three, done + 3);
+    is_as_if_undisturbed(top, run, three, done + 3, "");
     launch_free(&r);
     free(run);
 }
@@ -242,7 +248,7 @@ static void a_damaged_copy_gives_way_to_the_other(void **state)
     const char *top = *state;
     for (int damaged = 1; damaged <= 2; damaged++) {
         char *run = must_format("%s/damaged%d", top, damaged);
-        int done = killed_run(top, run, ranks, 1);
+        int done = killed_run(top, run, ranks, 1, "");
         for (int n = 0; n < damaged; n++) {
             char *folder = memory_of(n);
             shell(must_format("for f in %s/.tmp-*/model-00000.safetensors; do printf 'X' | dd of=$f bs=1 seek=9000 "
@@ -254,7 +260,7 @@ static void a_damaged_copy_gives_way_to_the_other(void **state)
         assert_non_null(strstr(r.err, "model-00000.safetensors is damaged"));
         assert_int_equal(step_taken(&r) >= 6, damaged == 1);
         assert_int_equal(strstr(r.err, "the copies in memory cannot be used") != NULL, damaged == 2);
-        is_as_if_undisturbed(top, run, ranks, done + 3);
+        is_as_if_undisturbed(top, run, ranks, done + 3, "");
         launch_free(&r);
         free(run);
     }
@@ -268,7 +274,7 @@ static void copies_of_another_start_do_not_count(void **state)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
     char *run = workfolder_path(top, "other");
-    (void)killed_run(top, run, ranks, 1);
+    (void)killed_run(top, run, ranks, 1, "");
     char *one = memory_of(0), *two = memory_of(1);
     shell(must_format("mv %s %s %s", one, two, top));
     launch_result r = goes_on(top, run, ranks, 5, "checkpoint.resume=never");
@@ -294,11 +300,11 @@ static void copies_are_found_wherever_the_run_has_moved(void **state)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
     char *run = workfolder_path(top, "here"), *moved = workfolder_path(top, "there");
-    int done = killed_run(top, run, ranks, 1);
+    int done = killed_run(top, run, ranks, 1, "");
     assert_int_equal(rename(run, moved), 0);
     launch_result r = goes_on(top, moved, ranks, done + 3, "");
     assert_true(step_taken(&r) >= 6);
-    is_as_if_undisturbed(top, moved, ranks, done + 3);
+    is_as_if_undisturbed(top, moved, ranks, done + 3, "");
     launch_free(&r);
     free(moved);
     free(run);
@@ -310,14 +316,14 @@ static void a_folder_that_cannot_be_looked_at_once_is_asked_again(void **state)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
     char *run = workfolder_path(top, "unseen"), *spy = launch_beside("io_faults.so");
-    int done = killed_run(top, run, ranks, 1);
+    int done = killed_run(top, run, ranks, 1, "");
     char *before = must_format("env LD_PRELOAD=%s 'PHALANX_IO_FAULTS=/dev/shm/phalanx-%u-* EIO 1 fstat' ", spy,
                                (unsigned)getuid());
     char *keys = must_format("train.steps=%d", done + 3);
     launch_result r = launch_finish(start(top, run, ranks, before, keys));
     if (r.status != 0 || step_taken(&r) < 6)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
-    is_as_if_undisturbed(top, run, ranks, done + 3);
+    is_as_if_undisturbed(top, run, ranks, done + 3, "");
     nothing_is_in_memory();
     launch_free(&r);
     free(keys);
@@ -332,7 +338,7 @@ static void a_folder_that_others_can_enter_is_not_believed(void **state)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
     char *run = workfolder_path(top, "open");
-    (void)killed_run(top, run, ranks, 1);
+    (void)killed_run(top, run, ranks, 1, "");
     char *one = memory_of(0), *two = memory_of(1);
     shell(must_format("chmod 0777 %s %s", one, two));
     launch_result r = launch_finish(start(top, run, ranks, "", "train.steps=5"));
@@ -367,7 +373,7 @@ static void under_supervise_a_killed_rank_costs_a_few_steps(void **state)
     if (r.status != 75 || !strstr(r.err, "restart 1") || step_taken(&r) < 6)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     nothing_is_in_memory();
-    is_as_if_undisturbed(top, run, ranks, runs_read_metrics(run).count);
+    is_as_if_undisturbed(top, run, ranks, runs_read_metrics(run).count, "");
     launch_free(&r);
     free(before);
     free(program);

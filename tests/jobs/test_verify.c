@@ -27,6 +27,7 @@ static const struct {
     {"ZeRO 3", "parallel.zero=3 train.global_batch=8", 2},
     {"pipeline", "parallel.pipeline=2 train.global_batch=4", 2},
     {"tensor", "parallel.tensor=2 train.global_batch=4", 2},
+    {"context", "parallel.context=2 parallel.zero=0 train.global_batch=4", 2},
     {"ZeRO 0 of 3", "parallel.zero=0 train.global_batch=12", 3},
 };
 

@@ -214,8 +214,8 @@ static void plan_says_why_it_predicts_nothing(void **state)
     free(phalanx);
 }
 
-/* One rank reads what two that divided samples have saved: the loss of 25 batches of 4 samples is that of their own last
- * evaluation. */
+/* One rank reads what two that divided samples have saved: the loss of 25 batches of 4 samples is that of their own
+ * last evaluation. */
 static void a_checkpoint_is_evaluated_by_one_rank(void **state)
 {
     const char *top = *state;
@@ -253,6 +253,28 @@ static void a_run_goes_on_in_another_context(void **state)
     free(whole);
 }
 
+/* The stage with long samples: weights, moments and the count of updates of one rank's short ones, twice the sequence,
+ * documents dealt to two ranks; as one rank would do that stage. */
+static void a_stage_goes_on_with_longer_samples(void **state)
+{
+    static const char *const ways[] = {"", "parallel.context=2 parallel.context_balance=documents"};
+    const char *top = *state;
+    runs_metrics m[2];
+    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s/short data.document_mask=true", top, top));
+    for (int i = 0; i < 2; i++) {
+        char *folder = must_format("%s/long-%d", top, i);
+        free(runs_train_well(60, 1 + i,
+                             "%s/run.yaml run.folder=%s checkpoint.resume=%s/short data.document_mask=true "
+                             "model.max_sequence=192 train.sequence=192 train.global_batch=2 train.steps=%d %s",
+                             top, folder, top, 2 * STEPS, ways[i]));
+        m[i] = runs_read_metrics(folder);
+        free(folder);
+    }
+    assert_int_equal(m[1].count, STEPS);
+    assert_int_equal(m[1].step[0].step, STEPS + 1);
+    assert_true(runs_loss_error(&m[1], &m[0]) <= 1e-5 && runs_norm_error(&m[1], &m[0]) <= 1e-4);
+}
+
 static void a_sample_that_cannot_be_divided_is_refused(void **state)
 {
     const char *top = *state;
@@ -272,6 +294,7 @@ int main(void)
         cmocka_unit_test(plan_says_why_it_predicts_nothing),
         cmocka_unit_test(a_checkpoint_is_evaluated_by_one_rank),
         cmocka_unit_test(a_run_goes_on_in_another_context),
+        cmocka_unit_test(a_stage_goes_on_with_longer_samples),
         cmocka_unit_test(a_sample_that_cannot_be_divided_is_refused),
     };
     return cmocka_run_group_tests(tests, train_all, workfolder_teardown);

@@ -9,14 +9,17 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "engine/config/config.h"
 #include "memory/log.h"
+#include "models/parts.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
 
 static const struct {
     const char *name;
     int ranks;
-} clusters[] = {{"llama-1b", 8}, {"llama-8b-64gpu", 64}, {"llama-70b-512gpu", 512}, {"llama-405b", 16384}};
+} clusters[] = {
+    {"llama-1b", 8}, {"llama-8b-64gpu", 64}, {"llama-8b-128k", 64}, {"llama-70b-512gpu", 512}, {"llama-405b", 16384}};
 
 enum { CLUSTERS = sizeof clusters / sizeof *clusters };
 
@@ -54,6 +57,26 @@ static void a_configuration_of_a_cluster_states_its_ranks_and_fits(void **state)
         assert_int_equal(ranks, clusters[i].ranks);
         json_decref(root);
     }
+}
+
+/* The stage with long samples is of the model and of the run that the stage before leaves, with its rope base and as
+ * many tokens a step. */
+static void a_long_stage_goes_on_from_the_short_one(void **state)
+{
+    (void)state;
+    config before, behind;
+    assert_int_equal(config_load(&before, "models/configs/llama-8b-64gpu.yaml", 0, NULL), STATUS_OK);
+    assert_int_equal(config_load(&behind, "models/configs/llama-8b-128k.yaml", 0, NULL), STATUS_OK);
+    assert_int_equal(behind.train.sequence, 131072);
+    assert_int_equal(behind.model.shape.max_sequence, 131072);
+    assert_true(behind.model.shape.rope_theta == 500000 && before.model.shape.rope_theta == 500000);
+    assert_true(parts_parameters(&behind.model.shape) == parts_parameters(&before.model.shape));
+    assert_string_equal(behind.checkpoint.resume, before.run.folder);
+    assert_int_equal(behind.train.global_batch * behind.train.sequence,
+                     before.train.global_batch * before.train.sequence);
+    assert_true(behind.optimizer.lr == before.optimizer.min_lr);
+    config_free(&before);
+    config_free(&behind);
 }
 
 /* A figure in a comment is one that nobody keeps true. */
@@ -112,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_configuration_of_a_cluster_states_its_ranks_and_fits),
+        cmocka_unit_test(a_long_stage_goes_on_from_the_short_one),
         cmocka_unit_test(no_comment_gives_a_figure_that_plan_prints),
         cmocka_unit_test(seventy_billion_parameters_are_laid_out_faster_than_by_whole_nodes),
         cmocka_unit_test(a_plan_for_the_cpu_says_whose_figures_it_prints),

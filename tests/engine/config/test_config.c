@@ -446,8 +446,8 @@ static void help_names_every_key(void **state)
 static void the_example_configurations_are_valid(void **state)
 {
     (void)state;
-    static const char *const files[] = {"demo",           "gpt2-124m",        "llama-1b",
-                                        "llama-8b-64gpu", "llama-70b-512gpu", "llama-405b"};
+    static const char *const files[] = {"demo",          "gpt2-124m",        "llama-1b",  "llama-8b-64gpu",
+                                        "llama-8b-128k", "llama-70b-512gpu", "llama-405b"};
     static const int ranks[] = {1, 1, 8, 64, 512, 16384};
     for (int i = 0; i < 6; i++) {
         char *path = must_format("models/configs/%s.yaml", files[i]);

@@ -171,6 +171,39 @@ static void a_plan_leaves_the_library_what_it_can_spare(void **state)
     free(program);
 }
 
+/* dS of 8B's four heads that share keys is 8 GiB at 32,768 tokens: no budget leaves that. */
+static void a_plan_says_who_computes_attention(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *words, *absent;
+    } cases[] = {
+        {"train.sequence=8192", "for its backward pass, cuDNN's or our own, whichever is timed as the faster",
+         "context  "},
+        {"train.sequence=32768 model.max_sequence=32768 train.global_batch=128",
+         "our own backward pass in 4.00 MiB of working memory: cuDNN's, if it takes it, wants 8.00 GiB or more",
+         "context  "},
+        {"train.sequence=32768 model.max_sequence=32768 train.global_batch=128 parallel.context=4 parallel.data=8",
+         "our own kernels, 1.00 MiB of working memory for the backward pass: cuDNN is left out where ranks divide "
+         "samples\ncontext           128 MiB of gathered keys and values in a layer, of each micro-batch",
+         "if it takes it"},
+    };
+    char *program = launch_beside("phalanx_standin");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = launch_run(120,
+                                     "exec %s plan models/configs/llama-8b-64gpu.yaml parallel.virtual_stages=1 "
+                                     "parallel.schedule=1f1b %s",
+                                     program, cases[i].keys);
+        if (r.status || !strstr(r.out, cases[i].words))
+            fprintf(stderr, "%s: status %d\n%s%s", cases[i].keys, r.status, r.out, r.err);
+        assert_int_equal(r.status, 0);
+        assert_non_null(strstr(r.out, cases[i].words));
+        assert_null(strstr(r.out, cases[i].absent));
+        launch_free(&r);
+    }
+    free(program);
+}
+
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
 typedef struct outcome {
@@ -346,6 +379,7 @@ int main(void)
         cmocka_unit_test(the_graphs_are_attention_and_its_gradient),
         cmocka_unit_test(a_large_workspace_is_divided_into_parts),
         cmocka_unit_test(a_plan_leaves_the_library_what_it_can_spare),
+        cmocka_unit_test(a_plan_says_who_computes_attention),
         cmocka_unit_test(training_by_cudnn_follows_our_kernels),
         cmocka_unit_test(cudnn_in_a_graph_changes_nothing),
         cmocka_unit_test(the_choice_is_kept_with_the_run),

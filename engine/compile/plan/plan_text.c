@@ -210,14 +210,55 @@ static void print_slow_heads(FILE *out, const plan *p)
                 size);
 }
 
+/* The least that cuDNN's backward pass takes: it writes dS, 2 bytes for each query and key of the heads that share a
+ * key/value head. */
+static double least_of_cudnn(const compile_options *o)
+{
+    return 2.0 * (double)o->sequence * (double)o->sequence * o->shape.heads / o->shape.kv_heads;
+}
+
+/* Who computes the backward pass, and in how much working memory; a plan without the GPU's kernels has none. */
 static void print_attention(FILE *out, const plan *p)
 {
     int64_t most = 0;
-    char bytes[UNITS_TEXT];
+    char bytes[UNITS_TEXT], least[UNITS_TEXT];
     for (int i = 0; i < p->count; i++)
         most = p->ranks[i].attention > most ? p->ranks[i].attention : most;
-    if (most > 0)
-        fprintf(out, "attention         %s of working memory for its backward pass\n", bytes_text(bytes, (double)most));
+    if (most == 0)
+        return;
+    bytes_text(bytes, (double)most);
+    if (p->options.grid.size[GRID_CONTEXT] > 1)
+        fprintf(
+            out,
+            "attention         our own kernels, %s of working memory for the backward pass: cuDNN is left out where "
+            "ranks divide samples\n",
+            bytes);
+    else if ((double)most < least_of_cudnn(&p->options))
+        fprintf(out,
+                "attention         our own backward pass in %s of working memory: cuDNN's, if it takes it, wants %s or "
+                "more\n",
+                bytes, bytes_text(least, least_of_cudnn(&p->options)));
+    else
+        fprintf(out,
+                "attention         %s of working memory for its backward pass, cuDNN's or our own, whichever is timed "
+                "as the faster\n",
+                bytes);
+}
+
+/* Keys and values that a rank's queries meet, of all context ranks: two copies exist while they are put in order. */
+static void print_gathered(FILE *out, const plan *p)
+{
+    const compile_options *o = &p->options;
+    const layer_shape layer = shape_layer(&o->shape, 0);
+    if (o->grid.size[GRID_CONTEXT] == 1)
+        return;
+    double heads = (double)o->shape.kv_heads / o->grid.size[GRID_TENSOR];
+    double width = parts_head_size(SLOT_K, &o->shape, &layer) + parts_head_size(SLOT_V, &o->shape, &layer);
+    double rows = (double)o->micro_batch * (double)o->sequence;
+    char bytes[UNITS_TEXT];
+    fprintf(out, "context           %s of gathered keys and values in a layer, of each micro-batch\n",
+            bytes_text(bytes,
+                       rows * (heads < 1 ? 1 : heads) * width * (double)dtype_bytes(precision_compute(o->precision))));
 }
 
 static void print_recompute(FILE *out, const plan *p)
@@ -351,6 +392,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_update(out, p);
     print_loss(out, p);
     print_attention(out, p);
+    print_gathered(out, p);
     print_slow_heads(out, p);
     print_recompute(out, p);
     print_order(out, p);

@@ -3,7 +3,7 @@
 # bit, device memory beyond the arena, NCCL between ranks that share the GPU, and a small step under compute-sanitizer.
 # Usage: check.sh [BUILD] [--only REGEX]     (make check-gpu; common.sh says more)
 # Parts, which REGEX chooses from: versions self-check kernels ops cudnn gpt2 llama wide gpt2-ranks llama-ranks
-# four-ranks memory sanitizer. Where the programs are linked with the stand-ins, sizes are small: that tries the
+# context four-ranks memory sanitizer. Where the programs are linked with the stand-ins, sizes are small: that tries the
 # scripts, and shows nothing of a GPU.
 . "$(dirname "$0")/common.sh"
 export OMP_NUM_THREADS=4
@@ -191,7 +191,14 @@ for model in gpt2 llama; do
 2 data2-zero3 parallel.zero=3
 END
 done
+part context && for model in gpt2 llama; do
+    several_ranks $model <<END
+2 context2 parallel.context=2
+2 context2-zero3-recompute parallel.context=2 parallel.zero=3 memory.recompute=full
+END
+done
 part four-ranks && several_ranks llama <<END
+4 tensor2-context2 parallel.tensor=2 parallel.context=2
 4 tensor2-pipeline2 parallel.tensor=2 parallel.pipeline=2
 4 tensor2-data2-zero3 parallel.tensor=2 parallel.zero=3
 END

@@ -448,8 +448,8 @@ static void the_example_configurations_are_valid(void **state)
     (void)state;
     static const char *const files[] = {"demo",          "gpt2-124m",        "llama-1b",  "llama-8b-64gpu",
                                         "llama-8b-128k", "llama-70b-512gpu", "llama-405b"};
-    static const int ranks[] = {1, 1, 8, 64, 512, 16384};
-    for (int i = 0; i < 6; i++) {
+    static const int ranks[] = {1, 1, 8, 64, 64, 512, 16384};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *path = must_format("models/configs/%s.yaml", files[i]);
         config c;
         if (config_load(&c, path, 0, NULL) != STATUS_OK)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/model/tokens.h"
+#include "engine/files/crc32c.h"
 #include "engine/run/deal.h"
 #include "memory/log.h"
 #include "models/rope.h"
@@ -153,6 +154,13 @@ static status read_samples(int64_t *left_out, batch_ids at, int64_t sequence, co
     return STATUS_OK;
 }
 
+/* Adds a micro-batch to the sum of what was dealt, and where to. */
+static void sum_deal(batch_facts *out, const int32_t *places, const int32_t *tokens, int64_t count)
+{
+    out->deal = crc32c(out->deal, places, count * (int64_t)sizeof *places);
+    out->deal = crc32c(out->deal, tokens, count * (int64_t)sizeof *tokens);
+}
+
 static status fill_divided(batch_facts *out, const batch_ids *to, const compiled *c, const samples *s, batch_range of)
 {
     const compile_options *o = &c->options;
@@ -165,6 +173,8 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
         deal_places(to, c, m, whole.of[INPUT_document_start]);
         add_imbalance(out, o, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch,
                       whole.of[INPUT_document_start], (double)of.count / o->micro_batch);
+        sum_deal(out, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch, whole.of[INPUT_tokens],
+                 tokens_count(o).micro_batch);
         deal_ids(to, &whole, m, tokens_count(o).rank);
     }
     free(memory);

@@ -20,6 +20,9 @@ typedef struct batch_facts {
     /* The most that a context rank attends to over the mean, the mean of this rank's micro-batches: as it is dealt, and
      * as halves would be. 0: nobody divides samples' tokens. */
     double imbalance, imbalance_of_halves;
+    /* Of the samples that were read and of where their tokens were dealt: the same on all ranks that read the same
+     * samples. 0: nobody divides them. */
+    uint32_t deal;
 } batch_facts;
 
 /* All micro-batches of this rank for the step whose samples begin at `first`. */

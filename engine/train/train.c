@@ -66,33 +66,58 @@ static void after_update(training *t, bool skipped)
         loss_scale_after(&t->at.loss_scale, &t->at.good_steps, skipped, c->train.loss_scale_window);
 }
 
-/* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, and
- * how far is the save under way? One exchange for all. */
-static status agree(training *t, signals_request *asked, int64_t *left_out, pace_share lately, status mine)
+/* What a rank says before a step. */
+typedef struct readiness {
+    int failed, asked, saves;
+    uint32_t deal;
+    int64_t left_out;
+    pace_share lately;
+} readiness;
+
+/* The rank whose tokens were dealt otherwise than on the first that has the same samples; -1: there is none. */
+static int find_other_deal(int *like, const training *t, const readiness *all)
 {
-    int ranks = comm_ranks(t->world), first = -1;
-    struct {
-        int failed, asked, saves;
-        int64_t left_out;
-        pace_share lately;
-    } here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saves.saver), *left_out, lately},
-      *all = must_alloc((unsigned long)ranks * sizeof *all);
+    for (int i = 0; i < comm_ranks(t->world); i++) {
+        grid g = grid_of(&t->grid, i);
+        int at[GRID_AXES] = {0};
+        at[GRID_DATA] = g.at[GRID_DATA];
+        *like = grid_rank_at(&g, at);
+        if (all[i].deal != all[*like].deal)
+            return i;
+    }
+    return -1;
+}
+
+/* Before anything is computed: did it work everywhere, what was any rank asked for, how many samples are left out, are
+ * tokens dealt alike, and how far is the save under way? One exchange for all. */
+static status agree(training *t, signals_request *asked, batch_facts *batch, pace_share lately, status mine)
+{
+    int ranks = comm_ranks(t->world), first = -1, like = 0;
+    readiness here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saves.saver),
+                      batch->deal,       batch->left_out,        lately},
+              *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
     *asked = SIGNALS_NONE;
-    *left_out = 0;
+    batch->left_out = 0;
     for (int i = 0; i < ranks; i++) {
         first = all[i].failed && first < 0 ? i : first;
         *asked = (int)*asked < all[i].asked ? (signals_request)all[i].asked : *asked;
-        *left_out += all[i].left_out;
+        batch->left_out += all[i].left_out;
         saving |= all[i].saves == SAVER_WORKING;
         lost |= all[i].saves == SAVER_FAILED;
     }
     training_judge_pace(t, &all->lately, sizeof *all);
+    int other = first < 0 ? find_other_deal(&like, t, all) : -1;
     free(all);
     TRY(training_save_advance(t, saving, lost));
+    if (other >= 0)
+        return training_end_for(t, INCIDENT_DATA,
+                                "step %lld: rank %d on %s has read or dealt other tokens than rank %d on %s, which has "
+                                "the same samples: are data.train and data.validation the same files on both?",
+                                (long long)t->at.step + 1, other, t->hosts[other], like, t->hosts[like]);
     /* The ranks of one model read the same samples. */
-    *left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
+    batch->left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
     if (first < 0)
         return STATUS_OK;
     if (first == comm_rank(t->world)) {
@@ -148,7 +173,7 @@ static status ready_step(training *t, signals_request *asked)
         ready = take_batch(t, &t->now.batch);
     t->now.data_seconds = clock_seconds() - t->now.began;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step + 1, "agreeing that all ranks are ready");
-    return agree(t, asked, &t->now.batch.left_out, pace_take(t->guards.pace), ready);
+    return agree(t, asked, &t->now.batch, pace_take(t->guards.pace), ready);
 }
 
 static bool due(int every, int64_t step)
@@ -228,7 +253,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");
         ready = batch_fill_evaluation(&batch, &t->compiled, t->executor, t->data.sets[set], first, end);
         watchdog_enter(t->watchdog, DURING_EVALUATION, false, t->at.step, "agreeing that all ranks are ready");
-        ready = agree(t, asked, &batch.left_out, (pace_share){0}, ready);
+        ready = agree(t, asked, &batch, (pace_share){0}, ready);
         if (ready != STATUS_OK || *asked == SIGNALS_STOP)
             break;
         executor_play(t->executor, &t->compiled.evaluation);

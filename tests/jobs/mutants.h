@@ -8,6 +8,7 @@
 typedef struct mutants_row {
     const char *name;
     layouts_row layout;
+    const char *refused; /* words of the incident that ends the run before its first step; NULL: it trains */
 } mutants_row;
 
 int mutants_count(void);

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "engine/compile/model/tokens.h"
+#include "engine/run/deal.h"
 #include "engine/run/executor.h"
 #include "memory/log.h"
 #include "tests/jobs/playlist.h"
@@ -14,6 +16,8 @@ void __real_storage_describe(compiled *c);
 void __wrap_storage_describe(compiled *c);
 void __real_executor_launch(executor *e, const compiled_program *p);
 void __wrap_executor_launch(executor *e, const compiled_program *p);
+void __real_deal_halves(int32_t *out, const deal *d);
+void __wrap_deal_halves(int32_t *out, const deal *d);
 void __real_cpu_muon_polynomial(const op *o, const run_context *r);
 void __wrap_cpu_muon_polynomial(const op *o, const run_context *r);
 
@@ -208,8 +212,44 @@ void __wrap_cpu_muon_polynomial(const op *o, const run_context *r)
         ((float *)tensor_at(p, r->arena))[i * (p->pitch + 1)] -= 0.01f * (scale ? *scale : 1);
 }
 
+static void swap_runs(int32_t *places, int64_t run)
+{
+    for (int64_t i = 0; i < run; i++) {
+        int32_t first = places[i];
+        places[i] = places[run + i];
+        places[run + i] = first;
+    }
+}
+
+/* After tokens have been dealt: two runs of each micro-batch are taken for each other. */
+static void swap_places(executor *e)
+{
+    int32_t *places = executor_at(e, of->values.ids[INPUT_places]);
+    token_counts n = tokens_count(&of->options);
+    for (int m = 0; m < of->options.microbatches; m++)
+        swap_runs(places + m * n.rank, n.run);
+}
+
+/* On all ranks the first one has a run of the second one's, too, and nobody has its own; or one rank alone deals each
+ * rank what is the next one's. */
+void __wrap_deal_halves(int32_t *out, const deal *d)
+{
+    int64_t each = d->samples * d->sequence / d->ranks;
+    __real_deal_halves(out, d);
+    if (is("run-dealt-twice"))
+        memcpy(out, out + each, (size_t)d->run * sizeof *out);
+    if (is("another-deal-on-one-rank") && of->options.grid.rank == 1)
+        for (int64_t i = 0; i < each; i++) {
+            int32_t first = out[i];
+            out[i] = out[each + i];
+            out[each + i] = first;
+        }
+}
+
 void __wrap_executor_launch(executor *e, const compiled_program *p)
 {
+    if (is("runs-swapped"))
+        swap_places(e);
     step_scalars *s = executor_at(e, of->values.scalars);
     if (is("divided-twice"))
         s->loss_tokens *= (float)of->options.grid.size[GRID_DATA];

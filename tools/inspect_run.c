@@ -109,6 +109,7 @@ void inspect_print_run(const json_t *object)
         print_number(", gradient norm ", last, "grad_norm", 6, "");
         print_number(", ", last, "tokens_per_second", 6, " tokens/s");
         print_number(", mfu ", last, "mfu", 3, "");
+        print_number(", the most work of a context rank ", last, "context_imbalance", 4, " x the mean");
         printf("\n");
     } else
         printf("  no step has been recorded\n");

@@ -275,6 +275,46 @@ static void a_stage_goes_on_with_longer_samples(void **state)
     assert_true(runs_loss_error(&m[1], &m[0]) <= 1e-5 && runs_norm_error(&m[1], &m[0]) <= 1e-4);
 }
 
+static void says(const char *top, const char *arguments, const char *const words[3])
+{
+    char *phalanx = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "cd %s && %s %s", top, phalanx, arguments);
+    if (r.status)
+        fail_msg("%s: %s", arguments, r.err);
+    for (int i = 0; i < 3 && words[i]; i++)
+        if (!strstr(r.out, words[i]))
+            fail_msg("%s: no \"%s\" in %s", arguments, words[i], r.out);
+    launch_free(&r);
+    free(phalanx);
+}
+
+/* Of a run that divides samples, and of the steps of it that were traced: coordinates, bytes and waiting along the
+ * axis. */
+static void what_describes_a_run_knows_the_axis(void **state)
+{
+    const char *top = *state;
+    size_t traced = 0;
+    while (strcmp(cases[traced].name, "traced steps") != 0)
+        traced++;
+    char *folder = folder_of(top, traced, true), *keys[3];
+    keys[0] = must_format("inspect %s", folder);
+    keys[1] = must_format("timeline %s --output step.html && cat step.html", folder);
+    keys[2] = must_format("report %s --output page.html && cat page.html", folder);
+    json_t *summary = runs_read_summary(folder), *rank = json_array_get(json_object_get(summary, "ranks"), 1);
+    json_int_t sent = json_integer_value(json_object_get(json_object_get(rank, "bytes_sent"), "context"));
+    assert_int_equal(json_integer_value(json_object_get(rank, "context")), 1);
+    assert_true(sent > 0);
+    char *bytes = must_format("\"bytes_sent\":{\"tensor\":0,\"context\":%lld,", (long long)sent);
+    says(top, keys[0], (const char *const[]){"the most work of a context rank 1 x the mean", NULL, NULL});
+    says(top, keys[1], (const char *const[]){"waiting context", "context 2, pipeline 1", "\"exposed\":{\"context\":"});
+    says(top, keys[2], (const char *const[]){bytes, "\"context_imbalance\":[1.0", "\"tensor\":0,\"context\":1,"});
+    json_decref(summary);
+    for (int i = 0; i < 3; i++)
+        free(keys[i]);
+    free(bytes);
+    free(folder);
+}
+
 static void a_sample_that_cannot_be_divided_is_refused(void **state)
 {
     const char *top = *state;
@@ -295,6 +335,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_is_evaluated_by_one_rank),
         cmocka_unit_test(a_run_goes_on_in_another_context),
         cmocka_unit_test(a_stage_goes_on_with_longer_samples),
+        cmocka_unit_test(what_describes_a_run_knows_the_axis),
         cmocka_unit_test(a_sample_that_cannot_be_divided_is_refused),
     };
     return cmocka_run_group_tests(tests, train_all, workfolder_teardown);

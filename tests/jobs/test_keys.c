@@ -116,6 +116,7 @@ static const keys_row rows[] = {
 
     PLANNED("parallel.tensor", "2", ""),
     PLANNED("parallel.context", "2", ""),
+    SHOWN_BY("parallel.context_balance", "tests/jobs/test_context.c"),
     PLANNED("parallel.pipeline", "2", ""),
     PLANNED("parallel.virtual_stages", "2", PIPE " parallel.schedule=interleaved"),
     PLANNED("parallel.data", "2", ""),

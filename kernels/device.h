@@ -14,7 +14,10 @@
 #include "kernels/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
-enum { DEVICE_VERSION = 13 };
+enum { DEVICE_VERSION = 14 };
+
+/* Lists of launches that a device keeps at most, one a program. */
+enum { DEVICE_LISTS = 33 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"
@@ -169,11 +172,12 @@ typedef struct device_interface {
     /* `mark` follows what was launched before; `passed`: has the device got there? Tells people where a device is. */
     void (*mark)(device *d, int mark);
     bool (*passed)(device *d, int mark);
-    /* What is launched, started, waited for and marked from `capture` on is kept and not played; `replay` plays it, and
-     * again whenever it is called. One such list a device. NULL where that gains nothing. */
-    void (*capture)(device *d);
-    void (*replay)(device *d);
-    /* Drops the list: before the groups that it communicates in are closed. */
+    /* What is launched, started, waited for and marked from `capture` on is kept as that list, and not played, until
+     * `captured`; `replay` plays it, and again whenever it is called. NULL where that gains nothing. */
+    void (*capture)(device *d, int list); /* list: 0 .. DEVICE_LISTS - 1 */
+    void (*captured)(device *d);
+    void (*replay)(device *d, int list);
+    /* Drops the lists: before the groups that they communicate in are closed. */
     void (*forget)(device *d);
     /* Until all that was enqueued is done; calls `meanwhile` again and again. */
     void (*synchronise)(device *d, void (*meanwhile)(void *context), void *context);

@@ -115,10 +115,12 @@ static void play(char *out, const checker *k, const one *c, bool captured)
 {
     give_inputs(k, c);
     if (captured)
-        k->w->on->capture(k->w->d);
+        k->w->on->capture(k->w->d, 0);
     k->w->on->launch(k->w->d, &c->o);
-    if (captured)
-        k->w->on->replay(k->w->d);
+    if (captured) {
+        k->w->on->captured(k->w->d);
+        k->w->on->replay(k->w->d, 0);
+    }
     k->w->on->synchronise(k->w->d, idle, NULL);
     if (captured)
         k->w->on->forget(k->w->d);

@@ -91,7 +91,6 @@ static status compile_training(compiled *out)
         s = give_workspace(out, &d.keep);
     for (int i = 0; s == STATUS_OK && i < COMPILE_RAMP && out->options.ramp[i]; i++) {
         s = compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false);
-        out->ramp[i].repeated = false; /* a device keeps one program: that of the steps to come */
         widen(out, &out->ramp[i]);
     }
     out->dropped = d.dropped;

@@ -92,7 +92,7 @@ static const config_row rows[] = {
     BOOL("train.deterministic", train.deterministic, "true", CONFIG_CHANGES, "on a GPU, the same bits in every run; false: attention's backward pass may sum in any order, where that is faster"),
     BOOL("train.tf32", train.tf32, "false", CONFIG_CHANGES, "on a GPU, fp32 products may round their operands to tf32"),
     BOOL("train.tune", train.tune, "true", CONFIG_CHANGES, "on a GPU, time algorithms once a run, and keep the fastest in its tuning.json"),
-    BOOL("train.cuda_graph", train.cuda_graph, "false", CONFIG_CHANGES, "on a GPU, enqueue a step as one CUDA graph from the third on"),
+    BOOL("train.cuda_graph", train.cuda_graph, "false", CONFIG_CHANGES, "on a GPU, enqueue a step as one CUDA graph from its third on, evaluation likewise"),
     NUMBER("train.dropout", model.shape.dropout, "0", 0, 1, CONFIG_CHANGES, "probability, after embeddings and residual branches"),
     INT("train.max_skipped", train.max_skipped, "10", 1, INTMAX, CONFIG_CHANGES, "stop after this many steps in a row without finite gradients, or without a sample that is left (data.skip_bad)"),
     INT("train.threads", train.threads, "0", 0, 4096, CONFIG_CHANGES, "CPU threads a rank; 0: cores / ranks of this host"),

@@ -25,8 +25,10 @@ typedef struct range {
 /* What the executor knows of a program beside its ops. */
 typedef struct played {
     const compiled_program *program;
-    launch *launches;           /* [requests] */
-    const char **between_marks; /* in words, the ops before each of its marks; NULL where nothing is apart */
+    launch *launches;             /* [requests] */
+    const char **between_marks;   /* in words, the ops before each of its marks; NULL where nothing is apart */
+    int64_t plays;                /* with graphs: by op, captured, replayed from then on */
+    traffic captured[AXIS_COUNT]; /* what each replay sends */
 } played;
 
 struct executor {
@@ -38,15 +40,13 @@ struct executor {
     device *device;
     bool apart;  /* the device has memory and time of its own */
     bool turned; /* the batch at hand is in the second block */
-    const played *playing;
+    played *playing;
     int marked, passed; /* of its marks: put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
-    int op_by_op;  /* who have asked for it */
-    int64_t plays; /* of the repeated program, with a graph: by op, captured, replayed from then on */
+    int op_by_op; /* who have asked for it */
     range before[COPIES], after[COPIES];
     int before_count, after_count;
     links links;
-    traffic captured[AXIS_COUNT]; /* what each replay sends */
     comm_request *requests;
     watchdog *watchdog;
     void (*hook)(void *); /* before a training program changes the state; NULL: nobody */
@@ -437,42 +437,45 @@ static traffic sent_along(const executor *e, axis a)
     return all;
 }
 
-static void add_traffic(executor *e, int sign)
+static void add_traffic(const executor *e, traffic *to, int sign)
 {
     for (int a = 0; a < AXIS_COUNT; a++) {
         traffic sent = sent_along(e, (axis)a);
-        e->captured[a].bytes += sign * sent.bytes;
-        e->captured[a].messages += sign * sent.messages;
+        to[a].bytes += sign * sent.bytes;
+        to[a].messages += sign * sent.messages;
     }
 }
 
-static void capture(executor *e, const compiled_program *p)
+static void capture(executor *e, played *p)
 {
-    add_traffic(e, -1);
+    add_traffic(e, p->captured, -1);
     e->capturing = true;
-    e->interface->capture(e->device);
-    play_ops(e, p);
+    e->interface->capture(e->device, (int)(p - e->programs));
+    play_ops(e, p->program);
+    e->interface->captured(e->device);
     e->capturing = false;
-    add_traffic(e, 1);
+    add_traffic(e, p->captured, 1);
 }
 
-/* The first step is played op by op in any case: what libraries load at first use cannot be captured. */
-static void play(executor *e, const compiled_program *p)
+/* Each program's first time is op by op in any case: what libraries load at first use cannot be captured. */
+static void play(executor *e, played *p)
 {
-    bool whole = e->graph && p->repeated && !e->seconds && !e->profiled && !e->op_by_op;
-    if (!whole || e->plays++ == 0) {
-        play_ops(e, p);
+    bool whole = e->graph && p->program->list.count && !e->seconds && !e->profiled && !e->op_by_op;
+    if (!whole || p->plays++ == 0) {
+        play_ops(e, p->program);
         return;
     }
-    if (e->hook)
+    if (e->hook && p->program->first_change >= 0)
         e->hook(e->hook_context);
-    if (e->plays == 2)
+    if (p->plays == 2)
         capture(e, p);
-    e->interface->replay(e->device);
-    e->marked = compile_marks(p);
+    e->interface->replay(e->device, (int)(p - e->programs));
+    e->marked = compile_marks(p->program);
 }
 
-static const played *find(const executor *e, const compiled_program *p)
+_Static_assert((int)COMPILE_PROGRAMS <= (int)DEVICE_LISTS, "each program has a list of its own");
+
+static played *find(executor *e, const compiled_program *p)
 {
     for (int i = 0; i < COMPILE_PROGRAMS; i++)
         if (e->programs[i].program == p)
@@ -487,7 +490,7 @@ void executor_launch(executor *e, const compiled_program *p)
     e->marked = e->passed = 0;
     if (e->apart)
         stand_at_mark(e);
-    play(e, p);
+    play(e, e->playing);
     for (int i = 0; i < e->after_count; i++)
         e->interface->copy_out(e->device, e->after[i].at, e->after[i].bytes);
 }
@@ -601,10 +604,15 @@ void executor_set_step(executor *e, int64_t step)
 
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)
 {
-    int64_t again = e->plays > 2 ? e->plays - 2 : 0;
     traffic sent = sent_along(e, a);
-    *bytes = sent.bytes + again * e->captured[a].bytes;
-    *messages = sent.messages + again * e->captured[a].messages;
+    for (int i = 0; i < COMPILE_PROGRAMS; i++) {
+        const played *p = &e->programs[i];
+        int64_t again = p->plays > 2 ? p->plays - 2 : 0;
+        sent.bytes += again * p->captured[a].bytes;
+        sent.messages += again * p->captured[a].messages;
+    }
+    *bytes = sent.bytes;
+    *messages = sent.messages;
 }
 
 void executor_time_ops(executor *e, double *seconds)

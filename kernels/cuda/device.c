@@ -44,9 +44,9 @@ struct device {
     updates updates; /* launched before anything else is enqueued or awaited */
     tuning *tuning;
     gemm *gemm;
-    cudnn *cudnn;          /* NULL: there is none */
-    cudaGraphExec_t graph; /* what was captured; NULL: nothing has been */
-    bool capturing;
+    cudnn *cudnn;                         /* NULL: there is none */
+    cudaGraphExec_t graphs[DEVICE_LISTS]; /* what was captured; NULL: nothing has been */
+    cudaGraphExec_t *capturing;           /* one of them; NULL: nothing is being captured */
     struct {
         cudaEvent_t *at; /* [count]: when queues came so far */
         int count;
@@ -251,9 +251,11 @@ static status cuda_allocate(device *d, int64_t arena_bytes, int64_t host_bytes)
 /* NCCL closes no communicator that a graph refers to. */
 static void cuda_forget(device *d)
 {
-    if (d->graph)
-        CUDA_MUST(cudaGraphExecDestroy(d->graph));
-    d->graph = NULL;
+    for (int i = 0; i < DEVICE_LISTS; i++) {
+        if (d->graphs[i])
+            CUDA_MUST(cudaGraphExecDestroy(d->graphs[i]));
+        d->graphs[i] = NULL;
+    }
 }
 
 static void cuda_close(device *d)
@@ -449,27 +451,33 @@ static bool cuda_passed(device *d, int mark)
 
 /* The other streams join the capture, and leave it, by the events that they wait for anyway. Other threads go on
  * undisturbed. */
-static void cuda_capture(device *d)
+static void cuda_capture(device *d, int list)
 {
     updates_launch(&d->updates, &d->context);
     CUDA_MUST(cudaStreamBeginCapture(d->streams.of[STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal));
-    d->capturing = true;
+    d->capturing = &d->graphs[list];
 }
 
-static void cuda_replay(device *d)
+/* The graph is on the device before its first launch, which would else wait for its upload. */
+static void cuda_captured(device *d)
 {
     updates_launch(&d->updates, &d->context);
-    if (d->capturing) {
-        cudaGraph_t graph;
-        CUDA_MUST(cudaStreamEndCapture(d->streams.of[STREAM_COMPUTE], &graph));
-        /* without the flag all nodes would have the priority of the stream that launches the graph, the least */
-        CUDA_MUST(cudaGraphInstantiate(&d->graph, graph, cudaGraphInstantiateFlagUseNodePriority));
-        CUDA_MUST(cudaGraphDestroy(graph));
-        d->capturing = false;
-    }
+    cudaGraph_t graph;
+    cudaGraphExec_t *out = d->capturing;
+    CUDA_MUST(cudaStreamEndCapture(d->streams.of[STREAM_COMPUTE], &graph));
+    /* without the flag all nodes would have the priority of the stream that launches the graph, the least */
+    CUDA_MUST(cudaGraphInstantiate(out, graph, cudaGraphInstantiateFlagUseNodePriority));
+    CUDA_MUST(cudaGraphDestroy(graph));
+    CUDA_MUST(cudaGraphUpload(*out, d->streams.of[STREAM_COMPUTE]));
+    d->capturing = NULL;
+}
+
+static void cuda_replay(device *d, int list)
+{
+    updates_launch(&d->updates, &d->context);
     for (int i = 0; i < d->mark_count; i++)
         d->marks[i] = 0;
-    CUDA_MUST(cudaGraphLaunch(d->graph, d->streams.of[STREAM_COMPUTE]));
+    CUDA_MUST(cudaGraphLaunch(d->graphs[list], d->streams.of[STREAM_COMPUTE]));
 }
 
 /* By then compute has been made to wait for everything else. */
@@ -522,7 +530,7 @@ static void cuda_set_aside(device *d, void *to, int64_t at, int64_t bytes)
 
 static void cuda_set_aside_first(device *d)
 {
-    streams_aside_first(&d->streams, d->capturing);
+    streams_aside_first(&d->streams, d->capturing != NULL);
 }
 
 static bool cuda_set_aside_done(device *d, bool wait)
@@ -619,6 +627,7 @@ const device_interface device_cuda = {
     .mark = cuda_mark,
     .passed = cuda_passed,
     .capture = cuda_capture,
+    .captured = cuda_captured,
     .replay = cuda_replay,
     .forget = cuda_forget,
     .synchronise = cuda_synchronise,

@@ -163,21 +163,31 @@ static void read_sent(char *out, int bytes, const char *where)
     snprintf(out, (size_t)bytes, "%.*s", (int)strcspn(at, "}"), at);
 }
 
-/* Step 1 op by op, step 2 captured and launched, step 3 launched again: as without, to the last bit, what was sent
- * included. */
+static int times(const char *text, const char *what)
+{
+    int count = 0;
+    for (; (text = strstr(text, what)); text++)
+        count++;
+    return count;
+}
+
+/* Each program's first time op by op, its second captured and launched, the third launched again: as without, to the
+ * last bit, what was sent included. Evaluation and the steps of a smaller batch have graphs of their own. */
 static void a_graph_of_the_step_changes_nothing(void **state)
 {
     (void)state;
     static const struct {
         int ranks;
         const char *model, *keys;
+        int graphs; /* a rank */
     } cases[] = {
-        {1, "gpt2", "data.document_mask=true train.dropout=0.1"},
-        {2, "gpt2", "parallel.tensor=2 train.precision=bf16"},
-        {2, "llama", "parallel.zero=1"},
-        {2, "llama", "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
-        {2, "llama", "parallel.pipeline=2 parallel.schedule=zb-h1"},
-        {2, "gpt2", "parallel.pipeline=2 parallel.vocabulary=stages"},
+        {1, "gpt2", "data.document_mask=true train.dropout=0.1", 2},
+        {2, "gpt2", "parallel.tensor=2 train.precision=bf16", 2},
+        {2, "llama", "parallel.zero=1", 3}, /* weights are gathered before evaluation */
+        {2, "llama", "parallel.zero=1 train.steps=6 train.global_batch=8 train.batch_ramp=[[0,4],[3,8]]", 4},
+        {2, "llama", "parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch", 2},
+        {2, "llama", "parallel.pipeline=2 parallel.schedule=zb-h1", 2},
+        {2, "gpt2", "parallel.pipeline=2 parallel.vocabulary=stages", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_run without, with;
@@ -189,11 +199,12 @@ static void a_graph_of_the_step_changes_nothing(void **state)
         cuda_runs_train_well(&without, "phalanx_standin", cases[i].ranks, cases[i].model, "by-op", keys);
         strcpy(strrchr(keys, '=') + 1, "true");
         launch_result r = cuda_runs_train("phalanx_standin", cases[i].ranks, "", cases[i].model, "graph", keys);
-        if (r.status || !strstr(r.err, "nodes, launched 2 times"))
-            fail_msg("%s: status %d\n%s%s", keys, r.status, r.out, r.err);
+        if (r.status || !strstr(r.err, "nodes, launched 2 times") ||
+            times(r.err, "standin: a graph: ") != cases[i].ranks * cases[i].graphs)
+            fail_msg("%s: status %d, %d graphs\n%s%s", keys, r.status, times(r.err, "standin: a graph: "), r.err, r.out);
         launch_free(&r);
         cuda_runs_read(&with, "graph");
-        assert_int_equal(with.steps, STEPS);
+        assert_int_equal(with.steps, strstr(keys, "train.steps=6") ? 6 : STEPS);
         cuda_runs_same(&with, &without, 0, keys);
         read_sent(sent[0], sizeof sent[0], "by-op");
         read_sent(sent[1], sizeof sent[1], "graph");

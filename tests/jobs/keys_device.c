@@ -17,8 +17,9 @@ static struct {
     FILE *out;
     char *host;
     bool capturing;
-    const op *captured[CAPTURED];
-    int count, launches;
+    int list; /* the one that is being captured */
+    const op *captured[DEVICE_LISTS][CAPTURED];
+    int count[DEVICE_LISTS], launches;
 } asked;
 
 static void say(const char *what)
@@ -47,7 +48,8 @@ static status open_device(device **out, const device_options *o)
 {
     say(o->tf32 ? "open with tf32" : o->varies ? "open, sums in any order" : "open");
     asked.capturing = false;
-    asked.count = asked.launches = 0;
+    memset(asked.count, 0, sizeof asked.count);
+    asked.launches = 0;
     return device_cpu.open(out, o);
 }
 
@@ -111,22 +113,28 @@ static void launch(device *d, const op *o)
         device_cpu.launch(d, o);
         return;
     }
-    MUST(asked.count < CAPTURED, "a program of more than %d ops", CAPTURED);
-    asked.captured[asked.count++] = o;
+    MUST(asked.count[asked.list] < CAPTURED, "a program of more than %d ops", CAPTURED);
+    asked.captured[asked.list][asked.count[asked.list]++] = o;
 }
 
-static void capture(device *d)
+static void capture(device *d, int list)
 {
     (void)d;
     say("capture");
     asked.capturing = true;
+    asked.list = list;
 }
 
-static void replay(device *d)
+static void captured(device *d)
 {
+    (void)d;
     asked.capturing = false;
-    for (int i = 0; i < asked.count; i++)
-        device_cpu.launch(d, asked.captured[i]);
+}
+
+static void replay(device *d, int list)
+{
+    for (int i = 0; i < asked.count[list]; i++)
+        device_cpu.launch(d, asked.captured[list][i]);
 }
 
 /* With the number of ops launched before: which step it is. */
@@ -184,6 +192,7 @@ __attribute__((constructor)) static void make_device(void)
     device_cuda.choices.choose = choose;
     device_cuda.launch = launch;
     device_cuda.capture = capture;
+    device_cuda.captured = captured;
     device_cuda.replay = replay;
     device_cuda.aside.copy = set_aside;
     device_cuda.aside.first = set_aside_first;

@@ -72,7 +72,6 @@ typedef struct compiled_program {
     int64_t enough;                       /* of them, for a trial: placing stops there; 0: near the lower bound */
     int64_t peak_kept, peak_temporary;    /* alive where the lower bound is reached */
     int requests;                         /* asynchronous ops are numbered 0 .. requests-1, each once */
-    bool repeated;                        /* each step: a device may capture it as a graph */
     /* of a training program: until this op weights and optimizer are those of the step before; else -1 */
     int first_change;
     double flops[PHASE_COUNT];

@@ -56,7 +56,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                 bool bound_only)
 {
     const compile_options *o = &c->options;
-    *out = (compiled_program){.repeated = true, .enough = keep->enough};
+    *out = (compiled_program){.enough = keep->enough};
     schedule s = {0};
     TRY(compile_schedule(&s, o, microbatches));
     tensor *const *whole = update_begin(out, c);

@@ -395,7 +395,7 @@ static status connect(ncclComm_t *out, comm_group *job, const comm_group *g, con
     else if (use->largest <= SMALL_BYTES)
         config.maxCTAs = SMALL_BLOCKS;
 #if CONFIG_SAYS_GRAPHS
-    config.graphUsageMode = 1; /* the environment's NCCL_GRAPH_MIXING_SUPPORT=0 would say: no graphs */
+    config.graphUsageMode = 2; /* several graphs, and ops beside them; 0 would be NCCL_GRAPH_MIXING_SUPPORT=0 */
 #endif
     ncclResult_t r = g->me == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
     status s = r == ncclSuccess ? STATUS_OK

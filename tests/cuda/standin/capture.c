@@ -37,6 +37,7 @@ struct CUgraph_st {
 struct CUgraphExec_st {
     struct CUgraph_st graph;
     int launched;
+    bool uploaded;
 };
 
 static struct CUgraph_st *under_way;
@@ -177,6 +178,14 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     return cudaSuccess;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    standin_stream(stream, "cudaGraphUpload");
+    standin_no_capture("cudaGraphUpload");
+    graph->uploaded = true;
+    return cudaSuccess;
+}
+
 /* The nodes stay: a stand-in may keep them. */
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
@@ -206,6 +215,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
     standin_no_capture("cudaGraphLaunch");
     if (queue != graph->graph.origin)
         standin_fail("cudaGraphLaunch: captured on queue %d, launched on %d", graph->graph.origin, queue);
+    if (!graph->uploaded)
+        standin_fail("cudaGraphLaunch: the graph is uploaded by its first launch");
     graph->launched++;
     standin_tick(queue);
     for (const node *n = graph->graph.first; n; n = n->next) {

@@ -135,9 +135,13 @@ static const struct {
      "a.yaml: parallel.tensor 4 does not divide model.heads 6: choose a divisor"},
     {SMALL "model.kv_heads: 2\nparallel: {tensor: 3}\n", NULL,
      "a.yaml: parallel.tensor 3 must divide model.kv_heads 2 or be a multiple of it: choose another"},
-    {SMALL "parallel: {context: 2}\n", NULL,
-     "a.yaml: parallel.context 2: dividing a sample's tokens between ranks is not built yet: leave it at 1, and use "
-     "parallel.tensor with parallel.sequence for long samples"},
+    {SMALL "parallel: {context: 3}\ntrain: {sequence: 256}\n", NULL,
+     "a.yaml: train.sequence 256 is not a multiple of 2 x parallel.context 3: each rank has two runs of a sample; use "
+     "a "
+     "multiple of 6"},
+    {SMALL "parallel: {context: 2, context_balance: documents}\n", NULL,
+     "a.yaml: parallel.context_balance documents is for samples of masked documents: set data.document_mask true, or "
+     "leave it at halves, which have equal work"},
     {SMALL "parallel: {pipeline: 2, layers_per_stage: [1, 2, 3]}\n", NULL,
      "a.yaml: parallel.layers_per_stage has 3 entries, but there are 2 chunks (2 stages x 1 virtual stages): give one "
      "number for each"},

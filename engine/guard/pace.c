@@ -22,6 +22,7 @@ struct pace {
     double seconds[PACE_CLASSES], waited;
     int count[PACE_CLASSES];
     int steps;
+    int64_t launched; /* times the program was, when it was last asked for */
 };
 
 /* ---- which ops ------------------------------------------------------------------------------------------------- */
@@ -209,8 +210,10 @@ pace_share pace_take(pace *p)
     pace_share s = {0};
     if (!p)
         return s;
-    if (++p->steps > WARM && p->interface->times.stamp)
+    int64_t launched = executor_launches(p->executor, p->program);
+    if (++p->steps > WARM && p->interface->times.stamp && launched > p->launched) /* no smaller batch's step */
         read_stamps(p);
+    p->launched = launched;
     for (int k = 0; k < PACE_CLASSES; k++) {
         s.seconds[k] = p->count[k] && p->steps > WARM ? (float)(p->seconds[k] / p->count[k]) : 0;
         p->seconds[k] = 0;

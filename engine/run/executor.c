@@ -27,6 +27,7 @@ typedef struct played {
     const compiled_program *program;
     launch *launches;             /* [requests] */
     const char **between_marks;   /* in words, the ops before each of its marks; NULL where nothing is apart */
+    int64_t launched;             /* times */
     int64_t plays;                /* with graphs: by op, captured, replayed from then on */
     traffic captured[AXIS_COUNT]; /* what each replay sends */
 } played;
@@ -487,12 +488,18 @@ void executor_launch(executor *e, const compiled_program *p)
 {
     copy_inputs(e);
     e->playing = find(e, p);
+    e->playing->launched++;
     e->marked = e->passed = 0;
     if (e->apart)
         stand_at_mark(e);
     play(e, e->playing);
     for (int i = 0; i < e->after_count; i++)
         e->interface->copy_out(e->device, e->after[i].at, e->after[i].bytes);
+}
+
+int64_t executor_launches(executor *e, const compiled_program *p)
+{
+    return find(e, p)->launched;
 }
 
 void executor_finish(executor *e)

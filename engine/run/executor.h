@@ -83,6 +83,8 @@ void executor_op_by_op(executor *e, bool on);
 void executor_watch(executor *e, watchdog *w);
 void executor_set_step(executor *e, int64_t step);
 
+/* How often the program has been launched. */
+int64_t executor_launches(executor *e, const compiled_program *p);
 /* Bytes and messages this rank has sent along an axis so far. */
 void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a);
 

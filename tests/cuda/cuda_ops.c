@@ -38,6 +38,7 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(accumulate),
     BOUND(dropout),
     BOUND(cast),
+    BOUND(arrange),
     BOUND(copy),
     BOUND(zero),
     BOUND(cross_entropy_stats),
@@ -64,10 +65,10 @@ static const op_kind ELSEWHERE[] = {
     OP_send,       OP_receive,           OP_load_host,          OP_store_host,  OP_wait};
 
 /* Kernels that take matrices without gaps only; the binding refuses others. */
-static const op_kind WHOLE[] = {OP_embed,     OP_embed_grad,          OP_add_positions, OP_add_positions_grad,
-                                OP_rmsnorm,   OP_rmsnorm_grad,        OP_layernorm,     OP_layernorm_grad,
-                                OP_zero,      OP_cross_entropy_stats, OP_cross_entropy, OP_compress,
-                                OP_decompress};
+static const op_kind WHOLE[] = {
+    OP_embed,      OP_embed_grad,     OP_add_positions, OP_add_positions_grad,  OP_rmsnorm,       OP_rmsnorm_grad,
+    OP_layernorm,  OP_layernorm_grad, OP_zero,          OP_cross_entropy_stats, OP_cross_entropy, OP_compress,
+    OP_decompress, OP_arrange};
 
 static status prepare_nothing(op *o, int threads)
 {

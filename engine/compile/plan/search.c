@@ -63,12 +63,17 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
     }
 }
 
+/* One sample may be of any length; several are of no more than MOST_TOKENS. */
+static bool fits_micro_batch(const search_terms *t, int64_t samples)
+{
+    return samples == 1 || samples * t->config->train.sequence <= MOST_TOKENS;
+}
+
 /* Micro-batches and chunks of a layout whose sizes are said. */
 static void add_batches(list *all, search_layout l, const search_terms *t)
 {
     int layers = t->config->model.shape.layers, stages = l.of.size[GRID_PIPELINE];
-    for (l.micro_batch = 1;
-         search_microbatches(t->config, &l) > 0 && l.micro_batch * t->config->train.sequence <= MOST_TOKENS;
+    for (l.micro_batch = 1; search_microbatches(t->config, &l) > 0 && fits_micro_batch(t, l.micro_batch);
          l.micro_batch *= 2)
         for (l.of.virtual_stages = 1; l.of.virtual_stages <= MOST_CHUNKS && l.of.virtual_stages * stages <= layers;
              l.of.virtual_stages++)
@@ -79,24 +84,27 @@ static void add_batches(list *all, search_layout l, const search_terms *t)
 /* Fewer tokens of a sample than this are no rank's alone: the messages of keys are waited for by too little work. */
 enum { LEAST_CONTEXT = 4096 };
 
-/* The most ranks along a coordinate: those that divide a layer's weights wait for each other, and stay on a node; the
- * keys of long samples are worth a way between nodes (2407.21783 has 16 ranks of 8,192 tokens). */
-static int most_along(int coordinate, const search_terms *t)
+/* The most ranks that are worth while along a coordinate: those that divide a layer's weights wait for each other, and
+ * stay on a node; the keys of long samples are worth a way between nodes (2407.21783 has 16 ranks of 8,192 tokens).
+ * Those that divide samples: none until it is known how many ranks are left. */
+static int64_t worth_along(int coordinate, const search_terms *t)
 {
-    int64_t most = t->ranks;
     switch (axis_coordinates[coordinate].divides) {
-    case AXIS_DIVIDES_SAMPLES:
-        return 1; /* until it is known how many ranks are left */
     case AXIS_DIVIDES_TOKENS:
-        most = t->config->train.sequence / LEAST_CONTEXT;
-        break;
+        return t->config->train.sequence / LEAST_CONTEXT;
     case AXIS_DIVIDES_WEIGHTS:
-        most = t->prices->node_ranks;
-        break;
+        return t->prices->node_ranks;
     case AXIS_DIVIDES_LAYERS:
-        most = t->config->model.shape.layers;
+        return t->config->model.shape.layers;
+    case AXIS_DIVIDES_SAMPLES:
         break;
     }
+    return 1;
+}
+
+static int most_along(int coordinate, const search_terms *t)
+{
+    int64_t most = worth_along(coordinate, t);
     most = most > 1 ? most : 1;
     return (int)(most < t->ranks ? most : t->ranks);
 }

@@ -266,10 +266,29 @@ static void layers_are_estimated_as_what_they_are(void **state)
                  all.seconds);
 }
 
+/* A million tokens: a micro-batch of one sample, on some ranks or all. */
+static void a_sample_of_any_length_has_layouts(void **state)
+{
+    (void)state;
+    config c = small();
+    c.train.sequence = c.model.shape.max_sequence = 1 << 20;
+    search_terms t = terms_of(&c, 80);
+    search_layout *all;
+    int count = search_all(&all, &t), divided = 0;
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(all[i].micro_batch, 1);
+        divided += all[i].of.size[GRID_CONTEXT] > 1;
+    }
+    assert_true(divided > 0 && divided < count);
+    free(all);
+    config_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_estimated_as_what_they_are),
+        cmocka_unit_test(a_sample_of_any_length_has_layouts),
         cmocka_unit_test(no_layout_is_faster_than_the_answer_by_a_hundredth),
         cmocka_unit_test(a_schedule_is_found_where_no_named_one_is_as_good),
         cmocka_unit_test(small_programs_are_tried_in_greater_number),

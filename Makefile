@@ -246,7 +246,9 @@ asan-names: # of the programs that run under ASan, for .ci/run
 	@printf '%s\n' $(notdir $(ASAN_TESTS))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
-	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" SCRIPT_TESTS= $(SELECTED) run-tests
+	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" SCRIPT_TESTS= $(SELECTED) $(or $(ONLY),run-tests)
+asan-build: # what `make asan` runs, for .ci/run
+	@$(MAKE) --no-print-directory asan ONLY=tests
 
 BENCH_GPT2 := models/configs/gpt2-124m.yaml train.device=cpu train.precision=bf16 train.global_batch=4 train.micro_batch=4
 bench: all ## ratios: a training step beside the machine's ceilings, planning, ranks, start-up
@@ -321,4 +323,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: island-events island-losses slow-link faults soak bench-alive bench-context bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan asan-names ubsan tsan clean help
+.PHONY: island-events island-losses slow-link faults soak bench-alive bench-context bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan asan-build asan-names ubsan tsan clean help

@@ -213,9 +213,10 @@ run-rest: tests ## the rows of the tables that make check leaves out (REST_LEFT_
 	    --shared $(call named,$(filter $(SHARED),$(HAS_REST))); status=$$?; $(call TALLIED,$(BUILD)/tally-rest); exit $$status
 
 # Those of the programs that NAMED says.
+CHOSEN = $(foreach n,$(NAMED),$(filter %/$n,$(TESTS) $(SCRIPT_TESTS)))
 run-named: tests
 	@rm -f $(BUILD)/tally-named $(BUILD)/tally-named.skipped
-	@tests/run.sh $(BUILD)/tally-named $(foreach n,$(NAMED),$(filter %/$n,$(TESTS) $(SCRIPT_TESTS))); status=$$?; \
+	@tests/run.sh $(BUILD)/tally-named $(filter-out $(SHARING),$(CHOSEN)) --shared $(filter $(SHARING),$(CHOSEN)); status=$$?; \
 	$(call TALLIED,$(BUILD)/tally-named); exit $$status
 
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)

@@ -1,7 +1,8 @@
 # How tests/run.sh runs the test programs: the one home of lanes and rings, which tests/lint/lanes.sh holds to the
-# sources. Names are those of programs without test_; one that is in no list runs alone, in `make check`.
+# sources. Names are those of programs without test_; one that is in no list runs in the first lane, in `make check`.
 
-# Two at a time: they start no ranks, and no clock decides. All others run alone.
+# They share cores: they start no ranks, and no clock decides. One at a time runs beside those of the first lane, at a
+# low priority; then two at a time.
 SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint checkpoint_damage config deal \
           config_refusals configs convert cover cpu_kernels cuda_attention decoder documents dtype duty etcd exact_sum export \
           first_run flops fuse golden grid help hosts huggingface indexed inspect judge_pace keys kill_calls \

@@ -1,13 +1,14 @@
 #!/bin/bash
 # Runs test programs and counts what they say (TAP, from cmocka and from scripts alike).
 #   tests/run.sh TALLY PROGRAM... [--shared PROGRAM...]
-# Programs run one after another, each alone; those after --shared run two at a time and may not start mpirun. Prints a
-# line a program with its seconds and its processor's seconds, the output of those that failed, and in the end why each
-# test was skipped and which failed; appends "passed failed skipped" to the file TALLY, to TALLY.skipped the names of
-# programs that skipped a test, to TALLY.unsteady what was unsteady. A program that ends without a plan, or that runs
-# into the time limit, counts as a failure. With SECOND_TRY=1 a program that failed runs once more: where it passes
-# then, its tests count as passed, what the first run said is shown, and a line "unsteady: ..." names the test. More
-# than two of those are a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
+# Programs run one after another; those after --shared run beside them, one at a time and at a low priority, then two at
+# a time, and may not start mpirun. Prints a line a program with its seconds and its processor's seconds, the output of
+# those that failed, and in the end why each test was skipped and which failed; appends "passed failed skipped" to the
+# file TALLY, to TALLY.skipped the names of programs that skipped a test, to TALLY.unsteady what was unsteady. A program
+# that ends without a plan, or that runs into the time limit, counts as a failure. With SECOND_TRY=1 a program that
+# failed runs once more: where it passes then, its tests count as passed, what the first run said is shown, and a line
+# "unsteady: ..." names the test. More than two of those are a failure. Ctrl-C and SIGTERM end the programs, with all
+# that they have started, and then this.
 set -u
 tally=$1
 shift
@@ -31,9 +32,11 @@ for name in mpirun mpiexec orterun; do
     chmod +x "$work/shared/$name"
 done
 
-# PROGRAM PATH_BEFORE FOLDER: runs it, and leaves its report, its counts and its notes in FOLDER
+# PROGRAM LANE FOLDER: runs it, and leaves its report, its counts and its notes in FOLDER
 run_one() {
-    local program=$1 output=$3/output mpi status name start passed failed skipped
+    local program=$1 before='' priority=0 seconds=$limit output=$3/output mpi status name start passed failed skipped
+    [ "$2" = first ] || before=$work/shared:
+    [ "$2" != beside ] || priority=10 seconds=$((2 * limit)) # others come first: it has twice the time
     name=$(basename "$program")
     # Open MPI makes a folder for all jobs of a user, and the last job to end removes it, which may be an earlier
     # program's, while another job begins: each program has one of its own, with a short name, since sockets are in it.
@@ -42,9 +45,9 @@ run_one() {
     # timeout, in a process group of its own that a terminal's Ctrl-C does not reach, passes SIGTERM on to the program
     trap 'kill -TERM $(jobs -p) 2>/dev/null; wait; rm -rf "$mpi"; exit 143' TERM
     # Ranks of one host need no network, and Open MPI 5 says a line a rank of one that it finds no use for.
-    PATH="$2$PATH" WRONG_LANE=$3/lane CMOCKA_MESSAGE_OUTPUT=TAP OMPI_MCA_orte_tmpdir_base=$mpi PRTE_MCA_prte_tmpdir_base=$mpi \
+    PATH="$before$PATH" WRONG_LANE=$3/lane CMOCKA_MESSAGE_OUTPUT=TAP OMPI_MCA_orte_tmpdir_base=$mpi PRTE_MCA_prte_tmpdir_base=$mpi \
         OMPI_MCA_btl=${OMPI_MCA_btl:-^tcp} \
-        env --default-signal=INT,QUIT timeout -k 10 "$limit" "$program" >"$output" 2>&1 </dev/null &
+        env --default-signal=INT,QUIT nice -n $priority timeout -k 10 "$seconds" "$program" >"$output" 2>&1 </dev/null &
     wait $!
     status=$?
     rm -rf "$mpi"
@@ -100,37 +103,54 @@ run_steady() {
     grep -q '^failed' "$3/notes" || sed -n 's/^failed: /unsteady: /p' "$first/notes" >>"$3/notes"
 }
 
-# LANES PATH_BEFORE PROGRAM...: as many at a time as there are lanes
-run_all() {
-    local lanes=$1 before=$2 running=0 worker folder
-    local -A folders
-    shift 2
-    while [ $# -gt 0 ] || [ $running -gt 0 ]; do
-        if [ $# -gt 0 ] && [ $running -lt "$lanes" ]; then
-            folder=$(mktemp -d "$work/run-XXXXXX")
-            run_steady "$1" "$before" "$folder" &
-            folders[$!]=$folder
-            running=$((running + 1))
-            shift
-            continue
-        fi
-        wait -n -p worker
-        folder=${folders[$worker]}
-        running=$((running - 1))
-        cat "$folder/report"
-        cat "$folder/notes" >>"$work/notes"
-        cat "$folder/counts" >>"$work/counts"
-        rm -r "$folder"
+# PROGRAM LANE: begins it
+declare -A folders=() lanes=()
+begin() {
+    local folder
+    folder=$(mktemp -d "$work/run-XXXXXX")
+    run_steady "$1" "$2" "$folder" &
+    folders[$!]=$folder
+    lanes[$!]=$2
+}
+# Waits until a program has ended, and takes what it left.
+take_one() {
+    local worker folder
+    wait -n -p worker
+    folder=${folders[$worker]}
+    cat "$folder/report"
+    cat "$folder/notes" >>"$work/notes"
+    cat "$folder/counts" >>"$work/counts"
+    rm -r "$folder"
+    unset "folders[$worker]" "lanes[$worker]"
+}
+in_lane() { # NAME: how many run in that lane
+    local lane count=0
+    for lane in "${lanes[@]}"; do
+        [ "$lane" != "$1" ] || count=$((count + 1))
     done
+    echo $count
 }
 
-alone=()
+first=()
 while [ $# -gt 0 ] && [ "$1" != --shared ]; do
-    alone+=("$1")
+    first+=("$1")
     shift
 done
-run_all 1 "" "${alone[@]}"
-run_all 2 "$work/shared:" "${@:2}"
+shared=("${@:2}")
+while [ ${#first[@]} -gt 0 ] || [ ${#shared[@]} -gt 0 ] || [ ${#lanes[@]} -gt 0 ]; do
+    if [ ${#first[@]} -gt 0 ] && [ "$(in_lane first)" -eq 0 ]; then
+        begin "${first[0]}" first
+        first=("${first[@]:1}")
+    elif [ ${#shared[@]} -gt 0 ] && [ "$(in_lane first)" -eq 1 ] && [ ${#lanes[@]} -eq 1 ]; then
+        begin "${shared[0]}" beside
+        shared=("${shared[@]:1}")
+    elif [ ${#shared[@]} -gt 0 ] && [ "$(in_lane first)" -eq 0 ] && [ ${#lanes[@]} -lt 2 ]; then
+        begin "${shared[0]}" shared
+        shared=("${shared[@]:1}")
+    else
+        take_one
+    fi
+done
 grep '^skipped' "$work/notes"
 sed -n 's/^skipped: \([^:]*\):.*/\1/p' "$work/notes" | sort -u >>"$tally.skipped"
 grep '^unsteady' "$work/notes" | tee "$tally.unsteady"

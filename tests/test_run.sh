@@ -54,6 +54,16 @@ check_shared() {
         { echo "# ended with $status; is all gone: $ended"; printf 'not '; }
     echo "ok $1 - two programs share cores, and SIG$2 ends both"
 }
+# NUMBER: a program of the shared lane runs while another has the first lane, and yields to it
+check_beside() {
+    printf '#!/bin/bash\necho 1..1\nfor _ in $(seq 600); do\n[ -s "%s/priority" ] && echo "ok 1 - beside" && exit\nsleep 0.1\ndone\necho "not ok 1 - beside"\n' \
+        "$work" >"$work/test_waits"
+    printf '#!/bin/sh\nnice >"%s/priority"\necho 1..1\necho ok 1 - yields\n' "$work" >"$work/test_yields"
+    chmod +x "$work/test_waits" "$work/test_yields"
+    tests/run.sh "$work/tally" "$work/test_waits" --shared "$work/test_yields" >"$work/output" 2>&1 &&
+        { [ "$(cat "$work/priority")" -gt "$(nice)" ] || [ "$(nice)" -eq 19 ]; } || { sed 's/^/# /' "$work/output"; printf 'not '; }
+    echo "ok $1 - a program that shares cores runs beside one that comes first, and yields to it"
+}
 for side in left right; do
     printf '#!/bin/bash\necho 1..1\necho $$ >"%s/pid-%s"\nsleep 300\n' "$work" $side >"$work/test_$side"
     chmod +x "$work/test_$side"
@@ -76,7 +86,7 @@ printf '#!/bin/sh\necho 1..1\n[ -e "%s/tried" ] || printf "not "\necho ok 1 - sh
 chmod +x "$work/test_shaky"
 
 export SECOND_TRY=0 # whatever this program itself is given
-echo 1..9
+echo 1..10
 check 1 INT 130
 check 2 TERM 143
 check_shared 3 TERM 143
@@ -91,3 +101,4 @@ SECOND_TRY=1 says 7 a_test_that_passes_at_the_second_try_is_named_as_unsteady "u
 [ "$(tail -n 1 "$work/tally")" = "1 0 0" ] || { echo "# $(tail -n 1 "$work/tally")"; printf 'not '; }
 echo "ok 8 - it counts once"
 SECOND_TRY=1 says 9 what_fails_twice_has_failed "failed: test_three: bad" "$work/test_three"
+check_beside 10

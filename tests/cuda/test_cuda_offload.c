@@ -48,6 +48,7 @@ static const struct {
     {2, "gpt2",
      "train.precision=bf16 parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch", "32KiB"},
     {2, "llama", "optimizer.name=muon parallel.zero=1", "16KiB"},
+    {2, "llama", "train.precision=bf16 parallel.context=2 parallel.zero=1", "16KiB"},
     {2, "llama", "train.precision=bf16 optimizer.state=bf16 parallel.tensor=2 train.cuda_graph=true", "16KiB"},
 };
 

@@ -42,6 +42,7 @@ static const struct {
     {FAMILY_LLAMA, 0, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
     {FAMILY_LLAMA, 0, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
     {FAMILY_STARCODER2, 0, 0, ALWAYS, "use_bias", {"true"}},
+    {FAMILY_SMOLLM3, 0, 0, ALWAYS, "use_sliding_window", {"false"}},
 };
 
 typedef enum kind { INT, LONG, NUMBER } kind;
@@ -63,6 +64,7 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers, DEMANDS = sizeof demands / si
 #define DEFAULT_THETA         10000.0
 #define DEFAULT_WINDOW        4096
 #define DEFAULT_WINDOW_LAYERS 28
+#define DEFAULT_UNROTATED     4
 #define DEFAULT_RMS_EPSILON   1e-6
 #define DEFAULT_LAYER_EPSILON 1e-5
 
@@ -209,28 +211,76 @@ static status read_architecture(const reader *r, model_shape *s)
     return STATUS_OK;
 }
 
-static status read_stretch(const reader *r, shape_rope_scaling *out, const json_t *rope)
+/* What each kind of scaling says, and whether it must. */
+static const struct {
+    shape_rope_kind kind;
+    bool needed;
+    const char *key;
+    size_t offset;
+} scales[] = {
+    {ROPE_LLAMA3, true, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_LLAMA3, true, "low_freq_factor", offsetof(shape_rope_scaling, low_frequency_factor)},
+    {ROPE_LLAMA3, true, "high_freq_factor", offsetof(shape_rope_scaling, high_frequency_factor)},
+    {ROPE_LINEAR, true, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_DYNAMIC, true, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_YARN, false, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_YARN, false, "beta_fast", offsetof(shape_rope_scaling, beta_fast)},
+    {ROPE_YARN, false, "beta_slow", offsetof(shape_rope_scaling, beta_slow)},
+    {ROPE_YARN, false, "attention_factor", offsetof(shape_rope_scaling, attention_factor)},
+};
+
+enum { SCALES = sizeof scales / sizeof *scales };
+
+static const char original_key[] = "original_max_position_embeddings";
+
+static bool has_original(shape_rope_kind of)
 {
-    const struct {
-        const char *key;
-        double *into;
-    } factors[] = {{"factor", &out->factor},
-                   {"low_freq_factor", &out->low_frequency_factor},
-                   {"high_freq_factor", &out->high_frequency_factor}};
-    for (int i = 0; i < 3; i++) {
-        const json_t *value = get(rope, factors[i].key);
-        if (!json_is_number(value))
-            return status_fail(STATUS_FAILED, "%s: rope_scaling of type llama3 needs a number %s", r->path,
-                               factors[i].key);
-        *factors[i].into = json_number_value(value);
-    }
-    const json_t *original = get(rope, "original_max_position_embeddings");
-    if (!json_is_integer(original))
-        return status_fail(STATUS_FAILED,
-                           "%s: rope_scaling of type llama3 needs a whole number original_max_position_embeddings",
-                           r->path);
-    out->original_max_sequence = json_integer_value(original);
+    return of == ROPE_LLAMA3 || of == ROPE_YARN;
+}
+
+static status read_original(const reader *r, model_shape *s, const json_t *rope)
+{
+    shape_rope_scaling *out = &s->rope_scaling;
+    const json_t *original = get(rope, original_key);
+    if (original ? !json_is_integer(original) : out->kind == ROPE_LLAMA3)
+        return status_fail(STATUS_FAILED, "%s: rope_scaling of type %s needs a whole number %s", r->path,
+                           shape_rope_words[out->kind], original_key);
+    out->original_max_sequence = original ? json_integer_value(original) : s->max_sequence;
+    if (out->factor == 0) /* of yarn: what transformers takes, too */
+        out->factor = (double)s->max_sequence / (double)out->original_max_sequence;
     return STATUS_OK;
+}
+
+/* DeepSeek's pair of keys is one factor. */
+static status read_yarn(const reader *r, shape_rope_scaling *out, const json_t *rope)
+{
+    const json_t *scale = get(rope, "mscale"), *all = get(rope, "mscale_all_dim"), *whole = get(rope, "truncate");
+    if (whole && !json_is_boolean(whole))
+        return refuse(r, "truncate", whole, "it must be true or false");
+    out->fractional = whole && !json_is_true(whole);
+    if ((scale && !json_is_number(scale)) || (all && !json_is_number(all)))
+        return refuse(r, "mscale", scale ? scale : all, "mscale and mscale_all_dim must be numbers");
+    double a = scale ? json_number_value(scale) : 0, b = all ? json_number_value(all) : 0, ln = log(out->factor);
+    if (out->attention_factor == 0 && a != 0 && b != 0)
+        out->attention_factor = out->factor <= 1 ? 1 : (0.1 * a * ln + 1) / (0.1 * b * ln + 1);
+    return STATUS_OK;
+}
+
+static status read_scaling(const reader *r, model_shape *s, const json_t *rope)
+{
+    shape_rope_scaling *out = &s->rope_scaling;
+    for (int i = 0; i < SCALES; i++) {
+        const json_t *value = get(rope, scales[i].key);
+        if (scales[i].kind != out->kind || (!value && !scales[i].needed))
+            continue;
+        if (!json_is_number(value))
+            return status_fail(STATUS_FAILED, "%s: rope_scaling of type %s needs a number %s", r->path,
+                               shape_rope_words[out->kind], scales[i].key);
+        *(double *)(void *)((char *)out + scales[i].offset) = json_number_value(value);
+    }
+    if (has_original(out->kind))
+        TRY(read_original(r, s, rope));
+    return out->kind == ROPE_YARN ? read_yarn(r, out, rope) : STATUS_OK;
 }
 
 /* rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
@@ -245,6 +295,9 @@ static status read_rope(const reader *r, model_shape *s)
         return refuse(r, key, rope, "rotary tables that differ between layers are none of phalanx's");
     theta = theta ? theta : get(both, "rope_theta");
     theta = theta ? theta : get(r->root, "rope_theta");
+    if (!theta && shape_has_key(s->architecture, KEY_NEEDS_THETA))
+        return status_fail(STATUS_FAILED, "%s: rope_theta is missing: a %s model needs it", r->path,
+                           shape_traits_of(s->architecture)->name);
     if (theta && !json_is_number(theta))
         return refuse(r, "rope_theta", theta, "it must be a number");
     s->rope_theta = theta ? json_number_value(theta) : DEFAULT_THETA;
@@ -255,12 +308,38 @@ static status read_rope(const reader *r, model_shape *s)
     const char *name = !type ? "default" : json_is_string(type) ? json_string_value(type) : "";
     if (!strcmp(name, "default"))
         return STATUS_OK;
-    if (!strcmp(name, "llama3"))
-        return read_stretch(r, &s->rope_scaling, rope);
+    for (int k = 0; k < ROPE_KINDS; k++)
+        if (!strcmp(name, shape_rope_words[k])) {
+            s->rope_scaling.kind = (shape_rope_kind)k;
+            return read_scaling(r, s, rope);
+        }
     char *full = must_format("%s.%s", key, get(rope, "rope_type") ? "rope_type" : "type");
-    status result = refuse(r, full, type, "phalanx has default and llama3");
+    status result = refuse(r, full, type, "phalanx has default, llama3, linear, dynamic and yarn");
     free(full);
     return result;
+}
+
+/* Which layers rotate queries and keys: 1, or 0 for the last of each so many. */
+static status read_unrotated(const reader *r, model_shape *s)
+{
+    const json_t *list = get(r->root, "no_rope_layers"), *every = get(r->root, "no_rope_layer_interval");
+    if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
+        return refuse(r, "no_rope_layer_interval", every, "it must be a number of layers");
+    s->unrotated_every = every ? (int)json_integer_value(every) : DEFAULT_UNROTATED;
+    if (!list)
+        return STATUS_OK;
+    size_t count = json_array_size(list), first = 0;
+    while (first < count && json_integer_value(json_array_get(list, first)) == 1)
+        first++;
+    s->unrotated_every = first < count ? (int)first + 1 : 0;
+    bool good = json_is_array(list) && count == (size_t)s->layers;
+    for (size_t i = 0; good && i < count; i++) {
+        const json_t *rotates = json_array_get(list, i);
+        good = json_is_integer(rotates) && json_integer_value(rotates) == (shape_layer(s, (int)i).rope_theta > 0);
+    }
+    return good ? STATUS_OK
+                : refuse(r, "no_rope_layers", list,
+                         "phalanx has 1 for every layer, but 0 for the last of each so many, if any");
 }
 
 /* Do full_first and full_every say of each layer whether it sees all tokens? */
@@ -370,6 +449,8 @@ static status read_shape(const reader *r, model_shape *s)
         s->norm_epsilon = shape_has(s, TRAIT_LAYER_NORM) ? DEFAULT_LAYER_EPSILON : DEFAULT_RMS_EPSILON;
     if (shape_has(s, TRAIT_ROTARY))
         TRY(read_rope(r, s));
+    if (shape_has_key(s->architecture, KEY_UNROTATED))
+        TRY(read_unrotated(r, s));
     TRY(read_window(r, s));
     if (!s->head_size && s->hidden_size % s->heads)
         return status_fail(STATUS_FAILED,
@@ -436,6 +517,9 @@ static status check_representable(const model_shape *s)
         free(have);
         return result;
     }
+    if (s->unrotated_every && !shape_has_key(s->architecture, KEY_UNROTATED))
+        return status_fail(STATUS_FAILED, "model.unrotated_every is %d: Hugging Face's %s rotates in every layer",
+                           s->unrotated_every, name);
     bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS);
     if (s->sliding_window && !by_layer && (s->full_first || s->full_every))
         return status_fail(STATUS_FAILED,
@@ -479,13 +563,30 @@ static void put_rope(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
     json_object_set_new(root, "rope_theta", json_real(s->rope_theta));
-    json_object_set_new(root, "rope_scaling",
-                        r->factor == 0
-                            ? json_null()
-                            : json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", r->factor,
-                                        "low_freq_factor", r->low_frequency_factor, "high_freq_factor",
-                                        r->high_frequency_factor, "original_max_position_embeddings",
-                                        (json_int_t)r->original_max_sequence));
+    if (r->factor == 0) {
+        json_object_set_new(root, "rope_scaling", json_null());
+        return;
+    }
+    json_t *rope = json_pack("{s:s}", "rope_type", shape_rope_words[r->kind]);
+    for (int i = 0; i < SCALES; i++)
+        if (scales[i].kind == r->kind)
+            json_object_set_new(rope, scales[i].key,
+                                json_real(*(const double *)(const void *)((const char *)r + scales[i].offset)));
+    if (has_original(r->kind))
+        json_object_set_new(rope, original_key, json_integer(r->original_max_sequence));
+    if (r->kind == ROPE_YARN)
+        json_object_set_new(rope, "truncate", json_boolean(!r->fractional));
+    json_object_set_new(root, "rope_scaling", rope);
+}
+
+static void put_unrotated(json_t *root, const model_shape *s)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->layers; i++)
+        json_array_append_new(list, json_integer(shape_layer(s, i).rope_theta > 0));
+    json_object_set_new(root, "no_rope_layers", list);
+    json_object_set_new(root, "no_rope_layer_interval",
+                        json_integer(s->unrotated_every ? s->unrotated_every : s->layers + 1));
 }
 
 static void put_window(json_t *root, const model_shape *s)
@@ -513,6 +614,9 @@ static int precision(const model_shape *s)
                             s->rope_scaling.factor,
                             s->rope_scaling.low_frequency_factor,
                             s->rope_scaling.high_frequency_factor,
+                            s->rope_scaling.beta_fast,
+                            s->rope_scaling.beta_slow,
+                            s->rope_scaling.attention_factor,
                             s->dropout};
     for (unsigned long i = 0; i < sizeof value / sizeof *value; i++) {
         char text[40];
@@ -538,6 +642,8 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
             json_object_set_new(root, demands[i].key, parse_constant(demands[i].value[0]));
     if (shape_has(s, TRAIT_ROTARY))
         put_rope(root, s);
+    if (shape_has_key(s->architecture, KEY_UNROTATED))
+        put_unrotated(root, s);
     put_window(root, s);
     /* An absent key would mean the class's own default, an id that may be none of this vocabulary's. */
     for (const char *const *key = huggingface_token_keys; *key; key++)

@@ -8,22 +8,74 @@ void rope_size(int64_t size[2], const model_shape *shape, int64_t positions)
     size[1] = shape->head_size;
 }
 
+static double ramp(double x, double low, double high)
+{
+    double y = (x - low) / (high - low);
+    return y < 0 ? 0 : y > 1 ? 1 : y;
+}
+
+/* Long waves are stretched by the factor, short ones kept, those between blended by how often they turn in the original
+ * sequence (Llama 3.1). */
+static double keeps_llama3(const shape_rope_scaling *s, double frequency)
+{
+    double turns = (double)s->original_max_sequence * frequency / (2 * M_PI);
+    return ramp(turns, s->low_frequency_factor, s->high_frequency_factor);
+}
+
+/* The place, as an index of frequencies, of the one that turns so often in the original sequence. */
+static double place_of(const model_shape *shape, double turns)
+{
+    double length = (double)shape->rope_scaling.original_max_sequence;
+    return shape->head_size * log(length / (turns * 2 * M_PI)) / (2 * log(shape->rope_theta));
+}
+
+/* The same by their places: between those that turn beta_fast and beta_slow times (YaRN, 2309.00071, as transformers
+ * bounds them). */
+static double keeps_yarn(const model_shape *shape, int i)
+{
+    const shape_rope_scaling *s = &shape->rope_scaling;
+    double low = place_of(shape, s->beta_fast), high = place_of(shape, s->beta_slow);
+    if (!s->fractional) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, shape->head_size - 1);
+    return 1 - ramp(i, low, low == high ? high + 0.001 : high);
+}
+
+/* How much of a frequency is kept, the rest being divided by the factor. The dynamic kind changes what is longer than
+ * the model is made for, which nothing here is. */
+static double keeps(const model_shape *shape, int i, double frequency)
+{
+    switch (shape->rope_scaling.kind) {
+    case ROPE_LLAMA3:
+        return keeps_llama3(&shape->rope_scaling, frequency);
+    case ROPE_YARN:
+        return keeps_yarn(shape, i);
+    case ROPE_LINEAR:
+        return 0;
+    case ROPE_DYNAMIC:
+    case ROPE_KINDS:
+        break;
+    }
+    return 1;
+}
+
 void rope_fill(float *table, const model_shape *shape, int64_t positions)
 {
     int d = shape->head_size;
-    const shape_rope_scaling *s = &shape->rope_scaling;
+    double factor = shape->rope_scaling.factor;
+    double times = shape_scales(shape, ROPE_YARN) ? shape->rope_scaling.attention_factor : 1;
     for (int i = 0; i < d / 2; i++) {
         double frequency = pow(shape->rope_theta, -2.0 * i / d);
-        if (s->factor > 0) {
-            /* Long waves are stretched by the factor, short ones kept, those between blended smoothly (Llama 3.1). */
-            double turns = (double)s->original_max_sequence * frequency / (2 * M_PI);
-            double blend = (turns - s->low_frequency_factor) / (s->high_frequency_factor - s->low_frequency_factor);
-            blend = blend < 0 ? 0 : blend > 1 ? 1 : blend;
-            frequency = frequency * blend + frequency / s->factor * (1 - blend);
+        if (factor > 0) {
+            double kept = keeps(shape, i, frequency);
+            frequency = frequency * kept + frequency / factor * (1 - kept);
         }
         for (int64_t p = 0; p < positions; p++) {
-            table[p * d + i] = (float)cos((double)p * frequency);
-            table[p * d + d / 2 + i] = (float)sin((double)p * frequency);
+            table[p * d + i] = (float)(times * cos((double)p * frequency));
+            table[p * d + d / 2 + i] = (float)(times * sin((double)p * frequency));
         }
     }
 }

@@ -1,6 +1,7 @@
 #include "models/shape.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "memory/log.h"
@@ -29,6 +30,14 @@ const shape_traits *shape_traits_of(shape_architecture architecture)
     return &traits[architecture];
 }
 
+const char *const shape_rope_words[ROPE_KINDS + 1] = {
+    [ROPE_LLAMA3] = "llama3", [ROPE_LINEAR] = "linear", [ROPE_DYNAMIC] = "dynamic", [ROPE_YARN] = "yarn"};
+
+bool shape_scales(const model_shape *shape, shape_rope_kind kind)
+{
+    return shape->rope_scaling.factor != 0 && shape->rope_scaling.kind == kind;
+}
+
 shape_architecture shape_architecture_named(const char *name)
 {
     int a = 0;
@@ -54,13 +63,19 @@ static bool sees_all(const model_shape *s, int layer)
     return layer < s->full_first || (s->full_every > 0 && (layer + 1) % s->full_every == 0);
 }
 
+static bool rotates(const model_shape *s, int layer)
+{
+    bool left_out = layer >= 0 && s->unrotated_every > 0 && (layer + 1) % s->unrotated_every == 0;
+    return shape_has(s, TRAIT_ROTARY) && !left_out;
+}
+
 layer_shape shape_layer(const model_shape *s, int layer)
 {
     MUST(layer >= -1 && layer < s->layers, "layer %d of %d", layer, s->layers);
     uint64_t own_head = s->tied_embeddings ? 0 : UINT64_C(1) << TRAIT_OWN_HEAD;
     layer_shape out = {.traits = shape_traits_of(s->architecture)->traits | own_head,
                        .window = sees_all(s, layer) ? 0 : s->sliding_window,
-                       .rope_theta = shape_has(s, TRAIT_ROTARY) ? s->rope_theta : 0};
+                       .rope_theta = rotates(s, layer) ? s->rope_theta : 0};
 #define COPY_LAYER(member) out.member = s->member;
 #define COPY_MODEL(member)
 #define COPY_MEMBER(member)
@@ -87,6 +102,7 @@ model_shape shape_repeating(const model_shape *s, int layer, int layers)
     all.layers = layers;
     all.sliding_window = shape_layer(s, layer).window;
     all.full_first = all.full_every = 0;
+    all.unrotated_every = s->unrotated_every > 0 && !rotates(s, layer);
     return all;
 }
 
@@ -150,12 +166,15 @@ static status check_rope(const model_shape *s)
     if (!(r->factor >= 1))
         return status_fail(STATUS_USAGE, "model.rope_scaling.factor is %g: it must be at least 1, or 0 for none",
                            r->factor);
-    if (!(r->low_frequency_factor > 0 && r->high_frequency_factor > r->low_frequency_factor))
+    if (r->kind == ROPE_LLAMA3 && !(r->low_frequency_factor > 0 && r->high_frequency_factor > r->low_frequency_factor))
         return status_fail(STATUS_USAGE,
                            "model.rope_scaling: low_frequency_factor %g must be positive and below "
                            "high_frequency_factor %g",
                            r->low_frequency_factor, r->high_frequency_factor);
-    if (r->original_max_sequence < 1)
+    if (r->kind == ROPE_YARN && !(r->beta_slow > 0 && r->beta_fast > r->beta_slow))
+        return status_fail(STATUS_USAGE, "model.rope_scaling: beta_slow %g must be positive and below beta_fast %g",
+                           r->beta_slow, r->beta_fast);
+    if ((r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN) && r->original_max_sequence < 1)
         return status_fail(STATUS_USAGE,
                            "model.rope_scaling.original_max_sequence is %" PRId64
                            ": give the sequence length before scaling",

@@ -48,11 +48,20 @@ typedef struct shape_traits {
     double rope_theta;
 } shape_traits;
 
-/* Llama 3's scaling of the rotary frequencies. factor 0: off. */
+/* How rotary frequencies are scaled (rope.c). */
+typedef enum shape_rope_kind { ROPE_LLAMA3, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_KINDS } shape_rope_kind;
+
+/* Words of the kinds, Hugging Face's rope_type; NULL behind the last. */
+extern const char *const shape_rope_words[ROPE_KINDS + 1];
+
+/* factor 0: not at all. */
 typedef struct shape_rope_scaling {
+    shape_rope_kind kind;
     double factor;
-    double low_frequency_factor, high_frequency_factor;
-    int64_t original_max_sequence;
+    int64_t original_max_sequence;                      /* of llama3 and yarn */
+    double low_frequency_factor, high_frequency_factor; /* of llama3 */
+    double beta_fast, beta_slow, attention_factor;      /* of yarn */
+    bool fractional;
 } shape_rope_scaling;
 
 /* The types of sizes, by the word of their rows in sizes.def. */
@@ -91,6 +100,9 @@ const shape_traits *shape_traits_of(shape_architecture architecture);
 /* Does the architecture have the trait; has its config.json the key? */
 bool shape_has(const model_shape *shape, shape_trait trait);
 bool shape_has_key(shape_architecture architecture, shape_key key);
+
+/* Are rotary frequencies scaled in this way? */
+bool shape_scales(const model_shape *shape, shape_rope_kind kind);
 
 /* Layer `layer` of the model; -1: what the weights see that are of no layer. */
 layer_shape shape_layer(const model_shape *shape, int layer);

@@ -53,6 +53,12 @@ def configurations():
         "qwen2-window": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=0),
         "qwen2-layers": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=1),
         "qwen3": t.Qwen3Config(**sizes, head_dim=32),
+        "smollm3": t.SmolLM3Config(**sizes, no_rope_layer_interval=2, pad_token_id=None,
+                                   rope_parameters=dict(rope_type="default", rope_theta=5e6)),
+        "llama-yarn": t.LlamaConfig(**sizes, rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0,
+                                                                  original_max_position_embeddings=128)),
+        "llama-linear": t.LlamaConfig(**sizes, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0)),
+        "llama-dynamic": t.LlamaConfig(**sizes, rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0)),
         "starcoder2": t.Starcoder2Config(**sizes, sliding_window=16, residual_dropout=0.0, embedding_dropout=0.0),
     }
 

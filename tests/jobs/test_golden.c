@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 9);
+    assert_int_equal(models, 11);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -79,12 +79,24 @@ static void a_slightly_different_model_is_caught(void **state)
     const struct {
         const char *model, *mutant;
     } mutants[] = {
-        {"mistral", "model.sliding_window=9"},    {"mistral", "model.sliding_window=0"},
-        {"llama", "model.rope_scaling.factor=0"}, {"llama", "model.rope_scaling.high_frequency_factor=3.9"},
-        {"qwen2", "model.rope_theta=999000"},     {"qwen3", "model.norm_epsilon=2e-6"},
-        {"gpt2", "model.norm_epsilon=1.2e-5"},    {"llama-tied", "train.global_batch=6"},
-        {"llama-deep", "data.shuffle=true"},      {"qwen2-layers", "model.full_first=0"},
-        {"qwen2-layers", "model.full_first=2"},   {"starcoder2", "model.sliding_window=13"},
+        {"mistral", "model.sliding_window=9"},
+        {"mistral", "model.sliding_window=0"},
+        {"llama", "model.rope_scaling.factor=0"},
+        {"llama", "model.rope_scaling.high_frequency_factor=3.9"},
+        {"qwen2", "model.rope_theta=999000"},
+        {"qwen3", "model.norm_epsilon=2e-6"},
+        {"gpt2", "model.norm_epsilon=1.2e-5"},
+        {"llama-tied", "train.global_batch=6"},
+        {"llama-deep", "data.shuffle=true"},
+        {"qwen2-layers", "model.full_first=0"},
+        {"qwen2-layers", "model.full_first=2"},
+        {"starcoder2", "model.sliding_window=13"},
+        {"smollm3", "model.unrotated_every=0"},
+        {"smollm3", "model.unrotated_every=3"},
+        {"llama-yarn", "model.rope_scaling.kind=linear"},
+        {"llama-yarn", "model.rope_scaling.attention_factor=1"},
+        {"llama-yarn", "model.rope_scaling.beta_fast=5"},
+        {"llama-yarn", "model.rope_scaling.fractional=true"},
     };
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
         char *more = must_format("%s train.steps=10", mutants[i].mutant);

@@ -1,6 +1,7 @@
 /* config.json: every shape survives the way there and back, old and new spellings mean the same, and what the decoder
  * cannot compute is refused by key and value. */
 #include <setjmp.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -67,6 +68,23 @@ static void survives(const model_shape *shape, dtype type)
     free(again);
 }
 
+static const shape_rope_scaling scalings[] = {
+    {.kind = ROPE_LLAMA3,
+     .factor = 1.1,
+     .low_frequency_factor = 1.3,
+     .high_frequency_factor = 4.7,
+     .original_max_sequence = 12},
+    {.kind = ROPE_LINEAR, .factor = 1.1},
+    {.kind = ROPE_DYNAMIC, .factor = 3},
+    {.kind = ROPE_YARN,
+     .factor = 1.1,
+     .original_max_sequence = 12,
+     .beta_fast = 31.3,
+     .beta_slow = 1.1,
+     .attention_factor = 1.7,
+     .fractional = true},
+};
+
 static void every_shape_survives_the_way_there_and_back(void **state)
 {
     (void)state;
@@ -74,7 +92,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
         survives(&presets_at(i)->shape, DTYPE_BF16);
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         for (int variant = 0; variant < 8; variant++) {
-            bool gpt2 = a == SHAPE_GPT2, windows = !gpt2 && a != SHAPE_LLAMA;
+            bool gpt2 = a == SHAPE_GPT2, windows = !gpt2 && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3;
             model_shape s = {.architecture = (shape_architecture)a,
                              .layers = 3,
                              .heads = 4,
@@ -88,10 +106,11 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .sliding_window = windows && variant & 4 ? 7 : 0,
                              .full_first = a == SHAPE_QWEN2 && variant & 4 ? variant & 1 : 0,
                              .full_every = a == SHAPE_QWEN3 && variant & 4 ? 2 * (variant & 1) : 0,
+                             .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};
             if (variant & 4)
-                s.rope_scaling = (shape_rope_scaling){1.1, 1.3, 4.7, 12};
+                s.rope_scaling = scalings[variant & 3];
             survives(&s, DTYPE_FP32);
         }
 }
@@ -198,9 +217,26 @@ static void old_and_new_spellings_mean_the_same(void **state)
 {
     (void)state;
     model_shape llama3 = llama, mistral = llama, qwen2 = llama, qwen3 = llama;
+    model_shape linear = llama, dynamic = llama, yarn = llama, deepseek = llama, smollm3 = llama;
     llama3.kv_heads = 2;
     llama3.rope_theta = 500000;
-    llama3.rope_scaling = (shape_rope_scaling){8, 1, 4, 8192};
+    llama3.rope_scaling = (shape_rope_scaling){
+        .factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_sequence = 8192};
+    linear.rope_scaling = (shape_rope_scaling){.kind = ROPE_LINEAR, .factor = 2};
+    dynamic.rope_scaling = (shape_rope_scaling){.kind = ROPE_DYNAMIC, .factor = 2};
+    yarn.rope_scaling = (shape_rope_scaling){.kind = ROPE_YARN,
+                                             .factor = 4,
+                                             .original_max_sequence = 32,
+                                             .beta_fast = 32,
+                                             .beta_slow = 1,
+                                             .attention_factor = 0.1 * log(4) + 1};
+    deepseek.rope_scaling = yarn.rope_scaling;
+    deepseek.rope_scaling.attention_factor = (0.1 * 0.5 * log(4) + 1) / (0.1 * 2 * log(4) + 1);
+    deepseek.rope_scaling.fractional = true;
+    smollm3.architecture = SHAPE_SMOLLM3;
+    smollm3.kv_heads = 2;
+    smollm3.tied_embeddings = true;
+    smollm3.unrotated_every = 2;
     mistral.architecture = SHAPE_MISTRAL;
     mistral.kv_heads = 2;
     mistral.sliding_window = 4096;
@@ -227,6 +263,16 @@ static void old_and_new_spellings_mean_the_same(void **state)
                   ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\"," SCALING "}}"},
         {&llama3, "{\"model_type\":\"llama\"," SIZES KV
                   ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," SCALING "}}"},
+        {&linear, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}"},
+        {&dynamic, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}}"},
+        {&yarn, "{\"model_type\":\"llama\"," SIZES
+                ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32}}"},
+        {&yarn, "{\"model_type\":\"llama\"," SIZES ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000,"
+                "\"original_max_position_embeddings\":32,\"truncate\":true}}"}, /* 4 = 128 / 32 */
+        {&deepseek, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                    "\"original_max_position_embeddings\":32,\"mscale\":0.5,\"mscale_all_dim\":2,\"truncate\":false}}"},
+        {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layers\":[1,0]}"},
+        {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layer_interval\":2}"},
         {&mistral, "{\"model_type\":\"mistral\"," SIZES KV "}"}, /* transformers' own default window */
         {&mistral, "{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":4096,\"head_dim\":8}"},
         {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
@@ -257,6 +303,7 @@ static void old_and_new_spellings_mean_the_same(void **state)
 #define LLAMA(more)      "{\"model_type\":\"llama\"," SIZES KV "," more "}"
 #define QWEN2(more)      "{\"model_type\":\"qwen2\"," SIZES KV "," more "}"
 #define STARCODER2(more) "{\"model_type\":\"starcoder2\"," SIZES KV "," more "}"
+#define SMOLLM3(more)    "{\"model_type\":\"smollm3\"," SIZES KV "," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
 static const struct {
@@ -277,9 +324,18 @@ static const struct {
     {LLAMA("\"mlp_bias\":true"), "mlp_bias is true"},
     {LLAMA("\"quantization_config\":{\"bits\":4}"), "quantization_config is {\"bits\":4}"},
     {LLAMA("\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
-    {LLAMA("\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}"), "rope_scaling.type is \"linear\""},
-    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\"}"), "rope_scaling.rope_type is \"yarn\""},
-    {LLAMA("\"rope_parameters\":{\"rope_type\":\"dynamic\"}"), "rope_parameters.rope_type is \"dynamic\""},
+    {LLAMA("\"rope_scaling\":{\"type\":\"su\",\"factor\":2.0}"), "rope_scaling.type is \"su\""},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"longrope\"}"), "rope_scaling.rope_type is \"longrope\""},
+    {LLAMA("\"rope_parameters\":{\"rope_type\":\"dynamic\"}"), "rope_scaling of type dynamic needs a number factor"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":\"4\"}"), "yarn needs a number factor"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":0}"), "truncate is 0"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":\"1\"}"), "mscale is \"1\""},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":1}"), "beta_slow 1 must be positive"},
+    {SMOLLM3("\"use_cache\":true"), "rope_theta is missing"},
+    {SMOLLM3("\"rope_theta\":1e6,\"use_sliding_window\":true"), "use_sliding_window is true"},
+    {SMOLLM3("\"rope_theta\":1e6,\"no_rope_layers\":[0,1]"), "no_rope_layers is [0,1]"},
+    {SMOLLM3("\"rope_theta\":1e6,\"no_rope_layers\":[1]"), "no_rope_layers is [1]"},
+    {SMOLLM3("\"rope_theta\":1e6,\"no_rope_layer_interval\":0"), "no_rope_layer_interval is 0"},
     {LLAMA("\"rope_parameters\":{\"full_attention\":{}}"), "differ between layers"},
     {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}"), "low_freq_factor"},
     {LLAMA("\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4}"),

@@ -18,7 +18,7 @@ static void presets_have_the_published_number_of_parameters(void **state)
     } published[] = {
         {"gpt2-124m", 124439808}, {"gpt2-355m", 354823168},   {"gpt2-774m", 774030080},     {"gpt2-1558m", 1557611200},
         {"llama-15m", 15191712},  {"llama-160m", 162417408},  {"llama-1b", 1235814400},     {"llama-7b", 6738415616},
-        {"llama-8b", 8030261248}, {"llama-70b", 70553706496}, {"llama-405b", 405853388800},
+        {"llama-8b", 8030261248}, {"llama-70b", 70553706496}, {"llama-405b", 405853388800}, {"smollm3-3b", 3075098624},
     };
     int count = (int)(sizeof published / sizeof *published);
     assert_int_equal(count, presets_count());
@@ -162,12 +162,13 @@ static void small_factor(model_shape *s)
 
 static void crossed_factors(model_shape *s)
 {
-    s->rope_scaling = (shape_rope_scaling){8, 4, 1, 8192};
+    s->rope_scaling = (shape_rope_scaling){
+        .factor = 8, .low_frequency_factor = 4, .high_frequency_factor = 1, .original_max_sequence = 8192};
 }
 
 static void no_original(model_shape *s)
 {
-    s->rope_scaling = (shape_rope_scaling){8, 1, 4, 0};
+    s->rope_scaling = (shape_rope_scaling){.factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4};
 }
 
 static void negative_epsilon(model_shape *s)

@@ -34,12 +34,14 @@ SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hi
              num_key_value_heads=2, max_position_embeddings=512, attention_dropout=0.0)
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16, beta_fast=4.0,
+            beta_slow=0.25)
 
 
 def models():
     from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
-                              Starcoder2Config, Starcoder2ForCausalLM)
+                              SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
@@ -51,6 +53,9 @@ def models():
         # six layers to cut into stages; stored in bf16, which fp32 holds exactly
         "llama-deep": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "num_hidden_layers": 6, "intermediate_size": 30},
                                                      rms_norm_eps=1e-5, tie_word_embeddings=True), "bf16"),
+        # the ramp of the frequencies within the heads' four pairs, cosines and sines that are larger than one
+        "llama-yarn": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "hidden_size": 48, "max_position_embeddings": 64},
+                                                     rms_norm_eps=1e-5, rope_parameters=dict(YARN)), "fp32"),
         "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=8), "fp32"),
         "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, tie_word_embeddings=True,
                                                 rope_parameters=dict(rope_type="default", rope_theta=1e6)), "fp32"),
@@ -59,6 +64,10 @@ def models():
                                                        sliding_window=8, max_window_layers=1), "fp32"),
         # heads x head_dim is not the hidden size
         "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16), "fp32"),
+        # every second layer does not rotate
+        "smollm3": (SmolLM3ForCausalLM, SmolLM3Config(**{**SIZES, "num_hidden_layers": 3}, no_rope_layer_interval=2,
+                                                      rope_parameters=dict(rope_type="default", rope_theta=5e4),
+                                                      pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
         # LayerNorm, rotary positions and biases everywhere
         "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config(**SIZES, sliding_window=12, tie_word_embeddings=True,
                                                                residual_dropout=0.0, embedding_dropout=0.0,

@@ -95,8 +95,9 @@ static void a_slightly_different_model_is_caught(void **state)
         {"smollm3", "model.unrotated_every=3"},
         {"llama-yarn", "model.rope_scaling.kind=linear"},
         {"llama-yarn", "model.rope_scaling.attention_factor=1"},
-        {"llama-yarn", "model.rope_scaling.beta_fast=5"},
+        {"llama-yarn", "model.rope_scaling.beta_fast=0.3"},
         {"llama-yarn", "model.rope_scaling.fractional=true"},
+        {"llama-yarn", "model.rope_scaling.beta_slow=0.1"},
     };
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
         char *more = must_format("%s train.steps=10", mutants[i].mutant);

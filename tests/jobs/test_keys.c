@@ -27,6 +27,7 @@ typedef struct keys_row {
 #define DEEP  "model.layers=4 train.global_batch=8"
 #define PIPE  DEEP " parallel.pipeline=2"
 #define SPLIT "train.global_batch=8 parallel.data=2"
+#define YARN  "model.rope_scaling.kind=yarn " ROPE
 #define EVAL  "data.validation=TOP/held"
 #define CUDA  "train.device=cuda"
 #define FP16  "train.precision=fp16 train.max_skipped=20"
@@ -63,6 +64,12 @@ static const keys_row rows[] = {
     TRAINED("model.rope_scaling.low_frequency_factor", "0.5", ROPE),
     TRAINED("model.rope_scaling.high_frequency_factor", "8", ROPE),
     TRAINED("model.rope_scaling.original_max_sequence", "64", ROPE),
+    TRAINED("model.rope_scaling.kind", "linear", ROPE),
+    TRAINED("model.rope_scaling.beta_fast", "1.1", YARN),
+    TRAINED("model.rope_scaling.beta_slow", "0.01", YARN),
+    TRAINED("model.rope_scaling.attention_factor", "1.5", YARN),
+    TRAINED("model.rope_scaling.fractional", "true", YARN),
+    TRAINED("model.unrotated_every", "2", ""),
     TRAINED("model.norm_epsilon", "0.01", ""),
     TRAINED("model.sliding_window", "5", ""),
     TRAINED("model.full_first", "1", "model.sliding_window=5"),

@@ -32,6 +32,8 @@ tensor *record_attention(recorder *r, const char *name, const record_qkv *in, te
 /* Rows of x at their places among all. */
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
 tensor *record_copy(recorder *r, const char *name, tensor *x);
+/* y = factor x */
+tensor *record_scale(recorder *r, const char *name, tensor *x, double factor);
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);

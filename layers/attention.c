@@ -33,7 +33,7 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
                         .sequence = in->sequence,
                         .window = a->window,
                         .run = in->run,
-                        .scale = 1.0f / sqrtf((float)a->head_size),
+                        .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
                         .epsilon = in->epsilon};
     tensor *bias = a->qkv_bias ? recorder_weight(r, a->qkv_bias) : NULL;
     tensor *full = layer_enter(r, x);                                                        /* [tokens, hidden] */

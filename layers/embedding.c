@@ -8,6 +8,7 @@ tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *i
 
 tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x)
 {
+    x = layer_multiply(r, x, e->multiplier);
     if (e->positions) {
         tensor *positions = r->grid.sequence ? layer_own_rows(r, in->positions) : in->positions;
         x = record_add_positions(r, "positions", x, positions, recorder_weight(r, e->positions));

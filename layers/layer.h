@@ -61,8 +61,9 @@ typedef struct attention_layer {
     int heads, kv_heads;        /* this rank's */
     int head_size, v_head_size; /* elements of a head of q and k; of v */
     int window;
-    bool rotary; /* queries and keys are rotated by their positions */
-    int index;   /* among this rank's layers */
+    double multiplier; /* of scores; 0: 1 / sqrt(head_size) */
+    bool rotary;       /* queries and keys are rotated by their positions */
+    int index;         /* among this rank's layers */
 } attention_layer;
 
 typedef struct mlp_layer {
@@ -77,16 +78,19 @@ typedef struct block_layer {
     norm_layer norm1, norm2;
     attention_layer attention;
     mlp_layer mlp;
+    double multiplier; /* of both branches; 0: none */
 } block_layer;
 
 typedef struct embedding_layer {
     const parameter *table;     /* [vocabulary / tensor, hidden], this rank's rows from `first` */
     const parameter *positions; /* [positions, hidden] or NULL */
     int64_t first;
+    double multiplier; /* 0: none */
 } embedding_layer;
 
 typedef struct loss_layer {
     norm_layer norm;
+    double multiplier;     /* of logits; 0: none */
     const parameter *head; /* [vocabulary / tensor, hidden]; the embedding's table where tied */
     int64_t first, count;  /* this rank's first id, and how many of its rows are ids and not padding */
     int64_t chunk_tokens;  /* logits of so many tokens exist at a time */
@@ -108,8 +112,12 @@ tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
 /* The embedding of the rank's rows of the vocabulary, summed over the tensor ranks. */
 tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *in);
-/* What else is done to the embedding x: positions, dropout. */
+/* What else is done to the embedding x: a multiplier, positions, dropout. */
 tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x);
+/* What the head reads of a stream: its norm, times the multiplier of the logits. */
+tensor *layer_last(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
+/* x times a layer's multiplier, x itself where that is 0 */
+tensor *layer_multiply(recorder *r, tensor *x, double multiplier);
 /* Adds the micro-batch's loss to in->loss. When training it turns the tape: the gradient of the loss is recorded
  * beside its forward pass, chunk by chunk, so that logits of a whole micro-batch never exist. */
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);

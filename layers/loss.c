@@ -56,9 +56,14 @@ static tensor *leave_backward(recorder *r, tensor *dx)
                             : record_all_reduce(r, "loss/reduce dx", AXIS_TENSOR, dx);
 }
 
+tensor *layer_last(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
+{
+    return layer_multiply(r, layer_norm(r, s, &l->norm, in), l->multiplier);
+}
+
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
 {
-    tensor *y = layer_norm(r, s, &l->norm, in);
+    tensor *y = layer_last(r, s, l, in);
     recorder_keep(s->sum);
     int from = r->body[PHASE_FORWARD].count;
     tensor *x = layer_enter(r, y); /* [tokens, hidden] */
@@ -111,6 +116,6 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
 
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
 {
-    tensor *x = layer_enter(r, layer_norm(r, s, &l->norm, in));
+    tensor *x = layer_enter(r, layer_last(r, s, l, in));
     return record_linear(r, "head", x, recorder_weight(r, l->head), NULL);
 }

@@ -279,6 +279,8 @@ static void build_block(builder *b, block_layer *block, int index)
     block->attention.head_size = l->head_size;
     block->attention.v_head_size = parts_head_size(SLOT_V, &b->d->shape, l);
     block->attention.window = (int)l->window;
+    block->attention.multiplier = l->attention_multiplier;
+    block->multiplier = l->residual_multiplier;
     block->attention.rotary = l->rope_theta > 0;
     block->attention.index = index;
     block->mlp.gated = l->traits >> TRAIT_GATED & 1;
@@ -327,16 +329,20 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
         *embedding = chunk->embedding.table;
     }
     enter_layer(b, -1);
-    if (chunk->has_embedding)
+    if (chunk->has_embedding) {
         build_place(b, PARTS_AT_FIRST, &chunk->embedding);
+        chunk->embedding.multiplier = d->shape.embedding_multiplier;
+    }
     chunk->blocks = pool_alloc(b->pool, (size_t)chunk->layers * sizeof(block_layer));
     for (int i = 0; i < chunk->layers; i++) {
         enter_layer(b, chunk->first_layer + i);
         build_block(b, &chunk->blocks[i], (*index)++);
     }
     enter_layer(b, -1);
-    if (chunk->has_loss)
+    if (chunk->has_loss) {
         build_place(b, PARTS_AT_LAST, &chunk->loss);
+        chunk->loss.multiplier = d->shape.logits_scaling != 0 ? 1 / d->shape.logits_scaling : 0;
+    }
     if (chunk->has_loss && !d->vocabulary)
         build_head(b, &chunk->loss, *embedding);
 }
@@ -393,7 +399,7 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
     r->sites = LAYER_BLOCK_SITES * c->first_layer + (c->has_embedding ? 0 : LAYER_EMBEDDING_SITES);
     stream s = record_blocks(r, c, in, input);
     if (c->has_loss && d->vocabulary)
-        return layer_norm(r, &s, &c->loss.norm, in);
+        return layer_last(r, &s, &c->loss, in);
     if (c->has_loss) {
         layer_loss(r, &s, &c->loss, in);
         return NULL;

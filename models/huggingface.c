@@ -520,6 +520,13 @@ static status check_representable(const model_shape *s)
     if (s->unrotated_every && !shape_has_key(s->architecture, KEY_UNROTATED))
         return status_fail(STATUS_FAILED, "model.unrotated_every is %d: Hugging Face's %s rotates in every layer",
                            s->unrotated_every, name);
+    bool multiplies = s->embedding_multiplier != 0 || s->residual_multiplier != 0 || s->attention_multiplier != 0 ||
+                      s->logits_scaling != 0;
+    if (multiplies && !shape_has_key(s->architecture, KEY_MULTIPLIERS))
+        return status_fail(STATUS_FAILED,
+                           "model.embedding_multiplier, residual_multiplier, attention_multiplier or logits_scaling is "
+                           "set: Hugging Face's %s has none of them",
+                           name);
     bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS);
     if (s->sliding_window && !by_layer && (s->full_first || s->full_every))
         return status_fail(STATUS_FAILED,
@@ -617,6 +624,10 @@ static int precision(const model_shape *s)
                             s->rope_scaling.beta_fast,
                             s->rope_scaling.beta_slow,
                             s->rope_scaling.attention_factor,
+                            s->embedding_multiplier,
+                            s->residual_multiplier,
+                            s->attention_multiplier,
+                            s->logits_scaling,
                             s->dropout};
     for (unsigned long i = 0; i < sizeof value / sizeof *value; i++) {
         char text[40];

@@ -49,6 +49,16 @@ void cpu_gelu(const op *o, const run_context *r)
     each_piece(o, r, gelu_piece);
 }
 
+static void scale_piece(const isa *set, void *const *p, int64_t n, const op *o)
+{
+    set->rows[o->in[0]->type]->scale(p[0], p[1], o->at.scale, n);
+}
+
+void cpu_scale(const op *o, const run_context *r)
+{
+    each_piece(o, r, scale_piece);
+}
+
 static void gelu_grad_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
     set->rows[o->in[0]->type]->gelu_grad(p[0], p[1], p[2], n);

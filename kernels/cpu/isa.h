@@ -39,6 +39,7 @@ typedef struct row_loops {
     void (*from_float)(void *y, const float *x, int64_t n);
     void (*accumulate)(float *total, const void *x, int64_t n);
     void (*add)(void *y, const void *a, const void *b, int64_t n);
+    void (*scale)(void *y, const void *x, float factor, int64_t n);
     void (*gelu)(void *y, const void *x, int64_t n);
     void (*gelu_grad)(void *dx, const void *dy, const void *x, int64_t n);
     void (*swiglu)(void *y, const void *gate, const void *up, int64_t n);

@@ -30,6 +30,13 @@ static void NAME(add)(void *y_, const void *a_, const void *b_, int64_t n)
     EACH(i, m, n) STORE(y + i, LOAD(a + i, (int)m) + LOAD(b + i, (int)m), (int)m);
 }
 
+static void NAME(scale)(void *y_, const void *x_, float factor, int64_t n)
+{
+    T *y = y_;
+    const T *x = x_;
+    EACH(i, m, n) STORE(y + i, LOAD(x + i, (int)m) * vf_set(factor), (int)m);
+}
+
 static void NAME(mask)(void *y_, const void *x_, const float *factor, int64_t n)
 {
     T *y = y_;
@@ -397,6 +404,7 @@ static const row_loops NAME(loops) = {
     NAME(from_float),
     NAME(accumulate),
     NAME(add),
+    NAME(scale),
     NAME(gelu),
     NAME(gelu_grad),
     NAME(swiglu),

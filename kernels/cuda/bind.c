@@ -77,6 +77,12 @@ void cuda_gelu(const op *o, const run_context *r)
     launched(o, launch_gelu(r->stream, y->type, matrix(y, r), matrix(x, r), y->shape[0], columns_of(y)));
 }
 
+void cuda_scale(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0], *x = o->in[0];
+    launched(o, launch_scale(r->stream, y->type, matrix(y, r), matrix(x, r), o->at.scale, y->shape[0], columns_of(y)));
+}
+
 void cuda_gelu_grad(const op *o, const run_context *r)
 {
     const tensor *dx = o->out[0];

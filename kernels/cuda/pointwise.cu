@@ -38,6 +38,14 @@ struct sum_of_two {
     }
 };
 
+struct multiple {
+    float factor;
+    __device__ float operator()(float x) const
+    {
+        return factor * x;
+    }
+};
+
 struct identity {
     __device__ float operator()(float x) const
     {
@@ -247,6 +255,14 @@ int launch_gelu(void *stream, int type, launch_matrix y, launch_matrix x, int64_
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         return run_one<T, T>(stream, y, x, rows, columns, gelu_forward());
+    });
+}
+
+int launch_scale(void *stream, int type, launch_matrix y, launch_matrix x, float factor, int64_t rows, int64_t columns)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        return run_one<T, T>(stream, y, x, rows, columns, multiple{factor});
     });
 }
 

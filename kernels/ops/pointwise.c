@@ -45,6 +45,26 @@ void infer_gelu_grad(op *o)
 COST(gelu_grad, cost_each(o, 14, 0))
 NO_GRADIENT(gelu_grad)
 
+tensor *record_scale(recorder *r, const char *name, tensor *x, double factor)
+{
+    return record_first(r, name, &(op){.kind = OP_scale, .in = {x}, .at = {.scale = (float)factor}}, 1);
+}
+
+void infer_scale(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(infer_is_compute(o->in[0]), "x must be of a compute type");
+    infer_shape_like(o->out[0], o->in[0]);
+    operands_place(o, PLACE_EACH_LINEAR);
+}
+
+COST(scale, cost_each(o, 1, 0))
+
+void gradient_scale(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    recorder_flow(r, o->in[0], gradient_by(r, &(op){.kind = OP_scale, .in = {cotangent[0]}, .at = o->at}));
+}
+
 tensor *record_swiglu(recorder *r, const char *name, tensor *x)
 {
     return record_first(r, name, &(op){.kind = OP_swiglu, .in = {x}}, 1);

@@ -30,6 +30,7 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(attention),
     BOUND(attention_grad),
     BOUND(attention_decode),
+    BOUND(scale),
     BOUND(gelu),
     BOUND(gelu_grad),
     BOUND(swiglu),

@@ -126,6 +126,20 @@ void cast_between_all()
     });
 }
 
+void multiples()
+{
+    for_all([](int type, layout l) {
+        operand x(type, l, l.columns, 3), y(type, l, l.columns, 1);
+        auto want = expect(y, [&](int64_t r, int64_t c) { return rounded_to(type, 0.22f * x.value(r, c)); });
+        run_ok("launch_scale", launch_scale(nullptr, type, y.matrix(), x.matrix(), 0.22f, l.rows, l.columns));
+        y.cells.get();
+        check("each value is the product, rounded once", y.cells.value == want);
+        run_ok("launch_scale", launch_scale(nullptr, type, x.matrix(), x.matrix(), 0.22f, l.rows, l.columns));
+        x.cells.get();
+        check("in place, too", x.value(0, 0) == want[0]);
+    });
+}
+
 void copy_and_zero()
 {
     for_all([](int type, layout l) {
@@ -250,5 +264,5 @@ void dropout()
 const vector<test_case> pointwise_cases = {
     {"pointwise/gelu", gelu_both_ways},      {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
     {"pointwise/cast", cast_between_all},    {"pointwise/copy", copy_and_zero},      {"pointwise/dropout", dropout},
-    {"pointwise/keep", keep_unless_skipped}, {"pointwise/arrange", arrange},
+    {"pointwise/keep", keep_unless_skipped}, {"pointwise/arrange", arrange},         {"pointwise/scale", multiples},
 };

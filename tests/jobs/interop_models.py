@@ -53,6 +53,8 @@ def configurations():
         "qwen2-window": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=0),
         "qwen2-layers": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=1),
         "qwen3": t.Qwen3Config(**sizes, head_dim=32),
+        "granite": t.GraniteConfig(**sizes, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.0625,
+                                   logits_scaling=8.0, tie_word_embeddings=True),
         "smollm3": t.SmolLM3Config(**sizes, no_rope_layer_interval=2, pad_token_id=None,
                                    rope_parameters=dict(rope_type="default", rope_theta=5e6)),
         "llama-yarn": t.LlamaConfig(**sizes, rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0,

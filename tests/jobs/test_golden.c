@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 11);
+    assert_int_equal(models, 12);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -92,6 +92,11 @@ static void a_slightly_different_model_is_caught(void **state)
         {"qwen2-layers", "model.full_first=2"},
         {"starcoder2", "model.sliding_window=13"},
         {"smollm3", "model.unrotated_every=0"},
+        {"granite", "model.embedding_multiplier=5.9"},
+        {"granite", "model.residual_multiplier=0.39"},
+        {"granite", "model.attention_multiplier=0.21"},
+        {"granite", "model.attention_multiplier=0.353553"},
+        {"granite", "model.logits_scaling=2.9"},
         {"smollm3", "model.unrotated_every=3"},
         {"llama-yarn", "model.rope_scaling.kind=linear"},
         {"llama-yarn", "model.rope_scaling.attention_factor=1"},

@@ -92,7 +92,8 @@ static void every_shape_survives_the_way_there_and_back(void **state)
         survives(&presets_at(i)->shape, DTYPE_BF16);
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         for (int variant = 0; variant < 8; variant++) {
-            bool gpt2 = a == SHAPE_GPT2, windows = !gpt2 && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3;
+            bool gpt2 = a == SHAPE_GPT2,
+                 windows = !gpt2 && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3 && a != SHAPE_GRANITE;
             model_shape s = {.architecture = (shape_architecture)a,
                              .layers = 3,
                              .heads = 4,
@@ -106,6 +107,10 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .sliding_window = windows && variant & 4 ? 7 : 0,
                              .full_first = a == SHAPE_QWEN2 && variant & 4 ? variant & 1 : 0,
                              .full_every = a == SHAPE_QWEN3 && variant & 4 ? 2 * (variant & 1) : 0,
+                             .embedding_multiplier = a == SHAPE_GRANITE ? 12.1 : 0,
+                             .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
+                             .attention_multiplier = a == SHAPE_GRANITE ? 1.0 / 3 : 0,
+                             .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};
@@ -160,6 +165,14 @@ static void a_shape_that_transformers_lacks_is_refused(void **state)
     (void)state;
     char *text = NULL;
     model_shape s = presets_find("llama-160m")->shape, g = presets_find("gpt2-124m")->shape;
+    s.logits_scaling = 8;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("logits_scaling");
+    s.logits_scaling = 0;
+    s.unrotated_every = 2;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("model.unrotated_every is 2");
+    s.unrotated_every = 0;
     s.sliding_window = 100;
     assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
     workfolder_message_has("model.sliding_window is 100");

@@ -79,6 +79,17 @@ static void traits_count_biases_and_head_norms(void **state)
                               .max_sequence = 16384,
                               .tied_embeddings = true};
     assert_int_equal(parts_parameters(&starcoder2), 3030371328); /* starcoder2-3b, as published */
+    model_shape granite = {.architecture = SHAPE_GRANITE,
+                           .layers = 40,
+                           .heads = 32,
+                           .kv_heads = 8,
+                           .head_size = 64,
+                           .hidden_size = 2048,
+                           .ffn_size = 8192,
+                           .vocab_size = 49155,
+                           .max_sequence = 4096,
+                           .tied_embeddings = true};
+    assert_int_equal(parts_parameters(&granite), 2533531648); /* granite-3.0-2b: "2.53B" */
     model_shape mistral = {.architecture = SHAPE_MISTRAL,
                            .layers = 32,
                            .heads = 32,

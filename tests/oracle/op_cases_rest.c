@@ -49,6 +49,12 @@ CASES(gelu_grad)
     return each(c, 2, WIDE, variant);
 }
 
+CASES(scale)
+{
+    c->o.at.scale = op_case_option(&variant, 2) ? 0.22f : -12;
+    return each(c, 1, UNIT, variant);
+}
+
 CASES(swiglu)
 {
     int64_t rows, columns;

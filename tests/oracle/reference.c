@@ -170,6 +170,14 @@ void reference_gelu(const op *o, const run_context *r)
             reference_row(y, r, i)[j] = gelu(reference_row(o->in[0], r, i)[j]);
 }
 
+void reference_scale(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    for (int64_t i = 0; i < y->shape[0]; i++)
+        for (int64_t j = 0; j < reference_width(y); j++)
+            reference_row(y, r, i)[j] = (double)o->at.scale * reference_row(o->in[0], r, i)[j];
+}
+
 void reference_gelu_grad(const op *o, const run_context *r)
 {
     const tensor *dx = o->out[0];

@@ -198,7 +198,8 @@ static void elementwise(adjoint_rank *a, const void *options)
     tensor *y = record_swiglu(r, "swiglu", record_linear(r, "up", x, weight(a, "w", 2 * HIDDEN, HIDDEN), NULL));
     op_attributes at = {.probability = 0.4f, .draw_site = 2, .sample_tokens = SEQUENCE, .sample = 1};
     tensor *places = adjoint_integers(a, "places", TOKENS, place_of);
-    tensor *z = record_dropout(r, "dropout", record_add(r, "twice", y, y), scalars, places, &at);
+    tensor *z = record_dropout(r, "dropout", record_scale(r, "scale", record_add(r, "twice", y, y), -1.5), scalars,
+                               places, &at);
     a->output = recorder_record(r, "copy", &(op){.kind = OP_copy, .in = {z}}, 1, NULL)->out[0];
 }
 

@@ -48,10 +48,10 @@ static void near(double got, double want, double relative)
         fail_msg("%.17g is not %.17g", got, want);
 }
 
-/* y of an element-wise op of one operand */
+/* y of an element-wise op of one operand; `second`: another one in its row, or the factor */
 static double at_point(op_kind kind, double x, double second)
 {
-    bench b = {.o.kind = (uint8_t)kind};
+    bench b = {.o.kind = (uint8_t)kind, .o.at.scale = (float)second};
     bool pair = kind == OP_swiglu;
     b.o.in[0] = operand(&b, DTYPE_FP32, 1, pair ? 2 : 1);
     b.o.out[0] = operand(&b, DTYPE_FP32, 1, 1);
@@ -87,6 +87,7 @@ static void philox_gives_the_known_answers(void **state)
 static void activations_have_their_known_values(void **state)
 {
     (void)state;
+    near(at_point(OP_scale, 3, -0.5), -1.5, 1e-15);
     near(at_point(OP_gelu, 1, 0), 0.84119199060827676, 1e-14);
     near(at_point(OP_gelu, -0.5, 0), -0.15428599017485606, 1e-14);
     assert_true(at_point(OP_gelu, 0, 0) == 0);

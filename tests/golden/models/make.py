@@ -39,13 +39,17 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
                                              n_positions=40, bos_token_id=96, eos_token_id=96, **no_dropout), "fp32"),
+        # a multiplier of embeddings, branches, scores and logits each
+        "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, rms_norm_eps=1e-5, embedding_multiplier=6.0,
+                                                      residual_multiplier=0.4, attention_multiplier=0.2,
+                                                      logits_scaling=3.0, tie_word_embeddings=True), "fp32"),
         # grouped keys and values, own head, the three ranges of Llama 3's stretch
         "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3)), "fp32"),
         "llama-tied": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "num_key_value_heads": 4}, rms_norm_eps=1e-5,

@@ -77,6 +77,7 @@ typedef struct op_attributes {
     int32_t owner;      /* the one member that has all of what is gathered or scattered; -1: divided by shard_rows() */
     int32_t peer;       /* world rank of a message's other end */
     float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
+    float offset;       /* of an RMS norm: its values are multiplied by w + offset */
     int64_t first;      /* all_reduce: the first of the rows that it sums */
     int64_t rows; /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all */
     union {

@@ -11,6 +11,7 @@ tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *p
 typedef struct record_norm_of {
     tensor *w, *b; /* b NULL: RMSNorm */
     float epsilon;
+    float offset; /* of an RMS norm */
 } record_norm_of;
 
 /* residual may be NULL; *sum is then x itself */
@@ -32,6 +33,7 @@ tensor *record_attention(recorder *r, const char *name, const record_qkv *in, te
 /* Rows of x at their places among all. */
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
 tensor *record_copy(recorder *r, const char *name, tensor *x);
+tensor *record_geglu(recorder *r, const char *name, tensor *x);
 /* y = factor x */
 tensor *record_scale(recorder *r, const char *name, tensor *x, double factor);
 tensor *record_gelu(recorder *r, const char *name, tensor *x);

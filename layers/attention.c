@@ -39,11 +39,14 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
     tensor *full = layer_enter(r, x);                                                        /* [tokens, hidden] */
     tensor *qkv = record_linear(r, "attention/qkv", full, recorder_weight(r, a->qkv), bias); /* heads over the ranks */
     record_qkv heads = record_split_heads(r, qkv, &at);
-    if (a->q_norm)
+    if (a->q_norm) {
+        op_attributes norm = at;
+        norm.offset = a->norm_offset;
         record_head_norm(r, "attention/head_norm", &heads, recorder_weight(r, a->q_norm), recorder_weight(r, a->k_norm),
-                         &at);
+                         &norm);
+    }
     if (a->rotary)
-        record_rope(r, "attention/rope", &heads, in->positions, in->rope_table, &at);
+        record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table, &at);
     tensor *y; /* [tokens, heads head_size] */
     if (in->caches) {
         tensor *const *caches = in->caches + 2 * a->index;

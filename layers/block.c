@@ -1,7 +1,11 @@
 #include "layers/layer.h"
 
-static tensor *leave_branch(recorder *r, const block_layer *b, const layer_inputs *in, tensor *x)
+/* What a branch adds to the stream. */
+static tensor *leave_branch(recorder *r, const block_layer *b, const layer_inputs *in, const norm_layer *behind,
+                            tensor *x)
 {
+    if (behind->weight)
+        x = layer_norm_of(r, "norm behind", x, behind, in);
     return layer_dropout(r, in, layer_multiply(r, x, b->multiplier));
 }
 
@@ -9,7 +13,7 @@ void layer_block(recorder *r, stream *s, const block_layer *b, const layer_input
 {
     tensor *x = layer_norm(r, s, &b->norm1, in);
     recorder_keep(s->sum); /* all that full recompute keeps of a block */
-    s->delta = leave_branch(r, b, in, layer_attention(r, &b->attention, in, x));
+    s->delta = leave_branch(r, b, in, &b->behind1, layer_attention(r, &b->attention, in, x));
     x = layer_norm(r, s, &b->norm2, in);
-    s->delta = leave_branch(r, b, in, layer_mlp(r, &b->mlp, x));
+    s->delta = leave_branch(r, b, in, &b->behind2, layer_mlp(r, &b->mlp, x));
 }

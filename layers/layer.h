@@ -51,6 +51,7 @@ typedef struct layer_inputs {
 
 typedef struct norm_layer {
     const parameter *weight, *bias; /* bias NULL: RMS norm */
+    float offset;                   /* of an RMS norm: added to the weight */
 } norm_layer;
 
 typedef struct attention_layer {
@@ -62,6 +63,8 @@ typedef struct attention_layer {
     int head_size, v_head_size; /* elements of a head of q and k; of v */
     int window;
     double multiplier; /* of scores; 0: 1 / sqrt(head_size) */
+    float norm_offset; /* of q_norm and k_norm */
+    bool local;        /* the rotary table is that of windows */
     bool rotary;       /* queries and keys are rotated by their positions */
     int index;         /* among this rank's layers */
 } attention_layer;
@@ -71,11 +74,12 @@ typedef struct mlp_layer {
     const parameter *up_bias;
     const parameter *down;      /* [hidden, ffn] */
     const parameter *down_bias; /* as out_bias */
-    bool gated;
+    bool gated, gelu;           /* gelu: the gate's, not silu */
 } mlp_layer;
 
 typedef struct block_layer {
     norm_layer norm1, norm2;
+    norm_layer behind1, behind2; /* weight NULL: none */
     attention_layer attention;
     mlp_layer mlp;
     double multiplier; /* of both branches; 0: none */
@@ -86,6 +90,7 @@ typedef struct embedding_layer {
     const parameter *positions; /* [positions, hidden] or NULL */
     int64_t first;
     double multiplier; /* 0: none */
+    bool rounds;       /* to the table's type, before it multiplies */
 } embedding_layer;
 
 typedef struct loss_layer {
@@ -105,6 +110,8 @@ typedef struct stream {
 /* The places that draw (dropout) are numbered over the whole model: first the embedding's, then each block's. */
 enum { LAYER_EMBEDDING_SITES = 1, LAYER_BLOCK_SITES = 2 };
 
+/* norm(x) */
+tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer *n, const layer_inputs *in);
 /* y = norm(s); s, the stream with the delta added in, stays in the stream. */
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);

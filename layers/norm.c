@@ -5,11 +5,20 @@ tensor *layer_multiply(recorder *r, tensor *x, double multiplier)
     return multiplier != 0 ? record_scale(r, "multiply", x, multiplier) : x;
 }
 
-tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in)
+static record_norm_of norm_with(recorder *r, const norm_layer *n, const layer_inputs *in)
 {
     tensor *bias = n->bias ? recorder_weight(r, n->bias) : NULL;
-    record_norm_of norm = {recorder_weight(r, n->weight), bias, in->epsilon};
-    tensor *y = record_norm(r, "norm", &s->sum, s->sum, s->delta, norm);
+    return (record_norm_of){recorder_weight(r, n->weight), bias, in->epsilon, n->offset};
+}
+
+tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer *n, const layer_inputs *in)
+{
+    return record_norm(r, name, NULL, x, NULL, norm_with(r, n, in));
+}
+
+tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in)
+{
+    tensor *y = record_norm(r, "norm", &s->sum, s->sum, s->delta, norm_with(r, n, in));
     s->delta = NULL;
     return y;
 }

@@ -152,7 +152,8 @@ static void add_summed_copies(parameter *p, axis along, int64_t from)
 /* A parameter without its pieces, like the weight that begins it. */
 static parameter *new_parameter(builder *b, const parts_row *row, const char *label)
 {
-    static const parameter_init inits[] = {INIT_NORMAL, INIT_NORMAL, INIT_ZERO, INIT_ONE};
+    const bool offset = b->shape.traits >> TRAIT_NORM_OFFSET & 1;
+    const parameter_init inits[] = {INIT_NORMAL, INIT_NORMAL, INIT_ZERO, offset ? INIT_ZERO : INIT_ONE};
     parameter *p = pool_alloc(b->pool, sizeof *p);
     p->name = b->layer >= 0 ? pool_format(b->pool, "layer %d/%s", b->layer, label) : label;
     p->vector = row->columns == PARTS_SIZE_VECTOR;
@@ -270,6 +271,11 @@ static void build_place(builder *b, parts_place place, void *into)
     }
 }
 
+static float norm_offset(const layer_shape *l)
+{
+    return (float)(l->traits >> TRAIT_NORM_OFFSET & 1);
+}
+
 static void build_block(builder *b, block_layer *block, int index)
 {
     const layer_shape *l = &b->shape;
@@ -283,7 +289,12 @@ static void build_block(builder *b, block_layer *block, int index)
     block->multiplier = l->residual_multiplier;
     block->attention.rotary = l->rope_theta > 0;
     block->attention.index = index;
+    block->attention.local = l->local;
     block->mlp.gated = l->traits >> TRAIT_GATED & 1;
+    block->mlp.gelu = l->traits >> TRAIT_GELU_GATE & 1;
+    const float offset = norm_offset(l);
+    block->norm1.offset = block->norm2.offset = block->behind1.offset = block->behind2.offset = offset;
+    block->attention.norm_offset = offset;
 }
 
 static parameter *build_table(builder *b, parts_slot slot, const char *label)
@@ -332,6 +343,7 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
     if (chunk->has_embedding) {
         build_place(b, PARTS_AT_FIRST, &chunk->embedding);
         chunk->embedding.multiplier = d->shape.embedding_multiplier;
+        chunk->embedding.rounds = shape_has_key(d->shape.architecture, KEY_SCALED_EMBEDDING);
     }
     chunk->blocks = pool_alloc(b->pool, (size_t)chunk->layers * sizeof(block_layer));
     for (int i = 0; i < chunk->layers; i++) {
@@ -341,6 +353,7 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
     enter_layer(b, -1);
     if (chunk->has_loss) {
         build_place(b, PARTS_AT_LAST, &chunk->loss);
+        chunk->loss.norm.offset = norm_offset(&b->shape);
         chunk->loss.multiplier = d->shape.logits_scaling != 0 ? 1 / d->shape.logits_scaling : 0;
     }
     if (chunk->has_loss && !d->vocabulary)

@@ -35,13 +35,17 @@ static const struct {
     {FAMILY_GPT2, 0, 0, ALWAYS, "scale_attn_by_inverse_layer_idx", {"false"}},
     {FAMILY_GPT2, 0, 0, ALWAYS, "add_cross_attention", {"false"}},
     {FAMILY_GPT2, 0, UNREAD, ALWAYS, "attn_pdrop", {"0.0"}},
-    {FAMILY_LLAMA, HAS(GATED), 0, ALWAYS, "hidden_act", {"\"silu\"", "\"swish\""}},
+    {FAMILY_LLAMA, HAS(GATED), HAS(GELU_GATE), ALWAYS, "hidden_act", {"\"silu\"", "\"swish\""}},
     {FAMILY_LLAMA, 0, HAS(GATED), ALWAYS, "hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu_new\""}},
     {FAMILY_LLAMA, 0, 0, NEVER, "partial_rotary_factor", {"1.0", "1"}},
     /* An architecture that always has the bias has it without a key. */
     {FAMILY_LLAMA, 0, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
     {FAMILY_LLAMA, 0, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
     {FAMILY_STARCODER2, 0, 0, ALWAYS, "use_bias", {"true"}},
+    {FAMILY_GEMMA, 0, 0, ALWAYS, "hidden_activation", {"\"gelu_pytorch_tanh\""}},
+    {FAMILY_GEMMA, 0, 0, NEVER, "attn_logit_softcapping", {"null"}},
+    {FAMILY_GEMMA, 0, 0, NEVER, "final_logit_softcapping", {"null"}},
+    {FAMILY_GEMMA, 0, 0, NEVER, "use_bidirectional_attention", {"false"}},
     {FAMILY_SMOLLM3, 0, 0, ALWAYS, "use_sliding_window", {"false"}},
 };
 
@@ -65,6 +69,8 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers, DEMANDS = sizeof demands / si
 #define DEFAULT_WINDOW        4096
 #define DEFAULT_WINDOW_LAYERS 28
 #define DEFAULT_UNROTATED     4
+#define DEFAULT_PATTERN       6
+#define DEFAULT_SCALAR        256.0
 #define DEFAULT_RMS_EPSILON   1e-6
 #define DEFAULT_LAYER_EPSILON 1e-5
 
@@ -283,6 +289,25 @@ static status read_scaling(const reader *r, model_shape *s, const json_t *rope)
     return out->kind == ROPE_YARN ? read_yarn(r, out, rope) : STATUS_OK;
 }
 
+static status read_number(const reader *r, double *out, const json_t *of, const char *key, double fallback)
+{
+    const json_t *value = get(of, key);
+    if (value && !json_is_number(value))
+        return refuse(r, key, value, "it must be a number");
+    *out = value ? json_number_value(value) : fallback;
+    return STATUS_OK;
+}
+
+/* The base of layers with a window: beside the other keys (transformers 4), or one of two tables (5). */
+static status read_local(const reader *r, model_shape *s)
+{
+    const json_t *local = get(get(r->root, "rope_parameters"), "sliding_attention"), *type = get(local, "rope_type");
+    if (type && strcmp(json_is_string(type) ? json_string_value(type) : "", "default") != 0)
+        return refuse(r, "rope_parameters.sliding_attention.rope_type", type, "phalanx has default");
+    return local ? read_number(r, &s->rope_local_theta, local, "rope_theta", DEFAULT_THETA)
+                 : read_number(r, &s->rope_local_theta, r->root, "rope_local_base_freq", DEFAULT_THETA);
+}
+
 /* rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
 static status read_rope(const reader *r, model_shape *s)
 {
@@ -291,7 +316,10 @@ static status read_rope(const reader *r, model_shape *s)
     const json_t *rope = scaling ? scaling : both, *theta = get(scaling, "rope_theta");
     if (rope && !json_is_object(rope))
         return refuse(r, key, rope, "it must be an object");
-    if (get(rope, "full_attention") || get(rope, "sliding_attention"))
+    const json_t *full = get(rope, "full_attention");
+    if (full && get(rope, "sliding_attention") && shape_has_key(s->architecture, KEY_LOCAL_THETA))
+        rope = both = full;
+    else if (full || get(rope, "sliding_attention"))
         return refuse(r, key, rope, "rotary tables that differ between layers are none of phalanx's");
     theta = theta ? theta : get(both, "rope_theta");
     theta = theta ? theta : get(r->root, "rope_theta");
@@ -313,9 +341,9 @@ static status read_rope(const reader *r, model_shape *s)
             s->rope_scaling.kind = (shape_rope_kind)k;
             return read_scaling(r, s, rope);
         }
-    char *full = must_format("%s.%s", key, get(rope, "rope_type") ? "rope_type" : "type");
-    status result = refuse(r, full, type, "phalanx has default, llama3, linear, dynamic and yarn");
-    free(full);
+    char *path = must_format("%s.%s", key, get(rope, "rope_type") ? "rope_type" : "type");
+    status result = refuse(r, path, type, "phalanx has default, llama3, linear, dynamic and yarn");
+    free(path);
     return result;
 }
 
@@ -395,10 +423,30 @@ static status read_layer_types(const reader *r, model_shape *s, const json_t *ty
     return wrong ? refuse(r, "layer_types", types, wrong) : STATUS_OK;
 }
 
+static status read_pattern(const reader *r, model_shape *s)
+{
+    const json_t *every = get(r->root, "sliding_window_pattern");
+    if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
+        return refuse(r, "sliding_window_pattern", every, "it must be a number of layers");
+    s->full_every = every ? (int)json_integer_value(every) : DEFAULT_PATTERN;
+    return STATUS_OK;
+}
+
+static status read_scalar(const reader *r, model_shape *s)
+{
+    double scalar;
+    TRY(read_number(r, &scalar, r->root, "query_pre_attn_scalar", DEFAULT_SCALAR));
+    if (!(scalar > 0))
+        return refuse(r, "query_pre_attn_scalar", get(r->root, "query_pre_attn_scalar"), "it must be positive");
+    s->attention_multiplier = 1 / sqrt(scalar);
+    return STATUS_OK;
+}
+
 static status read_window(const reader *r, model_shape *s)
 {
     bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS), use = true;
-    if (!by_layer && !shape_has_key(s->architecture, KEY_WINDOW))
+    bool pattern = shape_has_key(s->architecture, KEY_WINDOW_PATTERN);
+    if (!by_layer && !pattern && !shape_has_key(s->architecture, KEY_WINDOW))
         return STATUS_OK;
     if (by_layer)
         TRY(read_bool(r, &use, "use_sliding_window", false));
@@ -408,10 +456,12 @@ static status read_window(const reader *r, model_shape *s)
     int64_t unsaid = shape_has_key(s->architecture, KEY_WINDOW_UNSAID) ? DEFAULT_WINDOW : 0;
     s->sliding_window = !use ? 0 : window ? json_integer_value(window) : unsaid; /* of null: 0 */
     const json_t *types = get(r->root, "layer_types"), *below = get(r->root, "max_window_layers");
-    if (!by_layer)
+    if (!by_layer && !pattern)
         return STATUS_OK;
     if (types)
         return read_layer_types(r, s, types);
+    if (pattern)
+        return read_pattern(r, s);
     if (below && !json_is_integer(below))
         return refuse(r, "max_window_layers", below, "it must be a number of layers");
     int64_t first = below ? json_integer_value(below) : DEFAULT_WINDOW_LAYERS;
@@ -449,6 +499,10 @@ static status read_shape(const reader *r, model_shape *s)
         s->norm_epsilon = shape_has(s, TRAIT_LAYER_NORM) ? DEFAULT_LAYER_EPSILON : DEFAULT_RMS_EPSILON;
     if (shape_has(s, TRAIT_ROTARY))
         TRY(read_rope(r, s));
+    if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
+        TRY(read_local(r, s));
+    if (shape_has_key(s->architecture, KEY_SCALAR))
+        TRY(read_scalar(r, s));
     if (shape_has_key(s->architecture, KEY_UNROTATED))
         TRY(read_unrotated(r, s));
     TRY(read_window(r, s));
@@ -508,7 +562,7 @@ static bool has_number(shape_architecture a, size_t offset)
 static status check_representable(const model_shape *s)
 {
     const char *name = shape_traits_of(s->architecture)->name;
-    const uint64_t windows = WITH(WINDOW) | WITH(LAYER_WINDOWS);
+    const uint64_t windows = WITH(WINDOW) | WITH(LAYER_WINDOWS) | WITH(WINDOW_PATTERN);
     if (s->sliding_window && !(shape_traits_of(s->architecture)->keys & windows)) {
         char *have = list_architectures(windows);
         status result =
@@ -520,14 +574,16 @@ static status check_representable(const model_shape *s)
     if (s->unrotated_every && !shape_has_key(s->architecture, KEY_UNROTATED))
         return status_fail(STATUS_FAILED, "model.unrotated_every is %d: Hugging Face's %s rotates in every layer",
                            s->unrotated_every, name);
-    bool multiplies = s->embedding_multiplier != 0 || s->residual_multiplier != 0 || s->attention_multiplier != 0 ||
+    bool scaled = shape_has_key(s->architecture, KEY_SCALED_EMBEDDING);
+    bool multiplies = (s->embedding_multiplier != 0 && !scaled) || s->residual_multiplier != 0 ||
+                      (s->attention_multiplier != 0 && !shape_has_key(s->architecture, KEY_SCALAR)) ||
                       s->logits_scaling != 0;
     if (multiplies && !shape_has_key(s->architecture, KEY_MULTIPLIERS))
         return status_fail(STATUS_FAILED,
                            "model.embedding_multiplier, residual_multiplier, attention_multiplier or logits_scaling is "
                            "set: Hugging Face's %s has none of them",
                            name);
-    bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS);
+    bool by_layer = shape_traits_of(s->architecture)->keys & (WITH(LAYER_WINDOWS) | WITH(WINDOW_PATTERN));
     if (s->sliding_window && !by_layer && (s->full_first || s->full_every))
         return status_fail(STATUS_FAILED,
                            "model.full_first is %d and model.full_every %d: Hugging Face's %s has one window for all "
@@ -570,6 +626,8 @@ static void put_rope(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
     json_object_set_new(root, "rope_theta", json_real(s->rope_theta));
+    if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
+        json_object_set_new(root, "rope_local_base_freq", json_real(s->rope_local_theta));
     if (r->factor == 0) {
         json_object_set_new(root, "rope_scaling", json_null());
         return;
@@ -586,6 +644,15 @@ static void put_rope(json_t *root, const model_shape *s)
     json_object_set_new(root, "rope_scaling", rope);
 }
 
+/* The whole number whose root it is, where there is one. */
+static void put_scalar(json_t *root, const model_shape *s)
+{
+    double scalar = 1 / (s->attention_multiplier * s->attention_multiplier);
+    json_object_set_new(root, "query_pre_attn_scalar",
+                        1 / sqrt(rint(scalar)) == s->attention_multiplier ? json_integer((json_int_t)rint(scalar))
+                                                                          : json_real(scalar));
+}
+
 static void put_unrotated(json_t *root, const model_shape *s)
 {
     json_t *list = json_array();
@@ -599,13 +666,16 @@ static void put_unrotated(json_t *root, const model_shape *s)
 static void put_window(json_t *root, const model_shape *s)
 {
     bool by_layer = shape_has_key(s->architecture, KEY_LAYER_WINDOWS);
-    if (by_layer || shape_has_key(s->architecture, KEY_WINDOW))
+    bool pattern = shape_has_key(s->architecture, KEY_WINDOW_PATTERN);
+    if (by_layer || pattern || shape_has_key(s->architecture, KEY_WINDOW))
         json_object_set_new(root, "sliding_window", s->sliding_window ? json_integer(s->sliding_window) : json_null());
-    if (!by_layer)
+    if (!by_layer && !pattern)
         return;
-    json_object_set_new(root, "use_sliding_window", json_boolean(s->sliding_window > 0));
-    json_object_set_new(root, "max_window_layers", json_integer(s->sliding_window ? s->full_first : s->layers));
-    if (!s->sliding_window || !s->full_every)
+    if (by_layer) {
+        json_object_set_new(root, "use_sliding_window", json_boolean(s->sliding_window > 0));
+        json_object_set_new(root, "max_window_layers", json_integer(s->sliding_window ? s->full_first : s->layers));
+    }
+    if (by_layer && (!s->sliding_window || !s->full_every))
         return;
     json_t *types = json_array();
     for (int i = 0; i < s->layers; i++)
@@ -655,6 +725,8 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         put_rope(root, s);
     if (shape_has_key(s->architecture, KEY_UNROTATED))
         put_unrotated(root, s);
+    if (shape_has_key(s->architecture, KEY_SCALAR))
+        put_scalar(root, s);
     put_window(root, s);
     /* An absent key would mean the class's own default, an id that may be none of this vocabulary's. */
     for (const char *const *key = huggingface_token_keys; *key; key++)

@@ -35,7 +35,7 @@ typedef enum parts_divided {
     PARTS_SHARED,
     PARTS_FIRST_RANK,
 } parts_divided;
-typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_ONE } parts_initial;
+typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_GAIN } parts_initial;
 
 /* A row of parts.def, which says what the fields mean. */
 typedef struct parts_row {

@@ -2,10 +2,11 @@
 
 #include <math.h>
 
-void rope_size(int64_t size[2], const model_shape *shape, int64_t positions)
+void rope_size(int64_t size[3], const model_shape *shape, int64_t positions)
 {
     size[0] = shape_has(shape, TRAIT_ROTARY) ? positions : 0;
     size[1] = shape->head_size;
+    size[2] = shape->rope_local_theta > 0 ? size[0] : 0;
 }
 
 static double ramp(double x, double low, double high)
@@ -62,13 +63,13 @@ static double keeps(const model_shape *shape, int i, double frequency)
     return 1;
 }
 
-void rope_fill(float *table, const model_shape *shape, int64_t positions)
+void rope_fill(float *table, const model_shape *shape, int64_t positions, bool local)
 {
     int d = shape->head_size;
-    double factor = shape->rope_scaling.factor;
-    double times = shape_scales(shape, ROPE_YARN) ? shape->rope_scaling.attention_factor : 1;
+    double factor = local ? 0 : shape->rope_scaling.factor, theta = local ? shape->rope_local_theta : shape->rope_theta;
+    double times = !local && shape_scales(shape, ROPE_YARN) ? shape->rope_scaling.attention_factor : 1;
     for (int i = 0; i < d / 2; i++) {
-        double frequency = pow(shape->rope_theta, -2.0 * i / d);
+        double frequency = pow(theta, -2.0 * i / d);
         if (factor > 0) {
             double kept = keeps(shape, i, frequency);
             frequency = frequency * kept + frequency / factor * (1 - kept);

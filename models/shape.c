@@ -81,13 +81,15 @@ layer_shape shape_layer(const model_shape *s, int layer)
 #define COPY_MEMBER(member)
 #define MODEL_SIZE(kind, member, low, high, of, ...) COPY_##of(member)
 #include "models/sizes.def"
+    out.local = out.window > 0 && out.rope_theta > 0 && s->rope_local_theta > 0;
+    out.rope_theta = out.local ? s->rope_local_theta : out.rope_theta;
     return out;
 }
 
 /* Do layers of these shapes record the same ops? */
 static bool layers_alike(const layer_shape *a, const layer_shape *b)
 {
-    return a->traits == b->traits && a->window == b->window && a->rope_theta == b->rope_theta
+    return a->traits == b->traits && a->window == b->window && a->rope_theta == b->rope_theta && a->local == b->local
 #define SAME_LAYER(member) &&a->member == b->member
 #define SAME_MODEL(member)
 #define SAME_MEMBER(member)
@@ -158,6 +160,9 @@ static status check_rope(const model_shape *s)
         return STATUS_OK;
     if (!(s->rope_theta > 0))
         return status_fail(STATUS_USAGE, "model.rope_theta is %g: it must be positive", s->rope_theta);
+    if (s->rope_local_theta < 0)
+        return status_fail(STATUS_USAGE, "model.rope_local_theta is %g: it must be positive, or 0 for none",
+                           s->rope_local_theta);
     if (s->head_size % 2)
         return status_fail(STATUS_USAGE, "model.head_size is %d: rotary positions need an even size", s->head_size);
     const shape_rope_scaling *r = &s->rope_scaling;

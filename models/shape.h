@@ -93,6 +93,7 @@ typedef struct layer_shape {
 #undef FIELD_MEMBER
     int64_t window;    /* a token sees this many tokens, itself included; 0: all before it */
     double rope_theta; /* base of the rotary frequencies; 0: nothing is rotated */
+    bool local;        /* that base is the one of layers with a window */
 } layer_shape;
 
 /* Never fails for a value of the enumeration. */

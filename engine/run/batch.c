@@ -11,11 +11,14 @@
 
 void batch_rope_table(const compiled *c, executor *e)
 {
-    const tensor *t = c->values.rope_table;
-    if (t->shape[0] == 0)
-        return;
-    rope_fill(executor_at(e, t), &c->options.shape, t->shape[0]);
-    executor_send(e, t);
+    const tensor *const tables[] = {c->values.rope_table, c->values.rope_table_local};
+    for (int local = 0; local < 2; local++) {
+        const tensor *t = tables[local];
+        if (t->shape[0] == 0)
+            continue;
+        rope_fill(executor_at(e, t), &c->options.shape, t->shape[0], local);
+        executor_send(e, t);
+    }
 }
 
 typedef void *place(executor *e, const tensor *t);

@@ -148,25 +148,45 @@ void cpu_zero(const op *o, const run_context *r)
 
 /* ---- gate and up side by side in a row ------------------------------------------------------------------------- */
 
-void cpu_swiglu(const op *o, const run_context *r)
+typedef void gated(void *y, const void *gate, const void *up, int64_t n);
+typedef void gated_grad(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n);
+
+static void each_gated(const op *o, const run_context *r, gated *f)
 {
     const tensor *x = o->in[0], *y = o->out[0];
-    const row_loops *loops = loops_for(x, r);
     int64_t n = y->shape[1], bytes = n * dtype_bytes((dtype)x->type);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
-        loops->swiglu(row_at(y, r, t), row_at(x, r, t), row_at(x, r, t) + bytes, n);
+        f(row_at(y, r, t), row_at(x, r, t), row_at(x, r, t) + bytes, n);
+}
+
+static void each_gated_grad(const op *o, const run_context *r, gated_grad *f)
+{
+    const tensor *dy = o->in[0], *x = o->in[1], *dx = o->out[0];
+    int64_t n = dy->shape[1], bytes = n * dtype_bytes((dtype)x->type);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
+    for (int64_t t = 0; t < x->shape[0]; t++)
+        f(row_at(dx, r, t), row_at(dx, r, t) + bytes, row_at(dy, r, t), row_at(x, r, t), row_at(x, r, t) + bytes, n);
+}
+
+void cpu_swiglu(const op *o, const run_context *r)
+{
+    each_gated(o, r, loops_for(o->in[0], r)->swiglu);
 }
 
 void cpu_swiglu_grad(const op *o, const run_context *r)
 {
-    const tensor *dy = o->in[0], *x = o->in[1], *dx = o->out[0];
-    const row_loops *loops = loops_for(x, r);
-    int64_t n = dy->shape[1], bytes = n * dtype_bytes((dtype)x->type);
-#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
-    for (int64_t t = 0; t < x->shape[0]; t++)
-        loops->swiglu_grad(row_at(dx, r, t), row_at(dx, r, t) + bytes, row_at(dy, r, t), row_at(x, r, t),
-                           row_at(x, r, t) + bytes, n);
+    each_gated_grad(o, r, loops_for(o->in[1], r)->swiglu_grad);
+}
+
+void cpu_geglu(const op *o, const run_context *r)
+{
+    each_gated(o, r, loops_for(o->in[0], r)->geglu);
+}
+
+void cpu_geglu_grad(const op *o, const run_context *r)
+{
+    each_gated_grad(o, r, loops_for(o->in[1], r)->geglu_grad);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------------------------- */

@@ -44,13 +44,16 @@ typedef struct row_loops {
     void (*gelu_grad)(void *dx, const void *dy, const void *x, int64_t n);
     void (*swiglu)(void *y, const void *gate, const void *up, int64_t n);
     void (*swiglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n);
+    void (*geglu)(void *y, const void *gate, const void *up, int64_t n);
+    void (*geglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n);
     /* s = x + residual where residual is given, s NULL else; returns rstd, *mean too */
-    float (*rmsnorm)(void *y, void *s, const void *x, const void *w, const void *residual, int64_t n, float epsilon);
+    float (*rmsnorm)(void *y, void *s, const void *x, const void *w, const void *residual, int64_t n, float epsilon,
+                     float offset);
     float (*layernorm)(void *y, void *s, float *mean, const void *x, const void *w, const void *b, const void *residual,
                        int64_t n, float epsilon);
     /* dw[n], db[n] are added to */
     void (*rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *s, const void *w, const void *addend,
-                         int64_t n, float rstd);
+                         int64_t n, float rstd, float offset);
     void (*layernorm_grad)(void *dx, float *dw, float *db, const void *dy, const void *s, const void *w,
                            const void *addend, int64_t n, float mean, float rstd);
     /* one head: halves of d/2 by cos[d/2], sin[d/2]; sign -1 turns back */

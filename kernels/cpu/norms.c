@@ -18,7 +18,7 @@ void cpu_rmsnorm(const op *o, const run_context *r)
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++)
         rstd[t] = loops->rmsnorm(row_at(y, r, t), s ? row_at(s, r, t) : NULL, row_at(x, r, t), w,
-                                 residual ? row_at(residual, r, t) : NULL, x->shape[1], o->at.epsilon);
+                                 residual ? row_at(residual, r, t) : NULL, x->shape[1], o->at.epsilon, o->at.offset);
 }
 
 void cpu_layernorm(const op *o, const run_context *r)
@@ -90,7 +90,7 @@ static void rmsnorm_row(const op *o, const run_context *r, const row_loops *loop
     const float *rstd = tensor_at(o->in[3], r->arena);
     loops->rmsnorm_grad(row_at(o->out[0], r, row), sums, row_at(o->in[0], r, row), row_at(o->in[1], r, row),
                         tensor_at(o->in[2], r->arena), o->in[4] ? row_at(o->in[4], r, row) : NULL, o->in[1]->shape[1],
-                        rstd[row]);
+                        rstd[row], o->at.offset);
 }
 
 void cpu_rmsnorm_grad(const op *o, const run_context *r)
@@ -134,7 +134,7 @@ void cpu_head_norm(const op *o, const run_context *r)
             int which = h >= heads;
             int64_t at = (h - which * heads) * bytes;
             rstd[t * all + h] = loops->rmsnorm(row_at(o->out[which], r, t) + at, NULL, row_at(o->in[which], r, t) + at,
-                                               w[which], NULL, d, o->at.epsilon);
+                                               w[which], NULL, d, o->at.epsilon, o->at.offset);
         }
 }
 
@@ -148,7 +148,7 @@ static void head_norm_row(const op *o, const run_context *r, const row_loops *lo
         int64_t at = (h - which * heads) * bytes;
         loops->rmsnorm_grad(row_at(o->out[which], r, row) + at, sums + which * d, row_at(o->in[which], r, row) + at,
                             row_at(o->in[2 + which], r, row) + at, tensor_at(o->in[4 + which], r->arena), NULL, d,
-                            rstd[h]);
+                            rstd[h], o->at.offset);
     }
 }
 

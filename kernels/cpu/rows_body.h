@@ -105,6 +105,32 @@ static void NAME(swiglu_grad)(void *dgate_, void *dup_, const void *dy_, const v
     }
 }
 
+static void NAME(geglu)(void *y_, const void *gate_, const void *up_, int64_t n)
+{
+    T *y = y_;
+    const T *gate = gate_, *up = up_;
+    EACH(i, m, n)
+    {
+        vf g = LOAD(gate + i, (int)m);
+        vf twice = g * vf_fma(g * g, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        STORE(y + i, g * SIGMOID(twice) * LOAD(up + i, (int)m), (int)m);
+    }
+}
+
+static void NAME(geglu_grad)(void *dgate_, void *dup_, const void *dy_, const void *gate_, const void *up_, int64_t n)
+{
+    T *dgate = dgate_, *dup = dup_;
+    const T *dy = dy_, *gate = gate_, *up = up_;
+    EACH(i, m, n)
+    {
+        vf g = LOAD(gate + i, (int)m), d = LOAD(dy + i, (int)m), u = LOAD(up + i, (int)m), square = g * g;
+        vf s = SIGMOID(g * vf_fma(square, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT)));
+        vf inner = vf_fma(square, vf_set(3 * GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        STORE(dgate + i, d * u * vf_fma(g * s * (vf_set(1) - s), inner, s), (int)m);
+        STORE(dup + i, d * g * s, (int)m);
+    }
+}
+
 /* ---- norms ----------------------------------------------------------------------------------------------------- */
 
 /* s = x + residual, as it will be read back: rounded to T. Without a residual, x. */
@@ -117,11 +143,11 @@ static const T *NAME(norm_sum)(T *s, const T *x, const T *residual, int64_t n)
 }
 
 static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, const void *residual, int64_t n,
-                           float epsilon)
+                           float epsilon, float offset)
 {
     T *y = y_;
     const T *s = NAME(norm_sum)(s_, x_, residual, n), *w = w_;
-    vf squares = vf_set(0);
+    vf squares = vf_set(0), more = vf_set(offset);
     EACH(i, m, n)
     {
         vf v = LOAD(s + i, (int)m);
@@ -129,7 +155,7 @@ static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, c
     }
     float rstd = 1.0f / sqrtf(vf_sum(squares) / (float)n + epsilon);
     vf r = vf_set(rstd);
-    EACH(i, m, n) STORE(y + i, LOAD(s + i, (int)m) * r * LOAD(w + i, (int)m), (int)m);
+    EACH(i, m, n) STORE(y + i, LOAD(s + i, (int)m) * r * (LOAD(w + i, (int)m) + more), (int)m);
     return rstd;
 }
 
@@ -159,21 +185,22 @@ static float NAME(layernorm)(void *y_, void *s_, float *mean_, const void *x_, c
 
 /* With h = s rstd: dx = rstd (w dy - h mean(w dy h)) + addend, dw += dy h. */
 static void NAME(rmsnorm_grad)(void *dx_, float *dw, const void *dy_, const void *s_, const void *w_,
-                               const void *addend_, int64_t n, float rstd)
+                               const void *addend_, int64_t n, float rstd, float offset)
 {
     T *dx = dx_;
     const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
-    vf r = vf_set(rstd), dot = vf_set(0);
+    vf r = vf_set(rstd), dot = vf_set(0), more = vf_set(offset);
     EACH(i, m, n)
     {
         vf d = LOAD(dy + i, (int)m), h = LOAD(s + i, (int)m) * r;
         store_fp32(dw + i, vf_fma(d, h, load_fp32(dw + i, (int)m)), (int)m);
-        dot = vf_fma(d * LOAD(w + i, (int)m), h, dot);
+        dot = vf_fma(d * (LOAD(w + i, (int)m) + more), h, dot); /* beyond the end d reads as 0 */
     }
     vf c = vf_set(-vf_sum(dot) / (float)n);
     EACH(i, m, n)
     {
-        vf g = vf_fma(LOAD(s + i, (int)m) * r, c, LOAD(dy + i, (int)m) * LOAD(w + i, (int)m)) * r;
+        vf weight = LOAD(w + i, (int)m) + more;
+        vf g = vf_fma(LOAD(s + i, (int)m) * r, c, LOAD(dy + i, (int)m) * weight) * r;
         if (addend)
             g = g + LOAD(addend + i, (int)m);
         STORE(dx + i, g, (int)m);
@@ -409,6 +436,8 @@ static const row_loops NAME(loops) = {
     NAME(gelu_grad),
     NAME(swiglu),
     NAME(swiglu_grad),
+    NAME(geglu),
+    NAME(geglu_grad),
     NAME(rmsnorm),
     NAME(layernorm),
     NAME(rmsnorm_grad),

@@ -103,6 +103,19 @@ void cuda_swiglu_grad(const op *o, const run_context *r)
                                    dy->shape[1]));
 }
 
+void cuda_geglu(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_geglu(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), y->shape[0], y->shape[1]));
+}
+
+void cuda_geglu_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0], *dy = o->in[0];
+    launched(o, launch_geglu_grad(r->stream, dx->type, matrix(dx, r), matrix(dy, r), matrix(o->in[1], r), dy->shape[0],
+                                  dy->shape[1]));
+}
+
 void cuda_add(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
@@ -207,7 +220,8 @@ void cuda_rmsnorm(const op *o, const run_context *r)
                          .w = at(o->in[1], r),
                          .residual = whole(o, o->in[2], r),
                          .of = extent_of(x),
-                         .epsilon = o->at.epsilon};
+                         .epsilon = o->at.epsilon,
+                         .offset = o->at.offset};
     launched(o, launch_norm(r->stream, x->type, out, in));
 }
 
@@ -236,7 +250,8 @@ static void norm_grad(const op *o, const run_context *r, const tensor *mean, con
                               .addend = whole(o, addend, r),
                               .of = extent_of(s),
                               .accumulate = o->at.accumulate,
-                              .scratch = at(o->scratch, r)};
+                              .scratch = at(o->scratch, r),
+                              .offset = o->at.offset};
     launched(o, launch_norm_grad(r->stream, s->type, whole(o, o->out[0], r), at(o->out[1], r), at(o->out[2], r), in));
 }
 
@@ -262,7 +277,8 @@ void cuda_head_norm(const op *o, const run_context *r)
                                     .rstd = at(o->out[2], r),
                                     .tokens = q->shape[0],
                                     .at = heads_of(o, NULL),
-                                    .epsilon = o->at.epsilon};
+                                    .epsilon = o->at.epsilon,
+                                    .offset = o->at.offset};
     launched(o, launch_head_norm(r->stream, q->type, &of));
 }
 
@@ -283,7 +299,8 @@ void cuda_head_norm_grad(const op *o, const run_context *r)
                                      .scratch = at(o->scratch, r),
                                      .tokens = q->shape[0],
                                      .at = heads_of(o, NULL),
-                                     .accumulate = o->at.accumulate};
+                                     .accumulate = o->at.accumulate,
+                                     .offset = o->at.offset};
     launched(o, launch_head_norm_grad(r->stream, q->type, &of));
 }
 

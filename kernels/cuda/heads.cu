@@ -57,11 +57,11 @@ rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float 
     store(to + half, b);
 }
 
-/* a warp a head: y = x rstd w */
+/* a warp a head: y = x rstd (w + offset) */
 template <typename T>
 KERNEL(THREADS, 4)
 head_norm_forward(head_rows<T> y, head_rows<T> x, float *rstd, const T *wq, const T *wk, int64_t pairs, int32_t all,
-                  float epsilon)
+                  float epsilon, float offset)
 {
     int lane = (int)threadIdx.x % WARP, size = x.size;
     int64_t pair = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
@@ -85,17 +85,17 @@ head_norm_forward(head_rows<T> y, head_rows<T> x, float *rstd, const T *wq, cons
     {
         int column = i * WARP + lane;
         if (column < size)
-            from_float(to[column], a[i] * scale * to_float(w[column]));
+            from_float(to[column], a[i] * scale * (to_float(w[column]) + offset));
     }
 }
 
-/* dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk in its registers.
+/* With w + offset for w: dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk in its registers.
  * partials[block, dwq | dwk]. The walk counts v's heads among a token's, and passes by them: with them the order of the
  * sums was settled. */
 template <typename T>
 KERNEL(THREADS, 2)
 head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *partials, const T *wq, const T *wk,
-                   const float *rstd, int64_t pairs, int32_t kv_heads)
+                   const float *rstd, int64_t pairs, int32_t kv_heads, float offset)
 {
     SHARED(float, part, WARPS * 2 * MOST_HEAD_SIZE);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, size = x.size, heads = x.heads;
@@ -116,7 +116,7 @@ head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *part
             bool inside = column < size;
             d[i] = inside ? to_float(dy_row[column]) : 0.0f;
             n[i] = inside ? to_float(x_row[column]) * scale : 0.0f;
-            g[i] = inside ? d[i] * to_float(w[column]) : 0.0f;
+            g[i] = inside ? d[i] * (to_float(w[column]) + offset) : 0.0f;
             along += g[i] * n[i];
             if (head < heads)
                 sum_q[i] += d[i] * n[i];
@@ -178,7 +178,7 @@ int launch_head_norm(void *stream, int type, const launch_head_norm_operands *of
         auto kernel = head_norm_forward<T>;
         LAUNCH(kernel, blocks_for(of->tokens * all, WARPS), THREADS, 0, (cudaStream_t)stream,
                rows_of<T>(of->yq, of->yk, of->at), rows_of<T>(of->q, of->k, of->at), of->rstd, (const T *)of->wq,
-               (const T *)of->wk, of->tokens * all, all, of->epsilon);
+               (const T *)of->wk, of->tokens * all, all, of->epsilon, of->offset);
         return launch_result();
     });
 }
@@ -210,7 +210,7 @@ int launch_head_norm_grad(void *stream, int type, const launch_head_norm_gradien
         auto kernel = head_norm_backward<T>;
         LAUNCH(kernel, (unsigned)blocks, THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->dq, of->dk, at),
                rows_of<T>(of->dyq, of->dyk, at), rows_of<T>(of->q, of->k, at), of->scratch, (const T *)of->wq,
-               (const T *)of->wk, of->rstd, walked_heads(of->tokens, at), at.kv_heads);
+               (const T *)of->wk, of->rstd, walked_heads(of->tokens, at), at.kv_heads, of->offset);
         return launch_result();
     });
     float *weights[] = {of->dwq, of->dwk};

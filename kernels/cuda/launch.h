@@ -34,6 +34,9 @@ int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy,
 int launch_swiglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
 int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
                        int64_t columns);
+int launch_geglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
+int launch_geglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                       int64_t columns);
 int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows,
                int64_t columns);
 int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launch_matrix x, int64_t rows,
@@ -89,6 +92,7 @@ typedef struct launch_norm_in {
     const void *x, *w, *b, *residual;
     launch_extent of;
     float epsilon;
+    float offset; /* of RMSNorm: added to w */
 } launch_norm_in;
 
 typedef struct launch_norm_out {
@@ -107,6 +111,7 @@ typedef struct launch_norm_grad_in {
     launch_extent of;
     bool accumulate; /* into dw and db */
     float *scratch;
+    float offset;
 } launch_norm_grad_in;
 
 /* dx = addend + ...; addend may be NULL; mean, db NULL: RMSNorm */
@@ -136,7 +141,7 @@ typedef struct launch_head_norm_operands {
     float *rstd; /* [tokens, heads + kv_heads] */
     int64_t tokens;
     launch_heads at;
-    float epsilon;
+    float epsilon, offset;
 } launch_head_norm_operands;
 
 int launch_head_norm(void *stream, int type, const launch_head_norm_operands *of);
@@ -149,6 +154,7 @@ typedef struct launch_head_norm_gradients {
     int64_t tokens;
     launch_heads at;
     bool accumulate;
+    float offset;
 } launch_head_norm_gradients;
 
 int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);

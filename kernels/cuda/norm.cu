@@ -24,11 +24,11 @@ template <typename T, int V> DEVICE void load_again(float (&s)[V], const float *
         load(s, from + column);
 }
 
-/* y = (s - mean) rstd w + b; without mean: y = s rstd w. dynamic shared memory: float row[columns] if `held` */
+/* y = (s - mean) rstd w + b; without mean: y = s rstd (w + offset). dynamic shared memory: float row[columns] if `held` */
 template <typename T, int V>
 KERNEL(MOST_THREADS, 2)
 norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, const T *b, const T *residual,
-             int64_t columns, float epsilon, bool held)
+             int64_t columns, float epsilon, float offset, bool held)
 {
     SHARED_DYNAMIC(dynamic);
     float *row = held ? reinterpret_cast<float *>(dynamic) : nullptr;
@@ -76,7 +76,7 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
         load(weight, w + column);
         if (b)
             load(bias, b + column);
-        UNROLL for (int i = 0; i < V; i++) s[i] = (s[i] - center) * scale * weight[i] + bias[i];
+        UNROLL for (int i = 0; i < V; i++) s[i] = (s[i] - center) * scale * (weight[i] + offset) + bias[i];
         store(y + base + column, s);
     }
 }
@@ -86,7 +86,7 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
 template <typename T, int V>
 KERNEL(GRAD_THREADS, 3)
 norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const float *rstd, const float *mean,
-              const T *addend, int64_t rows, int64_t columns, bool held)
+              const T *addend, int64_t rows, int64_t columns, float offset, bool held)
 {
     SHARED_DYNAMIC(dynamic);
     int64_t step = (int64_t)blockDim.x * V, width = mean ? 2 * columns : columns;
@@ -110,6 +110,7 @@ norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const
             UNROLL for (int i = 0; i < V; i++)
             {
                 n[i] = (n[i] - center) * scale;
+                weight[i] += offset;
                 sum_g += d[i] * weight[i];
                 sum_gn += d[i] * weight[i] * n[i];
                 dw[column + i] += d[i] * n[i];
@@ -129,7 +130,7 @@ norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const
             UNROLL for (int i = 0; i < V; i++)
             {
                 n[i] = (n[i] - center) * scale;
-                d[i] = more[i] + scale * (d[i] * weight[i] - mean_g - n[i] * mean_gn);
+                d[i] = more[i] + scale * (d[i] * (weight[i] + offset) - mean_g - n[i] * mean_gn);
             }
             store(dx + row * columns + column, d);
         }
@@ -169,9 +170,10 @@ int launch_norm(void *stream, int type, launch_norm_out out, launch_norm_in in)
         int failed = allow_shared(kernel, shared);
         if (failed)
             return failed;
-        LAUNCH(kernel, (unsigned)in.of.rows, block_threads(in.of.columns / (wide ? V : 1), MOST_THREADS), (size_t)shared,
-               (cudaStream_t)stream, (T *)out.y, out.rstd, out.mean, (T *)out.sum, (const T *)in.x, (const T *)in.w, (const T *)in.b,
-               (const T *)in.residual, in.of.columns, in.epsilon, shared > 0);
+        LAUNCH(kernel, (unsigned)in.of.rows, block_threads(in.of.columns / (wide ? V : 1), MOST_THREADS),
+               (size_t)shared, (cudaStream_t)stream, (T *)out.y, out.rstd, out.mean, (T *)out.sum, (const T *)in.x,
+               (const T *)in.w, (const T *)in.b, (const T *)in.residual, in.of.columns, in.epsilon, in.offset,
+               shared > 0);
         return launch_result();
     });
 }
@@ -200,8 +202,8 @@ int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, lau
         if (refused)
             return refused;
         LAUNCH(kernel, (unsigned)blocks, block_threads(in.of.columns / (wide ? V : 1), GRAD_THREADS), (size_t)shared,
-               (cudaStream_t)stream, (T *)dx, in.scratch, (const T *)in.dy, (const T *)in.s, (const T *)in.w, in.rstd, in.mean,
-               (const T *)in.addend, in.of.rows, in.of.columns, shared > 0);
+               (cudaStream_t)stream, (T *)dx, in.scratch, (const T *)in.dy, (const T *)in.s, (const T *)in.w, in.rstd,
+               in.mean, (const T *)in.addend, in.of.rows, in.of.columns, in.offset, shared > 0);
         return launch_result();
     });
     if (!failed)

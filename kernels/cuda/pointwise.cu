@@ -31,6 +31,26 @@ struct gelu_backward {
     }
 };
 
+/* x sigmoid(x), and dy up f'(x) with f' = s (1 + x (1 - s)) */
+struct silu_gate {
+    __device__ float operator()(float x) const
+    {
+        return x / (1.0f + expf(-x));
+    }
+    __device__ float of_both(float dy, float x, float up) const
+    {
+        float s = 1.0f / (1.0f + expf(-x));
+        return dy * up * s * (1.0f + x * (1.0f - s));
+    }
+};
+
+struct gelu_gate : gelu_forward {
+    __device__ float of_both(float dy, float x, float up) const
+    {
+        return gelu_backward()(dy * up, x);
+    }
+};
+
 struct sum_of_two {
     __device__ float operator()(float a, float b) const
     {
@@ -88,9 +108,9 @@ map_two(T *y, int64_t y_pitch, const T *a, int64_t a_pitch, const T *b, int64_t 
 }
 
 /* y = silu(gate) up, x = gate | up */
-template <typename T, int V>
+template <typename T, int V, typename Gate>
 KERNEL(THREADS, 4)
-swiglu_forward(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, int64_t rows, int64_t columns)
+gated_forward(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, int64_t rows, int64_t columns, Gate f)
 {
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
     if (column >= columns)
@@ -99,16 +119,16 @@ swiglu_forward(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, int64_t rows,
         float gate[V], up[V];
         load(gate, x + row * x_pitch + column);
         load(up, x + row * x_pitch + columns + column);
-        UNROLL for (int i = 0; i < V; i++) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+        UNROLL for (int i = 0; i < V; i++) gate[i] = f(gate[i]) * up[i];
         store(y + row * y_pitch + column, gate);
     }
 }
 
-/* with s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)), dup = dy gate s */
-template <typename T, int V>
+/* dgate = dy up f'(gate), dup = dy f(gate) */
+template <typename T, int V, typename Gate>
 KERNEL(THREADS, 4)
-swiglu_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T *x, int64_t x_pitch, int64_t rows,
-                int64_t columns)
+gated_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T *x, int64_t x_pitch, int64_t rows,
+               int64_t columns, Gate f)
 {
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
     if (column >= columns)
@@ -120,10 +140,9 @@ swiglu_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T 
         load(d, dy + row * dy_pitch + column);
         UNROLL for (int i = 0; i < V; i++)
         {
-            float s = 1.0f / (1.0f + expf(-gate[i]));
-            float dup = d[i] * gate[i] * s;
-            gate[i] = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
-            up[i] = dup;
+            float of = f.of_both(d[i], gate[i], up[i]);
+            up[i] = d[i] * f(gate[i]);
+            gate[i] = of;
         }
         store(dx + row * dx_pitch + column, gate);
         store(dx + row * dx_pitch + columns + column, up);
@@ -288,33 +307,57 @@ int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launc
     });
 }
 
-int launch_swiglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+template <typename Gate>
+static int run_gated(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
 {
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
         shape s = {rows, columns, false};
         s.widen(V, y, x);
-        auto kernel = s.wide ? swiglu_forward<T, V> : swiglu_forward<T, 1>;
+        auto kernel = s.wide ? gated_forward<T, V, Gate> : gated_forward<T, 1, Gate>;
         LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch, rows,
-               columns);
+               columns, Gate());
         return launch_result();
     });
 }
 
-int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
-                       int64_t columns)
+template <typename Gate>
+static int run_gated_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                          int64_t columns)
 {
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
         shape s = {rows, columns, false};
         s.widen(V, dx, dy, x);
-        auto kernel = s.wide ? swiglu_backward<T, V> : swiglu_backward<T, 1>;
+        auto kernel = s.wide ? gated_backward<T, V, Gate> : gated_backward<T, 1, Gate>;
         LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)dx.at, dx.pitch, (const T *)dy.at, dy.pitch,
-               (const T *)x.at, x.pitch, rows, columns);
+               (const T *)x.at, x.pitch, rows, columns, Gate());
         return launch_result();
     });
+}
+
+int launch_swiglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+{
+    return run_gated<silu_gate>(stream, type, y, x, rows, columns);
+}
+
+int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                       int64_t columns)
+{
+    return run_gated_grad<silu_gate>(stream, type, dx, dy, x, rows, columns);
+}
+
+int launch_geglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+{
+    return run_gated<gelu_gate>(stream, type, y, x, rows, columns);
+}
+
+int launch_geglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                      int64_t columns)
+{
+    return run_gated_grad<gelu_gate>(stream, type, dx, dy, x, rows, columns);
 }
 
 template <typename Word>

@@ -13,7 +13,7 @@ static void check_norm(const op *o, const tensor *x, const tensor *w, const tens
 
 tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tensor *residual, record_norm_of n)
 {
-    op like = {.kind = OP_rmsnorm, .in = {x, n.w, residual}, .at.epsilon = n.epsilon};
+    op like = {.kind = OP_rmsnorm, .in = {x, n.w, residual}, .at.epsilon = n.epsilon, .at.offset = n.offset};
     if (n.b)
         like = (op){.kind = OP_layernorm, .in = {x, n.w, n.b, residual}, .at.epsilon = n.epsilon};
     int s = n.b ? 3 : 2;
@@ -46,7 +46,7 @@ static void gradient_norm(recorder *r, const op *o, tensor *const *cotangent, te
     tensor *dx = addend;
     if (dy) {
         tensor *sum = recorder_use(r, o->out[s] ? o->out[s] : x), *rstd = recorder_use(r, o->out[1]);
-        op like = {.kind = OP_rmsnorm_grad, .at.epsilon = o->at.epsilon};
+        op like = {.kind = OP_rmsnorm_grad, .at.epsilon = o->at.epsilon, .at.offset = o->at.offset};
         uint8_t also = 0;
         like.out[1] = recorder_gradient(r, w, &like.at.accumulate);
         like.out[2] = b ? recorder_gradient(r, b, &also) : NULL;

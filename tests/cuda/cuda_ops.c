@@ -35,6 +35,8 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(gelu_grad),
     BOUND(swiglu),
     BOUND(swiglu_grad),
+    BOUND(geglu),
+    BOUND(geglu_grad),
     BOUND(add),
     BOUND(accumulate),
     BOUND(dropout),

@@ -62,18 +62,23 @@ void one(int type, vocabulary v, int64_t tokens)
         array logits(type, columns_of(whole.value, width, shard * v.columns, v.columns));
         int64_t count = shard == v.shards - 1 ? v.columns - v.padding : v.columns;
         run_ok("launch_cross_entropy_stats",
-               launch_cross_entropy_stats(nullptr, type, stats.to<float>() + (int64_t)shard * tokens * 3,
-                                          {logits.to(), targets.to<int32_t>(), tokens, v.columns, count, shard * v.columns}));
+               launch_cross_entropy_stats(
+                   nullptr, type, stats.to<float>() + (int64_t)shard * tokens * 3,
+                   {logits.to(), targets.to<int32_t>(), tokens, v.columns, count, shard * v.columns}));
     }
     for (int shard = 0; shard < v.shards; shard++) {
         array logits(type, columns_of(whole.value, width, shard * v.columns, v.columns)),
             loss(LAUNCH_FP32, vector<double>{3});
         int64_t count = shard == v.shards - 1 ? v.columns - v.padding : v.columns;
         auto run = [&](void *gradient, bool accumulate) {
-            run_ok("launch_cross_entropy",
-                   launch_cross_entropy(nullptr, type, loss.to<float>(), gradient,
-                                        {{logits.to(), targets.to<int32_t>(), tokens, v.columns, count, shard * v.columns},
-                                         stats.to<float>(), scalars.to(), v.shards, accumulate, scratch.to<float>()}));
+            run_ok("launch_cross_entropy", launch_cross_entropy(nullptr, type, loss.to<float>(), gradient,
+                                                                {{logits.to(), targets.to<int32_t>(), tokens, v.columns,
+                                                                  count, shard * v.columns},
+                                                                 stats.to<float>(),
+                                                                 scalars.to(),
+                                                                 v.shards,
+                                                                 accumulate,
+                                                                 scratch.to<float>()}));
         };
         run(nullptr, false);
         compare("loss", loss, {want.loss}, 2e-6);
@@ -106,12 +111,16 @@ void nothing_counts()
     array logits(LAUNCH_BF16, randoms(64)), targets(INT32, vector<double>(4, -1)), stats(LAUNCH_FP32, 12),
         loss(LAUNCH_FP32, 1);
     array scalars(BYTES, vector<double>(sizeof(scalars_device), 0)), scratch(LAUNCH_FP32, 4);
-    run_ok("launch_cross_entropy_stats", launch_cross_entropy_stats(nullptr, LAUNCH_BF16, stats.to<float>(),
-                                                                    {logits.to(), targets.to<int32_t>(), 4, 16, 16, 0}));
-    run_ok("launch_cross_entropy",
-           launch_cross_entropy(nullptr, LAUNCH_BF16, loss.to<float>(), logits.to(),
-                                {{logits.to(), targets.to<int32_t>(), 4, 16, 16, 0}, stats.to<float>(), scalars.to(), 1,
-                                 false, scratch.to<float>()}));
+    run_ok("launch_cross_entropy_stats",
+           launch_cross_entropy_stats(nullptr, LAUNCH_BF16, stats.to<float>(),
+                                      {logits.to(), targets.to<int32_t>(), 4, 16, 16, 0}));
+    run_ok("launch_cross_entropy", launch_cross_entropy(nullptr, LAUNCH_BF16, loss.to<float>(), logits.to(),
+                                                        {{logits.to(), targets.to<int32_t>(), 4, 16, 16, 0},
+                                                         stats.to<float>(),
+                                                         scalars.to(),
+                                                         1,
+                                                         false,
+                                                         scratch.to<float>()}));
     compare("loss", loss, {0.0}, 0);
     compare("dlogits", logits, vector<double>(64, 0.0), 0);
 }

@@ -103,6 +103,27 @@ void swiglu_both_ways()
     });
 }
 
+void geglu_both_ways()
+{
+    for_all([](int type, layout l) {
+        operand x(type, l, 2 * l.columns, 4), dy(type, l, l.columns, 1), y(type, l, l.columns, 1),
+            dx(type, l, 2 * l.columns, 1);
+        auto gate = [&](int64_t r, int64_t c) { return x.value(r, c); };
+        auto up = [&](int64_t r, int64_t c) { return x.value(r, l.columns + c); };
+        auto want_y = expect(y, [&](int64_t r, int64_t c) { return gelu(gate(r, c)) * up(r, c); });
+        auto want_dx = expect(dx, [&](int64_t r, int64_t c) {
+            if (c >= l.columns)
+                return dy.value(r, c - l.columns) * gelu(gate(r, c - l.columns));
+            return dy.value(r, c) * up(r, c) * gelu_slope(gate(r, c));
+        });
+        run_ok("launch_geglu", launch_geglu(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
+        run_ok("launch_geglu_grad",
+               launch_geglu_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        compare("y", y.cells, want_y, 1e-6);
+        compare("dx", dx.cells, want_dx, 1e-6);
+    });
+}
+
 void add_in_place()
 {
     for_all([](int type, layout l) {
@@ -265,4 +286,5 @@ const vector<test_case> pointwise_cases = {
     {"pointwise/gelu", gelu_both_ways},      {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
     {"pointwise/cast", cast_between_all},    {"pointwise/copy", copy_and_zero},      {"pointwise/dropout", dropout},
     {"pointwise/keep", keep_unless_skipped}, {"pointwise/arrange", arrange},         {"pointwise/scale", multiples},
+    {"pointwise/geglu", geglu_both_ways},
 };

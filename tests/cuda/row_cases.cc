@@ -17,18 +17,23 @@ double dot_row(const vector<double> &a, const vector<double> &b, int64_t row, in
     return sum;
 }
 
-void norm_case(int type, norm_size n, bool layer, bool residual)
+void norm_case(int type, norm_size n, bool layer, bool residual, float offset)
 {
     size_t cells = (size_t)(n.rows * n.columns);
     double epsilon = 1e-5;
     array x(type, randoms(cells, 2)), r(type, randoms(cells)), w(type, randoms((size_t)n.columns)),
         b(type, randoms((size_t)n.columns));
     array y(type, cells), rstd(LAUNCH_FP32, (size_t)n.rows), mean(LAUNCH_FP32, (size_t)n.rows), sum(type, cells);
-    run_ok("launch_norm", launch_norm(nullptr, type,
-                                      {y.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
-                                       residual ? sum.to() : nullptr},
-                                      {x.to(), w.to(), layer ? b.to() : nullptr, residual ? r.to() : nullptr,
-                                       {n.rows, n.columns}, (float)epsilon}));
+    run_ok("launch_norm",
+           launch_norm(nullptr, type,
+                       {y.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr, residual ? sum.to() : nullptr},
+                       {x.to(),
+                        w.to(),
+                        layer ? b.to() : nullptr,
+                        residual ? r.to() : nullptr,
+                        {n.rows, n.columns},
+                        (float)epsilon,
+                        offset}));
     vector<double> s = x.value, want(cells), normal(cells), want_rstd((size_t)n.rows), want_mean((size_t)n.rows);
     for (size_t i = 0; i < cells && residual; i++)
         s[i] = rounded_to(type, (double)((float)x.value[i] + (float)r.value[i]));
@@ -43,7 +48,7 @@ void norm_case(int type, norm_size n, bool layer, bool residual)
         for (int64_t c = 0; c < n.columns; c++) {
             size_t i = (size_t)(row * n.columns + c);
             normal[i] = (s[i] - m) / sqrt(v + epsilon);
-            want[i] = normal[i] * w.value[(size_t)c] + (layer ? b.value[(size_t)c] : 0);
+            want[i] = normal[i] * (w.value[(size_t)c] + offset) + (layer ? b.value[(size_t)c] : 0);
         }
     }
     double slack = layer && n.columns == 1 ? 1e-4 : 2e-6;
@@ -62,7 +67,7 @@ void norm_case(int type, norm_size n, bool layer, bool residual)
                                    want_db = residual ? db.value : want_dw;
     vector<double> g(cells);
     for (size_t i = 0; i < cells; i++) {
-        g[i] = dy.value[i] * w.value[i % (size_t)n.columns];
+        g[i] = dy.value[i] * (w.value[i % (size_t)n.columns] + offset);
         want_dw[i % (size_t)n.columns] += dy.value[i] * normal[i];
         want_db[i % (size_t)n.columns] += dy.value[i];
     }
@@ -77,8 +82,16 @@ void norm_case(int type, norm_size n, bool layer, bool residual)
     }
     run_ok("launch_norm_grad",
            launch_norm_grad(nullptr, type, dx.to(), dw.to<float>(), layer ? db.to<float>() : nullptr,
-                            {dy.to(), s_in.to(), w.to(), rstd.to<float>(), layer ? mean.to<float>() : nullptr,
-                             residual ? addend.to() : nullptr, {n.rows, n.columns}, residual, scratch.to<float>()}));
+                            {dy.to(),
+                             s_in.to(),
+                             w.to(),
+                             rstd.to<float>(),
+                             layer ? mean.to<float>() : nullptr,
+                             residual ? addend.to() : nullptr,
+                             {n.rows, n.columns},
+                             residual,
+                             scratch.to<float>(),
+                             offset}));
     compare("dx", dx, want_dx, 4e-6);
     compare("dw", dw, want_dw, 4e-6);
     if (layer)
@@ -90,7 +103,7 @@ void norms()
     for (int type : check_types)
         for (norm_size n : norm_sizes)
             for (int variant = 0; variant < 4; variant++)
-                norm_case(type, n, variant & 1, variant & 2);
+                norm_case(type, n, variant & 1, variant & 2, variant == 2 ? 1 : 0);
 }
 
 const launch_heads head_layouts[] = {
@@ -152,7 +165,7 @@ void rope()
             rope_case(type, at, 11);
 }
 
-void head_norm_case(int type, launch_heads at, int64_t tokens)
+void head_norm_case(int type, launch_heads at, int64_t tokens, float offset)
 {
     int64_t d = at.head_size, all = at.heads + at.kv_heads, k_first = at.heads * d;
     size_t cells = (size_t)(tokens * all * d);
@@ -171,11 +184,11 @@ void head_norm_case(int type, launch_heads at, int64_t tokens)
                 squares += qk.value[base + c] * qk.value[base + c] / (double)d;
             double scale = want_rstd[(size_t)(t * all + h)] = 1 / sqrt(squares + 1e-6);
             for (size_t c = 0; c < (size_t)d; c++)
-                along += dy.value[base + c] * w[c] * qk.value[base + c] * scale / (double)d;
+                along += dy.value[base + c] * (w[c] + offset) * qk.value[base + c] * scale / (double)d;
             for (size_t c = 0; c < (size_t)d; c++) {
                 double n = qk.value[base + c] * scale;
-                want_y[base + c] = n * w[c];
-                want_dx[base + c] = scale * (dy.value[base + c] * w[c] - n * along);
+                want_y[base + c] = n * (w[c] + offset);
+                want_dx[base + c] = scale * (dy.value[base + c] * (w[c] + offset) - n * along);
                 (h < at.heads ? want_q : want_k)[c] += dy.value[base + c] * n;
             }
         }
@@ -189,7 +202,8 @@ void head_norm_case(int type, launch_heads at, int64_t tokens)
                                     rstd.to<float>(),
                                     tokens,
                                     at,
-                                    1e-6f};
+                                    1e-6f,
+                                    offset};
     run_ok("launch_head_norm", launch_head_norm(nullptr, type, &of));
     compare("y", y, want_y, 1e-6);
     compare("rstd", rstd, want_rstd, 1e-6);
@@ -207,7 +221,8 @@ void head_norm_case(int type, launch_heads at, int64_t tokens)
                                        scratch.to<float>(),
                                        tokens,
                                        at,
-                                       true};
+                                       true,
+                                       offset};
     run_ok("launch_head_norm_grad", launch_head_norm_grad(nullptr, type, &back));
     compare("dqk", dqk, want_dx, 2e-6);
     compare("dwq", dwq, want_q, 4e-6);
@@ -218,7 +233,8 @@ void head_norm()
 {
     for (int type : check_types)
         for (launch_heads at : head_layouts)
-            head_norm_case(type, at, 23);
+            for (float offset : {0.0f, 1.0f})
+                head_norm_case(type, at, 23, offset);
 }
 
 /* ids 0..99, a shard in the middle; one of three tokens is 33: among many, more than a block has threads */
@@ -246,16 +262,16 @@ void embedding_case(int type, int64_t tokens, int64_t columns)
     run_ok("launch_embed",
            launch_embed(nullptr, type, y.to(), id.to<int32_t>(), table.to(), {tokens, columns, first, rows}));
     compare("y", y, want, 0);
-    run_ok("launch_add_rows",
-           launch_add_rows(nullptr, type, y.to(), x.to(), positions.to<int32_t>(), table.to(),
-                           {tokens, columns, 0, rows}));
+    run_ok("launch_add_rows", launch_add_rows(nullptr, type, y.to(), x.to(), positions.to<int32_t>(), table.to(),
+                                              {tokens, columns, 0, rows}));
     compare("with positions", y, want_sum, 1e-7);
     array d(LAUNCH_FP32, (size_t)(rows * columns)), scratch(INT32, (size_t)launch_embed_grad_scratch(tokens, rows) / 4);
     vector<float> sums((size_t)(rows * columns));
     for (int pass = 0; pass < 2; pass++) {
-        run_ok("launch_embed_grad", launch_embed_grad(nullptr, type, d.to<float>(),
-                                                      {dy.to(), id.to<int32_t>(), {tokens, columns, first, rows},
-                                                       pass == 1, scratch.to<int32_t>()}));
+        run_ok("launch_embed_grad",
+               launch_embed_grad(
+                   nullptr, type, d.to<float>(),
+                   {dy.to(), id.to<int32_t>(), {tokens, columns, first, rows}, pass == 1, scratch.to<int32_t>()}));
         for (int64_t t = 0; t < tokens; t++)
             for (int64_t c = 0, row = (int64_t)ids[(size_t)t] - first; c < columns && row >= 0 && row < rows; c++)
                 sums[(size_t)(row * columns + c)] += (float)dy.value[(size_t)(t * columns + c)];
@@ -282,11 +298,11 @@ void column_sum_case(int type, int64_t rows, int64_t columns, int64_t pitch)
             want[(size_t)c] += x.value[(size_t)(r * pitch + c)];
             fresh[(size_t)c] += x.value[(size_t)(r * pitch + c)];
         }
-    run_ok("launch_column_sum",
-           launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns}, true, scratch.to<float>()));
+    run_ok("launch_column_sum", launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns},
+                                                  true, scratch.to<float>()));
     compare("added", sum, want, 2e-6);
-    run_ok("launch_column_sum",
-           launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns}, false, scratch.to<float>()));
+    run_ok("launch_column_sum", launch_column_sum(nullptr, type, sum.to<float>(), {x.to(), pitch}, {rows, columns},
+                                                  false, scratch.to<float>()));
     compare("written", sum, fresh, 2e-6);
 }
 
@@ -359,11 +375,11 @@ void wide()
 {
     for (int64_t columns : {6144, 12288, 16384, 25600, 60000})
         for (int variant = 0; variant < 4; variant++)
-            norm_case(LAUNCH_BF16, {2, columns}, variant & 1, variant & 2);
-    norm_case(LAUNCH_FP32, {2, 12288}, true, true);
+            norm_case(LAUNCH_BF16, {2, columns}, variant & 1, variant & 2, 0);
+    norm_case(LAUNCH_FP32, {2, 12288}, true, true, 0);
     for (launch_heads at : wide_heads) {
         rope_case(LAUNCH_BF16, at, 2);
-        head_norm_case(LAUNCH_BF16, at, 2);
+        head_norm_case(LAUNCH_BF16, at, 2, 0);
     }
     for (int64_t columns : {12288, 16384, 25600}) {
         embedding_case(LAUNCH_BF16, 3, columns);
@@ -377,7 +393,7 @@ void narrow()
     for (const char *kib : {"99", "163"}) {
         shared_limit limit(kib);
         for (int64_t columns : {12288, 25600})
-            norm_case(LAUNCH_BF16, {2, columns}, true, true);
+            norm_case(LAUNCH_BF16, {2, columns}, true, true, 0);
     }
 }
 } // namespace

@@ -107,9 +107,12 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .sliding_window = windows && variant & 4 ? 7 : 0,
                              .full_first = a == SHAPE_QWEN2 && variant & 4 ? variant & 1 : 0,
                              .full_every = a == SHAPE_QWEN3 && variant & 4 ? 2 * (variant & 1) : 0,
-                             .embedding_multiplier = a == SHAPE_GRANITE ? 12.1 : 0,
+                             .embedding_multiplier = a == SHAPE_GRANITE  ? 12.1
+                                                     : a == SHAPE_GEMMA3 ? sqrt(40)
+                                                                         : 0,
+                             .rope_local_theta = a == SHAPE_GEMMA3 ? 3000 : 0,
                              .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
-                             .attention_multiplier = a == SHAPE_GRANITE ? 1.0 / 3 : 0,
+                             .attention_multiplier = a == SHAPE_GRANITE || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
                              .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,

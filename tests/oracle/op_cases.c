@@ -197,6 +197,7 @@ static bool norm_sizes(int64_t *t, int64_t *h, int variant)
 CASES(rmsnorm)
 {
     int residual = op_case_option(&variant, 2);
+    c->o.at.offset = (float)op_case_option(&variant, 2);
     int64_t t, h;
     if (!norm_sizes(&t, &h, variant))
         return false;
@@ -220,6 +221,7 @@ static bool norm_gradient(op_case *c, bool layer, int variant)
 {
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
     int addend = op_case_option(&variant, 2);
+    c->o.at.offset = layer ? 0 : (float)op_case_option(&variant, 2);
     int64_t t, h;
     if (!norm_sizes(&t, &h, variant))
         return false;
@@ -362,6 +364,7 @@ static void attention_outputs(op_case *c, unsigned outputs, const heads *a, int 
 
 CASES(head_norm)
 {
+    c->o.at.offset = (float)op_case_option(&variant, 2);
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
@@ -376,6 +379,7 @@ CASES(head_norm)
 CASES(head_norm_grad)
 {
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    c->o.at.offset = (float)op_case_option(&variant, 2);
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;

@@ -76,6 +76,29 @@ CASES(swiglu_grad)
     return true;
 }
 
+CASES(geglu)
+{
+    c->growth = 4; /* as gelu */
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, WIDE, rows, 2 * columns);
+    op_case_infer(c, 1);
+    return true;
+}
+
+CASES(geglu_grad)
+{
+    c->growth = 4; /* as gelu */
+    int64_t rows, columns;
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, rows, columns);
+    op_case_in(c, 1, c->type, WIDE, rows, 2 * columns);
+    op_case_infer(c, 1);
+    return true;
+}
+
 CASES(add)
 {
     return each(c, 2, UNIT, variant);

@@ -209,6 +209,26 @@ void reference_swiglu_grad(const op *o, const run_context *r)
         }
 }
 
+void reference_geglu(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    for (int64_t t = 0; t < y->shape[0]; t++)
+        for (int64_t f = 0; f < y->shape[1]; f++)
+            reference_row(y, r, t)[f] =
+                gelu(reference_row(o->in[0], r, t)[f]) * reference_row(o->in[0], r, t)[y->shape[1] + f];
+}
+
+void reference_geglu_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *dx = o->out[0];
+    for (int64_t t = 0; t < dy->shape[0]; t++)
+        for (int64_t f = 0; f < dy->shape[1]; f++) {
+            double gate = reference_row(o->in[1], r, t)[f], up = reference_row(o->in[1], r, t)[dy->shape[1] + f];
+            reference_row(dx, r, t)[f] = reference_row(dy, r, t)[f] * up * gelu_slope(gate);
+            reference_row(dx, r, t)[dy->shape[1] + f] = reference_row(dy, r, t)[f] * gelu(gate);
+        }
+}
+
 void reference_add(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];

@@ -39,7 +39,7 @@ void reference_rmsnorm(const op *o, const run_context *r)
         double rstd = 1 / sqrt(squares / (double)hidden + (double)o->at.epsilon);
         *reference_row(o->out[1], r, t) = rstd;
         for (int64_t h = 0; h < hidden; h++)
-            reference_row(y, r, t)[h] = s[h] * rstd * *reference_row(o->in[1], r, h);
+            reference_row(y, r, t)[h] = s[h] * rstd * (*reference_row(o->in[1], r, h) + (double)o->at.offset);
     }
 }
 
@@ -63,11 +63,13 @@ void reference_layernorm(const op *o, const run_context *r)
     }
 }
 
-/* The gradient of n normalised values u_i = (s_i - mean) rstd, y_i = u_i w_i, at element i: with g = w dy,
+/* The gradient of n normalised values u_i = (s_i - mean) rstd, y_i = u_i (w_i + offset), at element i: with g = (w +
+ * offset) dy,
  * ds_i = rstd (g_i - u_i mean(g u) - mean(g)), the last term where a mean was taken away. */
 typedef struct norm_row {
     const double *dy, *s;
     const double *w; /* [n] */
+    double offset;
     int64_t n;
     double rstd, mean;
     bool centred;
@@ -83,15 +85,15 @@ static void norm_row_means(norm_row *a)
 {
     a->g_u = a->g = 0;
     for (int64_t i = 0; i < a->n; i++) {
-        a->g_u += a->w[i] * a->dy[i] * normalised(a, i) / (double)a->n;
+        a->g_u += (a->w[i] + a->offset) * a->dy[i] * normalised(a, i) / (double)a->n;
         if (a->centred)
-            a->g += a->w[i] * a->dy[i] / (double)a->n;
+            a->g += (a->w[i] + a->offset) * a->dy[i] / (double)a->n;
     }
 }
 
 static double norm_row_gradient(const norm_row *a, int64_t i)
 {
-    return a->rstd * (a->w[i] * a->dy[i] - normalised(a, i) * a->g_u - a->g);
+    return a->rstd * ((a->w[i] + a->offset) * a->dy[i] - normalised(a, i) * a->g_u - a->g);
 }
 
 static void norm_gradient(const op *o, const run_context *r, const tensor *mean, const tensor *addend, const tensor *db)
@@ -101,6 +103,7 @@ static void norm_gradient(const op *o, const run_context *r, const tensor *mean,
         norm_row a = {.dy = reference_row(o->in[0], r, t),
                       .s = reference_row(o->in[1], r, t),
                       .w = reference_row(o->in[2], r, 0),
+                      .offset = o->at.offset,
                       .n = dx->shape[1],
                       .rstd = *reference_row(o->in[3], r, t),
                       .mean = mean ? *reference_row(mean, r, t) : 0,
@@ -145,7 +148,7 @@ void reference_head_norm(const op *o, const run_context *r)
                 squares += x[i] * x[i];
             double rstd = reference_row(o->out[2], r, t)[head] = 1 / sqrt(squares / d + (double)o->at.epsilon);
             for (int i = 0; i < d; i++)
-                y[i] = x[i] * rstd * *reference_row(o->in[2 + which], r, i);
+                y[i] = x[i] * rstd * (*reference_row(o->in[2 + which], r, i) + (double)o->at.offset);
         }
 }
 
@@ -158,6 +161,7 @@ void reference_head_norm_grad(const op *o, const run_context *r)
             norm_row a = {.dy = reference_row(o->in[which], r, t) + at,
                           .s = reference_row(o->in[2 + which], r, t) + at,
                           .w = reference_row(o->in[4 + which], r, 0),
+                          .offset = o->at.offset,
                           .n = d,
                           .rstd = reference_row(o->in[6], r, t)[head]};
             norm_row_means(&a);

@@ -99,7 +99,7 @@ static void norm(adjoint_rank *a, const void *options)
     if (n->residual)
         residual = adjoint_input(a, "residual", TOKENS, HIDDEN, place_replicate());
     tensor *w = weight(a, "norm", HIDDEN, 0), *b = n->bias ? weight(a, "bias", HIDDEN, 0) : NULL;
-    tensor *y = record_norm(r, "norm", &s, x, residual, (record_norm_of){w, b, 1e-5f});
+    tensor *y = record_norm(r, "norm", &s, x, residual, (record_norm_of){w, b, 1e-5f, b ? 0 : 1});
     a->output = n->use_y && n->use_s ? record_add(r, "sum", y, record_gelu(r, "gelu of s", s)) : n->use_y ? y : s;
     if (n->another_consumer)
         a->output = record_add(r, "sum", a->output, record_gelu(r, "gelu of x", x));
@@ -178,7 +178,7 @@ static void columns(adjoint_rank *a, const void *options)
     for (int i = 0; i < 3; i++)
         part[i] = recorder_columns(r, x, i * HIDDEN, HIDDEN);
     tensor *normed =
-        record_norm(r, "norm", NULL, part[0], NULL, (record_norm_of){weight(a, "norm", HIDDEN, 0), NULL, 1e-5f});
+        record_norm(r, "norm", NULL, part[0], NULL, (record_norm_of){weight(a, "norm", HIDDEN, 0), NULL, 1e-5f, 0});
     tensor *twice = record_add(r, "twice", part[1], record_gelu(r, "gelu", part[1]));
     tensor *product = record_linear(r, "product", part[2], weight(a, "w", HIDDEN, HIDDEN), NULL);
     a->output =
@@ -196,6 +196,7 @@ static void elementwise(adjoint_rank *a, const void *options)
     recorder *r = &a->r;
     tensor *x = input(a), *scalars = adjoint_scalars(a, &SCALARS);
     tensor *y = record_swiglu(r, "swiglu", record_linear(r, "up", x, weight(a, "w", 2 * HIDDEN, HIDDEN), NULL));
+    y = record_geglu(r, "geglu", record_linear(r, "wide", y, weight(a, "w2", 2 * HIDDEN, HIDDEN), NULL));
     op_attributes at = {.probability = 0.4f, .draw_site = 2, .sample_tokens = SEQUENCE, .sample = 1};
     tensor *places = adjoint_integers(a, "places", TOKENS, place_of);
     tensor *z = record_dropout(r, "dropout", record_scale(r, "scale", record_add(r, "twice", y, y), -1.5), scalars,

@@ -52,7 +52,7 @@ static void near(double got, double want, double relative)
 static double at_point(op_kind kind, double x, double second)
 {
     bench b = {.o.kind = (uint8_t)kind, .o.at.scale = (float)second};
-    bool pair = kind == OP_swiglu;
+    bool pair = kind == OP_swiglu || kind == OP_geglu;
     b.o.in[0] = operand(&b, DTYPE_FP32, 1, pair ? 2 : 1);
     b.o.out[0] = operand(&b, DTYPE_FP32, 1, 1);
     start(&b);
@@ -92,6 +92,7 @@ static void activations_have_their_known_values(void **state)
     near(at_point(OP_gelu, -0.5, 0), -0.15428599017485606, 1e-14);
     assert_true(at_point(OP_gelu, 0, 0) == 0);
     near(at_point(OP_swiglu, 1, 3), 3 * 0.73105857863000488, 1e-14);
+    near(at_point(OP_geglu, 1, 3), 3 * 0.84119199060827676, 1e-14);
     near(at_point(OP_swiglu, -2, 1), -0.23840584404423511, 1e-14);
 }
 

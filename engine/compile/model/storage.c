@@ -359,7 +359,7 @@ static void describe_values(compiled *c)
                DRAWS = DIVIDED || (o->train && o->shape.dropout > 0);
     const int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR],
                                                                          c->around.group[AXIS_GRADIENT].ranks)};
-    int64_t rope[2];
+    int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){
 #define INPUT(name, text, given, of) .name = new_ids(c, text, given, IDS_##of),

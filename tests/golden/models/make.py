@@ -39,13 +39,20 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
                                              n_positions=40, bos_token_id=96, eos_token_id=96, **no_dropout), "fp32"),
+        # norms on both sides, two rotary bases, windows but in every second layer
+        "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(
+            **{**SIZES, "num_hidden_layers": 3}, head_dim=16, sliding_window=8, query_pre_attn_scalar=20,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={"full_attention": dict(rope_type="linear", factor=2.0, rope_theta=5e4),
+                             "sliding_attention": dict(rope_type="default", rope_theta=1e3)},
+            pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
         # a multiplier of embeddings, branches, scores and logits each
         "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, rms_norm_eps=1e-5, embedding_multiplier=6.0,
                                                       residual_multiplier=0.4, attention_multiplier=0.2,

@@ -89,9 +89,9 @@ head_norm_forward(head_rows<T> y, head_rows<T> x, float *rstd, const T *wq, cons
     }
 }
 
-/* With w + offset for w: dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk in its registers.
- * partials[block, dwq | dwk]. The walk counts v's heads among a token's, and passes by them: with them the order of the
- * sums was settled. */
+/* With w + offset for w: dx = rstd (dy w - n mean(dy w n)), n = x rstd; a warp walks over heads and sums dwq and dwk in
+ * its registers. partials[block, dwq | dwk]. The walk counts v's heads among a token's, and passes by them: with them
+ * the order of the sums was settled. */
 template <typename T>
 KERNEL(THREADS, 2)
 head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *partials, const T *wq, const T *wk,

@@ -36,7 +36,7 @@ int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix d
                        int64_t columns);
 int launch_geglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
 int launch_geglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
-                       int64_t columns);
+                      int64_t columns);
 int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows,
                int64_t columns);
 int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launch_matrix x, int64_t rows,

@@ -24,7 +24,8 @@ template <typename T, int V> DEVICE void load_again(float (&s)[V], const float *
         load(s, from + column);
 }
 
-/* y = (s - mean) rstd w + b; without mean: y = s rstd (w + offset). dynamic shared memory: float row[columns] if `held` */
+/* y = (s - mean) rstd w + b; without mean: y = s rstd (w + offset). Dynamic shared memory: float row[columns] if
+ * `held`. */
 template <typename T, int V>
 KERNEL(MOST_THREADS, 2)
 norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, const T *b, const T *residual,

@@ -229,11 +229,11 @@ static const model_shape gpt2 = {.architecture = SHAPE_GPT2,
                                  .tied_embeddings = true,
                                  .norm_epsilon = 1e-5};
 
-static void old_and_new_spellings_mean_the_same(void **state)
+static model_shape llama3, mistral, qwen2, qwen3, linear, dynamic, yarn, deepseek, smollm3;
+
+static void make_shapes(void)
 {
-    (void)state;
-    model_shape llama3 = llama, mistral = llama, qwen2 = llama, qwen3 = llama;
-    model_shape linear = llama, dynamic = llama, yarn = llama, deepseek = llama, smollm3 = llama;
+    llama3 = mistral = linear = dynamic = yarn = deepseek = smollm3 = llama;
     llama3.kv_heads = 2;
     llama3.rope_theta = 500000;
     llama3.rope_scaling = (shape_rope_scaling){
@@ -263,56 +263,61 @@ static void old_and_new_spellings_mean_the_same(void **state)
     qwen3.architecture = SHAPE_QWEN3;
     qwen3.head_size = 16;
     qwen3.sliding_window = 9;
-    const struct {
-        const model_shape *shape;
-        const char *text;
-    } cases[] = {
-        {&llama, "{\"model_type\":\"llama\"," SIZES "}"},
-        {&llama, "{\"model_type\":\"llama\"," SIZES
-                 ",\"rope_scaling\":null,\"num_key_value_heads\":null,\"pretraining_tp\":1}"},
-        {&llama,
-         "{\"model_type\":\"llama\"," SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}"},
-        {&llama, "{\"model_type\":\"llama\"," SIZES ",\"sliding_window\":5,\"architectures\":[\"LlamaModel\"]}"},
-        {&llama3, "{\"model_type\":\"llama\"," SIZES KV
-                  ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\"," SCALING "}}"},
-        {&llama3, "{\"model_type\":\"llama\"," SIZES KV
-                  ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\"," SCALING "}}"},
-        {&llama3, "{\"model_type\":\"llama\"," SIZES KV
-                  ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," SCALING "}}"},
-        {&linear, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}"},
-        {&dynamic, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}}"},
-        {&yarn, "{\"model_type\":\"llama\"," SIZES
-                ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32}}"},
-        {&yarn, "{\"model_type\":\"llama\"," SIZES ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000,"
-                "\"original_max_position_embeddings\":32,\"truncate\":true}}"}, /* 4 = 128 / 32 */
-        {&deepseek, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
-                    "\"original_max_position_embeddings\":32,\"mscale\":0.5,\"mscale_all_dim\":2,\"truncate\":false}}"},
-        {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layers\":[1,0]}"},
-        {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layer_interval\":2}"},
-        {&mistral, "{\"model_type\":\"mistral\"," SIZES KV "}"}, /* transformers' own default window */
-        {&mistral, "{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":4096,\"head_dim\":8}"},
-        {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
-                 ",\"sliding_window\":131072,\"use_sliding_window\":false,\"max_window_layers\":28}"},
-        {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
-                 ",\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":2}"},
-        {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV ",\"layer_types\":[\"full_attention\",\"full_attention\"]}"},
-        {&qwen3, "{\"model_type\":\"qwen3\"," SIZES KV
-                 ",\"head_dim\":16,\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":0}"},
-        {&qwen3,
-         "{\"model_type\":\"qwen3\"," SIZES KV ",\"head_dim\":16,\"sliding_window\":9,\"use_sliding_window\":true,"
-         "\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}"},
-        {&gpt2, "{\"model_type\":\"gpt2\",\"n_ctx\":128,\"n_positions\":128,\"n_embd\":64,\"n_layer\":2,\"n_head\":8,"
-                "\"vocab_size\":99}"},
-        {&gpt2,
-         "{\"model_type\":\"gpt2\",\"n_positions\":128,\"n_embd\":64,\"n_layer\":2,\"n_head\":8,\"vocab_size\":99,"
-         "\"n_inner\":null,\"activation_function\":\"gelu_new\",\"scale_attn_weights\":true,\"layer_norm_epsilon\":1e-"
-         "05}"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+}
+
+static const struct {
+    const model_shape *shape;
+    const char *text;
+} spellings[] = {
+    {&llama, "{\"model_type\":\"llama\"," SIZES "}"},
+    {&llama,
+     "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":null,\"num_key_value_heads\":null,\"pretraining_tp\":1}"},
+    {&llama, "{\"model_type\":\"llama\"," SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}"},
+    {&llama, "{\"model_type\":\"llama\"," SIZES ",\"sliding_window\":5,\"architectures\":[\"LlamaModel\"]}"},
+    {&llama3, "{\"model_type\":\"llama\"," SIZES KV
+              ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\"," SCALING "}}"},
+    {&llama3, "{\"model_type\":\"llama\"," SIZES KV
+              ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\"," SCALING "}}"},
+    {&llama3, "{\"model_type\":\"llama\"," SIZES KV
+              ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," SCALING "}}"},
+    {&linear, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}"},
+    {&dynamic, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}}"},
+    {&yarn, "{\"model_type\":\"llama\"," SIZES
+            ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":32}}"},
+    {&yarn, "{\"model_type\":\"llama\"," SIZES ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":10000,"
+            "\"original_max_position_embeddings\":32,\"truncate\":true}}"}, /* 4 = 128 / 32 */
+    {&deepseek, "{\"model_type\":\"llama\"," SIZES ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                "\"original_max_position_embeddings\":32,\"mscale\":0.5,\"mscale_all_dim\":2,\"truncate\":false}}"},
+    {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layers\":[1,0]}"},
+    {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layer_interval\":2}"},
+    {&mistral, "{\"model_type\":\"mistral\"," SIZES KV "}"}, /* transformers' own default window */
+    {&mistral, "{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":4096,\"head_dim\":8}"},
+    {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
+             ",\"sliding_window\":131072,\"use_sliding_window\":false,\"max_window_layers\":28}"},
+    {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
+             ",\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":2}"},
+    {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV ",\"layer_types\":[\"full_attention\",\"full_attention\"]}"},
+    {&qwen3, "{\"model_type\":\"qwen3\"," SIZES KV
+             ",\"head_dim\":16,\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":0}"},
+    {&qwen3, "{\"model_type\":\"qwen3\"," SIZES KV ",\"head_dim\":16,\"sliding_window\":9,\"use_sliding_window\":true,"
+             "\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}"},
+    {&gpt2, "{\"model_type\":\"gpt2\",\"n_ctx\":128,\"n_positions\":128,\"n_embd\":64,\"n_layer\":2,\"n_head\":8,"
+            "\"vocab_size\":99}"},
+    {&gpt2,
+     "{\"model_type\":\"gpt2\",\"n_positions\":128,\"n_embd\":64,\"n_layer\":2,\"n_head\":8,\"vocab_size\":99,"
+     "\"n_inner\":null,\"activation_function\":\"gelu_new\",\"scale_attn_weights\":true,\"layer_norm_epsilon\":1e-"
+     "05}"},
+};
+
+static void old_and_new_spellings_mean_the_same(void **state)
+{
+    (void)state;
+    make_shapes();
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
         model_shape s;
-        if (parse(&s, NULL, cases[i].text) != STATUS_OK)
+        if (parse(&s, NULL, spellings[i].text) != STATUS_OK)
             fail_msg("case %zu: %s", i, status_message());
-        assert_same_shape(&s, cases[i].shape);
+        assert_same_shape(&s, spellings[i].shape);
     }
 }
 

@@ -1,0 +1,45 @@
+#include "models/huggingface_keys.h"
+
+#include <stdlib.h>
+
+#include "memory/log.h"
+
+/* NULL if absent or null */
+const json_t *huggingface_get(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+char *huggingface_dump(const json_t *value)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6));
+    return text ? text : must_strdup("?");
+}
+
+status huggingface_refuse(const huggingface_reader *r, const char *key, const json_t *value, const char *why)
+{
+    char *text = huggingface_dump(value);
+    status s = status_fail(STATUS_FAILED, "%s: %s is %.60s: %s", r->path, key, text, why);
+    free(text);
+    return s;
+}
+
+status huggingface_read_bool(const huggingface_reader *r, bool *out, const char *key, bool fallback)
+{
+    const json_t *value = huggingface_get(r->root, key);
+    if (value && !json_is_boolean(value))
+        return huggingface_refuse(r, key, value, "it must be true or false");
+    *out = value ? json_is_true(value) : fallback;
+    return STATUS_OK;
+}
+
+status huggingface_read_number(const huggingface_reader *r, double *out, const json_t *of, const char *key,
+                               double fallback)
+{
+    const json_t *value = huggingface_get(of, key);
+    if (value && !json_is_number(value))
+        return huggingface_refuse(r, key, value, "it must be a number");
+    *out = value ? json_number_value(value) : fallback;
+    return STATUS_OK;
+}

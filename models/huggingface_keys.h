@@ -1,0 +1,41 @@
+/* Groups of keys of Hugging Face's config.json that are more than a number each, read into a model_shape and written
+ * from it; beside them what every reader of keys uses. Includers: models/huggingface*.c.
+ *
+ * What cannot be computed is refused in one line by file, key and value.
+ */
+#ifndef PHALANX_MODELS_HUGGINGFACE_KEYS_H
+#define PHALANX_MODELS_HUGGINGFACE_KEYS_H
+
+#include <jansson.h>
+
+#include "models/shape.h"
+
+typedef struct huggingface_reader {
+    const json_t *root;
+    const char *path; /* begins the messages */
+} huggingface_reader;
+
+/* NULL if absent or null */
+const json_t *huggingface_get(const json_t *object, const char *key);
+/* The value as JSON, the caller's to free. */
+char *huggingface_dump(const json_t *value);
+/* Fails: key is value: why. */
+status huggingface_refuse(const huggingface_reader *r, const char *key, const json_t *value, const char *why);
+/* An absent key is the fallback. Fails where the value is of another type. */
+status huggingface_read_bool(const huggingface_reader *r, bool *out, const char *key, bool fallback);
+status huggingface_read_number(const huggingface_reader *r, double *out, const json_t *of, const char *key,
+                               double fallback);
+
+/* Bases and scaling of rotary frequencies: rope_theta and rope_scaling (transformers 4), or both in rope_parameters
+ * (5), a table for all layers or one a type of layers. Writing uses 4's words, which 5 reads too. */
+status huggingface_read_rope(const huggingface_reader *r, model_shape *s);
+void huggingface_put_rope(json_t *root, const model_shape *s);
+
+/* Which layers see a window only, and how long it is. Needs s->layers. */
+status huggingface_read_window(const huggingface_reader *r, model_shape *s);
+void huggingface_put_window(json_t *root, const model_shape *s);
+/* Which layers do not rotate. */
+status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s);
+void huggingface_put_unrotated(json_t *root, const model_shape *s);
+
+#endif

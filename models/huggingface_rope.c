@@ -1,0 +1,160 @@
+/* Keys of config.json about rotary positions: bases and scaling, as transformers 4 and 5 say them. */
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+#include "models/huggingface_keys.h"
+
+/* What transformers takes where config.json is silent. */
+#define DEFAULT_THETA 10000.0
+
+/* What each kind of scaling says, and whether it must. */
+static const struct {
+    shape_rope_kind kind;
+    bool needed;
+    const char *key;
+    size_t offset;
+} scales[] = {
+    {ROPE_LLAMA3, true, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_LLAMA3, true, "low_freq_factor", offsetof(shape_rope_scaling, low_frequency_factor)},
+    {ROPE_LLAMA3, true, "high_freq_factor", offsetof(shape_rope_scaling, high_frequency_factor)},
+    {ROPE_LINEAR, true, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_DYNAMIC, true, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_YARN, false, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_YARN, false, "beta_fast", offsetof(shape_rope_scaling, beta_fast)},
+    {ROPE_YARN, false, "beta_slow", offsetof(shape_rope_scaling, beta_slow)},
+    {ROPE_YARN, false, "attention_factor", offsetof(shape_rope_scaling, attention_factor)},
+};
+
+enum { SCALES = sizeof scales / sizeof *scales };
+
+static const char original_key[] = "original_max_position_embeddings";
+
+static bool has_original(shape_rope_kind of)
+{
+    return of == ROPE_LLAMA3 || of == ROPE_YARN;
+}
+
+static status read_original(const huggingface_reader *r, model_shape *s, const json_t *rope)
+{
+    shape_rope_scaling *out = &s->rope_scaling;
+    const json_t *original = huggingface_get(rope, original_key);
+    if (original ? !json_is_integer(original) : out->kind == ROPE_LLAMA3)
+        return status_fail(STATUS_FAILED, "%s: rope_scaling of type %s needs a whole number %s", r->path,
+                           shape_rope_words[out->kind], original_key);
+    out->original_max_sequence = original ? json_integer_value(original) : s->max_sequence;
+    if (out->factor == 0) /* of yarn: what transformers takes, too */
+        out->factor = (double)s->max_sequence / (double)out->original_max_sequence;
+    return STATUS_OK;
+}
+
+/* DeepSeek's pair of keys is one factor. */
+static status read_yarn(const huggingface_reader *r, shape_rope_scaling *out, const json_t *rope)
+{
+    const json_t *scale = huggingface_get(rope, "mscale"), *all = huggingface_get(rope, "mscale_all_dim"),
+                 *whole = huggingface_get(rope, "truncate");
+    if (whole && !json_is_boolean(whole))
+        return huggingface_refuse(r, "truncate", whole, "it must be true or false");
+    out->fractional = whole && !json_is_true(whole);
+    if ((scale && !json_is_number(scale)) || (all && !json_is_number(all)))
+        return huggingface_refuse(r, "mscale", scale ? scale : all, "mscale and mscale_all_dim must be numbers");
+    double a = scale ? json_number_value(scale) : 0, b = all ? json_number_value(all) : 0, ln = log(out->factor);
+    if (out->attention_factor == 0 && a != 0 && b != 0)
+        out->attention_factor = out->factor <= 1 ? 1 : (0.1 * a * ln + 1) / (0.1 * b * ln + 1);
+    return STATUS_OK;
+}
+
+static status read_scaling(const huggingface_reader *r, model_shape *s, const json_t *rope)
+{
+    shape_rope_scaling *out = &s->rope_scaling;
+    for (int i = 0; i < SCALES; i++) {
+        const json_t *value = huggingface_get(rope, scales[i].key);
+        if (scales[i].kind != out->kind || (!value && !scales[i].needed))
+            continue;
+        if (!json_is_number(value))
+            return status_fail(STATUS_FAILED, "%s: rope_scaling of type %s needs a number %s", r->path,
+                               shape_rope_words[out->kind], scales[i].key);
+        *(double *)(void *)((char *)out + scales[i].offset) = json_number_value(value);
+    }
+    if (has_original(out->kind))
+        TRY(read_original(r, s, rope));
+    return out->kind == ROPE_YARN ? read_yarn(r, out, rope) : STATUS_OK;
+}
+
+/* The base of layers with a window: beside the other keys (transformers 4), or one of two tables (5). */
+static status read_local(const huggingface_reader *r, model_shape *s)
+{
+    const json_t *local = huggingface_get(huggingface_get(r->root, "rope_parameters"), "sliding_attention"),
+                 *type = huggingface_get(local, "rope_type");
+    if (type && strcmp(json_is_string(type) ? json_string_value(type) : "", "default") != 0)
+        return huggingface_refuse(r, "rope_parameters.sliding_attention.rope_type", type, "phalanx has default");
+    return local ? huggingface_read_number(r, &s->rope_local_theta, local, "rope_theta", DEFAULT_THETA)
+                 : huggingface_read_number(r, &s->rope_local_theta, r->root, "rope_local_base_freq", DEFAULT_THETA);
+}
+
+/* rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
+status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
+{
+    if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
+        TRY(read_local(r, s));
+    const json_t *scaling = huggingface_get(r->root, "rope_scaling"),
+                 *both = huggingface_get(r->root, "rope_parameters");
+    const char *key = scaling ? "rope_scaling" : "rope_parameters";
+    const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
+    if (rope && !json_is_object(rope))
+        return huggingface_refuse(r, key, rope, "it must be an object");
+    const json_t *full = huggingface_get(rope, "full_attention");
+    if (full && huggingface_get(rope, "sliding_attention") && shape_has_key(s->architecture, KEY_LOCAL_THETA))
+        rope = both = full;
+    else if (full || huggingface_get(rope, "sliding_attention"))
+        return huggingface_refuse(r, key, rope, "rotary tables that differ between layers are none of phalanx's");
+    theta = theta ? theta : huggingface_get(both, "rope_theta");
+    theta = theta ? theta : huggingface_get(r->root, "rope_theta");
+    if (!theta && shape_has_key(s->architecture, KEY_NEEDS_THETA))
+        return status_fail(STATUS_FAILED, "%s: rope_theta is missing: a %s model needs it", r->path,
+                           shape_traits_of(s->architecture)->name);
+    if (theta && !json_is_number(theta))
+        return huggingface_refuse(r, "rope_theta", theta, "it must be a number");
+    s->rope_theta = theta ? json_number_value(theta) : DEFAULT_THETA;
+    const json_t *partial = huggingface_get(rope, "partial_rotary_factor"), *type = huggingface_get(rope, "rope_type");
+    if (partial && !(json_is_number(partial) && json_number_value(partial) == 1))
+        return huggingface_refuse(r, "partial_rotary_factor", partial, "phalanx rotates whole heads");
+    type = type ? type : huggingface_get(rope, "type");
+    const char *name = !type ? "default" : json_is_string(type) ? json_string_value(type) : "";
+    if (!strcmp(name, "default"))
+        return STATUS_OK;
+    for (int k = 0; k < ROPE_KINDS; k++)
+        if (!strcmp(name, shape_rope_words[k])) {
+            s->rope_scaling.kind = (shape_rope_kind)k;
+            return read_scaling(r, s, rope);
+        }
+    char *path = must_format("%s.%s", key, huggingface_get(rope, "rope_type") ? "rope_type" : "type");
+    status result = huggingface_refuse(r, path, type, "phalanx has default, llama3, linear, dynamic and yarn");
+    free(path);
+    return result;
+}
+
+/* In transformers 4's words, which 5 reads too. */
+void huggingface_put_rope(json_t *root, const model_shape *s)
+{
+    const shape_rope_scaling *r = &s->rope_scaling;
+    json_object_set_new(root, "rope_theta", json_real(s->rope_theta));
+    if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
+        json_object_set_new(root, "rope_local_base_freq", json_real(s->rope_local_theta));
+    if (r->factor == 0) {
+        json_object_set_new(root, "rope_scaling", json_null());
+        return;
+    }
+    json_t *rope = json_pack("{s:s}", "rope_type", shape_rope_words[r->kind]);
+    for (int i = 0; i < SCALES; i++)
+        if (scales[i].kind == r->kind)
+            json_object_set_new(rope, scales[i].key,
+                                json_real(*(const double *)(const void *)((const char *)r + scales[i].offset)));
+    if (has_original(r->kind))
+        json_object_set_new(rope, original_key, json_integer(r->original_max_sequence));
+    if (r->kind == ROPE_YARN)
+        json_object_set_new(rope, "truncate", json_boolean(!r->fractional));
+    json_object_set_new(root, "rope_scaling", rope);
+}

@@ -325,6 +325,8 @@ static void old_and_new_spellings_mean_the_same(void **state)
 #define QWEN2(more)      "{\"model_type\":\"qwen2\"," SIZES KV "," more "}"
 #define STARCODER2(more) "{\"model_type\":\"starcoder2\"," SIZES KV "," more "}"
 #define SMOLLM3(more)    "{\"model_type\":\"smollm3\"," SIZES KV "," more "}"
+#define GEMMA3(more)                                                                                                   \
+    "{\"model_type\":\"gemma3_text\"," SIZES KV ",\"head_dim\":8,\"sliding_window\":9," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
 static const struct {
@@ -391,6 +393,19 @@ static const struct {
     {QWEN2("\"layer_types\":{}"), "layer_types is {}"},
     {STARCODER2("\"use_bias\":false"), "use_bias is false"},
     {STARCODER2("\"hidden_act\":\"silu\""), "hidden_act is \"silu\""},
+    {GEMMA3("\"hidden_activation\":\"gelu\""), "hidden_activation is \"gelu\""},
+    {GEMMA3("\"attn_logit_softcapping\":50.0"), "attn_logit_softcapping is 50.0"},
+    {GEMMA3("\"final_logit_softcapping\":30.0"), "final_logit_softcapping is 30.0"},
+    {GEMMA3("\"use_bidirectional_attention\":true"), "use_bidirectional_attention is true"},
+    {GEMMA3("\"query_pre_attn_scalar\":0"), "query_pre_attn_scalar is 0"},
+    {GEMMA3("\"query_pre_attn_scalar\":\"256\""), "query_pre_attn_scalar is \"256\""},
+    {GEMMA3("\"sliding_window_pattern\":0"), "sliding_window_pattern is 0"},
+    {GEMMA3("\"rope_local_base_freq\":\"1e4\""), "rope_local_base_freq is \"1e4\""},
+    {GEMMA3("\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},"
+            "\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}"),
+     "rope_parameters.sliding_attention.rope_type is \"linear\""},
+    {"{\"model_type\":\"gemma3_text\"," SIZES KV "}", "head_dim is missing"},
+    {"{\"model_type\":\"granite\"," SIZES ",\"logits_scaling\":\"8\"}", "logits_scaling is \"8\""},
     {GPT2("\"activation_function\":\"relu\""), "activation_function is \"relu\""},
     {GPT2("\"scale_attn_weights\":false"), "scale_attn_weights is false"},
     {GPT2("\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true"},
@@ -417,6 +432,7 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_int_equal(parse(&s, NULL, LLAMA("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, QWEN2("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, GPT2("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(parse(&s, NULL, GEMMA3("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, STARCODER2("\"use_bias\":true")), STATUS_OK);
     assert_int_equal(s.sliding_window, 0); /* unsaid, unlike Mistral's */
 }

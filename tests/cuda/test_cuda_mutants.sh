@@ -50,6 +50,8 @@ plain|vector.cuh|norm.cu|rows/norms|s,^    block_barrier();$,,|a block sum is re
 race|vector.cuh|norm.cu|rows/norms|s,block_barrier(); /\* the last.*,,|a block sum is overwritten while it is read
 plain|norm.cu|norm.cu|rows/norms|s,variance = block_sum(squares\, 0).a,variance = sums.b,|the variance is not about the mean
 plain|norm.cu|norm.cu|rows/norms|s,- n\[i\] \* mean_gn,,|a norm's gradient without its projection
+plain|norm.cu|norm.cu|rows/norms|s,weight\[i\] += offset;,,|a norm of 1 + w forgets its offset backward
+plain|heads.cu|heads.cu|rows/head_norm|s, + offset));,));,|a head's norm forgets its offset
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
 plain|norm.cu|norm.cu|rows/wide|s,if (row)$,if (true),|a row that does not fit into shared memory is kept there
@@ -64,7 +66,9 @@ plain|embedding.cu|embedding.cu|rows/embedding|s,if (lane == 0),if (lane == 0 \&
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,^    block_barrier();,,|statistics are joined before they are written
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,d - scale : d,d : d,|the gradient forgets the target
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,column + i < count ? x\[i\] : -INFINITY,x[i],|padding columns are in the softmax
-plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + gate\[i\] \* (1.0f - s)),1.0f,|the slope of silu is sigmoid
+plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + x \* (1.0f - s)),1.0f,|the slope of silu is sigmoid
+plain|pointwise.cu|pointwise.cu|pointwise/geglu|s,up\[i\] = d\[i\] \* f(gate,up[i] = d[i] * (gate,|the gate's branch is not the gate's function
+plain|pointwise.cu|pointwise.cu|pointwise/scale|s,return factor \* x;,return x;,|a multiple is the value
 plain|pointwise.cu|pointwise.cu|pointwise/dropout|s,element + (uint64_t)i) / 4,element + (uint64_t)i) / 8,|draws are used twice
 asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words ,if (column > words ,|one word too many is copied
 plain|update.cu|update.cu|update/adamw|s,bool skip = control\[SCALARS_SKIP\] != 0,bool skip = false,|a skipped step changes weights

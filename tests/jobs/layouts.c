@@ -29,6 +29,19 @@ static const layouts_model models[] = {
      "architecture: mistral, layers: 6, hidden_size: 64, heads: 12, head_size: 8, kv_heads: 3, ffn_size: 112, "
      "sliding_window: 9",
      "", NULL},
+    {"gemma3",
+     "architecture: gemma3_text, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 3, ffn_size: 100, "
+     "sliding_window: 9, full_every: 3, rope_local_theta: 1000, norm_epsilon: 1e-3, rope_scaling: {kind: linear, factor: 4}",
+     "", NULL},
+    {"granite",
+     "architecture: granite, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "embedding_multiplier: 6, residual_multiplier: 0.4, attention_multiplier: 0.2, logits_scaling: 3, "
+     "tied_embeddings: true",
+     "", NULL},
+    {"smollm3",
+     "architecture: smollm3, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "unrotated_every: 3, rope_scaling: {kind: yarn, factor: 4}",
+     "", NULL},
     {"documents", "architecture: llama, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 2, ffn_size: 100",
      "data.document_mask=true", NULL},
     {"dropout", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 6", "train.dropout=0.1", NULL},
@@ -297,6 +310,28 @@ static const layouts_row rows[] = {
     {"llama",      1, 2, 2, 1, 2, INTERLEAVED, 2, 1, SELECTIVE, 'j'},
     {"gpt2",       1, 2, 1, 2, 2, 0,           0, 0, "", 'k'},
     {"gpt2",       1, 2, 1, 2, 2, 0,           0, 1, LOWERED, 'k'},
+    /* what families add: norms behind, two rotary tables, multipliers, layers that do not rotate */
+    {"gemma3",     3, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"gemma3",     6, 1, 1, 1, 4, 0,           0, 1, ALONE " " FULL, 0},
+    {"gemma3",     1, 2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"gemma3",     1, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
+    {"gemma3",     1, 1, 1, 2, 2, 0,           0, 3, EACH, 0},
+    {"gemma3",     3, 1, 2, 1, 1, INTERLEAVED, 3, 1, PARTS, 0},
+    {"gemma3",     3, 2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"granite",    2, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"granite",    4, 1, 1, 1, 4, 0,           0, 1, ALONE " " FULL, 0},
+    {"granite",    1, 2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"granite",    1, 1, 3, 1, 2, ZERO_BUBBLE, 0, 1, DIVIDED, 0},
+    {"granite",    1, 1, 1, 2, 2, 0,           0, 3, EACH, 0},
+    {"granite",    2, 1, 2, 2, 1, INTERLEAVED, 3, 2, PARTS, 0},
+    {"granite",    2, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
+    {"smollm3",    2, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"smollm3",    2, 1, 1, 1, 4, 0,           0, 1, ALONE " " FULL, 0},
+    {"smollm3",    1, 2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"smollm3",    1, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
+    {"smollm3",    1, 1, 1, 2, 2, 0,           0, 3, EACH, 0},
+    {"smollm3",    2, 1, 2, 2, 1, GPIPE,       0, 2, SELECTIVE, 0},
+    {"smollm3",    2, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
     /* clang-format on */
 };
 
@@ -395,8 +430,7 @@ char *layouts_title(const layouts_row *row)
     return title;
 }
 
-/* ---- rings
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- rings --------------------------------------------------------------------------------------------------- */
 
 int layouts_first_of_group(int index)
 {

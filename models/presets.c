@@ -18,6 +18,25 @@
         .rope_theta = 500000, .norm_epsilon = 1e-5, __VA_ARGS__                                                        \
     }
 
+/* Gemma 3: the last layer of each six sees all tokens; embeddings are multiplied by the root of the width. */
+#define GEMMA3(layers_, hidden_, ffn_, heads_, kv_heads_, head_, vocabulary_, sequence_, ...)                          \
+    {                                                                                                                  \
+        .architecture = SHAPE_GEMMA3, .layers = layers_, .heads = heads_, .kv_heads = kv_heads_, .head_size = head_,   \
+        .hidden_size = hidden_, .ffn_size = ffn_, .vocab_size = vocabulary_, .max_sequence = sequence_,                \
+        .tied_embeddings = true, .rope_theta = 1e6, .rope_local_theta = 1e4, .norm_epsilon = 1e-6, .full_every = 6,    \
+        __VA_ARGS__                                                                                                    \
+    }
+#define GEMMA3_LONG .rope_scaling = {.kind = ROPE_LINEAR, .factor = 8}
+
+/* Granite 3.3: what attention and mlp add is multiplied by 0.22. */
+#define GRANITE(hidden_, ffn_, scores_, logits_)                                                                       \
+    {                                                                                                                  \
+        .architecture = SHAPE_GRANITE, .layers = 40, .heads = 32, .kv_heads = 8, .head_size = (hidden_) / 32,          \
+        .hidden_size = hidden_, .ffn_size = ffn_, .vocab_size = 49159, .max_sequence = 131072,                         \
+        .tied_embeddings = true, .rope_theta = 1e7, .norm_epsilon = 1e-5, .embedding_multiplier = 12,                  \
+        .residual_multiplier = 0.22, .attention_multiplier = scores_, .logits_scaling = logits_                        \
+    }
+
 static const preset presets[] = {
     {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
@@ -81,6 +100,28 @@ static const preset presets[] = {
       .max_sequence = 4096,
       .rope_theta = 10000,
       .norm_epsilon = 1e-5}},
+    {"llama-8b", "Llama 3 8B", LLAMA3(32, 32, 14336, 8192, .tied_embeddings = false)},
+    {"llama-70b", "Llama 3 70B", LLAMA3(80, 64, 28672, 8192, .tied_embeddings = false)},
+    /* Published with Llama 3.1 only, so with its long sequence and stretched frequencies. */
+    {"llama-405b", "Llama 3.1 405B",
+     LLAMA3(126, 128, 53248, 131072,
+            .rope_scaling =
+                {.factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_sequence = 8192})},
+    {"gemma3-1b", "Gemma 3 1B",
+     GEMMA3(26, 1152, 6912, 4, 1, 256, 262144, 32768, .sliding_window = 512, .embedding_multiplier = 33.94112549695428,
+            .attention_multiplier = 0.0625)},
+    {"gemma3-4b", "Gemma 3 4B, its text model",
+     GEMMA3(34, 2560, 10240, 8, 4, 256, 262208, 131072, .sliding_window = 1024, GEMMA3_LONG,
+            .embedding_multiplier = 50.59644256269407, .attention_multiplier = 0.0625)},
+    {"gemma3-12b", "Gemma 3 12B, its text model",
+     GEMMA3(48, 3840, 15360, 16, 8, 256, 262208, 131072, .sliding_window = 1024, GEMMA3_LONG,
+            .embedding_multiplier = 61.96773353931867, .attention_multiplier = 0.0625)},
+    /* Its scores are multiplied by 1 / sqrt(hidden_size / heads), those of the smaller ones by 1 / sqrt(head_size). */
+    {"gemma3-27b", "Gemma 3 27B, its text model",
+     GEMMA3(62, 5376, 21504, 32, 16, 128, 262208, 131072, .sliding_window = 1024, GEMMA3_LONG,
+            .attention_multiplier = 0.07715167498104596, .embedding_multiplier = 73.32121111929344)},
+    {"granite-2b", "Granite 3.3 2B", GRANITE(2048, 8192, 0.015625, 8)},
+    {"granite-8b", "Granite 3.3 8B", GRANITE(4096, 12800, 0.0078125, 16)},
     {"smollm3-3b",
      "SmolLM3 3B",
      {.architecture = SHAPE_SMOLLM3,
@@ -96,13 +137,6 @@ static const preset presets[] = {
       .rope_theta = 5000000,
       .unrotated_every = 4,
       .norm_epsilon = 1e-6}},
-    {"llama-8b", "Llama 3 8B", LLAMA3(32, 32, 14336, 8192, .tied_embeddings = false)},
-    {"llama-70b", "Llama 3 70B", LLAMA3(80, 64, 28672, 8192, .tied_embeddings = false)},
-    /* Published with Llama 3.1 only, so with its long sequence and stretched frequencies. */
-    {"llama-405b", "Llama 3.1 405B",
-     LLAMA3(126, 128, 53248, 131072,
-            .rope_scaling =
-                {.factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_sequence = 8192})},
 };
 
 int presets_count(void)

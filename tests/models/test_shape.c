@@ -16,9 +16,12 @@ static void presets_have_the_published_number_of_parameters(void **state)
         const char *name;
         int64_t parameters;
     } published[] = {
-        {"gpt2-124m", 124439808}, {"gpt2-355m", 354823168},   {"gpt2-774m", 774030080},     {"gpt2-1558m", 1557611200},
-        {"llama-15m", 15191712},  {"llama-160m", 162417408},  {"llama-1b", 1235814400},     {"llama-7b", 6738415616},
-        {"llama-8b", 8030261248}, {"llama-70b", 70553706496}, {"llama-405b", 405853388800}, {"smollm3-3b", 3075098624},
+        {"gpt2-124m", 124439808},    {"gpt2-355m", 354823168},     {"gpt2-774m", 774030080},
+        {"gpt2-1558m", 1557611200},  {"llama-15m", 15191712},      {"llama-160m", 162417408},
+        {"llama-1b", 1235814400},    {"llama-7b", 6738415616},     {"llama-8b", 8030261248},
+        {"llama-70b", 70553706496},  {"llama-405b", 405853388800}, {"smollm3-3b", 3075098624},
+        {"gemma3-1b", 999885952},    {"gemma3-4b", 3880263168},    {"gemma3-12b", 11766034176},
+        {"gemma3-27b", 27009346304}, {"granite-2b", 2533539840},   {"granite-8b", 8170864640},
     };
     int count = (int)(sizeof published / sizeof *published);
     assert_int_equal(count, presets_count());

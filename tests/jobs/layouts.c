@@ -31,7 +31,8 @@ static const layouts_model models[] = {
      "", NULL},
     {"gemma3",
      "architecture: gemma3_text, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 3, ffn_size: 100, "
-     "sliding_window: 9, full_every: 3, rope_local_theta: 1000, norm_epsilon: 1e-3, rope_scaling: {kind: linear, factor: 4}",
+     "sliding_window: 9, full_every: 3, rope_local_theta: 1000, norm_epsilon: 1e-3, rope_scaling: {kind: linear, "
+     "factor: 4}",
      "", NULL},
     {"granite",
      "architecture: granite, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "

@@ -14,6 +14,8 @@ enum { RANK = 4, MOST_VALUES = 96, TILE = 4 };
 /* A tensor as the graph describes it, and, once it is computed or read, its elements in order. */
 typedef struct value {
     const descriptor *of;
+    dtype type;
+    bool is_virtual;
     int64_t id, count;
     const int64_t *shape, *strides;
     double *at;
@@ -30,14 +32,9 @@ static bool flagged(const descriptor *d, cudnnBackendAttributeName_t name)
     return descriptor_number(d, name, 0) != 0;
 }
 
-static bool is_virtual(const value *v)
+static dtype type_of(const descriptor *of)
 {
-    return flagged(v->of, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
-}
-
-static dtype type_of(const value *v)
-{
-    switch ((int)descriptor_number(v->of, CUDNN_ATTR_TENSOR_DATA_TYPE, -1)) {
+    switch ((int)descriptor_number(of, CUDNN_ATTR_TENSOR_DATA_TYPE, -1)) {
     case CUDNN_DATA_HALF:
         return DTYPE_FP16;
     case CUDNN_DATA_BFLOAT16:
@@ -77,22 +74,32 @@ static int64_t offset_of(const int64_t shape[], const int64_t strides[], int64_t
     return offset;
 }
 
-static double load(const state *s, const value *v, int64_t offset)
+/* What lies in the memory of `v`, in the order of the dimensions and strides of `as`. */
+static void load(double *out, const state *s, const value *v, const value *as)
 {
-    float x;
-    dtype type = type_of(v);
-    const char *at = address_of(s, v) + offset * dtype_bytes(type);
-    if (standin_is_device(at))
-        standin_access(s->queue, at, dtype_bytes(type), false, "cuDNN");
-    dtype_convert(&x, DTYPE_FP32, at, type, 1);
-    return (double)x;
+    int64_t element = dtype_bytes(v->type);
+    const char *memory = address_of(s, v);
+    bool on_device = standin_is_device(memory);
+    char *bytes = must_alloc((unsigned long)(as->count * element));
+    float *x = must_alloc((unsigned long)as->count * sizeof *x);
+    for (int64_t i = 0; i < as->count; i++) {
+        const char *at = memory + offset_of(as->shape, as->strides, i) * element;
+        if (on_device)
+            standin_access(s->queue, at, element, false, "cuDNN");
+        memcpy(bytes + i * element, at, (size_t)element);
+    }
+    dtype_convert(x, DTYPE_FP32, bytes, v->type, as->count);
+    for (int64_t i = 0; i < as->count; i++)
+        out[i] = (double)x[i];
+    free(bytes);
+    free(x);
 }
 
 /* Before 9.26 the statistics are read as if there were no gaps, whatever their strides. */
 static void check_statistics(const value *v)
 {
     const int64_t *n = v->shape;
-    if (type_of(v) == DTYPE_FP32 && n[3] == 1 && n[2] > 1 &&
+    if (v->type == DTYPE_FP32 && n[3] == 1 && n[2] > 1 &&
         (v->strides[2] != 1 || v->strides[1] != n[2] || v->strides[0] != n[1] * n[2]))
         standin_fail("cuDNN: statistics with gaps are misread");
 }
@@ -105,7 +112,8 @@ static value *find(state *s, const descriptor *of)
             return &s->values[i];
     MUST(s->count < MOST_VALUES, "a graph of more than %d tensors", MOST_VALUES);
     value *v = &s->values[s->count++];
-    *v = (value){.of = of, .id = id, .count = 1};
+    *v = (value){.of = of, .id = id, .count = 1, .type = type_of(of)};
+    v->is_virtual = flagged(of, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
     v->shape = descriptor_values(of, CUDNN_ATTR_TENSOR_DIMENSIONS);
     v->strides = descriptor_values(of, CUDNN_ATTR_TENSOR_STRIDES);
     for (int i = 0; i < RANK; i++)
@@ -121,12 +129,11 @@ static const value *input(state *s, const descriptor *operation, cudnnBackendAtt
     value *v = find(s, descriptor_of(operation, name));
     if (v->at)
         return v;
-    if (is_virtual(v))
+    if (v->is_virtual)
         standin_fail("cuDNN: tensor %lld is read before it is computed", (long long)v->id);
     check_statistics(v);
     v->at = must_alloc((unsigned long)v->count * sizeof *v->at);
-    for (int64_t i = 0; i < v->count; i++)
-        v->at[i] = load(s, v, offset_of(v->shape, v->strides, i));
+    load(v->at, s, v, v);
     return v;
 }
 
@@ -142,35 +149,52 @@ static value *output(state *s, const descriptor *operation, cudnnBackendAttribut
 /* Rounded, and stored where it is not virtual. */
 static void finish(const state *s, value *v)
 {
-    dtype type = type_of(v);
-    for (int64_t i = 0; i < v->count; i++) {
-        float x = (float)v->at[i];
-        char bytes[4];
-        dtype_convert(bytes, type, &x, DTYPE_FP32, 1);
-        if (!is_virtual(v)) {
-            char *to = address_of(s, v) + offset_of(v->shape, v->strides, i) * dtype_bytes(type);
-            standin_access(s->queue, to, dtype_bytes(type), true, "cuDNN");
-            memcpy(to, bytes, (size_t)dtype_bytes(type));
-        }
-        dtype_convert(&x, DTYPE_FP32, bytes, type, 1);
-        v->at[i] = (double)x;
+    int64_t element = dtype_bytes(v->type);
+    char *bytes = must_alloc((unsigned long)(v->count * element)), *memory = v->is_virtual ? NULL : address_of(s, v);
+    float *x = must_alloc((unsigned long)v->count * sizeof *x);
+    for (int64_t i = 0; i < v->count; i++)
+        x[i] = (float)v->at[i];
+    dtype_convert(bytes, v->type, x, DTYPE_FP32, v->count);
+    for (int64_t i = 0; memory && i < v->count; i++) {
+        char *to = memory + offset_of(v->shape, v->strides, i) * element;
+        standin_access(s->queue, to, element, true, "cuDNN");
+        memcpy(to, bytes + i * element, (size_t)element);
     }
+    dtype_convert(x, DTYPE_FP32, bytes, v->type, v->count);
+    for (int64_t i = 0; i < v->count; i++)
+        v->at[i] = (double)x[i];
+    free(bytes);
+    free(x);
 }
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
 
-/* The element of `v` for that of a tensor of this shape: dimensions of 1 stand for all. */
-static double spread(const value *v, const int64_t shape[], int64_t index)
+/* Which element of `v` stands for one of a tensor of this shape: dimensions of 1 stand for all. */
+static int64_t spread(const value *v, const int64_t shape[], int64_t index)
 {
     int64_t offset = 0, stride = 1;
     for (int i = RANK - 1; i >= 0; i--) {
-        if (v->shape[i] != shape[i] && v->shape[i] != 1)
-            standin_fail("cuDNN: dimension %d is %lld beside %lld", i, (long long)v->shape[i], (long long)shape[i]);
         offset += v->shape[i] == 1 ? 0 : index % shape[i] * stride;
         stride *= v->shape[i];
         index /= shape[i];
     }
-    return v->at[offset];
+    return offset;
+}
+
+/* The elements of `v` as a tensor of the shape of `like`, a fresh array; NULL without `v`. */
+static double *spread_over(const value *v, const value *like)
+{
+    if (!v)
+        return NULL;
+    for (int i = RANK - 1; i >= 0; i--)
+        if (v->shape[i] != like->shape[i] && v->shape[i] != 1)
+            standin_fail("cuDNN: dimension %d is %lld beside %lld", i, (long long)v->shape[i],
+                         (long long)like->shape[i]);
+    double *out = must_alloc((unsigned long)like->count * sizeof *out);
+    bool same = v->count == like->count;
+    for (int64_t i = 0; i < like->count; i++)
+        out[i] = v->at[same ? i : spread(v, like->shape, i)];
+    return out;
 }
 
 static double applied(cudnnPointwiseMode_t mode, double x, double b, double t)
@@ -206,16 +230,19 @@ static void do_pointwise(state *s, const descriptor *o)
     const value *x = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
     const value *b = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
     const value *t = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
-    bool unseen = b && type_of(b) == DTYPE_INT32 && !is_virtual(b) && standin_mutant("cuDNN sees other documents");
+    bool unseen = b && b->type == DTYPE_INT32 && !b->is_virtual && standin_mutant("cuDNN sees other documents");
     value *y = output(s, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     int64_t along = descriptor_number(what, CUDNN_ATTR_POINTWISE_AXIS, -1), below = 1;
     for (int i = RANK - 1; i > along && along >= 0; i--)
         below *= y->shape[i];
+    bool index = mode == CUDNN_POINTWISE_GEN_INDEX;
+    double *xs = index ? NULL : spread_over(x, y), *bs = index || unseen ? NULL : spread_over(b, y);
+    double *ts = index ? NULL : spread_over(t, y);
     for (int64_t i = 0; i < y->count; i++)
-        y->at[i] = mode == CUDNN_POINTWISE_GEN_INDEX
-                       ? (double)(i / below % y->shape[along])
-                       : applied(mode, spread(x, y->shape, i), b && !unseen ? spread(b, y->shape, i) : 0,
-                                 t ? spread(t, y->shape, i) : 0);
+        y->at[i] = index ? (double)(i / below % y->shape[along]) : applied(mode, xs[i], bs ? bs[i] : 0, ts ? ts[i] : 0);
+    free(xs);
+    free(bs);
+    free(ts);
     finish(s, y);
 }
 
@@ -233,11 +260,10 @@ static void do_matmul(state *s, const descriptor *o)
     for (int64_t m = 0; m < a->shape[0] * heads; m++) {
         const double *x = a->at + m * rows * inner;
         const double *w = b->at + (m / heads * b->shape[1] + m % heads / (heads / b->shape[1])) * inner * columns;
-        for (int64_t i = 0; i < rows * columns; i++) {
-            double sum = 0;
-            for (int64_t k = 0; k < inner; k++)
-                sum += x[i / columns * inner + k] * w[k * columns + i % columns];
-            c->at[m * rows * columns + i] = sum;
+        for (int64_t i = 0; i < rows * inner; i++) {
+            double *sums = c->at + (m * rows + i / inner) * columns;
+            for (int64_t j = 0; j < columns; j++)
+                sums[j] += x[i] * w[i % inner * columns + j];
         }
     }
     finish(s, c);
@@ -285,10 +311,10 @@ static void do_reshape(state *s, const descriptor *o)
 {
     const value *x = input(s, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
     value *y = output(s, o, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
-    for (int64_t i = 0; i < y->count; i++) {
-        int64_t offset = offset_of(y->shape, y->strides, i);
-        y->at[i] = is_virtual(x) ? x->at[offset] : load(s, x, offset);
-    }
+    if (!x->is_virtual)
+        load(y->at, s, x, y);
+    for (int64_t i = 0; x->is_virtual && i < y->count; i++)
+        y->at[i] = x->at[offset_of(y->shape, y->strides, i)];
     finish(s, y);
 }
 

@@ -212,12 +212,13 @@ run-rest: tests ## the rows of the tables that make check leaves out (REST_LEFT_
 	@TEST_RING=rest tests/run.sh $(BUILD)/tally-rest $(call named,$(filter-out $(SHARED) $(REST_LEFT_OUT),$(HAS_REST))) \
 	    --shared $(call named,$(filter $(SHARED),$(HAS_REST))); status=$$?; $(call TALLIED,$(BUILD)/tally-rest); exit $$status
 
-# Those of the programs that NAMED says.
+# Those of the programs that NAMED says, counted in a file that TALLY says.
+TALLY ?= named
 CHOSEN = $(foreach n,$(NAMED),$(filter %/$n,$(TESTS) $(SCRIPT_TESTS)))
 run-named: tests
-	@rm -f $(BUILD)/tally-named $(BUILD)/tally-named.skipped
-	@tests/run.sh $(BUILD)/tally-named $(filter-out $(SHARING),$(CHOSEN)) --shared $(filter $(SHARING),$(CHOSEN)); status=$$?; \
-	$(call TALLIED,$(BUILD)/tally-named); exit $$status
+	@rm -f $(BUILD)/tally-$(TALLY) $(BUILD)/tally-$(TALLY).skipped
+	@tests/run.sh $(BUILD)/tally-$(TALLY) $(filter-out $(SHARING),$(CHOSEN)) --shared $(filter $(SHARING),$(CHOSEN)); status=$$?; \
+	$(call TALLIED,$(BUILD)/tally-$(TALLY)); exit $$status
 
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
 lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, clang-tidy

@@ -15,6 +15,7 @@ shift
 limit=${TEST_SECONDS:-900}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+touch "$work/notes" "$work/counts"
 stop() {
     local workers
     workers=$(jobs -p)

@@ -32,7 +32,7 @@ static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
     (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 2,
                                       "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_0='embed/dtable'",
-                                      "llama", "hangs", "train.device=cuda run.hang_seconds=2");
+                                      "llama", "hangs", "train.device=cuda run.hang_seconds=5");
     const char *line = strstr(r.err, "watchdog: rank 1 on "), *end = line ? strchr(line, '\n') : NULL;
     if (!end)
         fprintf(stderr, "status %d\n%s%s", r.status, r.out, r.err);
@@ -53,7 +53,7 @@ static void a_graph_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
     (void)state;
     const char *endless = "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_AFTER=4";
     launch_result r = cuda_runs_train("phalanx_standin", 2, endless, "llama", "graph-hangs",
-                                      "train.device=cuda train.cuda_graph=true train.steps=5 run.hang_seconds=2");
+                                      "train.device=cuda train.cuda_graph=true train.steps=5 run.hang_seconds=5");
     const char *line = strstr(r.err, "watchdog: rank 1 on ");
     assert_false(r.timed_out);
     assert_int_not_equal(r.status, 0);

@@ -1,20 +1,25 @@
 #!/bin/sh
-# A long sample divided over context ranks, beside one rank with both cores: a Llama of 21 M weights, bf16, one sample a
-# step, medians of STEPS steps (default 3) in tokens a second and as ratios to one rank. Four ranks have the same two
-# cores. With a corpus of documents (`make demo` leaves one) also what balancing them does at 8,192 tokens.
+# A long sample divided over context ranks, beside one rank with both cores: a Llama of LAYERS layers (default 4) of
+# hidden size HIDDEN (default 512), bf16, one sample a step. ROUNDS times (default 3) one, two and four ranks train in
+# turn, STEPS steps each (default 1) after a first that does not count; medians of the rounds' tokens a second, and of
+# each round's ratios to its one rank. Four ranks have the same two cores. With a corpus of documents (`make demo`
+# leaves one) also what balancing them does at 8,192 tokens.
 #   tools/bench_context.sh build/phalanx "8192 16384 32768" [DOCUMENTS]     DOCUMENTS: a prefix, as data.train has it
 set -eu
 phalanx=$1
 lengths=$2
 documents=${3:-}
-steps=${STEPS:-3}
+steps=${STEPS:-1}
+rounds=${ROUNDS:-3}
+layers=${LAYERS:-4}
+hidden=${HIDDEN:-512}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 yes 'The quick brown fox jumps over the lazy dog; every step is a program that is written down first.' | head -c 400000 >"$folder/text"
 "$phalanx" tokenize --quiet --output "$folder/data" --tokenizer bytes "$folder/text" >/dev/null
 cat >"$folder/run.yaml" <<END
-model: {architecture: llama, layers: 4, hidden_size: 512, heads: 8, kv_heads: 4, ffn_size: 1536, vocab_size: 8192,
-        max_sequence: 131072}
+model: {architecture: llama, layers: $layers, hidden_size: $hidden, heads: $((hidden / 64)), kv_heads: $((hidden / 128)),
+        ffn_size: $((3 * hidden)), vocab_size: 8192, max_sequence: 131072}
 train: {device: cpu, precision: bf16, micro_batch: 1, global_batch: 1}
 data: {validation: []}
 optimizer: {warmup: 0}
@@ -39,13 +44,22 @@ speed() {
 values() { # NAME FIGURE: of each step
     sed -n "s/.*\"$2\": *\([0-9.]*\).*/\1/p" "$folder/$1/metrics.jsonl"
 }
+median() { # RANKS COLUMN: of all rounds
+    cut -d' ' -f "$2" "$folder/rounds-$1" | sort -n | sed -n "$(((rounds + 1) / 2))p"
+}
 echo "tokens a second, and beside one rank with both cores:"
 for length in $lengths; do
-    one=$(speed "one-$length" 1 train.sequence="$length" data.train="$folder/data")
-    line=$(printf '%7d tokens   1 rank %7.1f' "$length" "$one")
+    rm -f "$folder"/rounds-*
+    for round in $(seq "$rounds"); do
+        for ranks in 1 2 4; do
+            many=$(speed "$ranks-$length-$round" $ranks train.sequence="$length" data.train="$folder/data")
+            [ $ranks != 1 ] || one=$many
+            awk -v m="$many" -v o="$one" 'BEGIN {printf "%.1f %.3f\n", m, m / o}' >>"$folder/rounds-$ranks"
+        done
+    done
+    line=$(printf '%7d tokens   1 rank %7.1f' "$length" "$(median 1 1)")
     for ranks in 2 4; do
-        many=$(speed "$ranks-$length" $ranks train.sequence="$length" data.train="$folder/data")
-        line="$line$(awk -v n=$ranks -v m="$many" -v o="$one" 'BEGIN {printf "   %d ranks %7.1f (%.3f)", n, m, m / o}')"
+        line="$line$(printf '   %d ranks %7.1f (%.3f)' $ranks "$(median $ranks 1)" "$(median $ranks 2)")"
     done
     echo "$line"
 done

@@ -72,7 +72,7 @@ typedef struct op_attributes {
     int16_t bundle;     /* its place among the ops that are launched as one, at the last of them */
     int16_t bundle_of;  /* the number of these ops; 0: it is alone */
     int32_t request;    /* index of the asynchronous op's request slot */
-    int32_t group_size; /* ranks along `axis` */
+    int32_t group_size; /* ranks along `axis`; attention: that divide samples by halves; 0: or otherwise */
     int32_t group_rank; /* this rank's place among them */
     int32_t owner;      /* the one member that has all of what is gathered or scattered; -1: divided by shard_rows() */
     int32_t peer;       /* world rank of a message's other end */

@@ -56,6 +56,8 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
         y = recorder_record(r, "attention/decode", &decode, 1, NULL)->out[0];
     } else {
         share_keys(r, &heads, in);
+        if (in->halves)
+            at.group_size = r->grid.group[AXIS_CONTEXT].ranks, at.group_rank = r->grid.group[AXIS_CONTEXT].rank;
         y = record_attention(r, "attention/attention", &heads, in->document_start, in->run ? in->places : NULL, &at);
     }
     tensor *out_bias = a->out_bias ? recorder_weight(r, a->out_bias) : NULL; /* on the group's first rank only */

@@ -10,7 +10,7 @@
 #include "tools/self_check_ops.h"
 #include "tools/self_check_math.h"
 
-enum { OPERANDS = 10, BOUNDARY = 256, NAME = 160, WORDS = 256 };
+enum { OPERANDS = 11, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 
 /* ---- cases ------------------------------------------------------------------------------------------------------- */
 
@@ -19,12 +19,14 @@ enum { OPERANDS = 10, BOUNDARY = 256, NAME = 160, WORDS = 256 };
 static const int64_t DEPTHS[] = {64, 1, 17, 63, 95, 127, 136};
 enum { DEPTH_COUNT = sizeof DEPTHS / sizeof *DEPTHS, TOKENS = 48, WIDE = 80 };
 
-/* heads, key/value heads, head size, tokens of a sample, samples, window, documents, head size of values */
-static const int HEADS[][8] = {{2, 2, 64, 80, 2, 0, 0, 64},     {4, 2, 64, 72, 1, 24, 0, 64},
-                               {2, 2, 64, 144, 2, 0, 1, 64},    {2, 1, 80, 72, 1, 0, 0, 80},
-                               {2, 1, 96, 72, 1, 0, 1, 96},     {4, 2, 128, 80, 2, 0, 0, 128},
-                               {2, 1, 128, 136, 1, 40, 1, 128}, {2, 1, 192, 72, 1, 0, 0, 128},
-                               {2, 1, 256, 72, 1, 0, 0, 256},   {2, 2, 48, 40, 1, 0, 0, 48}};
+/* heads, key/value heads, head size, tokens of a sample, samples, window, documents, head size of values, and of how
+ * many ranks that divide samples by halves which one (1: nobody divides them) */
+static const int HEADS[][10] = {
+    {2, 2, 64, 80, 2, 0, 0, 64, 1, 0},     {4, 2, 64, 72, 1, 24, 0, 64, 1, 0},  {2, 2, 64, 144, 2, 0, 1, 64, 1, 0},
+    {2, 1, 80, 72, 1, 0, 0, 80, 1, 0},     {2, 1, 96, 72, 1, 0, 1, 96, 1, 0},   {4, 2, 128, 80, 2, 0, 0, 128, 1, 0},
+    {2, 1, 128, 136, 1, 40, 1, 128, 1, 0}, {2, 1, 192, 72, 1, 0, 0, 128, 1, 0}, {2, 1, 256, 72, 1, 0, 0, 256, 1, 0},
+    {2, 2, 48, 40, 1, 0, 0, 48, 1, 0},     {4, 2, 64, 32, 2, 0, 0, 64, 2, 0},   {2, 1, 128, 72, 1, 0, 1, 128, 3, 1},
+    {2, 1, 64, 48, 1, 20, 0, 64, 2, 1}};
 enum { HEAD_COUNT = sizeof HEADS / sizeof *HEADS };
 
 /* Of a result, relative to its largest; and by how much more for each root of a product's depth, where roundings of
@@ -295,6 +297,90 @@ static void fill_starts(double *starts, int64_t tokens, int64_t sequence)
     }
 }
 
+/* Which tokens the op's queries are: all, or a rank's halves, its two runs of every sample. */
+typedef struct queries {
+    int64_t count, run, samples, sequence;
+    int32_t run_of[2];
+} queries;
+
+static queries queries_of(const int *s)
+{
+    int64_t tokens = (int64_t)s[3] * s[4];
+    if (s[8] == 1)
+        return (queries){.count = tokens, .sequence = s[3]};
+    return (queries){tokens / s[8], s[3] / (2 * s[8]), s[4], s[3], {s[9], 2 * s[8] - 1 - s[9]}};
+}
+
+static int64_t place_of(const queries *of, int64_t i)
+{
+    if (of->run == 0)
+        return i;
+    int64_t unit = i / of->run;
+    return unit % of->samples * of->sequence + of->run_of[unit / of->samples] * of->run + i % of->run;
+}
+
+/* The queries' rows among those of all tokens, [tokens, columns], and back. */
+static void take_rows(double *to, const double *all, const queries *of, int64_t columns)
+{
+    for (int64_t i = 0; i < of->count * columns; i++)
+        to[i] = all[place_of(of, i / columns) * columns + i % columns];
+}
+
+static void give_rows(double *all, const double *from, const queries *of, int64_t columns)
+{
+    for (int64_t i = 0; i < of->count * columns; i++)
+        all[place_of(of, i / columns) * columns + i % columns] = from[i];
+}
+
+/* Values of all tokens; those that are not the op's own are 0. */
+typedef struct whole {
+    double *q, *y, *lse, *dy, *dq, *starts;
+} whole;
+
+static double *zeros(int64_t count)
+{
+    return must_calloc((unsigned long)count, sizeof(double));
+}
+
+/* What is right for the op's queries, from attention of all tokens; `own`: the op's operands. Cotangents of the queries
+ * of other ranks are 0, so that the gradients of keys and values are this rank's share. */
+static void attend(const whole *own, double *const gradients[3], math_attention *a, const queries *of)
+{
+    int64_t tokens = a->samples * a->sequence, wide = a->heads * a->size, width = a->heads * a->v_size;
+    whole all = {zeros(tokens * wide),  zeros(tokens * width), zeros(tokens * a->heads),
+                 zeros(tokens * width), zeros(tokens * wide),  zeros(tokens)};
+    give_rows(all.q, own->q, of, wide);
+    fill_starts(all.starts, tokens, a->sequence);
+    a->q = all.q;
+    a->starts = own->starts ? all.starts : NULL;
+    math_attend(all.y, all.lse, a);
+    take_rows(own->y, all.y, of, width);
+    for (int64_t i = 0; i < a->heads * of->count; i++)
+        own->lse[i] = all.lse[i / of->count * tokens + place_of(of, i % of->count)];
+    if (own->starts)
+        take_rows(own->starts, all.starts, of, 1);
+    if (own->dy) {
+        give_rows(all.dy, own->dy, of, width);
+        math_attend_back((double *const[]){all.dq, gradients[1], gradients[2]}, all.dy, all.y, all.lse, a);
+        take_rows(gradients[0], all.dq, of, wide);
+    }
+    double *const taken[] = {all.q, all.y, all.lse, all.dy, all.dq, all.starts};
+    for (int i = 0; i < 6; i++)
+        free(taken[i]);
+}
+
+static void name_attention(one *c, dtype type, const int *s)
+{
+    char values[32] = "", ranks[48] = "";
+    if (s[7] != s[2])
+        snprintf(values, sizeof values, " and %d", s[7]);
+    if (s[8] > 1)
+        snprintf(ranks, sizeof ranks, ", halves of rank %d of %d", s[9], s[8]);
+    snprintf(c->name, sizeof c->name, "%s %s, heads %d/%d of %d%s, %d x %d%s%s%s", op_rows[c->o.kind].name,
+             dtype_name(type), s[0], s[1], s[2], values, s[4], s[3], s[5] ? ", window" : "", s[6] ? ", documents" : "",
+             ranks);
+}
+
 static void attention(checker *k, dtype type, const int *s, bool backward)
 {
     one c = {.o = {.kind = backward ? OP_attention_grad : OP_attention},
@@ -306,32 +392,30 @@ static void attention(checker *k, dtype type, const int *s, bool backward)
                         .size = s[2],
                         .v_size = s[7],
                         .window = s[5]};
-    int64_t tokens = a.samples * a.sequence, width = a.heads * a.v_size;
-    int64_t columns[] = {a.heads * a.size, a.kv_heads * a.size, a.kv_heads * a.v_size};
+    queries of = queries_of(s);
+    whole own = {0};
+    const int64_t tokens = a.samples * a.sequence, width = a.heads * a.v_size, rows[] = {of.count, tokens, tokens};
+    const int64_t columns[] = {a.heads * a.size, a.kv_heads * a.size, a.kv_heads * a.v_size};
     c.o.at.heads = s[0], c.o.at.kv_heads = s[1], c.o.at.head_size = s[2], c.o.at.sequence = s[3], c.o.at.window = s[5];
     c.o.at.scale = 1 / sqrtf((float)s[2]);
-    double *dy = backward ? random_operand(&c, &c.o.in[0], type, tokens, width) : NULL;
+    c.o.at.run = (int32_t)of.run;
+    if (of.run)
+        c.o.at.group_size = s[8], c.o.at.group_rank = s[9];
+    own.dy = backward ? random_operand(&c, &c.o.in[0], type, of.count, width) : NULL;
     double *in[3], *gradients[3];
     for (int i = 0; i < 3; i++)
-        in[i] = random_operand(&c, &c.o.in[i + backward], type, tokens, columns[i]);
-    a.q = in[0], a.k = in[1], a.v = in[2];
-    double *y = operand(&c, backward ? &c.o.in[4] : &c.o.out[0], !backward, type, tokens, width);
-    double *lse = operand(&c, backward ? &c.o.in[5] : &c.o.out[1], !backward, DTYPE_FP32, a.heads, tokens);
-    if (s[6]) {
-        double *starts = operand(&c, &c.o.in[backward ? 6 : 3], false, DTYPE_INT32, tokens, 0);
-        fill_starts(starts, tokens, a.sequence);
-        a.starts = starts;
-    }
-    math_attend(y, lse, &a);
+        in[i] = random_operand(&c, &c.o.in[i + backward], type, rows[i], columns[i]);
+    own.q = in[0], a.k = in[1], a.v = in[2];
+    own.y = operand(&c, backward ? &c.o.in[4] : &c.o.out[0], !backward, type, of.count, width);
+    own.lse = operand(&c, backward ? &c.o.in[5] : &c.o.out[1], !backward, DTYPE_FP32, a.heads, of.count);
+    own.starts = s[6] ? operand(&c, &c.o.in[backward ? 6 : 3], false, DTYPE_INT32, of.count, 0) : NULL;
+    double *places = of.run ? operand(&c, &c.o.in[backward ? 7 : 4], false, DTYPE_INT32, of.count, 0) : NULL;
+    for (int64_t i = 0; i < of.count && places; i++)
+        places[i] = (double)place_of(&of, i);
     for (int i = 0; i < 3 && backward; i++)
-        gradients[i] = operand(&c, &c.o.out[i], true, type, tokens, columns[i]);
-    if (backward)
-        math_attend_back(gradients, dy, y, lse, &a);
-    char values[32] = "";
-    if (s[7] != s[2])
-        snprintf(values, sizeof values, " and %d", s[7]);
-    snprintf(c.name, sizeof c.name, "%s %s, heads %d/%d of %d%s, %d x %d%s%s", op_rows[c.o.kind].name, dtype_name(type),
-             s[0], s[1], s[2], values, s[4], s[3], s[5] ? ", window" : "", s[6] ? ", documents" : "");
+        gradients[i] = operand(&c, &c.o.out[i], true, type, rows[i], columns[i]);
+    attend(&own, gradients, &a, &of);
+    name_attention(&c, type, s);
     run(k, &c);
 }
 

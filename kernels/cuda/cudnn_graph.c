@@ -86,15 +86,24 @@ static cudnnDataType_t type_of(const cudnn_graph *g)
     return g->shape.fp16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
 }
 
-/* Heads of `size` elements in a row of the given pitch: [samples, heads, sequence, size], or, turned, [.., size,
- * sequence]. */
-static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t size, int64_t pitch, bool turned)
+/* Heads of `size` elements in a row of the given pitch: [samples, heads, sequence, size]. */
+static value rows(cudnn_graph *g, cudnn_graph_operand id, int64_t heads, int64_t size, int64_t pitch)
 {
     const cudnn_graph_shape *a = &g->shape;
-    int64_t shape[] = {a->samples, heads, a->sequence, size};
-    int64_t strides[] = {a->sequence * pitch, size, pitch, 1};
+    const int64_t shape[] = {a->samples, heads, a->sequence, size};
+    const int64_t strides[] = {a->sequence * pitch, size, pitch, 1};
+    return describe(g, id, type_of(g), shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+}
+
+/* The same of keys or values: [samples, kv_heads, keys, size], or, turned, [.., size, keys]. */
+static value key_rows(cudnn_graph *g, cudnn_graph_operand id, int64_t size, int64_t pitch, bool turned)
+{
+    const cudnn_graph_shape *a = &g->shape;
+    int64_t apart = id == CUDNN_GRAPH_DK || id == CUDNN_GRAPH_DV ? a->gradients_apart : a->keys_apart;
+    int64_t shape[] = {a->samples, a->kv_heads, a->keys, size};
+    int64_t strides[] = {apart * pitch, size, pitch, 1};
     if (turned) {
-        shape[2] = size, shape[3] = a->sequence;
+        shape[2] = size, shape[3] = a->keys;
         strides[2] = 1, strides[3] = pitch;
     }
     return describe(g, id, type_of(g), shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
@@ -207,6 +216,19 @@ static value index_along(cudnn_graph *g, value like, int64_t axis)
     return out;
 }
 
+/* The queries' places among the keys. */
+static value query_index(cudnn_graph *g, value like)
+{
+    value index = index_along(g, like, 2);
+    if (g->shape.keys == g->shape.sequence)
+        return index;
+    static const int64_t ones[DIMENSIONS] = {1, 1, 1, 1};
+    value shift = describe(g, CUDNN_GRAPH_SHIFT, CUDNN_DATA_INT32, ones, ones, CUDNN_ATTR_TENSOR_IS_BY_VALUE),
+          out = virtual_value(g, CUDNN_DATA_INT32, like.shape, false);
+    apply(g, (pointwise){CUDNN_POINTWISE_ADD, CUDNN_DATA_INT32, 0}, out, index, &shift, NULL);
+    return out;
+}
+
 /* x where `left compare right`, else the number in the place of what is masked */
 static value keep_where(cudnn_graph *g, cudnnPointwiseMode_t compare, value left, value right, value x)
 {
@@ -229,22 +251,24 @@ static value starts(cudnn_graph *g)
  * key + window > query. */
 static value mask(cudnn_graph *g, value scores)
 {
-    value query = index_along(g, scores, 2), key = index_along(g, scores, 3);
+    value query = query_index(g, scores), key = index_along(g, scores, 3);
     value kept = keep_where(g, CUDNN_POINTWISE_CMP_GE, query, key, scores);
     if (g->shape.documents)
         kept = keep_where(g, CUDNN_POINTWISE_CMP_GE, index_along(g, kept, 3), starts(g), kept);
     if (g->shape.window == 0)
         return kept;
     value window = number(g, CUDNN_GRAPH_WINDOW);
-    query = index_along(g, kept, 2);
+    query = query_index(g, kept);
     key = index_along(g, kept, 3);
     return keep_where(g, CUDNN_POINTWISE_CMP_GT, computed(g, CUDNN_POINTWISE_ADD, key, &window), query, kept);
 }
 
+/* A number for each query and key: [.., sequence, keys], or, turned, [.., keys, sequence]. */
 static value pairs(cudnn_graph *g, cudnnDataType_t type, bool turned)
 {
     const cudnn_graph_shape *a = &g->shape;
-    return virtual_value(g, type, (const int64_t[]){a->samples, a->heads, a->sequence, a->sequence}, turned);
+    const int64_t shape[] = {a->samples, a->heads, turned ? a->keys : a->sequence, turned ? a->sequence : a->keys};
+    return virtual_value(g, type, shape, turned);
 }
 
 /* scale Q K^T, with K^T as a tensor of its own strides */
@@ -259,10 +283,8 @@ static void forward(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
     int64_t d = a->head_size, e = a->v_head_size;
-    value q = rows(g, CUDNN_GRAPH_Q, a->heads, d, a->q_pitch, false),
-          k = rows(g, CUDNN_GRAPH_K, a->kv_heads, d, a->k_pitch, true);
-    value v = rows(g, CUDNN_GRAPH_V, a->kv_heads, e, a->v_pitch, false),
-          y = rows(g, CUDNN_GRAPH_Y, a->heads, e, a->y_pitch, false);
+    value q = rows(g, CUDNN_GRAPH_Q, a->heads, d, a->q_pitch), y = rows(g, CUDNN_GRAPH_Y, a->heads, e, a->y_pitch);
+    value k = key_rows(g, CUDNN_GRAPH_K, d, a->k_pitch, true), v = key_rows(g, CUDNN_GRAPH_V, e, a->v_pitch, false);
     value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
     value s = mask(g, scores(g, q, k, &scale));
     value most = over_columns(g, CUDNN_REDUCE_TENSOR_MAX, s);
@@ -283,7 +305,8 @@ static void shared(cudnn_graph *g, value out, value weights, value x)
         multiply(g, out, turned, x);
         return;
     }
-    value each = virtual_value(g, type_of(g), x.shape, false);
+    const int64_t shape[] = {a->samples, a->heads, a->keys, x.shape[3]};
+    value each = virtual_value(g, type_of(g), shape, false);
     multiply(g, each, turned, x);
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, out, each);
 }
@@ -292,14 +315,11 @@ static void backward(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
     int64_t h = a->heads, kv = a->kv_heads, d = a->head_size, e = a->v_head_size, sample = h * a->sequence;
-    value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch, false),
-          k_turned = rows(g, CUDNN_GRAPH_K, kv, d, a->k_pitch, true);
-    value v_turned = rows(g, CUDNN_GRAPH_V, kv, e, a->v_pitch, true),
-          y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch, false);
-    value dy = rows(g, CUDNN_GRAPH_DY, h, e, a->dy_pitch, false),
-          dq = rows(g, CUDNN_GRAPH_DQ, h, d, a->dq_pitch, false);
-    value dk = rows(g, CUDNN_GRAPH_DK, kv, d, a->dk_pitch, false),
-          dv = rows(g, CUDNN_GRAPH_DV, kv, e, a->dv_pitch, false);
+    value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch), k_turned = key_rows(g, CUDNN_GRAPH_K, d, a->k_pitch, true);
+    value v_turned = key_rows(g, CUDNN_GRAPH_V, e, a->v_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch);
+    value dy = rows(g, CUDNN_GRAPH_DY, h, e, a->dy_pitch), dq = rows(g, CUDNN_GRAPH_DQ, h, d, a->dq_pitch);
+    value dk = key_rows(g, CUDNN_GRAPH_DK, d, a->dk_pitch, false),
+          dv = key_rows(g, CUDNN_GRAPH_DV, e, a->dv_pitch, false);
     value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
     value delta = statistics(g, CUDNN_GRAPH_DELTA, sample, a->sequence), one = number(g, CUDNN_GRAPH_ONE);
     value terms = computed(g, CUDNN_POINTWISE_MUL, dy, &y);
@@ -313,8 +333,8 @@ static void backward(cudnn_graph *g)
     value ds = computed(g, CUDNN_POINTWISE_MUL, computed(g, CUDNN_POINTWISE_SUB, dp, &delta), &p);
     ds = computed(g, CUDNN_POINTWISE_MUL, ds, &scale);
     shared(g, dk, ds, q);
-    const int64_t shape[] = {a->samples, kv, a->sequence, d};
-    const int64_t strides[] = {a->sequence * a->k_pitch, d, a->k_pitch, 1};
+    const int64_t shape[] = {a->samples, kv, a->keys, d};
+    const int64_t strides[] = {a->keys_apart * a->k_pitch, d, a->k_pitch, 1};
     value k = describe(g, g->next++, CUDNN_DATA_FLOAT, shape, strides, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
     reshape(g, k, k_turned);
     multiply(g, dq, ds, k);
@@ -335,8 +355,8 @@ int64_t cudnn_graph_workspace(const cudnn_graph_shape *a)
     if (!a->backward)
         return SMALL;
     /* dS; and dK and dV of each head, where they are summed over several */
-    int64_t ds = heads * rounded(a->sequence, 64) * rounded(a->sequence, 128) * 2;
-    return SMALL + ds + (a->heads != a->kv_heads ? heads * a->sequence * (a->head_size + a->v_head_size) * 2 : 0);
+    int64_t ds = heads * rounded(a->sequence, 64) * rounded(a->keys, 128) * 2;
+    return SMALL + ds + (a->heads != a->kv_heads ? heads * a->keys * (a->head_size + a->v_head_size) * 2 : 0);
 }
 
 /* Sums in an order that depends on the moment are said to be such; engines that say it are left alone unless they are

@@ -10,7 +10,9 @@
 
 /* What is computed at once: `samples` samples and `heads` heads of them. Compared as bytes. */
 typedef struct cudnn_graph_shape {
-    int64_t samples, sequence, heads, kv_heads;
+    int64_t samples, sequence, heads, kv_heads; /* sequence: queries of a sample */
+    int64_t keys;                               /* of a sample, whose last query is at the last of them */
+    int64_t keys_apart, gradients_apart;        /* rows from a sample's first key to the next one's; of dk and dv */
     int64_t head_size, v_head_size;             /* of q and k; of v and y */
     int64_t window;                             /* 0: none */
     int64_t q_pitch, k_pitch, v_pitch, y_pitch; /* elements from token to token */
@@ -23,7 +25,7 @@ typedef struct cudnn_graph_shape {
     int32_t documents; /* 1: attention stays within documents, whose first tokens an operand names */
 } cudnn_graph_shape;
 
-/* Operands: unique ids of a variant pack. The last four are numbers in host memory, fp32. */
+/* Operands: unique ids of a variant pack. The last five are numbers in host memory, fp32 but for the shift. */
 typedef enum cudnn_graph_operand {
     CUDNN_GRAPH_Q = 1,
     CUDNN_GRAPH_K,
@@ -39,6 +41,7 @@ typedef enum cudnn_graph_operand {
     CUDNN_GRAPH_SCALE,
     CUDNN_GRAPH_MASKED, /* the lowest finite number */
     CUDNN_GRAPH_WINDOW,
+    CUDNN_GRAPH_SHIFT, /* int32: keys before the first query; given where it is not 0 */
     CUDNN_GRAPH_ONE,
     CUDNN_GRAPH_OPERANDS,
 } cudnn_graph_operand;

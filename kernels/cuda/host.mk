@@ -49,12 +49,12 @@ $(BUILD)/tests/driver/libcuda.so.1: tests/cuda/standin/libraries/cuda.c
 	@echo "link $@"; $(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
 # the same, where a workspace of 104 KiB divides small ops into parts
-$(BUILD)/cuda/narrow/cudnn.o: kernels/cuda/cudnn.c
+$(BUILD)/cuda/narrow/cudnn_parts.o: kernels/cuda/cudnn_parts.c
 	@mkdir -p $(@D)
 	@echo "cc $<"; $(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -DCUDNN_WORKSPACE_MOST=106496 -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn.o \
-                                  $(filter-out %/kernels/cuda/cudnn.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
+$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn_parts.o \
+                                  $(filter-out %/kernels/cuda/cudnn_parts.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 
@@ -67,6 +67,7 @@ $(BUILD)/tests/cudnn_plans: $(BUILD)/cuda/tests/cuda/gpu/cudnn_plans.o $(BUILD)/
 $(BUILD)/tests/test_cuda_attention: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/standin/libcudnn.so.9 $(BUILD)/tests/cudnn_plans \
                                       $(BUILD)/tests/driver/libcuda.so.1 $(BUILD)/tests/device_ops_standin $(BUILD)/tests/device_ops_narrow
 
+$(BUILD)/tests/test_cuda_context: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/standin/libcudnn.so.9
 $(BUILD)/tests/test_cuda_tuning: | $(BUILD)/tests/phalanx_standin
 
 # every op through the device's interface: on the stand-ins, and on a GPU

@@ -264,13 +264,14 @@ CASES(layernorm_grad)
 
 /* heads, kv_heads, head_size, tokens of a sample, samples, window, documents, v_head_size (0: head_size), deal */
 static const int ATTENTION[][9] = {
-    {1, 1, 8, 1, 1, 0, 0, 0, 0},     {2, 2, 16, 5, 2, 0, 0, 0, 0},    {4, 2, 32, 17, 2, 0, 0, 0, 0},
-    {6, 2, 64, 33, 1, 7, 0, 0, 0},   {3, 1, 128, 20, 2, 0, 1, 0, 0},  {4, 4, 64, 70, 1, 0, 1, 0, 0},
-    {4, 1, 96, 40, 2, 9, 1, 0, 0},   {2, 1, 80, 130, 1, 0, 0, 0, 0},  {2, 2, 64, 129, 2, 64, 1, 0, 0},
-    {4, 2, 16, 36, 3, 8, 0, 0, 0},   {5, 5, 8, 20, 1, 0, 0, 0, 0},    {2, 1, 192, 70, 1, 0, 1, 128, 0},
-    {4, 2, 24, 33, 2, 9, 0, 40, 0},  {3, 3, 10, 21, 1, 0, 0, 6, 0},   {2, 1, 64, 260, 1, 0, 1, 0, 1},
-    {4, 2, 32, 36, 2, 0, 0, 0, 2},   {2, 2, 16, 132, 3, 20, 1, 0, 3}, {2, 1, 192, 72, 2, 0, 0, 128, 1},
-    {2, 2, 128, 256, 2, 70, 0, 0, 2}};
+    {1, 1, 8, 1, 1, 0, 0, 0, 0},      {2, 2, 16, 5, 2, 0, 0, 0, 0},    {4, 2, 32, 17, 2, 0, 0, 0, 0},
+    {6, 2, 64, 33, 1, 7, 0, 0, 0},    {3, 1, 128, 20, 2, 0, 1, 0, 0},  {4, 4, 64, 70, 1, 0, 1, 0, 0},
+    {4, 1, 96, 40, 2, 9, 1, 0, 0},    {2, 1, 80, 130, 1, 0, 0, 0, 0},  {2, 2, 64, 129, 2, 64, 1, 0, 0},
+    {4, 2, 16, 36, 3, 8, 0, 0, 0},    {5, 5, 8, 20, 1, 0, 0, 0, 0},    {2, 1, 192, 70, 1, 0, 1, 128, 0},
+    {4, 2, 24, 33, 2, 9, 0, 40, 0},   {3, 3, 10, 21, 1, 0, 0, 6, 0},   {2, 1, 64, 260, 1, 0, 1, 0, 1},
+    {4, 2, 32, 36, 2, 0, 0, 0, 2},    {2, 2, 16, 132, 3, 20, 1, 0, 3}, {2, 1, 192, 72, 2, 0, 0, 128, 1},
+    {2, 2, 128, 256, 2, 70, 0, 0, 2}, {4, 2, 64, 64, 2, 0, 0, 0, 1},   {2, 1, 32, 48, 3, 0, 1, 0, 2},
+    {4, 4, 16, 80, 1, 0, 1, 24, 1}};
 
 enum { GAP = 8 }; /* columns before and after what is used of a row */
 
@@ -463,6 +464,8 @@ static const fill DOCUMENTS = {.kind = FILL_GIVEN, .give = give_documents},
 static void attention_operands(op_case *c, const heads *a, int slot, int masks)
 {
     c->o.at.run = c->deal ? c->o.at.sequence / RUNS : 0;
+    if (c->deal == FIRST_AND_LAST || c->deal == BETWEEN)
+        c->o.at.group_size = RUNS / 2, c->o.at.group_rank = c->deal == BETWEEN;
     c->t_keys = a->tokens;
     tensor *row = row_of_heads(c, a, UNIT, a->tokens), *q = op_case_in(c, slot, c->type, UNIT, a->queries, a->q);
     if (!c->deal) /* else a matrix of its own: queries have come another way than keys */

@@ -371,6 +371,7 @@ static void describe_values(compiled *c)
 #undef VALUE
         .sequence = (int)(o->decode_samples ? 1 : o->sequence),
         .run = (int)n.run,
+        .halves = DIVIDED && o->layout.balance == CONFIG_BALANCE_HALVES,
         .epsilon = (float)o->shape.norm_epsilon,
         .dropout = (float)o->shape.dropout};
 }

@@ -214,7 +214,24 @@ static void print_slow_heads(FILE *out, const plan *p)
  * key/value head. */
 static double least_of_cudnn(const compile_options *o)
 {
-    return 2.0 * (double)o->sequence * (double)o->sequence * o->shape.heads / o->shape.kv_heads;
+    int context = o->grid.size[GRID_CONTEXT];
+    double queries = (double)o->sequence / (context > 1 ? 2 * context : 1); /* a run's */
+    return 2.0 * queries * (double)o->sequence * o->shape.heads / o->shape.kv_heads;
+}
+
+/* Why cuDNN computes no attention, or NULL. */
+static const char *without_cudnn(const compile_options *o)
+{
+    if (o->grid.size[GRID_CONTEXT] == 1)
+        return NULL;
+    if (o->layout.balance == CONFIG_BALANCE_DOCUMENTS)
+        return "where documents are dealt";
+    for (int i = 0; i < o->shape.layers; i++) {
+        const layer_shape layer = shape_layer(&o->shape, i);
+        if (layer.window == 0 || layer.window >= o->sequence)
+            return NULL;
+    }
+    return "of windows where ranks divide samples";
 }
 
 /* Who computes the backward pass, and in how much working memory; a plan without the GPU's kernels has none. */
@@ -227,12 +244,11 @@ static void print_attention(FILE *out, const plan *p)
     if (most == 0)
         return;
     bytes_text(bytes, (double)most);
-    if (p->options.grid.size[GRID_CONTEXT] > 1)
-        fprintf(
-            out,
-            "attention         our own kernels, %s of working memory for the backward pass: cuDNN is left out where "
-            "ranks divide samples\n",
-            bytes);
+    const char *without = without_cudnn(&p->options);
+    if (without)
+        fprintf(out,
+                "attention         our own kernels, %s of working memory for the backward pass: cuDNN is left out %s\n",
+                bytes, without);
     else if ((double)most < least_of_cudnn(&p->options))
         fprintf(out,
                 "attention         our own backward pass in %s of working memory: cuDNN's, if it takes it, wants %s or "

@@ -230,7 +230,9 @@ static void do_pointwise(state *s, const descriptor *o)
     const value *x = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
     const value *b = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
     const value *t = input(s, o, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
-    bool unseen = b && b->type == DTYPE_INT32 && !b->is_virtual && standin_mutant("cuDNN sees other documents");
+    bool number = b && flagged(b->of, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+    bool unseen = b && b->type == DTYPE_INT32 && !b->is_virtual &&
+                  standin_mutant(number ? "cuDNN forgets where a run begins" : "cuDNN sees other documents");
     value *y = output(s, o, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     int64_t along = descriptor_number(what, CUDNN_ATTR_POINTWISE_AXIS, -1), below = 1;
     for (int i = RANK - 1; i > along && along >= 0; i--)
@@ -350,11 +352,12 @@ int64_t meaning_workspace(const descriptor *graph)
         const descriptor *o = ((descriptor *const *)ops->values)[i];
         if (o->type != CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
             continue;
-        /* what is turned is dS or P, of which dS is kept, and K, which is not */
+        /* what is turned is dS or P, [.., keys, queries] then, of which dS is kept, and K, which is no result */
+        const descriptor *x = descriptor_of(o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
         const int64_t *n =
             descriptor_values(descriptor_of(o, CUDNN_ATTR_OPERATION_RESHAPE_YDESC), CUDNN_ATTR_TENSOR_DIMENSIONS);
-        int64_t kept = n[0] * n[1] * ((n[2] + 63) / 64 * 64) * ((n[3] + 127) / 128 * 128) * 2;
-        bytes = n[2] == n[3] && kept > bytes ? kept : bytes;
+        int64_t kept = n[0] * n[1] * ((n[3] + 63) / 64 * 64) * ((n[2] + 127) / 128 * 128) * 2;
+        bytes = flagged(x, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && kept > bytes ? kept : bytes;
     }
     return bytes;
 }

@@ -38,7 +38,6 @@ static const struct {
     {FAMILY_GPT2, 0, UNREAD, ALWAYS, "attn_pdrop", {"0.0"}},
     {FAMILY_LLAMA, HAS(GATED), HAS(GELU_GATE), ALWAYS, "hidden_act", {"\"silu\"", "\"swish\""}},
     {FAMILY_LLAMA, 0, HAS(GATED), ALWAYS, "hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu_new\""}},
-    {FAMILY_LLAMA, 0, 0, NEVER, "partial_rotary_factor", {"1.0", "1"}},
     /* An architecture that always has the bias has it without a key. */
     {FAMILY_LLAMA, 0, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
     {FAMILY_LLAMA, 0, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
@@ -289,6 +288,12 @@ static status check_representable(const model_shape *s)
     if (s->unrotated_every && !shape_has_key(s->architecture, KEY_UNROTATED))
         return status_fail(STATUS_FAILED, "model.unrotated_every is %d: Hugging Face's %s rotates in every layer",
                            s->unrotated_every, name);
+    if (s->rope_scaling.factor != 0 && shape_has_key(s->architecture, KEY_UNSCALED))
+        return status_fail(STATUS_FAILED, "model.rope_scaling.kind is %s: Hugging Face's %s has none but longrope",
+                           shape_rope_words[s->rope_scaling.kind], name);
+    if (s->rotary_size && !shape_has_key(s->architecture, KEY_PARTIAL))
+        return status_fail(STATUS_FAILED, "model.rotary_size is %d: Hugging Face's %s rotates whole heads",
+                           s->rotary_size, name);
     bool scaled = shape_has_key(s->architecture, KEY_SCALED_EMBEDDING);
     bool multiplies = (s->embedding_multiplier != 0 && !scaled) || s->residual_multiplier != 0 ||
                       (s->attention_multiplier != 0 && !shape_has_key(s->architecture, KEY_SCALAR)) ||

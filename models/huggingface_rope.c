@@ -6,6 +6,7 @@
 
 #include "memory/log.h"
 #include "models/huggingface_keys.h"
+#include "models/rope.h"
 
 /* What transformers takes where config.json is silent. */
 #define DEFAULT_THETA 10000.0
@@ -94,6 +95,23 @@ static status read_local(const huggingface_reader *r, model_shape *s)
                  : huggingface_read_number(r, &s->rope_local_theta, r->root, "rope_local_base_freq", DEFAULT_THETA);
 }
 
+/* Which share of a head rotates: beside the other keys (transformers 4), or with the base (5). */
+static status read_partial(const huggingface_reader *r, model_shape *s, const json_t *rope)
+{
+    static const char key[] = "partial_rotary_factor";
+    const json_t *inner = huggingface_get(rope, key), *value = inner ? inner : huggingface_get(r->root, key);
+    double share = json_is_number(value) ? json_number_value(value) : 0;
+    if (!value || share == 1)
+        return STATUS_OK;
+    if (!shape_has_key(s->architecture, KEY_PARTIAL))
+        return huggingface_refuse(r, key, value, "phalanx rotates whole heads of this architecture");
+    int64_t size = s->head_size ? s->head_size : s->hidden_size / s->heads;
+    s->rotary_size = (int)((double)size * share);
+    return share > 0 && share < 1 && s->rotary_size > 0
+               ? STATUS_OK
+               : huggingface_refuse(r, key, value, "it must be a share of a head, at most 1");
+}
+
 /* rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
 status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
 {
@@ -118,20 +136,22 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
     if (theta && !json_is_number(theta))
         return huggingface_refuse(r, "rope_theta", theta, "it must be a number");
     s->rope_theta = theta ? json_number_value(theta) : DEFAULT_THETA;
-    const json_t *partial = huggingface_get(rope, "partial_rotary_factor"), *type = huggingface_get(rope, "rope_type");
-    if (partial && !(json_is_number(partial) && json_number_value(partial) == 1))
-        return huggingface_refuse(r, "partial_rotary_factor", partial, "phalanx rotates whole heads");
+    TRY(read_partial(r, s, rope));
+    const json_t *type = huggingface_get(rope, "rope_type");
     type = type ? type : huggingface_get(rope, "type");
     const char *name = !type ? "default" : json_is_string(type) ? json_string_value(type) : "";
     if (!strcmp(name, "default"))
         return STATUS_OK;
-    for (int k = 0; k < ROPE_KINDS; k++)
+    bool unscaled = shape_has_key(s->architecture, KEY_UNSCALED);
+    for (int k = 0; k < ROPE_KINDS && !unscaled; k++)
         if (!strcmp(name, shape_rope_words[k])) {
             s->rope_scaling.kind = (shape_rope_kind)k;
             return read_scaling(r, s, rope);
         }
     char *path = must_format("%s.%s", key, huggingface_get(rope, "rope_type") ? "rope_type" : "type");
-    status result = huggingface_refuse(r, path, type, "phalanx has default, llama3, linear, dynamic and yarn");
+    status result = huggingface_refuse(r, path, type,
+                                       unscaled ? "phalanx has default of this architecture, whose yarn is longrope"
+                                                : "phalanx has default, llama3, linear, dynamic and yarn");
     free(path);
     return result;
 }
@@ -143,6 +163,8 @@ void huggingface_put_rope(json_t *root, const model_shape *s)
     json_object_set_new(root, "rope_theta", json_real(s->rope_theta));
     if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
         json_object_set_new(root, "rope_local_base_freq", json_real(s->rope_local_theta));
+    if (shape_has_key(s->architecture, KEY_PARTIAL))
+        json_object_set_new(root, "partial_rotary_factor", json_real((double)rope_rotated(s) / s->head_size));
     if (r->factor == 0) {
         json_object_set_new(root, "rope_scaling", json_null());
         return;

@@ -163,8 +163,11 @@ static status check_rope(const model_shape *s)
     if (s->rope_local_theta < 0)
         return status_fail(STATUS_USAGE, "model.rope_local_theta is %g: it must be positive, or 0 for none",
                            s->rope_local_theta);
-    if (s->head_size % 2)
+    if (!s->rotary_size && s->head_size % 2)
         return status_fail(STATUS_USAGE, "model.head_size is %d: rotary positions need an even size", s->head_size);
+    if (s->rotary_size % 2 || s->rotary_size > s->head_size)
+        return status_fail(STATUS_USAGE, "model.rotary_size is %d: it must be even, and at most model.head_size %d",
+                           s->rotary_size, s->head_size);
     const shape_rope_scaling *r = &s->rope_scaling;
     if (r->factor == 0)
         return STATUS_OK;

@@ -270,9 +270,14 @@ static void rotate_heads(const op *o, const run_context *r, int which, int64_t t
     int64_t d = o->at.head_size, bytes = d * dtype_bytes((dtype)x->type);
     int32_t position = ((const int32_t *)tensor_at(o->in[2], r->arena))[t];
     const float *row = (const float *)(const void *)row_at(o->in[3], r, position);
-    for (int64_t h = 0; h < x->shape[1] / d; h++)
-        loops->rotate(row_at(y, r, t) + h * bytes, row_at(x, r, t) + h * bytes, row, row + d / 2, d / 2,
-                      o->at.inverse ? -1.0f : 1.0f);
+    int64_t rotated = o->in[3]->shape[1], begins = rotated * dtype_bytes((dtype)x->type);
+    for (int64_t h = 0; h < x->shape[1] / d; h++) {
+        char *to = row_at(y, r, t) + h * bytes;
+        const char *from = row_at(x, r, t) + h * bytes;
+        loops->rotate(to, from, row, row + rotated / 2, rotated / 2, o->at.inverse ? -1.0f : 1.0f);
+        if (to != from)
+            memcpy(to + begins, from + begins, (size_t)(bytes - begins));
+    }
 }
 
 void cpu_rope(const op *o, const run_context *r)

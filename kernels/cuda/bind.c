@@ -316,6 +316,7 @@ void cuda_rope(const op *o, const run_context *r)
                                .table = matrix(o->in[3], r),
                                .positions = at(o->in[2], r),
                                .tokens = q->shape[0],
+                               .rotated = (int32_t)o->in[3]->shape[1],
                                .at = heads_of(o, NULL),
                                .inverse = o->at.inverse};
     launched(o, launch_rope(r->stream, q->type, &of));

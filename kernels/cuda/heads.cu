@@ -28,17 +28,26 @@ static head_rows<T> rows_of(const launch_matrix &q, const launch_matrix &k, cons
 }
 
 /* (a, b) -> (a cos - b sin, b cos + a sin), cos, sin = table[position, i], table[position, half + i]; sign -1 turns
- * back. A thread handles V pairs of one of the `all` heads of q and k. */
+ * back; elements of a head behind 2 half are copied. A thread handles V pairs of one of the `all` heads of q and k, or
+ * copies V elements. */
 template <typename T, int V>
 KERNEL(THREADS, 4)
 rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float *table, int64_t items,
-          int64_t table_pitch, int32_t half, int32_t all, float sign)
+          int64_t table_pitch, int32_t half, int32_t copied, int32_t all, float sign)
 {
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (item >= items)
         return;
-    int32_t pieces = half / V, piece = (int32_t)(item % pieces), head = (int32_t)(item / pieces % all);
+    int32_t turned = half / V, pieces = turned + copied / V;
+    int32_t piece = (int32_t)(item % pieces), head = (int32_t)(item / pieces % all);
     int64_t token = item / pieces / all;
+    if (piece >= turned) {
+        float a[V];
+        int32_t column = 2 * half + (piece - turned) * V;
+        load(a, x.at(token, head) + column);
+        store(y.at(token, head) + column, a);
+        return;
+    }
     const T *from = x.at(token, head) + piece * V;
     T *to = y.at(token, head) + piece * V;
     const float *row = table + positions[token] * table_pitch + piece * V;
@@ -148,7 +157,7 @@ head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *part
 template <int V> static bool are_wide(const launch_rope_operands *of)
 {
     bool pitches = of->yq.pitch % V == 0 && of->yk.pitch % V == 0 && of->q.pitch % V == 0 && of->k.pitch % V == 0;
-    return pitches && of->at.head_size / 2 % V == 0 && of->table.pitch % 4 == 0 &&
+    return pitches && of->rotated / 2 % V == 0 && of->at.head_size % V == 0 && of->table.pitch % 4 == 0 &&
            aligned_all(of->yq.at, of->yk.at, of->q.at, of->k.at, of->table.at);
 }
 
@@ -157,13 +166,13 @@ int launch_rope(void *stream, int type, const launch_rope_operands *of)
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        int32_t half = of->at.head_size / 2, all = of->at.heads + of->at.kv_heads;
+        int32_t half = of->rotated / 2, copied = of->at.head_size - of->rotated, all = of->at.heads + of->at.kv_heads;
         bool wide = are_wide<V>(of);
-        int64_t items = of->tokens * all * (half / (wide ? V : 1));
+        int64_t items = of->tokens * all * ((half + copied) / (wide ? V : 1));
         auto kernel = wide ? rope_turn<T, V> : rope_turn<T, 1>;
         LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->yq, of->yk, of->at),
                rows_of<T>(of->q, of->k, of->at), of->positions, (const float *)of->table.at, items, of->table.pitch,
-               half, all, of->inverse ? -1.0f : 1.0f);
+               half, copied, all, of->inverse ? -1.0f : 1.0f);
         return launch_result();
     });
 }

@@ -129,6 +129,7 @@ typedef struct launch_rope_operands {
     launch_matrix yq, yk, q, k, table; /* the table fp32 */
     const int32_t *positions;
     int64_t tokens;
+    int32_t rotated; /* first elements of a head, the table's columns */
     launch_heads at;
     bool inverse;
 } launch_rope_operands;

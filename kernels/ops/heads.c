@@ -103,10 +103,11 @@ void infer_rope(op *o)
     operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1], *table = o->in[3];
     check_tokens(o, q, k);
-    OPERANDS_CHECK(o->at.head_size % 2 == 0, "head_size must be even");
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, q->shape[0]), "positions int32[t]");
-    OPERANDS_CHECK(infer_is_matrix(table, DTYPE_FP32, table->shape[0], o->at.head_size),
-                   "table[positions, head_size] fp32");
+    OPERANDS_CHECK(table->shape[1] % 2 == 0 && table->shape[1] <= o->at.head_size,
+                   "the table's width must be even, and at most head_size");
+    OPERANDS_CHECK(infer_is_matrix(table, DTYPE_FP32, table->shape[0], table->shape[1]),
+                   "table[positions, rotated] fp32");
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
     operands_place(o, "rr..>rr 00..>00 11..>11 ss..>ss pp..>pp");
@@ -116,8 +117,8 @@ op_cost cost_rope(const op *o)
 {
     /* a token reads one row of the table */
     double bytes = 2 * (cost_bytes(o->in[0]) + cost_bytes(o->in[1])) + cost_bytes(o->in[2]) +
-                   (double)o->in[0]->shape[0] * (double)o->at.head_size * 4;
-    return (op_cost){3 * both(o), bytes};
+                   (double)o->in[0]->shape[0] * (double)o->in[3]->shape[1] * 4;
+    return (op_cost){3 * both(o) * (double)o->in[3]->shape[1] / o->at.head_size, bytes};
 }
 
 void gradient_rope(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])

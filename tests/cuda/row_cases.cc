@@ -112,9 +112,10 @@ const launch_heads head_layouts[] = {
 const launch_heads wide_heads[] = {
     {96, 96, 128, 128, 5, 0, 1}, {128, 8, 128, 128, 5, 0, 1}, {160, 160, 160, 160, 5, 0, 1}};
 
-void rope_case(int type, launch_heads at, int64_t tokens)
+/* Of each head the first `d` elements rotate. */
+void rope_case(int type, launch_heads at, int64_t tokens, int64_t d)
 {
-    int64_t d = at.head_size, columns = (at.heads + at.kv_heads) * d, gap = d == 80 ? 8 : 0;
+    int64_t size = at.head_size, columns = (at.heads + at.kv_heads) * size, gap = size == 80 ? 8 : 0;
     vector<double> where, table;
     for (int64_t t = 0; t < tokens; t++)
         where.push_back(check_integer(30));
@@ -130,23 +131,26 @@ void rope_case(int type, launch_heads at, int64_t tokens)
         vector<double> want((size_t)(tokens * columns)), in_place = qk.value;
         for (int64_t t = 0; t < tokens; t++)
             for (int64_t c = 0; c < columns; c++) {
-                int64_t i = c % d % (d / 2);
+                int64_t within = c % size, i = within % (d / 2);
                 const double *row = &qk.value[(size_t)(t * (columns + gap))];
                 const double *cs = &cosine_sine.value[(size_t)where[(size_t)t] * (size_t)d];
                 double sine = inverse ? -cs[d / 2 + i] : cs[d / 2 + i];
-                bool second = c % d >= d / 2;
-                double out = second ? row[c] * cs[i] + row[c - d / 2] * sine : row[c] * cs[i] - row[c + d / 2] * sine;
+                bool second = within >= d / 2;
+                double out = within >= d ? row[c]
+                             : second    ? row[c] * cs[i] + row[c - d / 2] * sine
+                                         : row[c] * cs[i] - row[c + d / 2] * sine;
                 want[(size_t)(t * columns + c)] = out;
                 in_place[(size_t)(t * (columns + gap) + c)] = out;
             }
-        launch_matrix q = columns_from(qk, 0, columns + gap), k = columns_from(qk, at.heads * d, columns + gap);
+        launch_matrix q = columns_from(qk, 0, columns + gap), k = columns_from(qk, at.heads * size, columns + gap);
         launch_rope_operands of = {columns_from(y, 0, columns),
-                                   columns_from(y, at.heads * d, columns),
+                                   columns_from(y, at.heads * size, columns),
                                    q,
                                    k,
                                    columns_from(cosine_sine, 0, d),
                                    positions.to<int32_t>(),
                                    tokens,
+                                   (int32_t)d,
                                    at,
                                    inverse};
         run_ok("launch_rope", launch_rope(nullptr, type, &of));
@@ -162,7 +166,8 @@ void rope()
 {
     for (int type : check_types)
         for (launch_heads at : head_layouts)
-            rope_case(type, at, 11);
+            for (int64_t rotated : {at.head_size, at.head_size / 2, 2})
+                rope_case(type, at, 11, rotated / 2 * 2);
 }
 
 void head_norm_case(int type, launch_heads at, int64_t tokens, float offset)
@@ -378,7 +383,7 @@ void wide()
             norm_case(LAUNCH_BF16, {2, columns}, variant & 1, variant & 2, 0);
     norm_case(LAUNCH_FP32, {2, 12288}, true, true, 0);
     for (launch_heads at : wide_heads) {
-        rope_case(LAUNCH_BF16, at, 2);
+        rope_case(LAUNCH_BF16, at, 2, at.head_size);
         head_norm_case(LAUNCH_BF16, at, 2, 0);
     }
     for (int64_t columns : {12288, 16384, 25600}) {

@@ -52,6 +52,7 @@ plain|norm.cu|norm.cu|rows/norms|s,variance = block_sum(squares\, 0).a,variance 
 plain|norm.cu|norm.cu|rows/norms|s,- n\[i\] \* mean_gn,,|a norm's gradient without its projection
 plain|norm.cu|norm.cu|rows/norms|s,weight\[i\] += offset;,,|a norm of 1 + w forgets its offset backward
 plain|heads.cu|heads.cu|rows/head_norm|s, + offset));,));,|a head's norm forgets its offset
+plain|heads.cu|heads.cu|rows/rope|s,column = 2 \* half,column = half,|what is copied lies in the second half
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
 plain|norm.cu|norm.cu|rows/wide|s,if (row)$,if (true),|a row that does not fit into shared memory is kept there

@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 13);
+    assert_int_equal(models, 14);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -98,6 +98,9 @@ static void a_slightly_different_model_is_caught(void **state)
         {"gemma3", "model.embedding_multiplier=5.66"},
         {"gemma3", "model.full_every=3"},
         {"smollm3", "model.unrotated_every=0"},
+        {"phi3", "model.rotary_size=0"},
+        {"phi3", "model.rotary_size=4"},
+        {"phi3", "model.sliding_window=11"},
         {"granite", "model.embedding_multiplier=5.9"},
         {"granite", "model.residual_multiplier=0.39"},
         {"granite", "model.attention_multiplier=0.21"},

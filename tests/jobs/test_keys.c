@@ -70,6 +70,7 @@ static const keys_row rows[] = {
     TRAINED("model.rope_scaling.attention_factor", "1.5", YARN),
     TRAINED("model.rope_scaling.fractional", "true", YARN),
     TRAINED("model.unrotated_every", "2", ""),
+    TRAINED("model.rotary_size", "4", ""),
     TRAINED("model.rope_local_theta", "500", "model.sliding_window=5"),
     TRAINED("model.embedding_multiplier", "3", ""),
     TRAINED("model.residual_multiplier", "0.5", ""),

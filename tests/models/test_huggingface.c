@@ -326,6 +326,7 @@ static void old_and_new_spellings_mean_the_same(void **state)
 #define STARCODER2(more) "{\"model_type\":\"starcoder2\"," SIZES KV "," more "}"
 #define SMOLLM3(more)    "{\"model_type\":\"smollm3\"," SIZES KV "," more "}"
 #define GEMMA3(more)     "{\"model_type\":\"gemma3_text\"," SIZES KV ",\"head_dim\":8,\"sliding_window\":9," more "}"
+#define PHI3(more)       "{\"model_type\":\"phi3\"," SIZES KV "," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
 static const struct {
@@ -405,6 +406,12 @@ static const struct {
      "rope_parameters.sliding_attention.rope_type is \"linear\""},
     {"{\"model_type\":\"gemma3_text\"," SIZES KV "}", "head_dim is missing"},
     {"{\"model_type\":\"granite\"," SIZES ",\"logits_scaling\":\"8\"}", "logits_scaling is \"8\""},
+    {PHI3("\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}"), "rope_scaling.type is \"yarn\""},
+    {PHI3("\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1]}"), "rope_scaling.type is \"su\""},
+    {PHI3("\"partial_rotary_factor\":1.5"), "partial_rotary_factor is 1.5"},
+    {PHI3("\"partial_rotary_factor\":0.1"), "partial_rotary_factor is 0.1"},
+    {PHI3("\"partial_rotary_factor\":\"0.5\""), "partial_rotary_factor is \"0.5\""},
+    {PHI3("\"rope_parameters\":{\"partial_rotary_factor\":0.4}"), "rotary_size is 3"},
     {GPT2("\"activation_function\":\"relu\""), "activation_function is \"relu\""},
     {GPT2("\"scale_attn_weights\":false"), "scale_attn_weights is false"},
     {GPT2("\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true"},
@@ -431,6 +438,8 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_int_equal(parse(&s, NULL, LLAMA("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, QWEN2("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, GPT2("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(parse(&s, NULL, PHI3("\"partial_rotary_factor\":0.5,\"rope_scaling\":null")), STATUS_OK);
+    assert_int_equal(s.rotary_size, 4);
     assert_int_equal(parse(&s, NULL, GEMMA3("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, STARCODER2("\"use_bias\":true")), STATUS_OK);
     assert_int_equal(s.sliding_window, 0); /* unsaid, unlike Mistral's */

@@ -424,12 +424,16 @@ static void give_rope_table(const op_case *c, void *bytes, const tensor *t)
 CASES(rope)
 {
     c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
+    const bool part = op_case_option(&variant, 2);
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
+    int64_t rotated = part ? c->o.at.head_size / 4 * 2 : c->o.at.head_size;
+    if (rotated < 2)
+        return false;
     attention_inputs(c, 0, &a, a.tokens, false);
     op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = POSITIONS - 1}, a.tokens, 0);
-    op_case_in(c, 3, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_rope_table}, POSITIONS, c->o.at.head_size);
+    op_case_in(c, 3, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_rope_table}, POSITIONS, rotated);
     attention_outputs(c, 3, &a, 2);
     return true;
 }

@@ -178,9 +178,13 @@ void reference_head_norm_grad(const op *o, const run_context *r)
 void reference_rope(const op *o, const run_context *r)
 {
     const int32_t *positions = tensor_at(o->in[2], r->arena);
-    int d = o->at.head_size, which;
+    int d = (int)o->in[3]->shape[1], which;
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
-        for (int head = 0; head < o->at.heads + o->at.kv_heads; head++)
+        for (int head = 0; head < o->at.heads + o->at.kv_heads; head++) {
+            for (int i = d; i < o->at.head_size; i++) {
+                int64_t at = head_place(&which, o, head) + i;
+                reference_row(o->out[which], r, t)[at] = reference_row(o->in[which], r, t)[at];
+            }
             for (int i = 0; i < d / 2; i++) {
                 int64_t at = head_place(&which, o, head);
                 const double *x = reference_row(o->in[which], r, t) + at;
@@ -191,6 +195,7 @@ void reference_rope(const op *o, const run_context *r)
                 y[i] = a * c - b * s;
                 y[i + d / 2] = b * c + a * s;
             }
+        }
 }
 
 /* The keys that token t may attend to: from `first` to `last`, its own. */

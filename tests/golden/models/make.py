@@ -40,7 +40,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 def models():
     from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                              MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                              MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     return {
@@ -68,6 +68,10 @@ def models():
         "llama-yarn": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "hidden_size": 48, "max_position_embeddings": 64},
                                                      rms_norm_eps=1e-5, rope_parameters=dict(YARN)), "fp32"),
         "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=8), "fp32"),
+        # fused weights, three quarters of a head rotate, a window
+        "phi3": (Phi3ForCausalLM, Phi3Config(
+            **SIZES, rms_norm_eps=1e-5, sliding_window=12, pad_token_id=None, bos_token_id=96, eos_token_id=96,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75)), "fp32"),
         "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, tie_word_embeddings=True,
                                                 rope_parameters=dict(rope_type="default", rope_theta=1e6)), "fp32"),
         # the first layer sees all tokens, the others have a window

@@ -156,6 +156,13 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
     return result;
 }
 
+/* What transformers multiplies a head's size by and rounds down. */
+static double share_of(const model_shape *s)
+{
+    double share = (double)rope_rotated(s) / s->head_size;
+    return share * s->head_size < rope_rotated(s) ? nextafter(share, 1) : share;
+}
+
 /* In transformers 4's words, which 5 reads too. */
 void huggingface_put_rope(json_t *root, const model_shape *s)
 {
@@ -164,7 +171,7 @@ void huggingface_put_rope(json_t *root, const model_shape *s)
     if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
         json_object_set_new(root, "rope_local_base_freq", json_real(s->rope_local_theta));
     if (shape_has_key(s->architecture, KEY_PARTIAL))
-        json_object_set_new(root, "partial_rotary_factor", json_real((double)rope_rotated(s) / s->head_size));
+        json_object_set_new(root, "partial_rotary_factor", json_real(share_of(s)));
     if (r->factor == 0) {
         json_object_set_new(root, "rope_scaling", json_null());
         return;

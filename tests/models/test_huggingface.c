@@ -114,10 +114,11 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
                              .attention_multiplier = a == SHAPE_GRANITE || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
                              .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
+                             .rotary_size = a == SHAPE_PHI3 && variant & 1 ? 6 : 0,
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};
-            if (variant & 4)
+            if (variant & 4 && a != SHAPE_PHI3)
                 s.rope_scaling = scalings[variant & 3];
             survives(&s, DTYPE_FP32);
         }

@@ -7,8 +7,9 @@
 
 /* So many first elements of a head rotate. */
 int rope_rotated(const model_shape *shape);
-/* Rows and columns, fp32: a row a position, cos | sin of the halves of what rotates of a head; no rows where nothing is rotated. size[2] is
- * the rows of a second table, of layers with a window; it is 0 where they have no base of their own. */
+/* Rows and columns, fp32: a row a position, cos | sin of the halves of what rotates of a head; no rows where nothing is
+ * rotated. size[2] is the rows of a second table, of layers with a window; it is 0 where they have no base of their
+ * own. */
 void rope_size(int64_t size[3], const model_shape *shape, int64_t positions);
 /* Fills the rows of positions from 0 on, with the shape's scaling of frequencies. local: the second table, whose
  * frequencies are not scaled. */

@@ -36,7 +36,9 @@ tensor *record_copy(recorder *r, const char *name, tensor *x);
 tensor *record_geglu(recorder *r, const char *name, tensor *x);
 /* y = factor x */
 tensor *record_scale(recorder *r, const char *name, tensor *x, double factor);
+/* gelu in its tanh form, and as it is defined (1606.08415) */
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
+tensor *record_gelu_exact(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,

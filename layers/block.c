@@ -14,6 +14,11 @@ void layer_block(recorder *r, stream *s, const block_layer *b, const layer_input
     tensor *x = layer_norm(r, s, &b->norm1, in);
     recorder_keep(s->sum); /* all that full recompute keeps of a block */
     s->delta = leave_branch(r, b, in, &b->behind1, layer_attention(r, &b->attention, in, x));
+    tensor *attended = s->delta;
+    if (b->parallel)
+        s->delta = NULL;
     x = layer_norm(r, s, &b->norm2, in);
     s->delta = leave_branch(r, b, in, &b->behind2, layer_mlp(r, &b->mlp, x));
+    if (b->parallel)
+        s->delta = record_add(r, "branches", attended, s->delta);
 }

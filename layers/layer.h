@@ -76,6 +76,7 @@ typedef struct mlp_layer {
     const parameter *down;      /* [hidden, ffn] */
     const parameter *down_bias; /* as out_bias */
     bool gated, gelu;           /* gelu: the gate's, not silu */
+    bool exact;                 /* gelu without a gate is exact, not its tanh form */
 } mlp_layer;
 
 typedef struct block_layer {
@@ -84,6 +85,7 @@ typedef struct block_layer {
     attention_layer attention;
     mlp_layer mlp;
     double multiplier; /* of both branches; 0: none */
+    bool parallel;     /* both read what came into the block */
 } block_layer;
 
 typedef struct embedding_layer {

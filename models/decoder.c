@@ -177,6 +177,14 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     return p;
 }
 
+/* The part of an extent that lies in one piece of the tensor of its name: rows from `from` on, at most to the end of
+ * their unit. */
+static extent next_part(const names_span *span, const extent *rows, int64_t from)
+{
+    int64_t left = span->unit - (rows->first + from) % span->unit, count = rows->real - from;
+    return (extent){.first = rows->first + from, .real = count < left ? count : left};
+}
+
 /* Where rows and columns of a weight lie in the tensor of its name. Its matrices are [out, in] here, whatever the
  * file's order. */
 static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot, extent rows, extent columns)
@@ -188,7 +196,7 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     q->transposed = names_transposed(b->d->shape.architecture, slot);
     int out = q->transposed, in = !out;
     q->global[out] = span.rows;
-    q->start[out] = span.first + rows.first;
+    q->start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
     q->size[out] = rows.real > 0 ? rows.real : 0;
     if (vector)
         return;
@@ -197,19 +205,38 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     q->size[in] = columns.real > 0 ? columns.real : 0;
 }
 
-/* Adds a weight to the rows (of a vector: elements) of its array. A vector has no piece where all is padding, a matrix
- * an empty one: every rank of a tensor group has the same matrices. */
+/* The pieces of a weight that its array has from row (of a vector: element) `at` on. A vector has none where all is
+ * padding, a matrix an empty one: every rank of a tensor group has the same matrices. */
+static void add_pieces(const builder *b, parameter *p, parts_slot slot, extent rows, extent columns, int64_t at)
+{
+    names_span span = names_span_of(slot, &b->d->shape, &b->shape);
+    int64_t from = 0;
+    if (p->vector && rows.real <= 0)
+        return;
+    do {
+        extent part = next_part(&span, &rows, from);
+        parameter_piece *q = &p->pieces[p->piece_count++];
+        describe_piece(b, q, slot, part, columns);
+        *(p->vector ? &q->column : &q->row) = at + from;
+        from += part.real;
+    } while (from < rows.real);
+}
+
+/* How many pieces there may be. */
+static int64_t most_pieces(const builder *b, parts_slot slot)
+{
+    names_span span = names_span_of(slot, &b->d->shape, &b->shape);
+    return part_of(b, parts_row_of(slot)->rows, parts_row_of(slot)->divided == PARTS_ROWS).width / span.unit + 2;
+}
+
+/* Adds a weight to the rows (of a vector: elements) of its array. */
 static void stack_weight(const builder *b, parameter *p, parts_slot slot)
 {
     const parts_row *row = parts_row_of(slot);
     extent rows = part_of(b, row->rows, row->divided == PARTS_ROWS);
     extent columns = part_of(b, row->columns, row->divided == PARTS_COLUMNS);
     int64_t at = p->vector ? p->columns : p->rows;
-    if (!p->vector || rows.real > 0) {
-        parameter_piece *q = &p->pieces[p->piece_count++];
-        describe_piece(b, q, slot, rows, columns);
-        *(p->vector ? &q->column : &q->row) = at;
-    }
+    add_pieces(b, p, slot, rows, columns, at);
     if (row->rows == PARTS_SIZE_VOCABULARY && b->layout->grid.group[AXIS_VOCABULARY].ranks > 1)
         p->place.along[AXIS_COORDINATE_PIPELINE] = place_shard(0);
     if (rows.copied && !(p->sums & axis_slots(AXIS_KV)))
@@ -222,7 +249,10 @@ static void stack_weight(const builder *b, parameter *p, parts_slot slot)
 static parameter *build_array(builder *b, const parts_slot *slots, int count, const char *label)
 {
     parameter *p = new_parameter(b, parts_row_of(slots[0]), label);
-    p->pieces = pool_alloc(b->pool, (size_t)count * sizeof *p->pieces);
+    int64_t most = 0;
+    for (int i = 0; i < count; i++)
+        most += most_pieces(b, slots[i]);
+    p->pieces = pool_alloc(b->pool, (size_t)most * sizeof *p->pieces);
     for (int i = 0; i < count; i++)
         stack_weight(b, p, slots[i]);
     return p;
@@ -292,6 +322,8 @@ static void build_block(builder *b, block_layer *block, int index)
     block->attention.local = l->local;
     block->mlp.gated = l->traits >> TRAIT_GATED & 1;
     block->mlp.gelu = l->traits >> TRAIT_GELU_GATE & 1;
+    block->mlp.exact = l->traits >> TRAIT_EXACT_GELU & 1;
+    block->parallel = l->traits >> TRAIT_PARALLEL & 1;
     const float offset = norm_offset(l);
     block->norm1.offset = block->norm2.offset = block->behind1.offset = block->behind2.offset = offset;
     block->attention.norm_offset = offset;

@@ -10,6 +10,7 @@
 
 /* What transformers takes where config.json is silent. */
 #define DEFAULT_THETA 10000.0
+#define DEFAULT_SHARE 0.25
 
 /* What each kind of scaling says, and whether it must. */
 static const struct {
@@ -95,21 +96,36 @@ static status read_local(const huggingface_reader *r, model_shape *s)
                  : huggingface_read_number(r, &s->rope_local_theta, r->root, "rope_local_base_freq", DEFAULT_THETA);
 }
 
+/* GPT-NeoX has words of its own. */
+static const char *theta_key(const model_shape *s)
+{
+    return shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? "rotary_emb_base" : "rope_theta";
+}
+
+static const char *share_key(const model_shape *s)
+{
+    return shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? "rotary_pct" : "partial_rotary_factor";
+}
+
 /* Which share of a head rotates: beside the other keys (transformers 4), or with the base (5). */
 static status read_partial(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
-    static const char key[] = "partial_rotary_factor";
-    const json_t *inner = huggingface_get(rope, key), *value = inner ? inner : huggingface_get(r->root, key);
-    double share = json_is_number(value) ? json_number_value(value) : 0;
-    if (!value || share == 1)
+    const json_t *inner = huggingface_get(rope, "partial_rotary_factor");
+    const char *key = inner ? "partial_rotary_factor" : share_key(s);
+    const json_t *value = inner ? inner : huggingface_get(r->root, key);
+    double unsaid = shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? DEFAULT_SHARE : 1;
+    double share = !value ? unsaid : json_is_number(value) ? json_number_value(value) : 0;
+    if (share == 1)
         return STATUS_OK;
     if (!shape_has_key(s->architecture, KEY_PARTIAL))
         return huggingface_refuse(r, key, value, "phalanx rotates whole heads of this architecture");
     int64_t size = s->head_size ? s->head_size : s->hidden_size / s->heads;
     s->rotary_size = (int)((double)size * share);
-    return share > 0 && share < 1 && s->rotary_size > 0
-               ? STATUS_OK
-               : huggingface_refuse(r, key, value, "it must be a share of a head, at most 1");
+    if (share > 0 && share < 1 && s->rotary_size > 0)
+        return STATUS_OK;
+    return value ? huggingface_refuse(r, key, value, "it must be a share of a head, at most 1")
+                 : status_fail(STATUS_FAILED, "%s: %s is missing, and heads have %lld elements only", r->path, key,
+                               (long long)size);
 }
 
 /* rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
@@ -129,7 +145,7 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
     else if (full || huggingface_get(rope, "sliding_attention"))
         return huggingface_refuse(r, key, rope, "rotary tables that differ between layers are none of phalanx's");
     theta = theta ? theta : huggingface_get(both, "rope_theta");
-    theta = theta ? theta : huggingface_get(r->root, "rope_theta");
+    theta = theta ? theta : huggingface_get(r->root, theta_key(s));
     if (!theta && shape_has_key(s->architecture, KEY_NEEDS_THETA))
         return status_fail(STATUS_FAILED, "%s: rope_theta is missing: a %s model needs it", r->path,
                            shape_traits_of(s->architecture)->name);
@@ -167,11 +183,11 @@ static double share_of(const model_shape *s)
 void huggingface_put_rope(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
-    json_object_set_new(root, "rope_theta", json_real(s->rope_theta));
+    json_object_set_new(root, theta_key(s), json_real(s->rope_theta));
     if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
         json_object_set_new(root, "rope_local_base_freq", json_real(s->rope_local_theta));
     if (shape_has_key(s->architecture, KEY_PARTIAL))
-        json_object_set_new(root, "partial_rotary_factor", json_real(share_of(s)));
+        json_object_set_new(root, share_key(s), json_real(share_of(s)));
     if (r->factor == 0) {
         json_object_set_new(root, "rope_scaling", json_null());
         return;

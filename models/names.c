@@ -9,11 +9,11 @@
 typedef struct naming {
     shape_family base;
     const char *prefix;
-    bool transposed;
+    bool transposed, by_head;
 } naming;
 
 static const naming families[FAMILY_COUNT] = {
-#define FAMILY(name, base, prefix, transposed) [FAMILY_##name] = {FAMILY_##base, prefix, transposed},
+#define FAMILY(name, base, prefix, transposed, by_head) [FAMILY_##name] = {FAMILY_##base, prefix, transposed, by_head},
 #include "models/architectures.def"
 };
 
@@ -68,14 +68,24 @@ static parts_slot find_neighbour(parts_slot slot, int step, const model_shape *s
     return one ? (parts_slot)i : SLOT_COUNT;
 }
 
+/* What comes of a weight before one of another: all of it, or what is of one key head. */
+static int64_t stacked(parts_slot slot, const model_shape *s, const layer_shape *l)
+{
+    parts_extent e = parts_extent_of(parts_row_of(slot)->rows, s, l);
+    bool by_head = families[shape_traits_of(s->architecture)->family].by_head && e.rule == PARTS_RULE_HEADS;
+    return e.count * e.unit / (by_head ? l->kv_heads : 1);
+}
+
 names_span names_span_of(parts_slot slot, const model_shape *s, const layer_shape *l)
 {
-    names_span span = {0, parts_length(parts_row_of(slot)->rows, s, l)};
-    for (parts_slot i = slot; (i = find_neighbour(i, -1, s, l)) != SLOT_COUNT;)
-        span.first += parts_length(parts_row_of(i)->rows, s, l);
-    for (parts_slot i = slot; (i = find_neighbour(i, 1, s, l)) != SLOT_COUNT;)
-        span.rows += parts_length(parts_row_of(i)->rows, s, l);
-    span.rows += span.first;
+    names_span span = {.unit = stacked(slot, s, l), .rows = parts_length(parts_row_of(slot)->rows, s, l)};
+    span.stride = span.unit;
+    for (int step = -1; step <= 1; step += 2)
+        for (parts_slot i = slot; (i = find_neighbour(i, step, s, l)) != SLOT_COUNT;) {
+            span.first += step < 0 ? stacked(i, s, l) : 0;
+            span.stride += stacked(i, s, l);
+            span.rows += parts_length(parts_row_of(i)->rows, s, l);
+        }
     return span;
 }
 

@@ -69,6 +69,26 @@ void cpu_gelu_grad(const op *o, const run_context *r)
     each_piece(o, r, gelu_grad_piece);
 }
 
+static void gelu_exact_piece(const isa *set, void *const *p, int64_t n, const op *o)
+{
+    set->rows[o->in[0]->type]->gelu_exact(p[0], p[1], n);
+}
+
+void cpu_gelu_exact(const op *o, const run_context *r)
+{
+    each_piece(o, r, gelu_exact_piece);
+}
+
+static void gelu_exact_grad_piece(const isa *set, void *const *p, int64_t n, const op *o)
+{
+    set->rows[o->in[0]->type]->gelu_exact_grad(p[0], p[1], p[2], n);
+}
+
+void cpu_gelu_exact_grad(const op *o, const run_context *r)
+{
+    each_piece(o, r, gelu_exact_grad_piece);
+}
+
 static void add_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
     set->rows[o->in[0]->type]->add(p[0], p[1], p[2], n);

@@ -42,6 +42,8 @@ typedef struct row_loops {
     void (*scale)(void *y, const void *x, float factor, int64_t n);
     void (*gelu)(void *y, const void *x, int64_t n);
     void (*gelu_grad)(void *dx, const void *dy, const void *x, int64_t n);
+    void (*gelu_exact)(void *y, const void *x, int64_t n);
+    void (*gelu_exact_grad)(void *dx, const void *dy, const void *x, int64_t n);
     void (*swiglu)(void *y, const void *gate, const void *up, int64_t n);
     void (*swiglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n);
     void (*geglu)(void *y, const void *gate, const void *up, int64_t n);

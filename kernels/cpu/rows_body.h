@@ -80,6 +80,29 @@ static void NAME(gelu_grad)(void *dx_, const void *dy_, const void *x_, int64_t 
     }
 }
 
+static void NAME(gelu_exact)(void *y_, const void *x_, int64_t n)
+{
+    T *y = y_;
+    const T *x = x_;
+    EACH(i, m, n)
+    {
+        vf v = LOAD(x + i, (int)m);
+        STORE(y + i, v * vf_normal_integral(v), (int)m);
+    }
+}
+
+/* Phi(x) + x phi(x) */
+static void NAME(gelu_exact_grad)(void *dx_, const void *dy_, const void *x_, int64_t n)
+{
+    T *dx = dx_;
+    const T *dy = dy_, *x = x_;
+    EACH(i, m, n)
+    {
+        vf v = LOAD(x + i, (int)m), density = vf_set(INVERSE_ROOT_2_PI) * vf_exp(vf_set(-0.5f) * v * v);
+        STORE(dx + i, LOAD(dy + i, (int)m) * vf_fma(v, density, vf_normal_integral(v)), (int)m);
+    }
+}
+
 static void NAME(swiglu)(void *y_, const void *gate_, const void *up_, int64_t n)
 {
     T *y = y_;
@@ -434,6 +457,8 @@ static const row_loops NAME(loops) = {
     NAME(scale),
     NAME(gelu),
     NAME(gelu_grad),
+    NAME(gelu_exact),
+    NAME(gelu_exact_grad),
     NAME(swiglu),
     NAME(swiglu_grad),
     NAME(geglu),

@@ -438,6 +438,20 @@ INLINE vf vf_sigmoid_short(vf x)
 {
     return vf_set(1.0f) / (vf_set(1.0f) + vf_exp2(vf_min(vf_set(126.0f), x * vf_set(-LOG2_E))));
 }
+/* Phi(x), the integral of the normal distribution up to x, which keeps its relative accuracy in the negative tail:
+ * erfc(z) = t exp(P(t) - z^2), t = 1 / (1 + z / 2), for z >= 0; P is a least-squares fit of degree 9 at 200 Chebyshev
+ * points of z in [0, 10], whose error is 5e-8. */
+INLINE vf vf_normal_integral(vf x)
+{
+    static const float p[] = {0.144930214f, -0.680827178f, 1.15673376f, -0.696251898f, -0.0802804326f,
+                              0.00126758655f, 0.0346027999f, 0.386640412f, 0.998632783f, -1.265448f};
+    vf size = vf_max(x, vf_set(0) - x), z = size * vf_set(0.70710678f);
+    vf t = vf_set(1) / vf_fma(z, vf_set(0.5f), vf_set(1)), sum = vf_set(p[0]);
+    for (int i = 1; i < 10; i++)
+        sum = vf_fma(sum, t, vf_set(p[i]));
+    vf tail = vf_set(0.5f) * t * vf_exp(vf_fma(vf_set(-0.5f) * size, size, sum));
+    return vf_between(vf_set(1) - tail, x, vf_set(0), vf_set(INFINITY), tail);
+}
 /* 1, 0 or -1 */
 INLINE vf vf_sign(vf a)
 {

@@ -77,6 +77,19 @@ void cuda_gelu(const op *o, const run_context *r)
     launched(o, launch_gelu(r->stream, y->type, matrix(y, r), matrix(x, r), y->shape[0], columns_of(y)));
 }
 
+void cuda_gelu_exact(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0], *x = o->in[0];
+    launched(o, launch_gelu_exact(r->stream, y->type, matrix(y, r), matrix(x, r), y->shape[0], columns_of(y)));
+}
+
+void cuda_gelu_exact_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0];
+    launched(o, launch_gelu_exact_grad(r->stream, dx->type, matrix(dx, r), matrix(o->in[0], r), matrix(o->in[1], r),
+                                       dx->shape[0], columns_of(dx)));
+}
+
 void cuda_scale(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0], *x = o->in[0];

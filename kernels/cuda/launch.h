@@ -28,6 +28,9 @@ typedef struct launch_extent {
 
 int launch_scale(void *stream, int type, launch_matrix y, launch_matrix x, float factor, int64_t rows, int64_t columns);
 int launch_gelu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
+int launch_gelu_exact(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
+int launch_gelu_exact_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                           int64_t columns);
 int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
                      int64_t columns);
 /* x [rows, 2 columns] holds gate | up */

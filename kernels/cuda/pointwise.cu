@@ -31,6 +31,26 @@ struct gelu_backward {
     }
 };
 
+/* x Phi(x), Phi(x) = erfc(-x / sqrt(2)) / 2 */
+struct gelu_exact_forward {
+    DEVICE float integral(float x)
+    {
+        return 0.5f * erfcf(-0.7071067811865476f * x);
+    }
+    __device__ float operator()(float x) const
+    {
+        return x * integral(x);
+    }
+};
+
+/* Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi) */
+struct gelu_exact_backward {
+    __device__ float operator()(float dy, float x) const
+    {
+        return dy * (gelu_exact_forward::integral(x) + 0.3989422804014327f * x * expf(-0.5f * x * x));
+    }
+};
+
 /* x sigmoid(x), and dy up f'(x) with f' = s (1 + x (1 - s)) */
 struct silu_gate {
     __device__ float operator()(float x) const
@@ -283,6 +303,21 @@ int launch_scale(void *stream, int type, launch_matrix y, launch_matrix x, float
         using T = decltype(t);
         return run_one<T, T>(stream, y, x, rows, columns, multiple{factor});
     });
+}
+
+int launch_gelu_exact(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        return run_one<T, T>(stream, y, x, rows, columns, gelu_exact_forward());
+    });
+}
+
+int launch_gelu_exact_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
+                           int64_t columns)
+{
+    return with_type(
+        type, [&](auto t) { return run_two<decltype(t)>(stream, dx, dy, x, rows, columns, gelu_exact_backward()); });
 }
 
 int launch_gelu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,

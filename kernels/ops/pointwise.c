@@ -45,6 +45,31 @@ void infer_gelu_grad(op *o)
 COST(gelu_grad, cost_each(o, 14, 0))
 NO_GRADIENT(gelu_grad)
 
+tensor *record_gelu_exact(recorder *r, const char *name, tensor *x)
+{
+    return record_first(r, name, &(op){.kind = OP_gelu_exact, .in = {x}}, 1);
+}
+
+void infer_gelu_exact(op *o)
+{
+    infer_gelu(o);
+}
+
+COST(gelu_exact, cost_each(o, 30, 0))
+
+void gradient_gelu_exact(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    gradient_elementwise(r, o, OP_gelu_exact_grad, cotangent[0]);
+}
+
+void infer_gelu_exact_grad(op *o)
+{
+    infer_gelu_grad(o);
+}
+
+COST(gelu_exact_grad, cost_each(o, 45, 0))
+NO_GRADIENT(gelu_exact_grad)
+
 tensor *record_scale(recorder *r, const char *name, tensor *x, double factor)
 {
     return record_first(r, name, &(op){.kind = OP_scale, .in = {x}, .at = {.scale = (float)factor}}, 1);

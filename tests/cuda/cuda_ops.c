@@ -33,6 +33,8 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(scale),
     BOUND(gelu),
     BOUND(gelu_grad),
+    BOUND(gelu_exact),
+    BOUND(gelu_exact_grad),
     BOUND(swiglu),
     BOUND(swiglu_grad),
     BOUND(geglu),

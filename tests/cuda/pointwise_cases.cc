@@ -54,6 +54,16 @@ double gelu_slope(double x)
     return 0.5 * (1 + tanh(u)) + 0.5 * x * du / (cosh(u) * cosh(u));
 }
 
+double gelu_exact(double x)
+{
+    return 0.5 * x * erfc(-x * M_SQRT1_2);
+}
+
+double gelu_exact_slope(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
+}
+
 double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
@@ -76,6 +86,22 @@ void gelu_both_ways()
         run_ok("launch_gelu", launch_gelu(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
         run_ok("launch_gelu_grad",
                launch_gelu_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
+        compare("y", y.cells, want_y, 1e-6);
+        compare("dx", dx.cells, want_dx, 1e-6);
+    });
+}
+
+void gelu_exact_both_ways()
+{
+    for_all([](int type, layout l) {
+        operand x(type, l, l.columns, 4), dy(type, l, l.columns, 1), y(type, l, l.columns, 1),
+            dx(type, l, l.columns, 1);
+        auto want_y = expect(y, [&](int64_t r, int64_t c) { return gelu_exact(x.value(r, c)); });
+        auto want_dx =
+            expect(dx, [&](int64_t r, int64_t c) { return dy.value(r, c) * gelu_exact_slope(x.value(r, c)); });
+        run_ok("launch_gelu_exact", launch_gelu_exact(nullptr, type, y.matrix(), x.matrix(), l.rows, l.columns));
+        run_ok("launch_gelu_exact_grad",
+               launch_gelu_exact_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), l.rows, l.columns));
         compare("y", y.cells, want_y, 1e-6);
         compare("dx", dx.cells, want_dx, 1e-6);
     });
@@ -283,8 +309,15 @@ void dropout()
 } // namespace
 
 const vector<test_case> pointwise_cases = {
-    {"pointwise/gelu", gelu_both_ways},      {"pointwise/swiglu", swiglu_both_ways}, {"pointwise/add", add_in_place},
-    {"pointwise/cast", cast_between_all},    {"pointwise/copy", copy_and_zero},      {"pointwise/dropout", dropout},
-    {"pointwise/keep", keep_unless_skipped}, {"pointwise/arrange", arrange},         {"pointwise/scale", multiples},
+    {"pointwise/gelu", gelu_both_ways},
+    {"pointwise/swiglu", swiglu_both_ways},
+    {"pointwise/add", add_in_place},
+    {"pointwise/cast", cast_between_all},
+    {"pointwise/copy", copy_and_zero},
+    {"pointwise/dropout", dropout},
+    {"pointwise/keep", keep_unless_skipped},
+    {"pointwise/arrange", arrange},
+    {"pointwise/scale", multiples},
     {"pointwise/geglu", geglu_both_ways},
+    {"pointwise/gelu_exact", gelu_exact_both_ways},
 };

@@ -69,6 +69,7 @@ plain|cross_entropy.cu|cross_entropy.cu|loss|s,d - scale : d,d : d,|the gradient
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,column + i < count ? x\[i\] : -INFINITY,x[i],|padding columns are in the softmax
 plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + x \* (1.0f - s)),1.0f,|the slope of silu is sigmoid
 plain|pointwise.cu|pointwise.cu|pointwise/geglu|s,up\[i\] = d\[i\] \* f(gate,up[i] = d[i] * (gate,|the gate's branch is not the gate's function
+plain|pointwise.cu|pointwise.cu|pointwise/gelu_exact|s,0.5f \* erfcf(-,0.5f * erfcf(,|the integral from the other end
 plain|pointwise.cu|pointwise.cu|pointwise/scale|s,return factor \* x;,return x;,|a multiple is the value
 plain|pointwise.cu|pointwise.cu|pointwise/dropout|s,element + (uint64_t)i) / 4,element + (uint64_t)i) / 8,|draws are used twice
 asan|pointwise.cu|pointwise.cu|pointwise/copy|s,if (column >= words ,if (column > words ,|one word too many is copied

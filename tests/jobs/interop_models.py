@@ -58,6 +58,9 @@ def configurations():
         "gemma3": t.Gemma3TextConfig(**sizes, head_dim=32, sliding_window=16, query_pre_attn_scalar=40,
                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                                      pad_token_id=None),
+        "neox": t.GPTNeoXConfig(vocab_size=VOCABULARY, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
+                                num_attention_heads=6, max_position_embeddings=1024, bos_token_id=256,
+                                eos_token_id=256),
         "phi3": t.Phi3Config(**sizes, sliding_window=16, pad_token_id=None, rope_parameters=dict(
             rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75)),
         "smollm3": t.SmolLM3Config(**sizes, no_rope_layer_interval=2, pad_token_id=None,

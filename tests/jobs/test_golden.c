@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 14);
+    assert_int_equal(models, 15);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -98,6 +98,8 @@ static void a_slightly_different_model_is_caught(void **state)
         {"gemma3", "model.embedding_multiplier=5.66"},
         {"gemma3", "model.full_every=3"},
         {"smollm3", "model.unrotated_every=0"},
+        {"neox", "model.rotary_size=0"},
+        {"neox", "model.norm_epsilon=1.2e-5"},
         {"phi3", "model.rotary_size=0"},
         {"phi3", "model.rotary_size=4"},
         {"phi3", "model.sliding_window=11"},

@@ -92,8 +92,8 @@ static void every_shape_survives_the_way_there_and_back(void **state)
         survives(&presets_at(i)->shape, DTYPE_BF16);
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         for (int variant = 0; variant < 8; variant++) {
-            bool gpt2 = a == SHAPE_GPT2,
-                 windows = !gpt2 && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3 && a != SHAPE_GRANITE;
+            bool gpt2 = a == SHAPE_GPT2, neox = a == SHAPE_NEOX, plain = gpt2 || neox || variant & 1,
+                 windows = !gpt2 && !neox && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3 && a != SHAPE_GRANITE;
             model_shape s = {.architecture = (shape_architecture)a,
                              .layers = 3,
                              .heads = 4,
@@ -101,8 +101,8 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .ffn_size = 77,
                              .vocab_size = 101,
                              .max_sequence = 50,
-                             .kv_heads = gpt2 || variant & 1 ? 4 : 2,
-                             .head_size = gpt2 || variant & 1 ? 10 : 16,
+                             .kv_heads = plain ? 4 : 2,
+                             .head_size = plain ? 10 : 16,
                              .tied_embeddings = variant & 2,
                              .sliding_window = windows && variant & 4 ? 7 : 0,
                              .full_first = a == SHAPE_QWEN2 && variant & 4 ? variant & 1 : 0,
@@ -114,7 +114,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
                              .attention_multiplier = a == SHAPE_GRANITE || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
                              .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
-                             .rotary_size = a == SHAPE_PHI3 && variant & 1 ? 6 : 0,
+                             .rotary_size = (a == SHAPE_PHI3 || neox) && variant & 1 ? 6 : 0,
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};

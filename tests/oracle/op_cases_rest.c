@@ -49,6 +49,18 @@ CASES(gelu_grad)
     return each(c, 2, WIDE, variant);
 }
 
+CASES(gelu_exact)
+{
+    c->growth = 8; /* exp(x^2 / 2), x up to 8 */
+    return each(c, 1, WIDE, variant);
+}
+
+CASES(gelu_exact_grad)
+{
+    c->growth = 8;
+    return each(c, 2, WIDE, variant);
+}
+
 CASES(scale)
 {
     c->o.at.scale = op_case_option(&variant, 2) ? 0.22f : -12;

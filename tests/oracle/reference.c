@@ -37,6 +37,16 @@ static double gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x);
 }
 
+static double gelu_exact(double x)
+{
+    return 0.5 * x * erfc(-x * M_SQRT1_2);
+}
+
+static double gelu_exact_slope(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
+}
+
 /* ---- matrix products ----------------------------------------------------------------------------------------- */
 
 void reference_linear(const op *o, const run_context *r)
@@ -168,6 +178,23 @@ void reference_gelu(const op *o, const run_context *r)
     for (int64_t i = 0; i < y->shape[0]; i++)
         for (int64_t j = 0; j < reference_width(y); j++)
             reference_row(y, r, i)[j] = gelu(reference_row(o->in[0], r, i)[j]);
+}
+
+void reference_gelu_exact(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    for (int64_t i = 0; i < y->shape[0]; i++)
+        for (int64_t j = 0; j < reference_width(y); j++)
+            reference_row(y, r, i)[j] = gelu_exact(reference_row(o->in[0], r, i)[j]);
+}
+
+void reference_gelu_exact_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0];
+    for (int64_t i = 0; i < dx->shape[0]; i++)
+        for (int64_t j = 0; j < reference_width(dx); j++)
+            reference_row(dx, r, i)[j] =
+                reference_row(o->in[0], r, i)[j] * gelu_exact_slope(reference_row(o->in[1], r, i)[j]);
 }
 
 void reference_scale(const op *o, const run_context *r)

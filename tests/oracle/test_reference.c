@@ -91,6 +91,8 @@ static void activations_have_their_known_values(void **state)
     near(at_point(OP_gelu, 1, 0), 0.84119199060827676, 1e-14);
     near(at_point(OP_gelu, -0.5, 0), -0.15428599017485606, 1e-14);
     assert_true(at_point(OP_gelu, 0, 0) == 0);
+    near(at_point(OP_gelu_exact, 1, 0), 0.84134474606854293, 1e-14);
+    near(at_point(OP_gelu_exact, -0.5, 0), -0.15426876936299347, 1e-14);
     near(at_point(OP_swiglu, 1, 3), 3 * 0.73105857863000488, 1e-14);
     near(at_point(OP_geglu, 1, 3), 3 * 0.84119199060827676, 1e-14);
     near(at_point(OP_swiglu, -2, 1), -0.23840584404423511, 1e-14);

@@ -39,7 +39,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
@@ -68,6 +68,10 @@ def models():
         "llama-yarn": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "hidden_size": 48, "max_position_embeddings": 64},
                                                      rms_norm_eps=1e-5, rope_parameters=dict(YARN)), "fp32"),
         "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=8), "fp32"),
+        # attention and mlp in parallel, exact gelu, q, k and v stacked by head, a quarter of a head rotates
+        "neox": (GPTNeoXForCausalLM, GPTNeoXConfig(
+            vocab_size=VOCABULARY, hidden_size=64, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=512, bos_token_id=96, eos_token_id=96, hidden_act="gelu"), "fp32"),
         # fused weights, three quarters of a head rotate, a window
         "phi3": (Phi3ForCausalLM, Phi3Config(
             **SIZES, rms_norm_eps=1e-5, sliding_window=12, pad_token_id=None, bos_token_id=96, eos_token_id=96,
@@ -192,7 +196,8 @@ def make(name, kind, config, dtype, stream):
         with torch.no_grad():
             logits = model(input_ids=stream[None, :LENGTH]).logits[0, list(LOGIT_POSITIONS)]
         losses, norms, gradients = train(model, stream)
-    save_file({k: v.to(SMALL).contiguous() for k, v in gradients.items()},
+    in_files = {"lm_head.weight": "embed_out.weight"} if name == "neox" else {}
+    save_file({in_files.get(k, k): v.to(SMALL).contiguous() for k, v in gradients.items()},
               os.path.join(folder, "gradients.safetensors"), metadata={"format": "pt"})
     with open(os.path.join(folder, "expected.json"), "w") as f:
         f.write(json.dumps({"losses": [round(x, 12) for x in losses], "grad_norms": [round(x, 12) for x in norms],

@@ -37,6 +37,22 @@
         .residual_multiplier = 0.22, .attention_multiplier = scores_, .logits_scaling = logits_                        \
     }
 
+/* Phi: `kv_heads` keys and values, heads of 96 or 128. */
+#define PHI(layers_, heads_, kv_heads_, head_, ffn_, vocabulary_, sequence_, ...)                                      \
+    {                                                                                                                  \
+        .architecture = SHAPE_PHI3, .layers = layers_, .heads = heads_, .kv_heads = kv_heads_, .head_size = head_,     \
+        .hidden_size = (heads_) * (head_), .ffn_size = ffn_, .vocab_size = vocabulary_, .max_sequence = sequence_,     \
+        .norm_epsilon = 1e-5, __VA_ARGS__                                                                              \
+    }
+
+/* Pythia (2304.01373): a quarter of each head rotates. */
+#define PYTHIA(layers_, heads_, head_, vocabulary_)                                                                    \
+    {                                                                                                                  \
+        .architecture = SHAPE_NEOX, .layers = layers_, .heads = heads_, .kv_heads = heads_, .head_size = head_,        \
+        .hidden_size = (heads_) * (head_), .ffn_size = 4 * (heads_) * (head_), .vocab_size = vocabulary_,              \
+        .max_sequence = 2048, .rope_theta = 10000, .rotary_size = (head_) / 4, .norm_epsilon = 1e-5                    \
+    }
+
 static const preset presets[] = {
     {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
@@ -137,6 +153,13 @@ static const preset presets[] = {
       .rope_theta = 5000000,
       .unrotated_every = 4,
       .norm_epsilon = 1e-6}},
+    {"phi3-4b", "Phi-3 mini, 4k tokens",
+     PHI(32, 32, 32, 96, 8192, 32064, 4096, .rope_theta = 1e4, .sliding_window = 2047)},
+    {"phi4-14b", "Phi-4", PHI(40, 40, 10, 128, 17920, 100352, 16384, .rope_theta = 250000)},
+    {"pythia-160m", "Pythia 160M", PYTHIA(12, 12, 64, 50304)},
+    {"pythia-1b", "Pythia 1.4B", PYTHIA(24, 16, 128, 50304)},
+    {"pythia-7b", "Pythia 6.9B", PYTHIA(32, 32, 128, 50432)},
+    {"pythia-12b", "Pythia 12B", PYTHIA(36, 40, 128, 50688)},
 };
 
 int presets_count(void)

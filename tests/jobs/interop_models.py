@@ -105,7 +105,8 @@ def reference_step(model, rows):
     loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1))
     model.zero_grad()
     loss.backward()
-    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}
+    in_files = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
+    return loss.item(), {in_files.get(name, name): p.grad.clone() for name, p in model.named_parameters()}
 
 
 def relative(a, b):

@@ -78,18 +78,37 @@ static void cover(uint8_t **seen, const names_tensor *list, int count, const dec
         }
 }
 
+/* The weight that row `row` of the tensor is of: tensors of several hold them one after the other, or head by head. */
+static parts_slot slot_at(const names_tensor *t, int64_t row, const model_shape *s)
+{
+    layer_shape l = shape_layer(s, t->layer);
+    for (int i = t->slot; i < SLOT_COUNT; i++) {
+        const char *name = names_format(s->architecture, (parts_slot)i);
+        if (!name || strcmp(name, names_format(s->architecture, t->slot)) != 0 || !parts_in((parts_slot)i, &l))
+            continue;
+        names_span span = names_span_of((parts_slot)i, s, &l);
+        if (row >= span.first && (row - span.first) % span.stride < span.unit)
+            return (parts_slot)i;
+    }
+    fail_msg("row %lld of %s is of no weight", (long long)row, t->name);
+    return SLOT_COUNT;
+}
+
 /* A divided weight is with one rank an element, but for copies of key/value heads; others are with all, or the
  * first. */
-static void check_cover(const uint8_t *seen, const names_tensor *t, int ranks, int copies)
+static void check_cover(const uint8_t *seen, const names_tensor *t, const model_shape *s, int ranks)
 {
-    const parts_row *row = parts_row_of(t->slot);
-    int64_t elements = t->shape[0] * (t->dims == 2 ? t->shape[1] : 1);
-    int holders = row->divided == PARTS_STREAM || row->divided == PARTS_SHARED ? ranks
-                  : row->rows == PARTS_SIZE_KEY_VALUE                          ? copies
-                                                                               : 1;
-    for (int64_t i = 0; i < elements; i++)
+    int64_t width = t->dims == 2 ? t->shape[1] : 1;
+    bool transposed = names_transposed(s->architecture, t->slot);
+    for (int64_t i = 0; i < t->shape[0] * width; i++) {
+        const parts_row *row = parts_row_of(slot_at(t, transposed ? i % width : i / width, s));
+        int copies = ranks > s->kv_heads ? ranks / s->kv_heads : 1;
+        int holders = row->divided == PARTS_STREAM || row->divided == PARTS_SHARED ? ranks
+                      : row->rows == PARTS_SIZE_KEY_VALUE                          ? copies
+                                                                                   : 1;
         if (seen[i] != holders)
             fail_msg("%s: %d of %d ranks have element %lld, not %d", t->name, seen[i], ranks, (long long)i, holders);
+    }
 }
 
 static void ranks_together_have_every_listed_tensor(void **state)
@@ -112,7 +131,7 @@ static void ranks_together_have_every_listed_tensor(void **state)
                 pool_free(&p);
             }
             for (int i = 0; i < count; i++) {
-                check_cover(seen[i], &list[i], ranks, ranks > s.kv_heads ? ranks / s.kv_heads : 1);
+                check_cover(seen[i], &list[i], &s, ranks);
                 free(seen[i]);
             }
             free(seen);

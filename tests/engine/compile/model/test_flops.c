@@ -17,11 +17,13 @@
 static double formula(const model_shape *s, int64_t sequence)
 {
     double n = (double)sequence, w = (double)s->sliding_window, h = (double)s->hidden_size;
-    double keys = w <= 0 || w >= n ? (n + 1) / 2 : (w * (w + 1) / 2 + (n - w) * w) / n;
+    double all = (n + 1) / 2, some = w <= 0 || w >= n ? all : (w * (w + 1) / 2 + (n - w) * w) / n;
     double heads = (double)s->heads * s->head_size, kv = (double)s->kv_heads * s->head_size;
-    double ffn = h * (double)s->ffn_size * (s->architecture == SHAPE_GPT2 ? 2 : 3);
-    double layer = 2 * (h * (2 * heads + 2 * kv) + ffn) + 4 * heads * keys;
-    return 3 * (layer * s->layers + 2 * h * (double)s->vocab_size);
+    double ffn = h * (double)s->ffn_size * (shape_has(s, TRAIT_GATED) ? 3 : 2);
+    double products = 2 * (h * (2 * heads + 2 * kv) + ffn);
+    int full = s->full_every > 0 ? s->layers / s->full_every : 0;
+    double layers = (products + 4 * heads * all) * full + (products + 4 * heads * some) * (s->layers - full);
+    return 3 * (layers + 2 * h * (double)s->vocab_size);
 }
 
 static void presets_have_the_formulas_flops_to_the_last_digit(void **state)

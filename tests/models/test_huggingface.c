@@ -327,7 +327,11 @@ static void old_and_new_spellings_mean_the_same(void **state)
 #define STARCODER2(more) "{\"model_type\":\"starcoder2\"," SIZES KV "," more "}"
 #define SMOLLM3(more)    "{\"model_type\":\"smollm3\"," SIZES KV "," more "}"
 #define GEMMA3(more)     "{\"model_type\":\"gemma3_text\"," SIZES KV ",\"head_dim\":8,\"sliding_window\":9," more "}"
-#define PHI3(more)       "{\"model_type\":\"phi3\"," SIZES KV "," more "}"
+#define NEOX(more)                                                                                                     \
+    "{\"model_type\":\"gpt_neox\",\"vocab_size\":99,\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_"       \
+    "heads\":8,"                                                                                                       \
+    "\"intermediate_size\":99,\"max_position_embeddings\":128," more "}"
+#define PHI3(more) "{\"model_type\":\"phi3\"," SIZES KV "," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
 static const struct {
@@ -413,6 +417,10 @@ static const struct {
     {PHI3("\"partial_rotary_factor\":0.1"), "partial_rotary_factor is 0.1"},
     {PHI3("\"partial_rotary_factor\":\"0.5\""), "partial_rotary_factor is \"0.5\""},
     {PHI3("\"rope_parameters\":{\"partial_rotary_factor\":0.4}"), "rotary_size is 3"},
+    {NEOX("\"hidden_act\":\"gelu_new\""), "hidden_act is \"gelu_new\""},
+    {NEOX("\"use_parallel_residual\":false"), "use_parallel_residual is false"},
+    {NEOX("\"attention_bias\":false"), "attention_bias is false"},
+    {NEOX("\"rotary_pct\":0"), "rotary_pct is 0"},
     {GPT2("\"activation_function\":\"relu\""), "activation_function is \"relu\""},
     {GPT2("\"scale_attn_weights\":false"), "scale_attn_weights is false"},
     {GPT2("\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true"},
@@ -439,6 +447,10 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_int_equal(parse(&s, NULL, LLAMA("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, QWEN2("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, GPT2("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(parse(&s, NULL, NEOX("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(s.rotary_size, 2); /* a quarter of 8 */
+    assert_int_equal(parse(&s, NULL, NEOX("\"rotary_pct\":1.0,\"rotary_emb_base\":500")), STATUS_OK);
+    assert_true(s.rotary_size == 0 && s.rope_theta == 500);
     assert_int_equal(parse(&s, NULL, PHI3("\"partial_rotary_factor\":0.5,\"rope_scaling\":null")), STATUS_OK);
     assert_int_equal(s.rotary_size, 4);
     assert_int_equal(parse(&s, NULL, GEMMA3("\"use_cache\":true")), STATUS_OK);

@@ -18,8 +18,8 @@ const char *names_prefix(shape_architecture architecture);
 /* Are matrices of this slot stored [in, out] (GPT-2's Conv1D) and not [out, in]? */
 bool names_transposed(shape_architecture architecture, parts_slot slot);
 
-/* Where a weight lies in the tensor of its name, of `rows` rows (of a vector: elements): `unit` rows from `first` on, and
- * as many `stride` rows after those, for as long as it has some. */
+/* Where a weight lies in the tensor of its name, of `rows` rows (of a vector: elements): `unit` rows from `first` on,
+ * and as many `stride` rows after those, for as long as it has some. */
 typedef struct names_span {
     int64_t first, rows, unit, stride;
 } names_span;

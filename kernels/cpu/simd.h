@@ -443,8 +443,8 @@ INLINE vf vf_sigmoid_short(vf x)
  * points of z in [0, 10], whose error is 5e-8. */
 INLINE vf vf_normal_integral(vf x)
 {
-    static const float p[] = {0.144930214f, -0.680827178f, 1.15673376f, -0.696251898f, -0.0802804326f,
-                              0.00126758655f, 0.0346027999f, 0.386640412f, 0.998632783f, -1.265448f};
+    static const float p[] = {0.144930214f,   -0.680827178f, 1.15673376f,  -0.696251898f, -0.0802804326f,
+                              0.00126758655f, 0.0346027999f, 0.386640412f, 0.998632783f,  -1.265448f};
     vf size = vf_max(x, vf_set(0) - x), z = size * vf_set(0.70710678f);
     vf t = vf_set(1) / vf_fma(z, vf_set(0.5f), vf_set(1)), sum = vf_set(p[0]);
     for (int i = 1; i < 10; i++)

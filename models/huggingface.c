@@ -59,9 +59,11 @@ static const struct {
     size_t offset;
     kind kind;
     uint64_t needed;
+    const char *becomes; /* the configuration's key */
     const char *keys[FAMILY_COUNT];
 } numbers[] = {
-#define HUGGINGFACE(kind, member, needed, ...) {offsetof(model_shape, member), kind, needed, {__VA_ARGS__}},
+#define HUGGINGFACE(kind, member, needed, ...)                                                                         \
+    {offsetof(model_shape, member), kind, needed, "model." #member, {__VA_ARGS__}},
 #include "models/sizes.def"
 };
 
@@ -91,8 +93,10 @@ static bool is_demanded(int demand, shape_architecture a)
 static status check_demands(const huggingface_reader *r, shape_architecture a)
 {
     for (int i = 0; i < DEMANDS; i++) {
-        const json_t *value = huggingface_get(r->root, demands[i].key);
-        if (!value || !is_demanded(i, a) || demands[i].unless == UNREAD)
+        if (!is_demanded(i, a) || demands[i].unless == UNREAD)
+            continue;
+        const json_t *value = huggingface_ask(r, demands[i].key);
+        if (!value)
             continue;
         char *text = huggingface_dump(value), why[128];
         bool good = false;
@@ -114,7 +118,7 @@ static status read_numbers(const huggingface_reader *r, model_shape *s)
         const char *key = names_choose(s->architecture, numbers[i].keys);
         if (!key || numbers[i].needed == UNREAD)
             continue;
-        const json_t *value = huggingface_get(r->root, key);
+        const json_t *value = huggingface_ask(r, key);
         char *into = (char *)s + numbers[i].offset;
         if (!value && has_keys(s->architecture, numbers[i].needed))
             return status_fail(STATUS_FAILED, "%s: %s is missing: a %s model needs it", r->path, key,
@@ -158,7 +162,7 @@ static char *list_architectures(uint64_t keys)
 
 static status read_architecture(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *type = json_object_get(r->root, "model_type"), *list = huggingface_get(r->root, "architectures");
+    const json_t *type = huggingface_said(r, "model_type"), *list = huggingface_ask(r, "architectures");
     if (!type)
         return status_fail(STATUS_FAILED, "%s: model_type is missing: is this a Hugging Face config.json?", r->path);
     s->architecture = shape_architecture_named(json_is_string(type) ? json_string_value(type) : "");
@@ -185,7 +189,7 @@ static status read_scalar(const huggingface_reader *r, model_shape *s)
     double scalar;
     TRY(huggingface_read_number(r, &scalar, r->root, "query_pre_attn_scalar", DEFAULT_SCALAR));
     if (!(scalar > 0))
-        return huggingface_refuse(r, "query_pre_attn_scalar", huggingface_get(r->root, "query_pre_attn_scalar"),
+        return huggingface_refuse(r, "query_pre_attn_scalar", huggingface_ask(r, "query_pre_attn_scalar"),
                                   "it must be positive");
     s->attention_multiplier = 1 / sqrt(scalar);
     return STATUS_OK;
@@ -194,15 +198,15 @@ static status read_scalar(const huggingface_reader *r, model_shape *s)
 static status read_tokens(const huggingface_reader *r, json_t *tokens)
 {
     for (const char *const *key = huggingface_token_keys; *key; key++) {
-        json_t *value = json_object_get(r->root, *key);
-        if (!value || json_is_null(value))
+        const json_t *value = huggingface_ask(r, *key);
+        if (!value)
             continue;
         bool good = json_is_integer(value) || (json_is_array(value) && json_array_size(value) > 0);
         for (size_t i = 0; good && i < json_array_size(value); i++)
             good = json_is_integer(json_array_get(value, i));
         if (!good)
             return huggingface_refuse(r, *key, value, "it must be a token id or a list of them");
-        json_object_set(tokens, *key, value);
+        json_object_set(tokens, *key, (json_t *)(uintptr_t)value);
     }
     return STATUS_OK;
 }
@@ -239,9 +243,15 @@ static status read_shape(const huggingface_reader *r, model_shape *s)
 
 status huggingface_parse(model_shape *shape, json_t **tokens, const char *text, size_t bytes, const char *path)
 {
+    return huggingface_parse_asking(shape, tokens, NULL, text, bytes, path);
+}
+
+status huggingface_parse_asking(model_shape *shape, json_t **tokens, json_t *asked, const char *text, size_t bytes,
+                                const char *path)
+{
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error), *ids = json_object();
-    huggingface_reader r = {root, path};
+    huggingface_reader r = {root, path, asked};
     model_shape result = {0};
     status s;
     if (!root) {
@@ -262,6 +272,62 @@ status huggingface_parse(model_shape *shape, json_t **tokens, const char *text, 
     json_decref(ids);
     json_decref(root);
     return s;
+}
+
+/* ---- what keys mean ---- */
+
+static const struct {
+    const char *key, *becomes, *meaning; /* becomes NULL: silent */
+} known[] = {
+#define CONFIG_KEY(key, becomes, meaning) {key, becomes, meaning},
+#define SILENT_KEY(key)                   {key, NULL, ""},
+#include "models/keys.def"
+};
+
+enum { KNOWN = sizeof known / sizeof *known };
+
+static bool find_demand(huggingface_meaning *out, shape_architecture a, const char *key)
+{
+    for (int i = 0; i < DEMANDS; i++) {
+        if (strcmp(demands[i].key, key) != 0 || !is_demanded(i, a))
+            continue;
+        out->role = demands[i].unless == UNREAD ? HUGGINGFACE_SILENT : HUGGINGFACE_DEMANDED;
+        for (int k = 0; k < 2; k++)
+            out->only[k] = demands[i].value[k];
+        return true;
+    }
+    return false;
+}
+
+huggingface_meaning huggingface_means(shape_architecture a, const char *key)
+{
+    huggingface_meaning m = {HUGGINGFACE_UNKNOWN, "", "", {NULL}};
+    for (int i = 0; i < NUMBERS; i++) {
+        const char *name = names_choose(a, numbers[i].keys);
+        if (!name || strcmp(name, key) != 0)
+            continue;
+        m.role = numbers[i].needed == UNREAD ? HUGGINGFACE_SILENT : HUGGINGFACE_TAKEN;
+        m.becomes = numbers[i].needed == UNREAD ? "" : numbers[i].becomes;
+        return m;
+    }
+    if (find_demand(&m, a, key))
+        return m;
+    for (int i = 0; i < KNOWN; i++)
+        if (!strcmp(known[i].key, key)) {
+            m.role = known[i].becomes ? HUGGINGFACE_TAKEN : HUGGINGFACE_SILENT;
+            m.becomes = known[i].becomes ? known[i].becomes : "";
+            m.meaning = known[i].meaning;
+            return m;
+        }
+    return m;
+}
+
+const char *huggingface_silent(int index)
+{
+    for (int i = 0; i < KNOWN; i++)
+        if (!known[i].becomes && index-- == 0)
+            return known[i].key;
+    return NULL;
 }
 
 /* ---- writing ---- */

@@ -4,7 +4,19 @@
 
 #include "memory/log.h"
 
-/* NULL if absent or null */
+const json_t *huggingface_said(const huggingface_reader *r, const char *key)
+{
+    if (r->asked)
+        json_object_set_new(r->asked, key, json_true());
+    return json_object_get(r->root, key);
+}
+
+const json_t *huggingface_ask(const huggingface_reader *r, const char *key)
+{
+    const json_t *value = huggingface_said(r, key);
+    return json_is_null(value) ? NULL : value;
+}
+
 const json_t *huggingface_get(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
@@ -27,7 +39,7 @@ status huggingface_refuse(const huggingface_reader *r, const char *key, const js
 
 status huggingface_read_bool(const huggingface_reader *r, bool *out, const char *key, bool fallback)
 {
-    const json_t *value = huggingface_get(r->root, key);
+    const json_t *value = huggingface_ask(r, key);
     if (value && !json_is_boolean(value))
         return huggingface_refuse(r, key, value, "it must be true or false");
     *out = value ? json_is_true(value) : fallback;
@@ -37,7 +49,7 @@ status huggingface_read_bool(const huggingface_reader *r, bool *out, const char 
 status huggingface_read_number(const huggingface_reader *r, double *out, const json_t *of, const char *key,
                                double fallback)
 {
-    const json_t *value = huggingface_get(of, key);
+    const json_t *value = of == r->root ? huggingface_ask(r, key) : huggingface_get(of, key);
     if (value && !json_is_number(value))
         return huggingface_refuse(r, key, value, "it must be a number");
     *out = value ? json_number_value(value) : fallback;

@@ -13,9 +13,16 @@
 typedef struct huggingface_reader {
     const json_t *root;
     const char *path; /* begins the messages */
+    json_t *asked;    /* gets a member for each key of the root that was asked for, present or not; NULL: not wanted */
 } huggingface_reader;
 
-/* NULL if absent or null */
+/* A key of the root as it is written, null too; NULL if absent. Whoever reads a key of the root does so here or by a
+ * function below, so that a reading knows which keys it took; keys.def, sizes.def or the demands say what it means. */
+const json_t *huggingface_said(const huggingface_reader *r, const char *key);
+/* The same, NULL if absent or null. */
+const json_t *huggingface_ask(const huggingface_reader *r, const char *key);
+
+/* A member of an object within the root: NULL if absent or null. */
 const json_t *huggingface_get(const json_t *object, const char *key);
 /* The value as JSON, the caller's to free. */
 char *huggingface_dump(const json_t *value);

@@ -67,7 +67,7 @@ static status read_layer_types(const huggingface_reader *r, model_shape *s, cons
 
 static status read_pattern(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *every = huggingface_get(r->root, "sliding_window_pattern");
+    const json_t *every = huggingface_ask(r, "sliding_window_pattern");
     if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
         return huggingface_refuse(r, "sliding_window_pattern", every, "it must be a number of layers");
     s->full_every = every ? (int)json_integer_value(every) : DEFAULT_PATTERN;
@@ -82,19 +82,19 @@ status huggingface_read_window(const huggingface_reader *r, model_shape *s)
         return STATUS_OK;
     if (by_layer)
         TRY(huggingface_read_bool(r, &use, "use_sliding_window", false));
-    const json_t *window = json_object_get(r->root, "sliding_window");
+    const json_t *window = huggingface_said(r, "sliding_window");
     if (use && window && !json_is_null(window) && !(json_is_integer(window) && json_integer_value(window) > 0))
         return huggingface_refuse(r, "sliding_window", window, "it must be a number of tokens or null");
     int64_t unsaid = shape_has_key(s->architecture, KEY_WINDOW_UNSAID) ? DEFAULT_WINDOW : 0;
     s->sliding_window = !use ? 0 : window ? json_integer_value(window) : unsaid; /* of null: 0 */
-    const json_t *types = huggingface_get(r->root, "layer_types"),
-                 *below = huggingface_get(r->root, "max_window_layers");
     if (!by_layer && !pattern)
         return STATUS_OK;
+    const json_t *types = huggingface_ask(r, "layer_types");
     if (types)
         return read_layer_types(r, s, types);
     if (pattern)
         return read_pattern(r, s);
+    const json_t *below = huggingface_ask(r, "max_window_layers");
     if (below && !json_is_integer(below))
         return huggingface_refuse(r, "max_window_layers", below, "it must be a number of layers");
     int64_t first = below ? json_integer_value(below) : DEFAULT_WINDOW_LAYERS;
@@ -128,8 +128,7 @@ void huggingface_put_window(json_t *root, const model_shape *s)
 /* Which layers rotate queries and keys: 1, or 0 for the last of each so many. */
 status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *list = huggingface_get(r->root, "no_rope_layers"),
-                 *every = huggingface_get(r->root, "no_rope_layer_interval");
+    const json_t *list = huggingface_ask(r, "no_rope_layers"), *every = huggingface_ask(r, "no_rope_layer_interval");
     if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
         return huggingface_refuse(r, "no_rope_layer_interval", every, "it must be a number of layers");
     s->unrotated_every = every ? (int)json_integer_value(every) : DEFAULT_UNROTATED;

@@ -88,7 +88,7 @@ static status read_scaling(const huggingface_reader *r, model_shape *s, const js
 /* The base of layers with a window: beside the other keys (transformers 4), or one of two tables (5). */
 static status read_local(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *local = huggingface_get(huggingface_get(r->root, "rope_parameters"), "sliding_attention"),
+    const json_t *local = huggingface_get(huggingface_ask(r, "rope_parameters"), "sliding_attention"),
                  *type = huggingface_get(local, "rope_type");
     if (type && strcmp(json_is_string(type) ? json_string_value(type) : "", "default") != 0)
         return huggingface_refuse(r, "rope_parameters.sliding_attention.rope_type", type, "phalanx has default");
@@ -112,7 +112,7 @@ static status read_partial(const huggingface_reader *r, model_shape *s, const js
 {
     const json_t *inner = huggingface_get(rope, "partial_rotary_factor");
     const char *key = inner ? "partial_rotary_factor" : share_key(s);
-    const json_t *value = inner ? inner : huggingface_get(r->root, key);
+    const json_t *value = inner ? inner : huggingface_ask(r, key);
     double unsaid = shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? DEFAULT_SHARE : 1;
     double share = !value ? unsaid : json_is_number(value) ? json_number_value(value) : 0;
     if (share == 1)
@@ -133,8 +133,7 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
 {
     if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
         TRY(read_local(r, s));
-    const json_t *scaling = huggingface_get(r->root, "rope_scaling"),
-                 *both = huggingface_get(r->root, "rope_parameters");
+    const json_t *scaling = huggingface_ask(r, "rope_scaling"), *both = huggingface_ask(r, "rope_parameters");
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
     if (rope && !json_is_object(rope))
@@ -145,7 +144,7 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
     else if (full || huggingface_get(rope, "sliding_attention"))
         return huggingface_refuse(r, key, rope, "rotary tables that differ between layers are none of phalanx's");
     theta = theta ? theta : huggingface_get(both, "rope_theta");
-    theta = theta ? theta : huggingface_get(r->root, theta_key(s));
+    theta = theta ? theta : huggingface_ask(r, theta_key(s));
     if (!theta && shape_has_key(s->architecture, KEY_NEEDS_THETA))
         return status_fail(STATUS_FAILED, "%s: rope_theta is missing: a %s model needs it", r->path,
                            shape_traits_of(s->architecture)->name);

@@ -4,7 +4,7 @@
 # They share cores: they start no ranks, and no clock decides. One at a time runs beside those of the first lane, at a
 # low priority; then two at a time.
 SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint checkpoint_damage config deal \
-          config_refusals configs convert cover cpu_kernels cuda_attention decoder documents dtype duty etcd exact_sum export \
+          config_refusals configs convert cover cpu_kernels cuda_attention decoder documents dtype duty etcd exact_sum export families \
           first_run flops fuse golden grid help hosts huggingface indexed inspect judge_pace keys kill_calls \
           layouts learning_rate loss_chunk loss_scale lowering nearest news no_memory normal ops optimizer \
           options order order_parts outer partition pieces placements plan plan_search plan_window planner \

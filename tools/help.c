@@ -9,6 +9,7 @@
 #include "memory/log.h"
 #include "tools/commands.h"
 #include "tools/embed.h"
+#include "tools/families.h"
 #include "tools/options.h"
 
 EMBED(help_layout, "tools/help/layout.txt");
@@ -54,12 +55,17 @@ static void print_manual(void)
           stdout);
 }
 
+static void print_families(void)
+{
+    families_print(stdout);
+}
+
 /* ---- topics ---- */
 
 static const struct {
-    const char *name, *summary;
-    const char *text;    /* NULL: */
-    void (*print)(void); /* not listed */
+    const char *name, *summary; /* summary NULL: not listed */
+    const char *text;           /* NULL: */
+    void (*print)(void);
 } topics[] = {{"layout", "choosing tensor, pipeline and data ranks", help_layout, NULL},
               {"memory", "what a rank needs, and what to do when it does not fit", help_memory, NULL},
               {"multi-node", "Slurm, mpirun, containers, exit status, supervision", help_multi_node, NULL},
@@ -69,6 +75,7 @@ static const struct {
               {"data", "from text to samples", help_data, NULL},
               {"troubleshooting", "what to look at when a run hangs, fails or is slow", help_troubleshooting, NULL},
               {"columns", "what the columns on the screen and in a run's files mean", help_columns, NULL},
+              {"families", "what is read of Hugging Face's config.json, by architecture", NULL, print_families},
               {"man", NULL, NULL, print_manual},
               {"commands", NULL, NULL, print_words},
               {"keys", NULL, NULL, print_keys}};
@@ -79,7 +86,7 @@ static void list(FILE *out)
 {
     fputs("Topics:\n", out);
     for (int i = 0; i < TOPICS; i++)
-        if (topics[i].text)
+        if (topics[i].summary)
             fprintf(out, "  %-28s%s\n", topics[i].name, topics[i].summary);
 }
 
@@ -94,7 +101,7 @@ static int say(const char *name)
                 topics[i].print();
             return STATUS_OK;
         }
-        if (topics[i].text)
+        if (topics[i].summary)
             nearest_offer(&n, topics[i].name);
     }
     const commands_row *command = commands_find(name);

@@ -20,4 +20,7 @@ for page in $pages; do
             { echo "$page: there is no $path"; wrong=1; }
     done
 done
+# models/FAMILIES.md lists what the reader of config.json asks for: so it asks in one way
+past=$(grep -nE '(huggingface_get|json_object_get)\((r->|r\.)root' models/*.c | grep -v '^models/huggingface_keys.c')
+[ -z "$past" ] || { echo "$past: huggingface_ask() reads keys of the root"; wrong=1; }
 exit $wrong

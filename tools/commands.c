@@ -19,7 +19,7 @@ static const commands_row rows[] = {
     {"eval", "loss and perplexity of a model on a data set or a text", eval_main},
     {"report", "a page about one run or several: curves, memory, timeline, events", report_main},
     {"timeline", "draw a step, as predicted and as measured", timeline_main},
-    {"inspect", "show what a checkpoint, data set, safetensors file or run holds", inspect_main},
+    {"inspect", "show what a checkpoint, Hugging Face folder, data set, safetensors file or run holds", inspect_main},
     {"keys", "make an island's keys", keys_main},
     {"islands", "start or look at the etcd that islands meet at", islands_main},
     {"server", "hold the model of islands that push to it (outer.topology server)", server_main},

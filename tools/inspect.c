@@ -1,4 +1,5 @@
-/* phalanx inspect: what a checkpoint, data set, safetensors file, configuration or run folder holds. */
+/* phalanx inspect: what a checkpoint, a Hugging Face or run folder, a data set, a safetensors file or a configuration
+ * holds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,11 @@ static bool is_run(const char *path)
            (inspect_has(path, "metrics.jsonl") || inspect_has(path, "config.yaml") || inspect_has(path, "checkpoints"));
 }
 
+static bool is_huggingface(const char *path)
+{
+    return inspect_has(path, "config.json") && !inspect_has(path, "manifest.json");
+}
+
 /* .../manifest.json: the folder that holds it */
 static bool is_manifest(const char *path)
 {
@@ -68,6 +74,7 @@ static const kind kinds[] = {
     {is_data, inspect_gather_data, inspect_print_data},
     {is_config, inspect_gather_config, inspect_print_config},
     {is_file, inspect_gather_safetensors, inspect_print_safetensors},
+    {is_huggingface, inspect_gather_huggingface, inspect_print_huggingface},
     {is_run, inspect_gather_run, inspect_print_run},
     {is_folder, inspect_gather_checkpoint, inspect_print_checkpoint},
 };
@@ -76,19 +83,19 @@ static status inspect(const inspect_request *r)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].is(r->path)) {
-            json_t *object = NULL;
-            TRY(kinds[i].gather(&object, r));
-            if (r->json) {
+            json_t *object = NULL; /* of what is refused there may be some, too */
+            status s = kinds[i].gather(&object, r);
+            if (object && r->json) {
                 json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
                 printf("\n");
-            } else
+            } else if (object)
                 kinds[i].print(object);
             json_decref(object);
-            return STATUS_OK;
+            return s;
         }
     return status_fail(STATUS_FAILED,
                        "%s: there is no such folder or file, nor a data set %s.idx: give a checkpoint, a run folder, a "
-                       "safetensors file, a configuration or a data set's prefix",
+                       "Hugging Face folder, a safetensors file, a configuration or a data set's prefix",
                        r->path, r->path);
 }
 
@@ -121,7 +128,9 @@ int inspect_main(int argc, char **argv)
         .operands = "PATH",
         .summary =
             "Shows what PATH holds: a checkpoint (its folder, or a checkpoints folder: the latest), a data set (the\n"
-            "prefix of .bin and .idx), a safetensors file, a configuration (.yaml), or a run folder.",
+            "prefix of .bin and .idx), a safetensors file, a configuration (.yaml), a run folder, or a Hugging Face "
+            "folder:\n"
+            "what training from it has, which keys of its config.json were taken and which not, or why it is refused.",
         .least = 1,
         .most = 1,
         .row = rows,

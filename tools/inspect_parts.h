@@ -23,11 +23,14 @@ status inspect_gather_safetensors(json_t **out, const inspect_request *r);
 status inspect_gather_data(json_t **out, const inspect_request *r);
 status inspect_gather_run(json_t **out, const inspect_request *r);
 status inspect_gather_config(json_t **out, const inspect_request *r);
+/* Sets *out where the folder is refused, too: it then has a member `refused`, the message. */
+status inspect_gather_huggingface(json_t **out, const inspect_request *r);
 void inspect_print_checkpoint(const json_t *object);
 void inspect_print_safetensors(const json_t *object);
 void inspect_print_data(const json_t *object);
 void inspect_print_run(const json_t *object);
 void inspect_print_config(const json_t *object);
+void inspect_print_huggingface(const json_t *object);
 
 /* {"kind": kind, "path": path} */
 json_t *inspect_object(const char *kind, const char *path);

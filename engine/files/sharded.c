@@ -181,6 +181,11 @@ void sharded_close(sharded *s)
     free(s);
 }
 
+int sharded_files(const sharded *s)
+{
+    return s->files;
+}
+
 int sharded_count(const sharded *s)
 {
     return s->count;

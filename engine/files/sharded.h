@@ -23,6 +23,8 @@ typedef struct sharded_tensor {
     const safetensors *file;
 } sharded_tensor;
 
+/* How many safetensors files it has. */
+int sharded_files(const sharded *s);
 int sharded_count(const sharded *s);
 /* In the order of names. */
 const sharded_tensor *sharded_at(const sharded *s, int i);

@@ -298,6 +298,11 @@ const json_t *weights_tokens(const weights *w)
     return w->tokens;
 }
 
+int weights_files(const weights *w)
+{
+    return w->files ? sharded_files(w->files) : 0;
+}
+
 int weights_count(const weights *w)
 {
     return w->count;

@@ -31,6 +31,8 @@ const char *weights_config(const weights *w);
 /* bos_token_id and so on where they are known (huggingface_token_keys): an object, perhaps empty. */
 const json_t *weights_tokens(const weights *w);
 
+/* How many safetensors files a Hugging Face folder has; 0 of a checkpoint. */
+int weights_files(const weights *w);
 int weights_count(const weights *w);
 /* In the model's order. */
 const names_tensor *weights_at(const weights *w, int i);

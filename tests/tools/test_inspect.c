@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -169,6 +170,20 @@ static void a_configuration_is_described(void **state)
     free(broken);
 }
 
+/* Its lines: test_inspect_huggingface.c. */
+static void a_hugging_face_folder_is_described_or_refused(void **state)
+{
+    char *folder = workfolder_path(*state, "hub"), *file = workfolder_path(folder, "config.json");
+    SAYS("tests/golden/models/llama", NULL, 0, "Hugging Face folder tests/golden/models/llama", "to start from it");
+    SAYS("tests/golden/models/llama", "--json", 0, "\"kind\": \"huggingface\"", "\"parameters\": 21728");
+    assert_int_equal(mkdir(folder, 0700), 0);
+    workfolder_write(file, "{\"model_type\":\"mamba\"}", 22);
+    SAYS(folder, NULL, 1, "  refused: ", "model_type is \"mamba\"");
+    SAYS(folder, "--json", 1, "\"refused\": \"", "\"kind\": \"huggingface\"");
+    free(file);
+    free(folder);
+}
+
 static void wrong_paths_and_usage_are_refused(void **state)
 {
     char *nothing = workfolder_path(*state, "nothing");
@@ -186,6 +201,7 @@ int main(void)
         cmocka_unit_test(a_data_set_is_described),
         cmocka_unit_test(an_id_of_two_to_the_31_is_refused_in_little_memory),
         cmocka_unit_test(a_configuration_is_described),
+        cmocka_unit_test(a_hugging_face_folder_is_described_or_refused),
         cmocka_unit_test(wrong_paths_and_usage_are_refused),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

@@ -83,12 +83,13 @@ typedef struct op_attributes {
     union {
         struct { /* attention, rope, head_norm */
             int32_t heads, kv_heads, head_size;
-            int32_t sequence;  /* tokens of a sample */
-            int32_t window;    /* sliding window in tokens; 0: none */
-            int32_t run;       /* attention with places: so many queries each have neighbouring places; else 0 */
-            float scale;       /* of scores */
-            int64_t workspace; /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
-            uint8_t inverse;   /* rope: turn back */
+            int32_t sequence;    /* tokens of a sample */
+            int32_t window;      /* sliding window in tokens; 0: none */
+            int32_t run;         /* attention with places: so many queries each have neighbouring places; else 0 */
+            float scale;         /* of scores */
+            int64_t workspace;   /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
+            uint8_t inverse;     /* rope: turn back */
+            uint8_t interleaved; /* rope: elements 2i and 2i + 1 are a pair, not i and i + half */
         };
         struct {                   /* updates */
             int64_t first_element; /* the number, in the named tensor, of the first element */

@@ -271,10 +271,14 @@ static void rotate_heads(const op *o, const run_context *r, int which, int64_t t
     int32_t position = ((const int32_t *)tensor_at(o->in[2], r->arena))[t];
     const float *row = (const float *)(const void *)row_at(o->in[3], r, position);
     int64_t rotated = o->in[3]->shape[1], begins = rotated * dtype_bytes((dtype)x->type);
+    const float *sines = row + rotated / 2, sign = o->at.inverse ? -1.0f : 1.0f;
     for (int64_t h = 0; h < x->shape[1] / d; h++) {
         char *to = row_at(y, r, t) + h * bytes;
         const char *from = row_at(x, r, t) + h * bytes;
-        loops->rotate(to, from, row, row + rotated / 2, rotated / 2, o->at.inverse ? -1.0f : 1.0f);
+        if (o->at.interleaved)
+            loops->rotate_interleaved(to, from, row, sines, rotated / 2, sign);
+        else
+            loops->rotate(to, from, row, sines, rotated / 2, sign);
         if (to != from)
             memcpy(to + begins, from + begins, (size_t)(bytes - begins));
     }

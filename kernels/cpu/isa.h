@@ -60,6 +60,8 @@ typedef struct row_loops {
                            const void *addend, int64_t n, float mean, float rstd);
     /* one head: halves of d/2 by cos[d/2], sin[d/2]; sign -1 turns back */
     void (*rotate)(void *y, const void *x, const float *cos, const float *sin, int64_t half, float sign);
+    /* the same of elements 2i and 2i + 1 */
+    void (*rotate_interleaved)(void *y, const void *x, const float *cos, const float *sin, int64_t half, float sign);
     /* out[columns] (+)= sum over rows */
     void (*column_sums)(float *out, const void *x, int64_t pitch, int64_t rows, int64_t columns, int accumulate);
     void (*logits_stats)(float *largest, float *sum, const void *logits, int64_t n);

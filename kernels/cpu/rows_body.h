@@ -272,6 +272,26 @@ static void NAME(rotate)(void *y_, const void *x_, const float *cos_, const floa
     }
 }
 
+/* The pairs are parted into two vectors on the stack, and joined there. */
+static void NAME(rotate_interleaved)(void *y_, const void *x_, const float *cos_, const float *sin_, int64_t half,
+                                     float sign)
+{
+    T *y = y_;
+    const T *x = x_;
+    float both[2 * LANES] = {0}, first[LANES], second[LANES];
+    EACH(i, m, half)
+    {
+        NAME(to_float)(both, x + 2 * i, 2 * m);
+        UNROLL for (int j = 0; j < LANES; j++) first[j] = both[2 * j], second[j] = both[2 * j + 1];
+        vf a = vf_load(first), b = vf_load(second);
+        vf c = load_fp32(cos_ + i, (int)m), s = load_fp32(sin_ + i, (int)m) * vf_set(sign);
+        vf_store(first, vf_fma(a, c, vf_set(0) - b * s));
+        vf_store(second, vf_fma(b, c, a * s));
+        UNROLL for (int j = 0; j < LANES; j++) both[2 * j] = first[j], both[2 * j + 1] = second[j];
+        NAME(from_float)(y + 2 * i, both, 2 * m);
+    }
+}
+
 /* ---- sums over rows -------------------------------------------------------------------------------------------- */
 
 enum { NAME(SUM_BLOCK) = 64, NAME(SUM_VECTORS) = 8 };
@@ -468,6 +488,7 @@ static const row_loops NAME(loops) = {
     NAME(rmsnorm_grad),
     NAME(layernorm_grad),
     NAME(rotate),
+    NAME(rotate_interleaved),
     NAME(column_sums),
     NAME(logits_stats),
     NAME(logits_grad),

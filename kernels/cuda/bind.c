@@ -331,7 +331,8 @@ void cuda_rope(const op *o, const run_context *r)
                                .tokens = q->shape[0],
                                .rotated = (int32_t)o->in[3]->shape[1],
                                .at = heads_of(o, NULL),
-                               .inverse = o->at.inverse};
+                               .inverse = o->at.inverse,
+                               .interleaved = o->at.interleaved};
     launched(o, launch_rope(r->stream, q->type, &of));
 }
 

@@ -1,4 +1,4 @@
-/* What happens to single heads of q and of k: rotary positions (2104.09864, halves rotated) and the RMSNorm of each
+/* What happens to single heads of q and of k: rotary positions (2104.09864) and the RMSNorm of each
  * (Qwen3).
  */
 #include "kernels/cuda/vector.cuh"
@@ -27,10 +27,55 @@ static head_rows<T> rows_of(const launch_matrix &q, const launch_matrix &k, cons
     return {(T *)q.at, (T *)k.at, q.pitch, k.pitch, at.heads, at.head_size};
 }
 
+/* V pairs (a, b) of a head, from pair `first` on: elements i and half + i, or the neighbours 2i and 2i + 1. */
+template <bool INTERLEAVED> struct pairs_of {
+    template <typename T, int V>
+    static __device__ void load_pairs(float (&a)[V], float (&b)[V], const T *head, int32_t first, int32_t half)
+    {
+        load(a, head + first);
+        load(b, head + half + first);
+    }
+
+    template <typename T, int V>
+    static __device__ void store_pairs(T *head, const float (&a)[V], const float (&b)[V], int32_t first, int32_t half)
+    {
+        store(head + first, a);
+        store(head + half + first, b);
+    }
+};
+
+template <> struct pairs_of<true> {
+    template <typename T, int V>
+    static __device__ void load_pairs(float (&a)[V], float (&b)[V], const T *head, int32_t first, int32_t)
+    {
+        float low[V], high[V];
+        load(low, head + 2 * first);
+        load(high, head + 2 * first + V);
+        UNROLL for (int i = 0; i < V; i++)
+        {
+            a[i] = 2 * i < V ? low[2 * i % V] : high[2 * i % V];
+            b[i] = 2 * i + 1 < V ? low[(2 * i + 1) % V] : high[(2 * i + 1) % V];
+        }
+    }
+
+    template <typename T, int V>
+    static __device__ void store_pairs(T *head, const float (&a)[V], const float (&b)[V], int32_t first, int32_t)
+    {
+        float low[V], high[V];
+        UNROLL for (int i = 0; i < V; i++)
+        {
+            low[i] = i % 2 ? b[i / 2] : a[i / 2];
+            high[i] = (V + i) % 2 ? b[(V + i) / 2] : a[(V + i) / 2];
+        }
+        store(head + 2 * first, low);
+        store(head + 2 * first + V, high);
+    }
+};
+
 /* (a, b) -> (a cos - b sin, b cos + a sin), cos, sin = table[position, i], table[position, half + i]; sign -1 turns
  * back; elements of a head behind 2 half are copied. A thread handles V pairs of one of the `all` heads of q and k, or
  * copies V elements. */
-template <typename T, int V>
+template <typename T, int V, bool INTERLEAVED>
 KERNEL(THREADS, 4)
 rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float *table, int64_t items,
           int64_t table_pitch, int32_t half, int32_t copied, int32_t all, float sign)
@@ -48,12 +93,10 @@ rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float 
         store(y.at(token, head) + column, a);
         return;
     }
-    const T *from = x.at(token, head) + piece * V;
-    T *to = y.at(token, head) + piece * V;
+    using pairs = pairs_of<INTERLEAVED>;
     const float *row = table + positions[token] * table_pitch + piece * V;
     float a[V], b[V], cosine[V], sine[V];
-    load(a, from);
-    load(b, from + half);
+    pairs::load_pairs(a, b, x.at(token, head), piece * V, half);
     load(cosine, row);
     load(sine, row + half);
     UNROLL for (int i = 0; i < V; i++)
@@ -62,8 +105,7 @@ rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float 
         a[i] = first * cosine[i] - b[i] * s;
         b[i] = b[i] * cosine[i] + first * s;
     }
-    store(to, a);
-    store(to + half, b);
+    pairs::store_pairs(y.at(token, head), a, b, piece * V, half);
 }
 
 /* a warp a head: y = x rstd (w + offset) */
@@ -169,7 +211,9 @@ int launch_rope(void *stream, int type, const launch_rope_operands *of)
         int32_t half = of->rotated / 2, copied = of->at.head_size - of->rotated, all = of->at.heads + of->at.kv_heads;
         bool wide = are_wide<V>(of);
         int64_t items = of->tokens * all * ((half + copied) / (wide ? V : 1));
-        auto kernel = wide ? rope_turn<T, V> : rope_turn<T, 1>;
+        auto halves = wide ? rope_turn<T, V, false> : rope_turn<T, 1, false>;
+        auto interleaved = wide ? rope_turn<T, V, true> : rope_turn<T, 1, true>;
+        auto kernel = of->interleaved ? interleaved : halves;
         LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->yq, of->yk, of->at),
                rows_of<T>(of->q, of->k, of->at), of->positions, (const float *)of->table.at, items, of->table.pitch,
                half, copied, all, of->inverse ? -1.0f : 1.0f);

@@ -135,6 +135,7 @@ typedef struct launch_rope_operands {
     int32_t rotated; /* first elements of a head, the table's columns */
     launch_heads at;
     bool inverse;
+    bool interleaved; /* pairs are elements 2i and 2i + 1, not i and i + rotated / 2 */
 } launch_rope_operands;
 
 int launch_rope(void *stream, int type, const launch_rope_operands *of);

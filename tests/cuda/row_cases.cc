@@ -113,7 +113,7 @@ const launch_heads wide_heads[] = {
     {96, 96, 128, 128, 5, 0, 1}, {128, 8, 128, 128, 5, 0, 1}, {160, 160, 160, 160, 5, 0, 1}};
 
 /* Of each head the first `d` elements rotate. */
-void rope_case(int type, launch_heads at, int64_t tokens, int64_t d)
+void rope_case(int type, launch_heads at, int64_t tokens, int64_t d, bool interleaved)
 {
     int64_t size = at.head_size, columns = (at.heads + at.kv_heads) * size, gap = size == 80 ? 8 : 0;
     vector<double> where, table;
@@ -131,14 +131,15 @@ void rope_case(int type, launch_heads at, int64_t tokens, int64_t d)
         vector<double> want((size_t)(tokens * columns)), in_place = qk.value;
         for (int64_t t = 0; t < tokens; t++)
             for (int64_t c = 0; c < columns; c++) {
-                int64_t within = c % size, i = within % (d / 2);
+                int64_t within = c % size, i = interleaved ? within / 2 : within % (d / 2),
+                        apart = interleaved ? 1 : d / 2;
                 const double *row = &qk.value[(size_t)(t * (columns + gap))];
                 const double *cs = &cosine_sine.value[(size_t)where[(size_t)t] * (size_t)d];
-                double sine = inverse ? -cs[d / 2 + i] : cs[d / 2 + i];
-                bool second = within >= d / 2;
+                double sine = within >= d ? 0 : inverse ? -cs[d / 2 + i] : cs[d / 2 + i];
+                bool second = interleaved ? within % 2 : within >= d / 2;
                 double out = within >= d ? row[c]
-                             : second    ? row[c] * cs[i] + row[c - d / 2] * sine
-                                         : row[c] * cs[i] - row[c + d / 2] * sine;
+                             : second    ? row[c] * cs[i] + row[c - apart] * sine
+                                         : row[c] * cs[i] - row[c + apart] * sine;
                 want[(size_t)(t * columns + c)] = out;
                 in_place[(size_t)(t * (columns + gap) + c)] = out;
             }
@@ -152,7 +153,8 @@ void rope_case(int type, launch_heads at, int64_t tokens, int64_t d)
                                    tokens,
                                    (int32_t)d,
                                    at,
-                                   inverse};
+                                   inverse,
+                                   interleaved};
         run_ok("launch_rope", launch_rope(nullptr, type, &of));
         compare("y", y, want, 2e-7);
         of.yq = q;
@@ -167,7 +169,8 @@ void rope()
     for (int type : check_types)
         for (launch_heads at : head_layouts)
             for (int64_t rotated : {at.head_size, at.head_size / 2, 2})
-                rope_case(type, at, 11, rotated / 2 * 2);
+                for (bool interleaved : {false, true})
+                    rope_case(type, at, 11, rotated / 2 * 2, interleaved);
 }
 
 void head_norm_case(int type, launch_heads at, int64_t tokens, float offset)
@@ -383,7 +386,8 @@ void wide()
             norm_case(LAUNCH_BF16, {2, columns}, variant & 1, variant & 2, 0);
     norm_case(LAUNCH_FP32, {2, 12288}, true, true, 0);
     for (launch_heads at : wide_heads) {
-        rope_case(LAUNCH_BF16, at, 2, at.head_size);
+        rope_case(LAUNCH_BF16, at, 2, at.head_size, false);
+        rope_case(LAUNCH_BF16, at, 2, at.head_size, true);
         head_norm_case(LAUNCH_BF16, at, 2, 0);
     }
     for (int64_t columns : {12288, 16384, 25600}) {

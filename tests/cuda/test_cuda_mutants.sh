@@ -54,6 +54,8 @@ plain|norm.cu|norm.cu|rows/norms|s,weight\[i\] += offset;,,|a norm of 1 + w forg
 plain|heads.cu|heads.cu|rows/head_norm|s, + offset));,));,|a head's norm forgets its offset
 plain|heads.cu|heads.cu|rows/rope|s,column = 2 \* half,column = half,|what is copied lies in the second half
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
+plain|heads.cu|heads.cu|rows/rope|s,of->interleaved ? interleaved,false ? interleaved,|halves for neighbours
+plain|heads.cu|heads.cu|rows/rope|s,(V + i) % 2 ?,(V + i) % 2 == 0 ?,|the neighbours of the second vector change places
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
 plain|norm.cu|norm.cu|rows/wide|s,if (row)$,if (true),|a row that does not fit into shared memory is kept there
 plain|device.cuh|norm.cu|rows/wide|s,bytes + SHARED_DECLARED <= SHARED_UNASKED,bytes <= SHARED_UNASKED,|what a kernel declares is not counted to its shared memory

@@ -425,6 +425,7 @@ CASES(rope)
 {
     c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
     const bool part = op_case_option(&variant, 2);
+    c->o.at.interleaved = (uint8_t)op_case_option(&variant, 2);
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;

@@ -191,9 +191,10 @@ void reference_rope(const op *o, const run_context *r)
                 const double *table = reference_row(o->in[3], r, positions[t]);
                 double *y = reference_row(o->out[which], r, t) + at;
                 double c = table[i], s = o->at.inverse ? -table[d / 2 + i] : table[d / 2 + i];
-                double a = x[i], b = x[i + d / 2];
-                y[i] = a * c - b * s;
-                y[i + d / 2] = b * c + a * s;
+                int first = o->at.interleaved ? 2 * i : i, second = o->at.interleaved ? 2 * i + 1 : i + d / 2;
+                double a = x[first], b = x[second];
+                y[first] = a * c - b * s;
+                y[second] = b * c + a * s;
             }
         }
 }

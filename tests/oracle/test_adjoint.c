@@ -109,6 +109,7 @@ typedef struct head_options {
     int heads, kv_heads, window;
     bool documents;
     int v_size; /* of a value's head; 0: HEAD */
+    bool interleaved;
 } head_options;
 
 enum { HEAD = 4 };
@@ -121,7 +122,8 @@ static op_attributes heads_of(const head_options *h)
                            .sequence = SEQUENCE,
                            .window = h->window,
                            .scale = 0.5f,
-                           .epsilon = 1e-5f};
+                           .epsilon = 1e-5f,
+                           .interleaved = h->interleaved};
 }
 
 /* The heads of q and of k, columns of one matrix. */
@@ -327,8 +329,8 @@ static const block_options LLAMA = {.llama = true, .window = 3}, GPT2 = {0},
 static const norm_options NORMS[] = {{0, 0, 1, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 1, 1, 0}, {0, 1, 1, 0, 1},
                                      {0, 1, 0, 1, 0}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 1}, {1, 1, 1, 1, 0},
                                      {1, 1, 1, 0, 1}, {1, 1, 0, 1, 0}};
-static const head_options HEADS[] = {{1, 1, 0, 0, 0}, {4, 2, 0, 0, 0}, {3, 1, 2, 0, 0}, {2, 2, 0, 1, 0},
-                                     {4, 1, 3, 1, 0}, {4, 2, 3, 1, 6}, {2, 2, 0, 0, 2}};
+static const head_options HEADS[] = {{1, 1, 0, 0, 0, 0}, {4, 2, 0, 0, 0, 0}, {3, 1, 2, 0, 0, 1}, {2, 2, 0, 1, 0, 0},
+                                     {4, 1, 3, 1, 0, 0}, {4, 2, 3, 1, 6, 1}, {2, 2, 0, 0, 2, 0}};
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 
@@ -485,6 +487,11 @@ static void rope_not_turned_back(op **ops, int forward, int count)
     backward_op(ops, forward, count, OP_rope)->at.inverse = 0;
 }
 
+static void rope_turned_back_as_halves(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_rope)->at.interleaved = 0;
+}
+
 static void another_mask(op **ops, int forward, int count)
 {
     backward_op(ops, forward, count, OP_dropout)->at.draw_site++;
@@ -509,7 +516,7 @@ static void documents_ignored(op **ops, int forward, int count)
 static void every_mutant_fails_the_adjoint_test(void **state)
 {
     (void)state;
-    static const head_options heads = {4, 2, 2, true, 0};
+    static const head_options heads = {4, 2, 2, true, 0, true};
     static const norm_options with_sum = {0, 1, 1, 1, 0};
     const adjoint_spec mutants[] = {
         {.name = "scaled by -7", .record = attention, .options = &heads, .gradient_factor = -7},
@@ -519,6 +526,10 @@ static void every_mutant_fails_the_adjoint_test(void **state)
         {.name = "a window one key too wide", .record = attention, .options = &heads, .mutate = window_by_one},
         {.name = "documents ignored", .record = attention, .options = &heads, .mutate = documents_ignored},
         {.name = "rope not turned back", .record = rope, .options = &heads, .mutate = rope_not_turned_back},
+        {.name = "neighbours turned back as halves",
+         .record = rope,
+         .options = &heads,
+         .mutate = rope_turned_back_as_halves},
         {.name = "another dropout mask", .record = elementwise, .mutate = another_mask},
         {.name = "a tied gradient written over", .record = tied, .mutate = written_over},
         {.name = "a shard of the vocabulary swapped",

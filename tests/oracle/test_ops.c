@@ -175,6 +175,13 @@ static void turned_the_other_way(const op *o, const run_context *r)
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
+static void other_pairs(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.interleaved = !o->at.interleaved;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
 static void another_site(const op *o, const run_context *r)
 {
     op wrong = *o;
@@ -233,6 +240,7 @@ static const struct {
     {"one element NaN", OP_gelu_grad, one_element_nan},
     {"epsilon dropped", OP_rmsnorm, epsilon_dropped},
     {"turned the other way", OP_rope, turned_the_other_way},
+    {"halves for neighbours", OP_rope, other_pairs},
     {"another site's draws", OP_dropout, another_site},
     {"another rank's rows of the table", OP_embed, shard_swapped},
     {"no weight decay", OP_adamw, never_decays},

@@ -177,29 +177,35 @@ static void attention_sees_its_window_and_document(void **state)
         }
 }
 
+/* A quarter turn of the first pair, none of the second: of halves, then of neighbours; there, then back. */
 static void rope_turns_by_the_angle_and_back(void **state)
 {
     (void)state;
-    double q[] = {3, 4}, k[] = {5, 6}, y[4]; /* one head each */
-    for (int inverse = 0; inverse < 2; inverse++) {
-        bench b = {
-            .o = {.kind = OP_rope, .at = {.heads = 1, .kv_heads = 1, .head_size = 2, .inverse = (uint8_t)inverse}}};
+    double q[] = {1, 2, 3, 4}, k[] = {5, 6, 7, 8}, y[8]; /* one head each */
+    static const double turned[2][2][8] = {{{-3, 2, 1, 4, -7, 6, 5, 8}, {3, 2, -1, 4, 7, 6, -5, 8}},
+                                           {{-2, 1, 3, 4, -6, 5, 7, 8}, {2, -1, 3, 4, 6, -5, 7, 8}}};
+    for (int variant = 0; variant < 4; variant++) {
+        bench b = {.o = {.kind = OP_rope,
+                         .at = {.heads = 1,
+                                .kv_heads = 1,
+                                .head_size = 4,
+                                .inverse = (uint8_t)(variant & 1),
+                                .interleaved = (uint8_t)(variant >> 1)}}};
         for (int i = 0; i < 2; i++) {
-            b.o.in[i] = operand(&b, DTYPE_FP32, 1, 2);
-            b.o.out[i] = operand(&b, DTYPE_FP32, 1, 2);
+            b.o.in[i] = operand(&b, DTYPE_FP32, 1, 4);
+            b.o.out[i] = operand(&b, DTYPE_FP32, 1, 4);
         }
         b.o.in[2] = operand(&b, DTYPE_INT32, 1, 0);
-        b.o.in[3] = operand(&b, DTYPE_FP32, 2, 2);
+        b.o.in[3] = operand(&b, DTYPE_FP32, 2, 4);
         start(&b);
         reference_program_set(b.p, b.o.in[0], q);
         reference_program_set(b.p, b.o.in[1], k);
-        reference_program_set(b.p, b.o.in[3], (double[]){1, 0, 0, 1}); /* position 1: a quarter turn */
+        reference_program_set(b.p, b.o.in[3], (double[]){1, 1, 0, 0, 0, 1, 1, 0});
         *(int32_t *)reference_program_bytes(b.p, b.o.in[2]) = 1;
         run(&b);
         reference_program_get(y, b.p, b.o.out[0]);
-        reference_program_get(y + 2, b.p, b.o.out[1]);
-        static const double turned[2][4] = {{-4, 3, -6, 5}, {4, -3, 6, -5}};
-        assert_memory_equal(y, turned[inverse], sizeof y);
+        reference_program_get(y + 4, b.p, b.o.out[1]);
+        assert_memory_equal(y, turned[variant >> 1][variant & 1], sizeof y);
         reference_program_close(b.p);
     }
 }

@@ -45,8 +45,12 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
         record_head_norm(r, "attention/head_norm", &heads, recorder_weight(r, a->q_norm), recorder_weight(r, a->k_norm),
                          &norm);
     }
-    if (a->rotary)
-        record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table, &at);
+    if (a->rotary) {
+        op_attributes turn = at;
+        turn.interleaved = a->interleaved;
+        record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table,
+                    &turn);
+    }
     tensor *y; /* [tokens, heads head_size] */
     if (in->caches) {
         tensor *const *caches = in->caches + 2 * a->index;

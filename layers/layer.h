@@ -67,6 +67,7 @@ typedef struct attention_layer {
     float norm_offset; /* of q_norm and k_norm */
     bool local;        /* the rotary table is that of windows */
     bool rotary;       /* queries and keys are rotated by their positions */
+    bool interleaved;  /* in pairs of neighbours, not of halves */
     int index;         /* among this rank's layers */
 } attention_layer;
 

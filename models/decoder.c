@@ -318,6 +318,7 @@ static void build_block(builder *b, block_layer *block, int index)
     block->attention.multiplier = l->attention_multiplier;
     block->multiplier = l->residual_multiplier;
     block->attention.rotary = l->rope_theta > 0;
+    block->attention.interleaved = l->traits >> TRAIT_INTERLEAVED & 1;
     block->attention.index = index;
     block->attention.local = l->local;
     block->mlp.gated = l->traits >> TRAIT_GATED & 1;

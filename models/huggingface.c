@@ -42,6 +42,7 @@ static const struct {
     {FAMILY_LLAMA, 0, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
     {FAMILY_LLAMA, 0, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
     {FAMILY_STARCODER2, 0, 0, ALWAYS, "use_bias", {"true"}},
+    {FAMILY_GLM4, 0, 0, ALWAYS, "attention_bias", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "hidden_act", {"\"gelu\""}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "use_parallel_residual", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "attention_bias", {"true"}},

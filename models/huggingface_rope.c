@@ -10,7 +10,6 @@
 
 /* What transformers takes where config.json is silent. */
 #define DEFAULT_THETA 10000.0
-#define DEFAULT_SHARE 0.25
 
 /* What each kind of scaling says, and whether it must. */
 static const struct {
@@ -107,14 +106,20 @@ static const char *share_key(const model_shape *s)
     return shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? "rotary_pct" : "partial_rotary_factor";
 }
 
+static double unsaid_share(const model_shape *s)
+{
+    return shape_has_key(s->architecture, KEY_ROTARY_SHARE)   ? 0.25
+           : shape_has_key(s->architecture, KEY_PARTIAL_HALF) ? 0.5
+                                                              : 1;
+}
+
 /* Which share of a head rotates: beside the other keys (transformers 4), or with the base (5). */
 static status read_partial(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
     const json_t *inner = huggingface_get(rope, "partial_rotary_factor");
     const char *key = inner ? "partial_rotary_factor" : share_key(s);
     const json_t *value = inner ? inner : huggingface_ask(r, key);
-    double unsaid = shape_has_key(s->architecture, KEY_ROTARY_SHARE) ? DEFAULT_SHARE : 1;
-    double share = !value ? unsaid : json_is_number(value) ? json_number_value(value) : 0;
+    double share = !value ? unsaid_share(s) : json_is_number(value) ? json_number_value(value) : 0;
     if (share == 1)
         return STATUS_OK;
     if (!shape_has_key(s->architecture, KEY_PARTIAL))

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """phalanx and transformers, side by side; run by hand from the top folder:
 
-    $PYTHON tests/jobs/interop_models.py [--seven [LAYERS]]
+    $PYTHON tests/jobs/interop_models.py [NAME... | --seven [LAYERS]]
 
-
-For every architecture a random model goes from transformers to a checkpoint and back: every tensor bitwise, loading
-without a warning, the logits as before, loss and gradients of a first step as transformers computes them in fp32; after some
-training: export, `phalanx eval`'s loss and `phalanx generate`'s greedy text as transformers'. --seven converts a 7B-shaped
-folder, or a few layers of one, and measures memory and time beside cp (32 layers need 41 GB in $TMPDIR).
+Every model of configurations(), or those named, random, goes from transformers to a checkpoint and back: every tensor
+bitwise, loading without a warning, the logits as before, loss and gradients of a first step as transformers computes
+them in fp32; after some training: export, `phalanx eval`'s loss and `phalanx generate`'s greedy text as transformers'.
+All of them take minutes. --seven converts a 7B-shaped folder, or a few layers of one, and measures memory and time
+beside cp (32 layers need 41 GB in $TMPDIR).
 """
 import io
 import json
@@ -58,6 +58,7 @@ def configurations():
         "gemma3": t.Gemma3TextConfig(**sizes, head_dim=32, sliding_window=16, query_pre_attn_scalar=40,
                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                                      pad_token_id=None),
+        "glm4": t.Glm4Config(**sizes, head_dim=32, pad_token_id=None),
         "neox": t.GPTNeoXConfig(vocab_size=VOCABULARY, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
                                 num_attention_heads=6, max_position_embeddings=1024, bos_token_id=256,
                                 eos_token_id=256),
@@ -277,4 +278,5 @@ if __name__ == "__main__":
             seven(folder, int((sys.argv[sys.argv.index("--seven") + 1:] or [32])[0]))
         else:
             for key, value in configurations().items():
-                check(key, value, folder)
+                if key in sys.argv[1:] or not sys.argv[1:]:
+                    check(key, value, folder)

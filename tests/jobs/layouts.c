@@ -39,6 +39,10 @@ static const layouts_model models[] = {
      "embedding_multiplier: 6, residual_multiplier: 0.4, attention_multiplier: 0.2, logits_scaling: 3, "
      "tied_embeddings: true",
      "", NULL},
+    {"glm4",
+     "architecture: glm4, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "rotary_size: 4",
+     "", NULL},
     {"neox",
      "architecture: gpt_neox, layers: 6, hidden_size: 48, heads: 12, head_size: 8, ffn_size: 100, rotary_size: 2", "",
      NULL},
@@ -343,6 +347,10 @@ static const layouts_row rows[] = {
     {"phi3",       4, 1, 1, 1, 2, 0,           0, 1, "", 0},
     {"phi3",       1, 2, 3, 1, 2, ONE_F_ONE_B, 0, 1, "", 0},
     {"phi3",       2, 1, 1, 2, 2, 0,           0, 3, SELECTIVE, 0},
+    {"glm4",       4, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"glm4",       2, 1, 1, 1, 2, 0,           0, 1, ALONE " " FULL, 0},
+    {"glm4",       1, 2, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
+    {"glm4",       2, 2, 1, 1, 2, 0,           0, 3, SELECTIVE, 0},
     {"neox",       4, 1, 1, 1, 2, 0,           0, 1, "", 0},
     {"neox",       3, 1, 1, 1, 2, 0,           0, 1, ALONE " " FULL, 0},
     {"neox",       1, 2, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},

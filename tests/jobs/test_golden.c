@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 15);
+    assert_int_equal(models, 16);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -103,6 +103,10 @@ static void a_slightly_different_model_is_caught(void **state)
         {"phi3", "model.rotary_size=0"},
         {"phi3", "model.rotary_size=4"},
         {"phi3", "model.sliding_window=11"},
+        {"glm4", "model.rotary_size=0"},
+        {"glm4", "model.rotary_size=4"},
+        {"glm4", "model.norm_epsilon=1e-6"},
+        {"glm4", "model.rope_theta=10100"},
         {"granite", "model.embedding_multiplier=5.9"},
         {"granite", "model.residual_multiplier=0.39"},
         {"granite", "model.attention_multiplier=0.21"},

@@ -93,7 +93,8 @@ static void every_shape_survives_the_way_there_and_back(void **state)
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         for (int variant = 0; variant < 8; variant++) {
             bool gpt2 = a == SHAPE_GPT2, neox = a == SHAPE_NEOX, plain = gpt2 || neox || variant & 1,
-                 windows = !gpt2 && !neox && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3 && a != SHAPE_GRANITE;
+                 windows =
+                     !gpt2 && !neox && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3 && a != SHAPE_GRANITE && a != SHAPE_GLM4;
             model_shape s = {.architecture = (shape_architecture)a,
                              .layers = 3,
                              .heads = 4,
@@ -114,7 +115,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
                              .attention_multiplier = a == SHAPE_GRANITE || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
                              .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
-                             .rotary_size = (a == SHAPE_PHI3 || neox) && variant & 1 ? 6 : 0,
+                             .rotary_size = (a == SHAPE_PHI3 || a == SHAPE_GLM4 || neox) && variant & 1 ? 6 : 0,
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};
@@ -331,7 +332,8 @@ static void old_and_new_spellings_mean_the_same(void **state)
     "{\"model_type\":\"gpt_neox\",\"vocab_size\":99,\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_"       \
     "heads\":8,"                                                                                                       \
     "\"intermediate_size\":99,\"max_position_embeddings\":128," more "}"
-#define PHI3(more) "{\"model_type\":\"phi3\"," SIZES KV "," more "}"
+#define GLM4(more) "{\"model_type\":\"glm4\"," SIZES KV ",\"head_dim\":8,\"rms_norm_eps\":1e-5," more "}"
+#define PHI3(more) "{\"model_type\":\"phi3\"," SIZES KV ",\"rms_norm_eps\":1e-5," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
 static const struct {
@@ -413,10 +415,17 @@ static const struct {
     {"{\"model_type\":\"granite\"," SIZES ",\"logits_scaling\":\"8\"}", "logits_scaling is \"8\""},
     {PHI3("\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}"), "rope_scaling.type is \"yarn\""},
     {PHI3("\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1]}"), "rope_scaling.type is \"su\""},
+    {"{\"model_type\":\"phi3\"," SIZES KV "}", "rms_norm_eps is missing"},
     {PHI3("\"partial_rotary_factor\":1.5"), "partial_rotary_factor is 1.5"},
     {PHI3("\"partial_rotary_factor\":0.1"), "partial_rotary_factor is 0.1"},
     {PHI3("\"partial_rotary_factor\":\"0.5\""), "partial_rotary_factor is \"0.5\""},
     {PHI3("\"rope_parameters\":{\"partial_rotary_factor\":0.4}"), "rotary_size is 3"},
+    {GLM4("\"attention_bias\":false"), "attention_bias is false"},
+    {GLM4("\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\""},
+    {GLM4("\"sliding_window\":0,\"partial_rotary_factor\":0"), "partial_rotary_factor is 0"},
+    {"{\"model_type\":\"glm4\"," SIZES KV ",\"head_dim\":8}", "rms_norm_eps is missing"},
+    {"{\"model_type\":\"glm4\"," SIZES KV ",\"rms_norm_eps\":1e-5}", "head_dim is missing"},
+    {"{\"model_type\":\"glm4\"," SIZES ",\"head_dim\":8,\"rms_norm_eps\":1e-5}", "num_key_value_heads is missing"},
     {NEOX("\"hidden_act\":\"gelu_new\""), "hidden_act is \"gelu_new\""},
     {NEOX("\"use_parallel_residual\":false"), "use_parallel_residual is false"},
     {NEOX("\"attention_bias\":false"), "attention_bias is false"},
@@ -453,6 +462,10 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_true(s.rotary_size == 0 && s.rope_theta == 500);
     assert_int_equal(parse(&s, NULL, PHI3("\"partial_rotary_factor\":0.5,\"rope_scaling\":null")), STATUS_OK);
     assert_int_equal(s.rotary_size, 4);
+    assert_int_equal(parse(&s, NULL, GLM4("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(s.rotary_size, 4); /* half of 8 */
+    assert_int_equal(parse(&s, NULL, GLM4("\"partial_rotary_factor\":1.0")), STATUS_OK);
+    assert_int_equal(s.rotary_size, 0);
     assert_int_equal(parse(&s, NULL, GEMMA3("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, STARCODER2("\"use_bias\":true")), STATUS_OK);
     assert_int_equal(s.sliding_window, 0); /* unsaid, unlike Mistral's */

@@ -22,8 +22,9 @@ static void presets_have_the_published_number_of_parameters(void **state)
         {"llama-70b", 70553706496},  {"llama-405b", 405853388800}, {"smollm3-3b", 3075098624},
         {"gemma3-1b", 999885952},    {"gemma3-4b", 3880263168},    {"gemma3-12b", 11766034176},
         {"gemma3-27b", 27009346304}, {"granite-2b", 2533539840},   {"granite-8b", 8170864640},
-        {"phi3-4b", 3821079552},     {"phi4-14b", 14659507200},    {"pythia-160m", 162322944},
-        {"pythia-1b", 1414647808},   {"pythia-7b", 6857302016},    {"pythia-12b", 11846072320},
+        {"phi3-4b", 3821079552},     {"phi4-14b", 14659507200},    {"glm4-9b", 9400279040},
+        {"pythia-160m", 162322944},  {"pythia-1b", 1414647808},    {"pythia-7b", 6857302016},
+        {"pythia-12b", 11846072320},
     };
     int count = (int)(sizeof published / sizeof *published);
     assert_int_equal(count, presets_count());

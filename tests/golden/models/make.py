@@ -39,7 +39,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
@@ -53,6 +53,9 @@ def models():
             rope_parameters={"full_attention": dict(rope_type="linear", factor=2.0, rope_theta=5e4),
                              "sliding_attention": dict(rope_type="default", rope_theta=1e3)},
             pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
+        # norms on both sides, biases of q, k, v, pairs of neighbours in half of each head, fused gate and up
+        "glm4": (Glm4ForCausalLM, Glm4Config(**SIZES, head_dim=16, pad_token_id=None, bos_token_id=96, eos_token_id=96),
+                 "fp32"),
         # a multiplier of embeddings, branches, scores and logits each
         "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, rms_norm_eps=1e-5, embedding_multiplier=6.0,
                                                       residual_multiplier=0.4, attention_multiplier=0.2,

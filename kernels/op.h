@@ -60,6 +60,13 @@ enum op_accumulate {
     OP_WRITES_FIRST, /* in a body: writes for the first micro-batch, adds for later ones */
 };
 
+/* How compress and decompress encode. */
+typedef struct op_compression {
+    int64_t messages; /* decompress: the number that is summed */
+    float density;    /* the share that some methods send */
+    uint8_t kind;     /* compress_kind */
+} op_compression;
+
 /* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION,
  * HOST and WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second
  * part an op has the one struct of its family; whoever asks for an attribute of the others reads its bytes as something
@@ -110,11 +117,7 @@ typedef struct op_attributes {
             int64_t first_id; /* of this rank's rows or columns of the vocabulary */
             int64_t ids;      /* columns that are real, not padding */
         };
-        struct {              /* compress and decompress */
-            int64_t messages; /* decompress: the number that is summed */
-            float density;    /* the share that some methods send */
-            uint8_t compress; /* compress_kind */
-        };
+        op_compression compression;
     };
 } op_attributes;
 

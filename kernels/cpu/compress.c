@@ -19,7 +19,7 @@ typedef struct divided {
 static divided divide(const op *o, const tensor *t)
 {
     divided d = {.t = t,
-                 .method = {(compress_kind)o->at.compress, (double)o->at.density},
+                 .method = {(compress_kind)o->at.compression.kind, (double)o->at.compression.density},
                  .parts = compression_parts(o, t),
                  .width = row_length(t)};
     int64_t first, rows;
@@ -114,7 +114,7 @@ static void decode(const op *o, const run_context *r, const divided *d, int part
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     float x[COMPRESS_CHUNK], sum[COMPRESS_CHUNK] = {0};
     int64_t first, n = chunk_of(&first, d, part, k);
-    for (int64_t m = 0; n > 0 && m < o->at.messages; m++) {
+    for (int64_t m = 0; n > 0 && m < o->at.compression.messages; m++) {
         bool sound = compress_decode(x, row_at(o->in[0], r, m * d->parts + part) + offset_of(d, k), &d->method, n);
         for (int64_t i = 0; i < n; i++)
             sum[i] = !sound ? NAN : m == 0 ? x[i] : sum[i] + x[i];
@@ -127,7 +127,8 @@ static void decode(const op *o, const run_context *r, const divided *d, int part
 void cpu_decompress(const op *o, const run_context *r)
 {
     const divided d = divide(o, o->out[0]);
-#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(o->out[0]) * o->at.messages)) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(o->out[0]) * o->at.compression.messages))     \
+    schedule(static)
     for (int64_t i = 0; i < d.parts * d.chunks; i++)
         decode(o, r, &d, (int)(i / d.chunks), i % d.chunks);
 }

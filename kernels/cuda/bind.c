@@ -458,8 +458,8 @@ static launch_parts parts_of(const op *o, const tensor *t, const tensor *message
                           .width = columns_of(t),
                           .bytes = message->shape[1],
                           .parts = compression_parts(o, t),
-                          .kind = o->at.compress,
-                          .density = (double)o->at.density};
+                          .kind = o->at.compression.kind,
+                          .density = (double)o->at.compression.density};
 }
 
 void cuda_compress(const op *o, const run_context *r)
@@ -474,8 +474,8 @@ void cuda_decompress(const op *o, const run_context *r)
 {
     const tensor *messages = o->in[0], *y = o->out[0];
     launch_parts of = parts_of(o, y, messages);
-    launched(o,
-             launch_decompress(r->stream, whole(o, y, r), whole(o, messages, r), at(o->in[1], r), o->at.messages, &of));
+    launched(o, launch_decompress(r->stream, whole(o, y, r), whole(o, messages, r), at(o->in[1], r),
+                                  o->at.compression.messages, &of));
 }
 
 void cuda_store_feedback(const op *o, const run_context *r)

@@ -13,7 +13,7 @@ int compression_parts(const op *o, const tensor *x)
 int64_t compression_part_bytes(const op *o, const tensor *x)
 {
     int64_t first, rows, width = x->dims > 1 ? x->shape[1] : 1;
-    compress_method m = {(compress_kind)o->at.compress, (double)o->at.density};
+    compress_method m = {(compress_kind)o->at.compression.kind, (double)o->at.compression.density};
     int ranks = o->at.rows > 0 ? o->at.group_size : compression_parts(o, x);
     shard_rows(&first, &rows, o->at.rows > 0 ? o->at.rows : x->shape[0], ranks, 0);
     return compress_bytes(&m, rows * width);
@@ -21,8 +21,10 @@ int64_t compression_part_bytes(const op *o, const tensor *x)
 
 static void check_method(const op *o)
 {
-    OPERANDS_CHECK(o->at.compress > COMPRESS_NONE && o->at.compress < COMPRESS_KINDS && o->at.group_size >= 1 &&
-                       (o->at.compress < COMPRESS_TOPK || (o->at.density > 0 && o->at.density <= 1)),
+    OPERANDS_CHECK(o->at.compression.kind > COMPRESS_NONE && o->at.compression.kind < COMPRESS_KINDS &&
+                       o->at.group_size >= 1 &&
+                       (o->at.compression.kind < COMPRESS_TOPK ||
+                        (o->at.compression.density > 0 && o->at.compression.density <= 1)),
                    "a method, its density, and parts");
 }
 
@@ -30,7 +32,7 @@ static double count_operations(const op *o)
 {
     static const double operations[COMPRESS_KINDS] = {
         [COMPRESS_BF16] = 3, [COMPRESS_INT8] = 6, [COMPRESS_INT4] = 6, [COMPRESS_TOPK] = 66, [COMPRESS_DCT] = 256};
-    return operations[o->at.compress];
+    return operations[o->at.compression.kind];
 }
 
 void infer_compress(op *o)
@@ -56,8 +58,8 @@ void infer_decompress(op *o)
     check_method(o);
     OPERANDS_CHECK(y->type == DTYPE_FP32 && y->dims >= 1 && y->dims <= 2 && infer_is_scalars(o->in[1]),
                    "y fp32 described, the step's scalars");
-    OPERANDS_CHECK(o->at.messages >= 1 &&
-                       infer_is_matrix(messages, DTYPE_UINT8, o->at.messages * compression_parts(o, y),
+    OPERANDS_CHECK(o->at.compression.messages >= 1 &&
+                       infer_is_matrix(messages, DTYPE_UINT8, o->at.compression.messages * compression_parts(o, y),
                                        compression_part_bytes(o, y)),
                    "messages uint8[count parts, bytes]");
     operands_place(o, "r.>r 0.>0 0.>1");
@@ -65,8 +67,8 @@ void infer_decompress(op *o)
 
 op_cost cost_decompress(const op *o)
 {
-    double back = o->at.compress == COMPRESS_DCT ? 128 * (double)o->at.density : 2;
-    return cost_of(o, back * cost_elements(o->out[0]) * (double)o->at.messages, 0);
+    double back = o->at.compression.kind == COMPRESS_DCT ? 128 * (double)o->at.compression.density : 2;
+    return cost_of(o, back * cost_elements(o->out[0]) * (double)o->at.compression.messages, 0);
 }
 
 NO_GRADIENT(decompress)

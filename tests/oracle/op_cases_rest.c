@@ -475,9 +475,9 @@ static bool compressed(op_case *c, int64_t *rows, int64_t *columns, int variant)
     static const int64_t sizes[][2] = {{1, 1}, {1, 64}, {7, 31}, {19, 130}, {17, 1056}, {300, 0}, {9000, 0}};
     c->one_type = true;
     c->o.at.owner = -1;
-    c->o.at.compress = (uint8_t)(COMPRESS_BF16 + op_case_option(&variant, COMPRESS_KINDS - COMPRESS_BF16));
+    c->o.at.compression.kind = (uint8_t)(COMPRESS_BF16 + op_case_option(&variant, COMPRESS_KINDS - COMPRESS_BF16));
     c->o.at.group_size = 1 + 2 * op_case_option(&variant, 2);
-    c->o.at.density = 0.05f;
+    c->o.at.compression.density = 0.05f;
     if (variant >= COUNT(sizes))
         return false;
     *rows = sizes[variant][0];
@@ -515,7 +515,7 @@ static void give_messages(const op_case *c, void *bytes, const tensor *t)
 {
     const op *o = &c->o;
     const tensor *y = o->out[0];
-    const compress_method m = {(compress_kind)o->at.compress, (double)o->at.density};
+    const compress_method m = {(compress_kind)o->at.compression.kind, (double)o->at.compression.density};
     int parts = compression_parts(o, y);
     test_random random = {78};
     for (int64_t i = 0; i < t->shape[0]; i++) {
@@ -533,12 +533,13 @@ static void give_messages(const op_case *c, void *bytes, const tensor *t)
 CASES(decompress)
 {
     int64_t rows, columns;
-    c->o.at.messages = 1 + 2 * op_case_option(&variant, 2);
+    c->o.at.compression.messages = 1 + 2 * op_case_option(&variant, 2);
     if (!compressed(c, &rows, &columns, variant))
         return false;
     op_case_update(c, 0, DTYPE_FP32, UNIT, rows, columns, false);
     op_case_in(c, 0, DTYPE_UINT8, (fill){.kind = FILL_GIVEN, .give = give_messages},
-               c->o.at.messages * compression_parts(&c->o, c->o.out[0]), compression_part_bytes(&c->o, c->o.out[0]));
+               c->o.at.compression.messages * compression_parts(&c->o, c->o.out[0]),
+               compression_part_bytes(&c->o, c->o.out[0]));
     op_case_scalars(c, 1);
     op_case_infer(c, 0);
     c->growth = 4; /* messages of both signs */

@@ -94,7 +94,7 @@ static void read_bf16(double *x, bytes *b, int n, const op *o)
 
 static int bits_of(const op *o)
 {
-    return o->at.compress == COMPRESS_INT8 ? 8 : 4;
+    return o->at.compression.kind == COMPRESS_INT8 ? 8 : 4;
 }
 
 static void write_integers(bytes *b, const double *x, int n, const op *o)
@@ -145,7 +145,7 @@ static void largest(int *places, const double *x, int n, int k)
 
 static int share(const op *o, int n)
 {
-    int k = (int)ceil((double)o->at.density * n);
+    int k = (int)ceil((double)o->at.compression.density * n);
     return k < 1 ? 1 : k > n ? n : k;
 }
 
@@ -270,7 +270,7 @@ static bool chunk_is_finite(const double *x, int64_t count, int64_t at)
 
 static void write_part(bytes *b, double *x, int64_t count, const op *o)
 {
-    const coder *c = &coders[o->at.compress];
+    const coder *c = &coders[o->at.compression.kind];
     double sent[MOST];
     for (int64_t at = 0; at < count; at += c->block) {
         int n = count - at < c->block ? (int)(count - at) : c->block, begin = b->bit / 8;
@@ -312,13 +312,13 @@ void reference_decompress(const op *o, const run_context *r)
 {
     const tensor *messages = o->in[0], *y = o->out[0];
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const coder *c = &coders[o->at.compress];
+    const coder *c = &coders[o->at.compression.kind];
     int parts = part_of(o, y, 0).parts;
     for (int i = 0; i < parts; i++) {
         part p = part_of(o, y, i);
         for (int64_t k = 0; k < p.count; k++)
             *element(y, r, p.first + k) = 0;
-        for (int64_t m = 0; m < o->at.messages; m++) {
+        for (int64_t m = 0; m < o->at.compression.messages; m++) {
             bytes b = {(uint8_t *)tensor_at(messages, r->arena) + (m * parts + i) * messages->shape[1], 0};
             for (int64_t at = 0; at < p.count; at += c->block) {
                 double x[MOST];

@@ -69,8 +69,8 @@ static op_attributes attributes_of(const compressed *q, const parameter *p)
 {
     op_attributes at = op_along(q->c->around.group, p->replicas);
     at.owner = storage_of(q, p)->sum_owner;
-    at.compress = (uint8_t)q->c->options.compress.kind;
-    at.density = (float)q->c->options.compress.density;
+    at.compression.kind = (uint8_t)q->c->options.compress.kind;
+    at.compression.density = (float)q->c->options.compress.density;
     return at;
 }
 
@@ -123,13 +123,13 @@ static void sum(compressed *q, travelling *t)
     op_attributes one = attributes_of(q, t->p);
     tensor *into =
         room(q, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));
-    one.messages = one.group_size;
+    one.compression.messages = one.group_size;
     one.rows = s->sum_owner >= 0 || t->p->vector ? 0 : t->p->rows;
     decode(q, t->p, t->message, into, &one);
     if (!gathers(q, t->p))
         return;
     tensor *message = t->message; /* of no bytes, where another rank owns all */
-    one.messages = 0;
+    one.compression.messages = 0;
     if (s->sum_rows > 0)
         message = encode(q, t->p, into, s->feedback_sum, &one, "compress sum");
     const op gather = replicas_gather_sums(q->c->around.group, s, message);
@@ -139,7 +139,7 @@ static void sum(compressed *q, travelling *t)
 static void spread(compressed *q, travelling *t)
 {
     op_attributes at = attributes_of(q, t->p);
-    at.messages = 1;
+    at.compression.messages = 1;
     decode(q, t->p, t->message, room(q, t->p, 0, t->p->rows, place_replicate()), &at);
 }
 

@@ -89,6 +89,17 @@ static bool is_class(const json_t *config, const char *name)
     return given && strncmp(given, name, length) == 0 && (!given[length] || strcmp(given + length, "Fast") == 0);
 }
 
+/* transformers 5 builds tokenizers of these classes around the file's vocabulary, with a pre-tokenizer of the class's
+ * own, unless the model's architecture is among those for which it knows better. */
+static bool builds_its_own(const json_t *config)
+{
+    static const char *const classes[] = {"GPT2Tokenizer", "GPTNeoXTokenizer", "LlamaTokenizer", "GemmaTokenizer"};
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (is_class(config, classes[i]))
+            return true;
+    return false;
+}
+
 /* `made`: tokenizer.json was written here, and the class that the model came with would make something else of it. */
 static status write_config(const tokenizer *t, const char *folder, const model_shape *shape, bool made)
 {
@@ -103,6 +114,9 @@ static status write_config(const tokenizer *t, const char *folder, const model_s
         if (tokenizer_json_splits_names(t) && !chat) /* a chat template is made of such names */
             json_object_set_new(config, "split_special_tokens", json_true());
         set_names(config, t);
+    } else if (builds_its_own(config)) {
+        json_object_set_new(config, "tokenizer_class", json_string(PLAIN_CLASS));
+        changed = true;
     }
     status s = STATUS_OK;
     if (shape_has_key(shape->architecture, KEY_TOKENIZER_CLASS) && !is_class(config, "Qwen2Tokenizer") &&

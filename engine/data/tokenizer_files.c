@@ -48,11 +48,31 @@ static char *find(const char *stem)
     return NULL;
 }
 
+/* Where there is a tokenizer.json as well, as in the folders of Gemma and Phi-3, that is what AutoTokenizer reads: it
+ * knows tokens that the model lacks. One that is not for reading here, or that an export wrote to mean the model, is
+ * passed over. */
+static bool open_json_beside(tokenizer **out, const char *stem, const char *found)
+{
+    char *path = must_format("%stokenizer.json", stem);
+    tokenizer *t = NULL;
+    bool taken = strcmp(found, path) != 0 && atomic_exists(path) && open_file(&t, path) == STATUS_OK &&
+                 !tokenizer_splits_special(t);
+    if (taken)
+        *out = t;
+    else
+        tokenizer_close(t);
+    free(path);
+    return taken;
+}
+
 static status open_first(tokenizer **out, const char *stem)
 {
     char *path = find(stem);
-    status s = path ? open_file(out, path)
-                    : status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
+    status s = STATUS_OK;
+    if (!path)
+        s = status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
+    else if (!open_json_beside(out, stem, path))
+        s = open_file(out, path);
     free(path);
     return s;
 }

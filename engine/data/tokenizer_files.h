@@ -7,7 +7,8 @@
 #include "engine/tokenizer/tokenizer.h"
 
 /* spec: "bytes"; a SentencePiece model, a tokenizer.json or a saved tokenizer, told apart by content; a folder that
- * holds one (tokenizer.model, tokenizer.bytes or tokenizer.json, the first of them that is there). Beside a
+ * holds one (tokenizer.model, tokenizer.bytes or tokenizer.json, the first of them that is there; but a tokenizer.json
+ * beside a tokenizer.model, as AutoTokenizer does, unless it cannot be read or an export wrote it). Beside a
  * tokenizer.json a tokenizer_config.json is read. */
 status tokenizer_files_open(tokenizer **out, const char *spec);
 /* The tokenizer that tokenizer_files_save_beside left beside a data set. */

@@ -1,8 +1,8 @@
 #include "engine/tokenizer/bpe.h"
 
 #include <stdlib.h>
-#include <string.h>
 
+#include "engine/tokenizer/mark.h"
 #include "engine/tokenizer/words.h"
 #include "memory/log.h"
 
@@ -13,6 +13,7 @@ struct bpe_scratch {
     buffer_ids symbols;
     buffer normal[2];         /* normal forms, by turns */
     buffer spaced[BPE_STEPS]; /* text with a space put in front, by step */
+    buffer marked;            /* a part with spaces for marks */
 };
 
 typedef struct job { /* what every step of one bpe_encode needs */
@@ -58,7 +59,41 @@ void bpe_scratch_close(bpe_scratch *s)
     buffer_free(&s->normal[1]);
     for (int i = 0; i < BPE_STEPS; i++)
         buffer_free(&s->spaced[i]);
+    buffer_free(&s->marked);
     free(s);
+}
+
+/* The token of each byte. */
+static void list_bytes(const bpe *b, buffer_ids *symbols, const uint8_t *word, int64_t length)
+{
+    bool was_unknown = false;
+    for (int64_t i = 0; i < length; i++) {
+        int32_t id = b->byte_ids[word[i]];
+        bool unknown = id < 0;
+        if (unknown)
+            id = b->fuse_unknown && was_unknown ? -1 : b->unknown;
+        was_unknown = unknown;
+        if (id >= 0)
+            symbols->ids[symbols->count++] = id;
+    }
+}
+
+/* The token of each character, or those of its bytes; a space is a mark. */
+static void list_characters(const bpe *b, buffer_ids *symbols, const uint8_t *word, int64_t length)
+{
+    uint32_t code;
+    for (int64_t at = 0, step; at < length; at += step) {
+        step = unicode_decode(word + at, &code);
+        int32_t id = vocabulary_find(b->vocabulary, (const char *)word + at, step);
+        if (id >= 0) {
+            buffer_ids_append(symbols, &id, 1);
+            continue;
+        }
+        bool mark = word[at] == ' ';
+        const uint8_t *bytes = mark ? (const uint8_t *)MARK : word + at;
+        for (int64_t i = 0; i < (mark ? MARK_BYTES : step); i++)
+            buffer_ids_append(symbols, &b->byte_ids[bytes[i]], 1);
+    }
 }
 
 static void merge_word(const job *j, const uint8_t *word, int64_t length)
@@ -74,16 +109,10 @@ static void merge_word(const job *j, const uint8_t *word, int64_t length)
     buffer_ids *symbols = &j->s->symbols;
     symbols->count = 0;
     buffer_ids_reserve(symbols, length);
-    bool was_unknown = false;
-    for (int64_t i = 0; i < length; i++) {
-        int32_t id = b->byte_ids[word[i]];
-        bool unknown = id < 0;
-        if (unknown)
-            id = b->fuse_unknown && was_unknown ? -1 : b->unknown;
-        was_unknown = unknown;
-        if (id >= 0)
-            symbols->ids[symbols->count++] = id;
-    }
+    if (b->characters)
+        list_characters(b, symbols, word, length);
+    else
+        list_bytes(b, symbols, word, length);
     if (symbols->count)
         merges_apply(b->merges, j->s->merging, j->out, symbols->ids, symbols->count);
 }
@@ -135,46 +164,97 @@ static status cut(const job *j, int step, const char *text, int64_t length)
     return rule->drop_others ? STATUS_OK : cut(j, step + 1, text + done, length - done);
 }
 
-typedef status part_function(const job *j, const char *text, int64_t length, bool plain);
+/* What stands between added tokens; `first`: it begins the text. */
+typedef struct part {
+    const char *text;
+    int64_t length;
+    bool plain, first;
+} part;
+
+typedef status part_function(const job *j, const part *p);
 
 /* Emit the added tokens of `a` in the text and hand the parts between them on. */
-static status around_added(const job *j, const added *a, part_function *part, const char *text, int64_t length,
-                           bool plain)
+static status around_added(const job *j, const added *a, part_function *next, const part *p)
 {
     int64_t start, stop;
-    added_search s = {.text = text, .length = length, .ordinary_only = plain};
+    added_search s = {.text = p->text, .length = p->length, .ordinary_only = p->plain};
     const added_token *token;
     while ((token = added_next(a, &start, &stop, &s))) {
-        if (start > s.taken)
-            TRY(part(j, text + s.taken, start - s.taken, plain));
+        const part before = {p->text + s.taken, start - s.taken, p->plain, p->first && s.taken == 0};
+        if (before.length > 0)
+            TRY(next(j, &before));
         buffer_ids_append(j->out, &token->id, 1);
         s.taken = stop;
     }
-    return s.taken < length ? part(j, text + s.taken, length - s.taken, plain) : STATUS_OK;
+    const part rest = {p->text + s.taken, p->length - s.taken, p->plain, p->first && s.taken == 0};
+    return rest.length > 0 ? next(j, &rest) : STATUS_OK;
 }
 
-static status encode_ordinary(const job *j, const char *text, int64_t length, bool plain)
-{
-    (void)plain;
-    return cut(j, 0, text, length);
-}
-
-static status encode_stretch(const job *j, const char *text, int64_t length, bool plain)
+/* Words begin at a mark behind another character; without merges across those they are encoded one by one. */
+static void encode_characters(const job *j, const part *p)
 {
     const bpe *b = j->b;
-    for (int i = 0; i < b->form_count; i++) {
-        if (b->forms[i] == UNICODE_NFC && unicode_is_stable(b->classes, text, length))
-            continue;
-        buffer *normal = &j->s->normal[i & 1];
-        TRY(unicode_normalize(normal, text, length, b->forms[i]));
-        text = normal->bytes;
-        length = normal->length;
+    const char *text = p->text;
+    int64_t length = p->length;
+    if (b->metaspace) {
+        buffer *marked = &j->s->marked;
+        marked->length = 0;
+        bool begins = text[0] == ' ' || mark_begins(text, length);
+        if (!begins && (b->scheme == BPE_ALWAYS || (b->scheme == BPE_FIRST && p->first)))
+            buffer_append(marked, " ", 1);
+        mark_append(marked, text, length);
+        text = marked->bytes;
+        length = marked->length;
     }
-    return around_added(j, b->normalized, encode_ordinary, text, length, plain);
+    for (int64_t at = 0, end; at < length; at = end) {
+        end = b->words_apart ? at + 1 : length;
+        while (end < length && !(text[end] == ' ' && text[end - 1] != ' '))
+            end++;
+        encode_word(j, (const uint8_t *)text + at, end - at);
+    }
+}
+
+static status encode_ordinary(const job *j, const part *p)
+{
+    if (!j->b->characters)
+        return cut(j, 0, p->text, p->length);
+    encode_characters(j, p);
+    return STATUS_OK;
+}
+
+status bpe_normalize(const bpe *b, buffer normal[2], const char **text, int64_t *length)
+{
+    for (int i = 0; i<b->normal_count && * length> 0; i++) {
+        const bpe_normal *step = &b->normals[i];
+        bool stable = step->kind == BPE_FORM && step->form == UNICODE_NFC;
+        if (stable && unicode_is_stable(b->classes, *text, *length))
+            continue;
+        buffer *to = &normal[*text == normal[0].bytes]; /* the one that it is not in */
+        to->length = 0;
+        if (step->kind == BPE_FORM)
+            TRY(unicode_normalize(to, *text, *length, step->form));
+        if (step->kind == BPE_PREPEND) {
+            buffer_append(to, " ", 1);
+            buffer_append(to, *text, *length);
+        }
+        if (step->kind == BPE_MARK)
+            mark_append(to, *text, *length);
+        *text = to->bytes;
+        *length = to->length;
+    }
+    return STATUS_OK;
+}
+
+static status encode_stretch(const job *j, const part *p)
+{
+    part normal = *p;
+    TRY(bpe_normalize(j->b, j->s->normal, &normal.text, &normal.length));
+    return around_added(j, j->b->normalized, encode_ordinary, &normal);
 }
 
 status bpe_encode(const bpe *b, bpe_scratch *s, buffer_ids *out, const char *text, int64_t length, bool plain)
 {
     job j = {b, s, out};
-    return around_added(&j, b->raw, encode_stretch, text, length, plain);
+    const part whole = {text, length, plain, true};
+    return around_added(&j, b->raw, encode_stretch, &whole);
 }

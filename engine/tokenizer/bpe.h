@@ -1,8 +1,10 @@
-/* Byte-level byte pair encoding as Hugging Face's tokenizer.json describes it (GPT-2, Llama 3, Qwen and their kin).
+/* Byte pair encoding as Hugging Face's tokenizer.json describes it: of bytes (GPT-2, Llama 3, Qwen, Pythia and their
+ * kin), or of characters, where a SentencePiece model was converted (Gemma, Phi-3, Llama 2).
  *
- * Text passes: added tokens that want the raw text -> normal form -> added tokens that want the normal form -> one or
- * more pre-tokenizer steps that cut it -> merges. A bpe is built by bpe_json.c, then immutable and shared by threads;
- * each brings a bpe_scratch, which also remembers the tokens of words seen lately. bpe_close frees what it points to.
+ * Text passes: added tokens that want the raw text -> normalizers -> added tokens that want the normal form -> one or
+ * more pre-tokenizer steps that cut it -> merges. Where characters merge, a space stands for SentencePiece's mark
+ * U+2581 from the step on that puts marks. A bpe is built by bpe_json.c, then immutable and shared by threads; each
+ * brings a bpe_scratch, which also remembers the tokens of words seen lately. bpe_close frees what it points to.
  */
 #ifndef PHALANX_ENGINE_TOKENIZER_BPE_H
 #define PHALANX_ENGINE_TOKENIZER_BPE_H
@@ -25,7 +27,16 @@ typedef struct bpe_step {
     bool prefix_space;              /* before cutting, put a space in front of text that begins without one */
 } bpe_step;
 
-enum { BPE_STEPS = 8, BPE_FORMS = 4 };
+enum { BPE_STEPS = 8, BPE_NORMALS = 4 };
+
+/* One step of normalizing. */
+typedef struct bpe_normal {
+    enum { BPE_FORM, BPE_PREPEND, BPE_MARK } kind; /* to a normal form; a mark in front of a text; marks for spaces */
+    unicode_form form;                             /* of BPE_FORM */
+} bpe_normal;
+
+/* Where Metaspace puts a mark in front: of every part between added tokens, of that which begins the text, of none. */
+typedef enum bpe_scheme { BPE_ALWAYS, BPE_FIRST, BPE_NEVER } bpe_scheme;
 
 typedef struct bpe {
     unicode_classes *classes;
@@ -34,8 +45,13 @@ typedef struct bpe {
     added *raw, *normalized; /* added tokens looked for before and after normalization */
     bpe_step steps[BPE_STEPS];
     int step_count;
-    unicode_form forms[BPE_FORMS]; /* normal forms to apply, in order */
-    int form_count;
+    bpe_normal normals[BPE_NORMALS]; /* in order */
+    int normal_count;
+    bool characters;          /* characters merge, not bytes; one that is no token is its bytes' tokens */
+    bool metaspace;           /* the pre-tokenizer puts marks for spaces, and in front as `scheme` says */
+    bpe_scheme scheme;        /* of metaspace */
+    bool words_apart;         /* of characters: no merge reaches across the beginning of a word */
+    bool strips_first;        /* decoding takes a space in front away */
     int32_t byte_ids[256];    /* the token of one byte; -1: none */
     int32_t unknown;          /* the id of bytes without a token; -1: they are dropped */
     bool fuse_unknown;        /* one for a run of them */
@@ -48,6 +64,9 @@ typedef struct bpe_scratch bpe_scratch;
 void bpe_close(bpe *b);
 bpe_scratch *bpe_scratch_open(void);
 void bpe_scratch_close(bpe_scratch *s);
+
+/* Normalize: *text and *length become the normal form, which is in one of the two buffers or where it was. */
+status bpe_normalize(const bpe *b, buffer normal[2], const char **text, int64_t *length);
 
 /* Append the tokens of well-formed UTF-8; `plain`: special tokens in it are text like any other. A scratch serves one
  * bpe only. */

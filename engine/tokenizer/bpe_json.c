@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/tokenizer/byte_alphabet.h"
+#include "engine/tokenizer/mark.h"
 #include "engine/tokenizer/scanner.h"
 #include "memory/log.h"
 
@@ -58,6 +59,31 @@ static bool token_bytes(buffer *out, const int16_t byte_of[BYTE_ALPHABET_CODES],
 
 /* --- model -------------------------------------------------------------------------------------------------------- */
 
+/* A token of the byte alphabet by its bytes, another by its text. */
+static bool enter_bytes(bpe *b, buffer *bytes, const int16_t *byte_of, const char *key, int32_t id)
+{
+    size_t length = strlen(key);
+    if (!token_bytes(bytes, byte_of, key, length))
+        return vocabulary_add(b->vocabulary, id, key, (int64_t)length, 0);
+    if (bytes->length == 1)
+        b->byte_ids[(uint8_t)bytes->bytes[0]] = id;
+    return vocabulary_add(b->vocabulary, id, bytes->bytes, bytes->length, VOCABULARY_INDEXED);
+}
+
+/* A token of characters by its text with spaces for marks, <0x41> by its byte. */
+static bool enter_characters(bpe *b, buffer *text, const char *key, int32_t id)
+{
+    int64_t length = (int64_t)strlen(key);
+    int byte = mark_byte(key, length);
+    if (byte >= 0) {
+        b->byte_ids[byte] = id;
+        return vocabulary_add(b->vocabulary, id, &(char){(char)byte}, 1, 0);
+    }
+    text->length = 0;
+    mark_append(text, key, length);
+    return vocabulary_add(b->vocabulary, id, text->bytes, text->length, VOCABULARY_INDEXED);
+}
+
 static status read_vocabulary(bpe *b, json_t *vocab)
 {
     int16_t byte_of[BYTE_ALPHABET_CODES];
@@ -69,22 +95,21 @@ static status read_vocabulary(bpe *b, json_t *vocab)
     json_object_foreach(vocab, key, value)
     {
         int32_t id = -1;
-        size_t length = strlen(key);
         if ((s = id_of(&id, value, "model.vocab", key)) != STATUS_OK)
             break;
-        bool ours = token_bytes(&bytes, byte_of, key, length);
-        bool entered = ours ? vocabulary_add(b->vocabulary, id, bytes.bytes, bytes.length, VOCABULARY_INDEXED)
-                            : vocabulary_add(b->vocabulary, id, key, (int64_t)length, 0);
+        bool entered = b->characters ? enter_characters(b, &bytes, key, id) : enter_bytes(b, &bytes, byte_of, key, id);
         if (!entered) {
-            s = WRONG("model.vocab: two tokens have the id %d", id);
+            s = vocabulary_flags(b->vocabulary, id) ? WRONG("model.vocab: two tokens have the id %d", id)
+                                                    : WRONG("model.vocab: \"%.80s\" is there with a mark, too", key);
             break;
         }
-        if (ours && bytes.length == 1)
-            b->byte_ids[(uint8_t)bytes.bytes[0]] = id;
     }
     buffer_free(&bytes);
     if (s == STATUS_OK && vocabulary_size(b->vocabulary) == 0)
         s = WRONG("model.vocab is empty");
+    for (int i = 0; i < 256 && b->characters && s == STATUS_OK; i++)
+        if (b->byte_ids[i] < 0)
+            s = WRONG("model.byte_fallback without <0x%02X> in model.vocab is not supported", (unsigned)i);
     return s;
 }
 
@@ -109,6 +134,15 @@ static status merge_sides(const char **left, const char **right, char **own, jso
     return WRONG("model.merges: number %zu is neither \"a b\" nor [\"a\", \"b\"]", rank);
 }
 
+/* Does a mark follow another character? */
+static bool crosses_words(const char *text)
+{
+    for (const char *mark = strstr(text, MARK); mark; mark = strstr(mark + 1, MARK))
+        if (mark > text && (mark - text < MARK_BYTES || !mark_begins(mark - MARK_BYTES, MARK_BYTES)))
+            return true;
+    return false;
+}
+
 static status read_merge(bpe *b, json_t *vocab, json_t *merge, size_t rank)
 {
     const char *left = NULL, *right = NULL;
@@ -126,8 +160,10 @@ static status read_merge(bpe *b, json_t *vocab, json_t *merge, size_t rank)
                 ids[i] = (int32_t)json_integer_value(id);
         }
     }
-    if (s == STATUS_OK)
+    if (s == STATUS_OK) {
         merges_add(b->merges, ids[0], ids[1], (uint32_t)rank, ids[2]);
+        b->words_apart = b->words_apart && !crosses_words(whole);
+    }
     free(own);
     free(whole);
     return s;
@@ -144,8 +180,6 @@ static status refuse_model_extras(const json_t *model)
     const json_t *dropout = json_object_get(model, "dropout");
     if (!absent(dropout) && !(json_number_value(dropout) <= 0.0))
         return WRONG("model.dropout is not supported");
-    if (is_true(model, "byte_fallback", false))
-        return WRONG("model.byte_fallback (a SentencePiece model in JSON) is not supported: use its tokenizer.model");
     return STATUS_OK;
 }
 
@@ -161,7 +195,10 @@ static status read_model(bpe *b, json_t *root)
     if (!json_is_object(vocab) || !json_is_array(list))
         return WRONG("model.vocab or model.merges is missing");
     TRY(refuse_model_extras(model));
+    b->characters = is_true(model, "byte_fallback", false);
     TRY(read_vocabulary(b, vocab));
+    b->whole_words = is_true(model, "ignore_merges", false);
+    b->words_apart = !b->whole_words;
     b->merges = merges_open((int64_t)json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++)
         TRY(read_merge(b, vocab, json_array_get(list, i), i));
@@ -174,37 +211,76 @@ static status read_model(bpe *b, json_t *root)
         b->unknown = (int32_t)json_integer_value(id);
     }
     b->fuse_unknown = is_true(model, "fuse_unk", false);
-    b->whole_words = is_true(model, "ignore_merges", false);
     return STATUS_OK;
 }
 
 /* --- normalizer --------------------------------------------------------------------------------------------------- */
 
-static status read_normalizer(bpe *b, json_t *value)
+static status add_normal(bpe *b, bpe_normal step)
+{
+    if (b->normal_count == BPE_NORMALS)
+        return WRONG("more than %d normalizers", BPE_NORMALS);
+    b->normals[b->normal_count++] = step;
+    return STATUS_OK;
+}
+
+static status read_form(bpe *b, json_t *value)
 {
     static const char *const names[] = {
         [UNICODE_NFC] = "NFC", [UNICODE_NFD] = "NFD", [UNICODE_NFKC] = "NFKC", [UNICODE_NFKD] = "NFKD"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(type_of(value), names[i]) == 0)
+            return add_normal(b, (bpe_normal){BPE_FORM, (unicode_form)i});
+    return WRONG("normalizer.type %s is not supported", type_of(value));
+}
+
+static const char *string_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+/* Of a model of characters: marks for spaces, and one in front. */
+static status read_marks(bpe *b, json_t *value)
+{
+    bool prepends = strcmp(type_of(value), "Prepend") == 0;
+    if (!b->characters)
+        return WRONG("normalizer.type %s without model.byte_fallback is not supported", type_of(value));
+    if (prepends && strcmp(string_of(value, "prepend"), MARK) != 0)
+        return WRONG("normalizer Prepend of \"%.80s\" is not supported", string_of(value, "prepend"));
+    const char *from = string_of(json_object_get(value, "pattern"), "String"), *to = string_of(value, "content");
+    if (!prepends && (strcmp(from, " ") != 0 || strcmp(to, MARK) != 0))
+        return WRONG("normalizer Replace of \"%.80s\" by \"%.80s\" is not supported", from, to);
+    return add_normal(b, (bpe_normal){.kind = prepends ? BPE_PREPEND : BPE_MARK});
+}
+
+static status read_normalizer(bpe *b, json_t *value)
+{
     if (absent(value))
         return STATUS_OK;
-    if (strcmp(type_of(value), "Sequence") == 0) {
-        json_t *parts = json_object_get(value, "normalizers");
-        if (!json_is_array(parts))
-            return WRONG("normalizer.normalizers is missing");
-        for (size_t i = 0; i < json_array_size(parts); i++) {
-            if (strcmp(type_of(json_array_get(parts, i)), "Sequence") == 0)
-                return WRONG("a normalizer Sequence within another is not supported");
-            TRY(read_normalizer(b, json_array_get(parts, i)));
-        }
-        return STATUS_OK;
+    const char *type = type_of(value);
+    if (strcmp(type, "Prepend") == 0 || strcmp(type, "Replace") == 0)
+        return read_marks(b, value);
+    if (strcmp(type, "Sequence") != 0)
+        return read_form(b, value);
+    json_t *parts = json_object_get(value, "normalizers");
+    if (!json_is_array(parts))
+        return WRONG("normalizer.normalizers is missing");
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        if (strcmp(type_of(json_array_get(parts, i)), "Sequence") == 0)
+            return WRONG("a normalizer Sequence within another is not supported");
+        TRY(read_normalizer(b, json_array_get(parts, i)));
     }
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(type_of(value), names[i]) == 0) {
-            if (b->form_count == BPE_FORMS)
-                return WRONG("more than %d normalizers", BPE_FORMS);
-            b->forms[b->form_count++] = (unicode_form)i;
-            return STATUS_OK;
-        }
-    return WRONG("normalizer.type %s is not supported", type_of(value));
+    return STATUS_OK;
+}
+
+/* Are all spaces of a normal form marks? */
+static bool is_marked(const bpe *b)
+{
+    for (int i = 0; i < b->normal_count; i++)
+        if (b->normals[i].kind == BPE_MARK)
+            return true;
+    return false;
 }
 
 /* --- pre-tokenizer ------------------------------------------------------------------------------------------------ */
@@ -263,9 +339,44 @@ static status read_step(bpe *b, json_t *value, bool *byte_level)
     return WRONG("pre_tokenizer.type %s is not supported", type_of(value));
 }
 
+static status read_metaspace(bpe *b, json_t *value)
+{
+    static const char *const schemes[] = {[BPE_ALWAYS] = "always", [BPE_FIRST] = "first", [BPE_NEVER] = "never"};
+    const char *scheme = string_of(value, "prepend_scheme"), *mark = string_of(value, "replacement");
+    if (!*scheme) /* as older files say it */
+        scheme = is_true(value, "add_prefix_space", true) ? "always" : "never";
+    if (strcmp(mark, MARK) != 0)
+        return WRONG("pre_tokenizer Metaspace: the replacement \"%.80s\" is not supported", mark);
+    if (is_true(value, "split", true) && !b->words_apart)
+        return WRONG(
+            "pre_tokenizer Metaspace with split beside merges across words, or ignore_merges, is not supported");
+    for (int i = 0; i < 3; i++)
+        if (strcmp(scheme, schemes[i]) == 0) {
+            b->metaspace = true;
+            b->scheme = (bpe_scheme)i;
+            return STATUS_OK;
+        }
+    return WRONG("pre_tokenizer Metaspace: the prepend_scheme %s is not supported", scheme);
+}
+
+/* How a model of characters finds its words: by marks. A cut at spaces, where all are marks, is none. */
+static status read_pre_tokenizer_of_characters(bpe *b, json_t *value)
+{
+    const char *at = string_of(json_object_get(value, "pattern"), "String");
+    if (!absent(value) && strcmp(type_of(value), "Metaspace") == 0)
+        return read_metaspace(b, value);
+    if (!is_marked(b))
+        return WRONG("model.byte_fallback where spaces are not replaced by \"" MARK "\" is not supported");
+    if (absent(value) || (strcmp(type_of(value), "Split") == 0 && strcmp(at, " ") == 0))
+        return STATUS_OK;
+    return WRONG("pre_tokenizer.type %s beside model.byte_fallback is not supported", type_of(value));
+}
+
 static status read_pre_tokenizer(bpe *b, json_t *value)
 {
     bool byte_level = false;
+    if (b->characters)
+        return read_pre_tokenizer_of_characters(b, value);
     if (absent(value))
         return WRONG("there is no pre_tokenizer: only byte-level BPE is supported");
     if (strcmp(type_of(value), "Sequence") == 0) {
@@ -280,8 +391,37 @@ static status read_pre_tokenizer(bpe *b, json_t *value)
 
 /* --- decoder and post-processor ----------------------------------------------------------------------------------- */
 
-static status check_decoder(const json_t *value)
+static bool is_replacement(const json_t *value, const char *from, const char *to)
 {
+    return strcmp(string_of(json_object_get(value, "pattern"), "String"), from) == 0 &&
+           strcmp(string_of(value, "content"), to) == 0;
+}
+
+/* Spaces for marks, bytes for <0x41>, all one text, and perhaps without a space in front. */
+static status read_decoder_of_characters(bpe *b, const json_t *value)
+{
+    static const char *const types[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+    const json_t *parts = json_object_get(value, "decoders");
+    size_t count = json_array_size(parts);
+    bool good = !absent(value) && strcmp(type_of(value), "Sequence") == 0 && (count == 3 || count == 4);
+    for (size_t i = 0; good && i < count; i++)
+        good = strcmp(type_of(json_array_get(parts, i)), types[i]) == 0;
+    if (!good || !is_replacement(json_array_get(parts, 0), MARK, " "))
+        return WRONG(
+            "a decoder beside model.byte_fallback that is not Replace, ByteFallback, Fuse and perhaps Strip is "
+            "not supported");
+    const json_t *strip = json_array_get(parts, 3);
+    b->strips_first = json_integer_value(json_object_get(strip, "start")) == 1;
+    if (strip && (strcmp(string_of(strip, "content"), " ") != 0 || !b->strips_first ||
+                  json_integer_value(json_object_get(strip, "stop")) != 0))
+        return WRONG("decoder Strip of other than one space in front is not supported");
+    return STATUS_OK;
+}
+
+static status read_decoder(bpe *b, const json_t *value)
+{
+    if (b->characters)
+        return read_decoder_of_characters(b, value);
     if (absent(value) || strcmp(type_of(value), "ByteLevel") == 0)
         return STATUS_OK;
     const json_t *parts = json_object_get(value, "decoders");
@@ -342,15 +482,29 @@ static status read_post_processor(bpe *b, json_t *value)
 
 static status normalize_token(const bpe *b, buffer *text)
 {
-    for (int i = 0; i < b->form_count; i++) {
-        buffer normal = {0};
-        status s = unicode_normalize(&normal, text->bytes, text->length, b->forms[i]);
-        buffer old = *text;
-        *text = normal;
-        buffer_free(&old);
-        TRY(s);
+    buffer normal[2] = {{0}};
+    const char *bytes = text->bytes;
+    int64_t length = text->length;
+    status s = bpe_normalize(b, normal, &bytes, &length);
+    if (s == STATUS_OK && bytes != text->bytes) {
+        text->length = 0;
+        buffer_append(text, bytes, length);
     }
-    return STATUS_OK;
+    buffer_free(&normal[0]);
+    buffer_free(&normal[1]);
+    return s;
+}
+
+/* By the text that it decodes to. */
+static bool enter_added(bpe *b, int32_t id, const char *content, int64_t length)
+{
+    if (!b->characters)
+        return vocabulary_add(b->vocabulary, id, content, length, 0);
+    buffer text = {0};
+    mark_append(&text, content, length);
+    bool entered = vocabulary_add(b->vocabulary, id, text.bytes, text.length, 0);
+    buffer_free(&text);
+    return entered;
 }
 
 static status read_added_token(bpe *b, json_t *vocab, json_t *value)
@@ -370,7 +524,7 @@ static status read_added_token(bpe *b, json_t *vocab, json_t *value)
     if (known && json_integer_value(known) != id)
         return WRONG("added_tokens: \"%.80s\" has the id %d, but %d in model.vocab", content, id,
                      (int)json_integer_value(known));
-    if (!known && !vocabulary_add(b->vocabulary, id, content, length, 0))
+    if (!known && !enter_added(b, id, content, length))
         return WRONG("added_tokens: the id %d of \"%.80s\" is another token's", id, content);
     if (token.special)
         vocabulary_mark(b->vocabulary, id, VOCABULARY_SPECIAL);
@@ -403,9 +557,9 @@ static status read_all(bpe *b, json_t *root)
         return WRONG("not a tokenizer: the file is not one JSON object");
     TRY(read_model(b, root));
     TRY(read_normalizer(b, json_object_get(root, "normalizer")));
-    b->classes = unicode_classes_open(b->form_count > 0);
+    b->classes = unicode_classes_open(b->normal_count > 0);
     TRY(read_pre_tokenizer(b, json_object_get(root, "pre_tokenizer")));
-    TRY(check_decoder(json_object_get(root, "decoder")));
+    TRY(read_decoder(b, json_object_get(root, "decoder")));
     TRY(read_added(b, root));
     return read_post_processor(b, json_object_get(root, "post_processor"));
 }

@@ -1,5 +1,5 @@
-/* Reads a Hugging Face tokenizer.json into a bpe. Whatever it asks for that byte-level BPE here does not know is
- * refused by its name in the file, so that no text is encoded differently from what its author meant. */
+/* Reads a Hugging Face tokenizer.json into a bpe. Whatever it asks for that BPE here does not know is refused by its
+ * name in the file, so that no text is encoded differently from what its author meant. */
 #ifndef PHALANX_ENGINE_TOKENIZER_BPE_JSON_H
 #define PHALANX_ENGINE_TOKENIZER_BPE_JSON_H
 

@@ -77,9 +77,21 @@ static int translate_escape(buffer *out, const char *at, bool in_class)
     case 'E':
         return 0;
     default:
-        buffer_append(out, at, 2);
-        return 2;
+        break;
     }
+    const char *end = strchr("pPx", at[1]) && at[2] == '{' ? strchr(at, '}') : NULL;
+    int length = end ? (int)(end + 1 - at) : 2;
+    buffer_append(out, at, length);
+    return length;
+}
+
+/* Two forms mean something else to Oniguruma: x{1,3}+ is (x{1,3})+, not possessive, and x{2}? is (x{2})?, not lazy. */
+static bool is_foreign_interval(const char *at)
+{
+    size_t low = strspn(at + 1, "0123456789"), comma = at[1 + low] == ',',
+           high = comma ? strspn(at + 2 + low, "0123456789") : 0;
+    const char *end = at + 1 + low + comma + high;
+    return *at == '{' && low + high > 0 && *end == '}' && (end[1] == '+' || (end[1] == '?' && !comma));
 }
 
 /* Rewrite Oniguruma's syntax to PCRE2's; what has no twin is refused. */
@@ -104,6 +116,9 @@ static status translate(buffer *out, const char *text)
             at = end + 2;
             continue;
         }
+        if (!in_class && is_foreign_interval(at))
+            return status_fail(STATUS_FAILED, "pattern %s: + or ? behind %.*s is not supported", text,
+                               (int)(strchr(at, '}') + 1 - at), at);
         if (!in_class && strncmp(at, "(?m", 3) == 0)
             return status_fail(STATUS_FAILED, "pattern %s: the option (?m) is not supported", text);
         if (!in_class && *at == '[') {

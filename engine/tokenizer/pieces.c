@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/tokenizer/charmap.h"
+#include "engine/tokenizer/mark.h"
 #include "engine/tokenizer/merges.h"
 #include "engine/tokenizer/trie.h"
 #include "engine/text/unicode.h"
@@ -211,16 +212,6 @@ static int64_t next_of(const sentencepiece_model *m, const char **bytes, int64_t
     return *length;
 }
 
-static void append_marked(buffer *out, const char *bytes, int64_t length)
-{
-    buffer_reserve(out, length);
-    for (int64_t i = 0; i < length;) {
-        bool mark = length - i >= 3 && memcmp(bytes + i, "\xE2\x96\x81", 3) == 0;
-        out->bytes[out->length++] = mark ? ' ' : bytes[i];
-        i += mark ? 3 : 1;
-    }
-}
-
 /* The model's own treatment of a text: characters replaced by its map, one space in front, none too many. */
 static void normalize(const sentencepiece_model *m, buffer *out, const char *text, int64_t length)
 {
@@ -241,7 +232,7 @@ static void normalize(const sentencepiece_model *m, buffer *out, const char *tex
         taken = next_of(m, &bytes, &count, text + at, length - at);
         for (; after_space && count && *bytes == ' '; count--)
             bytes++;
-        append_marked(out, bytes, count);
+        mark_append(out, bytes, count);
         if (count)
             after_space = m->remove_extra && bytes[count - 1] == ' ';
     }
@@ -259,8 +250,8 @@ static void put_unknown(const pieces *p, buffer_ids *out, const uint8_t *text, i
     }
     for (int64_t i = 0; i < length; i++)
         if (text[i] == ' ') /* the mark's three bytes */
-            for (int k = 0; k < 3; k++)
-                buffer_ids_append(out, &p->byte_ids["\xE2\x96\x81"[k] & 0xFF], 1);
+            for (int k = 0; k < MARK_BYTES; k++)
+                buffer_ids_append(out, &p->byte_ids[MARK[k] & 0xFF], 1);
         else
             buffer_ids_append(out, &p->byte_ids[text[i]], 1);
 }

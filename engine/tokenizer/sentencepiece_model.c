@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/tokenizer/charmap.h"
+#include "engine/tokenizer/mark.h"
 #include "engine/text/unicode.h"
 #include "memory/log.h"
 
@@ -91,29 +92,6 @@ static bool read_field(span *s, field *f)
 
 #define WRONG(...) status_fail(STATUS_FAILED, __VA_ARGS__)
 
-/* A piece writes a space as U+2581. */
-static void append_unescaped(buffer *out, span text)
-{
-    while (text.at < text.end) {
-        if (text.end - text.at >= 3 && memcmp(text.at, "\xE2\x96\x81", 3) == 0) {
-            buffer_append(out, " ", 1);
-            text.at += 3;
-        } else {
-            buffer_append(out, text.at++, 1);
-        }
-    }
-}
-
-/* "<0xE4>" -> 0xE4, or -1 */
-static int byte_of_piece(span text)
-{
-    static const char digits[] = "0123456789ABCDEF";
-    if (text.end - text.at != 6 || memcmp(text.at, "<0x", 3) != 0 || text.at[5] != '>' || !text.at[3] || !text.at[4])
-        return -1;
-    const char *high = strchr(digits, text.at[3]), *low = strchr(digits, text.at[4]);
-    return high && low ? (int)((high - digits) * 16 + (low - digits)) : -1;
-}
-
 static status add_piece(sentencepiece_model *m, int32_t id, span text, uint64_t type)
 {
     int64_t length = text.end - text.at;
@@ -122,7 +100,7 @@ static status add_piece(sentencepiece_model *m, int32_t id, span text, uint64_t 
     buffer bytes = {0};
     int flags = 0;
     if (type == SENTENCEPIECE_MODEL_BYTE) {
-        int byte = byte_of_piece(text);
+        int byte = mark_byte((const char *)text.at, length);
         if (byte < 0)
             return WRONG("piece %d is a byte, but not written <0x00> to <0xFF>", id);
         char value = (char)byte;
@@ -133,7 +111,7 @@ static status add_piece(sentencepiece_model *m, int32_t id, span text, uint64_t 
         buffer_append(&bytes, text.at, length);
         flags = VOCABULARY_SPECIAL;
     } else {
-        append_unescaped(&bytes, text);
+        mark_append(&bytes, (const char *)text.at, text.end - text.at);
     }
     bool entered = vocabulary_add(m->pieces, id, bytes.bytes, bytes.length, flags);
     MUST(entered, "piece %d twice", id);

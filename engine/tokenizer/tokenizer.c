@@ -32,6 +32,7 @@ struct tokenizer {
     sentencepiece_processor *processor;
     pieces *pieces; /* NULL: the library encodes */
     int32_t bos, eos, pad, unknown, end_of_document;
+    bool splits_special; /* names of special tokens in a text are text, whoever asks */
 };
 
 struct tokenizer_scratch {
@@ -136,7 +137,7 @@ static status model_encode(const tokenizer *t, tokenizer_scratch *s, buffer_ids 
     return STATUS_OK;
 }
 
-/* --- byte-level BPE ----------------------------------------------------------------------------------------------- */
+/* --- BPE of a tokenizer.json -------------------------------------------------------------------------------------- */
 
 /* Names that end a document in the vocabularies that people use, where no file says which one does. */
 static const char *const end_names[] = {
@@ -167,6 +168,7 @@ static status merging_open(tokenizer *t, const char *name)
     t->eos = configured(t, config, "eos_token");
     t->pad = configured(t, config, "pad_token");
     t->unknown = t->bpe->unknown;
+    t->splits_special = json_is_true(json_object_get(config, "split_special_tokens"));
     json_decref(config);
     for (unsigned i = 0; i < sizeof end_names / sizeof *end_names && t->end_of_document < 0; i++)
         t->end_of_document = tokenizer_find(t, end_names[i], (int64_t)strlen(end_names[i]));
@@ -190,7 +192,7 @@ static status merging_encode(const tokenizer *t, tokenizer_scratch *s, buffer_id
     const bpe *b = t->bpe;
     if (flags & TOKENIZER_FRAME)
         buffer_ids_append(out, b->before.ids, b->before.count);
-    TRY(bpe_encode(b, s->bpe, out, text, length, flags & TOKENIZER_PLAIN));
+    TRY(bpe_encode(b, s->bpe, out, text, length, t->splits_special || flags & TOKENIZER_PLAIN));
     if (flags & TOKENIZER_FRAME)
         buffer_ids_append(out, b->after.ids, b->after.count);
     return STATUS_OK;
@@ -327,10 +329,11 @@ static const char *bytes_of(const tokenizer *t, int64_t *length, bool *started, 
         return "";
     }
     const sentencepiece_model *m = t->model;
-    if (!*started && m && (m->dummy_prefix || m->remove_extra) && bytes[0] == ' ' && id != t->unknown) {
+    bool strips = m ? m->dummy_prefix || m->remove_extra : t->bpe && t->bpe->strips_first;
+    if (!*started && strips && bytes[0] == ' ' && id != t->unknown) {
         bytes++;
         --*length;
-        *started = !m->remove_extra || *length;
+        *started = !m || !m->remove_extra || *length;
     } else {
         *started = true;
     }
@@ -386,6 +389,11 @@ void tokenizer_stream_end(tokenizer_stream *d, buffer *out)
 const sentencepiece_model *tokenizer_model(const tokenizer *t)
 {
     return t->model;
+}
+
+bool tokenizer_splits_special(const tokenizer *t)
+{
+    return t->splits_special;
 }
 
 const char *tokenizer_kind(const tokenizer *t)

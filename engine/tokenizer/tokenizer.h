@@ -1,9 +1,9 @@
 /* Text to token ids and back, whatever the tokenizer is.
  *
  * A tokenizer is one of: the 256 bytes and an end of document; a SentencePiece model; a Hugging Face tokenizer.json of
- * byte-level BPE. It is immutable once open and shared by threads, each of which brings its own tokenizer_scratch; the
- * caller owns both. Malformed UTF-8 is encoded as if each malformed part were U+FFFD (not by the byte tokenizer, which
- * loses nothing).
+ * BPE, byte-level or with byte fallback. It is immutable once open and shared by threads, each of which brings its own
+ * tokenizer_scratch; the caller owns both. Malformed UTF-8 is encoded as if each malformed part were U+FFFD (not by the
+ * byte tokenizer, which loses nothing).
  */
 #ifndef PHALANX_ENGINE_TOKENIZER_TOKENIZER_H
 #define PHALANX_ENGINE_TOKENIZER_TOKENIZER_H
@@ -67,6 +67,9 @@ void tokenizer_stream_end(tokenizer_stream *d, buffer *out);
 
 /* The SentencePiece model that it is, or NULL. */
 const struct sentencepiece_model *tokenizer_model(const tokenizer *t);
+
+/* Are the names of special tokens in a text always text, as its tokenizer_config.json says (split_special_tokens)? */
+bool tokenizer_splits_special(const tokenizer *t);
 
 const char *tokenizer_kind(const tokenizer *t);   /* "bytes", "SentencePiece" or "BPE" */
 int32_t tokenizer_vocab_size(const tokenizer *t); /* the largest id + 1 */

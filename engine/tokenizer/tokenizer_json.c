@@ -4,11 +4,10 @@
 #include <string.h>
 
 #include "engine/tokenizer/byte_alphabet.h"
+#include "engine/tokenizer/mark.h"
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/text/unicode.h"
 #include "memory/log.h"
-
-#define MARK "\xE2\x96\x81" /* U+2581, which SentencePiece writes for a space */
 
 #define CANNOT(...) status_fail(STATUS_FAILED, "the SentencePiece model has no exact tokenizer.json: " __VA_ARGS__)
 

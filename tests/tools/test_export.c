@@ -115,10 +115,34 @@ static void an_export_keeps_the_chat_template(void **state)
     free(folder);
 }
 
+/* transformers builds tokenizers of some classes with the class's own pre-tokenizer, whatever tokenizer.json says. */
+static void an_export_names_a_class_that_reads_the_file(void **state)
+{
+    char *source = conversion_golden("llama"), *saved = workfolder_path(*state, "class-saved"),
+         *there = workfolder_path(*state, "class");
+    int64_t bytes;
+    char *json = (char *)workfolder_read("tests/golden/text/phi4.json", &bytes);
+    conversion_must(source, saved, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
+    conversion_put(saved, "tokenizer.json", json);
+    conversion_put(saved, "tokenizer_config.json",
+                   "{\"tokenizer_class\": \"GPT2Tokenizer\", \"eos_token\": \"<|im_end|>\"}");
+    conversion_must(saved, there, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+    json_t *settings = read_object(there, "tokenizer_config.json");
+    assert_string_equal(string_of(settings, "tokenizer_class"), "PreTrainedTokenizerFast");
+    assert_string_equal(string_of(settings, "eos_token"), "<|im_end|>");
+    assert_null(json_object_get(settings, "split_special_tokens"));
+    json_decref(settings);
+    free(json);
+    free(source);
+    free(saved);
+    free(there);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_export_has_what_autotokenizer_reads),
+        cmocka_unit_test(an_export_names_a_class_that_reads_the_file),
         cmocka_unit_test(an_export_keeps_the_chat_template),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);

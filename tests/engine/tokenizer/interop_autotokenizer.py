@@ -1,10 +1,12 @@
 """transformers' AutoTokenizer on folders that `phalanx convert` exports gives the ids of `phalanx tokenize`, on hard text.
 
-    python3 tests/engine/tokenizer/interop_autotokenizer.py [build/phalanx]
+    python3 tests/engine/tokenizer/interop_autotokenizer.py [build/phalanx [families]]
 
 Tokenizers (bytes, byte-level BPE of three kinds, SentencePiece unigram and BPE trained by phalanx, both trained by SentencePiece without byte
-fallback, and unigram of a text without the characters of "<s>") times five architectures: each is trained one step, exported and loaded. The texts: the cases of tests/golden/text, mixtures of them, perl's pods, runs of one
-character. Ids, decoded text, and the ids of bos and eos are compared. Run by hand: it needs transformers, sentencepiece and some minutes. Exit status
+fallback, and unigram of a text without the characters of "<s>") times eleven architectures: each is trained one step, exported and loaded. And
+the families' tokenizers (family_tokenizers.py): as they are published, and exported with a model of the family. The texts: the cases of
+tests/golden/text, mixtures of them, perl's pods, runs of one character. Ids, decoded text, and the ids of bos and eos are compared. Run by hand:
+it needs transformers, sentencepiece, protobuf and some minutes; `families` as the second argument leaves the first part out. Exit status
 1 if anything differs.
 """
 import glob
@@ -25,11 +27,13 @@ import transformers
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
+import family_tokenizers
+
 transformers.logging.set_verbosity_error()
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "..", "golden", "text")
-ARCHITECTURES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2"]
+ARCHITECTURES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2", "smollm3", "granite", "gemma3_text", "phi3", "gpt_neox"]
 
 
 def hard_texts():
@@ -112,7 +116,7 @@ class Scores:
     of nearly equal scores."""
 
     def __init__(self, spec):
-        self.scores, self.frames = None, spec.endswith(".model") or "llama3" in spec
+        self.scores, self.frames = None, spec.endswith(".model") or "llama3" in spec or spec.endswith(("gemma", "llama2"))
         if spec.endswith(".model"):
             model = sentencepiece_model_pb2.ModelProto()
             model.ParseFromString(open(spec, "rb").read())
@@ -150,6 +154,8 @@ def compare(folder, texts, ours, decoded, scores):
     for a, b in other[:1]:
         print("   decoded: AutoTokenizer %r, ours %r" % (a[:60], b[:60]))
     config = json.load(open(os.path.join(folder, "config.json")))
+    if "eos_token_id" not in config:  # a published folder, whose model phalanx has not made
+        config = dict(eos_token_id=tok.eos_token_id, bos_token_id=tok.bos_token_id)
     marked = tok.eos_token_id == config["eos_token_id"] and tok.eos_token_id is not None and tok.bos_token_id == config["bos_token_id"]
     framed = tok("a")["input_ids"] == ([tok.bos_token_id] if tok.bos_token_id is not None and scores.frames else []) + tok("a", add_special_tokens=False)["input_ids"]
     if not marked or not framed:
@@ -157,30 +163,53 @@ def compare(folder, texts, ours, decoded, scores):
     return len(wrong) + len(other) + (not marked) + (not framed), ties
 
 
+def tokenize(program, prefix, spec, data):
+    """The ids of all texts, and the first texts' ids decoded again."""
+    for old in glob.glob(prefix + ".*"):
+        os.remove(old)
+    run(program, "tokenize", "--output", prefix, "--tokenizer", spec, "--append-eod", "no", data)
+    ours = read_ids(prefix)
+    return ours, [subprocess.run([program, "detokenize", "--tokenizer", spec], input=(" ".join(map(str, ids)) + "\n").encode(), capture_output=True).stdout[:-1]
+                  for ids in ours[:60]]
+
+
+def export(program, architecture, prefix, folder):
+    there = os.path.join(folder, "run"), os.path.join(folder, "exported")
+    subprocess.run(["rm", "-rf", *there])
+    train_a_step(program, architecture, prefix, there[0])
+    run(program, "convert", "--from", there[0], "--to", there[1])
+    return there[1]
+
+
+def report(name, what, found, texts, ours):
+    wrong, ties = found
+    print("%-40s %-12s %d texts, %d ids: %s%s" % (name, what, len(texts), sum(map(len, ours)), "wrong" if wrong else "the same",
+                                                  ", but %d paths of equal scores" % ties if ties else ""), flush=True)
+    return wrong
+
+
 def main():
     program = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/phalanx")
     texts, bad = hard_texts(), 0
     with tempfile.TemporaryDirectory() as folder:
-        data = os.path.join(folder, "texts.jsonl")
+        data, prefix = os.path.join(folder, "texts.jsonl"), os.path.join(folder, "data")
         with open(data, "w") as f:
             f.writelines(json.dumps({"text": t}) + "\n" for t in texts)
+        lines = [line for text in texts for line in text.splitlines() if line]
+        for name, (_, architecture) in family_tokenizers.FAMILIES.items():
+            spec = os.path.join(folder, name)
+            family_tokenizers.build(spec, name, lines)
+            ours, decoded = tokenize(program, prefix, spec, data)
+            bad += report(name, "published", compare(spec, texts, ours, decoded, Scores(spec)), texts, ours)
+            exported = export(program, architecture if architecture in ARCHITECTURES else "llama", prefix, folder)
+            bad += report(name, "exported", compare(exported, texts, ours, decoded, Scores(spec)), texts, ours)
+        if "families" in sys.argv[2:]:
+            return 1 if bad else 0
         for name, spec in tokenizers(program, folder, data).items():
-            prefix = os.path.join(folder, "data")
-            for old in glob.glob(prefix + ".*"):
-                os.remove(old)
-            run(program, "tokenize", "--output", prefix, "--tokenizer", spec, "--append-eod", "no", data)
-            ours = read_ids(prefix)
-            decoded = [subprocess.run([program, "detokenize", "--tokenizer", spec], input=(" ".join(map(str, ids)) + "\n").encode(), capture_output=True).stdout[:-1]
-                       for ids in ours[:60]]
+            ours, decoded = tokenize(program, prefix, spec, data)
             for architecture in ARCHITECTURES:
-                there = os.path.join(folder, "run"), os.path.join(folder, "exported")
-                subprocess.run(["rm", "-rf", *there])
-                train_a_step(program, architecture, prefix, there[0])
-                run(program, "convert", "--from", there[0], "--to", there[1])
-                wrong, ties = compare(there[1], texts, ours, decoded, Scores(spec))
-                bad += wrong
-                print("%-40s %-8s %d texts, %d ids: %s%s" % (name, architecture, len(texts), sum(map(len, ours)), "wrong" if wrong else "the same",
-                                                            ", but %d paths of equal scores" % ties if ties else ""), flush=True)
+                exported = export(program, architecture, prefix, folder)
+                bad += report(name, architecture, compare(exported, texts, ours, decoded, Scores(spec)), texts, ours)
     return 1 if bad else 0
 
 

@@ -131,6 +131,16 @@ static void ids_equal_hugging_face_where_no_scanner_is_known(void **state)
     assert_true(check_golden("cased", "json") > 100);
 }
 
+/* Folders like those of Gemma 3, Llama 2, Phi-3, Phi-4, Pythia, SmolLM3, Granite and OLMo 2 (family_tokenizers.py). */
+static void ids_and_texts_of_the_families_equal_autotokenizer(void **state)
+{
+    (void)state;
+    static const char *const families[] = {"gemma",  "llama2",  "phi3",    "phi4", "phi4-mini",
+                                           "pythia", "smollm3", "granite", "olmo2"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        assert_true(check_golden(families[i], "json") > 120);
+}
+
 static void ids_and_texts_equal_sentencepiece(void **state)
 {
     (void)state;
@@ -378,6 +388,7 @@ int main(void)
         cmocka_unit_test(ids_equal_hugging_face_llama3),
         cmocka_unit_test(ids_equal_hugging_face_qwen),
         cmocka_unit_test(ids_equal_hugging_face_where_no_scanner_is_known),
+        cmocka_unit_test(ids_and_texts_of_the_families_equal_autotokenizer),
         cmocka_unit_test(ids_and_texts_equal_sentencepiece),
         cmocka_unit_test(ids_of_a_long_text_equal_sentencepiece),
         cmocka_unit_test(normal_forms_equal_hugging_face),

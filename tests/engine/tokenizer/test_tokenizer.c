@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/tokenizer/sentencepiece.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -17,10 +19,10 @@
 
 #define FOLDER "tests/golden/text/"
 
-static const char *const files[] = {FOLDER "gpt2.json",   FOLDER "llama3.json",   FOLDER "qwen.json",
-                                    FOLDER "cased.json",  FOLDER "unigram.model", FOLDER "bpe.model",
-                                    FOLDER "mapped.model"};
-enum { FILES = sizeof files / sizeof *files, LOSSLESS = 6 };
+static const char *const files[] = {
+    FOLDER "gpt2.json", FOLDER "llama3.json", FOLDER "qwen.json", FOLDER "cased.json",   FOLDER "unigram.model",
+    FOLDER "bpe.model", FOLDER "gemma.json",  FOLDER "phi3.json", FOLDER "mapped.model", FOLDER "llama2.json"};
+enum { FILES = sizeof files / sizeof *files, LOSSLESS = 8 };
 
 /* Mixed scripts, emoji with joiners, white space, controls; no text that a normal form changes. */
 static const char mixed[] =
@@ -124,6 +126,50 @@ static void malformed_text_is_encoded_as_its_replacement(void **state)
     }
     buffer_ids_free(&one);
     buffer_ids_free(&other);
+}
+
+/* Where a folder has both files, as Gemma's has, AutoTokenizer reads tokenizer.json; so do we, unless it is for others
+ * to read or an export wrote it to mean the model. */
+static void a_tokenizer_json_goes_before_the_model_beside_it(void **state)
+{
+    static const char split[] = "{\"split_special_tokens\": true}", text[] = "a</s>b";
+    char *folder = workfolder_path(*state, "both");
+    char *model = workfolder_path(folder, "tokenizer.model"), *json = workfolder_path(folder, "tokenizer.json"),
+         *config = workfolder_path(folder, "tokenizer_config.json");
+    assert_int_equal(mkdir(folder, 0700), 0);
+    int64_t bytes;
+    uint8_t *data = workfolder_read(FOLDER "unigram.model", &bytes);
+    workfolder_write(model, data, bytes);
+    free(data);
+    data = workfolder_read(FOLDER "phi3.json", &bytes);
+    workfolder_write(json, data, bytes);
+    tokenizer *t = open_or_fail(folder);
+    assert_string_equal(tokenizer_kind(t), "BPE");
+    assert_false(tokenizer_splits_special(t));
+    buffer_ids ids = {0};
+    encode(&ids, t, text, sizeof text - 1, 0);
+    assert_int_equal(ids.ids[1], tokenizer_find(t, "</s>", 4));
+    tokenizer_close(t);
+    workfolder_write(config, split, sizeof split - 1);
+    t = open_or_fail(json); /* names are text then, as transformers has it */
+    encode(&ids, t, text, sizeof text - 1, 0);
+    for (int64_t i = 0; i < ids.count; i++)
+        assert_false(tokenizer_is_special(t, ids.ids[i]));
+    tokenizer_close(t);
+    t = open_or_fail(folder);
+    assert_string_equal(tokenizer_kind(t), "SentencePiece");
+    tokenizer_close(t);
+    assert_int_equal(unlink(config), 0);
+    workfolder_write(json, "{}", 2);
+    t = open_or_fail(folder);
+    assert_string_equal(tokenizer_kind(t), "SentencePiece");
+    tokenizer_close(t);
+    buffer_ids_free(&ids);
+    free(data);
+    free(model);
+    free(json);
+    free(config);
+    free(folder);
 }
 
 static void special_tokens_are_found_skipped_and_left_alone_as_asked(void **state)
@@ -254,7 +300,21 @@ static void what_is_not_supported_is_refused_by_name(void **state)
         const char *file, *old, *new, *message;
     } cases[] = {
         {"llama3.json", "\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "model.type WordPiece"},
-        {"llama3.json", "\"byte_fallback\":false", "\"byte_fallback\":true", "model.byte_fallback"},
+        {"llama3.json", "\"byte_fallback\":false", "\"byte_fallback\":true", "model.byte_fallback without <0x00>"},
+        {"llama3.json", "\\\\p{N}{1,3}", "\\\\p{N}{1,3}+", "+ or ? behind {1,3} is not supported"},
+        {"llama3.json", "\\\\p{N}{1,3}", "\\\\p{N}{3}?", "+ or ? behind {3} is not supported"},
+        {"llama3.json", "\"normalizer\":null", "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"\u2581\"}",
+         "normalizer.type Prepend without model.byte_fallback"},
+        {"gemma.json", "\"<0x41>\"", "\"<0x4G>\"", "model.byte_fallback without <0x41> in model.vocab"},
+        {"gemma.json", "\"content\":\"\u2581\"}", "\"content\":\"_\"}", "normalizer Replace of \" \" by \"_\""},
+        {"gemma.json", "\"type\":\"Split\"", "\"type\":\"Digits\"", "pre_tokenizer.type Digits beside"},
+        {"gemma.json", "\"normalizer\":{\"type\":\"Replace\"", "\"normalizer\":null,\"was\":{\"type\":\"Replace\"",
+         "where spaces are not replaced"},
+        {"gemma.json", "{\"type\":\"ByteFallback\"},", "", "a decoder beside model.byte_fallback"},
+        {"phi3.json", "\"prepend\":\"\u2581\"", "\"prepend\":\"x\"", "normalizer Prepend of \"x\""},
+        {"phi3.json", "\"stop\":0", "\"stop\":1", "decoder Strip of other"},
+        {"llama2.json", "\"replacement\":\"\u2581\"", "\"replacement\":\"_\"", "replacement \"_\""},
+        {"llama2.json", "\"prepend_scheme\":\"first\"", "\"prepend_scheme\":\"last\"", "prepend_scheme last"},
         {"llama3.json", "\"dropout\":null", "\"dropout\":0.1", "model.dropout"},
         {"llama3.json", "\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"", "model.end_of_word_suffix"},
         {"llama3.json", "\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "normalizer.type Lowercase"},
@@ -437,6 +497,8 @@ int main(void)
         cmocka_unit_test(every_kind_gives_the_text_back),
         cmocka_unit_test(streaming_never_shows_half_a_character),
         cmocka_unit_test(malformed_text_is_encoded_as_its_replacement),
+        cmocka_unit_test_setup_teardown(a_tokenizer_json_goes_before_the_model_beside_it, workfolder_setup,
+                                        workfolder_teardown),
         cmocka_unit_test(special_tokens_are_found_skipped_and_left_alone_as_asked),
         cmocka_unit_test_setup_teardown(a_saved_tokenizer_is_the_same_tokenizer, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(the_config_beside_it_names_bos_and_eos, workfolder_setup, workfolder_teardown),

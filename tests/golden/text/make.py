@@ -1,14 +1,17 @@
 """Makes the tokenizer files and golden ids of this folder with Hugging Face's `tokenizers` and `sentencepiece`.
 
     python3 tests/golden/text/make.py        # writes beside itself; needs the two packages and perl's pods
+    python3 tests/golden/text/make.py families   # those of the families alone; needs protobuf and transformers, too
 
 Each *.golden holds one case a line: flags (p: special names are text), the text's bytes in hexadecimal, the ids in decimal, separated by
-tabs. Malformed UTF-8 goes to the libraries as after replacement by U+FFFD.
+tabs; of some the text that the ids are decoded to, in hexadecimal. Malformed UTF-8 goes to the libraries as after replacement by U+FFFD.
 """
 import glob
 import io
 import json
 import os
+import sys
+import tempfile
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -166,6 +169,30 @@ def fnv(ids):
     return h
 
 
+def families():
+    """Ids of AutoTokenizer on folders like the families' own, for texts with the names that those add."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    sys.path.insert(0, os.path.join(HERE, "..", "..", "engine", "tokenizer"))
+    import family_tokenizers
+    from transformers import AutoTokenizer
+
+    lines = (english() + MULTILINGUAL * 20).splitlines()
+    for family in family_tokenizers.FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            family_tokenizers.build(folder, family, lines, 900 if family in ("gemma", "llama2", "phi3") else 420)
+            with open(os.path.join(folder, "tokenizer.json")) as f, open(os.path.join(HERE, family + ".json"), "w") as out:
+                json.dump(json.load(f), out, ensure_ascii=False, separators=(",", ":"))
+            tok = AutoTokenizer.from_pretrained(folder)
+            names = [t["content"] for t in json.load(open(os.path.join(HERE, family + ".json")))["added_tokens"]]
+            named = [w for t in names[:4] + names[-4:] for w in ("a" + t + "b", "a  " + t + " \n b" + t + t)] + ["a" + " " * n + "b\n" + "\n" * n for n in (2, 3, 5, 8, 23, 25, 29)]
+            named += ["\u2581", "a\u2581b", " \u2581 x", "<0x41><0xE2>", "x" + names[-1] + "\u3000" + names[0] + "é"]
+            with open(os.path.join(HERE, family + ".golden"), "w") as f:
+                for case in CASES + [t.encode() for t in named]:
+                    ids = tok(lossy(case), add_special_tokens=False)["input_ids"]
+                    text = tok.decode(ids, clean_up_tokenization_spaces=False)
+                    f.write("-\t%s\t%s%s\n" % (case.hex(), " ".join(map(str, ids)), "" if "\ufffd" in text else "\t" + text.encode().hex()))
+
+
 def normal_forms():
     """A hash for each form of every character between marks of high and low class."""
     characters = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
@@ -176,6 +203,9 @@ def normal_forms():
 
 
 def main():
+    families()
+    if "families" in sys.argv[1:]:
+        return
     mask = AddedToken("<mask>", lstrip=True, rstrip=False, special=True)
     chat = [AddedToken("<|im_start|>", special=True), AddedToken("<|im_end|>", special=True)]
     odd = [AddedToken("word", single_word=True), AddedToken("strip", lstrip=True, rstrip=True), AddedToken("cafe\u0301", normalized=True), mask]

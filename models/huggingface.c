@@ -358,7 +358,8 @@ static status check_representable(const model_shape *s)
     if (s->unrotated_every && !shape_has_key(s->architecture, KEY_UNROTATED))
         return status_fail(STATUS_FAILED, "model.unrotated_every is %d: Hugging Face's %s rotates in every layer",
                            s->unrotated_every, name);
-    if (s->rope_scaling.factor != 0 && shape_has_key(s->architecture, KEY_UNSCALED))
+    if (s->rope_scaling.factor != 0 && s->rope_scaling.kind != ROPE_LONGROPE &&
+        shape_has_key(s->architecture, KEY_LONGROPE))
         return status_fail(STATUS_FAILED, "model.rope_scaling.kind is %s: Hugging Face's %s has none but longrope",
                            shape_rope_words[s->rope_scaling.kind], name);
     if (s->rotary_size && !shape_has_key(s->architecture, KEY_PARTIAL))
@@ -420,6 +421,13 @@ static void put_scalar(json_t *root, const model_shape *s)
                                                                           : json_real(scalar));
 }
 
+static bool is_short(double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.15g", value);
+    return strtod(text, NULL) == value;
+}
+
 /* Digits of reals: as few as give back the same double. */
 static int precision(const model_shape *s)
 {
@@ -436,13 +444,12 @@ static int precision(const model_shape *s)
                             s->attention_multiplier,
                             s->logits_scaling,
                             s->dropout};
-    for (unsigned long i = 0; i < sizeof value / sizeof *value; i++) {
-        char text[40];
-        snprintf(text, sizeof text, "%.15g", value[i]);
-        if (strtod(text, NULL) != value[i])
-            return 17;
-    }
-    return 15;
+    bool all = true;
+    for (unsigned long i = 0; i < sizeof value / sizeof *value; i++)
+        all = all && is_short(value[i]);
+    for (int i = 0; i < SHAPE_ROPE_FACTORS; i++)
+        all = all && is_short(s->rope_scaling.short_factor[i]) && is_short(s->rope_scaling.long_factor[i]);
+    return all ? 15 : 17;
 }
 
 status huggingface_text(char **out, const model_shape *s, dtype type, const json_t *tokens)

@@ -8,8 +8,9 @@
 #include "models/huggingface_keys.h"
 #include "models/rope.h"
 
-/* What transformers takes where config.json is silent. */
-#define DEFAULT_THETA 10000.0
+/* What transformers takes where config.json is silent; the original length is Phi-3's. */
+#define DEFAULT_THETA    10000.0
+#define DEFAULT_ORIGINAL 4096
 
 /* What each kind of scaling says, and whether it must. */
 static const struct {
@@ -27,6 +28,8 @@ static const struct {
     {ROPE_YARN, false, "beta_fast", offsetof(shape_rope_scaling, beta_fast)},
     {ROPE_YARN, false, "beta_slow", offsetof(shape_rope_scaling, beta_slow)},
     {ROPE_YARN, false, "attention_factor", offsetof(shape_rope_scaling, attention_factor)},
+    {ROPE_LONGROPE, false, "factor", offsetof(shape_rope_scaling, factor)},
+    {ROPE_LONGROPE, false, "attention_factor", offsetof(shape_rope_scaling, attention_factor)},
 };
 
 enum { SCALES = sizeof scales / sizeof *scales };
@@ -35,20 +38,39 @@ static const char original_key[] = "original_max_position_embeddings";
 
 static bool has_original(shape_rope_kind of)
 {
-    return of == ROPE_LLAMA3 || of == ROPE_YARN;
+    return of == ROPE_LLAMA3 || of == ROPE_YARN || of == ROPE_LONGROPE;
 }
 
-static status read_original(const huggingface_reader *r, model_shape *s, const json_t *rope)
+/* Phi-3's class always has the key beside the others, where it goes before the one within. */
+static status read_original(const huggingface_reader *r, model_shape *s, const json_t *rope, const json_t *outer)
 {
     shape_rope_scaling *out = &s->rope_scaling;
-    const json_t *original = huggingface_get(rope, original_key);
+    const bool phi3 = shape_has_key(s->architecture, KEY_LONGROPE);
+    const json_t *inner = phi3 ? NULL : huggingface_get(rope, original_key), *original = outer ? outer : inner;
     if (original ? !json_is_integer(original) : out->kind == ROPE_LLAMA3)
         return status_fail(STATUS_FAILED, "%s: rope_scaling of type %s needs a whole number %s", r->path,
                            shape_rope_words[out->kind], original_key);
-    out->original_max_sequence = original ? json_integer_value(original) : s->max_sequence;
-    if (out->factor == 0) /* of yarn: what transformers takes, too */
+    out->original_max_sequence = original ? json_integer_value(original) : phi3 ? DEFAULT_ORIGINAL : s->max_sequence;
+    if (out->factor == 0) /* of yarn and longrope: what transformers takes, too */
         out->factor = (double)s->max_sequence / (double)out->original_max_sequence;
+    if (out->kind == ROPE_LONGROPE) /* whose lists alone scale; below 1 the factor means what 1 does */
+        out->factor = fmax(out->factor, 1);
     return STATUS_OK;
+}
+
+static status read_factors(const huggingface_reader *r, double *out, const json_t *rope, const char *key)
+{
+    const json_t *list = huggingface_get(rope, key);
+    size_t count = json_array_size(list);
+    bool good = count > 0 && count <= SHAPE_ROPE_FACTORS;
+    for (size_t i = 0; good && i < count; i++) {
+        out[i] = json_number_value(json_array_get(list, i)); /* 0 of what is no number */
+        good = out[i] > 0;
+    }
+    return good ? STATUS_OK
+                : status_fail(STATUS_FAILED,
+                              "%s: rope_scaling of type longrope needs a list of at most %d positive numbers %s",
+                              r->path, SHAPE_ROPE_FACTORS, key);
 }
 
 /* DeepSeek's pair of keys is one factor. */
@@ -67,7 +89,8 @@ static status read_yarn(const huggingface_reader *r, shape_rope_scaling *out, co
     return STATUS_OK;
 }
 
-static status read_scaling(const huggingface_reader *r, model_shape *s, const json_t *rope)
+/* `original` is the key of that name beside the others, or NULL. */
+static status read_scaling(const huggingface_reader *r, model_shape *s, const json_t *rope, const json_t *original)
 {
     shape_rope_scaling *out = &s->rope_scaling;
     for (int i = 0; i < SCALES; i++) {
@@ -80,7 +103,11 @@ static status read_scaling(const huggingface_reader *r, model_shape *s, const js
         *(double *)(void *)((char *)out + scales[i].offset) = json_number_value(value);
     }
     if (has_original(out->kind))
-        TRY(read_original(r, s, rope));
+        TRY(read_original(r, s, rope, original));
+    if (out->kind == ROPE_LONGROPE) {
+        TRY(read_factors(r, out->short_factor, rope, "short_factor"));
+        return read_factors(r, out->long_factor, rope, "long_factor");
+    }
     return out->kind == ROPE_YARN ? read_yarn(r, out, rope) : STATUS_OK;
 }
 
@@ -138,7 +165,8 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
 {
     if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
         TRY(read_local(r, s));
-    const json_t *scaling = huggingface_ask(r, "rope_scaling"), *both = huggingface_ask(r, "rope_parameters");
+    const json_t *scaling = huggingface_ask(r, "rope_scaling"), *both = huggingface_ask(r, "rope_parameters"),
+                 *original = huggingface_ask(r, original_key);
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
     if (rope && !json_is_object(rope))
@@ -162,16 +190,18 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
     const char *name = !type ? "default" : json_is_string(type) ? json_string_value(type) : "";
     if (!strcmp(name, "default"))
         return STATUS_OK;
-    bool unscaled = shape_has_key(s->architecture, KEY_UNSCALED);
-    for (int k = 0; k < ROPE_KINDS && !unscaled; k++)
+    const bool phi3 = shape_has_key(s->architecture, KEY_LONGROPE);
+    if (phi3 && (!strcmp(name, "su") || !strcmp(name, "yarn")))
+        name = shape_rope_words[ROPE_LONGROPE];
+    for (int k = phi3 ? ROPE_LONGROPE : 0; k < ROPE_KINDS; k++)
         if (!strcmp(name, shape_rope_words[k])) {
             s->rope_scaling.kind = (shape_rope_kind)k;
-            return read_scaling(r, s, rope);
+            return read_scaling(r, s, rope, original);
         }
     char *path = must_format("%s.%s", key, huggingface_get(rope, "rope_type") ? "rope_type" : "type");
     status result = huggingface_refuse(r, path, type,
-                                       unscaled ? "phalanx has default of this architecture, whose yarn is longrope"
-                                                : "phalanx has default, llama3, linear, dynamic and yarn");
+                                       phi3 ? "phalanx has default and longrope of this architecture"
+                                            : "phalanx has default, llama3, linear, dynamic, yarn and longrope");
     free(path);
     return result;
 }
@@ -181,6 +211,30 @@ static double share_of(const model_shape *s)
 {
     double share = (double)rope_rotated(s) / s->head_size;
     return share * s->head_size < rope_rotated(s) ? nextafter(share, 1) : share;
+}
+
+static json_t *list_of(const double factor[SHAPE_ROPE_FACTORS])
+{
+    json_t *list = json_array();
+    for (int i = 0; i < SHAPE_ROPE_FACTORS && factor[i] > 0; i++)
+        json_array_append_new(list, json_real(factor[i]));
+    return list;
+}
+
+/* As published: transformers 4 takes a type and two lists of Phi-3, and no other key; what is left out follows from the
+ * sizes. */
+static json_t *longrope_of(json_t *root, const model_shape *s)
+{
+    const shape_rope_scaling *r = &s->rope_scaling;
+    const bool phi3 = shape_has_key(s->architecture, KEY_LONGROPE);
+    json_t *rope = json_pack("{s:s, s:o, s:o}", phi3 ? "type" : "rope_type", shape_rope_words[r->kind], "short_factor",
+                             list_of(r->short_factor), "long_factor", list_of(r->long_factor));
+    json_object_set_new(phi3 ? root : rope, original_key, json_integer(r->original_max_sequence));
+    if (r->factor != fmax((double)s->max_sequence / (double)r->original_max_sequence, 1))
+        json_object_set_new(rope, "factor", json_real(r->factor));
+    if (r->attention_factor != shape_attention_factor(s))
+        json_object_set_new(rope, "attention_factor", json_real(r->attention_factor));
+    return rope;
 }
 
 /* In transformers 4's words, which 5 reads too. */
@@ -194,6 +248,10 @@ void huggingface_put_rope(json_t *root, const model_shape *s)
         json_object_set_new(root, share_key(s), json_real(share_of(s)));
     if (r->factor == 0) {
         json_object_set_new(root, "rope_scaling", json_null());
+        return;
+    }
+    if (r->kind == ROPE_LONGROPE) {
+        json_object_set_new(root, "rope_scaling", longrope_of(root, s));
         return;
     }
     json_t *rope = json_pack("{s:s}", "rope_type", shape_rope_words[r->kind]);

@@ -12,7 +12,10 @@ int rope_rotated(const model_shape *shape);
  * own. */
 void rope_size(int64_t size[3], const model_shape *shape, int64_t positions);
 /* Fills the rows of positions from 0 on, with the shape's scaling of frequencies. local: the second table, whose
- * frequencies are not scaled. */
+ * frequencies are not scaled. `positions` is the length that a run trains, evaluates or generates with, prompt and
+ * continuation, from its begin to its end: longrope takes its long factors where that exceeds the original length.
+ * transformers asks in each forward pass how long the sequence is by then, which is the same but while a generated text
+ * grows past the original length. */
 void rope_fill(float *table, const model_shape *shape, int64_t positions, bool local);
 
 #endif

@@ -30,12 +30,26 @@ const shape_traits *shape_traits_of(shape_architecture architecture)
     return &traits[architecture];
 }
 
-const char *const shape_rope_words[ROPE_KINDS + 1] = {
-    [ROPE_LLAMA3] = "llama3", [ROPE_LINEAR] = "linear", [ROPE_DYNAMIC] = "dynamic", [ROPE_YARN] = "yarn"};
+const char *const shape_rope_words[ROPE_KINDS + 1] = {[ROPE_LLAMA3] = "llama3",
+                                                      [ROPE_LINEAR] = "linear",
+                                                      [ROPE_DYNAMIC] = "dynamic",
+                                                      [ROPE_YARN] = "yarn",
+                                                      [ROPE_LONGROPE] = "longrope"};
 
 bool shape_scales(const model_shape *shape, shape_rope_kind kind)
 {
     return shape->rope_scaling.factor != 0 && shape->rope_scaling.kind == kind;
+}
+
+/* YaRN's (2309.00071), and LongRoPE's as Phi-3 has it (2402.13753). */
+double shape_attention_factor(const model_shape *shape)
+{
+    const shape_rope_scaling *r = &shape->rope_scaling;
+    if (shape_scales(shape, ROPE_YARN))
+        return 0.1 * log(r->factor) + 1;
+    if (!shape_scales(shape, ROPE_LONGROPE))
+        return 0;
+    return r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log((double)r->original_max_sequence));
 }
 
 shape_architecture shape_architecture_named(const char *name)
@@ -154,6 +168,31 @@ static status check_ranges(const model_shape *s)
     return STATUS_OK;
 }
 
+/* One positive number a frequency. */
+static status check_factors(const model_shape *s, const double *factor, const char *key)
+{
+    int count = 0, frequencies = (s->rotary_size ? s->rotary_size : s->head_size) / 2;
+    while (count < SHAPE_ROPE_FACTORS && factor[count] > 0)
+        count++;
+    if (count != frequencies || (count < SHAPE_ROPE_FACTORS && factor[count] != 0))
+        return status_fail(STATUS_USAGE,
+                           "model.rope_scaling.%s has %d positive numbers: longrope needs one for each of %d "
+                           "frequencies, and has at most %d",
+                           key, count, frequencies, SHAPE_ROPE_FACTORS);
+    return STATUS_OK;
+}
+
+static status check_longrope(const model_shape *s)
+{
+    const shape_rope_scaling *r = &s->rope_scaling;
+    if (r->original_max_sequence < 2)
+        return status_fail(STATUS_USAGE,
+                           "model.rope_scaling.original_max_sequence is %" PRId64 ": longrope needs at least 2",
+                           r->original_max_sequence);
+    TRY(check_factors(s, r->short_factor, "short_factor"));
+    return check_factors(s, r->long_factor, "long_factor");
+}
+
 static status check_rope(const model_shape *s)
 {
     if (!shape_has(s, TRAIT_ROTARY))
@@ -187,7 +226,7 @@ static status check_rope(const model_shape *s)
                            "model.rope_scaling.original_max_sequence is %" PRId64
                            ": give the sequence length before scaling",
                            r->original_max_sequence);
-    return STATUS_OK;
+    return r->kind == ROPE_LONGROPE ? check_longrope(s) : STATUS_OK;
 }
 
 status shape_check(const model_shape *s)

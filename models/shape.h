@@ -49,19 +49,33 @@ typedef struct shape_traits {
 } shape_traits;
 
 /* How rotary frequencies are scaled (rope.c). */
-typedef enum shape_rope_kind { ROPE_LLAMA3, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_KINDS } shape_rope_kind;
+typedef enum shape_rope_kind {
+    ROPE_LLAMA3,
+    ROPE_LINEAR,
+    ROPE_DYNAMIC,
+    ROPE_YARN,
+    ROPE_LONGROPE,
+    ROPE_KINDS
+} shape_rope_kind;
 
 /* Words of the kinds, Hugging Face's rope_type; NULL behind the last. */
 extern const char *const shape_rope_words[ROPE_KINDS + 1];
+
+/* Frequencies that longrope divides by numbers of their own, at most: those of a head of 128 elements. */
+enum { SHAPE_ROPE_FACTORS = 64 };
 
 /* factor 0: not at all. */
 typedef struct shape_rope_scaling {
     shape_rope_kind kind;
     double factor;
-    int64_t original_max_sequence;                      /* of llama3 and yarn */
+    int64_t original_max_sequence;                      /* of llama3, yarn and longrope */
     double low_frequency_factor, high_frequency_factor; /* of llama3 */
-    double beta_fast, beta_slow, attention_factor;      /* of yarn */
+    double beta_fast, beta_slow;                        /* of yarn */
+    double attention_factor;                            /* of yarn and longrope */
     bool fractional;
+    /* of longrope: what each frequency is divided by, in sequences up to the original length and in longer ones; behind
+     * the last 0 */
+    double short_factor[SHAPE_ROPE_FACTORS], long_factor[SHAPE_ROPE_FACTORS];
 } shape_rope_scaling;
 
 /* The types of sizes, by the word of their rows in sizes.def. */
@@ -104,6 +118,9 @@ bool shape_has_key(shape_architecture architecture, shape_key key);
 
 /* Are rotary frequencies scaled in this way? */
 bool shape_scales(const model_shape *shape, shape_rope_kind kind);
+
+/* What yarn and longrope multiply cosines and sines by where nobody says otherwise; 0 for other kinds. */
+double shape_attention_factor(const model_shape *shape);
 
 /* Layer `layer` of the model; -1: what the weights see that are of no layer. */
 layer_shape shape_layer(const model_shape *shape, int layer);

@@ -87,12 +87,13 @@ static bool is_shape_row(const config_row *row)
     return strncmp(row->key, "model.", 6) == 0 && row->offset >= begin && row->offset < begin + sizeof(model_shape);
 }
 
-/* Bytes of a field of the shape, which is int, int64_t, double, bool or an enumeration. */
+/* Bytes of a field of the shape, which is int, int64_t, double, bool, an enumeration or a list of factors. */
 static size_t field_bytes(const config_row *row)
 {
     static const size_t bytes[CONFIG_TYPES] = {
-        [CONFIG_TYPE_INT] = sizeof(int),       [CONFIG_TYPE_LONG] = sizeof(int64_t), [CONFIG_TYPE_WORD] = sizeof(int),
-        [CONFIG_TYPE_NUMBER] = sizeof(double), [CONFIG_TYPE_BOOL] = sizeof(bool),
+        [CONFIG_TYPE_INT] = sizeof(int),   [CONFIG_TYPE_LONG] = sizeof(int64_t),
+        [CONFIG_TYPE_WORD] = sizeof(int),  [CONFIG_TYPE_NUMBER] = sizeof(double),
+        [CONFIG_TYPE_BOOL] = sizeof(bool), [CONFIG_TYPE_FACTORS] = SHAPE_ROPE_FACTORS * sizeof(double),
     };
     MUST(bytes[row->type], "%s cannot be a size of the model", row->key);
     return bytes[row->type];

@@ -70,7 +70,9 @@ static const config_row rows[] = {
     {"model.preset", CONFIG_TYPE_PRESET, AT(model.preset), NULL, 0, 0, NULL, CONFIG_SILENT, "none", "ready-made sizes by name; keys beside it override it"},
     DERIVED("model.architecture", WORD, model.shape.architecture, 0, 0, architectures, CONFIG_FIXED, "llama", "family of the decoder"),
 #include "models/sizes.def"
-    DERIVED("model.rope_scaling.kind", WORD, model.shape.rope_scaling.kind, 0, 0, shape_rope_words, CONFIG_STAGE, "llama3", "how: llama3, linear, dynamic (as long as nothing is longer than max_sequence: not at all) or yarn"),
+    DERIVED("model.rope_scaling.kind", WORD, model.shape.rope_scaling.kind, 0, 0, shape_rope_words, CONFIG_STAGE, "llama3", "how: llama3, linear, dynamic (as long as nothing is longer than max_sequence: not at all), yarn or longrope"),
+    DERIVED("model.rope_scaling.short_factor", FACTORS, model.shape.rope_scaling.short_factor, 1e-6, 1e6, NULL, CONFIG_STAGE, "none", "of longrope: what each frequency is divided by where the run's sequences are at most original_max_sequence long"),
+    DERIVED("model.rope_scaling.long_factor", FACTORS, model.shape.rope_scaling.long_factor, 1e-6, 1e6, NULL, CONFIG_STAGE, "none", "of longrope: the same where they are longer, prompt and continuation together when text is generated"),
     STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
     STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
 

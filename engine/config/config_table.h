@@ -19,6 +19,7 @@ typedef enum config_type {
     CONFIG_TYPE_ADDRESSES, /* config_sources, whose paths are addresses */
     CONFIG_TYPE_INTEGERS,  /* config_integers */
     CONFIG_TYPE_PAIRS,     /* config_integers, two by two */
+    CONFIG_TYPE_FACTORS,   /* double [SHAPE_ROPE_FACTORS], 0 behind the last */
     CONFIG_TYPE_WORDS,     /* unsigned, a bit a word */
     CONFIG_TYPES
 } config_type;

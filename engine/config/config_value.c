@@ -415,6 +415,32 @@ static void print_integers(FILE *out, const void *field, const config_row *row)
     fputc(']', out);
 }
 
+/* An array of fixed size: what is not given is 0. */
+static status set_factors(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
+{
+    double list[SHAPE_ROPE_FACTORS] = {0};
+    bool sequence = node->type == YAML_SEQUENCE_NODE;
+    long count = sequence ? node->data.sequence.items.top - node->data.sequence.items.start : 0;
+    if ((!sequence && !config_value_is_null(node)) || count > SHAPE_ROPE_FACTORS)
+        return refuse(row, node);
+    for (long i = 0; i < count; i++)
+        TRY(set_number(&list[i], row, d, yaml_document_get_node(d, node->data.sequence.items.start[i])));
+    memcpy(field, list, sizeof list);
+    return STATUS_OK;
+}
+
+static void print_factors(FILE *out, const void *field, const config_row *row)
+{
+    (void)row;
+    const double *list = field;
+    fputc('[', out);
+    for (int i = 0; i < SHAPE_ROPE_FACTORS && list[i] > 0; i++) {
+        fputs(i ? ", " : "", out);
+        scalar_print_number(out, list[i]);
+    }
+    fputc(']', out);
+}
+
 /* Two by two: [[step, batch], ...]. */
 static status set_pairs(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
 {
@@ -489,6 +515,11 @@ static void expect_integers(FILE *out, const config_row *row)
     fprintf(out, "a list of integers, each at least %.0f", row->low);
 }
 
+static void expect_factors(FILE *out, const config_row *row)
+{
+    fprintf(out, "a list of at most %d numbers from %.9g to %.9g", SHAPE_ROPE_FACTORS, row->low, row->high);
+}
+
 static const struct {
     const char *expected; /* expected: where no range or words belong to it */
     void (*expect)(FILE *, const config_row *);
@@ -510,6 +541,7 @@ static const struct {
     [CONFIG_TYPE_ADDRESSES] = {"http[s]://HOST:PORT, or a list of such", NULL, set_addresses, print_sources,
                                free_sources},
     [CONFIG_TYPE_INTEGERS] = {NULL, expect_integers, set_integers, print_integers, free_integers},
+    [CONFIG_TYPE_FACTORS] = {NULL, expect_factors, set_factors, print_factors, NULL},
     [CONFIG_TYPE_PAIRS] = {"a list of pairs of integers, as [[0, 64], [1000, 128]]", NULL, set_pairs, print_pairs,
                            free_integers},
 };

@@ -43,6 +43,8 @@ def configurations():
                  num_key_value_heads=2, max_position_embeddings=1024, bos_token_id=256, eos_token_id=256)
     llama3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                   original_max_position_embeddings=128)
+    longrope = dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.5, short_factor=[1.0, 1.1, 1.2, 1.3],
+                    long_factor=[1.0, 2.0, 4.0, 8.0])
     return {
         "gpt2": t.GPT2Config(vocab_size=VOCABULARY, n_embd=96, n_layer=3, n_head=6, n_positions=128, attn_pdrop=0.0,
                              embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=256, eos_token_id=256),
@@ -64,6 +66,8 @@ def configurations():
                                 eos_token_id=256),
         "phi3": t.Phi3Config(**sizes, sliding_window=16, pad_token_id=None, rope_parameters=dict(
             rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75)),
+        "phi3-short": t.Phi3Config(**sizes, pad_token_id=None, original_max_position_embeddings=256, rope_parameters=longrope),
+        "phi3-long": t.Phi3Config(**sizes, pad_token_id=None, original_max_position_embeddings=8, rope_parameters=longrope),
         "smollm3": t.SmolLM3Config(**sizes, no_rope_layer_interval=2, pad_token_id=None,
                                    rope_parameters=dict(rope_type="default", rope_theta=5e6)),
         "llama-yarn": t.LlamaConfig(**sizes, rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0,

@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 16);
+    assert_int_equal(models, 18);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -103,6 +103,11 @@ static void a_slightly_different_model_is_caught(void **state)
         {"phi3", "model.rotary_size=0"},
         {"phi3", "model.rotary_size=4"},
         {"phi3", "model.sliding_window=11"},
+        {"phi3-short", "model.rope_scaling.original_max_sequence=31"}, /* the long factors */
+        {"phi3-short", "model.rope_scaling.attention_factor=1"},
+        {"phi3-long", "model.rope_scaling.original_max_sequence=32"}, /* the short ones */
+        {"phi3-long", "model.rope_scaling.long_factor=[1.1,3.0,7.4]"},
+        {"phi3-long", "model.rope_scaling.attention_factor=1"},
         {"glm4", "model.rotary_size=0"},
         {"glm4", "model.rotary_size=4"},
         {"glm4", "model.norm_epsilon=1e-6"},

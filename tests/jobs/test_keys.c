@@ -28,9 +28,13 @@ typedef struct keys_row {
 #define PIPE  DEEP " parallel.pipeline=2"
 #define SPLIT "train.global_batch=8 parallel.data=2"
 #define YARN  "model.rope_scaling.kind=yarn " ROPE
-#define EVAL  "data.validation=TOP/held"
-#define CUDA  "train.device=cuda"
-#define FP16  "train.precision=fp16 train.max_skipped=20"
+#define LONGROPE                                                                                                       \
+    "model.rotary_size=4 model.rope_scaling.kind=longrope model.rope_scaling.factor=8 "                                \
+    "model.rope_scaling.short_factor=[1,2] "                                                                           \
+    "model.rope_scaling.long_factor=[2,3]"
+#define EVAL "data.validation=TOP/held"
+#define CUDA "train.device=cuda"
+#define FP16 "train.precision=fp16 train.max_skipped=20"
 
 /* clang-format off */
 /* key, the value it is changed to, settings of both runs */
@@ -69,6 +73,8 @@ static const keys_row rows[] = {
     TRAINED("model.rope_scaling.beta_slow", "0.01", YARN),
     TRAINED("model.rope_scaling.attention_factor", "1.5", YARN),
     TRAINED("model.rope_scaling.fractional", "true", YARN),
+    TRAINED("model.rope_scaling.short_factor", "[1,3]", LONGROPE " model.rope_scaling.original_max_sequence=200"),
+    TRAINED("model.rope_scaling.long_factor", "[2,4]", LONGROPE " model.rope_scaling.original_max_sequence=4"),
     TRAINED("model.unrotated_every", "2", ""),
     TRAINED("model.rotary_size", "4", ""),
     TRAINED("model.rope_local_theta", "500", "model.sliding_window=5"),

@@ -85,6 +85,20 @@ static const shape_rope_scaling scalings[] = {
      .fractional = true},
 };
 
+/* A factor a frequency, and, if asked, others than those that follow from the sizes. */
+static shape_rope_scaling longrope_of(const model_shape *s, bool said)
+{
+    shape_rope_scaling r = {.kind = ROPE_LONGROPE,
+                            .factor = said ? 1.1 : (double)s->max_sequence / 12,
+                            .original_max_sequence = 12,
+                            .attention_factor = said ? 1.7 : 0};
+    for (int i = 0; i < (s->rotary_size ? s->rotary_size : s->head_size) / 2; i++) {
+        r.short_factor[i] = 1 + i / 3.0;
+        r.long_factor[i] = 2 + i;
+    }
+    return r;
+}
+
 static void every_shape_survives_the_way_there_and_back(void **state)
 {
     (void)state;
@@ -119,7 +133,10 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};
-            if (variant & 4 && a != SHAPE_PHI3)
+            if (variant & 4 && (a == SHAPE_PHI3 || (a == SHAPE_LLAMA && variant & 1))) {
+                s.rope_scaling = longrope_of(&s, variant & 2);
+                shape_fill(&s);
+            } else if (variant & 4)
                 s.rope_scaling = scalings[variant & 3];
             survives(&s, DTYPE_FP32);
         }
@@ -355,7 +372,16 @@ static const struct {
     {LLAMA("\"quantization_config\":{\"bits\":4}"), "quantization_config is {\"bits\":4}"},
     {LLAMA("\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
     {LLAMA("\"rope_scaling\":{\"type\":\"su\",\"factor\":2.0}"), "rope_scaling.type is \"su\""},
-    {LLAMA("\"rope_scaling\":{\"rope_type\":\"longrope\"}"), "rope_scaling.rope_type is \"longrope\""},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"longrope\"}"), "positive numbers short_factor"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,1,1]}"),
+     "model.rope_scaling.long_factor has 3 positive numbers"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,1,1,\"1\"]}"),
+     "positive numbers long_factor"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,-1,1],\"long_factor\":[1,1,1,1]}"),
+     "positive numbers short_factor"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,1,1,1]},"
+           "\"original_max_position_embeddings\":1"),
+     "original_max_sequence is 1"},
     {LLAMA("\"rope_parameters\":{\"rope_type\":\"dynamic\"}"), "rope_scaling of type dynamic needs a number factor"},
     {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":\"4\"}"), "yarn needs a number factor"},
     {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":0}"), "truncate is 0"},
@@ -413,8 +439,10 @@ static const struct {
      "rope_parameters.sliding_attention.rope_type is \"linear\""},
     {"{\"model_type\":\"gemma3_text\"," SIZES KV "}", "head_dim is missing"},
     {"{\"model_type\":\"granite\"," SIZES ",\"logits_scaling\":\"8\"}", "logits_scaling is \"8\""},
-    {PHI3("\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}"), "rope_scaling.type is \"yarn\""},
-    {PHI3("\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1]}"), "rope_scaling.type is \"su\""},
+    {PHI3("\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}"), "type longrope needs a list"},
+    {PHI3("\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1],\"long_factor\":[1]}"),
+     "short_factor has 1 positive"},
+    {PHI3("\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"), "rope_scaling.type is \"linear\""},
     {"{\"model_type\":\"phi3\"," SIZES KV "}", "rms_norm_eps is missing"},
     {PHI3("\"partial_rotary_factor\":1.5"), "partial_rotary_factor is 1.5"},
     {PHI3("\"partial_rotary_factor\":0.1"), "partial_rotary_factor is 0.1"},
@@ -462,6 +490,13 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_true(s.rotary_size == 0 && s.rope_theta == 500);
     assert_int_equal(parse(&s, NULL, PHI3("\"partial_rotary_factor\":0.5,\"rope_scaling\":null")), STATUS_OK);
     assert_int_equal(s.rotary_size, 4);
+    assert_int_equal(parse(&s, NULL,
+                           PHI3("\"original_max_position_embeddings\":32,\"rope_scaling\":{\"type\":\"su\","
+                                "\"short_factor\":[1,2,3,4],\"long_factor\":[5,6,7,8]}")),
+                     STATUS_OK);
+    assert_true(s.rope_scaling.kind == ROPE_LONGROPE && s.rope_scaling.factor == 4); /* of 128 / 32 */
+    assert_true(s.rope_scaling.short_factor[3] == 4 && s.rope_scaling.long_factor[3] == 8);
+    assert_true(s.rope_scaling.attention_factor == sqrt(1 + log(4) / log(32)));
     assert_int_equal(parse(&s, NULL, GLM4("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(s.rotary_size, 4); /* half of 8 */
     assert_int_equal(parse(&s, NULL, GLM4("\"partial_rotary_factor\":1.0")), STATUS_OK);

@@ -257,6 +257,9 @@ static char *other_value(const config_row *row, const config *c)
     case CONFIG_TYPE_INTEGERS:
         other = must_strdup("[1, 2, 3]");
         break;
+    case CONFIG_TYPE_FACTORS:
+        other = must_strdup("[0.3333333333333333, 2]");
+        break;
     case CONFIG_TYPE_PAIRS:
         other = must_strdup("[[0, 64], [1000, 128]]");
         break;

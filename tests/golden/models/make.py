@@ -42,6 +42,13 @@ def models():
     from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
+
+    def longrope(original):
+        return Phi3Config(**SIZES, rms_norm_eps=1e-5, original_max_position_embeddings=original, pad_token_id=None,
+                          bos_token_id=96, eos_token_id=96,
+                          rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.75,
+                                               short_factor=[1.0, 1.25, 1.5], long_factor=[1.1, 3.0, 7.5]))
+
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
@@ -79,6 +86,9 @@ def models():
         "phi3": (Phi3ForCausalLM, Phi3Config(
             **SIZES, rms_norm_eps=1e-5, sliding_window=12, pad_token_id=None, bos_token_id=96, eos_token_id=96,
             rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75)), "fp32"),
+        # longrope, in sequences as long as the original ones, and in longer ones
+        "phi3-short": (Phi3ForCausalLM, longrope(32), "fp32"),
+        "phi3-long": (Phi3ForCausalLM, longrope(12), "fp32"),
         "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, tie_word_embeddings=True,
                                                 rope_parameters=dict(rope_type="default", rope_theta=1e6)), "fp32"),
         # the first layer sees all tokens, the others have a window

@@ -18,8 +18,8 @@
 static const struct {
     const char *name;
     int ranks;
-} clusters[] = {
-    {"llama-1b", 8}, {"llama-8b-64gpu", 64}, {"llama-8b-128k", 64}, {"llama-70b-512gpu", 512}, {"llama-405b", 16384}};
+} clusters[] = {{"llama-1b", 8},  {"llama-8b-64gpu", 64}, {"llama-8b-128k", 64}, {"llama-70b-512gpu", 512},
+                {"gemma3-4b", 8}, {"pythia-1b", 8},       {"llama-405b", 16384}};
 
 enum { CLUSTERS = sizeof clusters / sizeof *clusters };
 
@@ -98,18 +98,48 @@ static void no_comment_gives_a_figure_that_plan_prints(void **state)
     }
 }
 
-/* Which layout is better is plan's to say; this one was slower. */
-static void seventy_billion_parameters_are_laid_out_faster_than_by_whole_nodes(void **state)
+/* Which layout is better is plan's to say; these are slower, as the configurations' comments have it. */
+static void a_configuration_is_laid_out_faster_than_what_it_argues_against(void **state)
 {
     (void)state;
-    json_t *ours = plan("llama-70b-512gpu", ""),
-           *nodes = plan("llama-70b-512gpu", "parallel.tensor=8 parallel.data=8 parallel.pipeline=8 "
-                                             "parallel.virtual_stages=5");
-    double a = json_number_value(json_object_get(ours, "step_seconds")),
-           b = json_number_value(json_object_get(nodes, "step_seconds"));
-    assert_true(a > 0 && a < b);
-    json_decref(ours);
-    json_decref(nodes);
+    static const struct {
+        const char *name, *keys;
+    } slower[] = {
+        {"llama-70b-512gpu", "parallel.tensor=8 parallel.data=8 parallel.pipeline=8 parallel.virtual_stages=5"},
+        {"gemma3-4b", "parallel.tensor=2 parallel.data=4"},
+        {"gemma3-4b", "parallel.pipeline=2 parallel.data=4"},
+        {"pythia-1b", "parallel.tensor=2 parallel.data=4"},
+        {"pythia-1b", "train.micro_batch=4"},
+        {"pythia-1b", "train.micro_batch=32"}, /* recomputes */
+    };
+    for (size_t i = 0; i < sizeof slower / sizeof *slower; i++) {
+        json_t *ours = plan(slower[i].name, ""), *other = plan(slower[i].name, slower[i].keys);
+        double a = json_number_value(json_object_get(ours, "step_seconds")),
+               b = json_number_value(json_object_get(other, "step_seconds"));
+        if (!(a > 0 && a < b))
+            fail_msg("%s takes %g s, with %s %g", slower[i].name, a, slower[i].keys, b);
+        json_decref(ours);
+        json_decref(other);
+    }
+}
+
+static int64_t arena_of(const char *name, const char *keys)
+{
+    json_t *root = plan(name, keys);
+    int64_t bytes =
+        json_integer_value(json_object_get(json_array_get(json_object_get(root, "ranks"), 0), "arena_bytes"));
+    json_decref(root);
+    return bytes;
+}
+
+/* ZeRO 2 saves memory where micro-batches' gradients are reduced, and there only. */
+static void gemma_needs_no_more_than_the_first_stage_of_zero(void **state)
+{
+    (void)state;
+    int64_t first = arena_of("gemma3-4b", ""), second = arena_of("gemma3-4b", "parallel.zero=2");
+    assert_true((double)second > 0.99 * (double)first);
+    assert_true((double)arena_of("gemma3-4b", "parallel.zero=2 parallel.zero_reduce=micro_batch") <
+                0.9 * (double)first);
 }
 
 /* What is priced are GPUs, and it is said. */
@@ -137,7 +167,8 @@ int main(void)
         cmocka_unit_test(a_configuration_of_a_cluster_states_its_ranks_and_fits),
         cmocka_unit_test(a_long_stage_goes_on_from_the_short_one),
         cmocka_unit_test(no_comment_gives_a_figure_that_plan_prints),
-        cmocka_unit_test(seventy_billion_parameters_are_laid_out_faster_than_by_whole_nodes),
+        cmocka_unit_test(a_configuration_is_laid_out_faster_than_what_it_argues_against),
+        cmocka_unit_test(gemma_needs_no_more_than_the_first_stage_of_zero),
         cmocka_unit_test(a_plan_for_the_cpu_says_whose_figures_it_prints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

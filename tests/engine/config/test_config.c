@@ -449,9 +449,10 @@ static void help_names_every_key(void **state)
 static void the_example_configurations_are_valid(void **state)
 {
     (void)state;
-    static const char *const files[] = {"demo",          "gpt2-124m",        "llama-1b",  "llama-8b-64gpu",
-                                        "llama-8b-128k", "llama-70b-512gpu", "llama-405b"};
-    static const int ranks[] = {1, 1, 8, 64, 64, 512, 16384};
+    static const char *const files[] = {"demo",           "gpt2-124m",     "llama-1b",
+                                        "llama-8b-64gpu", "llama-8b-128k", "llama-70b-512gpu",
+                                        "llama-405b",     "gemma3-4b",     "pythia-1b"};
+    static const int ranks[] = {1, 1, 8, 64, 64, 512, 16384, 8, 8};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *path = must_format("models/configs/%s.yaml", files[i]);
         config c;

@@ -52,6 +52,62 @@ static void deal_keys(json_t *object, const json_t *root, const json_t *asked, s
     json_decref(ever);
 }
 
+/* Does the reader make this very shape, as its config.json says it, of the root? */
+static bool makes(const json_t *root, const char *shape_text)
+{
+    model_shape s;
+    char *text = json_dumps(root, 0), *made = NULL;
+    bool same = huggingface_parse(&s, NULL, text, strlen(text), "config.json") == STATUS_OK &&
+                huggingface_text(&made, &s, DTYPE_FP32, NULL) == STATUS_OK && strcmp(made, shape_text) == 0;
+    free(text);
+    free(made);
+    return same;
+}
+
+typedef struct reading {
+    json_t *object, *root;  /* what is gathered; config.json */
+    const json_t *asked;    /* the root's keys that were asked for */
+    const char *shape_text; /* what the reader made of it */
+} reading;
+
+/* Keys within a group, as rope_scaling is: one is unread where an object in its place changes nothing, for whoever
+ * reads it refuses that. The root is as before afterwards. */
+static void find_unread(const reading *r, json_t *group, const char *name)
+{
+    const huggingface_meaning none = {HUGGINGFACE_UNKNOWN, "", "", {NULL}};
+    for (void *i = json_object_iter(group); i; i = json_object_iter_next(group, i)) {
+        json_t *value = json_object_iter_value(i);
+        const char *key = json_object_iter_key(i);
+        /* transformers 4 wrote the type twice */
+        bool twice = strcmp(key, "type") == 0 && json_equal(value, json_object_get(group, "rope_type"));
+        bool outside = json_object_get(r->root, key) && json_object_get(r->asked, key);
+        char *path = must_format("%s.%s", name, key);
+        if (json_is_object(value)) {
+            find_unread(r, value, path);
+        } else if (!json_is_null(value) && !twice) {
+            json_incref(value);
+            json_object_iter_set_new(group, i, json_object());
+            if (makes(r->root, r->shape_text))
+                json_array_append_new(json_object_get(r->object, outside ? "overruled" : "unread"),
+                                      make_row(path, value, &none));
+            json_object_iter_set_new(group, i, value);
+        }
+        free(path);
+    }
+}
+
+static void deal_groups(json_t *object, json_t *root, const json_t *asked, const model_shape *s)
+{
+    char *text = NULL;
+    if (huggingface_text(&text, s, DTYPE_FP32, NULL) != STATUS_OK)
+        return;
+    const reading r = {object, root, asked, text};
+    for (void *i = json_object_iter(root); i; i = json_object_iter_next(root, i))
+        if (json_is_object(json_object_iter_value(i)) && json_object_get(asked, json_object_iter_key(i)))
+            find_unread(&r, json_object_iter_value(i), json_object_iter_key(i));
+    free(text);
+}
+
 /* The preset of this very shape, or NULL: whether Hugging Face could tell them apart decides. */
 static const char *find_preset(const model_shape *s)
 {
@@ -113,6 +169,7 @@ static status gather_config(json_t *object, model_shape *shape, const char *fold
         json_object_set_new(object, "preset", equal ? json_string(equal) : json_null());
         json_object_set_new(object, "model", model_keys(shape));
         deal_keys(object, root, asked, shape->architecture);
+        deal_groups(object, root, asked, shape);
         json_decref(root);
     }
     free(text);

@@ -225,7 +225,15 @@ static void keys_of_other_architectures_are_unknown(void **state)
     char *folder = copy_of(*state, "llama", "foreign", 0);
     change(folder, "sliding_window", json_integer(5));
     change(folder, "embedding_multiplier", json_real(12));
-    SAYS(folder, STATUS_OK, "unknown here", "    sliding_window 5\n", "    embedding_multiplier 12.0\n");
+    change(folder, "rope_scaling",
+           json_pack("{s:s, s:s, s:i, s:i, s:n}", "rope_type", "linear", "type", "linear", "factor", 2, "beta_fast", 32,
+                     "finetuned"));
+    SAYS(folder, STATUS_OK, "unknown here", "    sliding_window 5\n", "    embedding_multiplier 12.0\n",
+         "    rope_scaling.beta_fast 32\n", "!    rope_scaling.factor", "!scaling.type", "!finetuned", "kind=linear\n");
+    change(folder, "rope_scaling", json_null());
+    change(folder, "rope_parameters",
+           json_pack("{s:s, s:i, s:i, s:b}", "rope_type", "yarn", "rope_theta", 500, "factor", 4, "truncate", 1));
+    SAYS(folder, STATUS_OK, "!    rope_parameters.", "model.rope_theta=500\n", "kind=yarn\n");
     free(folder);
 }
 

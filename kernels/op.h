@@ -98,7 +98,9 @@ typedef struct op_attributes {
             uint8_t inverse;     /* rope: turn back */
             uint8_t interleaved; /* rope: elements 2i and 2i + 1 are a pair, not i and i + half */
         };
-        struct {                   /* updates */
+        int64_t
+            width[2]; /* width_norm and its like: elements of all ranks' rows of q and of k, copied heads each time */
+        struct {      /* updates */
             int64_t first_element; /* the number, in the named tensor, of the first element */
             int64_t stride;        /* elements of the named tensor from one row to the next */
             uint64_t stream;       /* the name whose random numbers round what is bf16 */

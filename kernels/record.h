@@ -23,8 +23,10 @@ typedef struct record_qkv {
 } record_qkv;
 /* The columns of [tokens, heads head_size | kv_heads head_size | v], which a product made. */
 record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at);
-/* These two change q and k. */
+/* These three change q and k. */
 void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
+/* Over all heads, of this rank and of the others along the tensor axis. */
+void record_width_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
 void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions, tensor *table,
                  const op_attributes *at);
 /* `places` NULL: queries are all tokens; else those of this rank, and keys and values all, gathered. */

@@ -25,6 +25,23 @@ static void share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
     heads->v = gather_context(r, "v", heads->v, in);
 }
 
+/* Of q and k, whose heads `at` describes. */
+static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, op_attributes at)
+{
+    tensor *wq = recorder_weight(r, a->q_norm), *wk = recorder_weight(r, a->k_norm);
+    at.offset = a->norm_offset;
+    if (!a->width_norm) {
+        record_head_norm(r, "attention/head_norm", heads, wq, wk, &at);
+        return;
+    }
+    int64_t ranks = r->grid.group[AXIS_TENSOR].ranks;
+    const op_attributes all = {.width[0] = heads->q->shape[1] * ranks,
+                               .width[1] = heads->k->shape[1] * ranks,
+                               .epsilon = at.epsilon,
+                               .offset = at.offset};
+    record_width_norm(r, "attention/width_norm", heads, wq, wk, &all);
+}
+
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x)
 {
     op_attributes at = {.heads = a->heads,
@@ -39,12 +56,8 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
     tensor *full = layer_enter(r, x);                                                        /* [tokens, hidden] */
     tensor *qkv = record_linear(r, "attention/qkv", full, recorder_weight(r, a->qkv), bias); /* heads over the ranks */
     record_qkv heads = record_split_heads(r, qkv, &at);
-    if (a->q_norm) {
-        op_attributes norm = at;
-        norm.offset = a->norm_offset;
-        record_head_norm(r, "attention/head_norm", &heads, recorder_weight(r, a->q_norm), recorder_weight(r, a->k_norm),
-                         &norm);
-    }
+    if (a->q_norm)
+        normalise(r, a, &heads, at);
     if (a->rotary) {
         op_attributes turn = at;
         turn.interleaved = a->interleaved;

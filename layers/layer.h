@@ -65,6 +65,7 @@ typedef struct attention_layer {
     int window;
     double multiplier; /* of scores; 0: 1 / sqrt(head_size) */
     float norm_offset; /* of q_norm and k_norm */
+    bool width_norm;   /* they are over all heads, of this rank and of the other tensor ranks, not over each */
     bool local;        /* the rotary table is that of windows */
     bool rotary;       /* queries and keys are rotated by their positions */
     bool interleaved;  /* in pairs of neighbours, not of halves */
@@ -81,8 +82,7 @@ typedef struct mlp_layer {
 } mlp_layer;
 
 typedef struct block_layer {
-    norm_layer norm1, norm2;
-    norm_layer behind1, behind2; /* weight NULL: none */
+    norm_layer norm1, norm2, behind1, behind2; /* weight NULL: none */
     attention_layer attention;
     mlp_layer mlp;
     double multiplier; /* of both branches; 0: none */
@@ -116,7 +116,7 @@ enum { LAYER_EMBEDDING_SITES = 1, LAYER_BLOCK_SITES = 2 };
 
 /* norm(x) */
 tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer *n, const layer_inputs *in);
-/* y = norm(s); s, the stream with the delta added in, stays in the stream. */
+/* y = norm(s), or s itself where there is no norm; s, the stream with the delta added in, stays in the stream. */
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);

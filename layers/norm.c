@@ -18,6 +18,11 @@ tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer
 
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in)
 {
+    if (!n->weight) {
+        s->sum = s->delta ? record_add(r, "residual", s->sum, s->delta) : s->sum;
+        s->delta = NULL;
+        return s->sum;
+    }
     tensor *y = record_norm(r, "norm", &s->sum, s->sum, s->delta, norm_with(r, n, in));
     s->delta = NULL;
     return y;

@@ -328,6 +328,7 @@ static void build_block(builder *b, block_layer *block, int index)
     const float offset = norm_offset(l);
     block->norm1.offset = block->norm2.offset = block->behind1.offset = block->behind2.offset = offset;
     block->attention.norm_offset = offset;
+    block->attention.width_norm = l->traits >> TRAIT_QK_WIDTH_NORM & 1;
 }
 
 static parameter *build_table(builder *b, parts_slot slot, const char *label)

@@ -71,9 +71,8 @@ static const struct {
 enum { NUMBERS = sizeof numbers / sizeof *numbers, DEMANDS = sizeof demands / sizeof *demands };
 
 /* What transformers takes where config.json is silent. */
-#define DEFAULT_SCALAR        256.0
-#define DEFAULT_RMS_EPSILON   1e-6
-#define DEFAULT_LAYER_EPSILON 1e-5
+#define DEFAULT_SCALAR  256.0
+#define DEFAULT_EPSILON 1e-6 /* of those that do not take what the architecture's row has */
 
 /* ---- reading ---- */
 
@@ -220,7 +219,9 @@ static status read_shape(const huggingface_reader *r, model_shape *s)
     bool tied = shape_traits_of(s->architecture)->tied_embeddings;
     TRY(huggingface_read_bool(r, &s->tied_embeddings, "tie_word_embeddings", tied));
     if (s->norm_epsilon == 0)
-        s->norm_epsilon = shape_has(s, TRAIT_LAYER_NORM) ? DEFAULT_LAYER_EPSILON : DEFAULT_RMS_EPSILON;
+        s->norm_epsilon = shape_has_key(s->architecture, KEY_EPSILON_UNSAID)
+                              ? DEFAULT_EPSILON
+                              : shape_traits_of(s->architecture)->norm_epsilon;
     if (shape_has(s, TRAIT_ROTARY))
         TRY(huggingface_read_rope(r, s));
     if (shape_has_key(s->architecture, KEY_SCALAR))

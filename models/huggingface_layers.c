@@ -11,6 +11,7 @@
 #define DEFAULT_WINDOW_LAYERS 28
 #define DEFAULT_UNROTATED     4
 #define DEFAULT_PATTERN       6
+#define DEFAULT_FOURTH        4
 
 /* Do full_first and full_every say of each layer whether it sees all tokens? */
 static bool repeats(const model_shape *s, const bool *full)
@@ -67,6 +68,9 @@ static status read_layer_types(const huggingface_reader *r, model_shape *s, cons
 
 static status read_pattern(const huggingface_reader *r, model_shape *s)
 {
+    s->full_every = DEFAULT_FOURTH;
+    if (shape_has_key(s->architecture, KEY_FULL_FOURTH))
+        return STATUS_OK;
     const json_t *every = huggingface_ask(r, "sliding_window_pattern");
     if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
         return huggingface_refuse(r, "sliding_window_pattern", every, "it must be a number of layers");

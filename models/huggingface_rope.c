@@ -111,15 +111,61 @@ static status read_scaling(const huggingface_reader *r, model_shape *s, const js
     return out->kind == ROPE_YARN ? read_yarn(r, out, rope) : STATUS_OK;
 }
 
+/* Has each type of layers a table of its own? */
+static bool has_tables(const model_shape *s)
+{
+    return shape_has_key(s->architecture, KEY_LOCAL_THETA) || shape_has_key(s->architecture, KEY_LOCAL_TABLE);
+}
+
+/* The base that transformers takes where none is said. */
+static double unsaid_theta(const model_shape *s)
+{
+    return has_tables(s) ? shape_traits_of(s->architecture)->rope_theta : DEFAULT_THETA;
+}
+
+/* Of OLMo 3, whose folders of transformers 4 have one base for all layers, which 5 gives to those without a window
+ * only. */
+static status read_one_base(const huggingface_reader *r, model_shape *s)
+{
+    const json_t *theta = huggingface_ask(r, "rope_theta");
+    s->rope_local_theta = unsaid_theta(s);
+    if (!theta || (json_is_number(theta) && json_number_value(theta) == s->rope_local_theta))
+        return STATUS_OK;
+    return huggingface_refuse(r, "rope_theta", theta,
+                              "transformers 4 and 5 disagree about its layers with a window: rope_parameters must have "
+                              "full_attention and sliding_attention");
+}
+
 /* The base of layers with a window: beside the other keys (transformers 4), or one of two tables (5). */
 static status read_local(const huggingface_reader *r, model_shape *s)
 {
     const json_t *local = huggingface_get(huggingface_ask(r, "rope_parameters"), "sliding_attention"),
                  *type = huggingface_get(local, "rope_type");
+    const bool one = shape_has_key(s->architecture, KEY_LOCAL_TABLE);
     if (type && strcmp(json_is_string(type) ? json_string_value(type) : "", "default") != 0)
         return huggingface_refuse(r, "rope_parameters.sliding_attention.rope_type", type, "phalanx has default");
-    return local ? huggingface_read_number(r, &s->rope_local_theta, local, "rope_theta", DEFAULT_THETA)
-                 : huggingface_read_number(r, &s->rope_local_theta, r->root, "rope_local_base_freq", DEFAULT_THETA);
+    if (!local && one)
+        return read_one_base(r, s);
+    double unsaid = one ? unsaid_theta(s) : DEFAULT_THETA;
+    return local ? huggingface_read_number(r, &s->rope_local_theta, local, "rope_theta", unsaid)
+                 : huggingface_read_number(r, &s->rope_local_theta, r->root, "rope_local_base_freq", unsaid);
+}
+
+/* Of tables by types of layers that of the layers without a window; else what there is for all. */
+static status choose_table(const huggingface_reader *r, const model_shape *s, const json_t **rope, const char *key)
+{
+    const json_t *full = huggingface_get(*rope, "full_attention"), *local = huggingface_get(*rope, "sliding_attention");
+    if (*rope && !json_is_object(*rope))
+        return huggingface_refuse(r, key, *rope, "it must be an object");
+    if (has_tables(s) && full && local)
+        *rope = full;
+    else if (full || local)
+        return huggingface_refuse(r, key, *rope,
+                                  has_tables(s) ? "it must have full_attention and sliding_attention"
+                                                : "rotary tables that differ between layers are none of phalanx's");
+    else if (*rope && shape_has_key(s->architecture, KEY_LOCAL_TABLE) && !strcmp(key, "rope_parameters"))
+        return huggingface_refuse(r, key, *rope, "it must have full_attention and sliding_attention");
+    return STATUS_OK;
 }
 
 /* GPT-NeoX has words of its own. */
@@ -163,27 +209,21 @@ static status read_partial(const huggingface_reader *r, model_shape *s, const js
 /* rope_theta and rope_scaling (transformers 4) or both in rope_parameters (5). */
 status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
 {
-    if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
+    if (has_tables(s))
         TRY(read_local(r, s));
     const json_t *scaling = huggingface_ask(r, "rope_scaling"), *both = huggingface_ask(r, "rope_parameters"),
                  *original = huggingface_ask(r, original_key);
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
-    if (rope && !json_is_object(rope))
-        return huggingface_refuse(r, key, rope, "it must be an object");
-    const json_t *full = huggingface_get(rope, "full_attention");
-    if (full && huggingface_get(rope, "sliding_attention") && shape_has_key(s->architecture, KEY_LOCAL_THETA))
-        rope = both = full;
-    else if (full || huggingface_get(rope, "sliding_attention"))
-        return huggingface_refuse(r, key, rope, "rotary tables that differ between layers are none of phalanx's");
-    theta = theta ? theta : huggingface_get(both, "rope_theta");
+    TRY(choose_table(r, s, &rope, key));
+    theta = theta ? theta : huggingface_get(scaling ? both : rope, "rope_theta");
     theta = theta ? theta : huggingface_ask(r, theta_key(s));
     if (!theta && shape_has_key(s->architecture, KEY_NEEDS_THETA))
         return status_fail(STATUS_FAILED, "%s: rope_theta is missing: a %s model needs it", r->path,
                            shape_traits_of(s->architecture)->name);
     if (theta && !json_is_number(theta))
         return huggingface_refuse(r, "rope_theta", theta, "it must be a number");
-    s->rope_theta = theta ? json_number_value(theta) : DEFAULT_THETA;
+    s->rope_theta = theta ? json_number_value(theta) : unsaid_theta(s);
     TRY(read_partial(r, s, rope));
     const json_t *type = huggingface_get(rope, "rope_type");
     type = type ? type : huggingface_get(rope, "type");
@@ -237,23 +277,13 @@ static json_t *longrope_of(json_t *root, const model_shape *s)
     return rope;
 }
 
-/* In transformers 4's words, which 5 reads too. */
-void huggingface_put_rope(json_t *root, const model_shape *s)
+static json_t *scaling_of(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
-    json_object_set_new(root, theta_key(s), json_real(s->rope_theta));
-    if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
-        json_object_set_new(root, "rope_local_base_freq", json_real(s->rope_local_theta));
-    if (shape_has_key(s->architecture, KEY_PARTIAL))
-        json_object_set_new(root, share_key(s), json_real(share_of(s)));
-    if (r->factor == 0) {
-        json_object_set_new(root, "rope_scaling", json_null());
-        return;
-    }
-    if (r->kind == ROPE_LONGROPE) {
-        json_object_set_new(root, "rope_scaling", longrope_of(root, s));
-        return;
-    }
+    if (r->factor == 0)
+        return json_null();
+    if (r->kind == ROPE_LONGROPE)
+        return longrope_of(root, s);
     json_t *rope = json_pack("{s:s}", "rope_type", shape_rope_words[r->kind]);
     for (int i = 0; i < SCALES; i++)
         if (scales[i].kind == r->kind)
@@ -263,5 +293,31 @@ void huggingface_put_rope(json_t *root, const model_shape *s)
         json_object_set_new(rope, original_key, json_integer(r->original_max_sequence));
     if (r->kind == ROPE_YARN)
         json_object_set_new(rope, "truncate", json_boolean(!r->fractional));
-    json_object_set_new(root, "rope_scaling", rope);
+    return rope;
+}
+
+/* Bases that only transformers 5 has words for. */
+static void put_tables(json_t *root, const model_shape *s)
+{
+    json_t *full = s->rope_scaling.factor == 0 ? json_pack("{s:s}", "rope_type", "default") : scaling_of(root, s);
+    json_object_set_new(full, "rope_theta", json_real(s->rope_theta));
+    json_object_set_new(root, "rope_parameters",
+                        json_pack("{s:o, s:{s:s, s:f}}", "full_attention", full, "sliding_attention", "rope_type",
+                                  "default", "rope_theta", s->rope_local_theta));
+}
+
+/* In transformers 4's words, which 5 reads too, where it has them. */
+void huggingface_put_rope(json_t *root, const model_shape *s)
+{
+    if (shape_has_key(s->architecture, KEY_LOCAL_TABLE) &&
+        (s->rope_theta != unsaid_theta(s) || s->rope_local_theta != s->rope_theta)) {
+        put_tables(root, s);
+        return;
+    }
+    json_object_set_new(root, theta_key(s), json_real(s->rope_theta));
+    if (shape_has_key(s->architecture, KEY_LOCAL_THETA))
+        json_object_set_new(root, "rope_local_base_freq", json_real(s->rope_local_theta));
+    if (shape_has_key(s->architecture, KEY_PARTIAL))
+        json_object_set_new(root, share_key(s), json_real(share_of(s)));
+    json_object_set_new(root, "rope_scaling", scaling_of(root, s));
 }

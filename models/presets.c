@@ -53,6 +53,25 @@
         .max_sequence = 2048, .rope_theta = 10000, .rotary_size = (head_) / 4, .norm_epsilon = 1e-5                    \
     }
 
+/* OLMo 2 and 3 (2501.00656, 2512.13961): heads of 128. */
+#define OLMO(kind, layers_, heads_, kv_heads_, ffn_, vocabulary_, sequence_, ...)                                      \
+    {                                                                                                                  \
+        .architecture = SHAPE_##kind, .layers = layers_, .heads = heads_, .kv_heads = kv_heads_, .head_size = 128,     \
+        .hidden_size = 128 * (heads_), .ffn_size = ffn_, .vocab_size = vocabulary_, .max_sequence = sequence_,         \
+        .rope_theta = 500000, .norm_epsilon = 1e-6, __VA_ARGS__                                                        \
+    }
+#define OLMO2(layers, heads, kv_heads, ffn)                                                                            \
+    OLMO(OLMO2, layers, heads, kv_heads, ffn, 100352, 4096, .tied_embeddings = false)
+#define OLMO3(layers, heads, kv_heads, ffn)                                                                            \
+    OLMO(OLMO3, layers, heads, kv_heads, ffn, 100278, 65536, .rope_local_theta = 500000, .sliding_window = 4096,       \
+         .full_every = 4,                                                                                              \
+         .rope_scaling = {.kind = ROPE_YARN,                                                                           \
+                          .factor = 8,                                                                                 \
+                          .original_max_sequence = 8192,                                                               \
+                          .beta_fast = 32,                                                                             \
+                          .beta_slow = 1,                                                                              \
+                          .attention_factor = 1.2079441541679836})
+
 static const preset presets[] = {
     {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
@@ -153,6 +172,12 @@ static const preset presets[] = {
       .rope_theta = 5000000,
       .unrotated_every = 4,
       .norm_epsilon = 1e-6}},
+    {"olmo2-1b", "OLMo 2 1B", OLMO2(16, 16, 16, 8192)},
+    {"olmo2-7b", "OLMo 2 7B", OLMO2(32, 32, 32, 11008)},
+    {"olmo2-13b", "OLMo 2 13B", OLMO2(40, 40, 40, 13824)},
+    {"olmo2-32b", "OLMo 2 32B", OLMO2(64, 40, 8, 27648)},
+    {"olmo3-7b", "OLMo 3 7B", OLMO3(32, 32, 32, 11008)},
+    {"olmo3-32b", "OLMo 3 32B", OLMO3(64, 40, 8, 27648)},
     {"phi3-4b", "Phi-3 mini, 4k tokens",
      PHI(32, 32, 32, 96, 8192, 32064, 4096, .rope_theta = 1e4, .sliding_window = 2047)},
     {"phi4-14b", "Phi-4", PHI(40, 40, 10, 128, 17920, 100352, 16384, .rope_theta = 250000)},

@@ -51,6 +51,13 @@ typedef struct row_loops {
     /* s = x + residual where residual is given, s NULL else; returns rstd, *mean too */
     float (*rmsnorm)(void *y, void *s, const void *x, const void *w, const void *residual, int64_t n, float epsilon,
                      float offset);
+    /* the steps of an RMS norm: the sum of squares; y = x rstd (w + offset); with h = x rstd, dw[n] += dy h and the sum
+     * of dy (w + offset) h; dx = rstd (dy (w + offset) - h mean) + addend, which may be NULL */
+    float (*squares)(const void *x, int64_t n);
+    void (*normalise)(void *y, const void *x, const void *w, int64_t n, float rstd, float offset);
+    float (*norm_dot)(float *dw, const void *dy, const void *x, const void *w, int64_t n, float rstd, float offset);
+    void (*norm_slope)(void *dx, const void *dy, const void *x, const void *w, const void *addend, int64_t n,
+                       float rstd, float offset, float mean);
     float (*layernorm)(void *y, void *s, float *mean, const void *x, const void *w, const void *b, const void *residual,
                        int64_t n, float epsilon);
     /* dw[n], db[n] are added to */

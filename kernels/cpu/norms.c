@@ -1,6 +1,7 @@
-/* RMSNorm, LayerNorm and the norm of heads, forward and backward. Gradients of weights are summed in two stages: each
- * thread sums its consecutive rows (64 at a time, then the blocks) in its own part of the scratch tensor, and the parts
- * are added in order. */
+/* RMSNorm, LayerNorm and the norms of queries and keys, forward and backward. Gradients of weights are summed in two
+ * stages: each thread sums its consecutive rows (64 at a time, then the blocks) in its own part of the scratch tensor,
+ * and the parts are added in order. */
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -78,10 +79,12 @@ static void put_sum(const op *o, const run_context *r, const tensor *out, const 
         memcpy(to, sum, (size_t)out->shape[0] * sizeof *to);
 }
 
-/* [total, block] of each thread; LayerNorm has dw and db, the norm of heads dwq and dwk. */
+/* [total, block] of each thread, of the gradients of all weights: dw, and of LayerNorm db; dwq and dwk. */
 int64_t norm_scratch_bytes(const op *o, int threads)
 {
-    int64_t width = o->out[3] ? 2 * o->at.head_size : o->out[1]->shape[0] * (o->out[2] ? 2 : 1);
+    int64_t width = 0;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        width += o->out[i] && o->out[i]->dims == 1 ? o->out[i]->shape[0] : 0;
     return (threads > 1 ? threads : 1) * 2 * width * (int64_t)sizeof(float);
 }
 
@@ -160,4 +163,73 @@ void cpu_head_norm_grad(const op *o, const run_context *r)
     const float *sums = sum_rows(o, r, isa_of(r)->rows[q->type], &work);
     put_sum(o, r, o->out[2], sums);
     put_sum(o, r, o->out[3], sums + d);
+}
+
+/* ---- q and k by all their width --------------------------------------------------------------------------------- */
+
+/* The sum of row t of q (which: 0) or of k. */
+static float *sum_at(const tensor *sums, const run_context *r, int64_t t, int which)
+{
+    return (float *)(void *)row_at(sums, r, t) + which;
+}
+
+void cpu_width_squares(const op *o, const run_context *r)
+{
+    const row_loops *loops = isa_of(r)->rows[o->in[0]->type];
+#pragma omp parallel for num_threads(parallel_threads(r, operand_elements(o, 0, 2))) schedule(static)
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++)
+            *sum_at(o->out[0], r, t, which) = loops->squares(row_at(o->in[which], r, t), o->in[which]->shape[1]);
+}
+
+static float width_of(const op *o, int which)
+{
+    return (float)o->at.width[which];
+}
+
+static float width_rstd(const op *o, const run_context *r, const tensor *squares, int64_t t, int which)
+{
+    return 1.0f / sqrtf(*sum_at(squares, r, t, which) / width_of(o, which) + o->at.epsilon);
+}
+
+void cpu_width_norm(const op *o, const run_context *r)
+{
+    const row_loops *loops = isa_of(r)->rows[o->in[0]->type];
+#pragma omp parallel for num_threads(parallel_threads(r, operand_elements(o, 0, 2))) schedule(static)
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++)
+            loops->normalise(row_at(o->out[which], r, t), row_at(o->in[which], r, t),
+                             tensor_at(o->in[2 + which], r->arena), o->in[which]->shape[1],
+                             width_rstd(o, r, o->in[4], t, which), o->at.offset);
+}
+
+static void width_dots_row(const op *o, const run_context *r, const row_loops *loops, float *sums, int64_t row)
+{
+    for (int which = 0; which < 2; which++)
+        *sum_at(o->out[0], r, row, which) =
+            loops->norm_dot(sums + which * o->in[4]->shape[0], row_at(o->in[which], r, row),
+                            row_at(o->in[2 + which], r, row), tensor_at(o->in[4 + which], r->arena),
+                            o->in[which]->shape[1], width_rstd(o, r, o->in[6], row, which), o->at.offset);
+}
+
+void cpu_width_dots(const op *o, const run_context *r)
+{
+    const tensor *q = o->in[2];
+    int64_t width = q->shape[1] + o->in[3]->shape[1];
+    norm_work work = {q->shape[0], q->shape[0] * width, width, width_dots_row};
+    const float *sums = sum_rows(o, r, isa_of(r)->rows[q->type], &work);
+    put_sum(o, r, o->out[1], sums);
+    put_sum(o, r, o->out[2], sums + q->shape[1]);
+}
+
+void cpu_width_norm_grad(const op *o, const run_context *r)
+{
+    const row_loops *loops = isa_of(r)->rows[o->in[0]->type];
+#pragma omp parallel for num_threads(parallel_threads(r, operand_elements(o, 0, 2))) schedule(static)
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++)
+            loops->norm_slope(row_at(o->out[which], r, t), row_at(o->in[which], r, t), row_at(o->in[2 + which], r, t),
+                              tensor_at(o->in[4 + which], r->arena), NULL, o->in[which]->shape[1],
+                              width_rstd(o, r, o->in[6], t, which), o->at.offset,
+                              *sum_at(o->in[7], r, t, which) / width_of(o, which));
 }

@@ -165,20 +165,32 @@ static const T *NAME(norm_sum)(T *s, const T *x, const T *residual, int64_t n)
     return s;
 }
 
+static float NAME(squares)(const void *x_, int64_t n)
+{
+    const T *x = x_;
+    vf squares = vf_set(0);
+    EACH(i, m, n)
+    {
+        vf v = LOAD(x + i, (int)m);
+        squares = vf_fma(v, v, squares);
+    }
+    return vf_sum(squares);
+}
+
+static void NAME(normalise)(void *y_, const void *s_, const void *w_, int64_t n, float rstd, float offset)
+{
+    T *y = y_;
+    const T *s = s_, *w = w_;
+    vf r = vf_set(rstd), more = vf_set(offset);
+    EACH(i, m, n) STORE(y + i, LOAD(s + i, (int)m) * r * (LOAD(w + i, (int)m) + more), (int)m);
+}
+
 static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, const void *residual, int64_t n,
                            float epsilon, float offset)
 {
-    T *y = y_;
-    const T *s = NAME(norm_sum)(s_, x_, residual, n), *w = w_;
-    vf squares = vf_set(0), more = vf_set(offset);
-    EACH(i, m, n)
-    {
-        vf v = LOAD(s + i, (int)m);
-        squares = vf_fma(v, v, squares);
-    }
-    float rstd = 1.0f / sqrtf(vf_sum(squares) / (float)n + epsilon);
-    vf r = vf_set(rstd);
-    EACH(i, m, n) STORE(y + i, LOAD(s + i, (int)m) * r * (LOAD(w + i, (int)m) + more), (int)m);
+    const T *s = NAME(norm_sum)(s_, x_, residual, n);
+    float rstd = 1.0f / sqrtf(NAME(squares)(s, n) / (float)n + epsilon);
+    NAME(normalise)(y_, s, w_, n, rstd, offset);
     return rstd;
 }
 
@@ -206,12 +218,11 @@ static float NAME(layernorm)(void *y_, void *s_, float *mean_, const void *x_, c
     return rstd;
 }
 
-/* With h = s rstd: dx = rstd (w dy - h mean(w dy h)) + addend, dw += dy h. */
-static void NAME(rmsnorm_grad)(void *dx_, float *dw, const void *dy_, const void *s_, const void *w_,
-                               const void *addend_, int64_t n, float rstd, float offset)
+/* With h = s rstd: dw += dy h; returns the sum of w dy h. */
+static float NAME(norm_dot)(float *dw, const void *dy_, const void *s_, const void *w_, int64_t n, float rstd,
+                            float offset)
 {
-    T *dx = dx_;
-    const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
+    const T *dy = dy_, *s = s_, *w = w_;
     vf r = vf_set(rstd), dot = vf_set(0), more = vf_set(offset);
     EACH(i, m, n)
     {
@@ -219,7 +230,16 @@ static void NAME(rmsnorm_grad)(void *dx_, float *dw, const void *dy_, const void
         store_fp32(dw + i, vf_fma(d, h, load_fp32(dw + i, (int)m)), (int)m);
         dot = vf_fma(d * (LOAD(w + i, (int)m) + more), h, dot); /* beyond the end d reads as 0 */
     }
-    vf c = vf_set(-vf_sum(dot) / (float)n);
+    return vf_sum(dot);
+}
+
+/* dx = rstd (w dy - h mean) + addend */
+static void NAME(norm_slope)(void *dx_, const void *dy_, const void *s_, const void *w_, const void *addend_, int64_t n,
+                             float rstd, float offset, float mean)
+{
+    T *dx = dx_;
+    const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
+    vf r = vf_set(rstd), c = vf_set(-mean), more = vf_set(offset);
     EACH(i, m, n)
     {
         vf weight = LOAD(w + i, (int)m) + more;
@@ -228,6 +248,13 @@ static void NAME(rmsnorm_grad)(void *dx_, float *dw, const void *dy_, const void
             g = g + LOAD(addend + i, (int)m);
         STORE(dx + i, g, (int)m);
     }
+}
+
+static void NAME(rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *s, const void *w, const void *addend,
+                               int64_t n, float rstd, float offset)
+{
+    float mean = NAME(norm_dot)(dw, dy, s, w, n, rstd, offset) / (float)n;
+    NAME(norm_slope)(dx, dy, s, w, addend, n, rstd, offset, mean);
 }
 
 /* With h = (s - mean) rstd: dx = rstd (w dy - mean(w dy) - h mean(w dy h)) + addend, dw += dy h, db += dy. */
@@ -484,6 +511,10 @@ static const row_loops NAME(loops) = {
     NAME(geglu),
     NAME(geglu_grad),
     NAME(rmsnorm),
+    NAME(squares),
+    NAME(normalise),
+    NAME(norm_dot),
+    NAME(norm_slope),
     NAME(layernorm),
     NAME(rmsnorm_grad),
     NAME(layernorm_grad),

@@ -317,6 +317,68 @@ void cuda_head_norm_grad(const op *o, const run_context *r)
     launched(o, launch_head_norm_grad(r->stream, q->type, &of));
 }
 
+/* Queries and keys from input `slot` on. */
+static launch_width width_of(const op *o, const run_context *r, int slot)
+{
+    const tensor *q = o->in[slot], *k = o->in[slot + 1];
+    return (launch_width){.x = {matrix(q, r), matrix(k, r)},
+                          .tokens = q->shape[0],
+                          .columns = {q->shape[1], k->shape[1]},
+                          .width = {o->at.width[0], o->at.width[1]},
+                          .epsilon = o->at.epsilon,
+                          .offset = o->at.offset};
+}
+
+void cuda_width_squares(const op *o, const run_context *r)
+{
+    launch_width of = width_of(o, r, 0);
+    of.squares = matrix(o->out[0], r);
+    launched(o, launch_width_squares(r->stream, o->in[0]->type, &of));
+}
+
+void cuda_width_norm(const op *o, const run_context *r)
+{
+    launch_width of = width_of(o, r, 0);
+    of.squares = matrix(o->in[4], r);
+    for (int i = 0; i < 2; i++) {
+        of.y[i] = matrix(o->out[i], r);
+        of.w[i] = at(o->in[2 + i], r);
+    }
+    launched(o, launch_width_norm(r->stream, o->in[0]->type, &of));
+}
+
+/* What both ops of the gradient read. */
+static launch_width width_gradient(const op *o, const run_context *r)
+{
+    launch_width of = width_of(o, r, 2);
+    of.squares = matrix(o->in[6], r);
+    for (int i = 0; i < 2; i++) {
+        of.dy[i] = matrix(o->in[i], r);
+        of.w[i] = at(o->in[4 + i], r);
+    }
+    return of;
+}
+
+void cuda_width_dots(const op *o, const run_context *r)
+{
+    launch_width of = width_gradient(o, r);
+    of.dots = matrix(o->out[0], r);
+    for (int i = 0; i < 2; i++)
+        of.dw[i] = at(o->out[1 + i], r);
+    of.scratch = at(o->scratch, r);
+    of.accumulate = o->at.accumulate;
+    launched(o, launch_width_dots(r->stream, o->in[0]->type, &of));
+}
+
+void cuda_width_norm_grad(const op *o, const run_context *r)
+{
+    launch_width of = width_gradient(o, r);
+    of.dots = matrix(o->in[7], r);
+    for (int i = 0; i < 2; i++)
+        of.y[i] = matrix(o->out[i], r);
+    launched(o, launch_width_norm_grad(r->stream, o->in[0]->type, &of));
+}
+
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
 void cuda_rope(const op *o, const run_context *r)
@@ -507,6 +569,11 @@ static int64_t head_norm_grad_scratch(const op *o)
     return launch_head_norm_grad_scratch(o->in[2]->shape[0], heads_of(o, NULL));
 }
 
+static int64_t width_dots_scratch(const op *o)
+{
+    return launch_width_dots_scratch(o->in[2]->shape[0], o->in[2]->shape[1] + o->in[3]->shape[1]);
+}
+
 static int64_t attention_grad_scratch(const op *o)
 {
     return launch_attention_grad_scratch(o->in[1]->shape[0], heads_of(o, o->in[3]));
@@ -524,6 +591,7 @@ int64_t bind_scratch_bytes(const op *o, int threads)
         [OP_layernorm_grad] = norm_grad_scratch,      [OP_head_norm_grad] = head_norm_grad_scratch,
         [OP_embed_grad] = embed_grad_scratch,         [OP_add_positions_grad] = embed_grad_scratch,
         [OP_attention_grad] = attention_grad_scratch, [OP_cross_entropy] = cross_entropy_scratch,
+        [OP_width_dots] = width_dots_scratch,
     };
     (void)threads;
     return of[o->kind] ? of[o->kind](o) : 0;

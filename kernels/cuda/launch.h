@@ -165,6 +165,27 @@ typedef struct launch_head_norm_gradients {
 int64_t launch_head_norm_grad_scratch(int64_t tokens, launch_heads at);
 int launch_head_norm_grad(void *stream, int type, const launch_head_norm_gradients *of);
 
+/* ---- width.cu: all heads of q and of k, [0] and [1] of each array ---------------------------------------------- */
+typedef struct launch_width {
+    launch_matrix y[2]; /* what is written: y, or dx */
+    launch_matrix dy[2], x[2];
+    const void *w[2];
+    launch_matrix squares, dots; /* fp32 [tokens, 2] */
+    float *dw[2], *scratch;
+    int64_t tokens, columns[2];
+    int64_t width[2]; /* elements of all ranks' rows */
+    float epsilon, offset;
+    bool accumulate; /* into dw */
+} launch_width;
+
+/* An op uses the members that it has operands for; the others are zero. */
+int launch_width_squares(void *stream, int type, const launch_width *of);
+int launch_width_norm(void *stream, int type, const launch_width *of);
+/* columns: of both */
+int64_t launch_width_dots_scratch(int64_t tokens, int64_t columns);
+int launch_width_dots(void *stream, int type, const launch_width *of);
+int launch_width_norm_grad(void *stream, int type, const launch_width *of);
+
 /* ---- attention: flash_*.cu for head sizes 64, 80, 96, 128, 256, and 192 with values of 128, in 16 bits, attention.cu
  * for everything else
  * ------------------------------------------------------------------------------------------------ */

@@ -84,6 +84,130 @@ void infer_head_norm_grad(op *o)
 COST(head_norm_grad, cost_of(o, 10 * both(o), 12))
 NO_GRADIENT(head_norm_grad)
 
+/* ---- q and k by all their width ------------------------------------------------------------------------------- */
+
+static void check_widths(const op *o, const tensor *q, const tensor *k)
+{
+    OPERANDS_CHECK(infer_is_activation(q) && k->dims == 2 && k->type == q->type && k->shape[0] == q->shape[0],
+                   "q[t, n], k[t, m] of one type");
+    OPERANDS_CHECK(o->at.width[0] >= q->shape[1] && o->at.width[1] >= k->shape[1],
+                   "widths of at least a rank's elements");
+}
+
+static void check_width_weights(const op *o, const tensor *q, const tensor *k, const tensor *wq, const tensor *wk)
+{
+    OPERANDS_CHECK(infer_is_vector(wq, (dtype)q->type, q->shape[1]) && infer_is_vector(wk, (dtype)q->type, k->shape[1]),
+                   "wq like a row of q, wk like one of k");
+}
+
+static void check_sums(const op *o, const tensor *sums, const tensor *q)
+{
+    OPERANDS_CHECK(infer_is_matrix(sums, DTYPE_FP32, q->shape[0], 2),
+                   "a sum of q's and one of k's for each token, fp32");
+}
+
+/* Sums of all ranks, which each uses for its own elements. */
+static tensor *sum_of_ranks(recorder *r, const char *name, tensor *own)
+{
+    return record_copy_to_shards(r, name, AXIS_TENSOR, record_all_reduce(r, name, AXIS_TENSOR, own));
+}
+
+void record_width_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at)
+{
+    tensor *own = record_first(r, name, &(op){.kind = OP_width_squares, .in = {x->q, x->k}, .at = *at}, 1);
+    op like = {.kind = OP_width_norm, .in = {x->q, x->k, wq, wk, sum_of_ranks(r, name, own)}, .at = *at};
+    const op *made = recorder_record(r, name, &like, 3, NULL);
+    x->q = made->out[0];
+    x->k = made->out[1];
+}
+
+void infer_width_squares(op *o)
+{
+    operands_present(o);
+    check_widths(o, o->in[0], o->in[1]);
+    infer_shape(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 2, 0);
+    operands_place(o, "rr>r 11>p 00>0 ss>s");
+}
+
+COST(width_squares, cost_of(o, 2 * both(o), 0))
+
+/* The gradient of width_norm is that of both: nobody else reads the sums. */
+NO_GRADIENT(width_squares)
+
+void infer_width_norm(op *o)
+{
+    operands_present(o);
+    const tensor *q = o->in[0], *k = o->in[1];
+    check_widths(o, q, k);
+    check_width_weights(o, q, k, o->in[2], o->in[3]);
+    check_sums(o, o->in[4], q);
+    OPERANDS_CHECK(o->at.epsilon >= 0, "epsilon must not be negative");
+    infer_shape_like(o->out[0], q);
+    infer_shape_like(o->out[1], k);
+    operands_place(o, "rrrrr>rr 1100s>11 00ss0>00 sssss>ss");
+}
+
+COST(width_norm, cost_of(o, 2 * both(o), 0))
+
+void gradient_width_norm(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    MUST(cotangent[0] && cotangent[1], "%s: q and k must both be used", o->label);
+    op dots = {.kind = OP_width_dots, .in = {cotangent[0], cotangent[1]}, .at = o->at};
+    uint8_t also;
+    dots.out[1] = recorder_gradient(r, o->in[2], &dots.at.accumulate);
+    dots.out[2] = recorder_gradient(r, o->in[3], &also);
+    MUST(also == dots.at.accumulate, "%s: gradients of the two weights out of step", o->label);
+    for (int i = 0; i < 5; i++)
+        dots.in[2 + i] = recorder_use(r, o->in[i]);
+    op like = dots;
+    like.kind = OP_width_norm_grad;
+    like.at.accumulate = 0;
+    like.out[1] = like.out[2] = NULL;
+    like.in[7] = record_all_reduce(r, "dots", AXIS_TENSOR, record_first(r, "dots", &dots, 1));
+    gradient_of_each(r, &like, o->in, 2);
+    recorder_gradient_done(r, o->in[2], false);
+    recorder_gradient_done(r, o->in[3], false);
+}
+
+/* What both ops of the gradient read. */
+static void check_width_gradient(const op *o)
+{
+    const tensor *q = o->in[2], *k = o->in[3];
+    check_widths(o, q, k);
+    OPERANDS_CHECK(infer_same(o->in[0], q) && infer_same(o->in[1], k), "dyq like q, dyk like k");
+    check_width_weights(o, q, k, o->in[4], o->in[5]);
+    check_sums(o, o->in[6], q);
+}
+
+void infer_width_dots(op *o)
+{
+    operands_present(o);
+    check_width_gradient(o);
+    for (int i = 1; i < 3; i++)
+        OPERANDS_CHECK(infer_is_vector(o->out[i], DTYPE_FP32, o->in[3 + i]->shape[0]),
+                       "dwq like wq, dwk like wk, fp32");
+    infer_shape(o->out[0], DTYPE_FP32, 2, o->in[2]->shape[0], 2, 0);
+    operands_place(o, "rrrrrrr>rrr 111100s>p00 0000ss0>0pp ppsssss>ppp");
+}
+
+COST(width_dots, cost_of(o, 5 * both(o), 6))
+NO_GRADIENT(width_dots)
+
+void infer_width_norm_grad(op *o)
+{
+    operands_present(o);
+    check_width_gradient(o);
+    check_sums(o, o->in[7], o->in[2]);
+    infer_shape_like(o->out[0], o->in[2]);
+    infer_shape_like(o->out[1], o->in[3]);
+    operands_place(o, "rrrrrrrr>rr 111100sr>11 0000ss00>00 ppsssssp>pp");
+}
+
+COST(width_norm_grad, cost_of(o, 5 * both(o), 0))
+NO_GRADIENT(width_norm_grad)
+
+/* ---- positions -------------------------------------------------------------------------------------------------- */
+
 static op rope_of(tensor *q, tensor *k, tensor *positions, tensor *table, const op_attributes *at)
 {
     return (op){.kind = OP_rope, .in = {q, k, positions, table}, .at = *at};

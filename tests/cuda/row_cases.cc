@@ -245,6 +245,94 @@ void head_norm()
                 head_norm_case(type, at, 23, offset);
 }
 
+/* Sums of rows, of `more` ranks like this one. */
+vector<double> times(vector<double> sums, int more)
+{
+    for (double &sum : sums)
+        sum *= more;
+    return sums;
+}
+
+void width_norm_case(int type, int64_t tokens, int64_t q, int64_t k, int ranks, float offset)
+{
+    const int64_t columns[] = {q, k};
+    size_t all = (size_t)(q + k);
+    array qk(type, randoms((size_t)tokens * all, 2)), dy(type, randoms((size_t)tokens * all)), y(type, dy.value.size()),
+        dx(type, dy.value.size());
+    array w[] = {{type, randoms((size_t)q)}, {type, randoms((size_t)k)}};
+    array dw[] = {{LAUNCH_FP32, randoms((size_t)q)}, {LAUNCH_FP32, randoms((size_t)k)}};
+    array scratch(LAUNCH_FP32, (size_t)launch_width_dots_scratch(tokens, q + k) / 4);
+    array squares(LAUNCH_FP32, (size_t)tokens * 2), dots(LAUNCH_FP32, (size_t)tokens * 2);
+    vector<double> want_y = qk.value, want_dx = dy.value, want_dw[] = {dw[0].value, dw[1].value}, want_squares,
+                   want_dots;
+    for (int64_t t = 0; t < tokens; t++)
+        for (int which = 0; which < 2; which++) {
+            size_t base = (size_t)t * all + (size_t)(which ? q : 0), n = (size_t)columns[which];
+            double sum = 0, dot = 0, width = (double)n * ranks;
+            for (size_t c = 0; c < n; c++)
+                sum += qk.value[base + c] * qk.value[base + c];
+            double scale = 1 / sqrt(sum * ranks / width + 1e-6);
+            for (size_t c = 0; c < n; c++)
+                dot += dy.value[base + c] * (w[which].value[c] + offset) * qk.value[base + c] * scale;
+            for (size_t c = 0; c < n; c++) {
+                double u = qk.value[base + c] * scale;
+                want_y[base + c] = u * (w[which].value[c] + offset);
+                want_dx[base + c] =
+                    scale * (dy.value[base + c] * (w[which].value[c] + offset) - u * dot * ranks / width);
+                want_dw[which][c] += dy.value[base + c] * u;
+            }
+            want_squares.push_back(sum);
+            want_dots.push_back(dot);
+        }
+    auto part = [&](const array &of, int which) { return columns_from(of, which ? q : 0, (int64_t)all); };
+    auto sums = [](const array &of) { return launch_matrix{of.to<float>(), 2}; };
+    launch_width of = {};
+    of.tokens = tokens;
+    of.epsilon = 1e-6f;
+    of.offset = offset;
+    of.squares = sums(squares);
+    for (int i = 0; i < 2; i++) {
+        of.x[i] = part(qk, i);
+        of.columns[i] = columns[i];
+        of.width[i] = columns[i] * ranks;
+    }
+    run_ok("launch_width_squares", launch_width_squares(nullptr, type, &of));
+    compare("squares", squares, want_squares, 2e-6);
+    array all_squares(LAUNCH_FP32, times(want_squares, ranks)), all_dots(LAUNCH_FP32, times(want_dots, ranks));
+    of.squares = sums(all_squares);
+    for (int i = 0; i < 2; i++) {
+        of.y[i] = part(y, i);
+        of.w[i] = w[i].to();
+    }
+    run_ok("launch_width_norm", launch_width_norm(nullptr, type, &of));
+    compare("y", y, want_y, 1e-6);
+    of.dots = sums(dots);
+    for (int i = 0; i < 2; i++) {
+        of.y[i] = {};
+        of.dy[i] = part(dy, i);
+        of.dw[i] = dw[i].to<float>();
+    }
+    of.scratch = scratch.to<float>();
+    of.accumulate = true;
+    run_ok("launch_width_dots", launch_width_dots(nullptr, type, &of));
+    compare("dots", dots, want_dots, 4e-6);
+    for (int i = 0; i < 2; i++) {
+        compare("dw", dw[i], want_dw[i], 4e-6);
+        of.y[i] = part(dx, i);
+    }
+    of.dots = sums(all_dots);
+    run_ok("launch_width_norm_grad", launch_width_norm_grad(nullptr, type, &of));
+    compare("dx", dx, want_dx, 2e-6);
+}
+
+void width_norm()
+{
+    for (int type : check_types)
+        for (auto columns : {launch_extent{96, 32}, launch_extent{640, 640}, launch_extent{7, 5}})
+            for (float offset : {0.0f, 1.0f})
+                width_norm_case(type, 23, columns.rows, columns.columns, offset == 0 ? 1 : 3, offset);
+}
+
 /* ids 0..99, a shard in the middle; one of three tokens is 33: among many, more than a block has threads */
 void embedding_case(int type, int64_t tokens, int64_t columns)
 {
@@ -390,6 +478,8 @@ void wide()
         rope_case(LAUNCH_BF16, at, 2, at.head_size, true);
         head_norm_case(LAUNCH_BF16, at, 2, 0);
     }
+    for (int64_t columns : {5120, 16384, 60000})
+        width_norm_case(LAUNCH_BF16, 2, columns, columns / 8, 1, 0);
     for (int64_t columns : {12288, 16384, 25600}) {
         embedding_case(LAUNCH_BF16, 3, columns);
         column_sum_case(LAUNCH_BF16, 3, 4 * columns, 4 * columns);
@@ -408,13 +498,9 @@ void narrow()
 } // namespace
 
 const vector<test_case> row_cases = {
-    {"rows/norms", norms},
-    {"rows/rope", rope},
-    {"rows/head_norm", head_norm},
-    {"rows/embedding", embedding},
-    {"rows/column_sums", column_sums},
-    {"rows/mark", mark},
-    {"rows/bits", bits},
-    {"rows/wide", wide},
-    {"rows/narrow", narrow},
+    {"rows/norms", norms},         {"rows/rope", rope},
+    {"rows/head_norm", head_norm}, {"rows/width_norm", width_norm},
+    {"rows/embedding", embedding}, {"rows/column_sums", column_sums},
+    {"rows/mark", mark},           {"rows/bits", bits},
+    {"rows/wide", wide},           {"rows/narrow", narrow},
 };

@@ -56,6 +56,10 @@ plain|heads.cu|heads.cu|rows/rope|s,column = 2 \* half,column = half,|what is co
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
 plain|heads.cu|heads.cu|rows/rope|s,of->interleaved ? interleaved,false ? interleaved,|halves for neighbours
 plain|heads.cu|heads.cu|rows/rope|s,(V + i) % 2 ?,(V + i) % 2 == 0 ?,|the neighbours of the second vector change places
+plain|width.cu|width.cu|rows/width_norm|s,x\[i\] \* scale \* (w\[i\] + n.offset),x[i] * scale * w[i],|a norm over all heads forgets its offset
+plain|width.cu|width.cu|rows/width_norm|s,squares / s.width,squares / (float)s.columns,|a norm over all heads takes the mean over one rank
+plain|width.cu|width.cu|rows/width_norm|s,- x\[i\] \* scale \* mean,,|a gradient over all heads without its projection
+plain|width.cu|width.cu|rows/width_norm|s,which ? blocks \* q.columns : 0,0,|shares of the weights of k lie on those of q
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
 plain|norm.cu|norm.cu|rows/wide|s,if (row)$,if (true),|a row that does not fit into shared memory is kept there
 plain|device.cuh|norm.cu|rows/wide|s,bytes + SHARED_DECLARED <= SHARED_UNASKED,bytes <= SHARED_UNASKED,|what a kernel declares is not counted to its shared memory

@@ -64,6 +64,12 @@ def configurations():
         "neox": t.GPTNeoXConfig(vocab_size=VOCABULARY, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
                                 num_attention_heads=6, max_position_embeddings=1024, bos_token_id=256,
                                 eos_token_id=256),
+        "olmo2": t.Olmo2Config(**sizes, pad_token_id=None),
+        "olmo3": t.Olmo3Config(**sizes, sliding_window=16, pad_token_id=None,
+                               layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+        "olmo3-yarn": t.Olmo3Config(**sizes, sliding_window=16, pad_token_id=None, rope_parameters={
+            "full_attention": dict(rope_type="yarn", rope_theta=1e5, factor=8.0, original_max_position_embeddings=128),
+            "sliding_attention": dict(rope_type="default", rope_theta=1e4)}),
         "phi3": t.Phi3Config(**sizes, sliding_window=16, pad_token_id=None, rope_parameters=dict(
             rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75)),
         "phi3-short": t.Phi3Config(**sizes, pad_token_id=None, original_max_position_embeddings=256, rope_parameters=longrope),

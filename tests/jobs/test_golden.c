@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 18);
+    assert_int_equal(models, 20);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -100,6 +100,13 @@ static void a_slightly_different_model_is_caught(void **state)
         {"smollm3", "model.unrotated_every=0"},
         {"neox", "model.rotary_size=0"},
         {"neox", "model.norm_epsilon=1.2e-5"},
+        {"olmo2", "model.rope_theta=10050"},
+        {"olmo3", "model.rope_local_theta=1001"},
+        {"olmo3", "model.rope_theta=50100"},
+        {"olmo3", "model.rope_scaling.factor=0"},
+        {"olmo3", "model.rope_scaling.attention_factor=1"},
+        {"olmo3", "model.full_every=3"},
+        {"olmo3", "model.norm_epsilon=1.2e-5"},
         {"phi3", "model.rotary_size=0"},
         {"phi3", "model.rotary_size=4"},
         {"phi3", "model.sliding_window=11"},

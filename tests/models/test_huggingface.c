@@ -45,6 +45,7 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     if (a->architecture == SHAPE_GPT2)
         return;
     assert_true(a->rope_theta == b->rope_theta);
+    assert_true(a->rope_local_theta == b->rope_local_theta);
     assert_true(a->rope_scaling.factor == b->rope_scaling.factor);
     assert_true(a->rope_scaling.low_frequency_factor == b->rope_scaling.low_frequency_factor);
     assert_true(a->rope_scaling.high_frequency_factor == b->rope_scaling.high_frequency_factor);
@@ -107,8 +108,9 @@ static void every_shape_survives_the_way_there_and_back(void **state)
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         for (int variant = 0; variant < 8; variant++) {
             bool gpt2 = a == SHAPE_GPT2, neox = a == SHAPE_NEOX, plain = gpt2 || neox || variant & 1,
-                 windows =
-                     !gpt2 && !neox && a != SHAPE_LLAMA && a != SHAPE_SMOLLM3 && a != SHAPE_GRANITE && a != SHAPE_GLM4;
+                 windows = shape_has_key((shape_architecture)a, KEY_WINDOW) ||
+                           shape_has_key((shape_architecture)a, KEY_LAYER_WINDOWS) ||
+                           shape_has_key((shape_architecture)a, KEY_WINDOW_PATTERN);
             model_shape s = {.architecture = (shape_architecture)a,
                              .layers = 3,
                              .heads = 4,
@@ -125,7 +127,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .embedding_multiplier = a == SHAPE_GRANITE  ? 12.1
                                                      : a == SHAPE_GEMMA3 ? sqrt(40)
                                                                          : 0,
-                             .rope_local_theta = a == SHAPE_GEMMA3 ? 3000 : 0,
+                             .rope_local_theta = a == SHAPE_GEMMA3 || a == SHAPE_OLMO3 ? 3000 : 0,
                              .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
                              .attention_multiplier = a == SHAPE_GRANITE || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
                              .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
@@ -248,7 +250,7 @@ static const model_shape gpt2 = {.architecture = SHAPE_GPT2,
                                  .tied_embeddings = true,
                                  .norm_epsilon = 1e-5};
 
-static model_shape llama3, mistral, qwen2, qwen3, linear, dynamic, yarn, deepseek, smollm3;
+static model_shape llama3, mistral, qwen2, qwen3, linear, dynamic, yarn, deepseek, smollm3, phi3, olmo3, olmo3_bases;
 
 static void make_shapes(void)
 {
@@ -272,6 +274,20 @@ static void make_shapes(void)
     smollm3.kv_heads = 2;
     smollm3.tied_embeddings = true;
     smollm3.unrotated_every = 2;
+    olmo3 = llama;
+    olmo3.architecture = SHAPE_OLMO3;
+    olmo3.rope_theta = olmo3.rope_local_theta = 500000;
+    olmo3.norm_epsilon = 1e-5;
+    olmo3.sliding_window = 9;
+    olmo3.full_every = 4;
+    olmo3_bases = olmo3;
+    olmo3_bases.rope_theta = 20000;
+    olmo3_bases.rope_local_theta = 3000;
+    olmo3_bases.full_every = 2;
+    olmo3_bases.rope_scaling = yarn.rope_scaling;
+    phi3 = llama;
+    phi3.architecture = SHAPE_PHI3;
+    phi3.norm_epsilon = 1e-5;
     mistral.architecture = SHAPE_MISTRAL;
     mistral.kv_heads = 2;
     mistral.sliding_window = 4096;
@@ -309,6 +325,13 @@ static const struct {
                 "\"original_max_position_embeddings\":32,\"mscale\":0.5,\"mscale_all_dim\":2,\"truncate\":false}}"},
     {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layers\":[1,0]}"},
     {&smollm3, "{\"model_type\":\"smollm3\"," SIZES KV ",\"rope_theta\":10000,\"no_rope_layer_interval\":2}"},
+    {&olmo3, "{\"model_type\":\"olmo3\"," SIZES ",\"sliding_window\":9,\"rope_theta\":500000}"},
+    {&olmo3, "{\"model_type\":\"olmo3\"," SIZES ",\"sliding_window\":9,\"sliding_window_pattern\":2}"},
+    {&olmo3_bases, "{\"model_type\":\"olmo3\"," SIZES ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\","
+                   "\"full_attention\"],\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                   "\"original_max_position_embeddings\":32,\"rope_theta\":20000},\"sliding_attention\":"
+                   "{\"rope_type\":\"default\",\"rope_theta\":3000}}}"},
+    {&phi3, "{\"model_type\":\"phi3\"," SIZES "}"},          /* whose own default epsilon is 1e-5 */
     {&mistral, "{\"model_type\":\"mistral\"," SIZES KV "}"}, /* transformers' own default window */
     {&mistral, "{\"model_type\":\"mistral\"," SIZES KV ",\"sliding_window\":4096,\"head_dim\":8}"},
     {&qwen2, "{\"model_type\":\"qwen2\"," SIZES KV
@@ -345,6 +368,7 @@ static void old_and_new_spellings_mean_the_same(void **state)
 #define STARCODER2(more) "{\"model_type\":\"starcoder2\"," SIZES KV "," more "}"
 #define SMOLLM3(more)    "{\"model_type\":\"smollm3\"," SIZES KV "," more "}"
 #define GEMMA3(more)     "{\"model_type\":\"gemma3_text\"," SIZES KV ",\"head_dim\":8,\"sliding_window\":9," more "}"
+#define OLMO3(more)      "{\"model_type\":\"olmo3\"," SIZES "," more "}"
 #define NEOX(more)                                                                                                     \
     "{\"model_type\":\"gpt_neox\",\"vocab_size\":99,\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_"       \
     "heads\":8,"                                                                                                       \
@@ -439,11 +463,14 @@ static const struct {
      "rope_parameters.sliding_attention.rope_type is \"linear\""},
     {"{\"model_type\":\"gemma3_text\"," SIZES KV "}", "head_dim is missing"},
     {"{\"model_type\":\"granite\"," SIZES ",\"logits_scaling\":\"8\"}", "logits_scaling is \"8\""},
+    {OLMO3("\"rope_theta\":10000"), "rope_theta is 10000: transformers 4 and 5 disagree"},
+    {OLMO3("\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000}"), "rope_parameters is {"},
+    {OLMO3("\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"), "rope_parameters is {"},
+    {OLMO3("\"attention_bias\":true"), "attention_bias is true"},
     {PHI3("\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}"), "type longrope needs a list"},
     {PHI3("\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1],\"long_factor\":[1]}"),
      "short_factor has 1 positive"},
     {PHI3("\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}"), "rope_scaling.type is \"linear\""},
-    {"{\"model_type\":\"phi3\"," SIZES KV "}", "rms_norm_eps is missing"},
     {PHI3("\"partial_rotary_factor\":1.5"), "partial_rotary_factor is 1.5"},
     {PHI3("\"partial_rotary_factor\":0.1"), "partial_rotary_factor is 0.1"},
     {PHI3("\"partial_rotary_factor\":\"0.5\""), "partial_rotary_factor is \"0.5\""},
@@ -451,7 +478,7 @@ static const struct {
     {GLM4("\"attention_bias\":false"), "attention_bias is false"},
     {GLM4("\"hidden_act\":\"gelu\""), "hidden_act is \"gelu\""},
     {GLM4("\"sliding_window\":0,\"partial_rotary_factor\":0"), "partial_rotary_factor is 0"},
-    {"{\"model_type\":\"glm4\"," SIZES KV ",\"head_dim\":8}", "rms_norm_eps is missing"},
+
     {"{\"model_type\":\"glm4\"," SIZES KV ",\"rms_norm_eps\":1e-5}", "head_dim is missing"},
     {"{\"model_type\":\"glm4\"," SIZES ",\"head_dim\":8,\"rms_norm_eps\":1e-5}", "num_key_value_heads is missing"},
     {NEOX("\"hidden_act\":\"gelu_new\""), "hidden_act is \"gelu_new\""},

@@ -404,6 +404,83 @@ CASES(head_norm_grad)
     return true;
 }
 
+/* The widths of one rank, or of two where heads of k are copied; they take the place of the heads. */
+static bool width_shape(heads *a, op_case *c, int variant)
+{
+    int ranks = op_case_option(&variant, 2) ? 2 : 1;
+    c->o.at.offset = (float)op_case_option(&variant, 2);
+    if (!attention_shape(a, c, variant))
+        return false;
+    c->o.at.width[0] = ranks * a->q;
+    c->o.at.width[1] = 2 * ranks * a->k;
+    c->terms = (double)a->q;
+    return true;
+}
+
+CASES(width_squares)
+{
+    heads a;
+    if (!width_shape(&a, c, variant))
+        return false;
+    attention_inputs(c, 0, &a, a.tokens, false);
+    attention_outputs(c, 1, &a, 0);
+    return true;
+}
+
+/* Weights from `slot` on, and the sums that stand behind them, of the q and k before them. */
+static void width_inputs(op_case *c, int slot, const heads *a)
+{
+    op_case_in(c, slot, c->type, WEIGHT_LIKE, a->q, 0);
+    op_case_in(c, slot + 1, c->type, WEIGHT_LIKE, a->k, 0);
+    op *squares = op_case_prelude(c, OP_width_squares);
+    squares->at = c->o.at;
+    squares->in[0] = c->o.in[slot - 2];
+    squares->in[1] = c->o.in[slot - 1];
+    squares->out[0] = op_case_in(c, slot + 2, DTYPE_FP32, DERIVED, a->tokens, 2);
+}
+
+CASES(width_norm)
+{
+    heads a;
+    if (!width_shape(&a, c, variant))
+        return false;
+    attention_inputs(c, 0, &a, a.tokens, false);
+    width_inputs(c, 2, &a);
+    attention_outputs(c, 3, &a, 2);
+    return true;
+}
+
+CASES(width_dots)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    heads a;
+    if (!width_shape(&a, c, variant))
+        return false;
+    attention_inputs(c, 0, &a, a.tokens, false);
+    attention_inputs(c, 2, &a, a.tokens, false);
+    width_inputs(c, 4, &a);
+    op_case_update(c, 1, DTYPE_FP32, UNIT, a.q, 0, c->o.at.accumulate);
+    op_case_update(c, 2, DTYPE_FP32, UNIT, a.k, 0, c->o.at.accumulate);
+    attention_outputs(c, 1, &a, 0);
+    c->terms += (double)a.tokens;
+    c->growth = 2;
+    return true;
+}
+
+CASES(width_norm_grad)
+{
+    heads a;
+    if (!width_shape(&a, c, variant))
+        return false;
+    attention_inputs(c, 0, &a, a.tokens, false);
+    attention_inputs(c, 2, &a, a.tokens, false);
+    width_inputs(c, 4, &a);
+    op_case_in(c, 7, DTYPE_FP32, (fill){.kind = FILL_NORMAL, .b = 10}, a.tokens, 2);
+    attention_outputs(c, 3, &a, 2);
+    c->growth = 2;
+    return true;
+}
+
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
 enum { POSITIONS = 12 };

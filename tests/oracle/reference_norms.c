@@ -173,6 +173,70 @@ void reference_head_norm_grad(const op *o, const run_context *r)
         }
 }
 
+static double width_rstd(const op *o, const run_context *r, const tensor *squares, int64_t t, int which)
+{
+    double width = (double)o->at.width[which];
+    return 1 / sqrt(reference_row(squares, r, t)[which] / width + (double)o->at.epsilon);
+}
+
+void reference_width_squares(const op *o, const run_context *r)
+{
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++) {
+            double sum = 0;
+            for (int64_t i = 0; i < o->in[which]->shape[1]; i++)
+                sum += pow(reference_row(o->in[which], r, t)[i], 2);
+            reference_row(o->out[0], r, t)[which] = sum;
+        }
+}
+
+void reference_width_norm(const op *o, const run_context *r)
+{
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++) {
+            double rstd = width_rstd(o, r, o->in[4], t, which);
+            for (int64_t i = 0; i < o->in[which]->shape[1]; i++)
+                reference_row(o->out[which], r, t)[i] = reference_row(o->in[which], r, t)[i] * rstd *
+                                                        (*reference_row(o->in[2 + which], r, i) + (double)o->at.offset);
+        }
+}
+
+/* Row t of q (which: 0) or k (1) in an op of the gradient. */
+static norm_row width_row(const op *o, const run_context *r, int64_t t, int which)
+{
+    return (norm_row){.dy = reference_row(o->in[which], r, t),
+                      .s = reference_row(o->in[2 + which], r, t),
+                      .w = reference_row(o->in[4 + which], r, 0),
+                      .offset = o->at.offset,
+                      .n = o->in[which]->shape[1],
+                      .rstd = width_rstd(o, r, o->in[6], t, which)};
+}
+
+void reference_width_dots(const op *o, const run_context *r)
+{
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++) {
+            norm_row a = width_row(o, r, t, which);
+            double *dot = reference_row(o->out[0], r, t) + which;
+            *dot = 0;
+            for (int64_t i = 0; i < a.n; i++) {
+                *dot += (a.w[i] + a.offset) * a.dy[i] * normalised(&a, i);
+                add_to(reference_row(o->out[1 + which], r, i), t > 0 || o->at.accumulate, a.dy[i] * normalised(&a, i));
+            }
+        }
+}
+
+void reference_width_norm_grad(const op *o, const run_context *r)
+{
+    for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
+        for (int which = 0; which < 2; which++) {
+            norm_row a = width_row(o, r, t, which);
+            a.g_u = reference_row(o->in[7], r, t)[which] / (double)o->at.width[which];
+            for (int64_t i = 0; i < a.n; i++)
+                reference_row(o->out[which], r, t)[i] = norm_row_gradient(&a, i);
+        }
+}
+
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
 void reference_rope(const op *o, const run_context *r)

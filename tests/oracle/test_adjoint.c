@@ -151,6 +151,16 @@ static void head_norm(adjoint_rank *a, const void *options)
     a->output = joined(a, &x);
 }
 
+static void width_norm(adjoint_rank *a, const void *options)
+{
+    const head_options *h = options;
+    int q = h->heads * HEAD, k = h->kv_heads * HEAD;
+    op_attributes at = {.width[0] = q, .width[1] = k, .epsilon = 1e-5f};
+    record_qkv x = queries_and_keys(a, h);
+    record_width_norm(&a->r, "width norm", &x, weight(a, "q norm", q, 0), weight(a, "k norm", k, 0), &at);
+    a->output = joined(a, &x);
+}
+
 static void rope(adjoint_rank *a, const void *options)
 {
     op_attributes at = heads_of(options);
@@ -370,6 +380,7 @@ static void every_gradient_passes_the_adjoint_test(void **state)
                               .idle = !NORMS[i].use_y}); /* the weight of a norm whose output nobody reads */
     for (unsigned i = 0; i < sizeof HEADS / sizeof *HEADS; i++) {
         passes((adjoint_spec){.name = "head norm", .record = head_norm, .options = &HEADS[i]});
+        passes((adjoint_spec){.name = "width norm", .record = width_norm, .options = &HEADS[i]});
         passes((adjoint_spec){.name = "rope", .record = rope, .options = &HEADS[i]});
         passes((adjoint_spec){.name = "attention", .record = attention, .options = &HEADS[i]});
     }

@@ -40,7 +40,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 def models():
     from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                              MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                              MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
 
     def longrope(original):
@@ -82,6 +82,16 @@ def models():
         "neox": (GPTNeoXForCausalLM, GPTNeoXConfig(
             vocab_size=VOCABULARY, hidden_size=64, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4,
             max_position_embeddings=512, bos_token_id=96, eos_token_id=96, hidden_act="gelu"), "fp32"),
+        # norms behind only, queries and keys normalised over all heads
+        "olmo2": (Olmo2ForCausalLM, Olmo2Config(**{**SIZES, "hidden_size": 48, "num_attention_heads": 6}, rms_norm_eps=1e-5,
+                                                pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
+        # the same with windows but in every second layer, whose rotary frequencies alone are stretched
+        "olmo3": (Olmo3ForCausalLM, Olmo3Config(
+            **{**SIZES, "num_hidden_layers": 3}, rms_norm_eps=1e-5, sliding_window=8,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={"full_attention": {**YARN, "rope_theta": 5e4, "factor": 32.0},
+                             "sliding_attention": dict(rope_type="default", rope_theta=1e3)},
+            pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
         # fused weights, three quarters of a head rotate, a window
         "phi3": (Phi3ForCausalLM, Phi3Config(
             **SIZES, rms_norm_eps=1e-5, sliding_window=12, pad_token_id=None, bos_token_id=96, eos_token_id=96,

@@ -56,7 +56,8 @@ static const layouts_model models[] = {
      "", NULL},
     {"phi3",
      "architecture: phi3, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
-     "sliding_window: 9, rotary_size: 6",
+     "sliding_window: 9, rotary_size: 6, rope_scaling: {kind: longrope, factor: 4, short_factor: [1, 1, 2], "
+     "long_factor: [1, 2, 5]}",
      "", NULL},
     {"smollm3",
      "architecture: smollm3, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "

@@ -41,7 +41,7 @@ static const layouts_model models[] = {
      "", NULL},
     {"glm4",
      "architecture: glm4, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
-     "rotary_size: 4",
+     "rotary_size: 4, norm_epsilon: 1e-3",
      "", NULL},
     {"neox",
      "architecture: gpt_neox, layers: 6, hidden_size: 48, heads: 12, head_size: 8, ffn_size: 100, rotary_size: 2", "",

@@ -3,7 +3,7 @@
     python3 tests/engine/tokenizer/interop_autotokenizer.py [build/phalanx [families]]
 
 Tokenizers (bytes, byte-level BPE of three kinds, SentencePiece unigram and BPE trained by phalanx, both trained by SentencePiece without byte
-fallback, and unigram of a text without the characters of "<s>") times eleven architectures: each is trained one step, exported and loaded. And
+fallback, and unigram of a text without the characters of "<s>") times thirteen architectures: each is trained one step, exported and loaded. And
 the families' tokenizers (family_tokenizers.py): as they are published, and exported with a model of the family. The texts: the cases of
 tests/golden/text, mixtures of them, perl's pods, runs of one character. Ids, decoded text, and the ids of bos and eos are compared. Run by hand:
 it needs transformers, sentencepiece, protobuf and some minutes; `families` as the second argument leaves the first part out. Exit status
@@ -33,7 +33,7 @@ transformers.logging.set_verbosity_error()
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "..", "golden", "text")
-ARCHITECTURES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2", "smollm3", "granite", "gemma3_text", "phi3", "gpt_neox", "glm4"]
+ARCHITECTURES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2", "smollm3", "granite", "gemma3_text", "phi3", "gpt_neox", "glm4", "olmo2"]
 
 
 def hard_texts():

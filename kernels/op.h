@@ -85,15 +85,16 @@ typedef struct op_attributes {
     int32_t peer;       /* world rank of a message's other end */
     float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
     float offset;       /* of an RMS norm: its values are multiplied by w + offset */
+    float scale;        /* of scores; of an op scale; muon: of the learning rate */
     int64_t first;      /* all_reduce: the first of the rows that it sums */
     int64_t rows; /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all */
     union {
-        struct { /* attention, rope, head_norm */
+        struct { /* attention, rope, head_norm, scale, soft_cap */
             int32_t heads, kv_heads, head_size;
             int32_t sequence;    /* tokens of a sample */
             int32_t window;      /* sliding window in tokens; 0: none */
             int32_t run;         /* attention with places: so many queries each have neighbouring places; else 0 */
-            float scale;         /* of scores */
+            float cap;           /* a tanh keeps scores, and values of soft_cap, between -cap and cap; 0: none does */
             int64_t workspace;   /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
             uint8_t inverse;     /* rope: turn back */
             uint8_t interleaved; /* rope: elements 2i and 2i + 1 are a pair, not i and i + half */
@@ -105,7 +106,6 @@ typedef struct op_attributes {
             int64_t stride;        /* elements of the named tensor from one row to the next */
             uint64_t stream;       /* the name whose random numbers round what is bf16 */
             int32_t rounding_site; /* of the first operand that is rounded */
-            float rate_scale;      /* muon: the learning rate's factor */
             uint8_t decay;         /* weight decay applies */
             uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
         };

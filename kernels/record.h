@@ -38,6 +38,8 @@ tensor *record_copy(recorder *r, const char *name, tensor *x);
 tensor *record_geglu(recorder *r, const char *name, tensor *x);
 /* y = factor x */
 tensor *record_scale(recorder *r, const char *name, tensor *x, double factor);
+/* y = cap tanh(x / cap), cap > 0 */
+tensor *record_soft_cap(recorder *r, const char *name, tensor *x, double cap);
 /* gelu in its tanh form, and as it is defined (1606.08415) */
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_gelu_exact(recorder *r, const char *name, tensor *x);

@@ -51,6 +51,7 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
                         .window = a->window,
                         .run = in->run,
                         .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
+                        .cap = (float)a->cap,
                         .epsilon = in->epsilon};
     tensor *bias = a->qkv_bias ? recorder_weight(r, a->qkv_bias) : NULL;
     tensor *full = layer_enter(r, x);                                                        /* [tokens, hidden] */

@@ -64,6 +64,7 @@ typedef struct attention_layer {
     int head_size, v_head_size; /* elements of a head of q and k; of v */
     int window;
     double multiplier; /* of scores; 0: 1 / sqrt(head_size) */
+    double cap;        /* of scores, which are then cap tanh(score / cap); 0: none */
     float norm_offset; /* of q_norm and k_norm */
     bool width_norm;   /* they are over all heads, of this rank and of the other tensor ranks, not over each */
     bool local;        /* the rotary table is that of windows */
@@ -100,6 +101,7 @@ typedef struct embedding_layer {
 typedef struct loss_layer {
     norm_layer norm;
     double multiplier;     /* of logits; 0: none */
+    double cap;            /* of logits, which are then cap tanh(logit / cap); 0: none */
     const parameter *head; /* [vocabulary / tensor, hidden]; the embedding's table where tied */
     int64_t first, count;  /* this rank's first id, and how many of its rows are ids and not padding */
     int64_t chunk_tokens;  /* logits of so many tokens exist at a time */
@@ -136,7 +138,7 @@ void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs 
  * stage's rows from the last norm's output y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages,
  * the loss. */
 typedef struct head_pass {
-    tensor *x, *head, *logits, *statistics;
+    tensor *x, *head, *logits, *statistics; /* logits: before their cap */
 } head_pass;
 head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y);
 /* When training returns this stage's part of the cotangent of y, else NULL; in the backward pass, after

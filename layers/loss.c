@@ -11,6 +11,19 @@ typedef struct chunk {
     tensor *targets;
 } chunk;
 
+/* The logits that the loss sees, of what the head makes. */
+static tensor *record_cap(recorder *r, const loss_layer *l, tensor *logits)
+{
+    return l->cap != 0 ? record_soft_cap(r, "loss/cap", logits, l->cap) : logits;
+}
+
+/* The gradient of what the head makes, of that of the logits. */
+static tensor *record_cap_gradient(recorder *r, const loss_layer *l, tensor *dlogits, tensor *logits)
+{
+    op back = {.kind = OP_soft_cap_grad, .in = {dlogits, logits}, .at = {.cap = (float)l->cap}};
+    return l->cap != 0 ? recorder_record(r, "loss/dcap", &back, 1, NULL)->out[0] : dlogits;
+}
+
 /* The statistics of the logits of all tensor ranks. */
 static tensor *record_statistics(recorder *r, const loss_layer *l, tensor *logits, tensor *targets)
 {
@@ -41,9 +54,11 @@ static void record_weight_gradient(recorder *r, tensor *dlogits, tensor *x, tens
 static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *head, chunk c)
 {
     tensor *logits = record_linear(r, "loss/head", c.x, head, NULL);
-    tensor *dlogits = record_loss(r, l, in, &c, logits, record_statistics(r, l, logits, c.targets));
+    tensor *capped = record_cap(r, l, logits);
+    tensor *dlogits = record_loss(r, l, in, &c, capped, record_statistics(r, l, capped, c.targets));
     if (!dlogits)
         return;
+    dlogits = record_cap_gradient(r, l, dlogits, logits);
     op back = {.kind = OP_linear_grad_input, .in = {dlogits, head}};
     recorder_record(r, "loss/dx", &back, 0, (tensor *[OP_MAX_OUT]){c.dx});
     record_weight_gradient(r, dlogits, c.x, head);
@@ -89,13 +104,14 @@ void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs 
     r->turned_cotangent = dx;
 }
 
-/* The logits of a micro-batch exist at a time, and are kept: each stage has few columns of them. */
+/* The logits of a micro-batch exist at a time, and are kept: each stage has few columns of them. Their cap is computed
+ * again in the backward pass. */
 head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y)
 {
     head_pass h = {.x = layer_enter(r, y), .head = recorder_weight(r, l->head)};
     h.logits = record_linear(r, "loss/head", h.x, h.head, NULL);
     recorder_keep(h.logits);
-    h.statistics = record_statistics(r, l, h.logits, in->targets);
+    h.statistics = record_statistics(r, l, record_cap(r, l, h.logits), in->targets);
     return h;
 }
 
@@ -103,9 +119,11 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
                         tensor *statistics)
 {
     chunk c = {.index = 0, .targets = in->targets};
-    tensor *dlogits = record_loss(r, l, in, &c, recorder_use(r, h->logits), statistics);
+    tensor *logits = recorder_use(r, h->logits);
+    tensor *dlogits = record_loss(r, l, in, &c, record_cap(r, l, logits), statistics);
     if (!dlogits)
         return NULL;
+    dlogits = record_cap_gradient(r, l, dlogits, logits);
     tensor *head = recorder_use(r, h->head);
     op back = {.kind = OP_linear_grad_input, .in = {dlogits, head}};
     tensor *dx = leave_backward(r, recorder_record(r, "loss/dx", &back, 1, NULL)->out[0]);
@@ -117,5 +135,5 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
 {
     tensor *x = layer_enter(r, layer_last(r, s, l, in));
-    return record_linear(r, "head", x, recorder_weight(r, l->head), NULL);
+    return record_cap(r, l, record_linear(r, "head", x, recorder_weight(r, l->head), NULL));
 }

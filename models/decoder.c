@@ -316,6 +316,7 @@ static void build_block(builder *b, block_layer *block, int index)
     block->attention.v_head_size = parts_head_size(SLOT_V, &b->d->shape, l);
     block->attention.window = (int)l->window;
     block->attention.multiplier = l->attention_multiplier;
+    block->attention.cap = l->attention_cap;
     block->multiplier = l->residual_multiplier;
     block->attention.rotary = l->rope_theta > 0;
     block->attention.interleaved = l->traits >> TRAIT_INTERLEAVED & 1;
@@ -354,6 +355,7 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
     l->first = rows.first;
     l->count = rows.real > 0 ? rows.real : 0;
     l->chunk_tokens = b->layout->loss_tokens;
+    l->cap = b->d->shape.logits_cap;
     if (tied && embedding && !g->ends_folded && g->group[AXIS_VOCABULARY].ranks == 1) {
         l->head = embedding;
         return;

@@ -375,6 +375,9 @@ static status check_representable(const model_shape *s)
                            "model.embedding_multiplier, residual_multiplier, attention_multiplier or logits_scaling is "
                            "set: Hugging Face's %s has none of them",
                            name);
+    if (s->attention_cap != 0 || s->logits_cap != 0)
+        return status_fail(STATUS_FAILED, "model.attention_cap or logits_cap is set: Hugging Face's %s has neither",
+                           name);
     bool by_layer = shape_traits_of(s->architecture)->keys & (WITH(LAYER_WINDOWS) | WITH(WINDOW_PATTERN));
     if (s->sliding_window && !by_layer && (s->full_first || s->full_every))
         return status_fail(STATUS_FAILED,

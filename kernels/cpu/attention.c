@@ -45,6 +45,8 @@ attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v
         .run_tiles = run_tiles,
         .tiles = (rows < s ? rows : s) / run * run_tiles,
         .scale = at->scale,
+        .cap = at->cap,
+        .exponent = at->cap > 0 ? at->cap : at->scale,
         .window = at->window,
     };
 }
@@ -157,7 +159,10 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
             continue;
         t->product(m->s, TILE_QUERIES, m->k + key * a->d_even * t->bytes, a->d_even, t->pair, m->q, TILE_QUERIES, keys,
                    TILE_QUERIES, a->d, false);
-        if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, (float)((double)a->scale * ATTENTION_LOG2_E)) && begun)
+        if (a->cap > 0)
+            t->cap(m->s, keys, a->scale / a->cap);
+        if (t->softmax(m->p, m->s, top, sum, fade, &mask, keys, (float)((double)a->exponent * ATTENTION_LOG2_E)) &&
+            begun)
             t->fade(m->y, fade, a->e);
         t->product(m->y, TILE_QUERIES, m->v + key * t->bytes, a->key_tiles * TILE_KEYS, t->pair, m->p, TILE_QUERIES,
                    a->e, TILE_QUERIES, keys, begun);
@@ -227,6 +232,8 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
     float *sum_v = scores + k_cache->shape[1], *value = sum_v + e, top = -INFINITY, sum = 0;
     for (int64_t i = from; i <= position; i++) {
         scores[i] = o->at.scale * set->tiles[q->type]->dot(row_at(q, r, b) + head * d * bytes, k + i * k_row, d);
+        if (o->at.cap > 0)
+            scores[i] = o->at.cap * tanhf(scores[i] / o->at.cap);
         top = scores[i] > top ? scores[i] : top;
     }
     memset(sum_v, 0, (size_t)e * sizeof *sum_v);

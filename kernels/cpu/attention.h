@@ -13,7 +13,8 @@ typedef struct attention_shape {
     int64_t key_tiles;              /* of a sample */
     int64_t rows, run;              /* of queries; those in a run have neighbouring positions in one sample */
     int64_t run_tiles, tiles;       /* of a run, and the most of one sample's runs */
-    float scale;
+    float scale, cap;
+    float exponent; /* what the softmax multiplies scores by: scale, or cap where it reads their tanh */
     int32_t window;
 } attention_shape;
 

@@ -136,8 +136,11 @@ static void backward_tile(const tile_loops *t, const attention_shape *a, const b
                keys, TILE_QUERIES, a->d, false);
     t->product(m->dp, TILE_QUERIES, m->v, a->e_even, t->pair, m->dy_across + at * a->e_even * t->bytes, TILE_QUERIES,
                keys, TILE_QUERIES, a->e, false);
-    t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + at, m->delta + at, mask, keys,
-                    (float)((double)a->scale * ATTENTION_LOG2_E), a->scale);
+    static _Alignas(64) const float none[TILE_QUERIES] = {0};
+    if (a->cap > 0)
+        t->cap_grad(m->s, m->dp, m->delta + at, keys, a->scale / a->cap);
+    t->softmax_grad(m->p, m->ds, m->ds_lanes, m->s, m->dp, m->lse + at, a->cap > 0 ? none : m->delta + at, mask, keys,
+                    (float)((double)a->exponent * ATTENTION_LOG2_E), a->scale);
     t->product(m->dv, a->e_lanes, m->p, TILE_QUERIES, t->pair, m->dy_lanes + at * a->e_lanes * t->bytes, a->e_lanes,
                keys, a->e_lanes, TILE_QUERIES, true);
     t->product(m->dk, a->d_lanes, m->ds, TILE_QUERIES, t->pair, m->q_lanes + at * a->d_lanes * t->bytes, a->d_lanes,

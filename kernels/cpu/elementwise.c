@@ -59,6 +59,26 @@ void cpu_scale(const op *o, const run_context *r)
     each_piece(o, r, scale_piece);
 }
 
+static void soft_cap_piece(const isa *set, void *const *p, int64_t n, const op *o)
+{
+    set->rows[o->in[0]->type]->soft_cap(p[0], p[1], o->at.cap, n);
+}
+
+void cpu_soft_cap(const op *o, const run_context *r)
+{
+    each_piece(o, r, soft_cap_piece);
+}
+
+static void soft_cap_grad_piece(const isa *set, void *const *p, int64_t n, const op *o)
+{
+    set->rows[o->in[0]->type]->soft_cap_grad(p[0], p[1], p[2], o->at.cap, n);
+}
+
+void cpu_soft_cap_grad(const op *o, const run_context *r)
+{
+    each_piece(o, r, soft_cap_grad_piece);
+}
+
 static void gelu_grad_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {
     set->rows[o->in[0]->type]->gelu_grad(p[0], p[1], p[2], n);

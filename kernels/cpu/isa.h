@@ -40,6 +40,8 @@ typedef struct row_loops {
     void (*accumulate)(float *total, const void *x, int64_t n);
     void (*add)(void *y, const void *a, const void *b, int64_t n);
     void (*scale)(void *y, const void *x, float factor, int64_t n);
+    void (*soft_cap)(void *y, const void *x, float cap, int64_t n);
+    void (*soft_cap_grad)(void *dx, const void *dy, const void *x, float cap, int64_t n);
     void (*gelu)(void *y, const void *x, int64_t n);
     void (*gelu_grad)(void *dx, const void *dy, const void *x, int64_t n);
     void (*gelu_exact)(void *y, const void *x, int64_t n);

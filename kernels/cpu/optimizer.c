@@ -215,7 +215,7 @@ void cpu_muon_polynomial(const op *o, const run_context *r)
 void cpu_muon(const op *o, const run_context *r)
 {
     const step_scalars *s = tensor_at(o->in[1], r->arena);
-    const update_factors f = {.rate = s->muon_lr * o->at.rate_scale, .keep = kept(o, s, s->muon_lr)};
+    const update_factors f = {.rate = s->muon_lr * o->at.scale, .keep = kept(o, s, s->muon_lr)};
     if (!skipped(o, r))
         update(o, r, UPDATE_muon, &f);
 }

@@ -49,6 +49,25 @@ static void NAME(mask)(void *y_, const void *x_, const float *factor, int64_t n)
     }
 }
 
+static void NAME(soft_cap)(void *y_, const void *x_, float cap, int64_t n)
+{
+    T *y = y_;
+    const T *x = x_;
+    EACH(i, m, n) STORE(y + i, vf_set(cap) * vf_tanh(LOAD(x + i, (int)m) / vf_set(cap)), (int)m);
+}
+
+/* 1 - tanh(u)^2 = 4 s (1 - s), s = sigmoid(-2 |u|), which keeps its relative accuracy in the tails */
+static void NAME(soft_cap_grad)(void *dx_, const void *dy_, const void *x_, float cap, int64_t n)
+{
+    T *dx = dx_;
+    const T *dy = dy_, *x = x_;
+    EACH(i, m, n)
+    {
+        vf u = LOAD(x + i, (int)m) / vf_set(cap), s = SIGMOID(vf_set(-2) * vf_max(u, vf_set(0) - u));
+        STORE(dx + i, LOAD(dy + i, (int)m) * vf_set(4) * s * (vf_set(1) - s), (int)m);
+    }
+}
+
 /* ---- activations ----------------------------------------------------------------------------------------------- */
 
 /* 0.5 (1 + tanh(u)) = sigmoid(2u): gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), which keeps its relative
@@ -502,6 +521,8 @@ static const row_loops NAME(loops) = {
     NAME(accumulate),
     NAME(add),
     NAME(scale),
+    NAME(soft_cap),
+    NAME(soft_cap_grad),
     NAME(gelu),
     NAME(gelu_grad),
     NAME(gelu_exact),

@@ -452,6 +452,18 @@ INLINE vf vf_normal_integral(vf x)
     vf tail = vf_set(0.5f) * t * vf_exp(vf_fma(vf_set(-0.5f) * size, size, sum));
     return vf_between(vf_set(1) - tail, x, vf_set(0), vf_set(INFINITY), tail);
 }
+/* tanh(x), to a relative error of 2e-7: (1 - e) / (1 + e), e = exp(-2 |x|), and where that cancels x + x^3 P(x^2), P a
+ * least-squares fit of degree 4 at 400 Chebyshev points of x^2 in [0, 0.625^2], whose error is 1e-8. */
+INLINE vf vf_tanh(vf x)
+{
+    static const float p[] = {-0.0056919856f, 0.0206262916f, -0.0537353195f, 0.13331382f, -0.333332807f};
+    vf zero = vf_set(0), one = vf_set(1), e = vf_exp(vf_set(-2) * vf_max(x, zero - x)), square = x * x;
+    vf sum = vf_set(p[0]), size = (one - e) / (one + e);
+    for (int i = 1; i < 5; i++)
+        sum = vf_fma(sum, square, vf_set(p[i]));
+    vf large = vf_between(size, x, zero, vf_set(INFINITY), zero - size);
+    return vf_between(vf_fma(x * square, sum, x), x, vf_set(-0.625f), vf_set(0.625f), large);
+}
 /* 1, 0 or -1 */
 INLINE vf vf_sign(vf a)
 {

@@ -36,6 +36,10 @@ typedef struct tile_loops {
     void (*lanes_transposed)(void *b, int64_t ldb, const void *x, int64_t pitch, int64_t n, int64_t k);
     void (*product)(float *c, int64_t ldc, const void *a, int64_t a_row, int64_t a_step, const void *b, int64_t ldb,
                     int64_t m, int64_t n, int64_t k, bool accumulate);
+    /* s[keys][TILE_QUERIES] = tanh(s factor): the scores' soft cap, before the mask */
+    void (*cap)(float *s, int64_t keys, float factor);
+    /* The same, and dp = (dp - delta) (1 - s^2), of which softmax_grad with a delta of 0 makes ds. */
+    void (*cap_grad)(float *s, float *dp, const float *delta, int64_t keys, float factor);
     /* One step of the online softmax, to base 2 (scale holds log2 e), on scores s[keys][TILE_QUERIES]: p lanes = 2^(s
      * scale - top), top and sum updated, fade = what older sums are multiplied by. Returns whether any fade < 1. */
     bool (*softmax)(void *p, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys,

@@ -90,6 +90,22 @@ static void NAME(lanes_transposed)(void *b_, int64_t ldb, const void *x_, int64_
 
 /* ---- softmax --------------------------------------------------------------------------------------------------- */
 
+static void NAME(cap)(float *s, int64_t keys, float factor)
+{
+    for (int64_t i = 0; i < keys * TILE_QUERIES; i += LANES)
+        vf_store(s + i, vf_tanh(vf_load(s + i) * vf_set(factor)));
+}
+
+static void NAME(cap_grad)(float *s, float *dp, const float *delta, int64_t keys, float factor)
+{
+    NAME(cap)(s, keys, factor);
+    for (int64_t k = 0; k < keys; k++)
+        for (int q = 0; q < TILE_QUERIES; q += LANES) {
+            vf t = vf_load(s + k * TILE_QUERIES + q), d = vf_load(dp + k * TILE_QUERIES + q) - vf_load(delta + q);
+            vf_store(dp + k * TILE_QUERIES + q, d * (vf_set(1) - t * t));
+        }
+}
+
 static bool NAME(softmax)(void *p_, float *s, float *top, float *sum, float *fade, const tile_mask *mask, int64_t keys,
                           float scale)
 {
@@ -203,6 +219,8 @@ static const tile_loops NAME(tiles) = {
     .lanes = NAME(lanes),
     .lanes_transposed = NAME(lanes_transposed),
     .product = PRODUCT,
+    .cap = NAME(cap),
+    .cap_grad = NAME(cap_grad),
     .softmax = NAME(softmax),
     .softmax_grad = NAME(softmax_grad),
     .fade = NAME(fade),

@@ -48,6 +48,19 @@ template <typename T> DEVICE void write_row(T *to, const float (&from)[LANE_COLU
     }
 }
 
+/* The score of a product of query and key, and the derivative of it by that product's multiple, from the score. */
+template <bool CAP> struct score_of {
+    float scale, cap;
+    __device__ float operator()(float product) const
+    {
+        return CAP ? cap * tanhf(product * scale / cap) : product * scale;
+    }
+    __device__ float slope(float score) const
+    {
+        return CAP ? 1.0f - score * score / (cap * cap) : 1.0f;
+    }
+};
+
 /* The state of a softmax: what one warp has seen of the keys so far. */
 struct seen {
     float most, sum, out[LANE_COLUMNS];
@@ -61,14 +74,15 @@ template <typename T> struct head_keys {
 };
 
 /* keys [first, end), strided by `step` blocks of 32, for the query in shared memory */
-template <typename T>
-DEVICE seen attend(const float *query, const head_keys<T> &of, int32_t first, int32_t end, int32_t step, float scale)
+template <bool CAP, typename T>
+DEVICE seen attend(const float *query, const head_keys<T> &of, int32_t first, int32_t end, int32_t step,
+                   score_of<CAP> f)
 {
     int lane = (int)threadIdx.x % WARP;
     seen s = {-INFINITY, 0, {}};
     for (int32_t key = first; key < end; key += step) {
         int32_t mine = key + lane;
-        float score = mine < end ? dot(query, of.k + mine * of.k_pitch, of.size) * scale : -INFINITY;
+        float score = mine < end ? f(dot(query, of.k + mine * of.k_pitch, of.size)) : -INFINITY;
         float most = fmaxf(s.most, warp_largest(score)), shrink = expf(s.most - most), p = expf(score - most);
         s.sum = s.sum * shrink + warp_sum(p);
         s.most = most;
@@ -79,7 +93,7 @@ DEVICE seen attend(const float *query, const head_keys<T> &of, int32_t first, in
 }
 
 /* grid (blocks of WARPS queries of a run, heads, runs) */
-template <typename T>
+template <bool CAP, typename T>
 KERNEL(THREADS, 2)
 attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
 {
@@ -92,7 +106,8 @@ attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
     stage_row(rows + warp * MOST_HEAD_SIZE, in.q.at(of.row + query, head, size), size);
     head_keys<T> keys = {
         in.k.at(of.keys, kv_head, size), in.v.at(of.keys, kv_head, v_size), in.k.pitch, in.v.pitch, size, v_size};
-    seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(of, query), of.shift + query + 1, WARP, in.scale);
+    seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(of, query), of.shift + query + 1, WARP,
+                    score_of<CAP>{in.scale, in.cap});
     write_row(y.at(of.row + query, head, v_size), s.out, 1.0f / s.sum, v_size);
     if (threadIdx.x % WARP == 0)
         in.lse[head * in.lse_pitch + of.row + query] = s.most + logf(s.sum);
@@ -125,7 +140,7 @@ attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t
 }
 
 /* dq = scale sum over keys of p (dy v - delta) k */
-template <typename T>
+template <bool CAP, typename T>
 KERNEL(THREADS, 2)
 attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *delta, flash_in<T> in, int32_t size,
                  int32_t v_size)
@@ -142,13 +157,15 @@ attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *del
     stage_row(q, in.q.at(of.row + query, head, size), size);
     stage_row(d, dy.at(of.row + query, head, v_size), v_size);
     const T *k = in.k.at(of.keys, kv_head, size), *v = in.v.at(of.keys, kv_head, v_size);
+    const score_of<CAP> f = {in.scale, in.cap};
     float log_sum = in.lse[head * in.lse_pitch + of.row + query], del = delta[head * in.tokens + of.row + query];
     for (int32_t key = in.lowest(of, query); key <= position; key += WARP) {
         int32_t mine = key + lane;
         float ds = 0;
-        if (mine <= position)
-            ds = expf(dot(q, k + mine * in.k.pitch, size) * in.scale - log_sum) *
-                 (dot(d, v + mine * in.v.pitch, v_size) - del);
+        if (mine <= position) {
+            float score = f(dot(q, k + mine * in.k.pitch, size));
+            ds = expf(score - log_sum) * (dot(d, v + mine * in.v.pitch, v_size) - del) * f.slope(score);
+        }
         add_rows(dq, ds, k + key * in.k.pitch, in.k.pitch, position + 1 - key < WARP ? position + 1 - key : WARP, size);
     }
     write_row(dq_rows.at(of.row + query, head, size), dq, in.scale, size);
@@ -156,7 +173,7 @@ attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *del
 
 /* dv = sum over queries of p dy, dk = scale sum over queries of p (dy v - delta) q; grid (blocks of keys, kv_heads,
  * samples) */
-template <typename T>
+template <bool CAP, typename T>
 KERNEL(THREADS, 2)
 attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const T> dy, const float *delta,
                   flash_in<T> in, int32_t size, int32_t v_size)
@@ -171,6 +188,7 @@ attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const
     float *k = rows + warp * 2 * MOST_HEAD_SIZE, *v = k + MOST_HEAD_SIZE, dk[LANE_COLUMNS] = {}, dv[LANE_COLUMNS] = {};
     stage_row(k, in.k.at(keys + key, kv_head, size), size);
     stage_row(v, in.v.at(keys + key, kv_head, v_size), v_size);
+    const score_of<CAP> f = {in.scale, in.cap};
     query_walk at = {kv_head * group, 0, -1, {}};
     while ((at = walk_on<1>(at, in, keys, key, key + 1, (kv_head + 1) * group)).head < (kv_head + 1) * group) {
         const T *q = in.q.at(at.of.row, at.head, size), *d = dy.at(at.of.row, at.head, v_size);
@@ -178,8 +196,9 @@ attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const
         float p = 0, ds = 0;
         if (mine < in.run && in.lowest(at.of, mine) <= key) {
             int64_t row = at.of.row + mine;
-            p = expf(dot(k, q + mine * in.q.pitch, size) * in.scale - in.lse[at.head * in.lse_pitch + row]);
-            ds = p * (dot(v, d + mine * dy.pitch, v_size) - delta[at.head * in.tokens + row]);
+            float score = f(dot(k, q + mine * in.q.pitch, size));
+            p = expf(score - in.lse[at.head * in.lse_pitch + row]);
+            ds = p * (dot(v, d + mine * dy.pitch, v_size) - delta[at.head * in.tokens + row]) * f.slope(score);
         }
         add_rows(dk, ds, q + at.query * in.q.pitch, in.q.pitch, count, size);
         add_rows(dv, p, d + at.query * dy.pitch, dy.pitch, count, v_size);
@@ -203,7 +222,7 @@ cache_append(T *cache, flash_rows<const T> x, const int32_t *positions, int64_t 
 }
 
 /* a block a (head, sample); its warps share the keys and join what they saw, in the order of the warps */
-template <typename T>
+template <bool CAP, typename T>
 KERNEL(DECODE_WARPS *WARP, 2)
 attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<const T> q, const int32_t *positions,
                int64_t capacity, launch_heads at)
@@ -223,7 +242,7 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
     float *row = rows + warp * MOST_HEAD_SIZE;
     int32_t last = positions[sample], first = at.window > 0 && last >= at.window ? last - at.window + 1 : 0;
     stage_row(row, q.at(sample, head, size), size);
-    seen s = attend(row, keys, first + warp * WARP, last + 1, DECODE_WARPS * WARP, at.scale);
+    seen s = attend(row, keys, first + warp * WARP, last + 1, DECODE_WARPS * WARP, score_of<CAP>{at.scale, at.cap});
     warp_barrier();
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++) row[i * WARP + lane] = s.out[i];
     if (lane == 0) {
@@ -264,15 +283,21 @@ static dim3 grid_of(int64_t rows, int heads, int64_t parts)
     return dim3(blocks_for(rows, WARPS), (unsigned)heads, (unsigned)parts);
 }
 
+/* Calls f with a value of the type and whether scores are capped. */
+template <typename F> static int with_score(int type, const launch_heads &at, F f)
+{
+    return with_type(type, [&](auto t) { return with_cap(at.cap, [&](auto capped) { return f(t, capped); }); });
+}
+
 int launch_attention(void *stream, int type, const launch_attention_operands *of)
 {
     if (refused(of))
         return (int)cudaErrorInvalidValue;
     if (flash_takes(type, of->at, of->q, of->k, of->v, of->y))
         return flash_forward(stream, type, of);
-    return with_type(type, [&](auto t) {
+    return with_score(type, of->at, [&](auto t, auto capped) {
         using T = decltype(t);
-        auto kernel = attention_forward<T>;
+        auto kernel = attention_forward<decltype(capped)::value, T>;
         LAUNCH(kernel, grid_of(of->run, of->at.heads, of->tokens / of->run), THREADS, 0, (cudaStream_t)stream,
                flash_rows_of<T>(of->y), flash_of<T>(of), of->at.head_size, of->at.v_head_size);
         return launch_result();
@@ -311,10 +336,10 @@ int launch_attention_grad(void *stream, int type, const launch_attention_gradien
         return failed;
     if (flash_takes(type, at, of->q, of->k, of->v, to->dq, to->dk, to->dv, to->dy))
         return flash_backward(stream, type, to, of);
-    return with_type(type, [&](auto t) {
+    return with_score(type, at, [&](auto t, auto capped) {
         using T = decltype(t);
-        auto kernel_q = attention_grad_q<T>;
-        auto kernel_kv = attention_grad_kv<T>;
+        auto kernel_q = attention_grad_q<decltype(capped)::value, T>;
+        auto kernel_kv = attention_grad_kv<decltype(capped)::value, T>;
         LAUNCH(kernel_q, grid_of(of->run, at.heads, of->tokens / of->run), THREADS, 0, (cudaStream_t)stream,
                flash_rows_of<T>(to->dq), flash_rows_of<const T>(to->dy), to->scratch, flash_of<T>(of), at.head_size,
                at.v_head_size);
@@ -330,11 +355,11 @@ int launch_attention_decode(void *stream, int type, const launch_decode_operands
     const launch_heads &at = of->at;
     if (refused(at))
         return (int)cudaErrorInvalidValue;
-    return with_type(type, [&](auto t) {
+    return with_score(type, at, [&](auto t, auto capped) {
         using T = decltype(t);
         const int32_t k_columns = at.kv_heads * at.head_size, v_columns = at.kv_heads * at.v_head_size;
         auto append = cache_append<T>;
-        auto step = attention_step<T>;
+        auto step = attention_step<decltype(capped)::value, T>;
         LAUNCH(append, blocks_for(of->samples * k_columns, 256), 256, 0, (cudaStream_t)stream, (T *)of->k_cache,
                flash_rows_of<const T>(of->k), of->positions, of->samples * k_columns, of->capacity, k_columns);
         LAUNCH(append, blocks_for(of->samples * v_columns, 256), 256, 0, (cudaStream_t)stream, (T *)of->v_cache,

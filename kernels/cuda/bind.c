@@ -66,7 +66,8 @@ static launch_heads heads_of(const op *o, const tensor *v)
                           .v_head_size = v ? (int32_t)(v->shape[1] / o->at.kv_heads) : o->at.head_size,
                           .sequence = o->at.sequence,
                           .window = o->at.window,
-                          .scale = o->at.scale};
+                          .scale = o->at.scale,
+                          .cap = o->at.cap};
 }
 
 /* ---- element-wise ---------------------------------------------------------------------------------------------- */
@@ -94,6 +95,19 @@ void cuda_scale(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0], *x = o->in[0];
     launched(o, launch_scale(r->stream, y->type, matrix(y, r), matrix(x, r), o->at.scale, y->shape[0], columns_of(y)));
+}
+
+void cuda_soft_cap(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0], *x = o->in[0];
+    launched(o, launch_soft_cap(r->stream, y->type, matrix(y, r), matrix(x, r), o->at.cap, y->shape[0], columns_of(y)));
+}
+
+void cuda_soft_cap_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0];
+    launched(o, launch_soft_cap_grad(r->stream, dx->type, matrix(dx, r), matrix(o->in[0], r), matrix(o->in[1], r),
+                                     o->at.cap, extent_of(dx)));
 }
 
 void cuda_gelu_grad(const op *o, const run_context *r)

@@ -88,7 +88,7 @@ static bool takes(const op *o)
         return false;
     cudnn_operands x = cudnn_operands_of(o);
     return runs_are_known(o, &x) && rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
-           x.q->shape[0] % queries_of(o) == 0 && attention_suits_cudnn((int)o->at.head_size) &&
+           x.q->shape[0] % queries_of(o) == 0 && o->at.cap == 0 && attention_suits_cudnn((int)o->at.head_size) &&
            attention_suits_cudnn((int)v_head_size(o)) && o->at.heads % o->at.kv_heads == 0;
 }
 

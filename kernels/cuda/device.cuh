@@ -107,6 +107,12 @@ DEVICE float fast_exp2(float x)
     return y;
 }
 
+/* a / b for |b| < 2^126, or for an infinite b, which gives 0 */
+DEVICE float fast_quotient(float a, float b)
+{
+    return __fdividef(a, b);
+}
+
 /* Never made one operation with an addition. */
 DEVICE float rounded_product(float a, float b)
 {

@@ -18,6 +18,10 @@ static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 template <int D> constexpr int STRIDE = D + PIECE;
 
+template <bool CAP> struct flash_capped {
+    static constexpr bool value = CAP;
+};
+
 /* heads of a matrix with a pitch of its own, in elements */
 template <typename T> struct flash_rows {
     T *first;
@@ -48,7 +52,7 @@ template <typename T> struct flash_in {
     const int32_t *document_start, *places;
     int64_t lse_pitch, tokens;
     int32_t heads, kv_heads, sequence, window, run, runs;
-    float scale;
+    float scale, cap;
 
     __device__ flash_run run_at(int32_t i) const
     {
@@ -64,6 +68,24 @@ template <typename T> struct flash_in {
         return start > low ? start : low;
     }
 };
+
+/* Calls f with an integral constant: are scores capped? */
+template <typename F> static inline int with_cap(float cap, F f)
+{
+    return cap > 0 ? f(flash_capped<true>()) : f(flash_capped<false>());
+}
+
+/* What scores are multiplied by in the exponent: the scale, or the cap where their tanh is taken first. */
+template <bool CAP, typename T> DEVICE float exponent_of(const flash_in<T> &in)
+{
+    return CAP ? in.cap : in.scale;
+}
+
+/* tanh(x) = 1 - 2 / (exp(2 x) + 1), to an absolute error of 3e-7, for scores that are sums of 16-bit products */
+DEVICE float short_tanh(float x)
+{
+    return 1.0f - fast_quotient(2.0f, fast_exp2(2.0f * LOG2_E * x) + 1.0f);
+}
 
 /* A walk through the queries that see keys [first, end) of a sample, M at a time: head after head, run after run, in
  * each from the first that is not before all the keys until the window or the document ends. */
@@ -199,7 +221,8 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             of->at.window,
             of->run,
             (int32_t)(of->tokens / of->run),
-            of->at.scale};
+            of->at.scale,
+            of->at.cap};
 }
 
 #endif

@@ -2,6 +2,7 @@
  * makes dk and dv, going through the queries (of all heads that share the keys) for a block of keys. Both recompute the
  * probabilities p = exp(s - lse). With delta = sum(dy y) of a query (2307.08691, algorithm 2):
  *     dv = p^T dy,   ds = p (dy v^T - delta),   dq = scale ds k,   dk = scale ds^T q
+ * With a cap, of which s = cap t, t = tanh(scale q k / cap), ds has a factor 1 - t^2.
  */
 #include "kernels/cuda/flash.cuh"
 
@@ -14,7 +15,7 @@ template <typename T> struct grad_in {
 
 /* dynamic shared memory: q[M], dy[M], then STAGES times k[N], v[N]; grid (query blocks of a run, heads, runs). With two
  * stages the next tile is copied while this one is read. */
-template <typename T, int D, int E, int MT, int N, int STAGES>
+template <typename T, int D, int E, int MT, int N, int STAGES, bool CAP>
 KERNEL(FLASH_THREADS, 1)
 flash_grad_q(grad_in<T> g, flash_in<T> in)
 {
@@ -28,7 +29,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     int32_t end = first + M < in.run ? first + M : in.run, keys_end = of.shift + end;
     int32_t key = in.lowest(of, first) / N * N, low_last = in.lowest(of, end - 1);
     const T *k = in.k.at(of.keys, kv_head, D), *v = in.v.at(of.keys, kv_head, E);
-    float scale = in.scale * LOG2_E;
+    float scale = exponent_of<CAP>(in) * LOG2_E;
     float out[MT][D / 8][4] = {}, lse_2[MT][2], del[MT][2], factor[MT][2];
     int32_t low[MT][2];
     UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
@@ -64,10 +65,11 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
             int half = i / 2;
             int32_t at = key + n * 8 + pair + i % 2;
             int32_t query = of.shift + first + a_row + m * 16 + half * 8 + lane / 4;
-            float p = fast_exp2(score[m][n][i] * scale - lse_2[m][half]);
+            float s = CAP ? short_tanh(score[m][n][i] * (in.scale / in.cap)) : score[m][n][i];
+            float p = fast_exp2(s * scale - lse_2[m][half]);
             if (edge && (at > query || at < low[m][half]))
                 p = 0;
-            score[m][n][i] = p * (slope[m][n][i] - del[m][half]);
+            score[m][n][i] = p * (slope[m][n][i] - del[m][half]) * (CAP ? 1.0f - s * s : 1.0f);
         }
         multiply_columns<D, N, MT>(out, score, k_tile);
         if (STAGES == 1 && key + N < keys_end) {
@@ -103,19 +105,22 @@ DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, const query_walk &at,
     }
 }
 
-/* p^T of keys `key`.. against the stage's queries, from scores, the first of them at position `query`; ds^T from p and
- * dp */
-template <int M>
-DEVICE void probabilities(float (&score)[M / 8][4], const query_facts<M> *facts, int32_t key, int32_t query,
-                          float scale)
+/* p^T of keys `key`.. against the stage's queries, from scores, the first of them at position `query`, and of p^T what
+ * ds^T is made of with a cap, p (1 - tanh^2); ds^T from p and dp */
+template <int M, bool CAP>
+DEVICE void probabilities(float (&score)[M / 8][4], float (&part)[CAP ? M / 8 : 1][4], const query_facts<M> *facts,
+                          int32_t key, int32_t query, float scale, float factor)
 {
     int pair = (int)threadIdx.x % 4 * 2;
     UNROLL for (int n = 0; n < M / 8; n++) UNROLL for (int i = 0; i < 4; i++)
     {
         int column = n * 8 + pair + i % 2;
         int32_t at = key + i / 2 * 8;
-        float p = fast_exp2(score[n][i] * scale - facts->lse_2[column]);
+        float s = CAP ? short_tanh(score[n][i] * factor) : score[n][i];
+        float p = fast_exp2(s * scale - facts->lse_2[column]);
         score[n][i] = at > query + column || at < facts->low[column] ? 0.0f : p;
+        if constexpr (CAP)
+            part[n][i] = score[n][i] * (1.0f - s * s);
     }
 }
 
@@ -126,9 +131,17 @@ template <int M> DEVICE void slopes(float (&p)[M / 8][4], const float (&dp)[M / 
         dp[n][i] - facts->delta[n * 8 + pair + i % 2];
 }
 
+template <bool FIRST, typename A, typename B> DEVICE auto &either(A &a, B &b)
+{
+    if constexpr (FIRST)
+        return a;
+    else
+        return b;
+}
+
 /* dynamic shared memory: k[N], v[N], then STAGES times q[M], dy[M]; grid (key blocks, kv_heads, samples). Large heads
  * make dk and dv in two launches, their accumulators together being more than the registers hold. */
-template <typename T, int D, int E, int MT, int M, int STAGES, bool MAKE_K, bool MAKE_V>
+template <typename T, int D, int E, int MT, int M, int STAGES, bool MAKE_K, bool MAKE_V, bool CAP>
 KERNEL(FLASH_THREADS, 1)
 flash_grad_kv(grad_in<T> g, flash_in<T> in)
 {
@@ -140,7 +153,7 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
     int kv_head = (int)blockIdx.y, group = in.heads / in.kv_heads, last_head = (kv_head + 1) * group;
     int64_t keys = (int64_t)blockIdx.z * in.sequence;
     int32_t first = (int32_t)blockIdx.x * N, end = first + N < in.sequence ? first + N : in.sequence;
-    float scale = in.scale * LOG2_E;
+    float scale = exponent_of<CAP>(in) * LOG2_E;
     float dk[MAKE_K ? MT : 1][D / 8][4] = {}, dv[MAKE_V ? MT : 1][E / 8][4] = {}, factor[MT][2], one[MT][2];
     UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
     {
@@ -161,17 +174,19 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
         if (STAGES == 2 && next.head < last_head)
             fetch_queries<T, D, E, M>(tiles + (stage ^ 1) * STAGE, facts + (stage ^ 1), next, g, in);
         copy_commit();
-        float p[MT][M / 8][4] = {};
+        float p[MT][M / 8][4] = {}, part[CAP ? MT : 1][CAP ? M / 8 : 1][4];
         multiply_rows<D, M, MT>(p, k_tile, a_row, q_tile);
         UNROLL for (int m = 0; m < MT; m++)
-            probabilities<M>(p[m], facts + stage, first + a_row + m * 16 + lane / 4, at.of.shift + at.query, scale);
+            probabilities<M, CAP>(p[m], part[CAP ? m : 0], facts + stage, first + a_row + m * 16 + lane / 4,
+                                  at.of.shift + at.query, scale, in.scale / in.cap);
         if constexpr (MAKE_V)
             multiply_columns<E, M, MT>(dv, p, dy_tile);
         if constexpr (MAKE_K) {
             float dp[MT][M / 8][4] = {};
             multiply_rows<E, M, MT>(dp, v_tile, a_row, dy_tile);
-            UNROLL for (int m = 0; m < MT; m++) slopes<M>(p[m], dp[m], facts + stage);
-            multiply_columns<D, M, MT>(dk, p, q_tile);
+            auto &weight = either<CAP>(part, p);
+            UNROLL for (int m = 0; m < MT; m++) slopes<M>(weight[m], dp[m], facts + stage);
+            multiply_columns<D, M, MT>(dk, weight, q_tile);
         }
         if (STAGES == 1 && next.head < last_head) {
             block_barrier(); /* no thread reads the only stage any more */
@@ -200,10 +215,10 @@ template <typename T, int D, int E> constexpr int tiles_bytes(int own, int other
     return (own + stages * others) * (STRIDE<D> + STRIDE<E>)*(int)sizeof(T);
 }
 
-template <typename T, int D, int E, int MT, int N, int STAGES> static int run_q(const arguments<T> &a)
+template <typename T, int D, int E, int MT, int N, int STAGES, bool CAP> static int run_q(const arguments<T> &a)
 {
     constexpr int M = FLASH_WARPS * 16 * MT, shared = tiles_bytes<T, D, E>(M, N, STAGES);
-    auto kernel = flash_grad_q<T, D, E, MT, N, STAGES>;
+    auto kernel = flash_grad_q<T, D, E, MT, N, STAGES, CAP>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
@@ -213,11 +228,11 @@ template <typename T, int D, int E, int MT, int N, int STAGES> static int run_q(
     return launch_result();
 }
 
-template <typename T, int D, int E, int MT, int M, int STAGES, bool MAKE_K, bool MAKE_V>
+template <typename T, int D, int E, int MT, int M, int STAGES, bool MAKE_K, bool MAKE_V, bool CAP>
 static int run_kv(const arguments<T> &a)
 {
     constexpr int N = FLASH_WARPS * 16 * MT, shared = tiles_bytes<T, D, E>(N, M, STAGES);
-    auto kernel = flash_grad_kv<T, D, E, MT, M, STAGES, MAKE_K, MAKE_V>;
+    auto kernel = flash_grad_kv<T, D, E, MT, M, STAGES, MAKE_K, MAKE_V, CAP>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
@@ -228,18 +243,26 @@ static int run_kv(const arguments<T> &a)
 }
 
 /* N: keys of a tile where dq is made; M: queries of a tile where dk and dv are made. */
-template <typename T, int D, int E, int MT_Q, int N, int MT_KV, int M, int STAGES = 2>
-static int run(const arguments<T> &a)
+template <typename T, int D, int E, int MT_Q, int N, int MT_KV, int M, int STAGES, bool CAP>
+static int run_all(const arguments<T> &a)
 {
-    int failed = run_q<T, D, E, MT_Q, N, STAGES>(a);
+    int failed = run_q<T, D, E, MT_Q, N, STAGES, CAP>(a);
     if (failed)
         return failed;
     if constexpr (D <= 128) {
-        return run_kv<T, D, E, MT_KV, M, STAGES, true, true>(a);
+        return run_kv<T, D, E, MT_KV, M, STAGES, true, true, CAP>(a);
     } else {
-        failed = run_kv<T, D, E, MT_KV, M, STAGES, false, true>(a);
-        return failed ? failed : run_kv<T, D, E, MT_KV, M, STAGES, true, false>(a);
+        failed = run_kv<T, D, E, MT_KV, M, STAGES, false, true, CAP>(a);
+        return failed ? failed : run_kv<T, D, E, MT_KV, M, STAGES, true, false, CAP>(a);
     }
+}
+
+template <typename T, int D, int E, int MT_Q, int N, int MT_KV, int M, int STAGES = 2>
+static int run(const arguments<T> &a)
+{
+    return with_cap(a.of->at.cap, [&](auto capped) {
+        return run_all<T, D, E, MT_Q, N, MT_KV, M, STAGES, decltype(capped)::value>(a);
+    });
 }
 
 /* Does the device have the shared memory that large tiles take? GPUs of 99 KiB a block do not. */

@@ -40,8 +40,15 @@ DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float 
     }
 }
 
+/* scores become tanh(scores factor), before they are masked */
+template <int N, int MT> DEVICE void cap_scores(float (&score)[MT][N / 8][4], float factor)
+{
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = 0; i < 4; i++)
+        score[m][n][i] = short_tanh(score[m][n][i] * factor);
+}
+
 /* dynamic shared memory: q[M, D], k[N, D], v[N, E], padded; grid (query blocks of a run, heads, runs) */
-template <typename T, int D, int E, int MT, int N>
+template <typename T, int D, int E, int MT, int N, bool CAP>
 KERNEL(FLASH_THREADS, 2)
 flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
 {
@@ -56,7 +63,7 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
     int32_t end = first + M < in.run ? first + M : in.run, keys_end = of.shift + end;
     int32_t key = in.lowest(of, first) / N * N, low_last = in.lowest(of, end - 1);
     const T *k = in.k.at(of.keys, kv_head, D), *v = in.v.at(of.keys, kv_head, E);
-    float scale = in.scale * LOG2_E;
+    float scale = exponent_of<CAP>(in) * LOG2_E;
     float out[MT][E / 8][4] = {}, most[MT][2], sum[MT][2] = {};
     int32_t low[MT][2];
     UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
@@ -75,6 +82,8 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
         copy_commit();
         float score[MT][N / 8][4] = {};
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
+        if constexpr (CAP)
+            cap_scores<N, MT>(score, in.scale / in.cap);
         bool edge = key + N > of.shift + first || key < low_last;
         UNROLL for (int m = 0; m < MT; m++) online_softmax<N, E / 8>(
             score[m], out[m], most[m], sum[m], low[m], of.shift + first + a_row + m * 16 + lane / 4, key, scale, edge);
@@ -94,21 +103,31 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
         factor[m][half] = 1.0f / total;
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         if (lane % 4 == 0 && query < end)
-            in.lse[head * in.lse_pitch + of.row + query] = most[m][half] * in.scale + logf(total);
+            in.lse[head * in.lse_pitch + of.row + query] = most[m][half] * exponent_of<CAP>(in) + logf(total);
     }
     write_rows<E, MT>(y.at(of.row, head, E), y.pitch, first, end, q_tile, a_row, out, factor);
 }
 
-template <typename T, int D, int E, int MT, int N> static int run(void *stream, const launch_attention_operands *of)
+template <typename T, int D, int E, int MT, int N, bool CAP>
+static int launch(void *stream, const launch_attention_operands *of)
 {
     constexpr int M = FLASH_WARPS * 16 * MT, shared = ((M + N) * STRIDE<D> + N * STRIDE<E>)*(int)sizeof(T);
-    auto kernel = flash_forward_kernel<T, D, E, MT, N>;
+    auto kernel = flash_forward_kernel<T, D, E, MT, N, CAP>;
     int failed = allow_shared(kernel, shared);
     if (failed)
         return failed;
     dim3 grid(blocks_for(of->run, M), (unsigned)of->at.heads, (unsigned)(of->tokens / of->run));
     LAUNCH(kernel, grid, FLASH_THREADS, shared, (cudaStream_t)stream, flash_rows_of<T>(of->y), flash_of<T>(of));
     return launch_result();
+}
+
+template <typename T, int D, int E, int MT, int N> static int run(void *stream, const launch_attention_operands *of)
+{
+    return with_cap(of->at.cap, [&](auto capped) {
+        constexpr bool CAP = decltype(capped)::value;
+        constexpr int ROWS = CAP && D == 192 ? 1 : MT; /* the registers hold no more beside a tanh */
+        return launch<T, D, E, ROWS, N, CAP>(stream, of);
+    });
 }
 
 template <typename T> static int run_size(void *stream, const launch_attention_operands *of)

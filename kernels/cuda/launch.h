@@ -27,6 +27,9 @@ typedef struct launch_extent {
 } launch_extent;
 
 int launch_scale(void *stream, int type, launch_matrix y, launch_matrix x, float factor, int64_t rows, int64_t columns);
+int launch_soft_cap(void *stream, int type, launch_matrix y, launch_matrix x, float cap, int64_t rows, int64_t columns);
+int launch_soft_cap_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, float cap,
+                         launch_extent of);
 int launch_gelu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
 int launch_gelu_exact(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
 int launch_gelu_exact_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
@@ -126,6 +129,7 @@ typedef struct launch_heads {
     int32_t sequence; /* tokens of a sample */
     int32_t window;   /* 0: none */
     float scale;      /* of attention scores */
+    float cap;        /* a score s is cap tanh(s scale / cap); 0: s scale */
 } launch_heads;
 
 typedef struct launch_rope_operands {

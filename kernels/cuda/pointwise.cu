@@ -86,6 +86,24 @@ struct multiple {
     }
 };
 
+/* cap tanh(x / cap), and dy (1 - tanh(x / cap)^2) = dy 4 s (1 - s), s = sigmoid(-2 |x / cap|) */
+struct soft_cap_forward {
+    float cap;
+    __device__ float operator()(float x) const
+    {
+        return cap * tanhf(x / cap);
+    }
+};
+
+struct soft_cap_backward {
+    float cap;
+    __device__ float operator()(float dy, float x) const
+    {
+        float s = 1.0f / (1.0f + expf(2.0f * fabsf(x / cap)));
+        return dy * 4.0f * s * (1.0f - s);
+    }
+};
+
 struct identity {
     __device__ float operator()(float x) const
     {
@@ -302,6 +320,22 @@ int launch_scale(void *stream, int type, launch_matrix y, launch_matrix x, float
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         return run_one<T, T>(stream, y, x, rows, columns, multiple{factor});
+    });
+}
+
+int launch_soft_cap(void *stream, int type, launch_matrix y, launch_matrix x, float cap, int64_t rows, int64_t columns)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        return run_one<T, T>(stream, y, x, rows, columns, soft_cap_forward{cap});
+    });
+}
+
+int launch_soft_cap_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, float cap,
+                         launch_extent of)
+{
+    return with_type(type, [&](auto t) {
+        return run_two<decltype(t)>(stream, dx, dy, x, of.rows, of.columns, soft_cap_backward{cap});
     });
 }
 

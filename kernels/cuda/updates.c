@@ -56,7 +56,7 @@ static launch_update_segment segment(const op *o, const run_context *r, int64_t 
                                    .master = row_at(out[0], r, row),
                                    .state = {row_at(out[1], r, row), row_at(out[2], r, row)},
                                    .count = count,
-                                   .scale = o->at.rate_scale,
+                                   .scale = o->at.scale,
                                    .decay = o->at.decay,
                                    .nesterov = o->at.nesterov,
                                    .narrow_master = out[0]->type == DTYPE_BF16,

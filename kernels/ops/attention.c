@@ -26,7 +26,7 @@ static void check_attention(const op *o, tensor *const *in, const tensor *docume
                                 q->shape[0] % o->at.run == 0 && o->at.sequence % o->at.run == 0
                           : o->at.run == 0 && q->shape[0] == k->shape[0],
                    "as many queries as keys, or places int32[t] in runs of attributes.run");
-    OPERANDS_CHECK(o->at.window >= 0, "the window must not be negative");
+    OPERANDS_CHECK(o->at.window >= 0 && o->at.cap >= 0, "neither the window nor the cap may be negative");
     OPERANDS_CHECK(!document_start || infer_is_vector(document_start, DTYPE_INT32, q->shape[0]),
                    "document_start int32[t]");
 }

@@ -90,6 +90,33 @@ void gradient_scale(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT
     recorder_flow(r, o->in[0], gradient_by(r, &(op){.kind = OP_scale, .in = {cotangent[0]}, .at = o->at}));
 }
 
+tensor *record_soft_cap(recorder *r, const char *name, tensor *x, double cap)
+{
+    return record_first(r, name, &(op){.kind = OP_soft_cap, .in = {x}, .at = {.cap = (float)cap}}, 1);
+}
+
+void infer_soft_cap(op *o)
+{
+    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    infer_gelu(o);
+}
+
+COST(soft_cap, cost_each(o, 8, 0))
+
+void gradient_soft_cap(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    gradient_elementwise(r, o, OP_soft_cap_grad, cotangent[0]);
+}
+
+void infer_soft_cap_grad(op *o)
+{
+    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    infer_gelu_grad(o);
+}
+
+COST(soft_cap_grad, cost_each(o, 10, 0))
+NO_GRADIENT(soft_cap_grad)
+
 tensor *record_swiglu(recorder *r, const char *name, tensor *x)
 {
     return record_first(r, name, &(op){.kind = OP_swiglu, .in = {x}}, 1);

@@ -1,4 +1,5 @@
-/* Attention against softmax(q k^T scale + mask) v written out in float64, forward, backward and decoding. */
+/* Attention against softmax(q k^T scale + mask) v, with and without a cap of its scores, written out in float64:
+ * forward, backward and decoding. */
 #include "tests/cuda/check.h"
 
 namespace
@@ -75,14 +76,16 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
     int64_t i = token % p.at.sequence, base = token - i, low = lowest(p, start, token);
     int64_t kv = head / (p.at.heads / p.at.kv_heads), k_at = p.k_first() + kv * size, v_at = p.v_first() + kv * v_size;
     const double *q = &qkv[(size_t)(token * p.pitch() + head * size)];
-    vector<double> prob((size_t)(i + 1), 0.0);
-    double most = -INFINITY, sum = 0;
+    vector<double> prob((size_t)(i + 1), 0.0), slope((size_t)(i + 1), 0.0); /* slope: by the product */
+    double most = -INFINITY, sum = 0, cap = p.at.cap;
     for (int64_t j = low; j <= i; j++) {
         const double *k = &qkv[(size_t)((base + j) * p.pitch() + k_at)];
         double score = 0;
         for (int64_t c = 0; c < size; c++)
             score += q[c] * k[c];
-        prob[(size_t)j] = score * (double)p.at.scale;
+        score *= (double)p.at.scale;
+        prob[(size_t)j] = cap > 0 ? cap * tanh(score / cap) : score;
+        slope[(size_t)j] = (double)p.at.scale * (cap > 0 ? 1 - pow(prob[(size_t)j] / cap, 2) : 1);
         most = fmax(most, prob[(size_t)j]);
     }
     for (int64_t j = low; j <= i; j++)
@@ -104,7 +107,7 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
         const double *v = &qkv[(size_t)((base + j) * p.pitch() + v_at)];
         for (int64_t c = 0; c < v_size; c++)
             dp += d[c] * v[c];
-        double ds = pj * (dp - delta) * (double)p.at.scale;
+        double ds = pj * (dp - delta) * slope[(size_t)j];
         double *to = &r.dqkv[(size_t)(token * p.pitch() + head * size)],
                *to_j = &r.dqkv[(size_t)((base + j) * p.pitch())];
         for (int64_t c = 0; c < size; c++) {
@@ -232,10 +235,11 @@ void attention_divided(int type, const problem &p)
     compare("dk and dv", dkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 4 * narrow);
 }
 
-void one_size(int head_size, int heads, int kv_heads, int sequence, int samples, int window, bool documents)
+void one_size(int head_size, int heads, int kv_heads, int sequence, int samples, int window, bool documents,
+              float cap = 0)
 {
     int v_head_size = head_size == 192 ? 128 : head_size; /* as latent attention has them */
-    problem p = {{heads, kv_heads, head_size, v_head_size, sequence, window, 1.0f / sqrtf((float)head_size)},
+    problem p = {{heads, kv_heads, head_size, v_head_size, sequence, window, 1.0f / sqrtf((float)head_size), cap},
                  samples,
                  documents,
                  documents ? 8 : 0,
@@ -244,10 +248,10 @@ void one_size(int head_size, int heads, int kv_heads, int sequence, int samples,
         attention_both_ways(type, p);
 }
 
-void divided(int head_size, int kv_heads, int sequence, int samples, int window, bool documents)
+void divided(int head_size, int kv_heads, int sequence, int samples, int window, bool documents, float cap = 0)
 {
     int v_head_size = head_size == 192 ? 128 : head_size;
-    problem p = {{2, kv_heads, head_size, v_head_size, sequence, window, 1.0f / sqrtf((float)head_size)},
+    problem p = {{2, kv_heads, head_size, v_head_size, sequence, window, 1.0f / sqrtf((float)head_size), cap},
                  samples,
                  documents,
                  documents ? 8 : 0,
@@ -275,9 +279,9 @@ void divided_more()
 void divided_by_warps()
 {
     for (int type : {LAUNCH_FP32, LAUNCH_BF16}) {
-        attention_divided(type, {{4, 2, 24, 24, 36, 0, 0.2f}, 2, false, 0, 0});
-        attention_divided(type, {{2, 2, 33, 33, 160, 9, 0.15f}, 1, true, 3, 5});
-        attention_divided(type, {{4, 2, 24, 40, 40, 5, 0.2f}, 1, true, 8, 0});
+        attention_divided(type, {{4, 2, 24, 24, 36, 0, 0.2f, 0}, 2, false, 0, 0});
+        attention_divided(type, {{2, 2, 33, 33, 160, 9, 0.15f, 0}, 1, true, 3, 5});
+        attention_divided(type, {{4, 2, 24, 40, 40, 5, 0.2f, 0}, 1, true, 8, 0});
     }
 }
 
@@ -324,23 +328,41 @@ void flash_256()
 void any_size()
 {
     for (int type : check_types) {
-        attention_both_ways(type, {{4, 2, 24, 24, 37, 0, 0.2f}, 2, false, 0, 0});
-        attention_both_ways(type, {{2, 2, 33, 33, 70, 9, 0.15f}, 1, true, 3, 5});
-        attention_both_ways(type, {{3, 1, 8, 8, 13, 0, 0.3f}, 2, false, 0, 0});
-        attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f}, 1, true, 8, 0});
-        attention_both_ways(type, {{2, 1, 64, 48, 33, 0, 0.12f}, 1, false, 0, 0});
+        attention_both_ways(type, {{4, 2, 24, 24, 37, 0, 0.2f, 0}, 2, false, 0, 0});
+        attention_both_ways(type, {{2, 2, 33, 33, 70, 9, 0.15f, 0}, 1, true, 3, 5});
+        attention_both_ways(type, {{3, 1, 8, 8, 13, 0, 0.3f, 0}, 2, false, 0, 0});
+        attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f, 0}, 1, true, 8, 0});
+        attention_both_ways(type, {{2, 1, 64, 48, 33, 0, 0.12f, 0}, 1, false, 0, 0});
     }
-    attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 128, 40, 0, 0.09f}, 1, true, 0, 0});
-    attention_both_ways(LAUNCH_FP32, {{1, 1, 192, 128, 40, 0, 0.07f}, 1, true, 0, 0});
-    attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 256, 5, 0, 0.06f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_FP32, {{2, 1, 128, 128, 40, 0, 0.09f, 0}, 1, true, 0, 0});
+    attention_both_ways(LAUNCH_FP32, {{1, 1, 192, 128, 40, 0, 0.07f, 0}, 1, true, 0, 0});
+    attention_both_ways(LAUNCH_FP32, {{1, 1, 256, 256, 5, 0, 0.06f, 0}, 1, false, 0, 0});
+}
+
+/* Caps of scores: of most, and of few. Products of a query and a key are 0.75 scale sqrt(head_size), more or less. */
+void capped()
+{
+    for (float cap : {0.4f, 3.0f}) {
+        for (int size : {64, 80, 96, 128, 192, 256})
+            one_size(size, 2, 1, 77, 1, size == 96 ? 33 : 0, size == 128, cap);
+        for (int type : check_types)
+            attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f, cap}, 1, true, 8, 0});
+    }
+    for (int size : {128, 256}) {
+        shared_limit limit("99");
+        one_size(size, 1, 1, 33, 1, 0, false, 0.4f);
+    }
+    divided(128, 1, 140, 1, 0, true, 0.4f);
+    divided(256, 2, 76, 1, 20, false, 0.4f);
+    attention_divided(LAUNCH_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0.4f}, 1, true, 3, 5});
 }
 
 /* Heads as GPT-3 175B, Llama 405B and a GPT of 1T parameters have them. */
 void wide()
 {
-    attention_both_ways(LAUNCH_BF16, {{96, 96, 128, 128, 17, 0, 0.09f}, 1, false, 0, 0});
-    attention_both_ways(LAUNCH_BF16, {{128, 8, 128, 128, 17, 0, 0.09f}, 1, false, 0, 0});
-    attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 160, 9, 0, 0.08f}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{96, 96, 128, 128, 17, 0, 0.09f, 0}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{128, 8, 128, 128, 17, 0, 0.09f, 0}, 1, false, 0, 0});
+    attention_both_ways(LAUNCH_BF16, {{160, 160, 160, 160, 9, 0, 0.08f, 0}, 1, false, 0, 0});
 }
 
 /* On GPUs with less shared memory a block than an H100: every size fits, and at 99 KiB the large ones by smaller tiles,
@@ -362,8 +384,9 @@ void decode()
 {
     for (int type : check_types)
         for (int window : {0, 11}) {
+            float cap = window ? 0.4f : 0;
             int32_t samples = 2, sequence = 45, capacity = 50, v_size = window ? 24 : 40;
-            problem p = {{4, 2, 40, v_size, sequence, window, 0.16f}, samples, false, 0, 0};
+            problem p = {{4, 2, 40, v_size, sequence, window, 0.16f, cap}, samples, false, 0, 0};
             array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5));
             reference r = reference_of(p, qkv.value, {}, nullptr);
             size_t cached = (size_t)samples * capacity * 2;
@@ -397,11 +420,19 @@ void decode()
 } // namespace
 
 const vector<test_case> attention_cases = {
-    {"attention/flash_64", flash_64},    {"attention/flash_64_documents", flash_64_documents},
-    {"attention/flash_80", flash_80},    {"attention/flash_96", flash_96},
-    {"attention/flash_128", flash_128},  {"attention/flash_192", flash_192},
-    {"attention/flash_256", flash_256},  {"attention/any_size", any_size},
-    {"attention/narrow", narrow},        {"attention/wide", wide},
-    {"attention/decode", decode},        {"attention/divided_64", divided_64},
-    {"attention/divided", divided_more}, {"attention/divided_by_warps", divided_by_warps},
+    {"attention/flash_64", flash_64},
+    {"attention/flash_64_documents", flash_64_documents},
+    {"attention/flash_80", flash_80},
+    {"attention/flash_96", flash_96},
+    {"attention/flash_128", flash_128},
+    {"attention/flash_192", flash_192},
+    {"attention/flash_256", flash_256},
+    {"attention/any_size", any_size},
+    {"attention/capped", capped},
+    {"attention/narrow", narrow},
+    {"attention/wide", wide},
+    {"attention/decode", decode},
+    {"attention/divided_64", divided_64},
+    {"attention/divided", divided_more},
+    {"attention/divided_by_warps", divided_by_warps},
 };

@@ -35,6 +35,8 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(attention_grad),
     BOUND(attention_decode),
     BOUND(scale),
+    BOUND(soft_cap),
+    BOUND(soft_cap_grad),
     BOUND(gelu),
     BOUND(gelu_grad),
     BOUND(gelu_exact),

@@ -187,6 +187,22 @@ void multiples()
     });
 }
 
+void soft_cap_both_ways()
+{
+    for (double cap : {0.75, 30.0})
+        for_all([cap](int type, layout l) {
+            operand x(type, l, l.columns, 3), y(type, l, l.columns, 1), dy(type, l, l.columns, 1);
+            auto want = expect(y, [&](int64_t r, int64_t c) { return cap * tanh(x.value(r, c) / cap); });
+            run_ok("launch_soft_cap",
+                   launch_soft_cap(nullptr, type, y.matrix(), x.matrix(), (float)cap, l.rows, l.columns));
+            compare("y", y.cells, want, 1e-6);
+            want = expect(y, [&](int64_t r, int64_t c) { return dy.value(r, c) / pow(cosh(x.value(r, c) / cap), 2); });
+            run_ok("launch_soft_cap_grad", launch_soft_cap_grad(nullptr, type, y.matrix(), dy.matrix(), x.matrix(),
+                                                                (float)cap, {l.rows, l.columns}));
+            compare("dx", y.cells, want, 1e-6);
+        });
+}
+
 void copy_and_zero()
 {
     for_all([](int type, layout l) {
@@ -309,15 +325,10 @@ void dropout()
 } // namespace
 
 const vector<test_case> pointwise_cases = {
-    {"pointwise/gelu", gelu_both_ways},
-    {"pointwise/swiglu", swiglu_both_ways},
-    {"pointwise/add", add_in_place},
-    {"pointwise/cast", cast_between_all},
-    {"pointwise/copy", copy_and_zero},
-    {"pointwise/dropout", dropout},
-    {"pointwise/keep", keep_unless_skipped},
-    {"pointwise/arrange", arrange},
-    {"pointwise/scale", multiples},
-    {"pointwise/geglu", geglu_both_ways},
-    {"pointwise/gelu_exact", gelu_exact_both_ways},
+    {"pointwise/gelu", gelu_both_ways},      {"pointwise/swiglu", swiglu_both_ways},
+    {"pointwise/add", add_in_place},         {"pointwise/cast", cast_between_all},
+    {"pointwise/copy", copy_and_zero},       {"pointwise/dropout", dropout},
+    {"pointwise/keep", keep_unless_skipped}, {"pointwise/arrange", arrange},
+    {"pointwise/scale", multiples},          {"pointwise/soft_cap", soft_cap_both_ways},
+    {"pointwise/geglu", geglu_both_ways},    {"pointwise/gelu_exact", gelu_exact_both_ways},
 };

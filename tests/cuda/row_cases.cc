@@ -107,10 +107,10 @@ void norms()
 }
 
 const launch_heads head_layouts[] = {
-    {4, 2, 64, 64, 5, 0, 1}, {3, 1, 34, 34, 5, 0, 1}, {2, 2, 80, 80, 5, 0, 1}, {1, 1, 256, 256, 5, 0, 1}};
+    {4, 2, 64, 64, 5, 0, 1, 0}, {3, 1, 34, 34, 5, 0, 1, 0}, {2, 2, 80, 80, 5, 0, 1, 0}, {1, 1, 256, 256, 5, 0, 1, 0}};
 /* of GPT-3 175B, Llama 405B, and a GPT of 1T parameters (2104.04473) */
 const launch_heads wide_heads[] = {
-    {96, 96, 128, 128, 5, 0, 1}, {128, 8, 128, 128, 5, 0, 1}, {160, 160, 160, 160, 5, 0, 1}};
+    {96, 96, 128, 128, 5, 0, 1, 0}, {128, 8, 128, 128, 5, 0, 1, 0}, {160, 160, 160, 160, 5, 0, 1, 0}};
 
 /* Of each head the first `d` elements rotate. */
 void rope_case(int type, launch_heads at, int64_t tokens, int64_t d, bool interleaved)

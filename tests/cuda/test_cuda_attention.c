@@ -195,6 +195,8 @@ static void a_plan_says_who_computes_attention(void **state)
          "our own kernels, 1.00 MiB of working memory for the backward pass: cuDNN is left out where documents are "
          "dealt\ncontext           128 MiB",
          "if it takes it"},
+        {"train.sequence=8192 model.attention_cap=50",
+         "of working memory for the backward pass: cuDNN is left out where scores are capped", "if it takes it"},
     };
     char *program = launch_beside("phalanx_standin");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -345,12 +347,14 @@ static void an_old_library_is_not_asked_for_what_it_does_wrong(void **state)
     assert_true(r.theirs == 2);
 }
 
-/* cuDNN has no attention in fp32. */
+/* cuDNN has no attention in fp32, and its own ends with no cap of scores. */
 static void what_it_does_not_take_stays_ours(void **state)
 {
     (void)state;
     outcome r;
     run(&r, "gpt2", "fp32", "", "train.precision=fp32");
+    assert_true(r.ours + r.theirs == 0 && r.used[GOOD] == 0);
+    run(&r, "llama", "capped", "", "model.attention_cap=2");
     assert_true(r.ours + r.theirs == 0 && r.used[GOOD] == 0);
     run(&r, "gpt2", "ampere", "STANDIN_MAJOR=8", "");
     assert_true(r.theirs == 1 && r.ours == 0); /* forward only */

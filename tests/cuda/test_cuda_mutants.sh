@@ -73,6 +73,13 @@ plain|embedding.cu|embedding.cu|rows/embedding|s,if (lane == 0),if (lane == 0 \&
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,^    block_barrier();,,|statistics are joined before they are written
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,d - scale : d,d : d,|the gradient forgets the target
 plain|cross_entropy.cu|cross_entropy.cu|loss|s,column + i < count ? x\[i\] : -INFINITY,x[i],|padding columns are in the softmax
+plain|flash_forward.cu|flash_forward.cu|attention/capped|s,short_tanh(score\[m\]\[n\]\[i\] \* factor),score[m][n][i],|the cap of scores is forgotten
+plain|flash_forward.cu|flash_forward.cu|attention/capped|s,exponent_of<CAP>(in) + logf,in.scale + logf,|the largest capped score is scaled once more in lse
+plain|flash_backward.cu|flash_backward.cu|attention/capped|s, \* (CAP ? 1.0f - s \* s : 1.0f),,|dq without the slope of the cap
+plain|flash_backward.cu|flash_backward.cu|attention/capped|s,score\[n\]\[i\] \* (1.0f - s \* s),score[n][i],|dk without the slope of the cap
+plain|attention.cu|attention.cu|attention/capped|s,score \* score / (cap \* cap),0.0f,|the slope of the cap is forgotten
+plain|attention.cu|attention.cu|attention/decode|s,tanhf(product \* scale / cap),tanhf(product / cap) * scale,|decoding scales after the cap
+plain|pointwise.cu|pointwise.cu|pointwise/soft_cap|s,4.0f \* s \* (1.0f - s),(1.0f - s),|the slope of a cap is another one
 plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + x \* (1.0f - s)),1.0f,|the slope of silu is sigmoid
 plain|pointwise.cu|pointwise.cu|pointwise/geglu|s,up\[i\] = d\[i\] \* f(gate,up[i] = d[i] * (gate,|the gate's branch is not the gate's function
 plain|pointwise.cu|pointwise.cu|pointwise/gelu_exact|s,0.5f \* erfcf(-,0.5f * erfcf(,|the integral from the other end

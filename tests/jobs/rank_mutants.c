@@ -92,7 +92,7 @@ static void edit_update(op *o)
     if (is("dropped-gram-reduce") && reduces(o, AXIS_TENSOR) && o->in[0]->class == CLASS_TEMPORARY)
         o->kind = OP_copy;
     if (is("shape-ignored") && o->kind == OP_muon)
-        o->at.rate_scale = 1;
+        o->at.scale = 1;
 }
 
 /* This rank's rows of what a reduce-scatter sums. */

@@ -82,6 +82,8 @@ static const keys_row rows[] = {
     TRAINED("model.residual_multiplier", "0.5", ""),
     TRAINED("model.attention_multiplier", "0.1", ""),
     TRAINED("model.logits_scaling", "4", ""),
+    TRAINED("model.attention_cap", "0.5", ""),
+    TRAINED("model.logits_cap", "0.5", ""),
     TRAINED("model.norm_epsilon", "0.01", ""),
     TRAINED("model.sliding_window", "5", ""),
     TRAINED("model.full_first", "1", "model.sliding_window=5"),

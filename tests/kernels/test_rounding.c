@@ -156,8 +156,7 @@ static void an_update_rounds_what_fp32_makes(void **state)
             tensor gradient = workbench_random(&b, DTYPE_FP32, ROWS, COLUMNS, 1), scalars = scalars_of(&b, &s);
             tensor control = control_of(&b), wide[4], narrow[4];
             op a = {.kind = (uint8_t)RULES[k], .in = {&gradient, &scalars, &control}}, n;
-            a.at = (op_attributes){
-                .decay = 1, .nesterov = 1, .rate_scale = 2, .stream = 5, .rounding_site = ROUNDING_SITE};
+            a.at = (op_attributes){.decay = 1, .nesterov = 1, .scale = 2, .stream = 5, .rounding_site = ROUNDING_SITE};
             a.at.first_element = FIRST;
             a.at.stride = dense ? COLUMNS : STRIDE;
             n = a;

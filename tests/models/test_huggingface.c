@@ -193,6 +193,14 @@ static void a_shape_that_transformers_lacks_is_refused(void **state)
     assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
     workfolder_message_has("logits_scaling");
     s.logits_scaling = 0;
+    s.attention_cap = 8;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("attention_cap");
+    s.attention_cap = 0;
+    s.logits_cap = 8;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("logits_cap");
+    s.logits_cap = 0;
     s.unrotated_every = 2;
     assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
     workfolder_message_has("model.unrotated_every is 2");

@@ -67,6 +67,25 @@ CASES(scale)
     return each(c, 1, UNIT, variant);
 }
 
+/* From where the cap changes little to where all is nearly the cap. */
+static float a_cap(int *variant)
+{
+    return op_case_option(variant, 2) ? 30 : 0.75f;
+}
+
+CASES(soft_cap)
+{
+    c->o.at.cap = a_cap(&variant);
+    return each(c, 1, WIDE, variant);
+}
+
+CASES(soft_cap_grad)
+{
+    c->o.at.cap = a_cap(&variant);
+    c->growth = 8; /* exp(2 x / cap), whose x / cap is rounded */
+    return each(c, 2, WIDE, variant);
+}
+
 CASES(swiglu)
 {
     int64_t rows, columns;
@@ -411,7 +430,7 @@ CASES(sgd)
 CASES(muon)
 {
     c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
-    c->o.at.rate_scale = 1.75f;
+    c->o.at.scale = 1.75f;
     return update_case(c, variant, 0);
 }
 

@@ -205,6 +205,25 @@ void reference_scale(const op *o, const run_context *r)
             reference_row(y, r, i)[j] = (double)o->at.scale * reference_row(o->in[0], r, i)[j];
 }
 
+void reference_soft_cap(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    double cap = o->at.cap;
+    for (int64_t i = 0; i < y->shape[0]; i++)
+        for (int64_t j = 0; j < reference_width(y); j++)
+            reference_row(y, r, i)[j] = cap * tanh(reference_row(o->in[0], r, i)[j] / cap);
+}
+
+void reference_soft_cap_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0];
+    for (int64_t i = 0; i < dx->shape[0]; i++)
+        for (int64_t j = 0; j < reference_width(dx); j++) {
+            double c = cosh(reference_row(o->in[1], r, i)[j] / (double)o->at.cap);
+            reference_row(dx, r, i)[j] = reference_row(o->in[0], r, i)[j] / (c * c);
+        }
+}
+
 void reference_gelu_grad(const op *o, const run_context *r)
 {
     const tensor *dx = o->out[0];

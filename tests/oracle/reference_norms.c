@@ -298,6 +298,16 @@ static double dot(const double *a, const double *b, int n)
     return sum;
 }
 
+/* The score of a product of query and key, between -cap and cap where there is one; *slope: how it grows with the
+ * product. */
+static double score_of(const op *o, double product, double *slope)
+{
+    double scale = o->at.scale, cap = o->at.cap, t = cap > 0 ? tanh(product * scale / cap) : 0;
+    if (slope)
+        *slope = scale * (1 - t * t);
+    return cap > 0 ? cap * t : product * scale;
+}
+
 /* log sum exp of `count` scores */
 static double log_sum_exp(const double *score, int64_t count)
 {
@@ -320,9 +330,9 @@ void reference_attention(const op *o, const run_context *r)
             int64_t first = s.first, keys = s.last - first + 1;
             int group = kv_head(o, head);
             for (int64_t j = 0; j < keys; j++)
-                score[j] =
-                    dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d) *
-                    (double)o->at.scale;
+                score[j] = score_of(
+                    o, dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d),
+                    NULL);
             double lse = log_sum_exp(score, keys);
             reference_row(o->out[1], r, head)[t] = lse;
             double *y = head_of(r, o->out[0], t, head, o->at.heads);
@@ -335,20 +345,20 @@ void reference_attention(const op *o, const run_context *r)
     free(score);
 }
 
-/* With p = exp(score - lse), dp_j = dy . v_j, ds_j = p_j (dp_j - dy . y): dq += scale ds_j k_j, dk_j += scale ds_j q,
- * dv_j += p_j dy. */
+/* With p = exp(score - lse), dp_j = dy . v_j, ds_j = p_j (dp_j - dy . y) slope_j, slope the scale or, with a
+ * cap, scale (1 - (score / cap)^2): dq += ds_j k_j, dk_j += ds_j q, dv_j += p_j dy. */
 static void attention_gradient_of(const op *o, const run_context *r, int64_t t, int head)
 {
     int heads = o->at.heads, kv_heads = o->at.kv_heads, group = kv_head(o, head);
     int d = o->at.head_size, e = (int)(o->in[3]->shape[1] / kv_heads);
-    double scale = o->at.scale, lse = reference_row(o->in[5], r, head)[t];
+    double slope, lse = reference_row(o->in[5], r, head)[t];
     const double *dy = head_of(r, o->in[0], t, head, heads), *q = head_of(r, o->in[1], t, head, heads);
     double *dq = head_of(r, o->out[0], t, head, heads), delta = dot(dy, head_of(r, o->in[4], t, head, heads), e);
     seen s = keys_of(o, r, o->in[6], o->in[7], t);
     for (int64_t j = s.first; j <= s.last; j++) {
         const double *k = head_of(r, o->in[2], j, group, kv_heads), *v = head_of(r, o->in[3], j, group, kv_heads);
         double *dk = head_of(r, o->out[1], j, group, kv_heads), *dv = head_of(r, o->out[2], j, group, kv_heads);
-        double p = exp(dot(q, k, d) * scale - lse), ds = p * (dot(dy, v, e) - delta) * scale;
+        double p = exp(score_of(o, dot(q, k, d), &slope) - lse), ds = p * (dot(dy, v, e) - delta) * slope;
         for (int i = 0; i < d; i++) {
             dq[i] += ds * k[i];
             dk[i] += ds * q[i];
@@ -396,8 +406,8 @@ void reference_attention_decode(const op *o, const run_context *r)
         for (int head = 0; head < o->at.heads; head++) {
             int group = kv_head(o, head);
             for (int64_t j = first; j <= last; j++)
-                score[j - first] = dot(head_of(r, q, b, head, o->at.heads), cache_at(o, r, k_cache, b, j, group), d) *
-                                   (double)o->at.scale;
+                score[j - first] = score_of(
+                    o, dot(head_of(r, q, b, head, o->at.heads), cache_at(o, r, k_cache, b, j, group), d), NULL);
             double lse = log_sum_exp(score, last - first + 1), *y = head_of(r, o->out[0], b, head, o->at.heads);
             for (int i = 0; i < e; i++) {
                 y[i] = 0;

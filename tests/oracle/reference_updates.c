@@ -118,7 +118,7 @@ void reference_muon_polynomial(const op *o, const run_context *r)
 static void muon(element *e)
 {
     double lr = e->s->muon_lr;
-    *e->master = (1 - lr * decay(e)) * *e->master - lr * (double)e->o->at.rate_scale * e->g;
+    *e->master = (1 - lr * decay(e)) * *e->master - lr * (double)e->o->at.scale * e->g;
 }
 
 void reference_muon(const op *o, const run_context *r)

@@ -110,6 +110,7 @@ typedef struct head_options {
     bool documents;
     int v_size; /* of a value's head; 0: HEAD */
     bool interleaved;
+    float cap; /* of scores */
 } head_options;
 
 enum { HEAD = 4 };
@@ -122,6 +123,7 @@ static op_attributes heads_of(const head_options *h)
                            .sequence = SEQUENCE,
                            .window = h->window,
                            .scale = 0.5f,
+                           .cap = h->cap,
                            .epsilon = 1e-5f,
                            .interleaved = h->interleaved};
 }
@@ -211,8 +213,8 @@ static void elementwise(adjoint_rank *a, const void *options)
     y = record_geglu(r, "geglu", record_linear(r, "wide", y, weight(a, "w2", 2 * HIDDEN, HIDDEN), NULL));
     op_attributes at = {.probability = 0.4f, .draw_site = 2, .sample_tokens = SEQUENCE, .sample = 1};
     tensor *places = adjoint_integers(a, "places", TOKENS, place_of);
-    tensor *z = record_dropout(r, "dropout", record_scale(r, "scale", record_add(r, "twice", y, y), -1.5), scalars,
-                               places, &at);
+    tensor *scaled = record_scale(r, "scale", record_add(r, "twice", y, y), -1.5);
+    tensor *z = record_dropout(r, "dropout", record_soft_cap(r, "cap", scaled, 0.8), scalars, places, &at);
     a->output = recorder_record(r, "copy", &(op){.kind = OP_copy, .in = {z}}, 1, NULL)->out[0];
 }
 
@@ -295,6 +297,7 @@ static void record_loss(adjoint_rank *a, stream *s, layer_inputs *in, const para
     tensor_describe(a->loss, "loss", CLASS_INPUT, DTYPE_FP32, 1, (int64_t[]){1});
     loss_layer l = {.norm = norm_params(a, llama, "final norm", "final norm bias"),
                     .head = tied_head ? tied_head : adjoint_parameter(a, "head", rows, HIDDEN, place_shard(0)),
+                    .cap = llama ? 12 : 0,
                     .first = first,
                     .count = 14 - first < rows ? 14 - first : rows, /* the last of three has a padding row */
                     .chunk_tokens = 4};
@@ -339,8 +342,9 @@ static const block_options LLAMA = {.llama = true, .window = 3}, GPT2 = {0},
 static const norm_options NORMS[] = {{0, 0, 1, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 1, 1, 0}, {0, 1, 1, 0, 1},
                                      {0, 1, 0, 1, 0}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 1}, {1, 1, 1, 1, 0},
                                      {1, 1, 1, 0, 1}, {1, 1, 0, 1, 0}};
-static const head_options HEADS[] = {{1, 1, 0, 0, 0, 0}, {4, 2, 0, 0, 0, 0}, {3, 1, 2, 0, 0, 1}, {2, 2, 0, 1, 0, 0},
-                                     {4, 1, 3, 1, 0, 0}, {4, 2, 3, 1, 6, 1}, {2, 2, 0, 0, 2, 0}};
+static const head_options HEADS[] = {{1, 1, 0, 0, 0, 0, 0}, {4, 2, 0, 0, 0, 0, 0},   {3, 1, 2, 0, 0, 1, 0},
+                                     {2, 2, 0, 1, 0, 0, 0}, {4, 1, 3, 1, 0, 0, 0},   {4, 2, 3, 1, 6, 1, 0},
+                                     {2, 2, 0, 0, 2, 0, 0}, {4, 2, 2, 1, 0, 0, 0.7f}};
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 
@@ -493,6 +497,17 @@ static void window_by_one(op **ops, int forward, int count)
     backward_op(ops, forward, count, OP_attention_grad)->at.window++;
 }
 
+static void cap_of_scores_forgotten(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_attention_grad)->at.cap = 0;
+}
+
+static void cap_of_logits_forgotten(op **ops, int forward, int count)
+{
+    (void)forward; /* the gradient of the loss is recorded within the forward pass */
+    backward_op(ops, 0, count, OP_soft_cap_grad)->at.cap = 1e6f;
+}
+
 static void rope_not_turned_back(op **ops, int forward, int count)
 {
     backward_op(ops, forward, count, OP_rope)->at.inverse = 0;
@@ -527,7 +542,7 @@ static void documents_ignored(op **ops, int forward, int count)
 static void every_mutant_fails_the_adjoint_test(void **state)
 {
     (void)state;
-    static const head_options heads = {4, 2, 2, true, 0, true};
+    static const head_options heads = {4, 2, 2, true, 0, true, 0.7f};
     static const norm_options with_sum = {0, 1, 1, 1, 0};
     const adjoint_spec mutants[] = {
         {.name = "scaled by -7", .record = attention, .options = &heads, .gradient_factor = -7},
@@ -535,6 +550,11 @@ static void every_mutant_fails_the_adjoint_test(void **state)
         {.name = "a product's addend dropped", .record = linear_addend, .mutate = drop_addend_of_product},
         {.name = "a norm's addend dropped", .record = norm, .options = &with_sum, .mutate = drop_addend_of_norm},
         {.name = "a window one key too wide", .record = attention, .options = &heads, .mutate = window_by_one},
+        {.name = "scores without their cap", .record = attention, .options = &heads, .mutate = cap_of_scores_forgotten},
+        {.name = "logits without their cap",
+         .record = block,
+         .options = &LLAMA_LOSS,
+         .mutate = cap_of_logits_forgotten},
         {.name = "documents ignored", .record = attention, .options = &heads, .mutate = documents_ignored},
         {.name = "rope not turned back", .record = rope, .options = &heads, .mutate = rope_not_turned_back},
         {.name = "neighbours turned back as halves",

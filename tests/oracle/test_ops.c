@@ -102,6 +102,22 @@ static void window_by_one(const op *o, const run_context *r)
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
+/* As where the mask is added first, and capped with the scores: nothing is. */
+static void cap_forgotten(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.cap = 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+/* cap tanh(s / cap) scale */
+static void cap_before_scale(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.cap *= o->at.scale > 0 ? 1 / o->at.scale : 1;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
 static void documents_ignored(const op *o, const run_context *r)
 {
     op wrong = *o;
@@ -213,7 +229,7 @@ static void looks_the_other_way(const op *o, const run_context *r)
 static void shape_ignored(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.rate_scale = 1;
+    wrong.at.scale = 1;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -226,6 +242,12 @@ static const struct {
     {"a norm's backward pass scaled by -7", OP_rmsnorm_grad, scaled},
     {"a window one key too wide", OP_attention, window_by_one},
     {"a window one key too wide, backward", OP_attention_grad, window_by_one},
+    {"scores without their cap", OP_attention, cap_forgotten},
+    {"scores without their cap, backward", OP_attention_grad, cap_forgotten},
+    {"scores without their cap, decoding", OP_attention_decode, cap_forgotten},
+    {"the scale after the cap", OP_attention, cap_before_scale},
+    {"the scale after the cap, backward", OP_attention_grad, cap_before_scale},
+    {"the scale after the cap, decoding", OP_attention_decode, cap_before_scale},
     {"documents ignored", OP_attention, documents_ignored},
     {"documents ignored, backward", OP_attention_grad, documents_ignored},
     {"accumulate flipped", OP_linear_grad_weight, accumulate_flipped},

@@ -51,7 +51,7 @@ static void near(double got, double want, double relative)
 /* y of an element-wise op of one operand; `second`: another one in its row, or the factor */
 static double at_point(op_kind kind, double x, double second)
 {
-    bench b = {.o.kind = (uint8_t)kind, .o.at.scale = (float)second};
+    bench b = {.o.kind = (uint8_t)kind, .o.at.scale = (float)second, .o.at.cap = (float)second};
     bool pair = kind == OP_swiglu || kind == OP_geglu;
     b.o.in[0] = operand(&b, DTYPE_FP32, 1, pair ? 2 : 1);
     b.o.out[0] = operand(&b, DTYPE_FP32, 1, 1);
@@ -88,6 +88,7 @@ static void activations_have_their_known_values(void **state)
 {
     (void)state;
     near(at_point(OP_scale, 3, -0.5), -1.5, 1e-15);
+    near(at_point(OP_soft_cap, 3, 2), 1.8102965072897328, 1e-14);
     near(at_point(OP_gelu, 1, 0), 0.84119199060827676, 1e-14);
     near(at_point(OP_gelu, -0.5, 0), -0.15428599017485606, 1e-14);
     assert_true(at_point(OP_gelu, 0, 0) == 0);
@@ -175,6 +176,30 @@ static void attention_sees_its_window_and_document(void **state)
             }
             reference_program_close(b.p);
         }
+}
+
+/* A query whose scores are 0 and 0.5 tanh(3), of which the second's value is 1: their cap is smaller than their scale
+ * makes of the product, 1.5. */
+static void a_score_is_its_cap_times_a_tanh(void **state)
+{
+    (void)state;
+    bench b = {.o = {.kind = OP_attention,
+                     .at = {.heads = 1, .kv_heads = 1, .head_size = 1, .sequence = 2, .scale = 0.5f, .cap = 0.5f}}};
+    for (int i = 0; i < 3; i++)
+        b.o.in[i] = operand(&b, DTYPE_FP32, 2, 1);
+    b.o.out[0] = operand(&b, DTYPE_FP32, 2, 1);
+    b.o.out[1] = operand(&b, DTYPE_FP32, 1, 2);
+    start(&b);
+    reference_program_set(b.p, b.o.in[0], (double[]){1, 3});
+    reference_program_set(b.p, b.o.in[1], (double[]){0, 1});
+    reference_program_set(b.p, b.o.in[2], (double[]){0, 1});
+    run(&b);
+    double y[2], lse[2];
+    reference_program_get(y, b.p, b.o.out[0]);
+    reference_program_get(lse, b.p, b.o.out[1]);
+    near(y[1], 0.6218780798768635, 1e-14);
+    near(lse[1], log(1 + exp(0.49752737684336523)), 1e-14);
+    reference_program_close(b.p);
 }
 
 /* A quarter turn of the first pair, none of the second: of halves, then of neighbours; there, then back. */
@@ -411,6 +436,7 @@ int main(void)
         cmocka_unit_test(activations_have_their_known_values),
         cmocka_unit_test(a_norm_makes_rows_of_unit_size),
         cmocka_unit_test(attention_sees_its_window_and_document),
+        cmocka_unit_test(a_score_is_its_cap_times_a_tanh),
         cmocka_unit_test(rope_turns_by_the_angle_and_back),
         cmocka_unit_test(cross_entropy_is_the_logarithm_of_a_probability),
         cmocka_unit_test(dropout_depends_on_the_global_element_only),

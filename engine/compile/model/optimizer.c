@@ -87,7 +87,7 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
                .at = at->at};
     like.at.decay = s->of->decay;
     like.at.nesterov = c->options.optimizer.nesterov;
-    like.at.rate_scale = scale;
+    like.at.scale = scale;
     like.at.rounding_site = ROUNDING_SITE;
     if (s->master != s->own_weight)
         like.out[0] = append_rows(u->out, s->own_weight, at->first, at->rows);

@@ -198,7 +198,7 @@ static void print_slow_heads(FILE *out, const plan *p)
     if (p->profile.capacity <= 0 || dtype_bytes(precision_compute(p->options.precision)) > 2 ||
         attention_is_fused(size, parts_head_size(SLOT_V, shape, &layer)))
         return;
-    if (attention_suits_cudnn(size))
+    if (attention_suits_cudnn(size) && shape->attention_cap == 0)
         fprintf(
             out,
             "attention         heads of %d elements have no fused kernel of ours: cuDNN's, or about 50 times slower\n",
@@ -222,6 +222,8 @@ static double least_of_cudnn(const compile_options *o)
 /* Why cuDNN computes no attention, or NULL. */
 static const char *without_cudnn(const compile_options *o)
 {
+    if (o->shape.attention_cap > 0)
+        return "where scores are capped";
     if (o->grid.size[GRID_CONTEXT] == 1)
         return NULL;
     if (o->layout.balance == CONFIG_BALANCE_DOCUMENTS)

@@ -175,6 +175,11 @@ static inline float fast_exp2(float x)
     return exp2f(x);
 }
 
+static inline float fast_quotient(float a, float b)
+{
+    return a / b;
+}
+
 static inline float rounded_product(float a, float b)
 {
     return a * b;

@@ -139,25 +139,13 @@ double golden_gradients(const char *dump, const char *model)
     return worst;
 }
 
-/* |got - want| over the vocabulary, at most, as a share of the limit. */
-static double compare_logits(const float *got, const json_t *want)
-{
-    double largest = 0, worst = 0;
-    size_t count = json_array_size(want);
-    assert_true(count > 0);
-    for (size_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(json_number_value(json_array_get(want, i))));
-    for (size_t i = 0; i < count; i++)
-        worst = worse(worst, fabs((double)got[i] - json_number_value(json_array_get(want, i))) / (1e-5 * largest));
-    return worst;
-}
+/* Called with the logits of each of the expected positions, in order. */
+typedef void seen_logits(void *context, const float *logits, int64_t vocabulary, size_t index);
 
-double golden_logits(const char *folder, const char *model)
+/* Decodes the first sample with the weights of `folder`. */
+static void decode(const char *folder, const json_t *positions, precision_kind p, seen_logits *see, void *context)
 {
-    json_t *root = expected(model), *positions = json_object_get(root, "logit_positions");
-    json_t *logits = json_object_get(root, "logits");
     size_t next = 0, count = json_array_size(positions);
-    assert_true(count > 0 && json_array_size(logits) == count);
     int32_t last = (int32_t)json_integer_value(json_array_get(positions, count - 1));
     indexed *data;
     weights *from;
@@ -166,25 +154,69 @@ double golden_logits(const char *folder, const char *model)
     assert_int_equal(indexed_open(&data, GOLDEN_DATA), STATUS_OK);
     assert_int_equal(weights_open(&from, folder), STATUS_OK);
     assert_int_equal(comm_open(&self), STATUS_OK);
-    assert_int_equal(generator_open(&g, from, &(inference_ranks){.world = self, .where = INFERENCE_CPU}, PRECISION_FP32,
-                                    1, last + 1),
-                     STATUS_OK);
+    assert_int_equal(
+        generator_open(&g, from, &(inference_ranks){.world = self, .where = INFERENCE_CPU}, p, 1, last + 1), STATUS_OK);
     int64_t vocabulary = weights_shape(from)->vocab_size;
-    double worst = 0;
-    for (int32_t p = 0; p <= last; p++) {
+    for (int32_t at = 0; at <= last; at++) {
         int32_t token;
-        assert_int_equal(indexed_read(data, &token, p, 1, vocabulary), STATUS_OK);
-        generator_step(g, &token, p);
-        if (p != json_integer_value(json_array_get(positions, next)))
-            continue;
-        assert_int_equal(json_array_size(json_array_get(logits, next)), vocabulary);
-        worst = worse(worst, compare_logits(generator_logits(g, 0), json_array_get(logits, next++)));
+        assert_int_equal(indexed_read(data, &token, at, 1, vocabulary), STATUS_OK);
+        generator_step(g, &token, at);
+        if (at == json_integer_value(json_array_get(positions, next)))
+            see(context, generator_logits(g, 0), vocabulary, next++);
     }
     assert_int_equal(next, count);
     generator_close(g);
     comm_close(self);
     weights_close(from);
     indexed_close(data);
+}
+
+typedef struct logits_wanted {
+    const json_t *logits; /* a row a position */
+    double worst;         /* |got - want|, at most, as a share of the limit */
+    double squares;       /* of the differences */
+    int64_t count;
+} logits_wanted;
+
+static void compare_logits(void *context, const float *got, int64_t vocabulary, size_t index)
+{
+    logits_wanted *w = context;
+    const json_t *want = json_array_get(w->logits, index);
+    double largest = 0;
+    size_t count = json_array_size(want);
+    assert_int_equal(count, vocabulary);
+    for (size_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(json_number_value(json_array_get(want, i))));
+    for (size_t i = 0; i < count; i++) {
+        double difference = fabs((double)got[i] - json_number_value(json_array_get(want, i)));
+        w->worst = worse(w->worst, difference / (1e-5 * largest));
+        w->squares += difference * difference;
+        w->count++;
+    }
+}
+
+double golden_logits(const char *folder, const char *model)
+{
+    json_t *root = expected(model);
+    logits_wanted w = {.logits = json_object_get(root, "logits")};
+    decode(folder, json_object_get(root, "logit_positions"), PRECISION_FP32, compare_logits, &w);
+    assert_int_equal(w.count, json_array_size(w.logits) * json_array_size(json_array_get(w.logits, 0)));
     json_decref(root);
-    return worst;
+    return w.worst;
+}
+
+double golden_bf16(const char *model)
+{
+    json_t *root = expected(model), *bf16 = json_load_file(GOLDEN_MODELS "/bf16.json", 0, NULL);
+    const json_t *row = json_object_get(bf16, model);
+    logits_wanted w = {.logits = json_object_get(row, "logits")};
+    double theirs = json_number_value(json_object_get(row, "error"));
+    char *folder = must_format(GOLDEN_MODELS "/%s", model);
+    assert_true(theirs > 0);
+    decode(folder, json_object_get(root, "logit_positions"), PRECISION_BF16, compare_logits, &w);
+    free(folder);
+    json_decref(root);
+    json_decref(bf16);
+    double ours = sqrt(w.squares / (double)w.count);
+    return isfinite(ours) ? ours / theirs : INFINITY;
 }

@@ -27,5 +27,8 @@ double golden_gradients(const char *dump, const char *model);
 /* What the decoding program of the weights in `folder` makes of the first sample, one token at a time: its logits at
  * the expected positions, limit 1e-5 of the largest expected one. */
 double golden_logits(const char *folder, const char *model);
+/* The same in bf16: the root mean square of what its logits differ from those that the rounded weights have in float64,
+ * as a multiple of what transformers' own bf16 logits do (bf16.py). */
+double golden_bf16(const char *model);
 
 #endif

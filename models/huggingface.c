@@ -47,8 +47,8 @@ static const struct {
     {FAMILY_NEOX, 0, 0, ALWAYS, "use_parallel_residual", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "attention_bias", {"true"}},
     {FAMILY_GEMMA, 0, 0, ALWAYS, "hidden_activation", {"\"gelu_pytorch_tanh\""}},
-    {FAMILY_GEMMA, 0, 0, NEVER, "attn_logit_softcapping", {"null"}},
-    {FAMILY_GEMMA, 0, 0, NEVER, "final_logit_softcapping", {"null"}},
+    {FAMILY_GEMMA, HAS(QK_NORM), 0, NEVER, "attn_logit_softcapping", {"null"}},
+    {FAMILY_GEMMA, HAS(QK_NORM), 0, NEVER, "final_logit_softcapping", {"null"}},
     {FAMILY_GEMMA, 0, 0, NEVER, "use_bidirectional_attention", {"false"}},
     {FAMILY_SMOLLM3, 0, 0, ALWAYS, "use_sliding_window", {"false"}},
 };
@@ -71,8 +71,10 @@ static const struct {
 enum { NUMBERS = sizeof numbers / sizeof *numbers, DEMANDS = sizeof demands / sizeof *demands };
 
 /* What transformers takes where config.json is silent. */
-#define DEFAULT_SCALAR  256.0
-#define DEFAULT_EPSILON 1e-6 /* of those that do not take what the architecture's row has */
+#define DEFAULT_SCALAR     256.0
+#define DEFAULT_SCORES_CAP 50.0
+#define DEFAULT_LOGITS_CAP 30.0
+#define DEFAULT_EPSILON    1e-6 /* of those that do not take what the architecture's row has */
 
 /* ---- reading ---- */
 
@@ -195,6 +197,15 @@ static status read_scalar(const huggingface_reader *r, model_shape *s)
     return STATUS_OK;
 }
 
+/* A key that is absent means transformers' own cap, null none. */
+static status read_cap(const huggingface_reader *r, double *cap, const char *key, double unsaid)
+{
+    const json_t *value = huggingface_said(r, key);
+    *cap = !value ? unsaid : json_is_number(value) ? json_number_value(value) : 0;
+    return *cap > 0 || json_is_null(value) ? STATUS_OK
+                                           : huggingface_refuse(r, key, value, "it must be a positive number or null");
+}
+
 static status read_tokens(const huggingface_reader *r, json_t *tokens)
 {
     for (const char *const *key = huggingface_token_keys; *key; key++) {
@@ -226,6 +237,10 @@ static status read_shape(const huggingface_reader *r, model_shape *s)
         TRY(huggingface_read_rope(r, s));
     if (shape_has_key(s->architecture, KEY_SCALAR))
         TRY(read_scalar(r, s));
+    if (shape_has_key(s->architecture, KEY_CAPS)) {
+        TRY(read_cap(r, &s->attention_cap, "attn_logit_softcapping", DEFAULT_SCORES_CAP));
+        TRY(read_cap(r, &s->logits_cap, "final_logit_softcapping", DEFAULT_LOGITS_CAP));
+    }
     if (shape_has_key(s->architecture, KEY_UNROTATED))
         TRY(huggingface_read_unrotated(r, s));
     TRY(huggingface_read_window(r, s));
@@ -375,7 +390,7 @@ static status check_representable(const model_shape *s)
                            "model.embedding_multiplier, residual_multiplier, attention_multiplier or logits_scaling is "
                            "set: Hugging Face's %s has none of them",
                            name);
-    if (s->attention_cap != 0 || s->logits_cap != 0)
+    if ((s->attention_cap != 0 || s->logits_cap != 0) && !shape_has_key(s->architecture, KEY_CAPS))
         return status_fail(STATUS_FAILED, "model.attention_cap or logits_cap is set: Hugging Face's %s has neither",
                            name);
     bool by_layer = shape_traits_of(s->architecture)->keys & (WITH(LAYER_WINDOWS) | WITH(WINDOW_PATTERN));
@@ -432,6 +447,11 @@ static bool is_short(double value)
     return strtod(text, NULL) == value;
 }
 
+static void put_cap(json_t *root, const char *key, double cap)
+{
+    json_object_set_new(root, key, cap > 0 ? json_real(cap) : json_null());
+}
+
 /* Digits of reals: as few as give back the same double. */
 static int precision(const model_shape *s)
 {
@@ -447,6 +467,8 @@ static int precision(const model_shape *s)
                             s->residual_multiplier,
                             s->attention_multiplier,
                             s->logits_scaling,
+                            s->attention_cap,
+                            s->logits_cap,
                             s->dropout};
     bool all = true;
     for (unsigned long i = 0; i < sizeof value / sizeof *value; i++)
@@ -475,6 +497,10 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         huggingface_put_unrotated(root, s);
     if (shape_has_key(s->architecture, KEY_SCALAR))
         put_scalar(root, s);
+    if (shape_has_key(s->architecture, KEY_CAPS)) {
+        put_cap(root, "attn_logit_softcapping", s->attention_cap);
+        put_cap(root, "final_logit_softcapping", s->logits_cap);
+    }
     huggingface_put_window(root, s);
     /* An absent key would mean the class's own default, an id that may be none of this vocabulary's. */
     for (const char *const *key = huggingface_token_keys; *key; key++)

@@ -12,6 +12,7 @@
 #define DEFAULT_UNROTATED     4
 #define DEFAULT_PATTERN       6
 #define DEFAULT_FOURTH        4
+#define DEFAULT_SECOND        2
 
 /* Do full_first and full_every say of each layer whether it sees all tokens? */
 static bool repeats(const model_shape *s, const bool *full)
@@ -71,10 +72,14 @@ static status read_pattern(const huggingface_reader *r, model_shape *s)
     s->full_every = DEFAULT_FOURTH;
     if (shape_has_key(s->architecture, KEY_FULL_FOURTH))
         return STATUS_OK;
+    const bool second = shape_has_key(s->architecture, KEY_ALTERNATING);
     const json_t *every = huggingface_ask(r, "sliding_window_pattern");
+    if (second && every && !(json_is_integer(every) && json_integer_value(every) == DEFAULT_SECOND))
+        return huggingface_refuse(r, "sliding_window_pattern", every,
+                                  "this architecture has 2 where there is no layer_types");
     if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
         return huggingface_refuse(r, "sliding_window_pattern", every, "it must be a number of layers");
-    s->full_every = every ? (int)json_integer_value(every) : DEFAULT_PATTERN;
+    s->full_every = every ? (int)json_integer_value(every) : second ? DEFAULT_SECOND : DEFAULT_PATTERN;
     return STATUS_OK;
 }
 

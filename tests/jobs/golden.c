@@ -16,10 +16,10 @@
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 
-const char *const golden_models[] = {"gemma3",     "glm4",       "gpt2",      "granite", "llama",        "llama-tied",
-                                     "llama-deep", "llama-yarn", "mistral",   "neox",    "olmo2",        "olmo3",
-                                     "phi3",       "phi3-short", "phi3-long", "qwen2",   "qwen2-layers", "qwen3",
-                                     "smollm3",    "starcoder2", NULL};
+const char *const golden_models[] = {"gemma2",     "gemma3",     "glm4",       "gpt2",      "granite", "llama",
+                                     "llama-tied", "llama-deep", "llama-yarn", "mistral",   "neox",    "olmo2",
+                                     "olmo3",      "phi3",       "phi3-short", "phi3-long", "qwen2",   "qwen2-layers",
+                                     "qwen3",      "smollm3",    "starcoder2", NULL};
 
 void golden_configuration(const char *path, const char *model)
 {

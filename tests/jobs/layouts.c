@@ -29,6 +29,10 @@ static const layouts_model models[] = {
      "architecture: mistral, layers: 6, hidden_size: 64, heads: 12, head_size: 8, kv_heads: 3, ffn_size: 112, "
      "sliding_window: 9",
      "", NULL},
+    {"gemma2",
+     "architecture: gemma2, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 3, ffn_size: 100, "
+     "sliding_window: 9, full_every: 2, norm_epsilon: 1e-3, attention_cap: 0.5, logits_cap: 0.75",
+     "", NULL},
     {"gemma3",
      "architecture: gemma3_text, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 3, ffn_size: 100, "
      "sliding_window: 9, full_every: 3, rope_local_theta: 1000, norm_epsilon: 1e-3, rope_scaling: {kind: linear, "
@@ -332,6 +336,10 @@ static const layouts_row rows[] = {
     {"gpt2",       1, 2, 1, 2, 2, 0,           0, 0, "", 'k'},
     {"gpt2",       1, 2, 1, 2, 2, 0,           0, 1, LOWERED, 'k'},
     /* what families add: norms behind, two rotary tables, multipliers, layers that do not rotate */
+    {"gemma2",     3, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"gemma2",     1, 2, 1, 1, 2, 0,           0, 1, FULL, 0},
+    {"gemma2",     1, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
+    {"gemma2",     1, 1, 1, 2, 2, 0,           0, 3, EACH, 0},
     {"gemma3",     3, 1, 1, 1, 2, 0,           0, 1, "", 0},
     {"gemma3",     6, 1, 1, 1, 4, 0,           0, 1, ALONE " " FULL, 0},
     {"gemma3",     1, 2, 1, 1, 2, 0,           0, 1, "", 0},

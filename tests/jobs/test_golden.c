@@ -58,7 +58,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.gradients <= 1);
         free(run);
     }
-    assert_int_equal(models, 20);
+    assert_int_equal(models, 21);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -91,6 +91,10 @@ static void a_slightly_different_model_is_caught(void **state)
         {"qwen2-layers", "model.full_first=0"},
         {"qwen2-layers", "model.full_first=2"},
         {"starcoder2", "model.sliding_window=13"},
+        {"gemma2", "model.attention_cap=0"},
+        {"gemma2", "model.attention_cap=2.236"}, /* the scale after the cap */
+        {"gemma2", "model.logits_cap=0"},
+        {"gemma2", "model.full_every=3"},
         {"gemma3", "model.rope_local_theta=1001"},
         {"gemma3", "model.rope_theta=50100"},
         {"gemma3", "model.rope_scaling.factor=0"},

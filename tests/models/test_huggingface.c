@@ -124,12 +124,15 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .sliding_window = windows && variant & 4 ? 7 : 0,
                              .full_first = a == SHAPE_QWEN2 && variant & 4 ? variant & 1 : 0,
                              .full_every = a == SHAPE_QWEN3 && variant & 4 ? 2 * (variant & 1) : 0,
-                             .embedding_multiplier = a == SHAPE_GRANITE  ? 12.1
-                                                     : a == SHAPE_GEMMA3 ? sqrt(40)
-                                                                         : 0,
+                             .embedding_multiplier = a == SHAPE_GRANITE                       ? 12.1
+                                                     : a == SHAPE_GEMMA2 || a == SHAPE_GEMMA3 ? sqrt(40)
+                                                                                              : 0,
                              .rope_local_theta = a == SHAPE_GEMMA3 || a == SHAPE_OLMO3 ? 3000 : 0,
                              .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
-                             .attention_multiplier = a == SHAPE_GRANITE || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
+                             .attention_multiplier =
+                                 a == SHAPE_GRANITE || a == SHAPE_GEMMA2 || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
+                             .attention_cap = a == SHAPE_GEMMA2 && variant & 1 ? 1.0 / 7 : 0,
+                             .logits_cap = a == SHAPE_GEMMA2 && variant & 2 ? 30 : 0,
                              .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
                              .rotary_size = (a == SHAPE_PHI3 || a == SHAPE_GLM4 || neox) && variant & 1 ? 6 : 0,
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
@@ -375,6 +378,7 @@ static void old_and_new_spellings_mean_the_same(void **state)
 #define QWEN2(more)      "{\"model_type\":\"qwen2\"," SIZES KV "," more "}"
 #define STARCODER2(more) "{\"model_type\":\"starcoder2\"," SIZES KV "," more "}"
 #define SMOLLM3(more)    "{\"model_type\":\"smollm3\"," SIZES KV "," more "}"
+#define GEMMA2(more)     "{\"model_type\":\"gemma2\"," SIZES KV ",\"head_dim\":8,\"sliding_window\":9," more "}"
 #define GEMMA3(more)     "{\"model_type\":\"gemma3_text\"," SIZES KV ",\"head_dim\":8,\"sliding_window\":9," more "}"
 #define OLMO3(more)      "{\"model_type\":\"olmo3\"," SIZES "," more "}"
 #define NEOX(more)                                                                                                     \
@@ -458,6 +462,10 @@ static const struct {
     {QWEN2("\"layer_types\":{}"), "layer_types is {}"},
     {STARCODER2("\"use_bias\":false"), "use_bias is false"},
     {STARCODER2("\"hidden_act\":\"silu\""), "hidden_act is \"silu\""},
+    {GEMMA2("\"attn_logit_softcapping\":0"), "attn_logit_softcapping is 0"},
+    {GEMMA2("\"attn_logit_softcapping\":-50.0"), "attn_logit_softcapping is -50.0"},
+    {GEMMA2("\"final_logit_softcapping\":\"30\""), "final_logit_softcapping is \"30\""},
+    {GEMMA2("\"sliding_window_pattern\":6"), "sliding_window_pattern is 6"},
     {GEMMA3("\"hidden_activation\":\"gelu\""), "hidden_activation is \"gelu\""},
     {GEMMA3("\"attn_logit_softcapping\":50.0"), "attn_logit_softcapping is 50.0"},
     {GEMMA3("\"final_logit_softcapping\":30.0"), "final_logit_softcapping is 30.0"},
@@ -536,6 +544,11 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_int_equal(s.rotary_size, 4); /* half of 8 */
     assert_int_equal(parse(&s, NULL, GLM4("\"partial_rotary_factor\":1.0")), STATUS_OK);
     assert_int_equal(s.rotary_size, 0);
+    assert_int_equal(parse(&s, NULL, GEMMA2("\"use_cache\":true")), STATUS_OK);
+    assert_true(s.attention_cap == 50 && s.logits_cap == 30 && s.full_every == 2 && s.sliding_window == 9);
+    assert_int_equal(parse(&s, NULL, GEMMA2("\"attn_logit_softcapping\":null,\"final_logit_softcapping\":7")),
+                     STATUS_OK);
+    assert_true(s.attention_cap == 0 && s.logits_cap == 7);
     assert_int_equal(parse(&s, NULL, GEMMA3("\"use_cache\":true")), STATUS_OK);
     assert_int_equal(parse(&s, NULL, STARCODER2("\"use_bias\":true")), STATUS_OK);
     assert_int_equal(s.sliding_window, 0); /* unsaid, unlike Mistral's */

@@ -39,7 +39,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
 
@@ -53,6 +53,11 @@ def models():
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
                                              n_positions=40, bos_token_id=96, eos_token_id=96, **no_dropout), "fp32"),
+        # caps of scores and of logits that change most of them, windows in every second layer
+        "gemma2": (Gemma2ForCausalLM, Gemma2Config(
+            **{**SIZES, "num_hidden_layers": 3}, head_dim=16, sliding_window=8, query_pre_attn_scalar=20,
+            attn_logit_softcapping=0.5, final_logit_softcapping=0.75, attn_implementation="eager",
+            pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
         # norms on both sides, two rotary bases, windows but in every second layer
         "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(
             **{**SIZES, "num_hidden_layers": 3}, head_dim=16, sliding_window=8, query_pre_attn_scalar=20,

@@ -18,6 +18,15 @@
         .rope_theta = 500000, .norm_epsilon = 1e-5, __VA_ARGS__                                                        \
     }
 
+/* Gemma 2: every second layer sees all tokens; scores and logits are capped. */
+#define GEMMA2(layers_, hidden_, ffn_, heads_, kv_heads_, head_, ...)                                                  \
+    {                                                                                                                  \
+        .architecture = SHAPE_GEMMA2, .layers = layers_, .heads = heads_, .kv_heads = kv_heads_, .head_size = head_,   \
+        .hidden_size = hidden_, .ffn_size = ffn_, .vocab_size = 256000, .max_sequence = 8192, .tied_embeddings = true, \
+        .rope_theta = 10000, .norm_epsilon = 1e-6, .sliding_window = 4096, .full_every = 2, .attention_cap = 50,       \
+        .logits_cap = 30, __VA_ARGS__                                                                                  \
+    }
+
 /* Gemma 3: the last layer of each six sees all tokens; embeddings are multiplied by the root of the width. */
 #define GEMMA3(layers_, hidden_, ffn_, heads_, kv_heads_, head_, vocabulary_, sequence_, ...)                          \
     {                                                                                                                  \
@@ -142,6 +151,14 @@ static const preset presets[] = {
      LLAMA3(126, 128, 53248, 131072,
             .rope_scaling =
                 {.factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_sequence = 8192})},
+    {"gemma2-2b", "Gemma 2 2B",
+     GEMMA2(26, 2304, 9216, 8, 4, 256, .attention_multiplier = 0.0625, .embedding_multiplier = 48)},
+    {"gemma2-9b", "Gemma 2 9B",
+     GEMMA2(42, 3584, 14336, 16, 8, 256, .attention_multiplier = 0.0625, .embedding_multiplier = 59.86651818838306)},
+    /* Its scores are multiplied by 1 / sqrt(hidden_size / heads), those of the smaller ones by 1 / sqrt(head_size). */
+    {"gemma2-27b", "Gemma 2 27B",
+     GEMMA2(46, 4608, 36864, 32, 16, 128, .attention_multiplier = 0.08333333333333333,
+            .embedding_multiplier = 67.88225099390856)},
     {"gemma3-1b", "Gemma 3 1B",
      GEMMA3(26, 1152, 6912, 4, 1, 256, 262144, 32768, .sliding_window = 512, .embedding_multiplier = 33.94112549695428,
             .attention_multiplier = 0.0625)},

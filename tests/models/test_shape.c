@@ -20,6 +20,7 @@ static void presets_have_the_published_number_of_parameters(void **state)
         {"gpt2-1558m", 1557611200},  {"llama-15m", 15191712},      {"llama-160m", 162417408},
         {"llama-1b", 1235814400},    {"llama-7b", 6738415616},     {"llama-8b", 8030261248},
         {"llama-70b", 70553706496},  {"llama-405b", 405853388800}, {"smollm3-3b", 3075098624},
+        {"gemma2-2b", 2614341888},   {"gemma2-9b", 9241705984},    {"gemma2-27b", 27227128320},
         {"gemma3-1b", 999885952},    {"gemma3-4b", 3880263168},    {"gemma3-12b", 11766034176},
         {"gemma3-27b", 27009346304}, {"granite-2b", 2533539840},   {"granite-8b", 8170864640},
         {"olmo2-1b", 1484916736},    {"olmo2-7b", 7298617344},     {"olmo2-13b", 13716198400},

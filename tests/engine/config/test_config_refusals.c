@@ -76,7 +76,8 @@ static const struct {
      "a.yaml:2: optimizer.name: expected one of adamw, lion, sgd, muon, not lyon; did you mean lion?"},
     {"model: {preset: llama_8b}\n", NULL,
      "a.yaml:1: model.preset: expected one of gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-15m, llama-160m, "
-     "llama-1b, llama-7b, llama-8b, llama-70b, llama-405b, gemma3-1b, gemma3-4b, gemma3-12b, gemma3-27b, granite-2b, "
+     "llama-1b, llama-7b, llama-8b, llama-70b, llama-405b, gemma2-2b, gemma2-9b, gemma2-27b, gemma3-1b, gemma3-4b, "
+     "gemma3-12b, gemma3-27b, granite-2b, "
      "granite-8b, smollm3-3b, olmo2-1b, olmo2-7b, olmo2-13b, olmo2-32b, olmo3-7b, olmo3-32b, phi3-4b, phi4-14b, "
      "glm4-9b, "
      "pythia-160m, pythia-1b, pythia-7b, pythia-12b, not llama_8b; did you mean llama-8b?"},

@@ -215,14 +215,15 @@ static void every_model_decodes_to_the_logits_of_transformers(void **state)
     }
 }
 
-/* Where transformers rounds, and where phalanx does, differs by op: what is asked is how much is lost in all. */
+/* Where transformers rounds, and where phalanx does, differs by op: what is asked is how much is lost in all. Norms
+ * that round x rstd and 1 + w to bf16 before they multiply them lose 1.42 of it in gemma3, 0.96 as they are. */
 static void bf16_loses_no_more_than_in_transformers(void **state)
 {
     (void)state;
     for (const char *const *model = golden_models; *model; model++) {
         double error = golden_bf16(*model);
         print_message("%-12s bf16 logits lose %.2f of what transformers' do\n", *model, error);
-        assert_true(error <= 1.5);
+        assert_true(error <= 1.3);
     }
 }
 

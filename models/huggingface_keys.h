@@ -34,7 +34,8 @@ status huggingface_read_number(const huggingface_reader *r, double *out, const j
                                double fallback);
 
 /* Bases and scaling of rotary frequencies: rope_theta and rope_scaling (transformers 4), or both in rope_parameters
- * (5), a table for all layers or one a type of layers. Writing uses 4's words, which 5 reads too. */
+ * (5), a table for all layers or one a type of layers. Writing uses 5's words where s->rope_parameters asks for them,
+ * else 4's, which 5 reads too. */
 status huggingface_read_rope(const huggingface_reader *r, model_shape *s);
 void huggingface_put_rope(json_t *root, const model_shape *s);
 

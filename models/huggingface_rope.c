@@ -215,6 +215,7 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
                  *original = huggingface_ask(r, original_key);
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
+    s->rope_parameters = !scaling && both;
     TRY(choose_table(r, s, &rope, key));
     theta = theta ? theta : huggingface_get(scaling ? both : rope, "rope_theta");
     theta = theta ? theta : huggingface_ask(r, theta_key(s));
@@ -266,10 +267,13 @@ static json_t *list_of(const double factor[SHAPE_ROPE_FACTORS])
 static json_t *longrope_of(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
-    const bool phi3 = shape_has_key(s->architecture, KEY_LONGROPE);
-    json_t *rope = json_pack("{s:s, s:o, s:o}", phi3 ? "type" : "rope_type", shape_rope_words[r->kind], "short_factor",
+    const bool phi3 = shape_has_key(s->architecture, KEY_LONGROPE), older = phi3 && !s->rope_parameters;
+    json_t *rope = json_pack("{s:s, s:o, s:o}", older ? "type" : "rope_type", shape_rope_words[r->kind], "short_factor",
                              list_of(r->short_factor), "long_factor", list_of(r->long_factor));
-    json_object_set_new(phi3 ? root : rope, original_key, json_integer(r->original_max_sequence));
+    if (phi3)
+        json_object_set_new(root, original_key, json_integer(r->original_max_sequence));
+    if (!older)
+        json_object_set_new(rope, original_key, json_integer(r->original_max_sequence));
     if (r->factor != fmax((double)s->max_sequence / (double)r->original_max_sequence, 1))
         json_object_set_new(rope, "factor", json_real(r->factor));
     if (r->attention_factor != shape_attention_factor(s))
@@ -296,22 +300,30 @@ static json_t *scaling_of(json_t *root, const model_shape *s)
     return rope;
 }
 
-/* Bases that only transformers 5 has words for. */
-static void put_tables(json_t *root, const model_shape *s)
+/* Everything in one object, or in one for each type of layers: transformers 5's words. */
+static void put_parameters(json_t *root, const model_shape *s)
 {
-    json_t *full = s->rope_scaling.factor == 0 ? json_pack("{s:s}", "rope_type", "default") : scaling_of(root, s);
-    json_object_set_new(full, "rope_theta", json_real(s->rope_theta));
-    json_object_set_new(root, "rope_parameters",
-                        json_pack("{s:o, s:{s:s, s:f}}", "full_attention", full, "sliding_attention", "rope_type",
-                                  "default", "rope_theta", s->rope_local_theta));
+    json_t *rope = s->rope_scaling.factor == 0 ? json_pack("{s:s}", "rope_type", "default") : scaling_of(root, s);
+    json_object_set_new(rope, "rope_theta", json_real(s->rope_theta));
+    if (shape_has_key(s->architecture, KEY_PARTIAL))
+        json_object_set_new(rope, "partial_rotary_factor", json_real(share_of(s)));
+    if (has_tables(s))
+        rope = json_pack("{s:o, s:{s:s, s:f}}", "full_attention", rope, "sliding_attention", "rope_type", "default",
+                         "rope_theta", s->rope_local_theta);
+    json_object_set_new(root, "rope_parameters", rope);
 }
 
-/* In transformers 4's words, which 5 reads too, where it has them. */
+/* Transformers 4's words, which 5 reads too, lack two bases of OLMo 3. */
+static bool has_older_words(const model_shape *s)
+{
+    return !shape_has_key(s->architecture, KEY_LOCAL_TABLE) ||
+           (s->rope_theta == unsaid_theta(s) && s->rope_local_theta == s->rope_theta);
+}
+
 void huggingface_put_rope(json_t *root, const model_shape *s)
 {
-    if (shape_has_key(s->architecture, KEY_LOCAL_TABLE) &&
-        (s->rope_theta != unsaid_theta(s) || s->rope_local_theta != s->rope_theta)) {
-        put_tables(root, s);
+    if (s->rope_parameters || !has_older_words(s)) {
+        put_parameters(root, s);
         return;
     }
     json_object_set_new(root, theta_key(s), json_real(s->rope_theta));

@@ -64,6 +64,7 @@ static const keys_row rows[] = {
     PLANNED("model.max_sequence", "40", "model.architecture=gpt2 model.kv_heads=4"),
     PLANNED("model.tied_embeddings", "true", ""),
     TRAINED("model.rope_theta", "500", ""),
+    SHOWN_BY("model.rope_parameters", "tests/tools/test_inspect_huggingface.c"),
     TRAINED("model.rope_scaling.factor", "4", ROPE),
     TRAINED("model.rope_scaling.low_frequency_factor", "0.5", ROPE),
     TRAINED("model.rope_scaling.high_frequency_factor", "8", ROPE),

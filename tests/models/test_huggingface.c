@@ -60,6 +60,8 @@ static void survives(const model_shape *shape, dtype type)
     assert_int_equal(huggingface_text(&text, shape, type, tokens), STATUS_OK);
     assert_int_equal(parse(&back, &tokens_back, text), STATUS_OK);
     assert_same_shape(shape, &back);
+    assert_int_equal(shape->rope_parameters, back.rope_parameters);
+    assert_int_equal(shape->rope_parameters, strstr(text, "\"rope_parameters\"") != NULL);
     assert_true(json_equal(tokens, tokens_back));
     assert_int_equal(huggingface_text(&again, &back, type, tokens_back), STATUS_OK);
     assert_string_equal(text, again);
@@ -135,6 +137,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .logits_cap = a == SHAPE_GEMMA2 && variant & 2 ? 30 : 0,
                              .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
                              .rotary_size = (a == SHAPE_PHI3 || a == SHAPE_GLM4 || neox) && variant & 1 ? 6 : 0,
+                             .rope_parameters = a == SHAPE_OLMO3 || (!gpt2 && variant & 2),
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};

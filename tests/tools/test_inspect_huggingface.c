@@ -92,14 +92,27 @@ static char *copy_of(const char *work, const char *model, const char *name, int6
     return there;
 }
 
-static void change(const char *folder, const char *key, json_t *value)
+static void write_changed(const char *folder, const char *key, json_t *value, size_t flags)
 {
     char *path = workfolder_path(folder, "config.json");
     json_t *root = json_load_file(path, 0, NULL);
-    json_object_set_new(root, key, value);
-    assert_int_equal(json_dump_file(root, path, JSON_INDENT(2)), 0);
+    if (value)
+        json_object_set_new(root, key, value);
+    else
+        json_object_del(root, key);
+    assert_int_equal(json_dump_file(root, path, JSON_INDENT(2) | flags), 0);
     json_decref(root);
     free(path);
+}
+
+static void change(const char *folder, const char *key, json_t *value)
+{
+    write_changed(folder, key, value, 0);
+}
+
+static void remove_and_sort(const char *folder, const char *key)
+{
+    write_changed(folder, key, NULL, JSON_SORT_KEYS);
 }
 
 static void every_line_of_a_folder_with_transformers_5s_keys(void **state)
@@ -148,6 +161,7 @@ static void every_line_of_a_folder_with_transformers_5s_keys(void **state)
              "    model.rope_scaling.beta_fast=4\n"
              "    model.rope_scaling.beta_slow=0.25\n"
              "    model.rope_scaling.attention_factor=1.138629436111989\n"
+             "    model.rope_parameters=true\n"
              "    model.norm_epsilon=1.0e-05\n"
              "    model.rope_scaling.kind=yarn\n"
              "  to start from it: phalanx train CONFIG.yaml model.from=FOLDER\n");
@@ -156,6 +170,10 @@ static void every_line_of_a_folder_with_transformers_5s_keys(void **state)
 static void every_line_of_a_folder_with_the_older_keys(void **state)
 {
     char *folder = copy_of(*state, "gemma3", "older", 40000);
+    change(folder, "rope_theta", json_real(5e4));
+    change(folder, "rope_local_base_freq", json_real(1e3));
+    change(folder, "rope_scaling", json_pack("{s:s, s:f}", "rope_type", "linear", "factor", 2.0));
+    remove_and_sort(folder, "rope_parameters");
     change(folder, "logits_cap", json_integer(3));
     change(folder, "sliding_window_pattern", json_integer(2)); /* layer_types decides */
     change(folder, "use_cache", json_false());
@@ -210,6 +228,7 @@ static void every_line_of_a_folder_with_the_older_keys(void **state)
              "    model.rope_theta=50000\n"
              "    model.rope_local_theta=1000\n"
              "    model.rope_scaling.factor=2\n"
+             "    model.rope_parameters=false\n"
              "    model.norm_epsilon=1.0e-06\n"
              "    model.embedding_multiplier=5.656854249492381\n"
              "    model.attention_multiplier=0.22360679774997896\n"

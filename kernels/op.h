@@ -67,6 +67,30 @@ typedef struct op_compression {
     uint8_t kind;     /* compress_kind */
 } op_compression;
 
+/* Which random numbers dropout draws. */
+typedef struct op_dropout {
+    int32_t sample;        /* the micro-batch's first sample, after scalars.first_sample */
+    int32_t sample_tokens; /* tokens of a sample */
+    int32_t site;          /* which place in the model draws */
+    float probability;
+} op_dropout;
+
+enum { ROUTING_EXPERTS = 512, ROUTING_ACTIVE = 32 }; /* the most experts, and of one token */
+
+/* How tokens choose experts, and which of them this rank has. */
+typedef struct op_routing {
+    int64_t skip;        /* assign: rows of the order that come before this pass's, a multiple of its rows */
+    int32_t experts;     /* columns of the logits */
+    int32_t active;      /* experts of a token */
+    int32_t groups;      /* of so many experts each, the best of which a token chooses from; 0: it chooses from all */
+    int32_t groups_kept; /* of them */
+    int32_t group_best;  /* a group's score is the sum of so many best ones of its experts */
+    int32_t local;       /* assign: experts of this rank, from attributes.first on */
+    float scale;         /* weights are multiplied by it; 1: they are not */
+    uint8_t sigmoid;     /* scores are sigmoids; else a softmax over all experts */
+    uint8_t renormalise; /* weights are divided by their sum */
+} op_routing;
+
 /* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION,
  * HOST and WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second
  * part an op has the one struct of its family; whoever asks for an attribute of the others reads its bytes as something
@@ -86,8 +110,9 @@ typedef struct op_attributes {
     float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
     float offset;       /* of an RMS norm: its values are multiplied by w + offset */
     float scale;        /* of scores; of an op scale; muon: of the learning rate */
-    int64_t first;      /* all_reduce: the first of the rows that it sums */
-    int64_t rows; /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all */
+    int64_t first;      /* all_reduce: the first of the rows that it sums; assign: the first expert of this rank */
+    int64_t rows; /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all; that
+                     assign numbers and dispatch makes */
     union {
         struct { /* attention, rope, head_norm, scale, soft_cap */
             int32_t heads, kv_heads, head_size;
@@ -109,17 +134,13 @@ typedef struct op_attributes {
             uint8_t decay;         /* weight decay applies */
             uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
         };
-        struct {                   /* dropout */
-            int32_t sample;        /* the micro-batch's first sample, after scalars.first_sample */
-            int32_t sample_tokens; /* tokens of a sample */
-            int32_t draw_site;     /* which place in the model draws */
-            float probability;
-        };
+        op_dropout dropout;
         struct {              /* embed, cross_entropy and their like */
             int64_t first_id; /* of this rank's rows or columns of the vocabulary */
             int64_t ids;      /* columns that are real, not padding */
         };
         op_compression compression;
+        op_routing routing; /* route, route_grad, assign */
     };
 } op_attributes;
 

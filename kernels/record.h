@@ -47,6 +47,18 @@ tensor *record_swiglu(recorder *r, const char *name, tensor *x);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
                        const op_attributes *at);
+/* Experts of tokens: weights fp32[t, k] and experts int32[t, k] of logits[t, E], by score + bias fp32[E] (or NULL). */
+void record_route(recorder *r, const char *name, tensor **weights, tensor **experts, tensor *logits, tensor *bias,
+                  const op_routing *as);
+/* places int32[t, k] and offsets int32[as->local + 1] of the `rows` rows from as->skip on of assignments to experts
+ * from `first` on. */
+void record_assign(recorder *r, const char *name, tensor **places, tensor **offsets, tensor *experts, int64_t rows,
+                   const op_routing *as, int64_t first);
+/* Tokens of x[t, h] at their places among `rows`: rows[rows, h], 0 where there is none. */
+tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows);
+/* y[t, h] = addend + the sum of each token's rows, times weights; both may be NULL. */
+tensor *record_combine(recorder *r, const char *name, tensor *rows, tensor *places, tensor *weights, tensor *offsets,
+                       tensor *addend);
 /* Communication along an axis on which layers may record (kernels/axes.def); the identity (no op at all) in a group of
  * one. `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks. */
 tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows);

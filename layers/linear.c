@@ -25,7 +25,8 @@ tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x)
 {
     if (!r->training || !(in->dropout > 0))
         return x;
-    const op_attributes at = {.probability = in->dropout, .draw_site = r->sites++, .sample_tokens = in->sequence};
+    const op_attributes at = {
+        .dropout = {.probability = in->dropout, .site = r->sites++, .sample_tokens = in->sequence}};
     placement place = x->place.along[AXIS_COORDINATE_TENSOR];
     bool part = place.kind == PLACE_SHARD && place.dim == 0;
     return record_dropout(r, "dropout", x, in->scalars, part ? layer_own_rows(r, in->places) : in->places, &at);

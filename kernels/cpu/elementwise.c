@@ -235,12 +235,12 @@ void cpu_geglu_grad(const op *o, const run_context *r)
 static void dropout_factors(float *factor, const op *o, const step_scalars *s, uint64_t sample, uint64_t first,
                             int64_t n)
 {
-    float p = o->at.probability, keep = 1 / (1 - p);
+    float p = o->at.dropout.probability, keep = 1 / (1 - p);
     uint32_t draws[4] = {0};
     for (int64_t i = 0; i < n; i++) {
         uint64_t element = first + (uint64_t)i;
         if (i == 0 || element % 4 == 0)
-            philox_draws(draws, s->seed, (uint32_t)o->at.draw_site, (uint64_t)s->step, sample, element / 4);
+            philox_draws(draws, s->seed, (uint32_t)o->at.dropout.site, (uint64_t)s->step, sample, element / 4);
         factor[i] = philox_uniform(draws[element % 4]) >= p ? keep : 0;
     }
 }
@@ -254,8 +254,8 @@ void cpu_dropout(const op *o, const run_context *r)
     int64_t columns = x->shape[1], bytes = dtype_bytes((dtype)x->type);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++) {
-        int64_t within = places[t] % o->at.sample_tokens;
-        int64_t sample = s->first_sample + o->at.sample + places[t] / o->at.sample_tokens;
+        int64_t within = places[t] % o->at.dropout.sample_tokens;
+        int64_t sample = s->first_sample + o->at.dropout.sample + places[t] / o->at.dropout.sample_tokens;
         for (int64_t c = 0; c < columns; c += 256) {
             float factor[256];
             int64_t n = columns - c < 256 ? columns - c : 256;

@@ -77,6 +77,11 @@ typedef struct row_loops {
     /* dlogits = exp(logits - largest) factor */
     void (*logits_grad)(void *dlogits, const void *logits, int64_t n, float largest, float factor);
     void (*mask)(void *y, const void *x, const float *factor, int64_t n); /* y = x factor */
+    void (*sigmoids)(float *y, const void *x, int64_t n);
+    void (*probabilities)(float *y, const void *x, int64_t n); /* y = softmax(x) */
+    /* y = addend + sum over i < count of weights[i] rows[i]; addend NULL: 0 */
+    void (*weighted_sum)(void *y, const void *addend, const void *const *rows, const float *weights, int count,
+                         int64_t n);
     update_loop update[UPDATE_RULES];
     /* columns of x[rows, columns] into y[columns, rows], both T */
     void (*transpose)(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, int64_t rows, int64_t columns);

@@ -401,6 +401,44 @@ static void NAME(logits_grad)(void *dlogits_, const void *logits_, int64_t n, fl
     EACH(i, m, n) STORE(dlogits + i, vf_exp2((LOAD(logits + i, (int)m) - shift) * vf_set(LOG2_E)) * f, (int)m);
 }
 
+/* ---- experts --------------------------------------------------------------------------------------------------- */
+
+static void NAME(sigmoids)(float *y, const void *x_, int64_t n)
+{
+    const T *x = x_;
+    EACH(i, m, n) store_fp32(y + i, vf_sigmoid(LOAD(x + i, (int)m)), (int)m);
+}
+
+static void NAME(probabilities)(float *y, const void *x_, int64_t n)
+{
+    const T *x = x_;
+    vf top = vf_set(-INFINITY), total = vf_set(0);
+    EACH(i, m, n) top = vf_max(top, vf_pad(LOAD(x + i, (int)m), -INFINITY, (int)m));
+    vf shift = vf_set(vf_largest(top));
+    EACH(i, m, n)
+    {
+        vf v = vf_exp(LOAD(x + i, (int)m) - shift);
+        total = total + vf_pad(v, 0, (int)m);
+        store_fp32(y + i, v, (int)m);
+    }
+    vf factor = vf_set(1 / vf_sum(total));
+    EACH(i, m, n) store_fp32(y + i, load_fp32(y + i, (int)m) * factor, (int)m);
+}
+
+static void NAME(weighted_sum)(void *y_, const void *addend_, const void *const *rows, const float *weights, int count,
+                               int64_t n)
+{
+    T *y = y_;
+    const T *addend = addend_;
+    EACH(i, m, n)
+    {
+        vf sum = addend ? LOAD(addend + i, (int)m) : vf_set(0);
+        for (int j = 0; j < count; j++)
+            sum = vf_fma(LOAD((const T *)rows[j] + i, (int)m), vf_set(weights[j]), sum);
+        STORE(y + i, sum, (int)m);
+    }
+}
+
 /* ---- optimizer: T is the weight's type ------------------------------------------------------------------------- */
 
 static void NAME(adamw)(void *const out[4], const float *gradient, int64_t n, const update_factors *f)
@@ -545,6 +583,9 @@ static const row_loops NAME(loops) = {
     NAME(logits_stats),
     NAME(logits_grad),
     NAME(mask),
+    NAME(sigmoids),
+    NAME(probabilities),
+    NAME(weighted_sum),
     {
 #define UPDATE(name) NAME(name),
 #include "kernels/updates.def"

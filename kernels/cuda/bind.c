@@ -192,7 +192,8 @@ void cuda_zero(const op *o, const run_context *r)
 void cuda_dropout(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];
-    launch_mask mask = {at(o->in[2], r), o->at.sample, o->at.sample_tokens, o->at.draw_site, o->at.probability};
+    launch_mask mask = {at(o->in[2], r), o->at.dropout.sample, o->at.dropout.sample_tokens, o->at.dropout.site,
+                        o->at.dropout.probability};
     launched(
         o, launch_dropout(r->stream, y->type, matrix(y, r), matrix(o->in[0], r), at(o->in[1], r), extent_of(y), mask));
 }

@@ -229,8 +229,10 @@ void infer_dropout(op *o)
     operands_present(o);
     OPERANDS_CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, o->in[0]->shape[0]), "places int32[t]");
-    OPERANDS_CHECK(o->at.sample_tokens > 0, "attributes.sample_tokens must say how many tokens a sample has");
-    OPERANDS_CHECK(o->at.probability >= 0 && o->at.probability < 1, "the probability must be in [0, 1)");
+    OPERANDS_CHECK(o->at.dropout.sample_tokens > 0,
+                   "attributes.dropout.sample_tokens must say how many tokens a sample has");
+    OPERANDS_CHECK(o->at.dropout.probability >= 0 && o->at.dropout.probability < 1,
+                   "the probability must be in [0, 1)");
     infer_shape_like(o->out[0], o->in[0]);
     operands_place(o,
                    "r..>r 0..>0 s..>s p..>p"); /* shard(1): the element's number would need the rank's first column */

@@ -139,7 +139,7 @@ static void edit(op *o)
     if (is("norm-counts-twice") && o->kind == OP_sum_squares)
         o->at.accumulate = 1; /* bins of step 1 begin as zeros */
     if (is("draws-of-another-sample") && o->kind == OP_dropout)
-        o->at.sample++;
+        o->at.dropout.sample++;
     if (is("draws-of-another-token") && o->kind == OP_dropout)
         o->in[2]->address = tensor_root(o->in[2])->address;
 }

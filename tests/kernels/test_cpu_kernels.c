@@ -415,7 +415,7 @@ static void dropout_draws_for_the_global_element(void **state)
     for (int i = 0; i < 24 * 30; i++)
         ((float *)tensor_at(&x, b.arena))[i] = 1;
     *(step_scalars *)tensor_at(&scalars, b.arena) = (step_scalars){.seed = 5, .step = 3, .first_sample = 100};
-    op_attributes at = {.sample_tokens = 8, .probability = 0.25f, .draw_site = 4};
+    op_attributes at = {.dropout = {.sample_tokens = 8, .probability = 0.25f, .site = 4}};
     op o = {.kind = OP_dropout, .in = {&x, &scalars, &places}, .out = {&whole}, .at = at};
     workbench_run(&b, &o, true);
     int kept = 0;
@@ -435,7 +435,7 @@ static void dropout_draws_for_the_global_element(void **state)
     workbench_run(&b, &sequence, true);
     assert_memory_equal(tensor_at(&part, b.arena), (float *)tensor_at(&whole, b.arena) + 300, 6 * 30 * 4);
     op microbatch = {.kind = OP_dropout, .in = {&x_later, &scalars, &places}, .out = {&later}, .at = at};
-    microbatch.at.sample = 1;
+    microbatch.at.dropout.sample = 1;
     workbench_run(&b, &microbatch, true);
     assert_memory_equal(tensor_at(&later, b.arena), (float *)tensor_at(&whole, b.arena) + 240, 16 * 30 * 4);
     free(b.arena);

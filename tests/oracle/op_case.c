@@ -108,10 +108,11 @@ op *op_case_prelude(op_case *c, op_kind kind)
 /* Is operand `index` of a list like "dy s w rstd" a statistic? Those are contiguous: no view of one is ever made. */
 static bool is_statistic(const char *names, int index)
 {
-    static const char *statistics[] = {"rstd", "mean", "lse", "stats"};
+    static const char *statistics[] = {"rstd", "mean", "lse", "stats", "weights", "dweights"};
+    const int count = sizeof statistics / sizeof *statistics;
     while (index-- > 0 && (names = strchr(names, ' ')))
         names++;
-    for (int i = 0; names && i < 4; i++)
+    for (int i = 0; names && i < count; i++)
         if (strncmp(names, statistics[i], strlen(statistics[i])) == 0)
             return true;
     return false;
@@ -330,6 +331,12 @@ static void compare_output(verdict *v, const op_case *c, int out, char *arena, r
     int64_t n = tensor_elements(t), width = reference_width(t);
     if (t->type == DTYPE_UINT8) { /* a message: to the last bit */
         const uint8_t *got = tensor_at(t, arena), *want = reference_program_bytes(p, t);
+        for (int64_t i = 0; i < n; i++)
+            judge(v, got[i] == want[i] ? 0 : INFINITY, c, out, i, got[i], want[i]);
+        return;
+    }
+    if (t->type == DTYPE_INT32) { /* ids and places: exactly */
+        const int32_t *got = tensor_at(t, arena), *want = reference_program_bytes(p, t);
         for (int64_t i = 0; i < n; i++)
             judge(v, got[i] == want[i] ? 0 : INFINITY, c, out, i, got[i], want[i]);
         return;

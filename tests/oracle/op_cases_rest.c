@@ -194,14 +194,14 @@ CASES(arrange)
 CASES(dropout)
 {
     static const float probabilities[] = {0.1f, 0.5f, 0};
-    c->o.at.probability = probabilities[op_case_option(&variant, 3)];
+    c->o.at.dropout.probability = probabilities[op_case_option(&variant, 3)];
     int64_t rows, columns;
     if (!op_case_sizes(&rows, &columns, variant))
         return false;
     training_scalars(c);
-    c->o.at.draw_site = 3;
-    c->o.at.sample = 2;
-    c->o.at.sample_tokens = 5; /* samples end within the rows */
+    c->o.at.dropout.site = 3;
+    c->o.at.dropout.sample = 2;
+    c->o.at.dropout.sample_tokens = 5; /* samples end within the rows */
     op_case_in(c, 0, c->type, UNIT, rows, columns);
     op_case_scalars(c, 1);
     op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_places}, rows, 0);

@@ -323,14 +323,14 @@ void reference_dropout(const op *o, const run_context *r)
     const tensor *y = o->out[0];
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     const int32_t *places = tensor_at(o->in[2], r->arena);
-    double p = o->at.probability;
+    double p = o->at.dropout.probability;
     for (int64_t t = 0; t < y->shape[0]; t++)
         for (int64_t h = 0; h < y->shape[1]; h++) {
             int64_t token = places[t];
-            uint64_t sample = (uint64_t)(s->first_sample + o->at.sample + token / o->at.sample_tokens);
-            uint64_t element = (uint64_t)(token % o->at.sample_tokens * y->shape[1] + h);
+            uint64_t sample = (uint64_t)(s->first_sample + o->at.dropout.sample + token / o->at.dropout.sample_tokens);
+            uint64_t element = (uint64_t)(token % o->at.dropout.sample_tokens * y->shape[1] + h);
             double x = reference_row(o->in[0], r, t)[h];
-            reference_row(y, r, t)[h] = draw(s, o->at.draw_site, sample, element) >= p ? x / (1 - p) : 0;
+            reference_row(y, r, t)[h] = draw(s, o->at.dropout.site, sample, element) >= p ? x / (1 - p) : 0;
         }
 }
 

@@ -211,7 +211,7 @@ static void elementwise(adjoint_rank *a, const void *options)
     tensor *x = input(a), *scalars = adjoint_scalars(a, &SCALARS);
     tensor *y = record_swiglu(r, "swiglu", record_linear(r, "up", x, weight(a, "w", 2 * HIDDEN, HIDDEN), NULL));
     y = record_geglu(r, "geglu", record_linear(r, "wide", y, weight(a, "w2", 2 * HIDDEN, HIDDEN), NULL));
-    op_attributes at = {.probability = 0.4f, .draw_site = 2, .sample_tokens = SEQUENCE, .sample = 1};
+    op_attributes at = {.dropout = {.probability = 0.4f, .site = 2, .sample_tokens = SEQUENCE, .sample = 1}};
     tensor *places = adjoint_integers(a, "places", TOKENS, place_of);
     tensor *scaled = record_scale(r, "scale", record_add(r, "twice", y, y), -1.5);
     tensor *z = record_dropout(r, "dropout", record_soft_cap(r, "cap", scaled, 0.8), scalars, places, &at);
@@ -520,7 +520,7 @@ static void rope_turned_back_as_halves(op **ops, int forward, int count)
 
 static void another_mask(op **ops, int forward, int count)
 {
-    backward_op(ops, forward, count, OP_dropout)->at.draw_site++;
+    backward_op(ops, forward, count, OP_dropout)->at.dropout.site++;
 }
 
 static void written_over(op **ops, int forward, int count)

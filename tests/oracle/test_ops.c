@@ -141,6 +141,15 @@ static int inputs_of(const op *o)
     return n;
 }
 
+/* operands that the row names */
+static int inputs_named(const op *o)
+{
+    int n = 1;
+    for (const char *c = op_row_of(o)->in_names; *c; c++)
+        n += *c == ' ';
+    return n;
+}
+
 static void addend_dropped(const op *o, const run_context *r)
 {
     op wrong = *o;
@@ -201,7 +210,7 @@ static void other_pairs(const op *o, const run_context *r)
 static void another_site(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.draw_site++;
+    wrong.at.dropout.site++;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
@@ -231,6 +240,112 @@ static void shape_ignored(const op *o, const run_context *r)
     op wrong = *o;
     wrong.at.scale = 1;
     cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+/* ---- routing */
+
+static void every_group_kept(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.routing.groups = 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void best_of_a_group_alone(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.routing.group_best = 1;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void sums_ignored(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.routing.renormalise = !o->at.routing.renormalise;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void weights_unscaled(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.routing.scale = 1;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void bias_ignored(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.in[1] = NULL;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void another_ranks_experts(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.first++;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void pass_by_one(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.routing.skip++;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+/* One assignment less has a place than there is room for. */
+static void room_by_one(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.rows--;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+/* An order that is none of (expert, token, j): two assignments of one expert swapped. */
+static void order_unstable(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    int32_t *places = tensor_at(o->out[0], r->arena);
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
+    for (int64_t i = 1; i < tensor_elements(o->in[0]); i++)
+        if (experts[i] == experts[0] && places[i] >= 0 && places[0] >= 0) {
+            int32_t first = places[0];
+            places[0] = places[i];
+            places[i] = first;
+            return;
+        }
+}
+
+/* Of dispatch and combine: as if all were 1. */
+static void weights_ignored(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.in[3] = NULL;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+/* Rows behind the last expert's are left as they were. */
+static void rest_unwritten(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    tensor rows = *o->out[0], offsets = *o->in[2];
+    const int32_t *ends = tensor_at(&offsets, r->arena);
+    rows.shape[0] = ends[offsets.shape[0] - 1];
+    wrong.out[0] = &rows;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+/* The first token's first one. */
+static void assignment_forgotten(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    int slot = o->kind == OP_combine_dots ? 2 : 1;
+    tensor places = *o->in[slot];
+    int32_t *all = tensor_at(&places, r->arena), was = all[0];
+    all[0] = -1;
+    wrong.in[slot] = &places;
+    cpu_backend.kernels[o->kind](&wrong, r);
+    all[0] = was;
 }
 
 static const struct {
@@ -272,6 +387,25 @@ static const struct {
     {"Nesterov's momentum for the plain one", OP_muon_momentum, looks_the_other_way},
     {"the matrix's shape ignored", OP_muon, shape_ignored},
     {"epsilon dropped", OP_muon_scale, epsilon_dropped},
+    {"a choice from all groups", OP_route, every_group_kept},
+    {"a group's best expert alone", OP_route, best_of_a_group_alone},
+    {"weights over their sum where they are not, and not where they are", OP_route, sums_ignored},
+    {"weights without their factor", OP_route, weights_unscaled},
+    {"the bias ignored", OP_route, bias_ignored},
+    {"weights over their sum, backward", OP_route_grad, sums_ignored},
+    {"weights without their factor, backward", OP_route_grad, weights_unscaled},
+    {"the addend dropped", OP_route_grad, addend_dropped},
+    {"another rank's experts", OP_assign, another_ranks_experts},
+    {"a pass that begins one row later", OP_assign, pass_by_one},
+    {"a pass of one row less", OP_assign, room_by_one},
+    {"an order that is not stable", OP_assign, order_unstable},
+    {"weights ignored", OP_dispatch, weights_ignored},
+    {"rows that no token has left as they were", OP_dispatch, rest_unwritten},
+    {"an assignment forgotten", OP_dispatch, assignment_forgotten},
+    {"weights ignored", OP_combine, weights_ignored},
+    {"the addend dropped", OP_combine, addend_dropped},
+    {"an assignment forgotten", OP_combine, assignment_forgotten},
+    {"an assignment forgotten", OP_combine_dots, assignment_forgotten},
 };
 
 /* Some fp32 variant must disagree; the unchanged kernel agrees on all of them. */
@@ -289,7 +423,7 @@ static void every_mutant_is_noticed(void **state)
         for (; !noticed && op_sweep_case(&c, MUTANTS[i].kind, DTYPE_FP32, variant); variant++) {
             char why[256];
             op_case_mode m = {.in_place_out = -1, .threads = 1};
-            if (MUTANTS[i].kernel == addend_dropped && inputs_of(&c.o) != (c.o.kind == OP_layernorm_grad ? 6 : 3))
+            if (MUTANTS[i].kernel == addend_dropped && inputs_of(&c.o) != inputs_named(&c.o))
                 continue; /* without an addend there is none to drop */
             noticed = !(op_case_run(why, &c, &mutant, &m, (uint64_t)variant) <= 1);
         }

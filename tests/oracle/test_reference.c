@@ -269,6 +269,164 @@ static void cross_entropy_is_the_logarithm_of_a_probability(void **state)
 }
 
 /* Half of the elements, the survivors doubled, and the same ones whichever rows a rank has. */
+/* ---- routing */
+
+enum { EXPERTS = 4 };
+
+/* weights and experts of one token whose softmax is p, or whose logits p are */
+static void chosen(double *weights, int32_t *experts, const double *p, const double *bias, op_routing as)
+{
+    bench b = {.o = {.kind = OP_route, .at.routing = as}};
+    double logits[EXPERTS];
+    for (int i = 0; i < EXPERTS; i++)
+        logits[i] = as.sigmoid ? p[i] : log(p[i]);
+    b.o.in[0] = operand(&b, DTYPE_FP32, 1, EXPERTS);
+    b.o.in[1] = bias ? operand(&b, DTYPE_FP32, EXPERTS, 0) : NULL;
+    b.o.out[0] = operand(&b, DTYPE_FP32, 1, as.active);
+    b.o.out[1] = operand(&b, DTYPE_INT32, 1, as.active);
+    start(&b);
+    reference_program_set(b.p, b.o.in[0], logits);
+    if (bias)
+        reference_program_set(b.p, b.o.in[1], bias);
+    run(&b);
+    reference_program_get(weights, b.p, b.o.out[0]);
+    memcpy(experts, reference_program_bytes(b.p, b.o.out[1]), (size_t)as.active * sizeof *experts);
+    reference_program_close(b.p);
+}
+
+static void a_token_chooses_the_best_experts(void **state)
+{
+    (void)state;
+    static const struct {
+        double p[EXPERTS], bias[EXPERTS], weights[2];
+        op_routing as;
+        int32_t experts[2];
+    } cases[] = {
+        {{.1, .4, .2, .3}, {0}, {.4, .3}, {.scale = 1}, {1, 3}},
+        {{.1, .4, .2, .3}, {0}, {10 / 7.0, 7.5 / 7}, {.scale = 2.5f, .renormalise = 1}, {1, 3}},
+        {{.1, .4, .2, .3}, {.5}, {.1, .4}, {.scale = 1}, {0, 1}},
+        {{.25, .25, .25, .25}, {0}, {.25, .25}, {.scale = 1}, {0, 1}},
+        /* two groups: .55 and .45 are their sums, .4 and .25 their best; with the bias .55 and .75, .4 and .55 */
+        {{.15, .4, .2, .25}, {0}, {.4, .15}, {.scale = 1, .groups = 2, .groups_kept = 1, .group_best = 2}, {1, 0}},
+        {{.15, .4, .2, .25},
+         {0, 0, 0, .3},
+         {.25, .2},
+         {.scale = 1, .groups = 2, .groups_kept = 1, .group_best = 2},
+         {3, 2}},
+        {{.3, .3, .38, .02}, {0}, {.38, .02}, {.scale = 1, .groups = 2, .groups_kept = 1, .group_best = 1}, {2, 3}},
+        {{0, 1.0986122886681098, -1, -2}, {0}, {.75, .5}, {.scale = 1, .sigmoid = 1}, {1, 0}},
+        {{0, 1.0986122886681098, -1, -2}, {0}, {.6, .4}, {.scale = 1, .sigmoid = 1, .renormalise = 1}, {1, 0}},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        op_routing as = cases[i].as;
+        as.experts = EXPERTS;
+        as.active = 2;
+        double weights[2];
+        int32_t experts[2];
+        chosen(weights, experts, cases[i].p, cases[i].bias, as);
+        for (int j = 0; j < 2; j++) {
+            assert_int_equal(experts[j], cases[i].experts[j]);
+            near(weights[j], cases[i].weights[j], 1e-7); /* factors are fp32 */
+        }
+    }
+}
+
+/* One expert of two, p = 3/4: dp/dlogit = p (1 - p), of a softmax the other one's negative; divided by its sum it is 1.
+ */
+static void the_slope_of_a_weight_is_its_scores(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        op_routing as = {.experts = 2, .active = 1, .scale = 1, .sigmoid = k % 2 != 0, .renormalise = k >= 2};
+        bench b = {.o = {.kind = OP_route_grad, .at.routing = as}};
+        b.o.in[0] = operand(&b, DTYPE_FP32, 1, 1);
+        b.o.in[1] = operand(&b, DTYPE_FP32, 1, 2);
+        b.o.in[2] = operand(&b, DTYPE_INT32, 1, 1);
+        b.o.in[3] = operand(&b, DTYPE_FP32, 1, 1);
+        b.o.out[0] = operand(&b, DTYPE_FP32, 1, 2);
+        start(&b);
+        reference_program_set(b.p, b.o.in[0], (double[]){2});
+        reference_program_set(b.p, b.o.in[1], (double[]){0, 1.0986122886681098});
+        reference_program_set(b.p, b.o.in[3], (double[]){as.renormalise ? 1 : .75});
+        memcpy(reference_program_bytes(b.p, b.o.in[2]), (int32_t[]){1}, sizeof(int32_t));
+        run(&b);
+        double dlogits[2], want = as.renormalise ? 0 : .375;
+        reference_program_get(dlogits, b.p, b.o.out[0]);
+        assert_true(fabs(dlogits[1] - want) < 1e-15 && fabs(dlogits[0] + (as.sigmoid ? 0 : want)) < 1e-15);
+        reference_program_close(b.p);
+    }
+}
+
+enum { SENT = 3, EACH = 2 };
+
+/* places of three tokens' experts, of those that a rank has from `first` on */
+static void assigned(int32_t *places, int32_t *offsets, int32_t first, int32_t local, int64_t skip, int64_t rows)
+{
+    static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
+    bench b = {.o = {.kind = OP_assign, .at = {.first = first, .rows = rows}}};
+    b.o.at.routing = (op_routing){.local = local, .skip = skip};
+    b.o.in[0] = operand(&b, DTYPE_INT32, SENT, EACH);
+    b.o.out[0] = operand(&b, DTYPE_INT32, SENT, EACH);
+    b.o.out[1] = operand(&b, DTYPE_INT32, local + 1, 0);
+    start(&b);
+    memcpy(reference_program_bytes(b.p, b.o.in[0]), experts, sizeof experts);
+    run(&b);
+    memcpy(places, reference_program_bytes(b.p, b.o.out[0]), sizeof experts);
+    memcpy(offsets, reference_program_bytes(b.p, b.o.out[1]), ((size_t)local + 1) * sizeof *offsets);
+    reference_program_close(b.p);
+}
+
+static void assignments_are_sorted_by_expert_and_token(void **state)
+{
+    (void)state;
+    int32_t places[SENT * EACH], offsets[4];
+    assigned(places, offsets, 0, 3, 0, 6);
+    assert_memory_equal(places, ((int32_t[]){3, 0, 1, 4, 2, 5}), sizeof places);
+    assert_memory_equal(offsets, ((int32_t[]){0, 2, 3, 6}), sizeof offsets);
+    assigned(places, offsets, 1, 2, 2, 2); /* the second pass of two, of the last two experts */
+    assert_memory_equal(places, ((int32_t[]){-1, -1, -1, 0, -1, 1}), sizeof places);
+    assert_memory_equal(offsets, ((int32_t[]){0, 0, 2}), 3 * sizeof *offsets);
+    assigned(places, offsets, 0, 3, 0, 4); /* more than there is room for */
+    assert_memory_equal(places, ((int32_t[]){3, 0, 1, -1, 2, -1}), sizeof places);
+    assert_memory_equal(offsets, ((int32_t[]){0, 2, 3, 4}), sizeof offsets);
+}
+
+/* An op with places[SENT, EACH] as input `slot`, operands of one column, and its output's values. */
+static void routed(double *out, op_kind kind, int slot, const double *const *in, const int32_t *places, int64_t rows)
+{
+    static const int64_t shapes[3][OP_MAX_IN][2] = {{{SENT, 1}, {SENT, EACH}, {2, 0}, {SENT, EACH}},
+                                                    {{7, 1}, {SENT, EACH}, {2, 0}, {SENT, EACH}, {SENT, 1}},
+                                                    {{SENT, 1}, {7, 1}, {SENT, EACH}}};
+    const int64_t(*shape)[2] = shapes[kind == OP_dispatch ? 0 : kind == OP_combine ? 1 : 2];
+    bench b = {.o = {.kind = (uint8_t)kind, .at.rows = rows}};
+    for (int i = 0; shape[i][0]; i++)
+        b.o.in[i] = operand(&b, in[i] ? DTYPE_FP32 : DTYPE_INT32, shape[i][0], shape[i][1]);
+    b.o.out[0] = operand(&b, DTYPE_FP32, kind == OP_dispatch ? rows : SENT, kind == OP_combine_dots ? EACH : 1);
+    start(&b);
+    for (int i = 0; shape[i][0]; i++)
+        if (in[i])
+            reference_program_set(b.p, b.o.in[i], in[i]);
+    memcpy(reference_program_bytes(b.p, b.o.in[slot]), places, SENT * EACH * sizeof *places);
+    run(&b);
+    reference_program_get(out, b.p, b.o.out[0]);
+    reference_program_close(b.p);
+}
+
+static void tokens_go_to_their_places_and_back(void **state)
+{
+    (void)state;
+    static const int32_t places[] = {3, 0, 1, -1, 2, 5};
+    static const double weights[] = {.5, 2, 1, 1, -1, 3}, tokens[] = {1, 2, 3}, ten[] = {10, 20, 30};
+    static const double rows[] = {1, 2, 4, 8, 16, 32, 64};
+    double out[7];
+    routed(out, OP_dispatch, 1, (const double *const[]){tokens, NULL, NULL, weights}, places, 7);
+    assert_memory_equal(out, ((double[]){2, 2, -3, .5, 0, 9, 0}), sizeof out);
+    routed(out, OP_combine, 1, (const double *const[]){rows, NULL, NULL, weights, ten}, places, 7);
+    assert_memory_equal(out, ((double[]){10 + 4 + 2, 20 + 2, 30 - 4 + 96}), SENT * sizeof *out);
+    routed(out, OP_combine_dots, 2, (const double *const[]){tokens, rows, NULL}, places, 7);
+    assert_memory_equal(out, ((double[]){8, 1, 4, 0, 12, 96}), SENT * EACH * sizeof *out);
+}
+
 static void dropout_depends_on_the_global_element_only(void **state)
 {
     (void)state;
@@ -276,7 +434,8 @@ static void dropout_depends_on_the_global_element_only(void **state)
     static double whole[ROWS * COLUMNS], part[ROWS * COLUMNS], ones[ROWS * COLUMNS];
     int kept = 0;
     for (int64_t first = 0; first < ROWS; first += 13) {
-        bench b = {.o = {.kind = OP_dropout, .at = {.probability = 0.5f, .draw_site = 1, .sample_tokens = SEQUENCE}}};
+        bench b = {
+            .o = {.kind = OP_dropout, .at.dropout = {.probability = 0.5f, .site = 1, .sample_tokens = SEQUENCE}}};
         int64_t rows = ROWS - first;
         b.o.in[0] = operand(&b, DTYPE_FP32, rows, COLUMNS);
         b.o.in[1] = operand(&b, DTYPE_UINT8, sizeof(step_scalars), 0);
@@ -439,6 +598,10 @@ int main(void)
         cmocka_unit_test(a_score_is_its_cap_times_a_tanh),
         cmocka_unit_test(rope_turns_by_the_angle_and_back),
         cmocka_unit_test(cross_entropy_is_the_logarithm_of_a_probability),
+        cmocka_unit_test(a_token_chooses_the_best_experts),
+        cmocka_unit_test(the_slope_of_a_weight_is_its_scores),
+        cmocka_unit_test(assignments_are_sorted_by_expert_and_token),
+        cmocka_unit_test(tokens_go_to_their_places_and_back),
         cmocka_unit_test(dropout_depends_on_the_global_element_only),
         cmocka_unit_test(adamw_follows_the_paper),
         cmocka_unit_test(clipping_bounds_the_norm),

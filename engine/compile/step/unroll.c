@@ -215,7 +215,7 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
         if (o->at.accumulate == OP_WRITES_FIRST)
             o->at.accumulate = microbatch > 0 ? OP_ADDS : OP_WRITES;
         if (op_has(o, OP_DRAWS))
-            o->at.sample = microbatch * u->c->options.micro_batch;
+            o->at.dropout.sample = microbatch * u->c->options.micro_batch;
         program_append(&u->out->list, o);
     }
 }

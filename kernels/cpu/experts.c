@@ -1,0 +1,278 @@
+/* Routing: threads divide tokens, or rows; each token's and each row's result is one thread's own, so that none depends
+ * on how many there are. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- choice ---------------------------------------------------------------------------------------------------- */
+
+/* The best so far, in descending order; of equal ones that which was offered first is before. */
+typedef struct ranking {
+    int count, most;
+    float score[ROUTING_ACTIVE];
+    int32_t id[ROUTING_ACTIVE];
+} ranking;
+
+static void offer(ranking *r, float score, int32_t id)
+{
+    if (r->count == r->most && !(score > r->score[r->most - 1]))
+        return;
+    int i = r->count < r->most ? r->count++ : r->most - 1;
+    for (; i > 0 && score > r->score[i - 1]; i--) {
+        r->score[i] = r->score[i - 1];
+        r->id[i] = r->id[i - 1];
+    }
+    r->score[i] = score;
+    r->id[i] = id;
+}
+
+/* The sum of the `best` largest of n scores. */
+static float group_score(const float *score, int32_t n, int32_t best)
+{
+    ranking r = {.most = best};
+    float sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        offer(&r, score[i], i);
+    for (int32_t i = 0; i < best; i++)
+        sum += r.score[i];
+    return sum;
+}
+
+/* Scores of the groups that are not kept become no candidates. */
+static void keep_groups(bool *kept, const float *score, const op_routing *as)
+{
+    int32_t size = as->experts / as->groups;
+    float of_group[ROUTING_EXPERTS];
+    for (int32_t g = 0; g < as->groups; g++)
+        of_group[g] = group_score(score + g * size, size, as->group_best);
+    for (int32_t g = 0; g < as->groups; g++) {
+        int32_t better = 0;
+        for (int32_t other = 0; other < as->groups; other++)
+            better += of_group[other] > of_group[g] || (of_group[other] == of_group[g] && other < g);
+        kept[g] = better < as->groups_kept;
+    }
+}
+
+static void choose(ranking *best, const float *score, const float *bias, const op_routing *as)
+{
+    float biased[ROUTING_EXPERTS];
+    bool kept[ROUTING_EXPERTS];
+    int32_t size = as->groups ? as->experts / as->groups : as->experts;
+    for (int32_t e = 0; e < as->experts; e++) {
+        float v = bias ? score[e] + bias[e] : score[e];
+        biased[e] = isnan(v) ? INFINITY : v;
+    }
+    kept[0] = true;
+    if (as->groups)
+        keep_groups(kept, biased, as);
+    *best = (ranking){.most = as->active};
+    for (int32_t first = 0; first < as->experts; first += size)
+        for (int32_t e = first; kept[first / size] && e < first + size; e++)
+            offer(best, biased[e], e);
+}
+
+static void scores_of(float *score, const row_loops *loops, const void *logits, const op_routing *as)
+{
+    (as->sigmoid ? loops->sigmoids : loops->probabilities)(score, logits, as->experts);
+}
+
+static void route_token(float *weights, int32_t *experts, const float *score, const float *bias, const op_routing *as)
+{
+    ranking best;
+    float sum = 0;
+    choose(&best, score, bias, as);
+    for (int32_t j = 0; j < as->active; j++) {
+        experts[j] = best.id[j];
+        weights[j] = score[best.id[j]];
+        sum += weights[j];
+    }
+    float factor = as->renormalise ? as->scale / (as->sigmoid ? sum + 1e-20f : sum) : as->scale;
+    for (int32_t j = 0; j < as->active; j++)
+        weights[j] *= factor;
+}
+
+void cpu_route(const op *o, const run_context *r)
+{
+    const tensor *logits = o->in[0];
+    const float *bias = tensor_at(o->in[1], r->arena);
+    const row_loops *loops = isa_of(r)->rows[logits->type];
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(logits))) schedule(static)
+    for (int64_t t = 0; t < logits->shape[0]; t++) {
+        float score[ROUTING_EXPERTS];
+        scores_of(score, loops, row_at(logits, r, t), &o->at.routing);
+        route_token((void *)row_at(o->out[0], r, t), (void *)row_at(o->out[1], r, t), score, bias, &o->at.routing);
+    }
+}
+
+/* With g = dweights and w = weights = scale p, a softmax' dlogits are [chosen] w g - p (g . w): where weights are
+ * divided by their sum, this is w (g - g . w / scale) of the chosen and 0 of the others. A sigmoid's are w (g -
+ * [divided] g . w / scale) (1 - p) of the chosen. */
+static void route_grad_token(float *dlogits, const float *logits, const float *dweights, const int32_t *experts,
+                             const float *weights, const isa *set, const op_routing *as)
+{
+    const row_loops *loops = set->rows[DTYPE_FP32];
+    float dot = 0;
+    for (int32_t j = 0; j < as->active; j++)
+        dot += dweights[j] * weights[j];
+    if (as->sigmoid || as->renormalise) {
+        memset(dlogits, 0, (size_t)as->experts * sizeof *dlogits);
+    } else {
+        loops->probabilities(dlogits, logits, as->experts);
+        loops->scale(dlogits, dlogits, -dot, as->experts);
+    }
+    float mean = as->renormalise ? dot / as->scale : 0;
+    for (int32_t j = 0; j < as->active; j++) {
+        float slope = as->sigmoid ? 1 / (1 + expf(logits[experts[j]])) : 1;
+        dlogits[experts[j]] += weights[j] * (dweights[j] - mean) * slope;
+    }
+}
+
+void cpu_route_grad(const op *o, const run_context *r)
+{
+    const tensor *logits = o->in[1], *addend = o->in[4];
+    const isa *set = isa_of(r);
+    const row_loops *loops = set->rows[logits->type];
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(logits))) schedule(static)
+    for (int64_t t = 0; t < logits->shape[0]; t++) {
+        float from[ROUTING_EXPERTS], to[ROUTING_EXPERTS];
+        loops->to_float(from, row_at(logits, r, t), logits->shape[1]);
+        route_grad_token(to, from, (void *)row_at(o->in[0], r, t), (void *)row_at(o->in[2], r, t),
+                         (void *)row_at(o->in[3], r, t), set, &o->at.routing);
+        if (addend)
+            loops->accumulate(to, row_at(addend, r, t), addend->shape[1]);
+        loops->from_float(row_at(o->out[0], r, t), to, logits->shape[1]);
+    }
+}
+
+/* ---- places ---------------------------------------------------------------------------------------------------- */
+
+int64_t assign_scratch_bytes(const op *o, int threads)
+{
+    return (threads < 1 ? 1 : threads) * o->at.routing.local * (int64_t)sizeof(int32_t);
+}
+
+/* Assignments [first, first + count) to each expert of this rank. */
+static void count_part(int32_t *counts, const op *o, const int32_t *experts, int64_t first, int64_t count)
+{
+    int32_t local = o->at.routing.local, from = (int32_t)o->at.first;
+    memset(counts, 0, (size_t)local * sizeof *counts);
+    for (int64_t i = first; i < first + count; i++) {
+        int32_t e = experts[i] - from;
+        if (e >= 0 && e < local)
+            counts[e]++;
+    }
+}
+
+/* Counts of all parts become the number, in the order, of each part's first assignment to each expert. */
+static void scan_counts(int32_t *offsets, int32_t *counts, int parts, const op *o)
+{
+    const op_routing *as = &o->at.routing;
+    int32_t before = 0;
+    for (int32_t e = 0; e <= as->local; e++) {
+        int64_t row = before - as->skip;
+        offsets[e] = (int32_t)(row < 0 ? 0 : least(row, o->at.rows));
+        for (int p = 0; e < as->local && p < parts; p++) {
+            int32_t n = counts[(int64_t)p * as->local + e];
+            counts[(int64_t)p * as->local + e] = before;
+            before += n;
+        }
+    }
+}
+
+static void place_part(int32_t *places, int32_t *next, const op *o, const int32_t *experts, int64_t first,
+                       int64_t count)
+{
+    int32_t local = o->at.routing.local, from = (int32_t)o->at.first;
+    for (int64_t i = first; i < first + count; i++) {
+        int32_t e = experts[i] - from;
+        int64_t row = e >= 0 && e < local ? next[e]++ - o->at.routing.skip : -1;
+        places[i] = row >= 0 && row < o->at.rows ? (int32_t)row : -1;
+    }
+}
+
+void cpu_assign(const op *o, const run_context *r)
+{
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
+    int32_t *places = tensor_at(o->out[0], r->arena), *counts = tensor_at(o->scratch, r->arena);
+    int64_t elements = tensor_elements(o->in[0]), local = o->at.routing.local, first, count;
+    int parts = parallel_threads(r, elements);
+#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
+    for (int p = 0; p < parts; p++) {
+        shard_rows(&first, &count, elements, parts, p);
+        count_part(counts + p * local, o, experts, first, count);
+    }
+    scan_counts(tensor_at(o->out[1], r->arena), counts, parts, o);
+#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
+    for (int p = 0; p < parts; p++) {
+        shard_rows(&first, &count, elements, parts, p);
+        place_part(places, counts + p * local, o, experts, first, count);
+    }
+}
+
+/* ---- there and back -------------------------------------------------------------------------------------------- */
+
+void cpu_dispatch(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0], *places = o->in[1], *offsets = o->in[2], *rows = o->out[0];
+    const row_loops *loops = isa_of(r)->rows[x->type];
+    int64_t used = ((const int32_t *)tensor_at(offsets, r->arena))[offsets->shape[0] - 1];
+    size_t bytes = (size_t)(x->shape[1] * dtype_bytes((dtype)x->type));
+    int threads = parallel_threads(r, tensor_elements(rows));
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t t = 0; t < x->shape[0]; t++) {
+        const int32_t *to = (void *)row_at(places, r, t);
+        const float *weights = o->in[3] ? (void *)row_at(o->in[3], r, t) : NULL;
+        for (int64_t j = 0; j < places->shape[1]; j++) {
+            if (to[j] < 0)
+                continue;
+            if (weights)
+                loops->scale(row_at(rows, r, to[j]), row_at(x, r, t), weights[j], x->shape[1]);
+            else
+                memcpy(row_at(rows, r, to[j]), row_at(x, r, t), bytes);
+        }
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t row = used; row < rows->shape[0]; row++)
+        memset(row_at(rows, r, row), 0, bytes);
+}
+
+void cpu_combine(const op *o, const run_context *r)
+{
+    const tensor *rows = o->in[0], *places = o->in[1], *weights = o->in[3], *addend = o->in[4], *y = o->out[0];
+    const row_loops *loops = isa_of(r)->rows[y->type];
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(y))) schedule(static)
+    for (int64_t t = 0; t < y->shape[0]; t++) {
+        const int32_t *from = (void *)row_at(places, r, t);
+        const float *given = weights ? (void *)row_at(weights, r, t) : NULL;
+        const void *row[ROUTING_ACTIVE];
+        float weight[ROUTING_ACTIVE];
+        int count = 0;
+        for (int64_t j = 0; j < places->shape[1]; j++)
+            if (from[j] >= 0) {
+                row[count] = row_at(rows, r, from[j]);
+                weight[count++] = given ? given[j] : 1;
+            }
+        loops->weighted_sum(row_at(y, r, t), addend ? row_at(addend, r, t) : NULL, row, weight, count, y->shape[1]);
+    }
+}
+
+void cpu_combine_dots(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *rows = o->in[1], *places = o->in[2];
+    const tile_loops *loops = isa_of(r)->tiles[dy->type];
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dy))) schedule(static)
+    for (int64_t t = 0; t < dy->shape[0]; t++) {
+        const int32_t *from = (void *)row_at(places, r, t);
+        float *dot = (void *)row_at(o->out[0], r, t);
+        for (int64_t j = 0; j < places->shape[1]; j++)
+            dot[j] = from[j] < 0 ? 0 : loops->dot(row_at(dy, r, t), row_at(rows, r, from[j]), dy->shape[1]);
+    }
+}

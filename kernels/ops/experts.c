@@ -1,0 +1,217 @@
+/* Routing: which experts a token goes to, in which row of theirs, and back. How many rows an expert has is known to the
+ * device alone: shapes follow from attributes.rows. */
+#include "kernels/ops/family.h"
+
+/* int32[t, k] of at most so many experts a token. */
+static bool is_choice(const tensor *t, int64_t tokens)
+{
+    return infer_is_matrix(t, DTYPE_INT32, tokens, t->shape[1]) && t->shape[1] >= 1 && t->shape[1] <= ROUTING_ACTIVE;
+}
+
+static bool is_like_choice(const tensor *t, dtype type, const tensor *choice)
+{
+    return infer_is_matrix(t, type, choice->shape[0], choice->shape[1]);
+}
+
+/* ---- choice ---------------------------------------------------------------------------------------------------- */
+
+void record_route(recorder *r, const char *name, tensor **weights, tensor **experts, tensor *logits, tensor *bias,
+                  const op_routing *as)
+{
+    const op *made =
+        recorder_record(r, name, &(op){.kind = OP_route, .in = {logits, bias}, .at.routing = *as}, 3, NULL);
+    *weights = made->out[0];
+    *experts = made->out[1];
+}
+
+static void check_groups(const op *o)
+{
+    const op_routing *as = &o->at.routing;
+    if (as->groups == 0)
+        return;
+    OPERANDS_CHECK(as->groups > 0 && as->experts % as->groups == 0, "experts must be a multiple of groups");
+    int32_t size = as->experts / as->groups;
+    OPERANDS_CHECK(as->groups_kept >= 1 && as->groups_kept <= as->groups, "between one group and all must be kept");
+    OPERANDS_CHECK(as->group_best >= 1 && as->group_best <= size && as->group_best <= ROUTING_ACTIVE,
+                   "a group's score is a sum of between 1 and 32 of its experts'");
+    OPERANDS_CHECK(as->active <= as->groups_kept * size, "the groups kept must have the experts of a token");
+}
+
+static void check_routing(const op *o, const tensor *logits)
+{
+    const op_routing *as = &o->at.routing;
+    OPERANDS_CHECK(as->experts >= 1 && as->experts <= ROUTING_EXPERTS, "between 1 and 512 experts");
+    OPERANDS_CHECK(as->active >= 1 && as->active <= ROUTING_ACTIVE && as->active <= as->experts,
+                   "between 1 and 32 experts a token, and no more than there are");
+    OPERANDS_CHECK(as->scale > 0, "weights must be multiplied by something positive");
+    OPERANDS_CHECK(infer_is_activation(logits) && logits->shape[1] == as->experts, "logits[t, experts]");
+    check_groups(o);
+}
+
+void infer_route(op *o)
+{
+    operands_present(o);
+    const tensor *logits = o->in[0], *bias = o->in[1];
+    check_routing(o, logits);
+    OPERANDS_CHECK(!bias || infer_is_vector(bias, DTYPE_FP32, logits->shape[1]), "bias[experts] fp32");
+    infer_shape(o->out[0], DTYPE_FP32, 2, logits->shape[0], o->at.routing.active, 0);
+    infer_shape(o->out[1], DTYPE_INT32, 2, logits->shape[0], o->at.routing.active, 0);
+    operands_place(o, "0s>00 0r>00");
+}
+
+/* exp, sum, quotient and comparison of each score */
+COST(route, cost_each(o, 4, 0))
+
+void gradient_route(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    tensor *logits = o->in[0];
+    op like = {.kind = OP_route_grad, .at = o->at};
+    like.in[0] = cotangent[0];
+    like.in[1] = recorder_use(r, logits);
+    like.in[2] = recorder_use(r, o->out[1]);
+    like.in[3] = recorder_use(r, o->out[0]);
+    like.in[4] = recorder_flow_take(r, logits);
+    recorder_flow_set(r, logits, gradient_by(r, &like));
+}
+
+void infer_route_grad(op *o)
+{
+    operands_present(o);
+    const tensor *logits = o->in[1], *experts = o->in[2], *addend = o->in[4];
+    check_routing(o, logits);
+    OPERANDS_CHECK(is_choice(experts, logits->shape[0]) && experts->shape[1] == o->at.routing.active,
+                   "experts int32[t, active]");
+    OPERANDS_CHECK(is_like_choice(o->in[0], DTYPE_FP32, experts) && is_like_choice(o->in[3], DTYPE_FP32, experts),
+                   "dweights[t, active], weights[t, active] fp32");
+    OPERANDS_CHECK(!addend || infer_same(addend, logits), "addend like logits");
+    infer_shape_like(o->out[0], logits);
+    operands_place(o, "00000>0");
+}
+
+COST(route_grad, cost_of(o, 5 * cost_elements(o->in[1]), 0))
+NO_GRADIENT(route_grad)
+
+/* ---- places ---------------------------------------------------------------------------------------------------- */
+
+void record_assign(recorder *r, const char *name, tensor **places, tensor **offsets, tensor *experts, int64_t rows,
+                   const op_routing *as, int64_t first)
+{
+    op like = {.kind = OP_assign, .in = {experts}, .at = {.rows = rows, .first = first, .routing = *as}};
+    const op *made = recorder_record(r, name, &like, 3, NULL);
+    *places = made->out[0];
+    *offsets = made->out[1];
+}
+
+void infer_assign(op *o)
+{
+    operands_present(o);
+    const tensor *experts = o->in[0];
+    const op_routing *as = &o->at.routing;
+    OPERANDS_CHECK(is_choice(experts, experts->shape[0]), "experts int32[t, k], k at most 32");
+    OPERANDS_CHECK(as->local >= 1 && as->local <= ROUTING_EXPERTS && o->at.first >= 0, "between 1 and 512 experts");
+    OPERANDS_CHECK(o->at.rows >= 1 && as->skip >= 0 && as->skip % o->at.rows == 0,
+                   "rows from a multiple of their number on");
+    OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && o->at.rows <= INT32_MAX, "fewer than 2^31 assignments");
+    infer_shape_like(o->out[0], experts);
+    infer_shape(o->out[1], DTYPE_INT32, 1, as->local + 1, 0, 0);
+    operands_place(o, "0>00");
+}
+
+COST(assign, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
+NO_GRADIENT(assign)
+
+/* ---- there and back -------------------------------------------------------------------------------------------- */
+
+static void check_places(const op *o, const tensor *places, const tensor *offsets, int64_t tokens)
+{
+    OPERANDS_CHECK(is_choice(places, tokens), "places int32[t, k], k at most 32");
+    OPERANDS_CHECK(!offsets || (infer_is_vector(offsets, DTYPE_INT32, offsets->shape[0]) && offsets->shape[0] >= 2),
+                   "offsets int32[experts + 1]");
+}
+
+static void check_weights(const op *o, const tensor *weights, const tensor *places)
+{
+    OPERANDS_CHECK(!weights || is_like_choice(weights, DTYPE_FP32, places), "weights[t, k] fp32");
+}
+
+tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows)
+{
+    return record_first(r, name, &(op){.kind = OP_dispatch, .in = {x, places, offsets}, .at.rows = rows}, 1);
+}
+
+void infer_dispatch(op *o)
+{
+    operands_present(o);
+    const tensor *x = o->in[0];
+    OPERANDS_CHECK(infer_is_activation(x), "x[t, h]");
+    check_places(o, o->in[1], o->in[2], x->shape[0]);
+    check_weights(o, o->in[3], o->in[1]);
+    OPERANDS_CHECK(o->at.rows >= 1 && o->at.rows <= INT32_MAX, "between 1 and 2^31 - 1 rows");
+    infer_shape(o->out[0], (dtype)x->type, 2, o->at.rows, x->shape[1], 0);
+    operands_place(o, "0000>0");
+}
+
+COST(dispatch, cost_of(o, o->in[3] ? cost_elements(o->out[0]) : 0, 0))
+
+void gradient_dispatch(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    tensor *x = o->in[0];
+    if (o->in[3])
+        gradient_refuse(o);
+    op like = {.kind = OP_combine, .in = {cotangent[0], recorder_use(r, o->in[1]), recorder_use(r, o->in[2])}};
+    like.in[4] = recorder_flow_take(r, x);
+    recorder_flow_set(r, x, gradient_by(r, &like));
+}
+
+tensor *record_combine(recorder *r, const char *name, tensor *rows, tensor *places, tensor *weights, tensor *offsets,
+                       tensor *addend)
+{
+    return record_first(r, name, &(op){.kind = OP_combine, .in = {rows, places, offsets, weights, addend}}, 1);
+}
+
+void infer_combine(op *o)
+{
+    operands_present(o);
+    const tensor *rows = o->in[0], *places = o->in[1], *addend = o->in[4];
+    OPERANDS_CHECK(infer_is_activation(rows), "rows[r, h]");
+    check_places(o, places, o->in[2], places->shape[0]);
+    check_weights(o, o->in[3], places);
+    OPERANDS_CHECK(!addend || infer_is_matrix(addend, (dtype)rows->type, places->shape[0], rows->shape[1]),
+                   "addend[t, h] of the rows' type");
+    infer_shape(o->out[0], (dtype)rows->type, 2, places->shape[0], rows->shape[1], 0);
+    operands_place(o, "00000>0");
+}
+
+/* Each row is multiplied and added once. */
+COST(combine, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) - cost_bytes(o->in[2])})
+
+void gradient_combine(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    tensor *dy = cotangent[0], *rows = o->in[0], *weights = o->in[3], *addend = o->in[4];
+    tensor *places = recorder_use(r, o->in[1]);
+    if (recorder_wants(r, rows)) {
+        op like = {.kind = OP_dispatch, .in = {dy, places, recorder_use(r, o->in[2])}, .at.rows = rows->shape[0]};
+        like.in[3] = weights ? recorder_use(r, weights) : NULL;
+        recorder_flow(r, rows, gradient_by(r, &like));
+    }
+    if (weights && recorder_wants(r, weights)) {
+        op dots = {.kind = OP_combine_dots, .in = {dy, recorder_use(r, rows), places}};
+        recorder_flow(r, weights, record_first(r, "dweights", &dots, 1));
+    }
+    if (addend)
+        recorder_flow(r, addend, dy);
+}
+
+void infer_combine_dots(op *o)
+{
+    operands_present(o);
+    const tensor *dy = o->in[0], *rows = o->in[1], *places = o->in[2];
+    OPERANDS_CHECK(infer_is_activation(dy), "dy[t, h]");
+    OPERANDS_CHECK(infer_is_matrix(rows, (dtype)dy->type, rows->shape[0], dy->shape[1]), "rows[r, h] of dy's type");
+    check_places(o, places, NULL, dy->shape[0]);
+    infer_shape(o->out[0], DTYPE_FP32, 2, dy->shape[0], places->shape[1], 0);
+    operands_place(o, "000>0");
+}
+
+COST(combine_dots, cost_of(o, 2 * cost_elements(o->in[1]), 0))
+NO_GRADIENT(combine_dots)

@@ -1,0 +1,180 @@
+/* The gradients of routing pass the adjoint test: of a choice by softmax and by sigmoids, and of tokens that go to
+ * experts and come back, under every recompute setting; and every mutant fails it. The choice itself has no gradient,
+ * and stays the same within the steps of the differences. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "tests/oracle/adjoint.h"
+
+enum { TOKENS = 10, HIDDEN = 6 };
+
+static tensor *input(adjoint_rank *a)
+{
+    return adjoint_input(a, "x", TOKENS, HIDDEN, place_replicate());
+}
+
+static tensor *weight(adjoint_rank *a, const char *name, int64_t rows, int64_t columns)
+{
+    return recorder_weight(&a->r, adjoint_parameter(a, name, rows, columns, place_replicate()));
+}
+
+static const op_routing ROUTES[] = {
+    {.experts = HIDDEN, .active = 2, .scale = 1},
+    {.experts = HIDDEN, .active = 3, .scale = 2.5f, .renormalise = 1},
+    {.experts = HIDDEN, .active = 2, .scale = 1.5f, .sigmoid = 1},
+    {.experts = HIDDEN, .active = 3, .scale = 2, .sigmoid = 1, .renormalise = 1},
+    {.experts = HIDDEN, .active = 2, .scale = 1, .groups = 3, .groups_kept = 2, .group_best = 1},
+};
+
+static double bias_of(int64_t row, int64_t column, int64_t columns)
+{
+    return 0.1 * (double)((row + column) % columns);
+}
+
+/* The logits have another consumer, whose cotangent comes first. */
+static void routing(adjoint_rank *a, const void *options)
+{
+    recorder *r = &a->r;
+    tensor *logits = record_gelu(r, "gelu", input(a)), *weights, *experts;
+    record_route(r, "route", &weights, &experts, logits, NULL, options);
+    tensor *mixed = record_linear(r, "mix", weights, weight(a, "w", HIDDEN, (int)weights->shape[1]), NULL);
+    a->output = record_add(r, "sum", mixed, record_gelu(r, "other", logits));
+}
+
+/* Of assignments to four of the experts, two passes of seven rows, through a function of each row: some go nowhere, and
+ * the second pass has rows that no token has. */
+static void experts_of_two_passes(adjoint_rank *a, const void *options)
+{
+    recorder *r = &a->r;
+    op_routing as = *(const op_routing *)options;
+    tensor *x = record_gelu(r, "gelu", input(a)), *weights, *experts, *sum = NULL;
+    record_route(r, "route", &weights, &experts, record_linear(r, "logits", x, weight(a, "gate", HIDDEN, HIDDEN), NULL),
+                 recorder_row(r, adjoint_table(a, "bias", 1, HIDDEN, bias_of), 0), &as);
+    as.local = 4;
+    for (int pass = 0; pass < 2; pass++) {
+        tensor *places, *offsets;
+        as.skip = 7 * pass;
+        record_assign(r, "assign", &places, &offsets, experts, 7, &as, 1);
+        tensor *rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", x, places, offsets, 7));
+        sum = record_combine(r, "combine", rows, places, pass ? NULL : weights, offsets, pass ? sum : x);
+    }
+    a->output = sum;
+}
+
+/* ---- checks ---------------------------------------------------------------------------------------------------- */
+
+static double worst_of(const adjoint_spec *s, char *why)
+{
+    adjoint *a = adjoint_open(s);
+    double worst = adjoint_worst(why, a);
+    adjoint_close(a);
+    return worst;
+}
+
+static void passes(adjoint_spec s)
+{
+    char why[256];
+    for (int how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
+        s.recompute = (recompute)how;
+        s.split = how == RECOMPUTE_SELECTIVE;
+        double worst = worst_of(&s, why);
+        if (!(worst <= 1))
+            fail_msg("recompute %d: %.3g times what is allowed; %s", how, worst, why);
+    }
+}
+
+static void gradients_of_routing_pass_the_adjoint_test(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++) {
+        passes((adjoint_spec){.name = "a choice of experts", .record = routing, .options = &ROUTES[i]});
+        passes((adjoint_spec){.name = "experts", .record = experts_of_two_passes, .options = &ROUTES[i]});
+    }
+}
+
+/* ---- mutants --------------------------------------------------------------------------------------------------- */
+
+static op *backward_op(op **ops, int forward, int count, op_kind kind)
+{
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == kind)
+            return ops[i];
+    return NULL;
+}
+
+static void choice_divided_by_its_sum(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_route_grad)->at.routing.renormalise ^= 1;
+}
+
+static void choice_of_another_kind(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_route_grad)->at.routing.sigmoid ^= 1;
+}
+
+static void drop_addend_of_choice(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_route_grad)->in[4] = NULL;
+}
+
+static void drop_addend_of_tokens(op **ops, int forward, int count)
+{
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == OP_combine)
+            ops[i]->in[4] = NULL;
+}
+
+static void rows_unweighted(op **ops, int forward, int count)
+{
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == OP_dispatch)
+            ops[i]->in[3] = NULL;
+}
+
+static void every_mutant_fails_the_adjoint_test(void **state)
+{
+    (void)state;
+    const adjoint_spec mutants[] = {
+        {.name = "a choice divided by its sum",
+         .record = routing,
+         .options = &ROUTES[0],
+         .mutate = choice_divided_by_its_sum},
+        {.name = "a choice not divided by its sum",
+         .record = routing,
+         .options = &ROUTES[3],
+         .mutate = choice_divided_by_its_sum},
+        {.name = "sigmoids for a softmax", .record = routing, .options = &ROUTES[1], .mutate = choice_of_another_kind},
+        {.name = "a choice's addend dropped",
+         .record = routing,
+         .options = &ROUTES[1],
+         .mutate = drop_addend_of_choice},
+        {.name = "a token's addend dropped",
+         .record = experts_of_two_passes,
+         .options = &ROUTES[1],
+         .mutate = drop_addend_of_tokens},
+        {.name = "rows without their weights",
+         .record = experts_of_two_passes,
+         .options = &ROUTES[1],
+         .mutate = rows_unweighted},
+    };
+    for (unsigned i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+        char why[256];
+        adjoint_spec honest = mutants[i];
+        honest.mutate = NULL;
+        assert_true(worst_of(&honest, why) <= 1);
+        if (worst_of(&mutants[i], why) <= 1)
+            fail_msg("%s was not noticed", mutants[i].name);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_of_routing_pass_the_adjoint_test),
+        cmocka_unit_test(every_mutant_fails_the_adjoint_test),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

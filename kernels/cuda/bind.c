@@ -1,13 +1,11 @@
 /* From ops to launches: operands become addresses and pitches. C, as the op table is; the kernels are launched through
  * launch.h. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/bind.h"
 
 #include <stddef.h>
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/scalars.h"
 #include "kernels/ops/compression.h"
-#include "memory/log.h"
 
 _Static_assert((int)LAUNCH_FP32 == (int)DTYPE_FP32 && (int)LAUNCH_BF16 == (int)DTYPE_BF16 &&
                    (int)LAUNCH_FP16 == (int)DTYPE_FP16,
@@ -22,40 +20,6 @@ _Static_assert(sizeof(scalars_device) == sizeof(step_scalars) &&
 _Static_assert((int)SCALARS_NORM == (int)CONTROL_NORM && (int)SCALARS_FACTOR == (int)CONTROL_FACTOR &&
                    (int)SCALARS_SKIP == (int)CONTROL_SKIP,
                "control is numbered alike");
-
-static void launched(const op *o, int error)
-{
-    char text[256];
-    MUST(error == 0, "%s: the launch failed with CUDA error %d", op_text(text, sizeof text, o), error);
-}
-
-static void *at(const tensor *t, const run_context *r)
-{
-    return tensor_at(t, r->arena);
-}
-
-/* A tensor that must have no gaps between its rows. */
-static void *whole(const op *o, const tensor *t, const run_context *r)
-{
-    char text[256];
-    MUST(!t || tensor_contiguous(t), "%s: the kernel takes contiguous operands only", op_text(text, sizeof text, o));
-    return at(t, r);
-}
-
-static int64_t columns_of(const tensor *t)
-{
-    return t->shape[0] ? tensor_elements(t) / t->shape[0] : 0;
-}
-
-static launch_matrix matrix(const tensor *t, const run_context *r)
-{
-    return (launch_matrix){at(t, r), t->pitch};
-}
-
-static launch_extent extent_of(const tensor *t)
-{
-    return (launch_extent){t->shape[0], columns_of(t)};
-}
 
 /* v: NULL where the op has no values */
 static launch_heads heads_of(const op *o, const tensor *v)
@@ -606,7 +570,7 @@ int64_t bind_scratch_bytes(const op *o, int threads)
         [OP_layernorm_grad] = norm_grad_scratch,      [OP_head_norm_grad] = head_norm_grad_scratch,
         [OP_embed_grad] = embed_grad_scratch,         [OP_add_positions_grad] = embed_grad_scratch,
         [OP_attention_grad] = attention_grad_scratch, [OP_cross_entropy] = cross_entropy_scratch,
-        [OP_width_dots] = width_dots_scratch,
+        [OP_width_dots] = width_dots_scratch,         [OP_assign] = bind_assign_scratch,
     };
     (void)threads;
     return of[o->kind] ? of[o->kind](o) : 0;

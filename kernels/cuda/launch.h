@@ -93,6 +93,52 @@ typedef struct launch_embed_grad_in {
 
 int launch_embed_grad(void *stream, int type, float *dtable, launch_embed_grad_in in);
 
+/* ---- experts.cu ----------------------------------------------------------------------------------------------- */
+enum { LAUNCH_EXPERTS = 512 }; /* the most */
+
+typedef struct launch_routing {
+    int32_t experts, active; /* at most 32 active */
+    int32_t groups, groups_kept, group_best;
+    float scale;
+    bool sigmoid, renormalise;
+} launch_routing;
+
+/* weights, experts [tokens, active]; bias may be NULL */
+int launch_route(void *stream, int type, float *weights, int32_t *experts, launch_matrix logits, const float *bias,
+                 int64_t tokens, launch_routing as);
+/* dlogits may be logits or addend, which may be absent */
+typedef struct launch_route_grad {
+    launch_matrix dlogits, logits, addend;
+    const float *dweights, *weights;
+    const int32_t *experts;
+} launch_route_grad;
+
+int launch_route_slopes(void *stream, int type, launch_route_grad in, int64_t tokens, launch_routing as);
+int64_t launch_assign_scratch(int64_t assignments, int32_t local);
+/* of assignments to experts first .. first + local - 1, rows skip .. skip + rows - 1 */
+typedef struct launch_assign_in {
+    const int32_t *experts;
+    int64_t assignments, skip, rows;
+    int32_t first, local;
+    int32_t *scratch;
+} launch_assign_in;
+
+int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign_in in);
+typedef struct launch_places {
+    const int32_t *places;  /* [tokens, active] */
+    const float *weights;   /* the same, or NULL: 1 */
+    const int32_t *offsets; /* [experts + 1]; of dispatch */
+    int64_t tokens, active, experts;
+} launch_places;
+
+/* rows of all.rows, all.columns */
+int launch_dispatch(void *stream, int type, launch_matrix rows, launch_matrix x, launch_places of, launch_extent all);
+/* y may be addend, which may be absent */
+int launch_combine(void *stream, int type, launch_matrix y, launch_matrix rows, launch_matrix addend, launch_places of,
+                   int64_t columns);
+int launch_combine_dots(void *stream, int type, float *dweights, launch_matrix dy, launch_matrix rows, launch_places of,
+                        int64_t columns);
+
 /* ---- norm.cu -------------------------------------------------------------------------------------------------- */
 typedef struct launch_norm_in {
     const void *x, *w, *b, *residual;

@@ -40,7 +40,12 @@ static const op_kind STRIDED[] = {OP_linear,
                                   OP_add,
                                   OP_cast,
                                   OP_copy,
-                                  OP_dropout};
+                                  OP_dropout,
+                                  OP_route,
+                                  OP_route_grad,
+                                  OP_dispatch,
+                                  OP_combine,
+                                  OP_combine_dots};
 
 static const device_interface *interface;
 static device *gpu;

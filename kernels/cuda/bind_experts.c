@@ -1,0 +1,94 @@
+/* Routing, from ops to launches. */
+#include "kernels/cuda/bind.h"
+
+_Static_assert((int)LAUNCH_EXPERTS == (int)ROUTING_EXPERTS && (int)ROUTING_ACTIVE <= 32,
+               "kernels have room for all experts, and a lane for each of a token's");
+
+/* An absent one is NULL. */
+static launch_matrix matrix_or_none(const tensor *t, const run_context *r)
+{
+    return t ? matrix(t, r) : (launch_matrix){0};
+}
+
+static launch_routing routing_of(const op *o)
+{
+    const op_routing *as = &o->at.routing;
+    return (launch_routing){.experts = as->experts,
+                            .active = as->active,
+                            .groups = as->groups,
+                            .groups_kept = as->groups_kept,
+                            .group_best = as->group_best,
+                            .scale = as->scale,
+                            .sigmoid = as->sigmoid,
+                            .renormalise = as->renormalise};
+}
+
+void cuda_route(const op *o, const run_context *r)
+{
+    const tensor *logits = o->in[0];
+    launched(o, launch_route(r->stream, logits->type, whole(o, o->out[0], r), whole(o, o->out[1], r), matrix(logits, r),
+                             at(o->in[1], r), logits->shape[0], routing_of(o)));
+}
+
+void cuda_route_grad(const op *o, const run_context *r)
+{
+    const tensor *logits = o->in[1];
+    launch_route_grad in = {.dlogits = matrix(o->out[0], r),
+                            .logits = matrix(logits, r),
+                            .addend = matrix_or_none(o->in[4], r),
+                            .dweights = whole(o, o->in[0], r),
+                            .weights = whole(o, o->in[3], r),
+                            .experts = whole(o, o->in[2], r)};
+    launched(o, launch_route_slopes(r->stream, logits->type, in, logits->shape[0], routing_of(o)));
+}
+
+void cuda_assign(const op *o, const run_context *r)
+{
+    const tensor *experts = o->in[0];
+    launch_assign_in in = {.experts = whole(o, experts, r),
+                           .assignments = tensor_elements(experts),
+                           .skip = o->at.routing.skip,
+                           .rows = o->at.rows,
+                           .first = (int32_t)o->at.first,
+                           .local = o->at.routing.local,
+                           .scratch = at(o->scratch, r)};
+    launched(o, launch_assign(r->stream, whole(o, o->out[0], r), at(o->out[1], r), in));
+}
+
+/* offsets, weights: NULL where the kernel reads none */
+static launch_places places_of(const op *o, const run_context *r, const tensor *places, const tensor *offsets,
+                               const tensor *weights)
+{
+    return (launch_places){.places = whole(o, places, r),
+                           .weights = whole(o, weights, r),
+                           .offsets = at(offsets, r),
+                           .tokens = places->shape[0],
+                           .active = places->shape[1],
+                           .experts = offsets ? offsets->shape[0] - 1 : 0};
+}
+
+void cuda_dispatch(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0], *rows = o->out[0];
+    launched(o, launch_dispatch(r->stream, x->type, matrix(rows, r), matrix(x, r),
+                                places_of(o, r, o->in[1], o->in[2], o->in[3]), extent_of(rows)));
+}
+
+void cuda_combine(const op *o, const run_context *r)
+{
+    const tensor *rows = o->in[0], *y = o->out[0];
+    launched(o, launch_combine(r->stream, y->type, matrix(y, r), matrix(rows, r), matrix_or_none(o->in[4], r),
+                               places_of(o, r, o->in[1], NULL, o->in[3]), y->shape[1]));
+}
+
+void cuda_combine_dots(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *rows = o->in[1];
+    launched(o, launch_combine_dots(r->stream, dy->type, whole(o, o->out[0], r), matrix(dy, r), matrix(rows, r),
+                                    places_of(o, r, o->in[2], NULL, NULL), dy->shape[1]));
+}
+
+int64_t bind_assign_scratch(const op *o)
+{
+    return launch_assign_scratch(tensor_elements(o->in[0]), o->at.routing.local);
+}

@@ -1,0 +1,490 @@
+/* Routing: a warp chooses the experts of a token; assignments are counted, and numbered, in chunks of a warp; a block
+ * copies a token to its rows, or adds them up. No order depends on the moment. */
+#include "kernels/cuda/vector.cuh"
+
+static constexpr int THREADS = 128, WARPS = THREADS / WARP, NONE = 1 << 30;
+
+/* ---- choice ---------------------------------------------------------------------------------------------------- */
+
+/* Values of candidates i WARP + lane, i < PER, and a bit of each that is no longer one. */
+template <int PER> struct candidates {
+    float value[PER];
+    uint32_t gone;
+};
+
+/* The best that is left, of equal ones the first, in every lane; it is gone then. Only those in [first, end) count. */
+template <int PER> DEVICE int take_best(candidates<PER> &of, float &value, int first, int end)
+{
+    int lane = (int)threadIdx.x % WARP, id = NONE;
+    value = -INFINITY;
+    UNROLL for (int i = 0; i < PER; i++)
+    {
+        int candidate = i * WARP + lane;
+        bool better = id == NONE || of.value[i] > value;
+        if (!(of.gone >> i & 1) && candidate >= first && candidate < end && better) {
+            value = of.value[i];
+            id = candidate;
+        }
+    }
+    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2)
+    {
+        float other = warp_xor(value, mask);
+        int other_id = warp_xor(id, mask);
+        if (other > value || (other == value && other_id < id)) {
+            value = other;
+            id = other_id;
+        }
+    }
+    UNROLL for (int i = 0; i < PER; i++) of.gone |= (uint32_t)(i * WARP + lane == id) << i;
+    return id;
+}
+
+/* The value of candidate `id`, in every lane. */
+template <int PER> DEVICE float value_of(const float (&value)[PER], int id)
+{
+    float found = 0;
+    UNROLL for (int i = 0; i < PER; i++) found = id / WARP == i ? value[i] : found;
+    return warp_from(found, id % WARP);
+}
+
+/* Scores in fp32; 0 beyond the last expert. */
+template <typename T, int PER>
+DEVICE void scores(float (&score)[PER], const T *logits, int experts, bool sigmoid)
+{
+    int lane = (int)threadIdx.x % WARP;
+    float largest = -INFINITY, sum = 0;
+    UNROLL for (int i = 0; i < PER; i++)
+    {
+        int expert = i * WARP + lane;
+        score[i] = expert < experts ? to_float(logits[expert]) : -INFINITY;
+        largest = fmaxf(largest, score[i]);
+    }
+    largest = warp_largest(largest);
+    UNROLL for (int i = 0; i < PER; i++)
+    {
+        bool real = i * WARP + lane < experts;
+        float power = sigmoid ? expf(-score[i]) : expf(score[i] - largest);
+        score[i] = !real ? 0.0f : sigmoid ? 1.0f / (1.0f + power) : power;
+        sum += score[i];
+    }
+    float factor = sigmoid ? 1.0f : 1.0f / warp_sum(sum);
+    UNROLL for (int i = 0; i < PER; i++) score[i] *= factor;
+}
+
+/* Only the experts of the best groups stay. */
+template <int PER> DEVICE void keep_groups(candidates<PER> &of, const launch_routing &as)
+{
+    int lane = (int)threadIdx.x % WARP, size = as.experts / as.groups;
+    candidates<PER> group = {{}, ~0u}, left = of;
+    for (int g = 0; g < as.groups; g++) {
+        float sum = 0, value;
+        for (int k = 0; k < as.group_best; k++) {
+            take_best(left, value, g * size, (g + 1) * size);
+            sum += value;
+        }
+        UNROLL for (int i = 0; i < PER; i++) if (i * WARP + lane == g)
+        {
+            group.value[i] = sum;
+            group.gone &= ~(1u << i);
+        }
+    }
+    uint32_t kept = 0;
+    for (int k = 0; k < as.groups_kept; k++) {
+        float value;
+        int g = take_best(group, value, 0, as.groups);
+        UNROLL for (int i = 0; i < PER; i++)
+        {
+            int expert = i * WARP + lane;
+            kept |= (uint32_t)(expert >= g * size && expert < (g + 1) * size) << i;
+        }
+    }
+    of.gone |= ~kept;
+}
+
+template <typename T, int PER>
+KERNEL(THREADS, 4)
+route_tokens(float *weights, int32_t *experts, const T *logits, int64_t pitch, const float *bias, int64_t tokens,
+             launch_routing as)
+{
+    int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int lane = (int)threadIdx.x % WARP, chosen = 0;
+    if (token >= tokens)
+        return;
+    float score[PER], sum = 0, weight = 0, value;
+    candidates<PER> of = {{}, 0};
+    scores(score, logits + token * pitch, as.experts, as.sigmoid);
+    UNROLL for (int i = 0; i < PER; i++)
+    {
+        int expert = i * WARP + lane;
+        float biased = bias && expert < as.experts ? score[i] + bias[expert] : score[i];
+        of.value[i] = isnan(biased) ? INFINITY : biased;
+    }
+    if (as.groups)
+        keep_groups(of, as);
+    for (int j = 0; j < as.active; j++) {
+        int id = take_best(of, value, 0, as.experts);
+        float own = value_of(score, id);
+        sum += own;
+        if (lane == j) {
+            chosen = id;
+            weight = own;
+        }
+    }
+    float factor = as.renormalise ? as.scale / (as.sigmoid ? sum + 1e-20f : sum) : as.scale;
+    if (lane < as.active) {
+        weights[token * as.active + lane] = weight * factor;
+        experts[token * as.active + lane] = chosen;
+    }
+}
+
+/* Lane j has the slope of weight j: the host's kernel has the formula. */
+template <typename T, int PER>
+KERNEL(THREADS, 4)
+route_slopes(launch_route_grad in, int64_t tokens, launch_routing as)
+{
+    int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int lane = (int)threadIdx.x % WARP;
+    if (token >= tokens)
+        return;
+    const T *logits = (const T *)in.logits.at + token * in.logits.pitch;
+    const T *addend = (const T *)in.addend.at + token * in.addend.pitch;
+    T *dlogits = (T *)in.dlogits.at + token * in.dlogits.pitch;
+    bool active = lane < as.active;
+    int64_t at = token * as.active + lane;
+    float weight = active ? in.weights[at] : 0.0f, slope = active ? in.dweights[at] : 0.0f, total[PER] = {};
+    int expert = active ? in.experts[at] : 0;
+    float dot = warp_sum(slope * weight);
+    if (!as.sigmoid && !as.renormalise) {
+        scores(total, logits, as.experts, false);
+        UNROLL for (int i = 0; i < PER; i++) total[i] *= -dot;
+    }
+    slope = weight * (slope - (as.renormalise ? dot / as.scale : 0.0f));
+    if (as.sigmoid)
+        slope /= 1.0f + expf(to_float(logits[expert]));
+    for (int j = 0; j < as.active; j++) {
+        int of = warp_from(expert, j);
+        float share = warp_from(slope, j);
+        UNROLL for (int i = 0; i < PER; i++) total[i] += i * WARP + lane == of ? share : 0.0f;
+    }
+    UNROLL for (int i = 0; i < PER; i++)
+    {
+        int column = i * WARP + lane;
+        if (column < as.experts)
+            from_float(dlogits[column], total[i] + (in.addend.at ? to_float(addend[column]) : 0.0f));
+    }
+}
+
+/* ---- places ---------------------------------------------------------------------------------------------------- */
+
+static constexpr int CHUNK = 8 * WARP; /* assignments of a warp */
+
+/* next[e] goes on from what it is by the assignments to expert e among `count`, 32 at a time: f(i, e, number) is called
+ * with each one's. A lane counts the lanes before it with its expert; the last of them says how many there were. */
+template <typename F>
+DEVICE void number_chunk(int32_t *next, const int32_t *experts, int count, int32_t first, int32_t local, F f)
+{
+    int lane = (int)threadIdx.x % WARP;
+    for (int from = 0; from < count; from += WARP) {
+        int32_t e = from + lane < count ? experts[from + lane] - first : -1;
+        bool mine = e >= 0 && e < local;
+        int before = 0, behind = 0;
+        UNROLL for (int other = 0; other < WARP; other++)
+        {
+            bool same = warp_from(e, other) == e;
+            before += same && other < lane;
+            behind += same && other > lane;
+        }
+        int32_t number = mine ? next[e] + before : -1;
+        warp_barrier(); /* all have read */
+        if (mine && behind == 0)
+            next[e] = number + 1;
+        warp_barrier(); /* the last have written */
+        if (from + lane < count)
+            f(from + lane, number);
+    }
+}
+
+struct assignment {
+    int32_t *places, *offsets, *counts, *totals;
+    const int32_t *experts;
+    int64_t count, chunks, skip, rows;
+    int32_t first, local;
+};
+
+DEVICE int32_t *next_of_warp(int32_t *all)
+{
+    return all + (int)threadIdx.x / WARP * LAUNCH_EXPERTS;
+}
+
+DEVICE int chunk_length(const assignment &a, int64_t chunk)
+{
+    int64_t left = a.count - chunk * CHUNK;
+    return (int)(left < CHUNK ? left : CHUNK);
+}
+
+/* counts[expert, chunk] */
+KERNEL(THREADS, 4) count_chunks(assignment a)
+{
+    SHARED(int32_t, all, WARPS *LAUNCH_EXPERTS);
+    int32_t *next = next_of_warp(all);
+    int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int lane = (int)threadIdx.x % WARP;
+    if (chunk >= a.chunks)
+        return;
+    for (int e = lane; e < a.local; e += WARP)
+        next[e] = 0;
+    warp_barrier();
+    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.first, a.local, [](int, int32_t) {});
+    for (int e = lane; e < a.local; e += WARP)
+        a.counts[e * a.chunks + chunk] = next[e];
+}
+
+/* The sum of the values of the lanes before this one, and in `all` of all. */
+DEVICE int32_t sum_before(int32_t value, int32_t &all)
+{
+    int lane = (int)threadIdx.x % WARP;
+    int32_t sum = value;
+    UNROLL for (int step = 1; step < WARP; step *= 2)
+    {
+        int32_t other = warp_from(sum, (lane - step) & (WARP - 1));
+        sum += lane >= step ? other : 0;
+    }
+    all = warp_from(sum, WARP - 1);
+    return sum - value;
+}
+
+/* A warp an expert: counts become those of the chunks before, totals their sum. */
+KERNEL(THREADS, 4) scan_chunks(assignment a)
+{
+    int64_t expert = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int lane = (int)threadIdx.x % WARP;
+    if (expert >= a.local)
+        return;
+    int32_t *counts = a.counts + expert * a.chunks, before = 0, all;
+    for (int64_t from = 0; from < a.chunks; from += WARP) {
+        int32_t count = from + lane < a.chunks ? counts[from + lane] : 0;
+        int32_t sum = before + sum_before(count, all);
+        if (from + lane < a.chunks)
+            counts[from + lane] = sum;
+        before += all;
+    }
+    if (lane == 0)
+        a.totals[expert] = before;
+}
+
+DEVICE int32_t within(int64_t row, int64_t rows)
+{
+    return (int32_t)(row < 0 ? 0 : row < rows ? row : rows);
+}
+
+KERNEL(THREADS, 4) place_chunks(assignment a)
+{
+    SHARED(int32_t, all, WARPS *LAUNCH_EXPERTS);
+    int32_t *next = next_of_warp(all), before = 0, sum;
+    int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int lane = (int)threadIdx.x % WARP;
+    if (chunk >= a.chunks)
+        return;
+    for (int from = 0; from < a.local; from += WARP) {
+        int e = from + lane;
+        int32_t first = before + sum_before(e < a.local ? a.totals[e] : 0, sum);
+        if (e < a.local) {
+            next[e] = first + a.counts[e * a.chunks + chunk];
+            if (chunk == 0)
+                a.offsets[e] = within(first - a.skip, a.rows);
+        }
+        before += sum;
+    }
+    if (chunk == 0 && lane == 0)
+        a.offsets[a.local] = within(before - a.skip, a.rows);
+    warp_barrier();
+    int32_t *places = a.places + chunk * CHUNK;
+    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.first, a.local,
+                 [&](int i, int32_t number) {
+                     int64_t row = number - a.skip;
+                     places[i] = number >= 0 && row >= 0 && row < a.rows ? (int32_t)row : -1;
+                 });
+}
+
+/* ---- there and back -------------------------------------------------------------------------------------------- */
+
+/* A block a token; the blocks behind them write the rows that no token has. Rows of `pieces` vectors. */
+template <typename T, int V>
+KERNEL(512, 2)
+send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces, int64_t row_count)
+{
+    T *to = (T *)rows.at;
+    if ((int64_t)blockIdx.x >= of.tokens) {
+        const float zero[V] = {};
+        int64_t row = of.offsets[of.experts] + (int64_t)blockIdx.x - of.tokens;
+        for (; row < row_count; row += gridDim.x - of.tokens)
+            for (int64_t piece = threadIdx.x; piece < pieces; piece += blockDim.x)
+                store(to + row * rows.pitch + piece * V, zero);
+        return;
+    }
+    int64_t token = blockIdx.x;
+    const T *from = (const T *)x.at + token * x.pitch;
+    for (int64_t piece = threadIdx.x; piece < pieces; piece += blockDim.x) {
+        float value[V];
+        load(value, from + piece * V);
+        for (int64_t at = token * of.active; at < (token + 1) * of.active; at++) {
+            if (of.places[at] < 0)
+                continue;
+            float weight = of.weights ? of.weights[at] : 1.0f, sent[V];
+            UNROLL for (int i = 0; i < V; i++) sent[i] = weight * value[i];
+            store(to + of.places[at] * rows.pitch + piece * V, sent);
+        }
+    }
+}
+
+/* A block a token: four of its rows are on their way at a time, and are added in order. */
+template <typename T, int V>
+KERNEL(512, 2)
+add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, launch_places of, int64_t pieces)
+{
+    constexpr int AHEAD = 4;
+    int64_t token = blockIdx.x, end = (token + 1) * of.active;
+    for (int64_t piece = threadIdx.x; piece < pieces; piece += blockDim.x) {
+        float sum[V] = {}, part[AHEAD][V];
+        if (addend.at)
+            load(sum, (const T *)addend.at + token * addend.pitch + piece * V);
+        for (int64_t at = token * of.active; at < end; at += AHEAD) {
+            UNROLL for (int k = 0; k < AHEAD; k++)
+            {
+                int32_t place = at + k < end ? of.places[at + k] : -1;
+                UNROLL for (int i = 0; i < V; i++) part[k][i] = 0;
+                if (place >= 0)
+                    load(part[k], (const T *)rows.at + place * rows.pitch + piece * V);
+            }
+            UNROLL for (int k = 0; k < AHEAD; k++)
+            {
+                bool has = at + k < end && of.places[at + k] >= 0;
+                float weight = has && of.weights ? of.weights[at + k] : 1.0f;
+                UNROLL for (int i = 0; i < V; i++) sum[i] = has ? fmaf(weight, part[k][i], sum[i]) : sum[i];
+            }
+        }
+        store((T *)y.at + token * y.pitch + piece * V, sum);
+    }
+}
+
+/* A block a token, a warp a row. */
+template <typename T, int V>
+KERNEL(THREADS, 8)
+dot_rows_of_tokens(float *dweights, launch_matrix dy, launch_matrix rows, launch_places of, int64_t pieces)
+{
+    int64_t token = blockIdx.x;
+    int lane = (int)threadIdx.x % WARP;
+    const T *from = (const T *)dy.at + token * dy.pitch;
+    for (int64_t j = threadIdx.x / WARP; j < of.active; j += WARPS) {
+        int32_t place = of.places[token * of.active + j];
+        float sum = 0;
+        for (int64_t piece = lane; place >= 0 && piece < pieces; piece += WARP) {
+            float a[V], b[V];
+            load(a, from + piece * V);
+            load(b, (const T *)rows.at + place * rows.pitch + piece * V);
+            UNROLL for (int i = 0; i < V; i++) sum = fmaf(a[i], b[i], sum);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0)
+            dweights[token * of.active + j] = sum;
+    }
+}
+
+/* ---- launchers ------------------------------------------------------------------------------------------------- */
+
+template <typename T> static bool vectors(launch_matrix m)
+{
+    return aligned(m.at, 16) && m.pitch % VECTOR<T> == 0;
+}
+
+int launch_route(void *stream, int type, float *weights, int32_t *experts, launch_matrix logits, const float *bias,
+                 int64_t tokens, launch_routing as)
+{
+    if (tokens == 0)
+        return 0;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        auto kernel = as.experts <= 4 * WARP ? route_tokens<T, 4> : route_tokens<T, LAUNCH_EXPERTS / WARP>;
+        LAUNCH(kernel, blocks_for(tokens, WARPS), THREADS, 0, (cudaStream_t)stream, weights, experts,
+               (const T *)logits.at, logits.pitch, bias, tokens, as);
+        return launch_result();
+    });
+}
+
+int launch_route_slopes(void *stream, int type, launch_route_grad in, int64_t tokens, launch_routing as)
+{
+    if (tokens == 0)
+        return 0;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        auto kernel = as.experts <= 4 * WARP ? route_slopes<T, 4> : route_slopes<T, LAUNCH_EXPERTS / WARP>;
+        LAUNCH(kernel, blocks_for(tokens, WARPS), THREADS, 0, (cudaStream_t)stream, in, tokens, as);
+        return launch_result();
+    });
+}
+
+int64_t launch_assign_scratch(int64_t assignments, int32_t local)
+{
+    return (divide_up(assignments, CHUNK) + 1) * local * (int64_t)sizeof(int32_t);
+}
+
+int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign_in in)
+{
+    if (in.assignments == 0)
+        return launch_zero(stream, offsets, (in.local + 1) * (int64_t)sizeof(int32_t));
+    int64_t chunks = divide_up(in.assignments, CHUNK);
+    assignment a = {places,         offsets, in.scratch, in.scratch + chunks * in.local, in.experts,
+                    in.assignments, chunks,  in.skip,    in.rows,                        in.first,
+                    in.local};
+    auto count = count_chunks, scan = scan_chunks, place = place_chunks;
+    LAUNCH(count, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
+    LAUNCH(scan, blocks_for(in.local, WARPS), THREADS, 0, (cudaStream_t)stream, a);
+    LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
+    return launch_result();
+}
+
+int launch_dispatch(void *stream, int type, launch_matrix rows, launch_matrix x, launch_places of, launch_extent all)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        bool wide = all.columns % V == 0 && vectors<T>(rows) && vectors<T>(x);
+        int64_t pieces = all.columns / (wide ? V : 1), behind = all.rows < 1024 ? all.rows : 1024;
+        auto kernel = wide ? send_rows<T, V> : send_rows<T, 1>;
+        LAUNCH(kernel, (unsigned)(of.tokens + behind), threads_for(pieces), 0, (cudaStream_t)stream, rows, x, of,
+               pieces, all.rows);
+        return launch_result();
+    });
+}
+
+int launch_combine(void *stream, int type, launch_matrix y, launch_matrix rows, launch_matrix addend, launch_places of,
+                   int64_t columns)
+{
+    if (of.tokens == 0)
+        return 0;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        bool wide = columns % V == 0 && vectors<T>(y) && vectors<T>(rows) && vectors<T>(addend);
+        int64_t pieces = columns / (wide ? V : 1);
+        auto kernel = wide ? add_rows_of_tokens<T, V> : add_rows_of_tokens<T, 1>;
+        LAUNCH(kernel, (unsigned)of.tokens, threads_for(pieces), 0, (cudaStream_t)stream, y, rows, addend, of, pieces);
+        return launch_result();
+    });
+}
+
+int launch_combine_dots(void *stream, int type, float *dweights, launch_matrix dy, launch_matrix rows,
+                        launch_places of, int64_t columns)
+{
+    if (of.tokens == 0)
+        return 0;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        bool wide = columns % V == 0 && vectors<T>(dy) && vectors<T>(rows);
+        auto kernel = wide ? dot_rows_of_tokens<T, V> : dot_rows_of_tokens<T, 1>;
+        LAUNCH(kernel, (unsigned)of.tokens, THREADS, 0, (cudaStream_t)stream, dweights, dy, rows, of,
+               columns / (wide ? V : 1));
+        return launch_result();
+    });
+}

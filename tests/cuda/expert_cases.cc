@@ -1,0 +1,287 @@
+/* Routing against float64, and its order to the last place. */
+#include "tests/cuda/check.h"
+
+#include <algorithm>
+
+namespace
+{
+struct choice {
+    int64_t tokens;
+    launch_routing as; /* experts, active, groups, kept, best of a group, scale, sigmoid, renormalise */
+};
+
+const choice choices[] = {{1, {1, 1, 0, 0, 0, 1, false, false}},        {5, {8, 8, 0, 0, 0, 1, false, true}},
+                          {9, {64, 6, 8, 4, 2, 2.5f, true, true}},      {3, {512, 32, 0, 0, 0, 1, false, false}},
+                          {6, {256, 8, 8, 4, 2, 2.5f, true, true}},     {7, {160, 6, 8, 3, 1, 16, false, false}},
+                          {10, {128, 8, 0, 0, 0, 1, false, true}},      {4, {96, 12, 3, 2, 32, 1, true, false}},
+                          {13, {130, 5, 26, 13, 3, 1.5f, false, true}}, {2, {512, 4, 512, 100, 1, 1, true, false}}};
+
+/* The first `count` of n candidates, better ones first and of equal ones the lower. */
+vector<int> best_of(const vector<double> &value, int count)
+{
+    vector<int> order(value.size());
+    for (size_t i = 0; i < order.size(); i++)
+        order[i] = (int)i;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return value[(size_t)a] > value[(size_t)b]; });
+    order.resize((size_t)count);
+    return order;
+}
+
+vector<double> scores(const double *logits, const launch_routing &as)
+{
+    vector<double> score((size_t)as.experts);
+    double sum = 0;
+    for (size_t e = 0; e < score.size(); e++)
+        sum += score[e] = as.sigmoid ? 1 / (1 + exp(-logits[e])) : exp(logits[e]);
+    for (double &s : score)
+        s /= as.sigmoid ? 1 : sum;
+    return score;
+}
+
+vector<int> chosen(vector<double> value, const launch_routing &as)
+{
+    size_t size = as.groups ? (size_t)(as.experts / as.groups) : 0;
+    vector<double> group((size_t)as.groups);
+    for (size_t g = 0; g < group.size(); g++) {
+        vector<double> of(value.begin() + (long)(g * size), value.begin() + (long)((g + 1) * size));
+        for (int e : best_of(of, as.group_best))
+            group[g] += of[(size_t)e];
+    }
+    if (as.groups) {
+        vector<int> kept = best_of(group, as.groups_kept);
+        for (size_t e = 0; e < value.size(); e++)
+            if (std::find(kept.begin(), kept.end(), (int)(e / size)) == kept.end())
+                value[e] = -INFINITY;
+    }
+    return best_of(value, as.active);
+}
+
+double sum_of(const vector<double> &score, const vector<int> &of, const launch_routing &as)
+{
+    double sum = as.renormalise ? 0 : 1;
+    for (int e : of)
+        sum += as.renormalise ? score[(size_t)e] : 0;
+    return sum;
+}
+
+/* dlogits of one token, weight by weight */
+void slopes(double *dlogits, const double *dweights, const vector<double> &score, const vector<int> &of,
+            const launch_routing &as)
+{
+    double sum = sum_of(score, of, as);
+    for (size_t e = 0; e < score.size(); e++) {
+        vector<double> slope;
+        double all = 0;
+        for (int c : of) {
+            double s = score[(size_t)c], same = (size_t)c == e;
+            slope.push_back(as.sigmoid ? same * s * (1 - s) : s * (same - score[e]));
+            all += slope.back();
+        }
+        for (size_t j = 0; j < of.size(); j++)
+            dlogits[e] += dweights[j] * as.scale *
+                          (slope[j] / sum - (as.renormalise ? score[(size_t)of[j]] * all / (sum * sum) : 0));
+    }
+}
+
+void choice_case(int type, const choice &c, bool with_bias, int64_t gap)
+{
+    const launch_routing &as = c.as;
+    int64_t pitch = as.experts + gap;
+    size_t cells = (size_t)(c.tokens * pitch), some = (size_t)(c.tokens * as.active);
+    array logits(type, randoms(cells, 4)), bias(LAUNCH_FP32, randoms((size_t)as.experts, 0.2));
+    array weights(LAUNCH_FP32, some), experts(INT32, some);
+    run_ok("launch_route",
+           launch_route(nullptr, type, weights.to<float>(), experts.to<int32_t>(), columns_from(logits, 0, pitch),
+                        with_bias ? bias.to<float>() : nullptr, c.tokens, as));
+    array dweights(LAUNCH_FP32, randoms(some)), addend(type, randoms(cells));
+    vector<double> want_weights, want_experts, want_slopes = addend.value;
+    for (int64_t t = 0; t < c.tokens; t++) {
+        vector<double> score = scores(&logits.value[(size_t)(t * pitch)], as), value = score;
+        for (size_t e = 0; e < value.size() && with_bias; e++)
+            value[e] += bias.value[e];
+        vector<int> of = chosen(value, as);
+        for (int e : of) {
+            want_experts.push_back(e);
+            want_weights.push_back(score[(size_t)e] / sum_of(score, of, as) * as.scale);
+        }
+        slopes(&want_slopes[(size_t)(t * pitch)], &dweights.value[(size_t)(t * as.active)], score, of, as);
+    }
+    experts.get();
+    check("experts", experts.value == want_experts);
+    compare("weights", weights, want_weights, 2e-6);
+    launch_route_grad in = {columns_from(addend, 0, pitch),
+                            columns_from(logits, 0, pitch),
+                            columns_from(addend, 0, pitch),
+                            dweights.to<float>(),
+                            weights.to<float>(),
+                            experts.to<int32_t>()};
+    run_ok("launch_route_slopes", launch_route_slopes(nullptr, type, in, c.tokens, as));
+    compare("dlogits", addend, want_slopes, 4e-6);
+    if (gap)
+        return;
+    array alone(type, cells);
+    in.dlogits = columns_from(alone, 0, pitch);
+    in.addend = {};
+    vector<double> want(cells);
+    for (int64_t t = 0; t < c.tokens; t++) {
+        const vector<double> score = scores(&logits.value[(size_t)(t * pitch)], as);
+        vector<int> of(want_experts.begin() + t * as.active, want_experts.begin() + (t + 1) * as.active);
+        slopes(&want[(size_t)(t * pitch)], &dweights.value[(size_t)(t * as.active)], score, of, as);
+    }
+    run_ok("launch_route_slopes", launch_route_slopes(nullptr, type, in, c.tokens, as));
+    /* the weight of one expert of one does not move: what is left is rounding */
+    if (as.experts > as.active)
+        compare("dlogits alone", alone, want, 1e-5);
+}
+
+void route()
+{
+    for (int type : check_types)
+        for (const choice &c : choices)
+            for (bool bias : {false, true})
+                choice_case(type, c, bias, bias ? 3 : 0);
+}
+
+/* Equal scores: the lower id; NaN: first, and in the weights, with ids that are experts. */
+void odd_choices()
+{
+    const int64_t tokens = 3, experts = 40, active = 4;
+    vector<double> values((size_t)(tokens * experts), 0.5);
+    for (size_t e = 0; e < 2; e++)
+        values[37 - e] = 2;                                            /* of the first token */
+    values[(size_t)experts + 39] = values[(size_t)experts + 20] = NAN; /* of the second */
+    for (int64_t e = 0; e < experts; e++)
+        values[(size_t)(2 * experts + e)] = NAN;
+    for (bool sigmoid : {false, true}) {
+        array logits(LAUNCH_BF16, values), weights(LAUNCH_FP32, (size_t)(tokens * active)),
+            ids(INT32, (size_t)(tokens * active));
+        launch_routing as = {(int32_t)experts, (int32_t)active, 0, 0, 0, 1, sigmoid, true};
+        run_ok("launch_route", launch_route(nullptr, LAUNCH_BF16, weights.to<float>(), ids.to<int32_t>(),
+                                            columns_from(logits, 0, experts), nullptr, tokens, as));
+        const vector<double> &got = ids.get(), &weight = weights.get();
+        check("equal scores", vector<double>(got.begin(), got.begin() + 4) == vector<double>({36, 37, 0, 1}));
+        check("two NaN",
+              !sigmoid || vector<double>(got.begin() + 4, got.begin() + 8) == vector<double>({20, 39, 0, 1}));
+        check("all NaN", vector<double>(got.begin() + 8, got.end()) == vector<double>({0, 1, 2, 3}));
+        for (size_t i = 0; i < weight.size(); i++)
+            check("weights of NaN", std::isnan(weight[i]) == (i >= 4));
+    }
+}
+
+/* ---- places ---------------------------------------------------------------------------------------------------- */
+
+struct pass {
+    int64_t tokens, active;
+    int32_t experts, first, local;
+    int64_t skip, rows;
+};
+
+const pass passes[] = {{1, 1, 1, 0, 1, 0, 1},       {7, 2, 5, 0, 5, 0, 20},       {100, 4, 16, 4, 8, 0, 150},
+                       {100, 4, 16, 4, 8, 60, 60},  {33, 8, 512, 0, 512, 0, 100}, {700, 3, 40, 7, 33, 1000, 1000},
+                       {3000, 1, 3, 1, 1, 0, 2500}, {515, 2, 130, 0, 130, 0, 9}};
+
+/* Some experts have no token, and the third has most. */
+vector<double> experts_of(const pass &p)
+{
+    vector<double> ids;
+    for (int64_t t = 0; t < p.tokens; t++) {
+        int first = check_integer(3) ? 1 : check_integer(p.experts);
+        for (int64_t j = 0; j < p.active; j++)
+            ids.push_back((double)((first + j) % p.experts));
+    }
+    return ids;
+}
+
+struct sorted {
+    vector<double> places, offsets;
+};
+
+sorted sorted_by_expert(const vector<double> &experts, const pass &p)
+{
+    sorted s = {vector<double>(experts.size(), -1), {}};
+    int64_t row = -p.skip;
+    auto within = [&](int64_t at) { return (double)std::min(std::max(at, (int64_t)0), p.rows); };
+    for (int32_t e = p.first; e < p.first + p.local; e++) {
+        s.offsets.push_back(within(row));
+        for (size_t i = 0; i < experts.size(); i++)
+            if (experts[i] == e) {
+                s.places[i] = row >= 0 && row < p.rows ? (double)row : -1;
+                row++;
+            }
+    }
+    s.offsets.push_back(within(row));
+    return s;
+}
+
+void assign()
+{
+    for (const pass &p : passes) {
+        array experts(INT32, experts_of(p)), places(INT32, experts.value.size()), offsets(INT32, (size_t)p.local + 1);
+        int64_t n = p.tokens * p.active;
+        array scratch(INT32, (size_t)launch_assign_scratch(n, p.local) / 4);
+        run_ok("launch_assign",
+               launch_assign(nullptr, places.to<int32_t>(), offsets.to<int32_t>(),
+                             {experts.to<int32_t>(), n, p.skip, p.rows, p.first, p.local, scratch.to<int32_t>()}));
+        sorted want = sorted_by_expert(experts.value, p);
+        check("places", places.get() == want.places);
+        check("offsets", offsets.get() == want.offsets);
+    }
+}
+
+/* ---- there and back -------------------------------------------------------------------------------------------- */
+
+void exchange_case(int type, const pass &p, int64_t columns, int64_t gap, bool weighted)
+{
+    sorted s = sorted_by_expert(experts_of(p), p);
+    int64_t pitch = columns + gap;
+    array places(INT32, s.places), offsets(INT32, s.offsets), weights(LAUNCH_FP32, randoms(s.places.size()));
+    array x(type, randoms((size_t)(p.tokens * pitch))), rows(type, randoms((size_t)(p.rows * pitch)));
+    launch_places of = {places.to<int32_t>(),
+                        weighted ? weights.to<float>() : nullptr,
+                        offsets.to<int32_t>(),
+                        p.tokens,
+                        p.active,
+                        p.local};
+    array sent(type, (size_t)(p.rows * columns)), dots(LAUNCH_FP32, s.places.size()), addend(type, x.value);
+    vector<double> want_sent((size_t)(p.rows * columns)), want_dots(s.places.size()), want_sum = x.value;
+    vector<double> bare((size_t)(p.tokens * columns));
+    for (size_t i = 0; i < s.places.size(); i++)
+        for (int64_t c = 0; c < columns && s.places[i] >= 0; c++) {
+            size_t token = i / (size_t)p.active, place = (size_t)s.places[i];
+            size_t at = token * (size_t)pitch + (size_t)c, row = place * (size_t)pitch + (size_t)c;
+            double w = weighted ? weights.value[i] : 1;
+            want_sent[place * (size_t)columns + (size_t)c] = w * x.value[at];
+            want_dots[i] += x.value[at] * rows.value[row];
+            want_sum[at] += w * rows.value[row];
+            bare[token * (size_t)columns + (size_t)c] += w * rows.value[row];
+        }
+    run_ok("launch_dispatch", launch_dispatch(nullptr, type, columns_from(sent, 0, columns), columns_from(x, 0, pitch),
+                                              of, {p.rows, columns}));
+    compare("rows", sent, want_sent, 0);
+    run_ok("launch_combine_dots", launch_combine_dots(nullptr, type, dots.to<float>(), columns_from(x, 0, pitch),
+                                                      columns_from(rows, 0, pitch), of, columns));
+    compare("dweights", dots, want_dots, 2e-6);
+    run_ok("launch_combine", launch_combine(nullptr, type, columns_from(addend, 0, pitch), columns_from(rows, 0, pitch),
+                                            columns_from(addend, 0, pitch), of, columns));
+    compare("y", addend, want_sum, 1e-6);
+    array y(type, bare.size());
+    run_ok("launch_combine",
+           launch_combine(nullptr, type, columns_from(y, 0, columns), columns_from(rows, 0, pitch), {}, of, columns));
+    compare("y without addend", y, bare, 1e-6);
+}
+
+void exchange()
+{
+    for (int type : check_types)
+        for (const pass &p : passes)
+            for (int64_t columns : {24, 33})
+                if (p.tokens <= 600)
+                    exchange_case(type, p, columns, p.tokens % 2 * 8, columns == 24);
+    exchange_case(LAUNCH_BF16, {3, 4, 8, 0, 8, 0, 16}, 4104, 0, true);
+}
+} // namespace
+
+const vector<test_case> expert_cases = {{"experts/route", route},
+                                        {"experts/odd_choices", odd_choices},
+                                        {"experts/assign", assign},
+                                        {"experts/exchange", exchange}};

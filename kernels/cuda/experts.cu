@@ -42,8 +42,9 @@ template <int PER> DEVICE int take_best(candidates<PER> &of, float &value, int f
 /* The value of candidate `id`, in every lane. */
 template <int PER> DEVICE float value_of(const float (&value)[PER], int id)
 {
+    int lane = (int)threadIdx.x % WARP;
     float found = 0;
-    UNROLL for (int i = 0; i < PER; i++) found = id / WARP == i ? value[i] : found;
+    UNROLL for (int i = 0; i < PER; i++) found = i * WARP + lane == id ? value[i] : found;
     return warp_from(found, id % WARP);
 }
 

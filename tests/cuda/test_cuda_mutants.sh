@@ -109,6 +109,26 @@ plain|compress.cuh|compress.cu|compress/topk|s,fabsf(x) > middle,fabsf(x) >= mid
 plain|compress.cuh|compress.cu|compress/dct|s,rounded_product(element\, b\[WARP\]),rounded_product(element\, b[0]),|half the frequencies
 plain|compress.cuh|compress.cu|compress/dct|s,warp_barrier(); /\* this one.*,,|a run is written before it is there
 plain|compress.cuh|compress.cu|compress/dct|s,block_barrier(); /\* the basis.*,,|the basis is read before it is there
+plain|experts.cu|experts.cu|experts/odd_choices|s,other_id < id)),other_id > id)),|of equal scores lanes take the higher id
+plain|experts.cu|experts.cu|experts/odd_choices|s,isnan(biased) ? INFINITY : biased,biased,|a score that is no number is never chosen
+plain|experts.cu|experts.cu|experts/route|s,of.gone |= ~kept;,,|a choice from all groups
+plain|experts.cu|experts.cu|experts/route|s,k < as.group_best,k < 1,|a group's best expert alone
+plain|experts.cu|experts.cu|experts/route|s,1.0f / warp_sum(sum),1.0f / sum,|lanes have softmaxes of their own
+plain|experts.cu|experts.cu|experts/route|s,bias \&\& expert < as.experts ? score,false ? score,|the bias of a choice is forgotten
+plain|experts.cu|experts.cu|experts/route|s,as.renormalise ? dot / as.scale : 0.0f,0.0f,|the slope of a choice forgets the sum
+plain|experts.cu|experts.cu|experts/route|s,slope /= 1.0f + expf,slope *= 1.0f + expf,|the slope of a sigmoid is another one
+plain|experts.cu|experts.cu|experts/route|s,total\[i\] \*= -dot,total[i] = 0.0f,|experts that are not chosen have no slope
+race|experts.cu|experts.cu|experts/assign|s,warp_barrier(); /\* all have read.*,,|numbers are written before all have read them
+race|experts.cu|experts.cu|experts/assign|s,warp_barrier(); /\* the last have.*,,|numbers are read before they are written
+plain|experts.cu|experts.cu|experts/assign|s,same \&\& other < lane,same \&\& other != lane,|assignments of one expert at once share a place
+plain|experts.cu|experts.cu|experts/assign|s,^        before += all;,,|chunks beyond the first 32 begin too early
+plain|experts.cu|experts.cu|experts/assign|s,^        before += sum;,,|experts beyond the first 32 begin too early
+plain|experts.cu|experts.cu|experts/assign|s,int64_t row = number - a.skip,int64_t row = number,|a later pass places the rows of the first
+plain|experts.cu|experts.cu|experts/exchange|s,row < row_count;,row < row_count - 1;,|a row that no token has is left as it was
+plain|experts.cu|experts.cu|experts/exchange|s,weight \* value\[i\],value[i],|rows are sent without their weights
+plain|experts.cu|experts.cu|experts/exchange|s,has \&\& of.weights ? ,false ? ,|rows are added without their weights
+plain|experts.cu|experts.cu|experts/exchange|s,at += AHEAD,at += AHEAD + 1,|one row in five is passed by
+plain|experts.cu|experts.cu|experts/exchange|s,sum = warp_sum(sum);,,|a dot product is one lane's
 plain|pointwise.cu|pointwise.cu|pointwise/keep|s, || (control .. control\[SCALARS_SKIP\] != 0),,|a skipped step changes what is kept
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
 race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written

@@ -158,6 +158,28 @@ static void bench_rows(int64_t t)
     used = before;
 }
 
+/* 128 experts, 8 a token, of 2048 columns. */
+static void bench_routing(int64_t t)
+{
+    int64_t before = used, h = 2048, rows = 8 * t;
+    op_attributes at = {.rows = rows, .routing = {.experts = 128, .active = 8, .local = 128, .scale = 1}};
+    tensor logits = make(DTYPE_BF16, t, 128), dlogits = make(DTYPE_BF16, t, 128), weights = make(DTYPE_FP32, t, 8);
+    tensor experts = make(DTYPE_INT32, t, 8), places = make(DTYPE_INT32, t, 8), offsets = make(DTYPE_INT32, 129, 0);
+    tensor x = make(DTYPE_BF16, t, h), y = make(DTYPE_BF16, t, h), sent = make(DTYPE_BF16, rows, h);
+    print_bytes(&(op){.kind = OP_route, .in = {&logits}, .out = {&weights, &experts}, .at = at}, "8 of 128");
+    print_bytes(&(op){.kind = OP_assign, .in = {&experts}, .out = {&places, &offsets}, .at = at}, "8 of 128");
+    print_bytes(&(op){.kind = OP_dispatch, .in = {&x, &places, &offsets}, .out = {&sent}, .at = at}, "2048");
+    print_bytes(&(op){.kind = OP_dispatch, .in = {&x, &places, &offsets, &weights}, .out = {&sent}, .at = at},
+                "2048, weighted");
+    print_bytes(&(op){.kind = OP_combine, .in = {&sent, &places, &offsets, &weights, &x}, .out = {&y}, .at = at},
+                "2048");
+    print_bytes(&(op){.kind = OP_combine_dots, .in = {&x, &sent, &places}, .out = {&weights}}, "2048");
+    print_bytes(
+        &(op){.kind = OP_route_grad, .in = {&weights, &logits, &experts, &weights}, .out = {&dlogits}, .at = at},
+        "8 of 128");
+    used = before;
+}
+
 static void bench_loss(int64_t t)
 {
     int64_t before = used, v = 50304, rows = t < 1024 ? t : 1024;
@@ -211,6 +233,7 @@ int main(int argc, char **argv)
     bench_attention(t, 16, 4, 128, DTYPE_BF16);
     bench_attention(t, 12, 12, 64, DTYPE_FP32);
     bench_rows(t);
+    bench_routing(t);
     bench_loss(t);
     bench_optimizer();
     free(arena);

@@ -1,5 +1,6 @@
-/* The recorder refuses an op on operands whose placements it does not accept, and communication whose gradient it could
- * not record: a forgotten collective is an error where the layer is recorded, not a wrong loss. */
+/* The recorder refuses an op on operands whose placements it does not accept, communication whose gradient it could not
+ * record, and routing that kernels have no room for: a forgotten collective is an error where the layer is recorded, not
+ * a wrong loss. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -134,6 +135,37 @@ static void gathers_a_weight(recorder *r)
     differentiate(r, record_all_gather(r, "gather", AXIS_TENSOR, &w, TOKENS));
 }
 
+/* ---- routing ---------------------------------------------------------------------------------------------------- */
+
+static op_routing routing; /* of what is recorded next */
+
+static void routes(recorder *r)
+{
+    int64_t columns = routing.experts;
+    tensor *logits = recorder_input(r, "logits", DTYPE_FP32, 2, (int64_t[]){TOKENS, columns}, (placements){0}), *w, *e;
+    record_route(r, "router", &w, &e, logits, NULL, &routing);
+}
+
+/* Only the gradient of combine has weights. */
+static void dispatches_by_weights(recorder *r)
+{
+    tensor *x = placed(r, "x", TOKENS, HIDDEN, place_replicate()), *weights, *experts, *places, *offsets;
+    op_routing as = {.experts = HIDDEN, .active = 2, .scale = 1, .local = HIDDEN};
+    record_route(r, "router", &weights, &experts, x, NULL, &as);
+    record_assign(r, "assign", &places, &offsets, experts, 2 * TOKENS, &as, 0);
+    op like = {.kind = OP_dispatch, .in = {x, places, offsets, weights}, .at.rows = 2 * TOKENS};
+    differentiate(r, recorder_record(r, "dispatch", &like, 1, NULL)->out[0]);
+}
+
+static void combines_another_ranks_rows(recorder *r)
+{
+    tensor *x = placed(r, "x", TOKENS, HIDDEN, place_replicate()), *weights, *experts, *places, *offsets;
+    op_routing as = {.experts = HIDDEN, .active = 2, .scale = 1, .local = HIDDEN};
+    record_route(r, "router", &weights, &experts, x, NULL, &as);
+    record_assign(r, "assign", &places, &offsets, experts, 2 * TOKENS, &as, 0);
+    record_combine(r, "combine", placed(r, "rows", 2 * TOKENS, HIDDEN, place_shard(0)), places, weights, offsets, NULL);
+}
+
 static void refused(void (*record)(recorder *r), const char *label, const char *why)
 {
     int ends[2], result;
@@ -198,12 +230,37 @@ static void communication_without_a_gradient_is_refused(void **state)
     refused(gathers_a_weight, "w is a weight", "recorder_gradient()");
 }
 
+static void routing_beyond_what_kernels_have_room_for_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        op_routing as;
+        const char *why;
+    } cases[] = {
+        {{.experts = 513, .active = 2, .scale = 1}, "between 1 and 512 experts"},
+        {{.experts = 64, .active = 33, .scale = 1}, "between 1 and 32 experts a token"},
+        {{.experts = 4, .active = 5, .scale = 1}, "no more than there are"},
+        {{.experts = 4, .active = 2}, "something positive"},
+        {{.experts = 10, .active = 2, .scale = 1, .groups = 4, .groups_kept = 2, .group_best = 1}, "a multiple of"},
+        {{.experts = 8, .active = 2, .scale = 1, .groups = 4, .groups_kept = 5, .group_best = 1}, "must be kept"},
+        {{.experts = 8, .active = 2, .scale = 1, .groups = 4, .groups_kept = 2, .group_best = 3}, "a group's score"},
+        {{.experts = 8, .active = 5, .scale = 1, .groups = 4, .groups_kept = 2, .group_best = 1}, "groups kept"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        routing = cases[i].as;
+        refused(routes, "router", cases[i].why);
+    }
+    refused(dispatches_by_weights, "dispatch", "has no gradient");
+    refused(combines_another_ranks_rows, "combine", "placement");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_forgotten_collective_is_refused_when_recorded),
         cmocka_unit_test(communication_of_columns_is_refused),
         cmocka_unit_test(communication_without_a_gradient_is_refused),
+        cmocka_unit_test(routing_beyond_what_kernels_have_room_for_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

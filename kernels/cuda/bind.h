@@ -40,7 +40,4 @@ static inline launch_extent extent_of(const tensor *t)
     return (launch_extent){t->shape[0], columns_of(t)};
 }
 
-/* In bind_experts.c. */
-int64_t bind_assign_scratch(const op *o);
-
 #endif

@@ -87,8 +87,3 @@ void cuda_combine_dots(const op *o, const run_context *r)
     launched(o, launch_combine_dots(r->stream, dy->type, whole(o, o->out[0], r), matrix(dy, r), matrix(rows, r),
                                     places_of(o, r, o->in[2], NULL, NULL), dy->shape[1]));
 }
-
-int64_t bind_assign_scratch(const op *o)
-{
-    return launch_assign_scratch(tensor_elements(o->in[0]), o->at.routing.local);
-}

@@ -1,6 +1,6 @@
 /* The recorder refuses an op on operands whose placements it does not accept, communication whose gradient it could not
- * record, and routing that kernels have no room for: a forgotten collective is an error where the layer is recorded, not
- * a wrong loss. */
+ * record, and routing that kernels have no room for: a forgotten collective is an error where the layer is recorded,
+ * not a wrong loss. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -49,8 +49,7 @@ template <int PER> DEVICE float value_of(const float (&value)[PER], int id)
 }
 
 /* Scores in fp32; 0 beyond the last expert. */
-template <typename T, int PER>
-DEVICE void scores(float (&score)[PER], const T *logits, int experts, bool sigmoid)
+template <typename T, int PER> DEVICE void scores(float (&score)[PER], const T *logits, int experts, bool sigmoid)
 {
     int lane = (int)threadIdx.x % WARP;
     float largest = -INFINITY, sum = 0;
@@ -139,9 +138,7 @@ route_tokens(float *weights, int32_t *experts, const T *logits, int64_t pitch, c
 }
 
 /* Lane j has the slope of weight j: the host's kernel has the formula. */
-template <typename T, int PER>
-KERNEL(THREADS, 4)
-route_slopes(launch_route_grad in, int64_t tokens, launch_routing as)
+template <typename T, int PER> KERNEL(THREADS, 4) route_slopes(launch_route_grad in, int64_t tokens, launch_routing as)
 {
     int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP;
@@ -226,7 +223,7 @@ DEVICE int chunk_length(const assignment &a, int64_t chunk)
 /* counts[expert, chunk] */
 KERNEL(THREADS, 4) count_chunks(assignment a)
 {
-    SHARED(int32_t, all, WARPS *LAUNCH_EXPERTS);
+    SHARED(int32_t, all, WARPS * LAUNCH_EXPERTS);
     int32_t *next = next_of_warp(all);
     int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP;
@@ -280,7 +277,7 @@ DEVICE int32_t within(int64_t row, int64_t rows)
 
 KERNEL(THREADS, 4) place_chunks(assignment a)
 {
-    SHARED(int32_t, all, WARPS *LAUNCH_EXPERTS);
+    SHARED(int32_t, all, WARPS * LAUNCH_EXPERTS);
     int32_t *next = next_of_warp(all), before = 0, sum;
     int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP;
@@ -300,11 +297,10 @@ KERNEL(THREADS, 4) place_chunks(assignment a)
         a.offsets[a.local] = within(before - a.skip, a.rows);
     warp_barrier();
     int32_t *places = a.places + chunk * CHUNK;
-    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.first, a.local,
-                 [&](int i, int32_t number) {
-                     int64_t row = number - a.skip;
-                     places[i] = number >= 0 && row >= 0 && row < a.rows ? (int32_t)row : -1;
-                 });
+    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.first, a.local, [&](int i, int32_t number) {
+        int64_t row = number - a.skip;
+        places[i] = number >= 0 && row >= 0 && row < a.rows ? (int32_t)row : -1;
+    });
 }
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
@@ -434,9 +430,9 @@ int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign
     if (in.assignments == 0)
         return launch_zero(stream, offsets, (in.local + 1) * (int64_t)sizeof(int32_t));
     int64_t chunks = divide_up(in.assignments, CHUNK);
-    assignment a = {places,         offsets, in.scratch, in.scratch + chunks * in.local, in.experts,
-                    in.assignments, chunks,  in.skip,    in.rows,                        in.first,
-                    in.local};
+    assignment a = {places,     offsets,        in.scratch, in.scratch + chunks * in.local,
+                    in.experts, in.assignments, chunks,     in.skip,
+                    in.rows,    in.first,       in.local};
     auto count = count_chunks, scan = scan_chunks, place = place_chunks;
     LAUNCH(count, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
     LAUNCH(scan, blocks_for(in.local, WARPS), THREADS, 0, (cudaStream_t)stream, a);
@@ -474,8 +470,8 @@ int launch_combine(void *stream, int type, launch_matrix y, launch_matrix rows, 
     });
 }
 
-int launch_combine_dots(void *stream, int type, float *dweights, launch_matrix dy, launch_matrix rows,
-                        launch_places of, int64_t columns)
+int launch_combine_dots(void *stream, int type, float *dweights, launch_matrix dy, launch_matrix rows, launch_places of,
+                        int64_t columns)
 {
     if (of.tokens == 0)
         return 0;

@@ -1,6 +1,6 @@
 /* The gradients of routing pass the adjoint test: of a choice by softmax and by sigmoids, and of tokens that go to
- * experts and come back, under every recompute setting; and every mutant fails it. The choice itself has no gradient,
- * and stays the same within the steps of the differences. */
+ * experts and come back, under every recompute setting, alone and where ranks divide the tokens; and every mutant fails
+ * it. The choice itself has no gradient, and stays the same within the steps of the differences. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,14 +11,15 @@
 
 enum { TOKENS = 10, HIDDEN = 6 };
 
+/* Ranks have tokens of their own, and share the weights. */
 static tensor *input(adjoint_rank *a)
 {
-    return adjoint_input(a, "x", TOKENS, HIDDEN, place_replicate());
+    return adjoint_input(a, "x", TOKENS, HIDDEN, place_shard(0));
 }
 
 static tensor *weight(adjoint_rank *a, const char *name, int64_t rows, int64_t columns)
 {
-    return recorder_weight(&a->r, adjoint_parameter(a, name, rows, columns, place_replicate()));
+    return recorder_weight(&a->r, adjoint_parameter(a, name, rows, columns, place_shared()));
 }
 
 static const op_routing ROUTES[] = {
@@ -82,17 +83,23 @@ static void passes(adjoint_spec s)
         s.split = how == RECOMPUTE_SELECTIVE;
         double worst = worst_of(&s, why);
         if (!(worst <= 1))
-            fail_msg("recompute %d: %.3g times what is allowed; %s", how, worst, why);
+            fail_msg("%d ranks, recompute %d: %.3g times what is allowed; %s", s.ranks, how, worst, why);
     }
 }
 
 static void gradients_of_routing_pass_the_adjoint_test(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++) {
-        passes((adjoint_spec){.name = "a choice of experts", .record = routing, .options = &ROUTES[i]});
-        passes((adjoint_spec){.name = "experts", .record = experts_of_two_passes, .options = &ROUTES[i]});
-    }
+    for (unsigned i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++)
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            adjoint_spec s = {.options = &ROUTES[i], .ranks = ranks, .sequence = true};
+            s.name = "a choice of experts";
+            s.record = routing;
+            passes(s);
+            s.name = "experts";
+            s.record = experts_of_two_passes;
+            passes(s);
+        }
 }
 
 /* ---- mutants --------------------------------------------------------------------------------------------------- */

@@ -26,6 +26,7 @@ typedef enum op_kind {
 /* What passes ask about an op beside its flags: ops.def says what each class means. */
 typedef enum op_class {
     OP_CLASS_PRODUCT,
+    OP_CLASS_GROUPED,
     OP_CLASS_ATTENTION,
     OP_CLASS_DECODE,
     OP_CLASS_POINTWISE,

@@ -26,8 +26,8 @@ matrix_product product_of(const op *o);
 double product_flops(const matrix_product *p);
 /* The dimension along which input `i` has rows m, columns n or depth k; -1: none. Every output is [m, n]. */
 int product_input_dim(const op *o, int i, product_side side);
-/* Decides the types of the products that a body has recorded: each operand lies in the type that the precision's row
- * says, or the process dies. */
+/* Decides the types of the products, grouped ones among them, that a body has recorded: each operand lies in the type
+ * that the precision's row says, or the process dies. */
 void product_settle(const program *body, precision_kind kind);
 
 /* The gradient of a weight: nothing of its micro-batch waits for it. */

@@ -6,6 +6,8 @@
 #include "kernels/recorder.h"
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
+/* x[R, c] by the weight of the expert that has the row; w[E n, c], offsets int32[E + 1] */
+tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets);
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row);
 tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table);
 typedef struct record_norm_of {

@@ -141,7 +141,7 @@ static int by_seconds(const void *a, const void *b)
 
 static bool is_product(const op *o)
 {
-    return op_is(o, OP_CLASS_PRODUCT);
+    return op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_GROUPED);
 }
 
 static void print_ops(const step_bench *b)

@@ -25,4 +25,12 @@ typedef struct gemm_operands {
     bool adds; /* the product is added to what C holds */
 } gemm_operands;
 
+/* Products one after another, of any sizes: the shape and the operands of each are asked for, and neither `threads` nor
+ * scratch of those is read. m = 0: there is nothing to do; k = 0: the product is zeros. */
+typedef struct gemm_group {
+    int64_t count;
+    void (*product)(gemm_shape *s, gemm_operands *operands, const void *of, int64_t i);
+    const void *of;
+} gemm_group;
+
 #endif

@@ -1,7 +1,9 @@
 /* A product without a library: for types that oneDNN does not multiply on this processor (fp16; bf16 where there is no
- * hardware for it), and as the second opinion on all others. Blocks of C are divided among the threads; along k in
- * steps of BLOCK_K both operands are packed for the tiles. No bit depends on the number of threads. */
+ * hardware for it), for experts, and as the second opinion on all others. Blocks of C are divided among the threads;
+ * along k in steps of BLOCK_K both operands are packed for the tiles. No bit depends on the number of threads, and none
+ * of a row of C on how many rows there are. */
 #include <omp.h>
+#include <string.h>
 
 #include "kernels/cpu/tile_gemm.h"
 #include "kernels/cpu/isa.h"
@@ -60,6 +62,8 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, const is
 {
     const tile_loops *t = set->tiles[s->type];
     int64_t bytes = dtype_bytes((dtype)s->type);
+    if (s->k == 0)
+        memset(m->c, 0, C_BYTES);
     for (int64_t k = 0; k < s->k; k += BLOCK_K) {
         int64_t depth = least(s->k - k, BLOCK_K), a_row = BLOCK_K, a_step = t->pair;
         const char *a = (const char *)p->a + (c.i * s->a_row + k * s->a_column) * bytes;
@@ -91,18 +95,71 @@ static int64_t even_part(int64_t n, int64_t most, int64_t unit)
     return least((part + unit - 1) / unit * unit, most);
 }
 
+/* How C is divided into blocks: `down` of `high` rows by `across` of `wide` columns. */
+typedef struct division {
+    int64_t high, wide, down, across;
+} division;
+
+static division divide(const gemm_shape *s)
+{
+    if (s->m < 1)
+        return (division){0};
+    int64_t high = even_part(s->m, BLOCK_M, 6), wide = even_part(s->n, BLOCK_N, 64);
+    return (division){high, wide, (s->m + high - 1) / high, (s->n + wide - 1) / wide};
+}
+
+/* Blocks [first, first + count) of the products, numbered from the first product's on. */
+static void multiply_some(const gemm_group *g, const isa *set, const block_memory *m, int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i < g->count && count > 0; i++) {
+        gemm_shape s;
+        gemm_operands operands;
+        g->product(&s, &operands, g->of, i);
+        division d = divide(&s);
+        int64_t blocks = d.down * d.across;
+        for (; first < blocks && count > 0; first++, count--) {
+            int64_t row = first % d.down * d.high, column = first / d.down * d.wide;
+            multiply_block(&s, &operands, set, m,
+                           (block){row, column, least(s.m - row, d.high), least(s.n - column, d.wide)});
+        }
+        first -= blocks;
+    }
+}
+
+void tile_gemm_run_group(const gemm_group *g, void *scratch, int threads, const isa *set)
+{
+    int64_t blocks = 0;
+    for (int64_t i = 0; i < g->count; i++) {
+        gemm_shape s;
+        gemm_operands operands;
+        g->product(&s, &operands, g->of, i);
+        division d = divide(&s);
+        blocks += d.down * d.across;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        char *own = (char *)scratch + (int64_t)omp_get_thread_num() * BLOCK_BYTES;
+        block_memory m = {own, own + A_BYTES, (float *)(void *)(own + A_BYTES + B_BYTES)};
+        int64_t mine = omp_get_thread_num(), all = omp_get_num_threads();
+        int64_t first = blocks * mine / all, end = blocks * (mine + 1) / all;
+        multiply_some(g, set, &m, first, end - first);
+    }
+}
+
+typedef struct one_product {
+    const gemm_shape *shape;
+    const gemm_operands *operands;
+} one_product;
+
+static void the_one(gemm_shape *s, gemm_operands *operands, const void *of, int64_t i)
+{
+    (void)i;
+    *s = *((const one_product *)of)->shape;
+    *operands = *((const one_product *)of)->operands;
+}
+
 void tile_gemm_run(const gemm_shape *s, const gemm_operands *operands, const isa *set)
 {
-    int64_t high = even_part(s->m, BLOCK_M, 6), wide = even_part(s->n, BLOCK_N, 64);
-    int64_t down = (s->m + high - 1) / high, across = (s->n + wide - 1) / wide;
-#pragma omp parallel num_threads(s->threads)
-    {
-        char *own = (char *)operands->scratch + (int64_t)omp_get_thread_num() * BLOCK_BYTES;
-        block_memory m = {own, own + A_BYTES, (float *)(void *)(own + A_BYTES + B_BYTES)};
-#pragma omp for schedule(static)
-        for (int64_t k = 0; k < down * across; k++) {
-            int64_t i = k % down * high, j = k / down * wide;
-            multiply_block(s, operands, set, &m, (block){i, j, least(s->m - i, high), least(s->n - j, wide)});
-        }
-    }
+    const one_product one = {s, operands};
+    tile_gemm_run_group(&(gemm_group){.count = 1, .product = the_one, .of = &one}, operands->scratch, s->threads, set);
 }

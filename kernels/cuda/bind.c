@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "kernels/cuda/scalars.h"
+#include "kernels/grouped.h"
 #include "kernels/ops/compression.h"
 
 _Static_assert((int)LAUNCH_FP32 == (int)DTYPE_FP32 && (int)LAUNCH_BF16 == (int)DTYPE_BF16 &&
@@ -524,6 +525,40 @@ void cuda_store_feedback(const op *o, const run_context *r)
     const tensor *y = o->out[0];
     launched(o, launch_keep(r->stream, byte_matrix(y, r), byte_matrix(o->in[0], r), at(o->in[1], r), y->shape[0],
                             columns_of(y) * dtype_bytes((dtype)y->type)));
+}
+
+/* ---- experts --------------------------------------------------------------------------------------------------- */
+
+static launch_grouped grouped(const op *o, const run_context *r)
+{
+    grouped_product p = grouped_of(o);
+    return (launch_grouped){.a = matrix(p.a, r),
+                            .b = matrix(p.b, r),
+                            .c = matrix(p.c, r),
+                            .offsets = at(p.offsets, r),
+                            .experts = (int32_t)p.experts,
+                            .rows = p.rows,
+                            .m = p.m,
+                            .n = p.n,
+                            .k = p.k};
+}
+
+void cuda_grouped_linear(const op *o, const run_context *r)
+{
+    launch_grouped of = grouped(o, r);
+    launched(o, launch_grouped_rows(r->stream, o->in[0]->type, &of, false));
+}
+
+void cuda_grouped_linear_grad_input(const op *o, const run_context *r)
+{
+    launch_grouped of = grouped(o, r);
+    launched(o, launch_grouped_rows(r->stream, o->in[0]->type, &of, true));
+}
+
+void cuda_grouped_linear_grad_weight(const op *o, const run_context *r)
+{
+    launch_grouped of = grouped(o, r);
+    launched(o, launch_grouped_sums(r->stream, o->in[0]->type, &of, o->at.accumulate));
 }
 
 /* ---- working memory -------------------------------------------------------------------------------------------- */

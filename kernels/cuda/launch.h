@@ -65,6 +65,21 @@ typedef struct launch_mask {
 int launch_dropout(void *stream, int type, launch_matrix y, launch_matrix x, const void *scalars, launch_extent of,
                    launch_mask mask);
 
+/* ---- grouped.cu ----------------------------------------------------------------------------------------------- */
+typedef struct launch_grouped {
+    launch_matrix a, b, c;
+    const int32_t *offsets; /* [experts + 1] */
+    int32_t experts;
+    int64_t rows;    /* of all experts and of nobody */
+    int64_t m, n, k; /* of one expert, the side that is its rows 0 */
+} launch_grouped;
+
+/* c[rows, n] T, row by row: a[rows, k] T times the expert's b_e[n, k] T transposed, or b_e[k, n]; b has the experts'
+ * one below the other. Rows that no expert has: zeros. */
+int launch_grouped_rows(void *stream, int type, const launch_grouped *of, bool b_turned);
+/* c_e[m, n] fp32 (+)= a^T b over each expert's rows of a[rows, m] T and b[rows, n] T */
+int launch_grouped_sums(void *stream, int type, const launch_grouped *of, bool accumulate);
+
 /* ---- reduce.cu ------------------------------------------------------------------------------------------------ */
 int64_t launch_column_sum_scratch(int64_t rows, int64_t columns);
 /* sum[columns] fp32 (+)= the sum of the rows of x[rows, columns] */

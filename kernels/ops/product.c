@@ -15,7 +15,6 @@ typedef struct form {
     enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
     bool accumulates;                                 /* C is "+=" */
     bool keeps_gelu;                                  /* output 1 is what the GELU reads */
-    bool cotangent;                                   /* A is a cotangent */
     const char *takes, *rules;                        /* in words; placements: NULL, those of the two fused ops */
 } form;
 
@@ -27,16 +26,14 @@ static const form forms[OP_COUNT] = {
                    .rules = "rrr>r s00>1 11p>p 0ss>0 sss>s"},
     [OP_linear_grad_input] = {.in = {"mk", "kn", "mn"},
                               .third = ADDEND,
-                              .cotangent = true,
                               .takes = "dy[t, n], w[n, k], addend[t, k] of one type",
                               .rules = "rrr>r 10p>p r11>1 0s0>0 psp>p"},
     [OP_linear_grad_weight] = {.in = {"km", "kn"},
                                .accumulates = true,
-                               .cotangent = true,
                                .takes = "dy[t, n], x[t, k] of one type, dw[n, k] fp32",
                                .rules = "rr>r 1s>0 r1>1 00>p ps>p"},
     [OP_linear_gelu] = {.in = {"mk", "nk", "n"}, .third = BIAS, .keeps_gelu = true},
-    [OP_linear_grad_gelu] = {.in = {"mk", "kn", "mn"}, .third = GELU, .cotangent = true},
+    [OP_linear_grad_gelu] = {.in = {"mk", "kn", "mn"}, .third = GELU},
 };
 
 static const form *form_of(const op *o)
@@ -78,8 +75,9 @@ void product_settle(const program *body, precision_kind kind)
     const precision_row *row = precision_row_of(kind);
     for (int k = 0; k < body->count; k++) {
         const op *o = body->ops[k];
-        for (int i = 0; i < 2 && op_is(o, OP_CLASS_PRODUCT); i++) {
-            dtype type = i == 0 && form_of(o)->cotangent ? row->cotangent : row->product, lies = (dtype)o->in[i]->type;
+        bool multiplies = op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_GROUPED);
+        for (int i = 0; i < 2 && multiplies; i++) {
+            dtype type = i == 0 && op_has(o, OP_GRADIENT) ? row->cotangent : row->product, lies = (dtype)o->in[i]->type;
             MUST(lies == type, "%s: operand %d is %s, and products of this precision take %s", o->label, i,
                  dtype_name(lies), dtype_name(type));
         }

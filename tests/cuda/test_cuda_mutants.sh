@@ -63,6 +63,21 @@ plain|width.cu|width.cu|rows/width_norm|s,which ? blocks \* q.columns : 0,0,|sha
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
 plain|norm.cu|norm.cu|rows/wide|s,if (row)$,if (true),|a row that does not fit into shared memory is kept there
 plain|device.cuh|norm.cu|rows/wide|s,bytes + SHARED_DECLARED <= SHARED_UNASKED,bytes <= SHARED_UNASKED,|what a kernel declares is not counted to its shared memory
+plain|grouped.cu|grouped.cu|grouped/rows|s,copy_wait<STAGES - 2>();,copy_wait<STAGES - 1>();,|a step of an expert's product is read before it is there
+race|grouped.cu|grouped.cu|grouped/rows|s,block_barrier(); /\* this step is there; no.*,,|experts' tiles are read and written at once
+plain|grouped.cu|grouped.cu|grouped/rows|s,tile -= all;,,|experts beyond a warp's lanes find no rows
+plain|grouped.cu|grouped.cu|grouped/rows|s,lane >= step ? sum : 0,sum,|tiles are counted round the warp
+plain|grouped.cu|grouped.cu|grouped/rows|s,end = warp_from(to\, who);,end = warp_from(to\, who) - 1;,|an expert's last row is lost
+plain|grouped.cu|grouped.cu|grouped/rows|s,return first < end;,return false;,|rows of nobody are left as they were
+plain|grouped.cu|grouped.cu|grouped/rows|s,of.depth = expert < 0 ? 0 : ,of.depth = ,|rows of nobody are multiplied
+plain|grouped.cu|grouped.cu|grouped/rows|s,high + of->experts + 1,high + 1,|there are too few tiles for short experts
+plain|grouped.cu|grouped.cu|grouped/rows|s,lane / 8 % 2 \* 8);,lane / 16 * 8);,|fragments of a weight are swapped
+plain|grouped.cu|grouped.cu|grouped/sums|s,lane % 8 + lane / 16 \* 8) \* TURNED,lane % 16) * TURNED,|fragments of a turned operand are swapped
+plain|grouped.cu|grouped.cu|grouped/sums|s,row < depth \&\& column < across : ,column < across : ,|a sum goes on over the next expert's rows
+plain|grouped.cu|grouped.cu|grouped/sums|s,was = \*at;,,|an expert's gradient is written over
+plain|grouped.cu|grouped.cu|grouped/sums|s,accumulate ? to\[i \* in.c.pitch + j\] : 0.0f,0.0f,|a gradient of odd size is written over
+race|grouped.cu|grouped.cu|grouped/sums|s,block_barrier(); /\* the last step has.*,,|plain tiles are overwritten while they are read
+plain|grouped.cu|grouped.cu|grouped/rows|s,of->n % PIECE == 0 && of->k % PIECE == 0,true,|half a piece beyond an odd size is read
 plain|reduce.cu|reduce.cu|rows/column_sums|s,^    block_barrier();,,|partial sums are read before they are written
 plain|reduce.cu|reduce.cu|rows/norms|s,part\[k \* LANES + lane\],part[k * LANES],|the last sum adds another column's shares
 plain|attention.cu|attention.cu|attention/any_size|s,mask = lanes / 2,mask = lanes / 4,|half the lanes' share of delta is lost

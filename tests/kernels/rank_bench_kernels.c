@@ -107,6 +107,54 @@ static void bench_products(int64_t t)
     }
 }
 
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Medians of an op and of the one it is compared with, in turn. */
+static void print_beside(op *o, op *other, const char *what)
+{
+    enum { TURNS = 15 };
+    double own[TURNS], others[TURNS];
+    int turns = repeats > 1 ? TURNS : 1;
+    for (int i = 0; i < turns; i++) {
+        own[i] = time_op(o);
+        others[i] = time_op(other);
+    }
+    qsort(own, (size_t)turns, sizeof *own, by_size);
+    qsort(others, (size_t)turns, sizeof *others, by_size);
+    double rate = op_row_of(o)->cost(o).flops / own[turns / 2],
+           beside = op_row_of(other)->cost(other).flops / others[turns / 2];
+    printf("%-20s %-24s %9.3f ms %8.1f GFLOP/s, %.2f of %s's %.1f\n", op_row_of(o)->name, what, own[turns / 2] * 1e3,
+           rate / 1e9, rate / beside, op_row_of(other)->name, beside / 1e9);
+    fflush(stdout);
+}
+
+/* As many rows as t by the weights of 8 experts, unevenly, beside as many by one weight. */
+static void bench_experts(int64_t t, dtype type, int64_t n, int64_t k)
+{
+    enum { EXPERTS = 8 };
+    int64_t before = used;
+    char what[64];
+    snprintf(what, sizeof what, "%s R %lld n %lld k %lld", dtype_name(type), (long long)t, (long long)n, (long long)k);
+    tensor x = make(type, t, k), w = make(type, EXPERTS * n, k), y = make(type, t, n), one = make(type, n, k);
+    tensor dw = make(DTYPE_FP32, EXPERTS * n, k), dx = make(type, t, k), offsets = make(DTYPE_INT32, EXPERTS + 1, 0);
+    tensor one_dw = make(DTYPE_FP32, n, k);
+    static const double shares[EXPERTS + 1] = {0, 0.1, 0.26, 0.35, 0.5, 0.61, 0.78, 0.87, 1};
+    for (int e = 0; e <= EXPERTS; e++)
+        ((int32_t *)tensor_at(&offsets, arena))[e] = (int32_t)(shares[e] * (double)t);
+    print_beside(&(op){.kind = OP_grouped_linear, .in = {&x, &w, &offsets}, .out = {&y}},
+                 &(op){.kind = OP_linear, .in = {&x, &one}, .out = {&y}}, what);
+    print_beside(&(op){.kind = OP_grouped_linear_grad_input, .in = {&y, &w, &offsets}, .out = {&dx}},
+                 &(op){.kind = OP_linear_grad_input, .in = {&y, &one}, .out = {&dx}}, what);
+    print_beside(
+        &(op){.kind = OP_grouped_linear_grad_weight, .in = {&y, &x, &offsets}, .out = {&dw}, .at = {.accumulate = 1}},
+        &(op){.kind = OP_linear_grad_weight, .in = {&y, &x}, .out = {&one_dw}, .at = {.accumulate = 1}}, what);
+    used = before;
+}
+
 static tensor columns_of(const tensor *of, int64_t first, int64_t count)
 {
     tensor t = *of;
@@ -228,6 +276,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: rank_bench_kernels [threads] [tokens]\n");
         return 2;
     }
+    bench_experts(t, DTYPE_BF16, 1024, 512);
+    bench_experts(t, DTYPE_BF16, 512, 1024);
+    bench_experts(t, DTYPE_FP32, 1024, 512);
     bench_products(t);
     bench_attention(t, 12, 12, 64, DTYPE_BF16);
     bench_attention(t, 16, 4, 128, DTYPE_BF16);

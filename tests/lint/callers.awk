@@ -5,7 +5,7 @@
 BEGIN {
     excuse["scanner_pattern"] = "the patterns with a scanner of their own, each of which is compared with the plain engine"
     excuse["record_route"] = excuse["record_assign"] = excuse["record_dispatch"] = excuse["record_combine"] = \
-        "routing, whose ops no layer records yet"
+        excuse["record_grouped_linear"] = "experts, whose ops no layer records yet"
 }
 
 function of_tests(path) {

@@ -229,6 +229,30 @@ static void tied(adjoint_rank *a, const void *options)
     a->output = record_linear(r, "head", record_gelu(r, "gelu", x), recorder_weight(r, p), NULL);
 }
 
+/* Of four experts one has most rows, one none; the last rows are nobody's. */
+static int32_t offset_of(int64_t i)
+{
+    return (int32_t[]){0, 2, 2, TOKENS - 3, TOKENS - 1}[i];
+}
+
+static int32_t other_offset_of(int64_t i)
+{
+    return (int32_t[]){0, 4, 5, 6, TOKENS}[i];
+}
+
+/* The second product reads what the first made; x has more consumers, one of them by another routing. */
+static void experts(adjoint_rank *a, const void *options)
+{
+    (void)options;
+    recorder *r = &a->r;
+    tensor *x = record_gelu(r, "gelu", input(a)), *offsets = adjoint_integers(a, "offsets", 5, offset_of);
+    tensor *others = adjoint_integers(a, "other offsets", 5, other_offset_of);
+    tensor *up = record_grouped_linear(r, "up", x, weight(a, "w1", 4 * 3, HIDDEN), offsets);
+    tensor *down = record_grouped_linear(r, "down", record_gelu(r, "act", up), weight(a, "w2", 4 * HIDDEN, 3), offsets);
+    tensor *other = record_grouped_linear(r, "other", x, weight(a, "w3", 4 * HIDDEN, HIDDEN), others);
+    a->output = record_add(r, "sum", record_add(r, "sum of two", x, down), other);
+}
+
 /* ---- layers ---------------------------------------------------------------------------------------------------- */
 
 typedef struct block_options {
@@ -391,6 +415,7 @@ static void every_gradient_passes_the_adjoint_test(void **state)
     passes((adjoint_spec){.name = "columns", .record = columns});
     passes((adjoint_spec){.name = "element-wise ops", .record = elementwise});
     passes((adjoint_spec){.name = "a tied weight", .record = tied});
+    passes((adjoint_spec){.name = "experts' products", .record = experts});
 }
 
 static const struct {
@@ -539,6 +564,26 @@ static void documents_ignored(op **ops, int forward, int count)
     backward_op(ops, forward, count, OP_attention_grad)->in[6] = NULL;
 }
 
+/* The gradient goes by another layer's routing. */
+static void routed_otherwise(op **ops, int forward, int count, op_kind kind)
+{
+    tensor **offsets[2] = {NULL, NULL};
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == kind && (!offsets[0] || *offsets[0] != ops[i]->in[2]))
+            offsets[offsets[0] != NULL] = &ops[i]->in[2];
+    *offsets[0] = *offsets[1];
+}
+
+static void input_routed_otherwise(op **ops, int forward, int count)
+{
+    routed_otherwise(ops, forward, count, OP_grouped_linear_grad_input);
+}
+
+static void weight_routed_otherwise(op **ops, int forward, int count)
+{
+    routed_otherwise(ops, forward, count, OP_grouped_linear_grad_weight);
+}
+
 static void every_mutant_fails_the_adjoint_test(void **state)
 {
     (void)state;
@@ -562,6 +607,8 @@ static void every_mutant_fails_the_adjoint_test(void **state)
          .options = &heads,
          .mutate = rope_turned_back_as_halves},
         {.name = "another dropout mask", .record = elementwise, .mutate = another_mask},
+        {.name = "cotangents of experts by another routing", .record = experts, .mutate = input_routed_otherwise},
+        {.name = "experts' gradients by another routing", .record = experts, .mutate = weight_routed_otherwise},
         {.name = "a tied gradient written over", .record = tied, .mutate = written_over},
         {.name = "a shard of the vocabulary swapped",
          .record = block,

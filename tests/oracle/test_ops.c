@@ -348,6 +348,62 @@ static void assignment_forgotten(const op *o, const run_context *r)
     all[0] = was;
 }
 
+/* The op with offsets of its experts' rows that begin() changes: how it makes the e-th of what they are. */
+static void with_offsets(const op *o, const run_context *r,
+                         int32_t (*begin)(const int32_t *offsets, int64_t e, int64_t experts))
+{
+    const int32_t *offsets = tensor_at(o->in[2], r->arena);
+    int32_t changed[64];
+    op wrong = *o;
+    tensor is = *o->in[2];
+    for (int64_t e = 0; e < is.shape[0]; e++)
+        changed[e] = begin(offsets, e, is.shape[0] - 1);
+    is.address = (char *)changed - r->arena;
+    wrong.in[2] = &is;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static int32_t one_later(const int32_t *offsets, int64_t e, int64_t experts)
+{
+    return offsets[e] + (e > 0 && offsets[e] < offsets[experts]);
+}
+
+static int32_t without_last(const int32_t *offsets, int64_t e, int64_t experts)
+{
+    return offsets[e] - (offsets[e] > 0 && offsets[e] == offsets[experts]);
+}
+
+/* An expert's first row is multiplied by the weight of the one before. */
+static void segments_by_one(const op *o, const run_context *r)
+{
+    with_offsets(o, r, one_later);
+}
+
+static void last_row_of_all_forgotten(const op *o, const run_context *r)
+{
+    with_offsets(o, r, without_last);
+}
+
+static void rest_not_cleared(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    const int32_t *offsets = tensor_at(o->in[2], r->arena);
+    for (int64_t i = offsets[o->in[2]->shape[0] - 1]; i < o->out[0]->shape[0]; i++)
+        ((float *)tensor_at(o->out[0], r->arena))[i * o->out[0]->pitch] = 1;
+}
+
+/* The gradient of an expert without rows keeps what was there. */
+static void empty_not_written(const op *o, const run_context *r)
+{
+    const int32_t *offsets = tensor_at(o->in[2], r->arena);
+    int64_t experts = o->in[2]->shape[0] - 1, elements = tensor_elements(o->out[0]) / experts;
+    float *dw = tensor_at(o->out[0], r->arena), before = dw[0];
+    cpu_backend.kernels[o->kind](o, r);
+    for (int64_t e = 0; e < experts; e++)
+        if (offsets[e] == offsets[e + 1])
+            dw[e * elements] = before;
+}
+
 static const struct {
     const char *name;
     op_kind kind;
@@ -406,6 +462,15 @@ static const struct {
     {"the addend dropped", OP_combine, addend_dropped},
     {"an assignment forgotten", OP_combine, assignment_forgotten},
     {"an assignment forgotten", OP_combine_dots, assignment_forgotten},
+    {"an expert's first row by another's weight", OP_grouped_linear, segments_by_one},
+    {"an expert's first row by another's weight", OP_grouped_linear_grad_input, segments_by_one},
+    {"an expert's first row in another's gradient", OP_grouped_linear_grad_weight, segments_by_one},
+    {"the last row forgotten", OP_grouped_linear, last_row_of_all_forgotten},
+    {"the last row forgotten", OP_grouped_linear_grad_weight, last_row_of_all_forgotten},
+    {"rows of nobody not cleared", OP_grouped_linear, rest_not_cleared},
+    {"rows of nobody not cleared", OP_grouped_linear_grad_input, rest_not_cleared},
+    {"accumulate flipped", OP_grouped_linear_grad_weight, accumulate_flipped},
+    {"a gradient of no rows not written", OP_grouped_linear_grad_weight, empty_not_written},
 };
 
 /* Some fp32 variant must disagree; the unchanged kernel agrees on all of them. */

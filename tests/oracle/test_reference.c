@@ -588,6 +588,41 @@ static void no_bit_of_the_norm_depends_on_who_owns_which_rows(void **state)
     assert_true(isnan(exact_sum_value(whole)) && isnan(reference_bins_value(whole)));
 }
 
+/* Experts 0 and 2 of three have rows 0 and 1; nobody has row 2. */
+static void experts_multiply_their_own_rows(void **state)
+{
+    (void)state;
+    static const int32_t offsets[] = {0, 1, 1, 2};
+    static const double x[] = {1, 2, 3, 5, 100, 100}, w[] = {1, 10, 7, 7, 0.5, -1}, dy[] = {2, 3, 100};
+    static const double y[] = {21, -3.5, 0}, dx[] = {2, 20, 1.5, -3, 0, 0}, dw[] = {2, 4, 0, 0, 9, 15};
+    static const struct {
+        op_kind kind;
+        const double *a, *b, *c;
+        int a_columns, b_rows, b_columns, c_rows, c_columns;
+    } products[] = {{OP_grouped_linear, x, w, y, 2, 3, 2, 3, 1},
+                    {OP_grouped_linear_grad_input, dy, w, dx, 1, 3, 2, 3, 2},
+                    {OP_grouped_linear_grad_weight, dy, x, dw, 1, 3, 2, 3, 2}};
+    for (int i = 0; i < 3; i++)
+        for (int adds = 0; adds <= (products[i].kind == OP_grouped_linear_grad_weight); adds++) {
+            bench b = {.o.kind = (uint8_t)products[i].kind, .o.at.accumulate = (uint8_t)adds};
+            b.o.in[0] = operand(&b, DTYPE_FP32, 3, products[i].a_columns);
+            b.o.in[1] = operand(&b, DTYPE_FP32, products[i].b_rows, products[i].b_columns);
+            b.o.in[2] = operand(&b, DTYPE_INT32, 4, 0);
+            b.o.out[0] = operand(&b, DTYPE_FP32, products[i].c_rows, products[i].c_columns);
+            start(&b);
+            double c[6] = {50, 50, 50, 50, 50, 50};
+            reference_program_set(b.p, b.o.in[0], products[i].a);
+            reference_program_set(b.p, b.o.in[1], products[i].b);
+            memcpy(reference_program_bytes(b.p, b.o.in[2]), offsets, sizeof offsets);
+            reference_program_set(b.p, b.o.out[0], c);
+            run(&b);
+            reference_program_get(c, b.p, b.o.out[0]);
+            for (int k = 0; k < products[i].c_rows * products[i].c_columns; k++)
+                near(c[k], products[i].c[k] + 50 * adds, 1e-15);
+            reference_program_close(b.p);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -603,6 +638,7 @@ int main(void)
         cmocka_unit_test(assignments_are_sorted_by_expert_and_token),
         cmocka_unit_test(tokens_go_to_their_places_and_back),
         cmocka_unit_test(dropout_depends_on_the_global_element_only),
+        cmocka_unit_test(experts_multiply_their_own_rows),
         cmocka_unit_test(adamw_follows_the_paper),
         cmocka_unit_test(clipping_bounds_the_norm),
         cmocka_unit_test(no_bit_of_the_norm_depends_on_who_owns_which_rows),

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/exact_sum.h"
+#include "kernels/grouped.h"
 #include "kernels/product.h"
 #include "memory/log.h"
 #include "models/decoder.h"
@@ -80,6 +81,10 @@ static flops_layer sum_layer(const recorder *r, int layer)
         if (op_is(o, OP_CLASS_PRODUCT)) {
             matrix_product p = product_of(o);
             sum.products += product_flops(&p) / (double)r->tokens;
+        }
+        if (op_is(o, OP_CLASS_GROUPED)) {
+            grouped_product p = grouped_of(o);
+            sum.products += grouped_flops(&p) / (double)r->tokens;
         }
         if (op_is(o, OP_CLASS_ATTENTION))
             sum.attention += op_row_of(o)->cost(o).flops / (double)r->tokens;

@@ -7,6 +7,7 @@
 
 #include "engine/compile/model/collective.h"
 #include "kernels/attention_work.h"
+#include "kernels/grouped.h"
 #include "kernels/product.h"
 #include "memory/log.h"
 
@@ -186,16 +187,22 @@ double profile_products(const profile *p, dtype type)
     return peak_of(p, type) * p->tile[0].share;
 }
 
-/* Rows, columns and depth of a product; false of any other op. */
-static bool product_size(double size[3], const op *o)
+/* Rows, columns and depth of a product, or of each expert's if all have as many rows; how many products there are, 0
+ * of any other op. */
+static int64_t product_size(double size[3], const op *o)
 {
+    if (op_is(o, OP_CLASS_GROUPED)) {
+        grouped_product p = grouped_of(o);
+        grouped_average(size, &p);
+        return p.experts;
+    }
     if (!op_is(o, OP_CLASS_PRODUCT))
-        return false;
+        return 0;
     matrix_product p = product_of(o);
     size[0] = (double)p.m;
     size[1] = (double)p.n;
     size[2] = (double)p.k;
-    return true;
+    return 1;
 }
 
 static void find_size(double size[3], const op *o)
@@ -216,17 +223,17 @@ static dtype type_of(const op *o)
 
 /* ---- a model of a device ----------------------------------------------------------------------------------------- */
 
-/* Multiprocessors compute tiles in waves; a product of few tiles may divide its depth, and adds the parts up in
- * memory. */
-static double tiled(const profile *p, double flops, const double size[3])
+/* Multiprocessors compute tiles in waves, those of `count` products together; a product of few tiles may divide its
+ * depth, and adds the parts up in memory. */
+static double tiled(const profile *p, double flops, const double size[3], int64_t count)
 {
     enum { MOST_PARTS = 16 };
     double best = INFINITY;
     for (int i = 0; i < PROFILE_TILES && p->tile[i].rows; i++) {
         const profile_tile *t = &p->tile[i];
-        double tiles = ceil(size[0] / t->rows) * ceil(size[1] / t->columns);
+        double tiles = (double)count * ceil(size[0] / t->rows) * ceil(size[1] / t->columns);
         double each = 2.0 * t->rows * t->columns / (flops / p->processors * t->share);
-        for (int parts = 1; parts <= MOST_PARTS; parts *= 2) {
+        for (int parts = 1; parts <= (count > 1 ? 1 : MOST_PARTS); parts *= 2) {
             double waves = ceil(tiles * parts / p->processors);
             double seconds = waves * each * (size[2] / parts + p->depth);
             if (parts > 1)
@@ -237,11 +244,11 @@ static double tiled(const profile *p, double flops, const double size[3])
     return best;
 }
 
-static double model_product(const profile *p, const op *o, const double size[3])
+static double model_product(const profile *p, const op *o, const double size[3], int64_t count)
 {
     double flops = peak_of(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
-    double seconds =
-        p->processors ? tiled(p, flops, size) : 2 * size[0] * size[1] * size[2] / (flops * p->tile[0].share);
+    double work = 2 * (double)count * size[0] * size[1] * size[2];
+    double seconds = p->processors ? tiled(p, flops, size, count) : work / (flops * p->tile[0].share);
     return (seconds > bytes ? seconds : bytes) + p->product_start;
 }
 
@@ -282,8 +289,9 @@ static double model_op(const profile *p, const op *o)
     double size[3];
     if (op_copies(o))
         return op_row_of(o)->cost(o).bytes / p->bus + p->start;
-    if (product_size(size, o))
-        return model_product(p, o, size);
+    int64_t products = product_size(size, o);
+    if (products)
+        return model_product(p, o, size, products);
     return op_is(o, OP_CLASS_ATTENTION) ? model_attention(p, o) : model_rest(p, o);
 }
 

@@ -1,0 +1,96 @@
+/* Products of experts: a product for each, whose sizes the offsets say when the op runs. */
+#include "kernels/grouped.h"
+
+#include <string.h>
+
+#include "kernels/cpu/amx_gemm.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/tile_gemm.h"
+
+static bool by_amx(const op *o, const isa *set)
+{
+    return o->in[0]->type == DTYPE_BF16 && isa_has_bf16(set) && amx_gemm_usable();
+}
+
+int64_t grouped_scratch_bytes(const op *o, int threads)
+{
+    return by_amx(o, isa_detect()) ? amx_gemm_scratch(threads) : tile_gemm_scratch(threads);
+}
+
+typedef struct grouped_run {
+    grouped_product p;
+    const int32_t *offsets;
+    const run_context *r;
+    bool adds; /* to what a weight's gradient holds */
+} grouped_run;
+
+/* What multiplies expert e's rows [first, first + count): operands row-major, `pitch` steps rows. A weight's gradient
+ * without rows is zeros, or as it is. */
+static void product_of_expert(gemm_shape *s, gemm_operands *operands, const void *of, int64_t e)
+{
+    const grouped_run *g = of;
+    const grouped_product *p = &g->p;
+    int64_t first = g->offsets[e], count = g->offsets[e + 1] - first;
+    *s = (gemm_shape){.m = p->sums ? p->m : count,
+                      .n = p->n,
+                      .k = p->sums ? count : p->k,
+                      .a_row = p->sums ? 1 : p->a->pitch,
+                      .a_column = p->sums ? p->a->pitch : 1,
+                      .b_row = p->b_turned ? 1 : p->b->pitch,
+                      .b_column = p->b_turned ? p->b->pitch : 1,
+                      .c_row = p->c->pitch,
+                      .type = p->a->type,
+                      .c_type = p->c->type,
+                      .add = g->adds};
+    if (g->adds && count == 0)
+        s->m = 0;
+    int64_t weight = e * (p->sums ? p->m : p->b_turned ? p->n : p->k);
+    *operands = (gemm_operands){.c = row_at(p->c, g->r, p->sums ? weight : first),
+                                .a = row_at(p->a, g->r, first),
+                                .b = row_at(p->b, g->r, p->sums ? first : weight),
+                                .adds = g->adds};
+}
+
+/* The rows that no expert has. */
+static void clear_rest(const grouped_run *g)
+{
+    const tensor *c = g->p.c;
+    int64_t first = g->offsets[g->p.experts], rows = c->shape[0] - first;
+    size_t bytes = (size_t)(c->shape[1] * dtype_bytes((dtype)c->type));
+#pragma omp parallel for num_threads(parallel_threads(g->r, rows * c->shape[1])) schedule(static)
+    for (int64_t i = first; i < c->shape[0]; i++)
+        memset(row_at(c, g->r, i), 0, bytes);
+}
+
+static void multiply(const op *o, const run_context *r)
+{
+    grouped_run g = {.p = grouped_of(o), .r = r};
+    g.offsets = tensor_at(g.p.offsets, r->arena);
+    g.adds = g.p.sums && o->at.accumulate != OP_WRITES;
+    const gemm_group all = {.count = g.p.experts, .product = product_of_expert, .of = &g};
+    const isa *set = isa_of(r);
+    int threads = r->threads > 1 ? r->threads : 1;
+    if (by_amx(o, set))
+        amx_gemm_run_group(&all, tensor_at(o->scratch, r->arena), threads);
+    else
+        tile_gemm_run_group(&all, tensor_at(o->scratch, r->arena), threads, set);
+    if (!g.p.sums)
+        clear_rest(&g);
+}
+
+void cpu_grouped_linear(const op *o, const run_context *r)
+{
+    multiply(o, r);
+}
+
+void cpu_grouped_linear_grad_input(const op *o, const run_context *r)
+{
+    multiply(o, r);
+}
+
+void cpu_grouped_linear_grad_weight(const op *o, const run_context *r)
+{
+    multiply(o, r);
+}

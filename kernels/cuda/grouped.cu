@@ -1,0 +1,337 @@
+/* Products of experts: C = A B for each, of which rows offsets[e] to offsets[e + 1] are expert e's. How many there are
+ * is known on the device alone: the grid has a block for every tile that there can be, and a block finds what it
+ * computes from the offsets, or that there is nothing.
+ *
+ * In bf16 and fp16 a block is eight warps, two down and four across, of 64 by 32 elements of C each: three stages of
+ * tiles of A and B, DEPTH along k, are on their way at a time. An operand lies as [.., k], or turned as [k, ..]; then
+ * ldmatrix turns its fragments. Where sizes or pitches are no multiples of 16 bytes, and in fp32, a block computes 64
+ * by 64 elements by plain multiply-adds.
+ */
+#include "kernels/cuda/vector.cuh"
+
+static constexpr int GROUPED_THREADS = 256, SIDE = 128, DEPTH = 32, STAGES = 3, PIECE = 8;
+static constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32, MT = WARP_ROWS / 16, NT = WARP_COLUMNS / 8;
+/* elements of a row of a tile [SIDE, DEPTH], and of one that is turned, [DEPTH, SIDE]: an odd number of pieces */
+static constexpr int STRIDE = DEPTH + PIECE, TURNED_STRIDE = SIDE + PIECE, TILE = SIDE * STRIDE;
+static_assert(DEPTH * TURNED_STRIDE <= TILE, "a turned tile has room, too");
+
+/* C[m, n] of one expert, or of those rows that nobody has: then the depth is 0. */
+template <typename T> struct grouped_part {
+    const T *a, *b;
+    int32_t m, n; /* what is left of C from the block's first element on */
+    int32_t depth;
+};
+
+/* The tile `tile` of `high` rows among those of all experts, each of which begins with a tile of its own, and of the
+ * rows behind them: its expert, -1 for none, first row and the end of what it belongs to; false: there are fewer. All
+ * lanes look, 32 experts at a time. */
+DEVICE bool find_rows(int32_t &expert, int32_t &first, int32_t &end, const launch_grouped &in, int32_t tile, int high)
+{
+    int lane = (int)threadIdx.x % WARP;
+    for (int32_t e = 0; e < in.experts; e += WARP) {
+        int32_t own = e + lane < in.experts ? e + lane : in.experts - 1;
+        int32_t from = in.offsets[own], to = in.offsets[own + 1];
+        int32_t tiles = e + lane < in.experts ? (to - from + high - 1) / high : 0, before = tiles;
+        UNROLL for (int step = 1; step < WARP; step *= 2)
+        {
+            int32_t sum = warp_from(before, lane - step);
+            before += lane >= step ? sum : 0;
+        }
+        int32_t all = warp_from(before, WARP - 1);
+        if (tile < all) {
+            int32_t who = count_bits(warp_ballot(tile >= before));
+            expert = e + who;
+            first = warp_from(from, who) + (tile - warp_from(before - tiles, who)) * high;
+            end = warp_from(to, who);
+            return true;
+        }
+        tile -= all;
+    }
+    expert = -1;
+    first = in.offsets[in.experts] + tile * high;
+    end = (int32_t)in.rows;
+    return first < end;
+}
+
+/* What the block computes of `side` rows and columns, and where to; false: nothing. grid: tiles of rows times `across`
+ * tiles of columns */
+template <typename T, bool B_TURNED, int SIDE_OF>
+DEVICE bool rows_of(grouped_part<T> &of, T *&to, const launch_grouped &in, int32_t across)
+{
+    int32_t tile = (int32_t)blockIdx.x / across, column = ((int32_t)blockIdx.x - tile * across) * SIDE_OF;
+    int32_t expert, first, end;
+    if (!find_rows(expert, first, end, in, tile, SIDE_OF))
+        return false;
+    int64_t weight = B_TURNED ? expert * in.k * in.b.pitch + column : (expert * in.n + column) * in.b.pitch;
+    of.a = (const T *)in.a.at + first * in.a.pitch;
+    of.b = (const T *)in.b.at + (expert < 0 ? 0 : weight);
+    of.m = end - first < SIDE_OF ? end - first : SIDE_OF;
+    of.n = (int32_t)in.n - column;
+    of.depth = expert < 0 ? 0 : (int32_t)in.k;
+    to = (T *)in.c.at + first * in.c.pitch + column;
+    return true;
+}
+
+/* The same of a sum. grid: (tiles of columns, tiles of rows, experts) */
+template <typename T, int SIDE_OF> DEVICE grouped_part<T> sums_of(float *&to, const launch_grouped &in)
+{
+    int32_t column = (int32_t)blockIdx.x * SIDE_OF, row = (int32_t)blockIdx.y * SIDE_OF, expert = (int32_t)blockIdx.z;
+    int32_t first = in.offsets[expert];
+    to = (float *)in.c.at + (expert * in.m + row) * in.c.pitch + column;
+    return {(const T *)in.a.at + first * in.a.pitch + row, (const T *)in.b.at + first * in.b.pitch + column,
+            (int32_t)in.m - row, (int32_t)in.n - column, in.offsets[expert + 1] - first};
+}
+
+/* ---- tiles of 16 bits -------------------------------------------------------------------------------------------- */
+
+/* [SIDE, DEPTH] of an operand into a tile, or turned [DEPTH, SIDE]; zeros beyond `across` and `depth`. */
+template <bool TURNED, typename T>
+DEVICE void fetch(T *tile, const T *from, int64_t pitch, int32_t across, int32_t depth)
+{
+    constexpr int PIECES = (TURNED ? SIDE : DEPTH) / PIECE, STEP = TURNED ? TURNED_STRIDE : STRIDE;
+    for (int i = (int)threadIdx.x; i < SIDE * DEPTH / PIECE; i += GROUPED_THREADS) {
+        int row = i / PIECES, column = i % PIECES * PIECE;
+        bool valid = TURNED ? row < depth && column < across : row < across && column < depth;
+        copy_async(tile + row * STEP + column, valid ? from + row * pitch + column : from, valid);
+    }
+}
+
+/* The fragment of A of rows [row, row + 16) and steps [k, k + 16), and that of B of columns [column, column + 16). */
+template <bool TURNED, typename T> DEVICE void load_left(uint32_t (&to)[4], const T *tile, int row, int k)
+{
+    int lane = (int)threadIdx.x % WARP;
+    if constexpr (TURNED)
+        load_matrix_transposed(to, tile + (k + lane % 8 + lane / 16 * 8) * TURNED_STRIDE + row + lane / 8 % 2 * 8);
+    else
+        load_matrix(to, tile + (row + lane % 16) * STRIDE + k + lane / 16 * 8);
+}
+
+template <bool TURNED, typename T> DEVICE void load_right(uint32_t (&to)[4], const T *tile, int column, int k)
+{
+    int lane = (int)threadIdx.x % WARP;
+    if constexpr (TURNED)
+        load_matrix_transposed(to, tile + (k + lane % 16) * TURNED_STRIDE + column + lane / 16 * 8);
+    else
+        load_matrix(to, tile + (column + lane % 8 + lane / 16 * 8) * STRIDE + k + lane / 8 % 2 * 8);
+}
+
+/* c += A B of the block's part, this warp's rows and columns of it; shared: STAGES times two tiles */
+template <bool A_TURNED, bool B_TURNED, typename T>
+DEVICE void multiply(float (&c)[MT][NT][4], const grouped_part<T> &of, int64_t a_pitch, int64_t b_pitch, T *shared)
+{
+    int warp = (int)threadIdx.x / WARP, row = warp / 4 * WARP_ROWS, column = warp % 4 * WARP_COLUMNS;
+    auto fetch_step = [&](int32_t k) {
+        T *a = shared + k / DEPTH % STAGES * 2 * TILE;
+        if (k < of.depth) {
+            fetch<A_TURNED>(a, of.a + (A_TURNED ? k * a_pitch : k), a_pitch, of.m, of.depth - k);
+            fetch<B_TURNED>(a + TILE, of.b + (B_TURNED ? k * b_pitch : k), b_pitch, of.n, of.depth - k);
+        }
+        copy_commit();
+    };
+    UNROLL for (int k = 0; k < STAGES - 1; k++) fetch_step(k * DEPTH);
+    for (int32_t k = 0; k < of.depth; k += DEPTH) {
+        copy_wait<STAGES - 2>();
+        block_barrier(); /* this step is there; no thread reads the tiles of the last one any more */
+        fetch_step(k + (STAGES - 1) * DEPTH);
+        const T *a = shared + k / DEPTH % STAGES * 2 * TILE, *b = a + TILE;
+        UNROLL for (int i = 0; i < DEPTH; i += 16)
+        {
+            uint32_t left[MT][4];
+            UNROLL for (int m = 0; m < MT; m++) load_left<A_TURNED>(left[m], a, row + m * 16, i);
+            UNROLL for (int n = 0; n < NT; n += 2)
+            {
+                uint32_t right[4];
+                load_right<B_TURNED>(right, b, column + n * 8, i);
+                UNROLL for (int m = 0; m < MT; m++)
+                {
+                    multiply_add(c[m][n], left[m], right[0], right[1], T());
+                    multiply_add(c[m][n + 1], left[m], right[2], right[3], T());
+                }
+            }
+        }
+    }
+    copy_wait<0>();
+}
+
+/* f(row, column, c, c of the next column) for this thread's elements of the block's */
+template <typename F> DEVICE void each_pair(const float (&c)[MT][NT][4], F f)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int row = warp / 4 * WARP_ROWS + lane / 4, column = warp % 4 * WARP_COLUMNS + lane % 4 * 2;
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int n = 0; n < NT; n++) UNROLL for (int half = 0; half < 2; half++)
+        f(row + m * 16 + half * 8, column + n * 8, c[m][n][half * 2], c[m][n][half * 2 + 1]);
+}
+
+/* y = x w_e^T, or B_TURNED dx = dy w_e */
+template <typename T, bool B_TURNED> KERNEL(GROUPED_THREADS, 2) grouped_rows_kernel(launch_grouped in, int32_t across)
+{
+    SHARED_DYNAMIC(dynamic);
+    grouped_part<T> of;
+    T *to;
+    if (!rows_of<T, B_TURNED, SIDE>(of, to, in, across))
+        return;
+    float c[MT][NT][4] = {};
+    multiply<false, B_TURNED>(c, of, in.a.pitch, in.b.pitch, reinterpret_cast<T *>(dynamic));
+    each_pair(c, [&](int i, int j, float one, float other) {
+        uint32_t two = pack_two<T>(one, other);
+        if (i < of.m && j < of.n)
+            *reinterpret_cast<uint32_t *>(to + i * in.c.pitch + j) = two;
+    });
+}
+
+/* dw_e (+)= dy^T x over the rows of expert e */
+template <typename T> KERNEL(GROUPED_THREADS, 2) grouped_sums_kernel(launch_grouped in, bool accumulate)
+{
+    SHARED_DYNAMIC(dynamic);
+    float *to;
+    grouped_part<T> of = sums_of<T, SIDE>(to, in);
+    float c[MT][NT][4] = {};
+    multiply<true, true>(c, of, in.a.pitch, in.b.pitch, reinterpret_cast<T *>(dynamic));
+    each_pair(c, [&](int i, int j, float one, float other) {
+        if (i >= of.m || j >= of.n)
+            return;
+        float2 *at = reinterpret_cast<float2 *>(to + i * in.c.pitch + j), was = {0.0f, 0.0f};
+        if (accumulate)
+            was = *at;
+        *at = {was.x + one, was.y + other};
+    });
+}
+
+/* ---- any type, any size ------------------------------------------------------------------------------------------ */
+
+static constexpr int PLAIN = 64, PLAIN_DEPTH = 16, EACH = 4; /* a thread has 4 by 4 elements, 16 apart */
+
+/* [PLAIN, PLAIN_DEPTH] of an operand as fp32, k first */
+template <bool TURNED, typename T>
+DEVICE void load_plain(float *tile, const T *from, int64_t pitch, int32_t across, int32_t depth)
+{
+    for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_DEPTH; i += GROUPED_THREADS) {
+        int row = TURNED ? i % PLAIN : i / PLAIN_DEPTH, k = TURNED ? i / PLAIN : i % PLAIN_DEPTH;
+        bool valid = row < across && k < depth;
+        tile[k * (PLAIN + 1) + row] = valid ? to_float(from[TURNED ? k * pitch + row : row * pitch + k]) : 0.0f;
+    }
+}
+
+template <bool A_TURNED, bool B_TURNED, typename T>
+DEVICE void multiply_plain(float (&c)[EACH][EACH], const grouped_part<T> &of, int64_t a_pitch, int64_t b_pitch)
+{
+    SHARED(float, a, PLAIN_DEPTH *(PLAIN + 1));
+    SHARED(float, b, PLAIN_DEPTH *(PLAIN + 1));
+    int row = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16;
+    for (int32_t k = 0; k < of.depth; k += PLAIN_DEPTH) {
+        block_barrier(); /* the last step has been read */
+        load_plain<A_TURNED>(a, of.a + (A_TURNED ? k * a_pitch : k), a_pitch, of.m, of.depth - k);
+        load_plain<B_TURNED>(b, of.b + (B_TURNED ? k * b_pitch : k), b_pitch, of.n, of.depth - k);
+        block_barrier(); /* this step is there */
+        UNROLL for (int i = 0; i < PLAIN_DEPTH; i++)
+        {
+            float left[EACH], right[EACH];
+            UNROLL for (int j = 0; j < EACH; j++)
+            {
+                left[j] = a[i * (PLAIN + 1) + row + j * 16];
+                right[j] = b[i * (PLAIN + 1) + column + j * 16];
+            }
+            UNROLL for (int m = 0; m < EACH; m++) UNROLL for (int n = 0; n < EACH; n++) c[m][n] =
+                fmaf(left[m], right[n], c[m][n]);
+        }
+    }
+}
+
+template <typename T, bool B_TURNED> KERNEL(GROUPED_THREADS, 2) grouped_rows_plain(launch_grouped in, int32_t across)
+{
+    grouped_part<T> of;
+    T *to;
+    if (!rows_of<T, B_TURNED, PLAIN>(of, to, in, across))
+        return;
+    float c[EACH][EACH] = {};
+    multiply_plain<false, B_TURNED>(c, of, in.a.pitch, in.b.pitch);
+    UNROLL for (int m = 0; m < EACH; m++) UNROLL for (int n = 0; n < EACH; n++)
+    {
+        int i = (int)threadIdx.x / 16 + m * 16, j = (int)threadIdx.x % 16 + n * 16;
+        if (i < of.m && j < of.n)
+            from_float(to[i * in.c.pitch + j], c[m][n]);
+    }
+}
+
+template <typename T> KERNEL(GROUPED_THREADS, 2) grouped_sums_plain(launch_grouped in, bool accumulate)
+{
+    float *to;
+    grouped_part<T> of = sums_of<T, PLAIN>(to, in);
+    float c[EACH][EACH] = {};
+    multiply_plain<true, true>(c, of, in.a.pitch, in.b.pitch);
+    UNROLL for (int m = 0; m < EACH; m++) UNROLL for (int n = 0; n < EACH; n++)
+    {
+        int i = (int)threadIdx.x / 16 + m * 16, j = (int)threadIdx.x % 16 + n * 16;
+        if (i < of.m && j < of.n)
+            to[i * in.c.pitch + j] = (accumulate ? to[i * in.c.pitch + j] : 0.0f) + c[m][n];
+    }
+}
+
+/* ---- host side --------------------------------------------------------------------------------------------------- */
+
+/* Do pieces of 16 bytes divide every row of 16-bit operands, and pairs those of C? */
+static bool in_pieces(const launch_grouped *of)
+{
+    return aligned_all(of->a.at, of->b.at, of->c.at) && of->a.pitch % PIECE == 0 && of->b.pitch % PIECE == 0 &&
+           of->c.pitch % PIECE == 0 && of->m % PIECE == 0 && of->n % PIECE == 0 && of->k % PIECE == 0;
+}
+
+static constexpr int GROUPED_SHARED = STAGES * 2 * TILE * 2;
+
+/* As many tiles as `rows` of experts can have: each may end within one, as may what nobody has. */
+static unsigned row_blocks(const launch_grouped *of, int high, int64_t across)
+{
+    return (unsigned)((of->rows / high + of->experts + 1) * across);
+}
+
+template <typename T, bool B_TURNED> static int run_rows(cudaStream_t stream, const launch_grouped *of)
+{
+    if constexpr (sizeof(T) == 2)
+        if (in_pieces(of)) {
+            auto kernel = grouped_rows_kernel<T, B_TURNED>;
+            int64_t across = divide_up(of->n, SIDE);
+            int failed = allow_shared(kernel, GROUPED_SHARED);
+            if (failed)
+                return failed;
+            LAUNCH(kernel, row_blocks(of, SIDE, across), GROUPED_THREADS, GROUPED_SHARED, stream, *of, (int32_t)across);
+            return launch_result();
+        }
+    auto kernel = grouped_rows_plain<T, B_TURNED>;
+    int64_t across = divide_up(of->n, PLAIN);
+    LAUNCH(kernel, row_blocks(of, PLAIN, across), GROUPED_THREADS, 0, stream, *of, (int32_t)across);
+    return launch_result();
+}
+
+static dim3 sum_blocks(const launch_grouped *of, int side)
+{
+    return dim3((unsigned)divide_up(of->n, side), (unsigned)divide_up(of->m, side), (unsigned)of->experts);
+}
+
+template <typename T> static int run_sums(cudaStream_t stream, const launch_grouped *of, bool accumulate)
+{
+    if constexpr (sizeof(T) == 2)
+        if (in_pieces(of)) {
+            auto kernel = grouped_sums_kernel<T>;
+            int failed = allow_shared(kernel, GROUPED_SHARED);
+            if (failed)
+                return failed;
+            LAUNCH(kernel, sum_blocks(of, SIDE), GROUPED_THREADS, GROUPED_SHARED, stream, *of, accumulate);
+            return launch_result();
+        }
+    auto kernel = grouped_sums_plain<T>;
+    LAUNCH(kernel, sum_blocks(of, PLAIN), GROUPED_THREADS, 0, stream, *of, accumulate);
+    return launch_result();
+}
+
+int launch_grouped_rows(void *stream, int type, const launch_grouped *of, bool b_turned)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        return b_turned ? run_rows<T, true>((cudaStream_t)stream, of) : run_rows<T, false>((cudaStream_t)stream, of);
+    });
+}
+
+int launch_grouped_sums(void *stream, int type, const launch_grouped *of, bool accumulate)
+{
+    return with_type(type, [&](auto t) { return run_sums<decltype(t)>((cudaStream_t)stream, of, accumulate); });
+}

@@ -1,0 +1,171 @@
+/* Products of experts against sums in float64: sizes that tiles divide and do not, experts without rows, one with all,
+ * more of them than a warp has lanes; rows of nobody, which are NaN and must neither be read nor left. */
+#include "tests/cuda/check.h"
+
+namespace
+{
+/* Rows of each expert, and of nobody; n and c; unused elements behind each row. */
+struct shape {
+    vector<int32_t> rows;
+    int32_t nobody;
+    int64_t n, c, gap;
+};
+
+vector<int32_t> many(int count, int each)
+{
+    vector<int32_t> rows;
+    for (int i = 0; i < count; i++)
+        rows.push_back(i % each == 0 ? i % 5 : 0);
+    return rows;
+}
+
+/* Of tiles of 16 bytes; of none: odd sizes, then odd gaps. */
+const shape SHAPES[] = {
+    {{1}, 0, 8, 8, 0},          {{5, 0, 130, 1}, 3, 136, 40, 0}, {{0, 70}, 130, 24, 264, 8},
+    {many(40, 3), 1, 16, 8, 0}, {{0, 0, 0}, 2, 8, 16, 0},        {{3, 66, 0}, 1, 17, 35, 0},
+    {{70, 2}, 65, 72, 16, 3},   {{3, 66, 0}, 1, 27, 35, 5},      {many(35, 2), 0, 5, 3, 0},
+};
+
+struct problem {
+    shape of;
+    int type;
+    int64_t used, total, experts;
+    vector<double> begin;
+    array offsets;
+
+    problem(int type_, const shape &s)
+        : of(s), type(type_), used(0), experts((int64_t)s.rows.size()), begin(offsets_of(s)), offsets(INT32, begin)
+    {
+        used = (int64_t)begin.back();
+        total = used + s.nobody;
+    }
+    static vector<double> offsets_of(const shape &s)
+    {
+        vector<double> at = {0};
+        for (int32_t rows : s.rows)
+            at.push_back(at.back() + rows);
+        return at;
+    }
+    /* [rows, columns], NaN in gaps and from row `end` on */
+    array matrix(int element, int64_t rows, int64_t columns, int64_t end) const
+    {
+        vector<double> values = randoms((size_t)(rows * (columns + of.gap)));
+        for (int64_t i = 0; i < rows * (columns + of.gap); i++)
+            if (i / (columns + of.gap) >= end || i % (columns + of.gap) >= columns)
+                values[(size_t)i] = NAN;
+        return array(element, values);
+    }
+    launch_matrix at(const array &a, int64_t columns) const
+    {
+        return {a.to(), columns + of.gap};
+    }
+    int64_t expert_of(int64_t row) const
+    {
+        int64_t e = 0;
+        while (e < experts && begin[(size_t)e + 1] <= (double)row)
+            e++;
+        return e < experts ? e : -1;
+    }
+    launch_grouped launch() const
+    {
+        launch_grouped l = {};
+        l.offsets = offsets.to<int32_t>();
+        l.experts = (int32_t)experts;
+        l.rows = total;
+        return l;
+    }
+};
+
+/* Elements of the matrix, without its gaps. */
+vector<double> inner(array &a, int64_t columns, int64_t gap)
+{
+    a.get();
+    vector<double> all;
+    for (size_t i = 0; i < a.value.size(); i++)
+        if ((int64_t)i % (columns + gap) < columns)
+            all.push_back(a.value[i]);
+    return all;
+}
+
+/* As compare(), of what lies between gaps, which must be NaN still. */
+void compare_inner(const char *what, array &got, int64_t columns, int64_t gap, const vector<double> &want)
+{
+    vector<double> values = inner(got, columns, gap);
+    for (size_t i = 0; i < got.value.size(); i++)
+        if ((int64_t)i % (columns + gap) >= columns && !std::isnan(got.value[i]))
+            check("gaps are left alone", false);
+    array narrow(got.type, values);
+    compare(what, narrow, want, 2e-6);
+}
+
+void both_rows(int type, const shape &s, bool turned)
+{
+    problem p(type, s);
+    int64_t in = turned ? s.n : s.c, out = turned ? s.c : s.n;
+    array a = p.matrix(type, p.total, in, p.used), w = p.matrix(type, p.experts * s.n, s.c, p.experts * s.n);
+    array y(type, (size_t)(p.total * (out + s.gap)));
+    vector<double> want;
+    for (int64_t r = 0; r < p.total; r++)
+        for (int64_t j = 0; j < out; j++) {
+            int64_t e = p.expert_of(r);
+            double sum = 0;
+            for (int64_t i = 0; e >= 0 && i < in; i++)
+                sum += a.value[(size_t)(r * (in + s.gap) + i)] *
+                       w.value[(size_t)((e * s.n + (turned ? i : j)) * (s.c + s.gap) + (turned ? j : i))];
+            want.push_back(sum);
+        }
+    launch_grouped l = p.launch();
+    l.a = p.at(a, in);
+    l.b = p.at(w, s.c);
+    l.c = p.at(y, out);
+    l.n = out;
+    l.k = in;
+    run_ok("launch_grouped_rows", launch_grouped_rows(nullptr, type, &l, turned));
+    compare_inner(turned ? "dx" : "y", y, out, s.gap, want);
+}
+
+void sums(int type, const shape &s, bool accumulate)
+{
+    problem p(type, s);
+    array dy = p.matrix(type, p.total, s.n, p.used), x = p.matrix(type, p.total, s.c, p.used);
+    array dw = p.matrix(LAUNCH_FP32, p.experts * s.n, s.c, p.experts * s.n);
+    vector<double> want = inner(dw, s.c, s.gap);
+    for (double &v : want)
+        v = accumulate ? v : 0;
+    for (int64_t r = 0; r < p.used; r++)
+        for (int64_t i = 0; i < s.n; i++)
+            for (int64_t j = 0; j < s.c; j++)
+                want[(size_t)((p.expert_of(r) * s.n + i) * s.c + j)] +=
+                    dy.value[(size_t)(r * (s.n + s.gap) + i)] * x.value[(size_t)(r * (s.c + s.gap) + j)];
+    launch_grouped l = p.launch();
+    l.a = p.at(dy, s.n);
+    l.b = p.at(x, s.c);
+    l.c = p.at(dw, s.c);
+    l.m = s.n;
+    l.n = s.c;
+    run_ok("launch_grouped_sums", launch_grouped_sums(nullptr, type, &l, accumulate));
+    compare_inner("dw", dw, s.c, s.gap, want);
+}
+
+void rows_by_their_weights()
+{
+    for (int type : check_types)
+        for (const shape &s : SHAPES) {
+            both_rows(type, s, false);
+            both_rows(type, s, true);
+        }
+}
+
+void sums_over_rows()
+{
+    for (int type : check_types)
+        for (const shape &s : SHAPES)
+            for (bool accumulate : {false, true})
+                sums(type, s, accumulate);
+}
+} // namespace
+
+const vector<test_case> grouped_cases = {
+    {"grouped/rows", rows_by_their_weights},
+    {"grouped/sums", sums_over_rows},
+};

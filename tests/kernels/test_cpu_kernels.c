@@ -441,6 +441,65 @@ static void dropout_draws_for_the_global_element(void **state)
     free(b.arena);
 }
 
+enum { EXPERT_ROWS = 333, EXPERT_N = 1100, EXPERT_C = 130 };
+
+/* What the three products of experts make of the same operands: of `rows` rows from `from` on, in two segments, or of
+ * one row in one. Returns y, dx and dw one after another, and their bytes. */
+static char *experts_bits(size_t *bytes, dtype type, int threads, int64_t from, int64_t rows)
+{
+    workbench b = workbench_open(threads, NULL);
+    tensor x = workbench_random(&b, type, EXPERT_ROWS, EXPERT_C, 1);
+    tensor dy = workbench_random(&b, type, EXPERT_ROWS, EXPERT_N, 1);
+    tensor w = workbench_random(&b, type, (int64_t)2 * EXPERT_N, EXPERT_C, 0.1);
+    tensor offsets = workbench_tensor(&b, DTYPE_INT32, 3, 0),
+           dw = workbench_tensor(&b, DTYPE_FP32, w.shape[0], EXPERT_C);
+    int32_t *at = tensor_at(&offsets, b.arena);
+    at[0] = 0;
+    at[1] = (int32_t)(rows > 1 ? rows / 3 : rows);
+    at[2] = (int32_t)rows;
+    x.address += from * EXPERT_C * dtype_bytes(type);
+    dy.address += from * EXPERT_N * dtype_bytes(type);
+    x.shape[0] = dy.shape[0] = rows;
+    tensor y = workbench_tensor(&b, type, rows, EXPERT_N), dx = workbench_tensor(&b, type, rows, EXPERT_C);
+    op ops[] = {{.kind = OP_grouped_linear, .in = {&x, &w, &offsets}, .out = {&y}},
+                {.kind = OP_grouped_linear_grad_input, .in = {&dy, &w, &offsets}, .out = {&dx}},
+                {.kind = OP_grouped_linear_grad_weight, .in = {&dy, &x, &offsets}, .out = {&dw}}};
+    size_t used = 0;
+    char *all = NULL;
+    for (int i = 0; i < 3; i++) {
+        size_t more = (size_t)tensor_bytes(ops[i].out[0]);
+        workbench_run(&b, &ops[i], false);
+        all = must_realloc(all, used + more);
+        memcpy(all + used, tensor_at(ops[i].out[0], b.arena), more);
+        bytes[i] = more;
+        used += more;
+    }
+    free(b.arena);
+    return all;
+}
+
+/* No bit depends on the number of threads, and none of a row on the rows beside it. */
+static void experts_rows_are_their_own(void **state)
+{
+    (void)state;
+    static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
+    for (int i = 0; i < 3; i++) {
+        size_t bytes[3], again[3], row = 17, y = EXPERT_N * (size_t)dtype_bytes(types[i]),
+                                   dx = EXPERT_C * (size_t)dtype_bytes(types[i]);
+        char *one = experts_bits(bytes, types[i], 1, 0, EXPERT_ROWS);
+        for (int threads = 2; threads <= 5; threads += 3) {
+            char *other = experts_bits(again, types[i], threads, 0, EXPERT_ROWS);
+            assert_memory_equal(one, other, bytes[0] + bytes[1] + bytes[2]);
+            free(other);
+        }
+        char *alone = experts_bits(again, types[i], 1, (int64_t)row, 1);
+        assert_memory_equal(one + row * y, alone, y);
+        assert_memory_equal(one + bytes[0] + row * dx, alone + again[0], dx);
+        free(alone);
+        free(one);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -449,6 +508,7 @@ int main(void)
         cmocka_unit_test(linear_grad_input_adds_from_elsewhere),
         cmocka_unit_test(attention_agrees_on_every_instruction_set),
         cmocka_unit_test(the_same_threads_give_the_same_bits),
+        cmocka_unit_test(experts_rows_are_their_own),
         cmocka_unit_test(in_place_equals_out_of_place),
         cmocka_unit_test(strided_operands_equal_contiguous_ones),
         cmocka_unit_test(activations_are_accurate_to_fp32),

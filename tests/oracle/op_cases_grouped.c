@@ -10,10 +10,11 @@
 
 static const fill UNIT = {.kind = FILL_NORMAL, .b = 1}, SMALL = {.kind = FILL_NORMAL, .b = 0.1};
 
-/* Rows, experts, n and c: more experts than rows, one, odd sizes, and more rows of an expert than a block has. */
-static const int64_t SIZES[][4] = {{1, 1, 1, 1},      {1, 3, 24, 40},    {7, 9, 5, 3},
-                                   {64, 4, 32, 64},   {33, 2, 17, 63},   {65, 5, 96, 80},
-                                   {150, 3, 67, 129}, {260, 2, 48, 272}, {530, 3, 72, 160}};
+/* Rows, experts, n and c: more experts than rows, one, odd sizes, more rows of an expert than a block has, and along
+ * each side more than a step. */
+static const int64_t SIZES[][4] = {{1, 1, 1, 1},      {1, 3, 24, 40},    {7, 9, 5, 3},      {64, 4, 32, 64},
+                                   {33, 2, 17, 63},   {65, 5, 96, 80},   {150, 3, 67, 129}, {260, 2, 48, 272},
+                                   {530, 3, 72, 160}, {40, 2, 17, 1100}, {35, 2, 1056, 24}, {1100, 2, 9, 17}};
 
 /* How the rows are dealt. */
 enum { UNEVEN, TO_ONE, SOME_EMPTY, TO_NOBODY, DEALS };

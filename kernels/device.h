@@ -17,7 +17,7 @@
 enum { DEVICE_VERSION = 14 };
 
 /* Lists of launches that a device keeps at most, one a program. */
-enum { DEVICE_LISTS = 33 };
+enum { DEVICE_LISTS = 93 };
 
 /* Set to 1, several ranks may use one GPU (correctness only; NCCL is told that they are on different hosts). */
 #define DEVICE_SHARE_ENVIRONMENT "PHALANX_SHARE_GPU"

@@ -1,7 +1,7 @@
-/* The ops of the table that no backend computes, as functions of the backend BACKEND: `copy_to_shards`, whose output
- * is a view of its input; communication, which belongs to the executor, since it has the groups; copies to and from
- * host memory, which are the device's. One of the latter two that arrives at a backend was scheduled wrongly.
- * Instantiated once a backend, beside its table. */
+/* The ops of the table that no backend computes, as functions of the backend BACKEND: `copy_to_shards`, `regroup` and
+ * `balance_through`, whose output is a view of their input; communication, which belongs to the executor, since it has
+ * the groups; copies to and from host memory, which are the device's. One of the latter two that arrives at a backend
+ * was scheduled wrongly. Instantiated once a backend, beside its table. */
 #ifndef PHALANX_KERNELS_ELSEWHERE_H
 #define PHALANX_KERNELS_ELSEWHERE_H
 
@@ -18,6 +18,8 @@
 
 #define ELSEWHERE_OPS(BACKEND)                                                                                         \
     ELSEWHERE_OP(BACKEND##_copy_to_shards)                                                                             \
+    ELSEWHERE_OP(BACKEND##_regroup)                                                                                    \
+    ELSEWHERE_OP(BACKEND##_balance_through)                                                                            \
     ELSEWHERE_OP(BACKEND##_all_gather)                                                                                 \
     ELSEWHERE_OP(BACKEND##_reduce_scatter)                                                                             \
     ELSEWHERE_OP(BACKEND##_all_to_all)                                                                                 \

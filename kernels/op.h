@@ -92,6 +92,23 @@ typedef struct op_routing {
     uint8_t renormalise; /* weights are divided by their sum */
 } op_routing;
 
+enum { LADDER_RUNGS = 3 }; /* the most training programs that differ in how many rows of experts they have room for */
+
+/* How many rows the ranks that divide experts have room for. */
+typedef struct op_ladder {
+    int64_t room[LADDER_RUNGS - 1]; /* of a layer and micro-batch, on each rung but the last, which has enough */
+    int32_t rung;                   /* of the program */
+    int32_t local;                  /* experts of this rank, from attributes.first on */
+} op_ladder;
+
+/* Which losses a router's logits get for its load (ops expert_load, balance and their like). */
+typedef struct op_balance {
+    float load, z;           /* the losses' coefficients: of p load, of (log sum exp)^2 */
+    int32_t sequence;        /* neighbouring tokens that are one group; 0: all are */
+    int32_t groups, experts; /* expert_load: rows and columns of load */
+    uint8_t sigmoid;         /* probabilities are sigmoids divided by their sum, else a softmax */
+} op_balance;
+
 /* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION,
  * HOST and WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second
  * part an op has the one struct of its family; whoever asks for an attribute of the others reads its bytes as something
@@ -110,9 +127,10 @@ typedef struct op_attributes {
     int32_t peer;       /* world rank of a message's other end */
     float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
     float offset;       /* of an RMS norm: its values are multiplied by w + offset */
-    float scale;        /* of scores; of an op scale; muon: of the learning rate */
-    int64_t first;      /* all_reduce: the first of the rows that it sums; assign: the first expert of this rank */
-    int64_t rows; /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all; that
+    float scale;        /* of scores; of an op scale; of counts; muon: of the learning rate */
+    int64_t first; /* all_reduce: the first of the rows that it sums; regroup: slots; assign: the first expert of this
+                           rank */
+    int64_t rows;  /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all; that
                      assign numbers and dispatch makes */
     union {
         struct { /* attention, rope, head_norm, scale, soft_cap */
@@ -142,6 +160,8 @@ typedef struct op_attributes {
         };
         op_compression compression;
         op_routing routing; /* route, route_grad, assign */
+        op_ladder ladder;   /* overflow */
+        op_balance balance;
     };
 } op_attributes;
 
@@ -153,6 +173,9 @@ typedef struct op {
     int32_t microbatch; /* -1: outside the micro-batches */
     int32_t index;      /* in its program, or in its body while recording */
     bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
+    int32_t lasting;    /* its number among those of its body that are not remade */
+    bool remade;        /* the backward pass makes its outputs again, whatever else is kept */
+    bool joined;        /* gradients of its weights are made in the action of its inputs' */
     tensor *in[OP_MAX_IN];
     tensor *out[OP_MAX_OUT];
     tensor *scratch;                    /* working memory of the implementation, or NULL */
@@ -174,6 +197,7 @@ typedef struct step_scalars {
     float clip;                                     /* largest allowed gradient norm; 0: none */
     float loss_scale;                               /* of fp16, else 1 */
     float loss_tokens;                              /* targets in the global batch that count */
+    float batch_tokens;                             /* all tokens in it */
     float momentum_correction, variance_correction; /* 1 - beta1^updates, 1 - beta2^updates, computed in fp64 */
 } step_scalars;
 

@@ -57,10 +57,24 @@ void record_route(recorder *r, const char *name, tensor **weights, tensor **expe
 void record_assign(recorder *r, const char *name, tensor **places, tensor **offsets, tensor *experts, int64_t rows,
                    const op_routing *as, int64_t first);
 /* Tokens of x[t, h] at their places among `rows`: rows[rows, h], 0 where there is none. */
+/* Adds to `over`. */
+void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first);
 tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows);
 /* y[t, h] = addend + the sum of each token's rows, times weights; both may be NULL. */
 tensor *record_combine(recorder *r, const char *name, tensor *rows, tensor *places, tensor *weights, tensor *offsets,
                        tensor *addend);
+/* The load of experts (int32[t, k], each token's choices) by group, `scale` times the counts: fp32[as->groups,
+ * as->experts], summed over the tensor and context ranks that divide samples' tokens. Never differentiated. `places`
+ * here and below: NULL where token t is at t. */
+tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *places, const op_balance *as,
+                           double scale);
+/* Adds to sums fp32[2], which somebody has set to 0 before: the loss for imbalance and the z-loss, each without its
+ * coefficient. */
+void record_balance(recorder *r, const char *name, tensor *sums, tensor *logits, tensor *load, tensor *places,
+                    const op_balance *as);
+/* x; whoever uses it brings the gradients of these losses to the logits. */
+tensor *record_balance_through(recorder *r, const char *name, tensor *x, tensor *logits, tensor *load, tensor *places,
+                               tensor *scalars, const op_balance *as);
 /* Communication along an axis on which layers may record (kernels/axes.def); the identity (no op at all) in a group of
  * one. `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks. */
 tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
@@ -68,6 +82,8 @@ tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int6
 tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
 tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x);
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
+/* Rows that coordinates divide as rows of AXIS_EXPERT and AXIS_HOLDERS, or back. */
+tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back);
 tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x);
 
 #endif

@@ -150,13 +150,17 @@ static op *record(recorder *r, place_of where, const op *like, unsigned outputs,
 {
     op made = *like;
     phase to = r->phase;
-    if (to == PHASE_BACKWARD && r->split && op_has(like, OP_WEIGHT))
+    if (to == PHASE_BACKWARD && r->split && op_has(like, OP_WEIGHT) && !(r->backward && r->backward->joined))
         to = PHASE_WEIGHT;
     made.phase = (uint8_t)to;
     made.layer = (int16_t)where.layer;
     made.label = label(r, &made.site, where.layer, where.of, where.name);
     made.microbatch = -1;
+    made.joined = r->joined;
     made.index = r->body[to].count;
+    made.lasting = made.index - r->remade_ops;
+    made.remade = r->remade && to == PHASE_FORWARD;
+    r->remade_ops += made.remade;
     op *o = op_make(r->pool, &made, outputs, into);
     number_outputs(r, o);
     program_append(&r->body[to], o);
@@ -220,7 +224,7 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase)
     if (!s->shard_gradient || ++known->used < known->uses)
         return;
     phase before = r->phase;
-    if (weight_phase && r->split && r->phase == PHASE_BACKWARD)
+    if (weight_phase && r->split && r->phase == PHASE_BACKWARD && !(r->backward && r->backward->joined))
         r->phase = PHASE_WEIGHT;
     tensor *sum = known->partial;
     const op scatter = replicas_sum(r->grid.group, s, s->of->replicas, sum);
@@ -244,7 +248,7 @@ static bool keep(const recorder *r, const tensor *t)
     if (t->keep || !o)
         return true;
     unsigned flags = op_row_of(o)->flags;
-    if (flags & OP_GATHER)
+    if ((flags & OP_GATHER) || o->remade)
         return false;
     switch (r->recompute) {
     case RECOMPUTE_NONE:
@@ -254,7 +258,7 @@ static bool keep(const recorder *r, const tensor *t)
     case RECOMPUTE_FULL:
         return false;
     case RECOMPUTE_CHOSEN:
-        return !r->drop[o->index];
+        return !r->drop[o->lasting];
     }
     return true;
 }

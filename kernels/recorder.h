@@ -61,9 +61,12 @@ typedef struct recorder {
     int64_t *unwritten;          /* by its id: columns of its cotangent that nobody has written yet */
     bool *divided;               /* by its id: its cotangent is written by columns */
     int forward_tensors;
-    int layer;          /* of ops to come; -1: none */
-    const op *backward; /* whose gradient is being recorded: its site begins those of the gradient's ops */
-    int sites;          /* dropout sites so far */
+    int layer;           /* of ops to come; -1: none */
+    bool remade, joined; /* so are ops to come (kernels/op.h) */
+    int rung;            /* of the ladder of programs with room for experts' rows */
+    int remade_ops;      /* of the forward pass so far */
+    const op *backward;  /* whose gradient is being recorded: its site begins those of the gradient's ops */
+    int sites;           /* dropout sites so far */
     /* Where a loss has begun the backward pass: the cotangents that differentiation starts from. */
     tensor *turned, *turned_cotangent;
 } recorder;

@@ -9,6 +9,11 @@ static tensor *leave_branch(recorder *r, const block_layer *b, const layer_input
     return layer_dropout(r, in, layer_multiply(r, x, b->multiplier));
 }
 
+static tensor *layer_of_tokens(recorder *r, const stream *s, const block_layer *b, const layer_inputs *in, tensor *x)
+{
+    return b->experts.router ? layer_experts(r, &b->experts, in, s->routers, x) : layer_mlp(r, &b->mlp, x);
+}
+
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in)
 {
     tensor *x = layer_norm(r, s, &b->norm1, in);
@@ -18,7 +23,7 @@ void layer_block(recorder *r, stream *s, const block_layer *b, const layer_input
     if (b->parallel)
         s->delta = NULL;
     x = layer_norm(r, s, &b->norm2, in);
-    s->delta = leave_branch(r, b, in, &b->behind2, layer_mlp(r, &b->mlp, x));
+    s->delta = leave_branch(r, b, in, &b->behind2, layer_of_tokens(r, s, b, in, x));
     if (b->parallel)
         s->delta = record_add(r, "branches", attended, s->delta);
 }

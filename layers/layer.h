@@ -8,6 +8,8 @@
 #define PHALANX_LAYERS_LAYER_H
 
 #include "kernels/record.h"
+#include "layers/balance.h"
+#include "layers/ladder.h"
 
 enum layer_input {
 #define INPUT(name, ...) INPUT_##name,
@@ -47,6 +49,9 @@ typedef struct layer_inputs {
     int run;               /* so many of this rank's tokens at a time are neighbours in one sample; 0: whole samples */
     bool halves;           /* run i of each sample and the i-th last, as each of the ranks that divide samples has */
     float epsilon;         /* of norms */
+    double router_loss, router_z_loss; /* coefficients; 0: there is none */
+    layer_balance router_over;
+    int routers; /* layers with experts, of the model */
     float dropout;
 } layer_inputs;
 
@@ -82,12 +87,23 @@ typedef struct mlp_layer {
     bool exact;                 /* gelu without a gate is exact, not its tanh form */
 } mlp_layer;
 
+/* Experts of a layer, of which the rank has those that AXIS_EXPERT leaves it. */
+typedef struct experts_layer {
+    const parameter *router; /* [experts, hidden] */
+    const parameter *up;     /* of this rank's experts, one after the other: gate | up, [2 ffn, hidden] each */
+    const parameter *down;   /* of the same: [hidden, ffn] each */
+    ladder_shape ladder;     /* without tokens and ranks */
+    op_routing routing;      /* how a token's experts are chosen */
+    bool gelu;               /* the gate's, not silu */
+} experts_layer;
+
 typedef struct block_layer {
     norm_layer norm1, norm2, behind1, behind2; /* weight NULL: none */
     attention_layer attention;
-    mlp_layer mlp;
-    double multiplier; /* of both branches; 0: none */
-    bool parallel;     /* both read what came into the block */
+    mlp_layer mlp;         /* or */
+    experts_layer experts; /* router NULL: none */
+    double multiplier;     /* of both branches; 0: none */
+    bool parallel;         /* both read what came into the block */
 } block_layer;
 
 typedef struct embedding_layer {
@@ -111,7 +127,15 @@ typedef struct loss_layer {
  * next norm do the addition. */
 typedef struct stream {
     tensor *sum, *delta;
+    struct router_pool *routers; /* where losses are pooled over layers; else NULL */
 } stream;
+
+/* Logits of the routers so far, and the sum of their loads. */
+typedef struct router_pool {
+    tensor **logits; /* of a layer each, as many as the chunk has layers */
+    tensor *load;
+    int count;
+} router_pool;
 
 /* The places that draw (dropout) are numbered over the whole model: first the embedding's, then each block's. */
 enum { LAYER_EMBEDDING_SITES = 1, LAYER_BLOCK_SITES = 2 };
@@ -122,6 +146,10 @@ tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
+/* What the experts of each token make of x, summed by the router's weights. */
+tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x);
+/* The losses of a pool's routers, which whoever uses the result brings to their logits; x where there are none. */
+tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
 /* The embedding of the rank's rows of the vocabulary, summed over the tensor ranks. */
 tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *in);

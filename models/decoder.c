@@ -19,6 +19,7 @@ typedef struct builder {
     pool *pool;
     const decoder_layout *layout;
     int layer;         /* -1: of none */
+    int expert;        /* whose weight is being stacked; -1: nobody's */
     layer_shape shape; /* of `layer` */
     int chunk, number, capacity;
     int tensor, rank;
@@ -113,16 +114,6 @@ static extent part_of(const builder *b, parts_size size, bool divided)
 
 /* ---- parameters ---------------------------------------------------------------------------------------------- */
 
-static const char *slot_name(const builder *b, parts_slot slot)
-{
-    const char *format = names_format(b->d->shape.architecture, slot);
-    MUST(format, "%s has no name for %s", shape_traits_of(b->d->shape.architecture)->name, parts_row_of(slot)->label);
-    const char *percent = strchr(format, '%');
-    if (!percent)
-        return format;
-    return pool_format(b->pool, "%.*s%d%s", (int)(percent - format), format, b->layer, percent + 2);
-}
-
 static placement placement_of(const builder *b, parts_divided divided)
 {
     const placement places[] = {
@@ -131,6 +122,7 @@ static placement placement_of(const builder *b, parts_divided divided)
         [PARTS_STREAM] = b->layout->grid.sequence ? place_shared() : place_replicate(),
         [PARTS_SHARED] = place_shared(),
         [PARTS_FIRST_RANK] = place_partial(),
+        [PARTS_EXPERTS] = place_replicate(), /* and along AXIS_EXPERT a tensor of its own for each rank */
     };
     return b->tensor == 1 ? place_replicate() : places[divided];
 }
@@ -161,9 +153,12 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     p->place = place_along(AXIS_COORDINATE_TENSOR, placement_of(b, row->divided));
     if (b->tensor > 1 && (row->divided == PARTS_STREAM || row->divided == PARTS_SHARED))
         add_copies(p, AXIS_TENSOR, 0);
-    p->replicas = AXIS_GRADIENT;
+    const axis_group *group = b->layout->grid.group;
+    p->replicas = row->divided == PARTS_EXPERTS ? AXIS_HOLDERS : AXIS_GRADIENT;
+    /* Generating, all tensor ranks have all tokens, and compute all experts. */
+    bool alike = row->divided == PARTS_EXPERTS && b->tensor > 1 && !b->layout->grid.sequence;
     for (int i = 0; i < AXIS_SLOTS; i++) {
-        if (b->layout->grid.group[p->replicas].slots >> i & 1)
+        if (!alike && group[p->replicas].slots >> i & 1)
             p->place.along[i] = place_shared();
         p->sums |= (unsigned)(p->place.along[i].kind == PLACE_SHARED) << i;
     }
@@ -191,13 +186,18 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
 {
     names_span span = names_span_of(slot, &b->d->shape, &b->shape);
     bool vector = parts_row_of(slot)->columns == PARTS_SIZE_VECTOR;
-    q->name = slot_name(b, slot);
+    char name[NAMES_BYTES];
+    q->name = pool_format(b->pool, "%s", names_write(name, b->d->shape.architecture, slot, b->layer, b->expert));
     q->dims = vector ? 1 : 2;
     q->transposed = names_transposed(b->d->shape.architecture, slot);
     int out = q->transposed, in = !out;
     q->global[out] = span.rows;
     q->start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
     q->size[out] = rows.real > 0 ? rows.real : 0;
+    if (b->expert >= 0 && !names_by_expert(b->d->shape.architecture, slot)) {
+        q->global[out] *= b->shape.experts;
+        q->start[out] += b->expert * span.rows;
+    }
     if (vector)
         return;
     q->global[in] = columns.all;
@@ -245,16 +245,21 @@ static void stack_weight(const builder *b, parameter *p, parts_slot slot)
     p->columns = p->vector ? at + rows.width : columns.width;
 }
 
-/* The array of the weights in `slots`, neighbours in parts.def, of which the layer has the first. */
+/* The array of the weights in `slots`, neighbours in parts.def, of which the layer has the first: once, or once for
+ * each expert that the rank has. */
 static parameter *build_array(builder *b, const parts_slot *slots, int count, const char *label)
 {
     parameter *p = new_parameter(b, parts_row_of(slots[0]), label);
-    int64_t most = 0;
+    int64_t most = 0, first = -1, times = 1;
+    if (parts_row_of(slots[0])->divided == PARTS_EXPERTS)
+        recorder_part(&first, &times, &b->layout->grid, AXIS_EXPERT, b->shape.experts);
     for (int i = 0; i < count; i++)
-        most += most_pieces(b, slots[i]);
+        most += times * most_pieces(b, slots[i]);
     p->pieces = pool_alloc(b->pool, (size_t)most * sizeof *p->pieces);
-    for (int i = 0; i < count; i++)
-        stack_weight(b, p, slots[i]);
+    for (b->expert = (int)first; b->expert < first + times; b->expert++)
+        for (int i = 0; i < count; i++)
+            stack_weight(b, p, slots[i]);
+    b->expert = -1;
     return p;
 }
 
@@ -306,6 +311,14 @@ static float norm_offset(const layer_shape *l)
     return (float)(l->traits >> TRAIT_NORM_OFFSET & 1);
 }
 
+ladder_shape decoder_ladder(const model_shape *shape)
+{
+    return (ladder_shape){.experts = shape->experts,
+                          .active = shape->experts_per_token,
+                          .capacity = shape->expert_capacity,
+                          .spill = shape->expert_spill};
+}
+
 static void build_block(builder *b, block_layer *block, int index)
 {
     const layer_shape *l = &b->shape;
@@ -325,6 +338,10 @@ static void build_block(builder *b, block_layer *block, int index)
     block->mlp.gated = l->traits >> TRAIT_GATED & 1;
     block->mlp.gelu = l->traits >> TRAIT_GELU_GATE & 1;
     block->mlp.exact = l->traits >> TRAIT_EXACT_GELU & 1;
+    block->experts.gelu = block->mlp.gelu;
+    block->experts.ladder = decoder_ladder(&b->d->shape);
+    block->experts.routing = (op_routing){
+        .experts = l->experts, .active = l->experts_per_token, .scale = 1, .renormalise = l->router_renormalise};
     block->parallel = l->traits >> TRAIT_PARALLEL & 1;
     const float offset = norm_offset(l);
     block->norm1.offset = block->norm2.offset = block->behind1.offset = block->behind2.offset = offset;
@@ -431,6 +448,10 @@ void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_l
 static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inputs *in, tensor *input)
 {
     stream s = {.sum = input};
+    if (in->router_over == LAYER_BALANCE_POOLED) {
+        s.routers = pool_alloc(r->pool, sizeof *s.routers);
+        *s.routers = (router_pool){.logits = pool_alloc(r->pool, (size_t)c->layers * sizeof(tensor *))};
+    }
     if (c->has_embedding)
         s.sum = layer_embedded(r, &c->embedding, in, input ? input : layer_embed(r, &c->embedding, in));
     recorder_keep(s.sum);
@@ -439,6 +460,8 @@ static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inp
         layer_block(r, &s, &c->blocks[i], in);
     }
     recorder_layer(r, -1);
+    if (s.routers)
+        s.delta = layer_pooled_losses(r, in, s.routers, s.delta);
     return s;
 }
 

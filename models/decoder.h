@@ -45,6 +45,8 @@ typedef struct decoder_layout {
 } decoder_layout;
 
 /* Builds the stage's parameters: const from then on. */
+/* Of a layer that has experts, without tokens and ranks. */
+ladder_shape decoder_ladder(const model_shape *shape);
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
 /* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).

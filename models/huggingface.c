@@ -51,6 +51,9 @@ static const struct {
     {FAMILY_GEMMA, HAS(QK_NORM), 0, NEVER, "final_logit_softcapping", {"null"}},
     {FAMILY_GEMMA, 0, 0, NEVER, "use_bidirectional_attention", {"false"}},
     {FAMILY_SMOLLM3, 0, 0, ALWAYS, "use_sliding_window", {"false"}},
+    {FAMILY_QWEN3_MOE, 0, 0, ALWAYS, "use_sliding_window", {"false"}},
+    {FAMILY_MIXTRAL, 0, 0, NEVER, "router_jitter_noise", {"0.0", "0"}},
+    {FAMILY_OLMOE, 0, 0, NEVER, "clip_qkv", {"null"}},
 };
 
 typedef enum kind { INT, LONG, NUMBER } kind;
@@ -243,6 +246,8 @@ static status read_shape(const huggingface_reader *r, model_shape *s)
     }
     if (shape_has_key(s->architecture, KEY_UNROTATED))
         TRY(huggingface_read_unrotated(r, s));
+    if (shape_has_key(s->architecture, KEY_EXPERTS))
+        TRY(huggingface_read_experts(r, s));
     TRY(huggingface_read_window(r, s));
     if (!s->head_size && s->hidden_size % s->heads)
         return status_fail(STATUS_FAILED,
@@ -399,6 +404,11 @@ static status check_representable(const model_shape *s)
                            "model.full_first is %d and model.full_every %d: Hugging Face's %s has one window for all "
                            "layers",
                            s->full_first, s->full_every, name);
+    if ((s->dense_layers || s->experts_every > 1) && !shape_has_key(s->architecture, KEY_SPARSE_LAYERS))
+        return status_fail(STATUS_FAILED,
+                           "model.dense_layers is %d and model.experts_every %d: Hugging Face's %s has experts in "
+                           "every layer",
+                           s->dense_layers, s->experts_every, name);
     bool grouped = has_number(s->architecture, offsetof(model_shape, kv_heads));
     bool sized = has_number(s->architecture, offsetof(model_shape, head_size));
     if ((!grouped && s->kv_heads != s->heads) || (!sized && (int64_t)s->heads * s->head_size != s->hidden_size))
@@ -469,6 +479,7 @@ static int precision(const model_shape *s)
                             s->logits_scaling,
                             s->attention_cap,
                             s->logits_cap,
+                            s->router_loss,
                             s->dropout};
     bool all = true;
     for (unsigned long i = 0; i < sizeof value / sizeof *value; i++)
@@ -495,6 +506,8 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         huggingface_put_rope(root, s);
     if (shape_has_key(s->architecture, KEY_UNROTATED))
         huggingface_put_unrotated(root, s);
+    if (shape_has_key(s->architecture, KEY_EXPERTS))
+        huggingface_put_experts(root, s);
     if (shape_has_key(s->architecture, KEY_SCALAR))
         put_scalar(root, s);
     if (shape_has_key(s->architecture, KEY_CAPS)) {

@@ -46,4 +46,9 @@ void huggingface_put_window(json_t *root, const model_shape *s);
 status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s);
 void huggingface_put_unrotated(json_t *root, const model_shape *s);
 
+/* How many experts there are, which layers have them, how a router weighs them and which loss balances it. Needs
+ * s->layers. */
+status huggingface_read_experts(const huggingface_reader *r, model_shape *s);
+void huggingface_put_experts(json_t *root, const model_shape *s);
+
 #endif

@@ -1,6 +1,7 @@
 #include "models/names.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ const char *names_choose(shape_architecture architecture, const char *const name
     shape_family f = shape_traits_of(architecture)->family;
     while (!names[f] && families[f].base != f)
         f = families[f].base;
-    return names[f];
+    return names[f] && *names[f] ? names[f] : NULL;
 }
 
 bool names_of_family(shape_architecture architecture, shape_family family)
@@ -43,6 +44,35 @@ bool names_transposed(shape_architecture architecture, parts_slot slot)
     const parts_row *row = parts_row_of(slot);
     bool matrix = row->columns != PARTS_SIZE_VECTOR && row->place == PARTS_AT_BLOCK;
     return matrix && families[shape_traits_of(architecture)->family].transposed;
+}
+
+static void write_name(char out[NAMES_BYTES], const char *format, int layer, int expert)
+{
+    const int numbers[] = {layer, expert};
+    int used = 0;
+    for (int i = 0; *format && used < NAMES_BYTES - 1;)
+        if (format[0] == '%' && i < 2) {
+            used += snprintf(out + used, (size_t)(NAMES_BYTES - used), "%d", numbers[i++]);
+            format += strlen("%d");
+        } else {
+            out[used++] = *format++;
+        }
+    MUST(used < NAMES_BYTES, "%.40s... is too long a name", out);
+    out[used] = 0;
+}
+
+const char *names_write(char out[NAMES_BYTES], shape_architecture architecture, parts_slot slot, int layer, int expert)
+{
+    const char *format = names_format(architecture, slot);
+    MUST(format, "%s has no name for %s", shape_traits_of(architecture)->name, parts_row_of(slot)->label);
+    write_name(out, format, layer, expert);
+    return out;
+}
+
+bool names_by_expert(shape_architecture architecture, parts_slot slot)
+{
+    const char *first = strchr(names_format(architecture, slot), '%');
+    return parts_row_of(slot)->divided == PARTS_EXPERTS && first && strchr(first + 1, '%');
 }
 
 const char *names_prefix(shape_architecture architecture)
@@ -96,27 +126,43 @@ typedef struct tensor_list {
     int count, capacity;
 } tensor_list;
 
-static void append_tensor(tensor_list *to, const model_shape *s, parts_slot slot, int layer)
+static void append_tensor(tensor_list *to, const model_shape *s, parts_slot slot, int layer, int expert)
 {
     layer_shape l = shape_layer(s, layer);
-    if (!parts_in(slot, &l) || find_neighbour(slot, -1, s, &l) != SLOT_COUNT)
-        return;
     if (to->count == to->capacity) {
         to->capacity = to->capacity ? 2 * to->capacity : 64;
         to->tensors = must_realloc(to->tensors, (unsigned long)to->capacity * sizeof *to->tensors);
     }
     const parts_row *row = parts_row_of(slot);
-    const char *format = names_format(s->architecture, slot);
-    MUST(format, "%s has no name for %s", shape_traits_of(s->architecture)->name, row->label);
-    const char *percent = strchr(format, '%');
     names_tensor *t = &to->tensors[to->count++];
-    *t = (names_tensor){.slot = slot, .layer = layer, .dims = row->columns == PARTS_SIZE_VECTOR ? 1 : 2};
-    t->name =
-        percent ? must_format("%.*s%d%s", (int)(percent - format), format, layer, percent + 2) : must_strdup(format);
+    *t = (names_tensor){
+        .slot = slot, .layer = layer, .expert = expert, .dims = row->columns == PARTS_SIZE_VECTOR ? 1 : 2};
+    char name[NAMES_BYTES];
+    t->name = must_strdup(names_write(name, s->architecture, slot, layer, expert));
     bool swap = names_transposed(s->architecture, slot);
     t->shape[swap] = names_span_of(slot, s, &l).rows;
     if (t->dims == 2)
         t->shape[!swap] = parts_length(row->columns, s, &l);
+    if (row->divided == PARTS_EXPERTS && expert < 0) {
+        t->stacked = l.experts;
+        t->shape[0] *= l.experts;
+    }
+}
+
+/* A layer's tensors of the slots from `first` up to `end`, of each expert where they are of experts. */
+static void append_layer(tensor_list *to, const model_shape *s, int first, int end, int layer)
+{
+    layer_shape l = shape_layer(s, layer);
+    for (int i = first; i < end; i++) {
+        parts_slot slot = (parts_slot)i;
+        if (!parts_in(slot, &l) || find_neighbour(slot, -1, s, &l) != SLOT_COUNT)
+            continue;
+        int experts = names_by_expert(s->architecture, slot) ? l.experts : 0;
+        for (int e = 0; e < experts; e++)
+            append_tensor(to, s, slot, layer, e);
+        if (experts == 0)
+            append_tensor(to, s, slot, layer, -1);
+    }
 }
 
 names_tensor *names_list(int *count, const model_shape *s)
@@ -128,10 +174,10 @@ names_tensor *names_list(int *count, const model_shape *s)
         while (end < SLOT_COUNT && parts_row_of((parts_slot)end)->place == PARTS_AT_BLOCK)
             end++;
         for (int layer = 0; layer < s->layers && end > slot; layer++)
-            for (int i = slot; i < end; i++)
-                append_tensor(&all, s, (parts_slot)i, layer);
+            append_layer(&all, s, slot, end, layer);
         if (end == slot)
-            append_tensor(&all, s, (parts_slot)end++, -1);
+            append_layer(&all, s, end, end + 1, -1);
+        end += end == slot;
         slot = end;
     }
     *count = all.count;
@@ -143,4 +189,53 @@ void names_free(names_tensor *list, int count)
     for (int i = 0; list && i < count; i++)
         free(list[i].name);
     free(list);
+}
+
+/* ---- files ---- */
+
+static const char *const also[SLOT_COUNT][FAMILY_COUNT] = {
+#define ALSO(slot, ...) [SLOT_##slot] = {__VA_ARGS__},
+#include "models/parts.def"
+};
+
+/* Rows of the weights before (step -1) or after it (1) that are stacked with it in the tensor of that other name. */
+static int64_t also_stacked(parts_slot slot, int step, const model_shape *s, const layer_shape *l)
+{
+    const char *name = names_choose(s->architecture, also[slot]);
+    int64_t rows = 0;
+    for (int i = (int)slot + step; i >= 0 && i < SLOT_COUNT; i += step) {
+        const char *other = names_choose(s->architecture, also[i]);
+        if (!other || strcmp(name, other) != 0)
+            break;
+        rows += parts_length(parts_row_of((parts_slot)i)->rows, s, l);
+    }
+    return rows;
+}
+
+int names_file_shape(int64_t out[3], const names_tensor *t)
+{
+    const int64_t stacked[3] = {t->stacked, t->stacked ? t->shape[0] / t->stacked : 0, t->shape[1]};
+    const int64_t plain[3] = {t->shape[0], t->shape[1], 0};
+    memcpy(out, t->stacked ? stacked : plain, sizeof stacked);
+    return t->stacked ? 3 : t->dims;
+}
+
+bool names_place_of(names_place *out, const model_shape *s, const names_tensor *t, int which)
+{
+    *out = (names_place){.rows = t->shape[0], .stacked = t->stacked};
+    if (which == 0)
+        write_name(out->name, t->name, -1, -1);
+    const char *format = names_choose(s->architecture, also[t->slot]);
+    if (which != 1 || !format)
+        return which == 0;
+    write_name(out->name, format, t->layer, t->expert);
+    if (t->expert < 0)
+        return true;
+    layer_shape l = shape_layer(s, t->layer);
+    int64_t before = also_stacked(t->slot, -1, s, &l);
+    int64_t all = before + t->shape[0] + also_stacked(t->slot, 1, s, &l);
+    out->first = t->expert * all + before;
+    out->rows = l.experts * all;
+    out->stacked = l.experts;
+    return true;
 }

@@ -1,18 +1,23 @@
 /* Names of parameters in checkpoints and in Hugging Face's files: those of parts.def in the family of an architecture.
  *
- * A name with "%d" takes the layer.
+ * A name with "%d" takes the layer, a second one the expert.
  */
 #ifndef PHALANX_MODELS_NAMES_H
 #define PHALANX_MODELS_NAMES_H
 
 #include "models/parts.h"
 
-/* The one of `names` that is the architecture's: its family's, or where that has none its base's. NULL: none. */
+/* The one of `names` that is the architecture's: its family's, or where that has none its base's. NULL: none, or "". */
 const char *names_choose(shape_architecture architecture, const char *const names[FAMILY_COUNT]);
 /* Is the family the architecture's, or a base of it? */
 bool names_of_family(shape_architecture architecture, shape_family family);
 /* NULL where the family has none, for it has no such parameter. */
 const char *names_format(shape_architecture architecture, parts_slot slot);
+/* The weight's name of a layer and, if its name takes one, of an expert. The family must have one. */
+enum { NAMES_BYTES = 256 };
+const char *names_write(char out[NAMES_BYTES], shape_architecture architecture, parts_slot slot, int layer, int expert);
+/* Is each expert's weight a tensor of its own, and not one tensor of all? */
+bool names_by_expert(shape_architecture architecture, parts_slot slot);
 /* Hugging Face's own prefix of everything but the head: "transformer.", "model.". Files of the bare model lack it. */
 const char *names_prefix(shape_architecture architecture);
 /* Are matrices of this slot stored [in, out] (GPT-2's Conv1D) and not [out, in]? */
@@ -30,13 +35,29 @@ typedef struct names_tensor {
     char *name;
     parts_slot slot; /* the first of those that it holds */
     int layer;       /* -1: of no layer */
+    int expert;      /* -1: of none, or of all */
     int dims;
     int64_t shape[2]; /* in the file's order: transposed where names_transposed says so */
+    int stacked;      /* it holds so many experts' matrices, one after the other; 0: it holds no experts, or one */
 } names_tensor;
 
 /* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is not among them.
  * The list is the caller's until names_free. */
 names_tensor *names_list(int *count, const model_shape *shape);
 void names_free(names_tensor *list, int count);
+
+/* Its shape as Hugging Face has it, in which a tensor of all experts has a dimension for them. Returns how many
+ * dimensions there are. */
+int names_file_shape(int64_t out[3], const names_tensor *tensor);
+
+/* Where a file has a listed tensor: from row `first` on, in a tensor of `rows` rows and as many columns. */
+typedef struct names_place {
+    char name[NAMES_BYTES];
+    int64_t first, rows;
+    int stacked; /* the rows are those of so many matrices, a dimension of their own; 0: they are not */
+} names_place;
+/* The places where files may have it: 0 is the published one, where it is written; 1 is that of transformers' own
+ * modules. False: there is no such place. */
+bool names_place_of(names_place *out, const model_shape *shape, const names_tensor *tensor, int which);
 
 #endif

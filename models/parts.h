@@ -34,6 +34,7 @@ typedef enum parts_divided {
     PARTS_STREAM,
     PARTS_SHARED,
     PARTS_FIRST_RANK,
+    PARTS_EXPERTS,
 } parts_divided;
 typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_GAIN } parts_initial;
 
@@ -68,5 +69,7 @@ int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape
 
 /* Exact number of parameters of a model, tied ones counted once, without any padding. */
 int64_t parts_parameters(const model_shape *shape);
+/* Of them those that compute one token: of a layer's experts as many as a token has. */
+int64_t parts_active_parameters(const model_shape *shape);
 
 #endif

@@ -81,6 +81,24 @@
                           .beta_slow = 1,                                                                              \
                           .attention_factor = 1.2079441541679836})
 
+/* Mixtral (2401.04088): two of eight experts. */
+#define MIXTRAL(layers_, heads_, ffn_, sequence_)                                                                      \
+    {                                                                                                                  \
+        .architecture = SHAPE_MIXTRAL, .layers = layers_, .heads = heads_, .kv_heads = 8, .head_size = 128,            \
+        .hidden_size = 128 * (heads_), .ffn_size = ffn_, .vocab_size = 32000, .max_sequence = sequence_,               \
+        .rope_theta = 1e6, .norm_epsilon = 1e-5, .experts = 8, .experts_per_token = 2, .expert_ffn_size = ffn_,        \
+        .router_renormalise = true, .experts_every = 1, .expert_capacity = 1.25, .expert_spill = 2                     \
+    }
+
+/* Qwen3 (2505.09388): eight of 128 experts. */
+#define QWEN3_MOE(layers_, heads_, hidden_, ffn_, expert_)                                                             \
+    {                                                                                                                  \
+        .architecture = SHAPE_QWEN3_MOE, .layers = layers_, .heads = heads_, .kv_heads = 4, .head_size = 128,          \
+        .hidden_size = hidden_, .ffn_size = ffn_, .vocab_size = 151936, .max_sequence = 40960, .rope_theta = 1e6,      \
+        .norm_epsilon = 1e-6, .experts = 128, .experts_per_token = 8, .expert_ffn_size = expert_,                      \
+        .router_renormalise = true, .experts_every = 1, .expert_capacity = 1.25, .expert_spill = 2                     \
+    }
+
 static const preset presets[] = {
     {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
@@ -212,6 +230,54 @@ static const preset presets[] = {
       .rope_theta = 10000,
       .rotary_size = 64,
       .norm_epsilon = 1e-5}},
+    {"mixtral-8x7b", "Mixtral 8x7B", MIXTRAL(32, 32, 14336, 32768)},
+    {"mixtral-8x22b", "Mixtral 8x22B", MIXTRAL(56, 48, 16384, 65536)},
+    {"qwen3-30b-a3b", "Qwen3 30B, 3.4B of them active", QWEN3_MOE(48, 32, 2048, 6144, 768)},
+    {"qwen3-235b-a22b", "Qwen3 235B, 22B of them active", QWEN3_MOE(94, 64, 4096, 12288, 1536)},
+    {"olmoe-1b-7b",
+     "OLMoE 7B, 1.3B of them active",
+     {.architecture = SHAPE_OLMOE,
+      .layers = 16,
+      .heads = 16,
+      .kv_heads = 16,
+      .head_size = 128,
+      .hidden_size = 2048,
+      .ffn_size = 1024,
+      .vocab_size = 50304,
+      .max_sequence = 4096,
+      .rope_theta = 10000,
+      .norm_epsilon = 1e-5,
+      .experts = 64,
+      .experts_per_token = 8,
+      .expert_ffn_size = 1024,
+      .experts_every = 1,
+      .expert_capacity = 1.25,
+      .expert_spill = 2}},
+    {"granite-3b-a800m",
+     "Granite 3.0 3B, 0.9B of them active",
+     {.architecture = SHAPE_GRANITE_MOE,
+      .layers = 32,
+      .heads = 24,
+      .kv_heads = 8,
+      .head_size = 64,
+      .hidden_size = 1536,
+      .ffn_size = 512,
+      .vocab_size = 49155,
+      .max_sequence = 4096,
+      .tied_embeddings = true,
+      .rope_theta = 10000,
+      .norm_epsilon = 1e-6,
+      .embedding_multiplier = 12,
+      .residual_multiplier = 0.22,
+      .attention_multiplier = 0.015625,
+      .logits_scaling = 6,
+      .experts = 40,
+      .experts_per_token = 8,
+      .expert_ffn_size = 512,
+      .router_renormalise = true,
+      .experts_every = 1,
+      .expert_capacity = 1.25,
+      .expert_spill = 2}},
     {"pythia-160m", "Pythia 160M", PYTHIA(12, 12, 64, 50304)},
     {"pythia-1b", "Pythia 1.4B", PYTHIA(24, 16, 128, 50304)},
     {"pythia-7b", "Pythia 6.9B", PYTHIA(32, 32, 128, 50432)},

@@ -83,6 +83,19 @@ static bool rotates(const model_shape *s, int layer)
     return shape_has(s, TRAIT_ROTARY) && !left_out;
 }
 
+static bool has_experts(const model_shape *s, int layer)
+{
+    return s->experts > 0 && s->experts_every > 0 && layer >= s->dense_layers && (layer + 1) % s->experts_every == 0;
+}
+
+int shape_routers(const model_shape *s)
+{
+    int count = 0;
+    for (int i = 0; i < s->layers; i++)
+        count += has_experts(s, i);
+    return count;
+}
+
 layer_shape shape_layer(const model_shape *s, int layer)
 {
     MUST(layer >= -1 && layer < s->layers, "layer %d of %d", layer, s->layers);
@@ -95,6 +108,13 @@ layer_shape shape_layer(const model_shape *s, int layer)
 #define COPY_MEMBER(member)
 #define MODEL_SIZE(kind, member, low, high, of, ...) COPY_##of(member)
 #include "models/sizes.def"
+    const bool experts = has_experts(s, layer);
+    out.traits |= UINT64_C(1) << (experts ? TRAIT_EXPERTS : TRAIT_DENSE);
+    if (!experts) {
+        out.experts = out.experts_per_token = 0;
+        out.expert_ffn_size = 0;
+        out.router_renormalise = false;
+    }
     out.local = out.window > 0 && out.rope_theta > 0 && s->rope_local_theta > 0;
     out.rope_theta = out.local ? s->rope_local_theta : out.rope_theta;
     return out;
@@ -118,6 +138,9 @@ model_shape shape_repeating(const model_shape *s, int layer, int layers)
     all.layers = layers;
     all.sliding_window = shape_layer(s, layer).window;
     all.full_first = all.full_every = 0;
+    all.experts = shape_layer(s, layer).experts;
+    all.dense_layers = 0;
+    all.experts_every = all.experts > 0;
     all.unrotated_every = s->unrotated_every > 0 && !rotates(s, layer);
     return all;
 }
@@ -229,6 +252,26 @@ static status check_rope(const model_shape *s)
     return r->kind == ROPE_LONGROPE ? check_longrope(s) : STATUS_OK;
 }
 
+static status check_experts(const model_shape *s)
+{
+    const char *name = shape_traits_of(s->architecture)->name;
+    if (!shape_has_key(s->architecture, KEY_EXPERTS))
+        return s->experts == 0 ? STATUS_OK
+                               : status_fail(STATUS_USAGE,
+                                             "model.experts is %d: layers of %s have none; leave it out, or choose "
+                                             "another model.architecture",
+                                             s->experts, name);
+    if (s->experts < 1)
+        return status_fail(STATUS_USAGE, "model.experts is %d: %s needs at least 1", s->experts, name);
+    if (s->experts_per_token < 1 || s->experts_per_token > s->experts)
+        return status_fail(STATUS_USAGE, "model.experts_per_token is %d: it must be from 1 to model.experts %d",
+                           s->experts_per_token, s->experts);
+    if (s->experts * s->expert_ffn_size > 1 << 24)
+        return status_fail(STATUS_USAGE, "model.experts %d x model.expert_ffn_size %" PRId64 " must be at most %d",
+                           s->experts, s->expert_ffn_size, 1 << 24);
+    return STATUS_OK;
+}
+
 status shape_check(const model_shape *s)
 {
     if ((int)s->architecture < 0 || s->architecture >= SHAPE_ARCHITECTURES)
@@ -246,6 +289,7 @@ status shape_check(const model_shape *s)
     if ((int64_t)s->heads * s->head_size > 1 << 24)
         return status_fail(STATUS_USAGE, "model.heads %d x model.head_size %d must be at most %d", s->heads,
                            s->head_size, 1 << 24);
+    TRY(check_experts(s));
     TRY(check_rope(s));
     if (!(s->norm_epsilon > 0 && s->norm_epsilon < 1))
         return status_fail(STATUS_USAGE, "model.norm_epsilon is %g: it must be above 0 and below 1", s->norm_epsilon);

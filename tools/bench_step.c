@@ -34,6 +34,7 @@ static void fill_tokens(bench_step *b, const config *c)
                         .clip = 1,
                         .loss_scale = 1,
                         .loss_tokens = (float)count,
+                        .batch_tokens = (float)count,
                         .momentum_correction = 0.1f,
                         .variance_correction = 0.05f};
 }

@@ -30,7 +30,8 @@ static json_t *specimen(shape_architecture a)
                      .hidden_size = 128,
                      .ffn_size = 256,
                      .vocab_size = 512,
-                     .max_sequence = 128};
+                     .max_sequence = 128,
+                     .experts = shape_has_key(a, KEY_EXPERTS) ? 4 : 0};
     shape_fill(&s);
     char *text;
     MUST(huggingface_text(&text, &s, DTYPE_FP32, NULL) == STATUS_OK, "%s", status_message());

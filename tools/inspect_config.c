@@ -23,6 +23,7 @@ status inspect_gather_config(json_t **out, const inspect_request *r)
     if (s == STATUS_OK)
         s = config_each(&c, add_key, keys);
     json_object_set_new(object, "parameters", json_integer(parts_parameters(&c.model.shape)));
+    json_object_set_new(object, "active_parameters", json_integer(parts_active_parameters(&c.model.shape)));
     json_object_set_new(object, "tokens_per_step", json_integer((int64_t)c.train.global_batch * c.train.sequence));
     json_object_set_new(object, "keys", keys);
     config_free(&c);
@@ -54,12 +55,12 @@ static void print_layout(const json_t *object)
 
 void inspect_print_config(const json_t *object)
 {
-    char parameters[32], tokens[32];
+    char parameters[32], active[64], tokens[32];
     int64_t each = inspect_get(object, "tokens_per_step");
     printf("configuration %s\n", inspect_text(object, "path"));
-    printf("  model: %s, %s layers of width %s, %s parameters\n", key_of(object, "model.architecture"),
+    printf("  model: %s, %s layers of width %s, %s parameters%s\n", key_of(object, "model.architecture"),
            key_of(object, "model.layers"), key_of(object, "model.hidden_size"),
-           inspect_count(parameters, inspect_get(object, "parameters")));
+           inspect_count(parameters, inspect_get(object, "parameters")), inspect_active(active, object));
     printf("  training: %s steps of %s tokens, %s, on %s\n", key_of(object, "train.steps"), inspect_count(tokens, each),
            key_of(object, "train.precision"), key_of(object, "train.device"));
     print_layout(object);

@@ -165,6 +165,7 @@ static status gather_config(json_t *object, model_shape *shape, const char *fold
         json_object_set_new(object, "architecture", json_string(shape_traits_of(shape->architecture)->name));
         json_object_set_new(object, "class", json_string(shape_traits_of(shape->architecture)->causal));
         json_object_set_new(object, "parameters", json_integer(parts_parameters(shape)));
+        json_object_set_new(object, "active_parameters", json_integer(parts_active_parameters(shape)));
         json_object_set_new(object, "tied", json_boolean(shape->tied_embeddings));
         json_object_set_new(object, "preset", equal ? json_string(equal) : json_null());
         json_object_set_new(object, "model", model_keys(shape));
@@ -297,14 +298,15 @@ static void print_tokenizer(const json_t *object)
                json_is_true(json_object_get(t, "fits")) ? "" : "; it makes ids that the model has no row for");
 }
 
-/* Whether a key of the run says nothing: scaling that is off, a size that is not there. */
-static bool is_off(const char *key, const char *value, bool scales)
+/* Whether a key of the run says nothing: scaling that is off, a size or a router that is not there. */
+static bool is_off(const char *key, const char *value, bool scales, bool routes)
 {
     static const char *const nothing[] = {"0", "[]", "null"};
     bool off = false, of_scaling = strncmp(key, "model.rope_scaling.", 19) == 0;
+    bool of_router = strncmp(key, "model.router_", 13) == 0;
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
         off = off || strcmp(value, nothing[i]) == 0;
-    return off || (of_scaling && (!scales || strcmp(value, "false") == 0));
+    return off || (of_scaling && (!scales || strcmp(value, "false") == 0)) || (of_router && !routes);
 }
 
 static void print_model(const json_t *object)
@@ -315,25 +317,26 @@ static void print_model(const json_t *object)
         return;
     }
     bool scales = strcmp(inspect_text(keys, "model.rope_scaling.factor"), "0") != 0;
+    bool routes = strcmp(inspect_text(keys, "model.experts"), "0") != 0;
     printf("  a run has:\n");
     for (void *i = json_object_iter(keys); i; i = json_object_iter_next(keys, i)) {
         const char *key = json_object_iter_key(i), *value = json_string_value(json_object_iter_value(i));
-        if (!is_off(key, value, scales))
+        if (!is_off(key, value, scales, routes))
             printf("    %s=%s\n", key, value);
     }
 }
 
 void inspect_print_huggingface(const json_t *object)
 {
-    char count[32];
+    char count[32], active[64];
     const char *path = inspect_text(object, "path"), *architecture = inspect_text(object, "architecture");
     printf("Hugging Face folder %s\n", path);
     if (architecture) {
         const json_t *keys = json_object_get(object, "model");
-        printf("  model: %s (%s), %s layers of width %s, %s parameters (%" PRId64 ")\n", architecture,
+        printf("  model: %s (%s), %s layers of width %s, %s parameters (%" PRId64 ")%s\n", architecture,
                inspect_text(object, "class"), inspect_text(keys, "model.layers"),
                inspect_text(keys, "model.hidden_size"), inspect_count(count, inspect_get(object, "parameters")),
-               inspect_get(object, "parameters"));
+               inspect_get(object, "parameters"), inspect_active(active, object));
     }
     print_weights(object);
     print_tokenizer(object);

@@ -41,6 +41,16 @@ const char *inspect_count(char out[32], int64_t count)
     return short_number(out, (double)count, 1000, units);
 }
 
+const char *inspect_active(char out[64], const json_t *object)
+{
+    char count[32];
+    int64_t active = inspect_get(object, "active_parameters");
+    out[0] = 0;
+    if (active < inspect_get(object, "parameters"))
+        snprintf(out, 64, ", of which %s compute a token", inspect_count(count, active));
+    return out;
+}
+
 bool inspect_ends_with(const char *text, const char *end)
 {
     size_t a = strlen(text), b = strlen(end);

@@ -40,6 +40,8 @@ const char *inspect_text(const json_t *object, const char *key);
 /* "1.2 MiB", "1.2 million" */
 const char *inspect_bytes(char out[32], int64_t bytes);
 const char *inspect_count(char out[32], int64_t count);
+/* ", of which 12.9 billion compute a token" of an object with `parameters` and `active_parameters`; "" where all do. */
+const char *inspect_active(char out[64], const json_t *object);
 bool inspect_ends_with(const char *text, const char *end);
 bool inspect_has(const char *folder, const char *name);
 

@@ -6,6 +6,7 @@
 #include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/model/loss_chunk.h"
+#include "engine/compile/model/rungs.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/step/repeat.h"
@@ -36,7 +37,7 @@ static double price_with(int *dropped, const compile_options *o, int64_t tokens)
     recompute_decision d = {0};
     double price = DBL_MAX;
     tried.loss_tokens = tokens;
-    if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c) == STATUS_OK &&
+    if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c, 0) == STATUS_OK &&
         compile_program_training(&c.training, &c, &d.keep, o->microbatches, true) == STATUS_OK)
         price = recompute_price(&c, &c.training.list);
     *dropped = d.dropped;
@@ -81,10 +82,26 @@ static status give_workspace(compiled *c, const compile_keep *keep)
     return STATUS_OK;
 }
 
+/* The programs of a rung above the first. No bit depends on what each of them keeps. */
+static status compile_rung(compiled *out, int rung)
+{
+    recompute_decision d;
+    status s = recompute_decide(&d, out, rung);
+    for (int i = 0; s == STATUS_OK && i <= COMPILE_RAMP; i++) {
+        int microbatches = i == 0 ? out->options.microbatches : out->options.ramp[i - 1];
+        compiled_program *p = &out->higher[i][rung - 1];
+        if (microbatches > 0)
+            s = compile_program_training(p, out, &d.keep, microbatches, false);
+        widen(out, p);
+    }
+    recompute_decision_free(&d);
+    return s;
+}
+
 static status compile_training(compiled *out)
 {
     recompute_decision d;
-    status s = recompute_decide(&d, out);
+    status s = recompute_decide(&d, out, 0);
     if (s == STATUS_OK)
         s = compile_program_training(&out->training, out, &d.keep, out->options.microbatches, false);
     if (s == STATUS_OK)
@@ -93,6 +110,8 @@ static status compile_training(compiled *out)
         s = compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false);
         widen(out, &out->ramp[i]);
     }
+    for (int rung = 1; s == STATUS_OK && rung < compile_rungs(&out->options); rung++)
+        s = compile_rung(out, rung);
     out->dropped = d.dropped;
     out->order = d.keep.order;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
@@ -256,6 +275,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .micro_batch = c->train.micro_batch,
                              .microbatches = c->train.global_batch / (c->train.micro_batch * data),
                              .document_mask = c->data.document_mask,
+                             .router_over = c->model.router_over,
                              .grid = *g,
                              .layout = c->parallel,
                              .compress = {(compress_kind)c->parallel.compress, c->parallel.density},

@@ -14,6 +14,7 @@
 #include "kernels/precision.h"
 #include "kernels/recompute.h"
 #include "memory/status.h"
+#include "layers/balance.h"
 #include "models/shape.h"
 #include "parallel/comm/grid.h"
 #include "parallel/schedule/schedule.h"
@@ -78,6 +79,7 @@ typedef struct config_layout {
     char *schedule_for; /* of SCHEDULE_AUTO: a profile, as of profile_open() */
     bool sequence;
     config_order order;
+    int expert; /* ranks that divide a layer's experts: a block of those of one stage */
     int zero;
     config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
     config_balance balance;       /* of what context ranks have */
@@ -91,6 +93,7 @@ typedef struct config_layout {
 typedef struct config {
     struct {
         model_shape shape;
+        layer_balance router_over; /* of the loss that balances experts */
         char *preset;
         char *from;   /* folder of weights, read by the caller that resolves it */
         char *config; /* a Hugging Face config.json, likewise */

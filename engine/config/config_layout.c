@@ -87,12 +87,64 @@ static status check_compress(const config *c)
             "parallel.compress %s needs whole gradients to compress, which parallel.zero %d does not keep: "
             "use parallel.zero 1 or 0",
             config_word(c, "parallel.compress"), c->parallel.zero);
+    if (c->parallel.compress && c->model.shape.experts > 0)
+        return status_fail(
+            STATUS_USAGE,
+            "parallel.compress %s knows one set of ranks that hold the same weights, and those of experts "
+            "are another: use none",
+            config_word(c, "parallel.compress"));
     if (c->parallel.compress && c->parallel.size[GRID_TENSOR] > c->model.shape.kv_heads)
         return status_fail(
             STATUS_USAGE,
             "parallel.compress %s would round the copies of key/value heads differently: parallel.tensor "
             "may be at most model.kv_heads %d",
             config_word(c, "parallel.compress"), c->model.shape.kv_heads);
+    return STATUS_OK;
+}
+
+/* Each rank of a tensor group must have tokens of its own. */
+static status check_expert(const config *c)
+{
+    const model_shape *s = &c->model.shape;
+    int expert = c->parallel.expert, tensor = c->parallel.size[GRID_TENSOR];
+    if (expert > 1 && s->experts == 0)
+        return status_fail(STATUS_USAGE, "parallel.expert %d: the model has no experts to divide; leave it out",
+                           expert);
+    if (expert > s->experts && expert > 1)
+        return status_fail(STATUS_USAGE, "parallel.expert %d is more than model.experts %d: use at most that many",
+                           expert, s->experts);
+    if (s->experts > 0 && tensor > 1 && !c->parallel.sequence)
+        return status_fail(STATUS_USAGE,
+                           "parallel.sequence false with parallel.tensor %d would compute each token's experts on all "
+                           "tensor ranks: set it true",
+                           tensor);
+    return STATUS_OK;
+}
+
+static status check_pool(const config *c)
+{
+    if (c->model.router_over == LAYER_BALANCE_POOLED && c->parallel.size[GRID_PIPELINE] > 1)
+        return status_fail(STATUS_USAGE,
+                           "model.router_loss_over pooled is over all layers, and parallel.pipeline %d "
+                           "divides them: use sequence or layer",
+                           c->parallel.size[GRID_PIPELINE]);
+    return STATUS_OK;
+}
+
+/* `stage`: ranks of one stage, which blocks divide. */
+static status check_blocks(const config *c, int64_t stage)
+{
+    if (stage % c->parallel.expert)
+        return status_fail(STATUS_USAGE,
+                           "parallel.expert %d does not divide tensor x context x data, which is %" PRId64
+                           " ranks: choose a divisor",
+                           c->parallel.expert, stage);
+    int64_t tokens = c->train.micro_batch * c->train.sequence / c->parallel.size[GRID_CONTEXT];
+    if (c->parallel.expert > 1 && tokens % c->parallel.size[GRID_TENSOR])
+        return status_fail(STATUS_USAGE,
+                           "parallel.expert %d wants as many tokens on each rank: train.micro_batch x train.sequence / "
+                           "parallel.context is %" PRId64 ", and parallel.tensor %d does not divide it",
+                           c->parallel.expert, tokens, c->parallel.size[GRID_TENSOR]);
     return STATUS_OK;
 }
 
@@ -137,6 +189,8 @@ status config_check_layout(const config *c)
     TRY(check_balance(c));
     TRY(check_compress(c));
     TRY(check_pipeline(c));
+    TRY(check_expert(c));
+    TRY(check_pool(c));
     return c->parallel.size[GRID_DATA] ? check_data(c, c->parallel.size[GRID_DATA]) : STATUS_OK;
 }
 
@@ -148,6 +202,7 @@ status config_lay_out(grid *out, const config *c, int ranks, int rank)
     if (all > INT32_MAX)
         return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many", (long long)all);
     TRY(grid_make(out, (int)all, rank, c->parallel.size));
+    TRY(check_blocks(c, all / out->size[GRID_PIPELINE]));
     return check_data(c, grid_group_size(out, AXIS_SAMPLES));
 }
 
@@ -155,8 +210,8 @@ bool config_layout_same(const config_layout *a, const config_layout *b)
 {
     return memcmp(a->size, b->size, sizeof a->size) == 0 && a->virtual_stages == b->virtual_stages &&
            a->schedule == b->schedule && a->schedule_for == b->schedule_for && a->sequence == b->sequence &&
-           a->order == b->order && a->zero == b->zero && a->vocabulary == b->vocabulary && a->balance == b->balance &&
-           a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
+           a->order == b->order && a->expert == b->expert && a->zero == b->zero && a->vocabulary == b->vocabulary &&
+           a->balance == b->balance && a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
            a->layers_per_stage.item == b->layers_per_stage.item &&
            a->layers_per_stage.count == b->layers_per_stage.count && a->bucket == b->bucket &&
            a->compress == b->compress && a->density == b->density;

@@ -197,6 +197,12 @@ const sharded_tensor *sharded_at(const sharded *s, int i)
     return &s->tensors[i];
 }
 
+int sharded_number(const sharded *s, const sharded_tensor *t)
+{
+    MUST(t >= s->tensors && t < s->tensors + s->count, "%s is another folder's", t->tensor->name);
+    return (int)(t - s->tensors);
+}
+
 const sharded_tensor *sharded_find(const sharded *s, const char *name)
 {
     const safetensors_tensor wanted = {.name = name};

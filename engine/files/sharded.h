@@ -28,6 +28,8 @@ int sharded_files(const sharded *s);
 int sharded_count(const sharded *s);
 /* In the order of names. */
 const sharded_tensor *sharded_at(const sharded *s, int i);
+/* The i at which a tensor of it is. */
+int sharded_number(const sharded *s, const sharded_tensor *t);
 /* NULL if there is none */
 const sharded_tensor *sharded_find(const sharded *s, const char *name);
 const void *sharded_data(const sharded_tensor *t);

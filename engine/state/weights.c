@@ -18,6 +18,12 @@
 #define MODEL  "model"
 #define MASTER "master"
 
+/* Where a Hugging Face folder has a tensor of the model: from row `first` on of one of its files'. */
+typedef struct stored_at {
+    const sharded_tensor *in;
+    int64_t first;
+} stored_at;
+
 struct weights {
     char *folder;
     model_shape shape;
@@ -26,9 +32,9 @@ struct weights {
     int count;
     int *by_name; /* [count] indices into names */
     sharded *files;
-    const sharded_tensor **stored; /* [count] of a Hugging Face folder */
-    checkpoint *checkpoint;        /* or NULL */
-    config config;                 /* of the checkpoint */
+    stored_at *stored;      /* [count] of a Hugging Face folder */
+    checkpoint *checkpoint; /* or NULL */
+    config config;          /* of the checkpoint */
 };
 
 /* What other programs leave beside the weights and transformers does not load either: rotary tables, causal masks. */
@@ -81,19 +87,24 @@ static void shape_text(char out[200], int dims, const int64_t *shape)
         used += (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, d ? ", " : "", shape[d]);
 }
 
-static status check_tensor(const char *folder, const names_tensor *n, int dims, const int64_t *shape, dtype type)
+static status check_shape(const char *folder, const char *name, int dims, const int64_t *shape, int dims_wanted,
+                          const int64_t *shape_wanted)
 {
-    if (dims != n->dims || memcmp(shape, n->shape, (size_t)dims * sizeof *shape) != 0) {
-        char stored[200], wanted[200];
-        shape_text(stored, dims, shape);
-        shape_text(wanted, n->dims, n->shape);
-        return status_fail(STATUS_FAILED, "%s: tensor %s has shape [%s], but the configuration makes it [%s]", folder,
-                           n->name, stored, wanted);
-    }
-    if (!dtype_is_float(type) || dtype_bytes(type) < 2)
-        return status_fail(STATUS_FAILED, "%s: tensor %s is of type %s: weights must be fp32, bf16, fp16 or fp64",
-                           folder, n->name, dtype_name(type));
-    return STATUS_OK;
+    if (dims == dims_wanted && memcmp(shape, shape_wanted, (size_t)dims * sizeof *shape) == 0)
+        return STATUS_OK;
+    char stored[200], wanted[200];
+    shape_text(stored, dims, shape);
+    shape_text(wanted, dims_wanted, shape_wanted);
+    return status_fail(STATUS_FAILED, "%s: tensor %s has shape [%s], but the configuration makes it [%s]", folder, name,
+                       stored, wanted);
+}
+
+static status check_type(const char *folder, const char *name, dtype type)
+{
+    if (dtype_is_float(type) && dtype_bytes(type) >= 2)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED, "%s: tensor %s is of type %s: weights must be fp32, bf16, fp16 or fp64", folder,
+                       name, dtype_name(type));
 }
 
 /* ---- a Hugging Face folder ---- */
@@ -108,11 +119,33 @@ static const sharded_tensor *find_stored(const weights *w, const char *name)
     return t;
 }
 
+/* A stored tensor must have the shape that it has in the place where it was found. */
+static status check_stored(const weights *w, const names_tensor *n, const names_place *at, const safetensors_tensor *t)
+{
+    const names_tensor whole = {.dims = n->dims, .shape = {at->rows, n->shape[1]}, .stacked = at->stacked};
+    int64_t shape[3];
+    int dims = names_file_shape(shape, &whole);
+    TRY(check_shape(w->folder, at->name, t->dims, t->shape, dims, shape));
+    return check_type(w->folder, at->name, t->type);
+}
+
+/* The first of its places in which the files have it. */
+static status match_tensor(weights *w, int i)
+{
+    names_place at;
+    for (int which = 0; names_place_of(&at, &w->shape, &w->names[i], which); which++) {
+        w->stored[i] = (stored_at){find_stored(w, at.name), at.first};
+        if (w->stored[i].in)
+            return check_stored(w, &w->names[i], &at, w->stored[i].in->tensor);
+    }
+    return status_fail(STATUS_FAILED, "%s: tensor %s is missing: config.json asks for it", w->folder, w->names[i].name);
+}
+
 /* A head that is stored although it is tied must be the embedding. */
 static status check_tied(const weights *w, const sharded_tensor *head)
 {
     const char *head_name = names_format(w->shape.architecture, SLOT_HEAD);
-    const sharded_tensor *embedding = w->stored[find(w, names_format(w->shape.architecture, SLOT_EMBEDDING))];
+    const sharded_tensor *embedding = w->stored[find(w, names_format(w->shape.architecture, SLOT_EMBEDDING))].in;
     const int64_t step = 16 << 20, bytes = head->tensor->bytes;
     const char *a = sharded_data(head), *b = sharded_data(embedding);
     bool equal = bytes == embedding->tensor->bytes && head->tensor->type == embedding->tensor->type;
@@ -130,41 +163,28 @@ static status check_tied(const weights *w, const sharded_tensor *head)
                        w->folder, head_name, embedding->tensor->name);
 }
 
-static bool is_taken(const weights *w, const sharded_tensor *t)
-{
-    const char *name = t->tensor->name;
-    int i = find(w, name);
-    if (i < 0) {
-        char *full = must_format("%s%s", names_prefix(w->shape.architecture), name);
-        i = find(w, full);
-        free(full);
-    }
-    return i >= 0 && w->stored[i] == t;
-}
-
 static status match_tensors(weights *w)
 {
+    bool *taken = must_calloc((unsigned long)sharded_count(w->files) + 1, sizeof *taken);
+    status s = STATUS_OK;
     w->stored = must_calloc((unsigned long)w->count, sizeof *w->stored);
-    for (int i = 0; i < w->count; i++) {
-        const sharded_tensor *t = find_stored(w, w->names[i].name);
-        if (!t)
-            return status_fail(STATUS_FAILED, "%s: tensor %s is missing: config.json asks for it", w->folder,
-                               w->names[i].name);
-        TRY(check_tensor(w->folder, &w->names[i], t->tensor->dims, t->tensor->shape, t->tensor->type));
-        w->stored[i] = t;
+    for (int i = 0; i < w->count && s == STATUS_OK; i++) {
+        s = match_tensor(w, i);
+        if (s == STATUS_OK)
+            taken[sharded_number(w->files, w->stored[i].in)] = true;
     }
-    for (int i = 0; i < sharded_count(w->files); i++) {
+    for (int i = 0; i < sharded_count(w->files) && s == STATUS_OK; i++) {
         const sharded_tensor *t = sharded_at(w->files, i);
-        bool head =
-            w->shape.tied_embeddings && !strcmp(t->tensor->name, names_format(w->shape.architecture, SLOT_HEAD));
-        if (head)
-            TRY(check_tied(w, t));
-        else if (!is_taken(w, t) && !is_leftover(t->tensor->name))
-            return status_fail(
-                STATUS_FAILED, "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
-                w->folder, t->tensor->name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
+        const char *name = t->tensor->name;
+        if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
+            s = check_tied(w, t);
+        else if (!taken[i] && !is_leftover(name))
+            s = status_fail(STATUS_FAILED,
+                            "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
+                            w->folder, name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
     }
-    return STATUS_OK;
+    free(taken);
+    return s;
 }
 
 static status read_config_json(model_shape *shape, json_t **tokens, const char *path)
@@ -207,7 +227,9 @@ static status open_checkpoint(weights *w, const char *path)
     free(names);
     for (int i = 0; i < w->count && s == STATUS_OK; i++) {
         const manifest_tensor *t = checkpoint_find(w->checkpoint, MODEL, w->names[i].name);
-        s = check_tensor(w->folder, &w->names[i], t->dims, t->global, t->type);
+        s = check_shape(w->folder, t->name, t->dims, t->global, w->names[i].dims, w->names[i].shape);
+        if (s == STATUS_OK)
+            s = check_type(w->folder, t->name, t->type);
     }
     return s;
 }
@@ -317,20 +339,21 @@ const names_tensor *weights_at(const weights *w, int i)
 dtype weights_type(const weights *w, int i)
 {
     const char *name = weights_at(w, i)->name;
-    return w->files ? w->stored[i]->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
+    return w->files ? w->stored[i].in->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
 }
 
-static status read_file(const weights *w, const sharded_tensor *t, const rectangle *of, const box_memory *to)
+static status read_file(const weights *w, const stored_at *at, const rectangle *of, const box_memory *to)
 {
+    const sharded_tensor *t = at->in;
     const int64_t *start = of->part.start, *size = of->part.size;
     int64_t first = 0, last = 0, element = dtype_bytes(t->tensor->type);
     box_memory from = {.type = t->tensor->type};
     if (box_volume(of->dims, size) == 0)
         return STATUS_OK;
     for (int d = 0; d < of->dims; d++)
-        MUST(start[d] >= 0 && start[d] <= t->tensor->shape[d] - size[d], "%s: rectangle beyond its shape",
-             t->tensor->name);
-    box_row_major(from.stride, of->dims, t->tensor->shape);
+        MUST(start[d] >= 0 && start[d] <= of->global[d] - size[d], "%s: rectangle beyond its shape", of->name);
+    box_row_major(from.stride, of->dims, of->global);
+    first = last = at->first * from.stride[0];
     for (int d = 0; d < of->dims; d++) {
         first += start[d] * from.stride[d];
         last += (start[d] + size[d] - 1) * from.stride[d];
@@ -356,10 +379,9 @@ status weights_read(void *context, const rectangle *of, const box_memory *to)
     if (i < 0)
         return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, of->name);
     MUST(dims == 1 || dims == 2, "%s has %d dimensions", of->name, dims);
-    names_tensor wanted = {.name = w->names[i].name, .dims = dims, .shape = {of->global[0], of->global[dims - 1]}};
-    TRY(check_tensor(w->folder, &wanted, w->names[i].dims, w->names[i].shape, DTYPE_FP32));
+    TRY(check_shape(w->folder, of->name, w->names[i].dims, w->names[i].shape, dims, of->global));
     if (w->files)
-        return read_file(w, w->stored[i], of, to);
+        return read_file(w, &w->stored[i], of, to);
     const manifest_tensor *master = checkpoint_find(w->checkpoint, MASTER, of->name);
     bool precise = master && dtype_bytes(to->type) >= dtype_bytes(master->type);
     return checkpoint_read(w->checkpoint, precise ? MASTER : MODEL, of, to);

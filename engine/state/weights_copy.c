@@ -82,9 +82,9 @@ static void advance(ring *r, int64_t *counter)
 }
 
 /* Rows that fit a buffer; a row wider than that is cut into columns. */
-static status read_tensor(ring *r, const safetensors_tensor *t)
+static status read_tensor(ring *r, const names_tensor *t, dtype type)
 {
-    int64_t element = dtype_bytes(t->type), room = CHUNK_BYTES / element;
+    int64_t element = dtype_bytes(type), room = CHUNK_BYTES / element;
     int64_t rows = t->dims == 2 ? t->shape[0] : 1, columns = t->shape[t->dims - 1];
     int64_t wide = columns < room ? columns : room, high = room / wide;
     for (int64_t row = 0; row < rows; row += high)
@@ -96,7 +96,7 @@ static status read_tensor(ring *r, const safetensors_tensor *t)
             if (!wait_until_free(r))
                 return status_fail(STATUS_FAILED, "stopped");
             int slot = (int)(r->filled % CHUNKS);
-            TRY(weights_read(r->c->from, &of, &(box_memory){r->buffer[slot], t->type, {t->dims == 2 ? width : 1, 1}}));
+            TRY(weights_read(r->c->from, &of, &(box_memory){r->buffer[slot], type, {t->dims == 2 ? width : 1, 1}}));
             r->bytes[slot] = height * width * element;
             advance(r, &r->filled);
         }
@@ -107,8 +107,10 @@ static void *read_all(void *context)
 {
     ring *r = context;
     status s = STATUS_OK;
-    for (int k = 0; k < r->tensors && s == STATUS_OK; k++)
-        s = read_tensor(r, &r->c->tensors[r->first + r->order[k]]);
+    for (int k = 0; k < r->tensors && s == STATUS_OK; k++) {
+        int i = r->first + r->order[k];
+        s = read_tensor(r, weights_at(r->c->from, i), r->c->tensors[i].type);
+    }
     pthread_mutex_lock(&r->lock);
     r->read = s;
     r->message = s == STATUS_OK ? NULL : must_strdup(status_message());
@@ -406,6 +408,17 @@ static status copy_companions(const copy *c)
 
 /* ---- all of it ---- */
 
+/* How a tensor is stored: where Hugging Face's files have a dimension of experts, those have it. */
+static safetensors_tensor stored_as(const copy *c, int i)
+{
+    const names_tensor *n = weights_at(c->from, i);
+    safetensors_tensor t = {.name = n->name, .dims = n->dims, .shape = {n->shape[0], n->shape[1]}};
+    if (!c->manifest)
+        t.dims = names_file_shape(t.shape, n);
+    t.type = c->options->type == WEIGHTS_KEEP ? weights_type(c->from, i) : (dtype)c->options->type;
+    return t;
+}
+
 static void plan(copy *c)
 {
     int64_t limit = c->options->shard_bytes > 0 ? c->options->shard_bytes : SHARD_BYTES, bytes = 0;
@@ -413,13 +426,11 @@ static void plan(copy *c)
     c->tensors = must_calloc((unsigned long)c->count, sizeof *c->tensors);
     c->first = must_calloc((unsigned long)c->count + 1, sizeof *c->first);
     for (int i = 0; i < c->count; i++) {
-        const names_tensor *n = weights_at(c->from, i);
         safetensors_tensor *t = &c->tensors[i];
-        *t = (safetensors_tensor){.name = n->name, .dims = n->dims};
-        t->type = c->options->type == WEIGHTS_KEEP ? weights_type(c->from, i) : (dtype)c->options->type;
+        *t = stored_as(c, i);
         int64_t size = dtype_bytes(t->type);
-        for (int d = 0; d < n->dims; d++)
-            size *= t->shape[d] = n->shape[d];
+        for (int d = 0; d < t->dims; d++)
+            size *= t->shape[d];
         if (bytes > 0 && bytes + size > limit) {
             c->first[++c->shards] = i;
             bytes = 0;

@@ -262,6 +262,12 @@ status report_summary(const char *path, const report_summary_values *v)
     MUST(json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done")) == 0, "out of host memory");
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
+    if (v->rungs > 1) {
+        json_t *plays = json_array();
+        for (int i = 0; i < v->rungs; i++)
+            json_array_append_new(plays, json_integer(v->plays[i]));
+        MUST(json_object_set_new(root, "plays", plays) == 0, "out of host memory");
+    }
     put_integer(root, "metrics_lost", v->metrics_lost);
     put_integer(root, "output_dropped", v->output_dropped);
     put_integer(root, "checkpoints_saved", v->saves);

@@ -44,6 +44,7 @@ typedef struct report_step {
 #undef report_real
 #undef report_integer
     const char *skipped; /* why nothing changed; NULL: the weights were updated */
+    int rungs;           /* of training programs (layers/ladder.h) */
 } report_step;
 
 /* An evaluation: the mean over `sets` data sets by their weights, and each one's. */
@@ -114,6 +115,8 @@ typedef struct report_summary_values {
     bool stopped;                       /* by a signal, before its last step */
     double start_to_first_step_seconds; /* without: */
     double tuning_seconds;              /* choices by timing, once a run */
+    int rungs;                          /* of training programs (layers/ladder.h) */
+    const int64_t *plays;               /* [rungs]: how often each was played */
     int64_t metrics_lost;               /* lines that could not be written */
     int64_t output_dropped;             /* bytes for a reader of standard output or error that did not read */
     int64_t saves, saves_lost;          /* checkpoints */

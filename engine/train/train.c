@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/model/rungs.h"
 #include "engine/run/batch.h"
 #include "engine/files/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
@@ -18,10 +19,11 @@
 #include "memory/seal.h"
 #include "parallel/watch/signals.h"
 
-/* Targets of the global batch that count. */
-static double batch_tokens(const training *t)
+/* Tokens of the global batch; `counted`: those whose targets count. */
+static double batch_tokens(const training *t, bool counted)
 {
-    return (double)(training_batch(t, t->at.step) - t->now.batch.left_out) * (double)t->config->train.sequence;
+    int64_t of = training_batch(t, t->at.step) - (counted ? t->now.batch.left_out : 0);
+    return (double)of * (double)t->config->train.sequence;
 }
 
 /* Muon's rate follows the same schedule as the others'. */
@@ -49,7 +51,8 @@ static void fill_scalars(training *t, double rate)
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->at.loss_scale,
                         .first_sample = first + ((int64_t)t->slot << 40),
-                        .loss_tokens = (float)batch_tokens(t),
+                        .loss_tokens = (float)batch_tokens(t, true),
+                        .batch_tokens = (float)batch_tokens(t, false),
                         .momentum_correction = (float)(1 - pow(c->optimizer.beta1, updates)),
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
 }
@@ -202,6 +205,60 @@ static status pass_over(training *t)
     return STATUS_OK;
 }
 
+/* The routers' losses of the step, as the gradient has them; 0: there is none. */
+static void note_router_losses(training *t)
+{
+    const layer_inputs *v = &t->compiled.values;
+    const double *coefficient[] = {&v->router_loss, &v->router_z_loss};
+    double *to[] = {&t->now.router_loss, &t->now.router_z_loss};
+    for (int i = 0; i < 2; i++) {
+        bool pooled = i == 0 && v->router_over == LAYER_BALANCE_POOLED;
+        *to[i] = 0;
+        if (v->routers > 0 && *coefficient[i] > 0)
+            *to[i] = *coefficient[i] / (pooled ? v->routers : 1) / batch_tokens(t, false) *
+                     (double)((const float *)executor_at(t->executor, v->router_total))[i];
+    }
+}
+
+/* Plays the step's program, and traces it where that is asked for. */
+static void play_once(training *t, bool again)
+{
+    const compiled_program *p =
+        compile_program_of(&t->compiled, training_microbatches(t, t->at.step), (int)t->at.rung.at);
+    const int *traced = t->config->run.trace.item;
+    bool tracing = t->trace && t->at.step + 1 >= traced[0] && t->at.step + 1 <= traced[1];
+    if (tracing)
+        trace_begin(t->trace);
+    executor_launch(t->executor, p);
+    t->report.plays[t->at.rung.at]++;
+    if (!again)
+        read_ahead(t);
+    executor_finish(t->executor);
+    if (tracing)
+        trace_end(t->trace, p, t->at.step + 1);
+}
+
+/* A step whose program had not room for all rows of experts has changed nothing: it is played again, from the same
+ * batch and scalars, on a higher rung. */
+static void play_program(training *t)
+{
+    const int rungs = compile_rungs(&t->compiled.options);
+    t->now.replays = 0;
+    play_once(t, false);
+    if (rungs == 1)
+        return;
+    const float *over = executor_at(t->executor, t->compiled.values.over);
+    int needed = rung_needed(over, rungs);
+    while (needed > t->at.rung.at) {
+        t->at.rung.at = needed;
+        t->now.replays++;
+        play_once(t, true);
+        needed = rung_needed(over, rungs);
+    }
+    t->now.rung = (int)t->at.rung.at;
+    rung_after(&t->at.rung, needed);
+}
+
 /* One optimizer step; *undone: it, and those before it back to a checkpoint, have been undone. */
 static status play_step(training *t, bool *undone)
 {
@@ -211,23 +268,15 @@ static status play_step(training *t, bool *undone)
         executor_profile(t->executor, true);
     if (t->guards.verify)
         verify_step(t->guards.verify, t->at.step + 1);
-    const compiled_program *p = compile_program_of(&t->compiled, training_microbatches(t, t->at.step));
-    const int *traced = t->config->run.trace.item;
-    bool tracing = t->trace && t->at.step + 1 >= traced[0] && t->at.step + 1 <= traced[1];
-    if (tracing)
-        trace_begin(t->trace);
-    executor_launch(t->executor, p);
-    read_ahead(t);
-    executor_finish(t->executor);
-    if (tracing)
-        trace_end(t->trace, p, t->at.step + 1);
+    play_program(t);
     if (t->at.step + 1 == t->config->profile.stop)
         executor_profile(t->executor, false);
 
     const float *control = executor_at(t->executor, t->compiled.values.control);
     const float *loss = executor_at(t->executor, t->compiled.values.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
-    double mean = (double)*loss / batch_tokens(t);
+    note_router_losses(t);
+    double mean = (double)*loss / batch_tokens(t, true);
     after_update(t, skipped);
     training_report_step(t,
                          &(training_figures){mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->now.began,

@@ -15,6 +15,7 @@
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "memory/units.h"
+#include "models/names.h"
 
 enum { HEADERS = 1 << 20 }; /* of a share's files, about, and its fragment */
 
@@ -268,35 +269,53 @@ status training_save_in_memory(training *t)
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
 
-/* One safetensors file from a checkpoint of the gradients that all ranks wrote; loss scaling taken out. */
-static status gather_gradients(const char *pieces, const char *path, float scale)
+/* The tensors of a file of gradients, in the checkpoint's order, as Hugging Face has their shapes. */
+static safetensors_tensor *declare_gradients(const checkpoint *from, const model_shape *shape)
+{
+    int n = checkpoint_tensors(from), count;
+    safetensors_tensor *tensors = must_calloc((unsigned long)n, sizeof *tensors);
+    names_tensor *names = names_list(&count, shape);
+    for (int i = 0; i < n; i++) {
+        const manifest_tensor *m = checkpoint_at(from, i);
+        tensors[i] = (safetensors_tensor){.name = m->name, .type = DTYPE_FP32, .dims = m->dims};
+        memcpy(tensors[i].shape, m->global, (size_t)m->dims * sizeof(int64_t));
+        for (int k = 0; k < count; k++)
+            if (names[k].stacked && strcmp(names[k].name, m->name) == 0)
+                tensors[i].dims = names_file_shape(tensors[i].shape, &names[k]);
+    }
+    names_free(names, count);
+    return tensors;
+}
+
+/* All of a tensor, loss scaling taken out. */
+static status copy_gradient(safetensors_writer *w, checkpoint *from, const manifest_tensor *m, float scale)
+{
+    int64_t elements = box_volume(m->dims, m->global);
+    float *values = must_alloc((unsigned long)elements * sizeof *values);
+    rectangle all = box_whole(m->name, m->dims, m->global);
+    box_memory to = {.data = values, .type = DTYPE_FP32};
+    box_row_major(to.stride, m->dims, m->global);
+    status s = checkpoint_read(from, STATE_GRADIENT, &all, &to);
+    for (int64_t i = 0; i < elements; i++)
+        values[i] /= scale;
+    if (s == STATUS_OK)
+        s = safetensors_writer_data(w, values, elements * (int64_t)sizeof *values);
+    free(values);
+    return s;
+}
+
+/* One safetensors file from a checkpoint of the gradients that all ranks wrote. */
+static status gather_gradients(const char *pieces, const char *path, const model_shape *shape, float scale)
 {
     checkpoint *from = NULL;
     TRY(checkpoint_open(&from, pieces));
     checkpoint_accept_any(from);
     int n = checkpoint_tensors(from);
-    safetensors_tensor *tensors = must_calloc((unsigned long)n, sizeof *tensors);
-    for (int i = 0; i < n; i++) {
-        const manifest_tensor *m = checkpoint_at(from, i);
-        tensors[i] = (safetensors_tensor){.name = m->name, .type = DTYPE_FP32, .dims = m->dims};
-        memcpy(tensors[i].shape, m->global, (size_t)m->dims * sizeof(int64_t));
-    }
+    safetensors_tensor *tensors = declare_gradients(from, shape);
     safetensors_writer *w = NULL;
     status s = safetensors_writer_open(&w, path, tensors, n, NULL);
-    for (int k = 0; k < n && s == STATUS_OK; k++) {
-        const safetensors_tensor *x = &tensors[safetensors_writer_order(w)[k]];
-        int64_t elements = box_volume(x->dims, x->shape);
-        float *values = must_alloc((unsigned long)elements * sizeof *values);
-        rectangle all = box_whole(x->name, x->dims, x->shape);
-        box_memory to = {.data = values, .type = DTYPE_FP32};
-        box_row_major(to.stride, x->dims, x->shape);
-        s = checkpoint_read(from, STATE_GRADIENT, &all, &to);
-        for (int64_t i = 0; i < elements; i++)
-            values[i] /= scale;
-        if (s == STATUS_OK)
-            s = safetensors_writer_data(w, values, elements * (int64_t)sizeof *values);
-        free(values);
-    }
+    for (int k = 0; k < n && s == STATUS_OK; k++)
+        s = copy_gradient(w, from, checkpoint_at(from, safetensors_writer_order(w)[k]), scale);
     if (s == STATUS_OK)
         s = safetensors_writer_close(w);
     else
@@ -331,7 +350,7 @@ status training_dump_gradients(training *t)
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing gradients");
     status s = write_pieces(t, pieces);
     if (s == STATUS_OK && comm_rank(t->world) == 0) {
-        s = gather_gradients(pieces, path, scalars->loss_scale);
+        s = gather_gradients(pieces, path, &t->compiled.model.shape, scalars->loss_scale);
         if (s == STATUS_OK)
             s = atomic_remove(pieces);
     }

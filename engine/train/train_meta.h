@@ -12,6 +12,7 @@
 #include "engine/config/config.h"
 #include "engine/data/samples.h"
 #include "engine/guard/spike.h"
+#include "engine/train/rung.h"
 
 /* Samples that a run went back over a spike to leave out: none of [first, first + count) is trained on after step
  * `after`. */
@@ -44,6 +45,7 @@ typedef struct training_position {
     int64_t schedule_step, schedule_updates; /* steps and updates done where the learning rate's schedule began */
     int64_t ramp_step;                       /* done when train.batch_ramp began to count; at most stage_step */
     int64_t good_steps, skipped;             /* since the loss scale last changed; in a row */
+    rung_state rung;                         /* of experts' programs */
     double loss_scale;                       /* of fp16, else 1; of a checkpoint that is not fp16's, 0 */
     train_past past;
 } training_position;

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "engine/compile/model/rungs.h"
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/host/incidents.h"
@@ -398,6 +399,11 @@ void training_report_step(training *t, const training_figures *f)
                      .tokens = t->at.samples * c->train.sequence,
                      .epoch = samples_epoch(t->data.train, t->at.samples),
                      .loss_scale = t->at.loss_scale,
+                     .router_loss = t->now.router_loss,
+                     .router_z_loss = t->now.router_z_loss,
+                     .rungs = compile_rungs(&t->compiled.options),
+                     .rung = t->now.rung,
+                     .replays = t->now.replays,
                      .skipped_steps = t->at.step - t->at.updates,
                      .resident_bytes = peak_resident()};
     add_pace(&r, t);
@@ -623,6 +629,8 @@ status training_summary(training *t, bool stopped)
                                         .stopped = stopped,
                                         .start_to_first_step_seconds = t->report.first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
+                                        .rungs = compile_rungs(&t->compiled.options),
+                                        .plays = t->report.plays,
                                         .metrics_lost = lines_lost(t->report.metrics),
                                         .output_dropped = outlet_dropped(),
                                         .saves = t->saves.published,

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/compile/model/rungs.h"
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -60,6 +61,18 @@ static const char *other_samples(const config *saved, const config *now)
         if (!config_same(saved, now, keys[i]))
             return keys[i];
     return now->checkpoint.restart_data ? "checkpoint.restart_data" : NULL;
+}
+
+/* Rungs have as much room while these keys are the same. */
+static bool same_ladder(const config *saved, const config *now)
+{
+    static const char *const keys[] = {"parallel.tensor",   "parallel.context",  "parallel.expert",
+                                       "train.sequence",    "train.micro_batch", "model.expert_capacity",
+                                       "model.expert_spill"};
+    bool same = true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        same &= config_same(saved, now, keys[i]);
+    return same;
 }
 
 /* What a new stage takes over: weights, the optimizer's state and the count of its updates always. */
@@ -145,6 +158,8 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     }
     if (t->new_stage)
         begin_stage(t, &m, saved, checkpoint_folder(from));
+    if (!same_ladder(saved, t->config) || m.rung.at >= compile_rungs(&t->compiled.options))
+        m.rung = (rung_state){0};
     take(t, &m);
     say_rate(t, saved, &m);
     if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)

@@ -35,12 +35,14 @@ typedef struct training_data {
 
 /* The step that is being made. */
 typedef struct training_now {
-    int64_t ahead;                  /* the first sample of the batch that has been read ahead; -1: none has */
-    batch_facts batch, ahead_batch; /* of this batch, and of that one */
-    int64_t told_left_out;          /* samples that this rank has found bad, in training and evaluations */
-    double began, data_seconds;     /* when it began, and how long its batch took */
-    double waited_before;           /* comm_waited() when it began */
-    double stalled_before;          /* seconds that it could not begin, for a checkpoint */
+    int64_t ahead;                     /* the first sample of the batch that has been read ahead; -1: none has */
+    batch_facts batch, ahead_batch;    /* of this batch, and of that one */
+    int64_t told_left_out;             /* samples that this rank has found bad, in training and evaluations */
+    double began, data_seconds;        /* when it began, and how long its batch took */
+    double waited_before;              /* comm_waited() when it began */
+    double stalled_before;             /* seconds that it could not begin, for a checkpoint */
+    double router_loss, router_z_loss; /* with their coefficients; 0: there is none */
+    int rung, replays; /* of experts: the rung that it was played on, and how often it was played again */
 } training_now;
 
 /* What watches the run, and what has been undone. */
@@ -91,6 +93,7 @@ typedef struct training_report {
     resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */
     double first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;                      /* that were played, by this process */
+    int64_t plays[LADDER_RUNGS];                /* of training programs by rung, steps played again each time */
     double flops_per_token, peak_flops;
     double best_loss;       /* of the evaluations of this process */
     int64_t best_step;      /* 0: there was none */

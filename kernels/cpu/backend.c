@@ -25,6 +25,8 @@ static const struct {
     [OP_grouped_linear] = {grouped_scratch_bytes, NULL},
     [OP_grouped_linear_grad_input] = {grouped_scratch_bytes, NULL},
     [OP_grouped_linear_grad_weight] = {grouped_scratch_bytes, NULL},
+    [OP_balance] = {balance_scratch_bytes, NULL},
+    [OP_balance_grad] = {balance_grad_scratch_bytes, NULL},
     [OP_rmsnorm_grad] = {norm_scratch_bytes, NULL},
     [OP_layernorm_grad] = {norm_scratch_bytes, NULL},
     [OP_head_norm_grad] = {norm_scratch_bytes, NULL},

@@ -14,6 +14,8 @@ status gemm_prepare(op *o, int threads);
 int64_t gemm_scratch_bytes(const op *o, int threads);
 
 int64_t assign_scratch_bytes(const op *o, int threads);
+int64_t balance_scratch_bytes(const op *o, int threads);
+int64_t balance_grad_scratch_bytes(const op *o, int threads);
 int64_t grouped_scratch_bytes(const op *o, int threads);
 int64_t norm_scratch_bytes(const op *o, int threads);
 int64_t attention_scratch_bytes(const op *o, int threads);

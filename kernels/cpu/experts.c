@@ -217,6 +217,23 @@ void cpu_assign(const op *o, const run_context *r)
     }
 }
 
+void cpu_overflow(const op *o, const run_context *r)
+{
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
+    float *over = tensor_at(o->out[0], r->arena);
+    const op_ladder *as = &o->at.ladder;
+    int64_t elements = tensor_elements(o->in[0]), rows = 0;
+#pragma omp parallel for num_threads(parallel_threads(r, elements)) schedule(static) reduction(+ : rows)
+    for (int64_t i = 0; i < elements; i++)
+        rows += experts[i] >= o->at.first && experts[i] < o->at.first + as->local;
+    if (!o->at.accumulate)
+        memset(over, 0, LADDER_RUNGS * sizeof *over);
+    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+        over[i] += rows > as->room[i] ? (float)(rows - as->room[i]) : 0;
+    if (as->rung < LADDER_RUNGS - 1 && rows > as->room[as->rung])
+        over[LADDER_RUNGS - 1] = INFINITY;
+}
+
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
 void cpu_dispatch(const op *o, const run_context *r)

@@ -603,14 +603,25 @@ static int64_t assign_scratch(const op *o)
     return launch_assign_scratch(tensor_elements(o->in[0]), o->at.routing.local);
 }
 
+static int64_t balance_scratch(const op *o)
+{
+    return launch_balance_scratch(o->in[0]->shape[0]);
+}
+
 int64_t bind_scratch_bytes(const op *o, int threads)
 {
     static int64_t (*const of[OP_COUNT])(const op *) = {
-        [OP_bias_grad] = column_sum_scratch,          [OP_rmsnorm_grad] = norm_grad_scratch,
-        [OP_layernorm_grad] = norm_grad_scratch,      [OP_head_norm_grad] = head_norm_grad_scratch,
-        [OP_embed_grad] = embed_grad_scratch,         [OP_add_positions_grad] = embed_grad_scratch,
-        [OP_attention_grad] = attention_grad_scratch, [OP_cross_entropy] = cross_entropy_scratch,
-        [OP_width_dots] = width_dots_scratch,         [OP_assign] = assign_scratch,
+        [OP_bias_grad] = column_sum_scratch,
+        [OP_rmsnorm_grad] = norm_grad_scratch,
+        [OP_layernorm_grad] = norm_grad_scratch,
+        [OP_head_norm_grad] = head_norm_grad_scratch,
+        [OP_embed_grad] = embed_grad_scratch,
+        [OP_add_positions_grad] = embed_grad_scratch,
+        [OP_attention_grad] = attention_grad_scratch,
+        [OP_cross_entropy] = cross_entropy_scratch,
+        [OP_width_dots] = width_dots_scratch,
+        [OP_assign] = assign_scratch,
+        [OP_balance] = balance_scratch,
     };
     (void)threads;
     return of[o->kind] ? of[o->kind](o) : 0;

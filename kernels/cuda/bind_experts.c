@@ -1,4 +1,6 @@
 /* Routing, from ops to launches. */
+#include <string.h>
+
 #include "kernels/cuda/bind.h"
 
 _Static_assert((int)LAUNCH_EXPERTS == (int)ROUTING_EXPERTS && (int)ROUTING_ACTIVE <= 32,
@@ -53,6 +55,21 @@ void cuda_assign(const op *o, const run_context *r)
                            .local = o->at.routing.local,
                            .scratch = at(o->scratch, r)};
     launched(o, launch_assign(r->stream, whole(o, o->out[0], r), at(o->out[1], r), in));
+}
+
+void cuda_overflow(const op *o, const run_context *r)
+{
+    const tensor *experts = o->in[0];
+    const op_ladder *as = &o->at.ladder;
+    launch_overflow_in in = {.experts = whole(o, experts, r),
+                             .assignments = tensor_elements(experts),
+                             .first = (int32_t)o->at.first,
+                             .local = as->local,
+                             .rung = as->rung,
+                             .add = o->at.accumulate != OP_WRITES};
+    _Static_assert(sizeof in.room == sizeof as->room, "as many rungs");
+    memcpy(in.room, as->room, sizeof in.room);
+    launched(o, launch_overflow(r->stream, at(o->out[0], r), in));
 }
 
 /* offsets, weights: NULL where the kernel reads none */

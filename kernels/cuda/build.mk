@@ -61,7 +61,8 @@ $(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(
 	@echo "link $@"; $(CXX) -rdynamic -o $@ $^ -ldl
 
 # every op's cases (tests/oracle/op_cases.c) through the bindings; the kernels of the race build
-$(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/kernels/cuda/bind.o $(BUILD)/kernels/cuda/bind_experts.o $(BUILD)/kernels/cuda/updates.o $(BUILD)/tests/libtests.a \
+$(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/tests/libtests.a \
+                              $(patsubst %,$(BUILD)/kernels/cuda/%.o,bind bind_balance bind_experts updates) \
                               $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)

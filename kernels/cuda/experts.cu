@@ -303,6 +303,31 @@ KERNEL(THREADS, 4) place_chunks(assignment a)
     });
 }
 
+static constexpr int RUNGS = (int)(sizeof(launch_overflow_in{}.room) / sizeof(int64_t));
+
+/* One block: counts are exact, whatever their order. */
+KERNEL(THREADS, 1) count_overflow(float *over, launch_overflow_in in)
+{
+    SHARED(int32_t, counted, THREADS);
+    int me = (int)threadIdx.x;
+    int32_t own = 0;
+    for (int64_t i = me; i < in.assignments; i += THREADS)
+        own += in.experts[i] >= in.first && in.experts[i] < in.first + in.local;
+    counted[me] = own;
+    block_barrier();
+    if (me != 0)
+        return;
+    int64_t rows = 0;
+    for (int i = 0; i < THREADS; i++)
+        rows += counted[i];
+    for (int i = 0; i < RUNGS; i++) {
+        float before = in.add ? over[i] : 0.0f;
+        over[i] = before + (rows > in.room[i] ? (float)(rows - in.room[i]) : 0.0f);
+    }
+    bool lacks = in.rung < RUNGS && rows > in.room[in.rung];
+    over[RUNGS] = lacks ? INFINITY : in.add ? over[RUNGS] : 0.0f;
+}
+
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
 /* A block a token; the blocks behind them write the rows that no token has. Rows of `pieces` vectors. */
@@ -437,6 +462,13 @@ int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign
     LAUNCH(count, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
     LAUNCH(scan, blocks_for(in.local, WARPS), THREADS, 0, (cudaStream_t)stream, a);
     LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
+    return launch_result();
+}
+
+int launch_overflow(void *stream, float *over, launch_overflow_in in)
+{
+    auto kernel = count_overflow;
+    LAUNCH(kernel, 1, THREADS, 0, (cudaStream_t)stream, over, in);
     return launch_result();
 }
 

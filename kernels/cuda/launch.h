@@ -139,6 +139,16 @@ typedef struct launch_assign_in {
 } launch_assign_in;
 
 int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign_in in);
+/* over [rungs + 1]: += what `rungs` rungs have no room for of n assignments to experts first .. first + local - 1; the
+ * last element becomes infinite where rung `rung` has not (none has with rung >= rungs). `add`: to what is there. */
+typedef struct launch_overflow_in {
+    const int32_t *experts;
+    int64_t assignments, room[2];
+    int32_t first, local, rung;
+    bool add;
+} launch_overflow_in;
+
+int launch_overflow(void *stream, float *over, launch_overflow_in in);
 typedef struct launch_places {
     const int32_t *places;  /* [tokens, active] */
     const float *weights;   /* the same, or NULL: 1 */
@@ -307,6 +317,38 @@ typedef struct launch_cross_entropy_in {
 } launch_cross_entropy_in;
 
 int launch_cross_entropy(void *stream, int type, float *loss, void *dlogits, launch_cross_entropy_in in);
+
+/* ---- balance.cu ------------------------------------------------------------------------------------------------ */
+typedef struct launch_choices {
+    const int32_t *chosen; /* [tokens, active] */
+    const int32_t *places; /* or NULL: token t is at t */
+    int64_t tokens, active, groups, experts;
+    int32_t sequence; /* tokens of a group; 0: there is one */
+} launch_choices;
+
+/* load[groups, experts] */
+int launch_expert_load(void *stream, float *load, const launch_choices *of, float scale);
+
+typedef struct launch_router {
+    const void *logits;    /* [tokens, experts] T */
+    const float *load;     /* [groups, experts] */
+    const int32_t *places; /* or NULL */
+    int64_t tokens, experts;
+    int32_t sequence;
+    bool sigmoid;
+} launch_router;
+
+int64_t launch_balance_scratch(int64_t tokens);
+/* sums[2] */
+int launch_balance(void *stream, int type, float *sums, const launch_router *of, bool accumulate, double *scratch);
+
+typedef struct launch_losses {
+    float load, z; /* coefficients */
+} launch_losses;
+
+/* addend: or NULL; dlogits may lie there */
+int launch_balance_grad(void *stream, int type, void *dlogits, const void *addend, const void *scalars,
+                        const launch_router *of, const launch_losses *losses);
 
 /* ---- optimizer.cu ---------------------------------------------------------------------------------------------- */
 int launch_sum_squares(void *stream, int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch,

@@ -11,12 +11,6 @@ static constexpr int THREADS = 256, V = 4;
 /* Of the sum of squares: eight blocks a multiprocessor of an H100, and the pieces of a vector. */
 static constexpr int SQUARE_WARPS = THREADS / WARP, SQUARE_BLOCKS = 8 * 132, SQUARE_ROW = 64;
 
-DEVICE double warp_sum_double(double x)
-{
-    UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) x += warp_xor(x, mask);
-    return x;
-}
-
 /* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so their order does not matter. See
  * exact_sum.h. */
 DEVICE void exact_add(int64_t *bins, double value)
@@ -51,20 +45,21 @@ template <int W>
 KERNEL(THREADS, 4)
 sum_of_squares(int64_t *bins, const float *gradient, int64_t rows, int64_t columns, int64_t pitch)
 {
-    SHARED(int64_t, held, SQUARE_WARPS *SUM_BINS);
+    SHARED(int64_t, held, SQUARE_WARPS * SUM_BINS);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t *mine = held + warp * SUM_BINS;
     for (int i = lane; i < SUM_BINS; i += WARP)
         mine[i] = 0;
     warp_barrier();
-    for (int64_t row = (int64_t)blockIdx.x * SQUARE_WARPS + warp; row < rows; row += (int64_t)gridDim.x * SQUARE_WARPS) {
+    for (int64_t row = (int64_t)blockIdx.x * SQUARE_WARPS + warp; row < rows;
+         row += (int64_t)gridDim.x * SQUARE_WARPS) {
         double sum = 0;
         for (int64_t column = (int64_t)lane * W; column < columns; column += WARP * W) {
             float g[W];
             load(g, gradient + row * pitch + column);
             UNROLL for (int i = 0; i < W; i++) sum += (double)g[i] * (double)g[i];
         }
-        sum = warp_sum_double(sum);
+        sum = warp_sum(sum);
         if (lane == 0)
             exact_add(mine, sum);
     }

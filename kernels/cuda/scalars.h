@@ -11,7 +11,7 @@ typedef struct scalars_device {
     int64_t step, updates, first_sample;
     float lr, beta1, beta2, epsilon, weight_decay;
     float muon_lr, momentum;
-    float clip, loss_scale, loss_tokens;
+    float clip, loss_scale, loss_tokens, batch_tokens;
     float momentum_correction, variance_correction;
 } scalars_device;
 

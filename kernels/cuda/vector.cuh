@@ -103,7 +103,8 @@ template <int V, typename T> DEVICE void store(T *to, const float (&from)[V])
     }
 }
 
-DEVICE float warp_sum(float x)
+/* of floats or doubles */
+template <typename T> DEVICE T warp_sum(T x)
 {
     UNROLL for (int mask = WARP / 2; mask > 0; mask /= 2) x += warp_xor(x, mask);
     return x;

@@ -152,11 +152,7 @@ void infer_copy_to_shards(op *o)
     operands_present(o);
     check_group(o);
     operands_place_along(o, "r>s");
-    infer_shape_like(o->out[0], o->in[0]);
-    tensor *x = o->in[0], *y = o->out[0]; /* a view of x */
-    y->base = tensor_root(x);
-    y->offset = x->offset;
-    y->pitch = x->pitch;
+    infer_view(o->out[0], o->in[0]);
 }
 
 op_cost cost_copy_to_shards(const op *o)
@@ -168,6 +164,54 @@ op_cost cost_copy_to_shards(const op *o)
 void gradient_copy_to_shards(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     recorder_flow(r, o->in[0], record_all_reduce(r, "dx", (axis)o->at.axis, cotangent[0]));
+}
+
+/* ---- other axes ------------------------------------------------------------------------------------------------ */
+
+/* Of x, the slots in which its rows are divided. */
+static unsigned slots_of_rows(const tensor *x)
+{
+    unsigned slots = 0;
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        slots |= (unsigned)(x->place.along[i].kind == PLACE_SHARD && x->place.along[i].dim == 0) << i;
+    return slots;
+}
+
+tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back)
+{
+    const recorder_grid *g = &r->grid;
+    unsigned coordinates = g->divided | (unsigned)g->sequence << AXIS_COORDINATE_TENSOR;
+    unsigned blocks = g->group[AXIS_EXPERT].slots | g->group[AXIS_HOLDERS].slots, from = back ? blocks : coordinates;
+    if (coordinates == 0)
+        return x;
+    MUST(slots_of_rows(x) == from, "%s: its rows are not divided as experts' tokens are", x->name);
+    return record_first(r, name, &(op){.kind = OP_regroup, .in = {x}, .at.first = back ? coordinates : blocks}, 1);
+}
+
+void infer_regroup(op *o)
+{
+    operands_present(o);
+    tensor *x = o->in[0], *y = o->out[0];
+    y->place = x->place;
+    for (int i = 0; i < AXIS_SLOTS; i++) {
+        bool was = slots_of_rows(x) >> i & 1, is = o->at.first >> i & 1;
+        OPERANDS_CHECK(was || !is || x->place.along[i].kind == PLACE_REPLICATE, "what x is divided along");
+        if (was || is)
+            y->place.along[i] = is ? place_shard(0) : place_replicate();
+    }
+    infer_view(y, x);
+}
+
+op_cost cost_regroup(const op *o)
+{
+    (void)o;
+    return (op_cost){0, 0};
+}
+
+void gradient_regroup(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    op back = {.kind = OP_regroup, .in = {cotangent[0]}, .at.first = slots_of_rows(o->in[0])};
+    recorder_flow(r, o->in[0], gradient_by(r, &back));
 }
 
 void infer_send(op *o)

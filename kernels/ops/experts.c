@@ -114,11 +114,30 @@ void infer_assign(op *o)
     OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && o->at.rows <= INT32_MAX, "fewer than 2^31 assignments");
     infer_shape_like(o->out[0], experts);
     infer_shape(o->out[1], DTYPE_INT32, 1, as->local + 1, 0, 0);
-    operands_place(o, "0>00");
+    operands_place(o, "0>00 s>p0");
 }
 
 COST(assign, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
 NO_GRADIENT(assign)
+
+void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first)
+{
+    op like = {.kind = OP_overflow, .in = {experts}, .out = {over}, .at = {.first = first, .ladder = *as}};
+    like.at.accumulate = OP_ADDS;
+    recorder_record(r, name, &like, 0, NULL);
+}
+
+void infer_overflow(op *o)
+{
+    operands_present(o);
+    OPERANDS_CHECK(is_choice(o->in[0], o->in[0]->shape[0]), "experts int32[t, k], k at most 32");
+    OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, LADDER_RUNGS), "over fp32[rungs]");
+    OPERANDS_CHECK(o->at.ladder.rung >= 0 && o->at.ladder.rung < LADDER_RUNGS, "a rung");
+    operands_place(o, "r>p 0>r s>r"); /* a share of the sum, whichever axes its tokens are called by */
+}
+
+COST(overflow, cost_each(o, 1, 0))
+NO_GRADIENT(overflow)
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
@@ -148,7 +167,7 @@ void infer_dispatch(op *o)
     check_weights(o, o->in[3], o->in[1]);
     OPERANDS_CHECK(o->at.rows >= 1 && o->at.rows <= INT32_MAX, "between 1 and 2^31 - 1 rows");
     infer_shape(o->out[0], (dtype)x->type, 2, o->at.rows, x->shape[1], 0);
-    operands_place(o, "0000>0");
+    operands_place(o, "0000>0 sp0s>0 rp0s>0");
 }
 
 COST(dispatch, cost_of(o, o->in[3] ? cost_elements(o->out[0]) : 0, 0))
@@ -179,7 +198,7 @@ void infer_combine(op *o)
     OPERANDS_CHECK(!addend || infer_is_matrix(addend, (dtype)rows->type, places->shape[0], rows->shape[1]),
                    "addend[t, h] of the rows' type");
     infer_shape(o->out[0], (dtype)rows->type, 2, places->shape[0], rows->shape[1], 0);
-    operands_place(o, "00000>0");
+    operands_place(o, "00000>0 0p0sp>p");
 }
 
 /* Each row is multiplied and added once. */
@@ -210,7 +229,7 @@ void infer_combine_dots(op *o)
     OPERANDS_CHECK(infer_is_matrix(rows, (dtype)dy->type, rows->shape[0], dy->shape[1]), "rows[r, h] of dy's type");
     check_places(o, places, NULL, dy->shape[0]);
     infer_shape(o->out[0], DTYPE_FP32, 2, dy->shape[0], places->shape[1], 0);
-    operands_place(o, "000>0");
+    operands_place(o, "000>0 r0p>p");
 }
 
 COST(combine_dots, cost_of(o, 2 * cost_elements(o->in[1]), 0))

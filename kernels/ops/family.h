@@ -54,6 +54,15 @@ static inline void infer_shape_like(tensor *out, const tensor *x)
     infer_shape(out, (dtype)x->type, x->dims, x->shape[0], x->shape[1], x->shape[2]);
 }
 
+/* The bytes of x, seen as y; y's placement is the caller's. */
+static inline void infer_view(tensor *y, tensor *x)
+{
+    infer_shape_like(y, x);
+    y->base = tensor_root(x);
+    y->offset = x->offset;
+    y->pitch = x->pitch;
+}
+
 static inline bool infer_is_compute(const tensor *t)
 {
     return precision_computes_in((dtype)t->type);

@@ -46,7 +46,7 @@ static int64_t check_experts(const op *o, const tensor *weight)
 }
 
 /* The rows are divided, and the weight all ranks' or divided by experts like its rows. */
-#define PLACE_GROUPED "0s0>0 000>0"
+#define PLACE_GROUPED "0s0>0 0r0>0"
 
 tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets)
 {
@@ -103,7 +103,7 @@ void infer_grouped_linear_grad_weight(op *o)
     OPERANDS_CHECK(infer_is_activation(dy) && infer_is_matrix(x, (dtype)dy->type, dy->shape[0], x->shape[1]) &&
                        infer_is_matrix(dw, DTYPE_FP32, experts * dy->shape[1], x->shape[1]),
                    "dy[R, n], x[R, c] of one type, dw[E n, c] fp32");
-    operands_place(o, "000>p 000>0");
+    operands_place(o, "000>p 000>r");
 }
 
 COST(grouped_linear_grad_weight, cost_grouped(o))

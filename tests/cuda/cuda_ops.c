@@ -58,11 +58,15 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(dispatch),
     BOUND(combine),
     BOUND(combine_dots),
+    BOUND(overflow),
     BOUND(grouped_linear),
     BOUND(grouped_linear_grad_input),
     BOUND(grouped_linear_grad_weight),
     BOUND(cross_entropy_stats),
     BOUND(cross_entropy),
+    BOUND(expert_load),
+    BOUND(balance),
+    BOUND(balance_grad),
     BOUND(sum_squares),
     BOUND(clip),
     BOUND(adamw),
@@ -79,16 +83,34 @@ static const op_kernel KERNELS[OP_COUNT] = {
 };
 
 /* cuBLASLt's, communication's and the device's own */
-static const op_kind ELSEWHERE[] = {
-    OP_linear,     OP_linear_grad_input, OP_linear_grad_weight, OP_linear_gelu, OP_linear_grad_gelu,
-    OP_all_gather, OP_reduce_scatter,    OP_all_to_all,         OP_all_reduce,  OP_copy_to_shards,
-    OP_send,       OP_receive,           OP_load_host,          OP_store_host,  OP_wait};
+static const op_kind ELSEWHERE[] = {OP_linear,
+                                    OP_linear_grad_input,
+                                    OP_linear_grad_weight,
+                                    OP_linear_gelu,
+                                    OP_linear_grad_gelu,
+                                    OP_all_gather,
+                                    OP_reduce_scatter,
+                                    OP_all_to_all,
+                                    OP_all_reduce,
+                                    OP_copy_to_shards,
+                                    OP_regroup,
+                                    OP_balance_through,
+                                    OP_send,
+                                    OP_receive,
+                                    OP_load_host,
+                                    OP_store_host,
+                                    OP_wait};
 
 /* Kernels that take matrices without gaps only; the binding refuses others. */
-static const op_kind WHOLE[] = {
-    OP_embed,      OP_embed_grad,     OP_add_positions, OP_add_positions_grad,  OP_rmsnorm,       OP_rmsnorm_grad,
-    OP_layernorm,  OP_layernorm_grad, OP_zero,          OP_cross_entropy_stats, OP_cross_entropy, OP_compress,
-    OP_decompress, OP_arrange};
+static const op_kind WHOLE[] = {OP_embed,         OP_embed_grad,
+                                OP_add_positions, OP_add_positions_grad,
+                                OP_rmsnorm,       OP_rmsnorm_grad,
+                                OP_layernorm,     OP_layernorm_grad,
+                                OP_zero,          OP_cross_entropy_stats,
+                                OP_cross_entropy, OP_compress,
+                                OP_decompress,    OP_arrange,
+                                OP_expert_load,   OP_balance,
+                                OP_balance_grad};
 
 static status prepare_nothing(op *o, int threads)
 {

@@ -228,6 +228,27 @@ void assign()
     }
 }
 
+void overflow()
+{
+    for (const pass &p : passes)
+        for (int rung = 0; rung < 3; rung++)
+            for (bool add : {false, true}) {
+                vector<double> chosen = experts_of(p), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
+                array experts(INT32, chosen), over(LAUNCH_FP32, vector<double>{2, 3, 0});
+                launch_overflow_in in = {
+                    experts.to<int32_t>(), p.tokens * p.active, {p.rows / 3, p.rows}, p.first, p.local, rung, add};
+                auto rows = std::count_if(chosen.begin(), chosen.end(),
+                                          [&](double e) { return e >= p.first && e < p.first + p.local; });
+                for (int i = 0; i < 2; i++) {
+                    want[(size_t)i] += (double)std::max((int64_t)0, (int64_t)rows - in.room[i]);
+                    if (i == rung && rows > in.room[i])
+                        want[2] = INFINITY;
+                }
+                run_ok("launch_overflow", launch_overflow(nullptr, over.to<float>(), in));
+                check("over", over.get() == want);
+            }
+}
+
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
 void exchange_case(int type, const pass &p, int64_t columns, int64_t gap, bool weighted)
@@ -284,4 +305,5 @@ void exchange()
 const vector<test_case> expert_cases = {{"experts/route", route},
                                         {"experts/odd_choices", odd_choices},
                                         {"experts/assign", assign},
+                                        {"experts/overflow", overflow},
                                         {"experts/exchange", exchange}};

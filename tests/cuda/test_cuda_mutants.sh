@@ -138,6 +138,9 @@ race|experts.cu|experts.cu|experts/assign|s,warp_barrier(); /\* the last have.*,
 plain|experts.cu|experts.cu|experts/assign|s,same \&\& other < lane,same \&\& other != lane,|assignments of one expert at once share a place
 plain|experts.cu|experts.cu|experts/assign|s,^        before += all;,,|chunks beyond the first 32 begin too early
 plain|experts.cu|experts.cu|experts/assign|s,^        before += sum;,,|experts beyond the first 32 begin too early
+race|experts.cu|experts.cu|experts/overflow|/counted\[me\] = own;/{n;s,block_barrier();,,},what is over is added before all have counted
+plain|experts.cu|experts.cu|experts/overflow|s,(float)(rows - in.room\[i\]),(float)rows,|all rows are over
+plain|experts.cu|experts.cu|experts/overflow|s,in.rung < RUNGS \&\& rows > in.room,in.rung < RUNGS \&\& rows >= in.room,|a rung that is full lacks room
 plain|experts.cu|experts.cu|experts/assign|s,int64_t row = number - a.skip,int64_t row = number,|a later pass places the rows of the first
 plain|experts.cu|experts.cu|experts/exchange|s,row < row_count;,row < row_count - 1;,|a row that no token has is left as it was
 plain|experts.cu|experts.cu|experts/exchange|s,weight \* value\[i\],value[i],|rows are sent without their weights
@@ -145,6 +148,14 @@ plain|experts.cu|experts.cu|experts/exchange|s,has \&\& of.weights ? ,false ? ,|
 plain|experts.cu|experts.cu|experts/exchange|s,at += AHEAD,at += AHEAD + 1,|one row in five is passed by
 plain|experts.cu|experts.cu|experts/exchange|s,sum = warp_sum(sum);,,|a dot product is one lane's
 plain|pointwise.cu|pointwise.cu|pointwise/keep|s, || (control .. control\[SCALARS_SKIP\] != 0),,|a skipped step changes what is kept
+plain|balance.cu|balance.cu|balance/load|s,(places ? places\[token\] : token) / sequence,token / sequence,|tokens are counted where they lie
+plain|balance.cu|balance.cu|balance/load|s,int failed = launch_zero.*,int failed = 0;,|counts begin where memory was
+plain|balance.cu|balance.cu|balance/losses|s,of.sigmoid ? sigmoid_of(x).value : each,each,|probabilities of sigmoids are a softmax
+plain|balance.cu|balance.cu|balance/losses|s,of.sigmoid ? sigmoid_of(x).slope : each,each,|a softmax is the slope of sigmoids
+plain|balance.cu|balance.cu|balance/losses|s,scalars->batch_tokens,scalars->loss_tokens,|tokens of no target are not counted
+plain|balance.cu|balance.cu|balance/losses|s,(load\[e\] - f.mean),load[e],|a gradient of probabilities without their sum
+plain|balance.cu|balance.cu|balance/losses|s,k < SUM_THREADS / WARP,k < SUM_THREADS / WARP - 1,|the last warp's tokens are lost
+race|balance.cu|balance.cu|balance/losses|s,^    block_barrier();,,|sums are read before they are there
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
 race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,mantissa >> (64 - shift),0 * shift,|the highest digit is lost

@@ -16,32 +16,35 @@
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 
-const char *const golden_models[] = {"gemma2",     "gemma3",     "glm4",       "gpt2",      "granite", "llama",
-                                     "llama-tied", "llama-deep", "llama-yarn", "mistral",   "neox",    "olmo2",
-                                     "olmo3",      "phi3",       "phi3-short", "phi3-long", "qwen2",   "qwen2-layers",
-                                     "qwen3",      "smollm3",    "starcoder2", NULL};
-
-void golden_configuration(const char *path, const char *model)
-{
-    char *text = must_format(
-        "model: {from: %s/%s}\n"
-        "data: {train: %s, shuffle: false}\n"
-        "train: {steps: 100, sequence: 32, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1}\n"
-        "optimizer: {lr: 1e-3, min_lr: 1e-4, schedule: cosine, warmup: 10, beta1: 0.9, beta2: 0.95, epsilon: 1e-8,\n"
-        "            weight_decay: 0.1, clip: 1}\n"
-        "checkpoint: {every: 0, resume: never}\n"
-        "run: {tensorboard: false}\n",
-        GOLDEN_MODELS, model, GOLDEN_DATA);
-    workfolder_write(path, text, (int64_t)strlen(text));
-    free(text);
-}
-
-static double worse(double a, double b)
-{
-    if (isnan(b))
-        return INFINITY;
-    return b > a ? b : a;
-}
+const char *const golden_models[] = {"gemma2",
+                                     "gemma3",
+                                     "glm4",
+                                     "gpt2",
+                                     "granite",
+                                     "granite-moe",
+                                     "llama",
+                                     "llama-tied",
+                                     "llama-deep",
+                                     "llama-yarn",
+                                     "mistral",
+                                     "mixtral",
+                                     "mixtral-balanced",
+                                     "neox",
+                                     "olmo2",
+                                     "olmo3",
+                                     "olmoe",
+                                     "phi3",
+                                     "phi3-short",
+                                     "phi3-long",
+                                     "qwen2",
+                                     "qwen2-layers",
+                                     "qwen3",
+                                     "qwen3-moe",
+                                     "qwen3-moe-balanced",
+                                     "qwen3-moe-step",
+                                     "smollm3",
+                                     "starcoder2",
+                                     NULL};
 
 static json_t *expected(const char *model)
 {
@@ -50,6 +53,31 @@ static json_t *expected(const char *model)
     assert_non_null(root);
     free(path);
     return root;
+}
+
+void golden_configuration(const char *path, const char *model)
+{
+    json_t *root = expected(model);
+    const char *over = json_string_value(json_object_get(root, "router_loss_over"));
+    char *text = must_format(
+        "model: {from: %s/%s, router_loss_over: %s}\n"
+        "data: {train: %s, shuffle: false}\n"
+        "train: {steps: 100, sequence: 32, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1}\n"
+        "optimizer: {lr: 1e-3, min_lr: 1e-4, schedule: cosine, warmup: 10, beta1: 0.9, beta2: 0.95, epsilon: 1e-8,\n"
+        "            weight_decay: 0.1, clip: 1}\n"
+        "checkpoint: {every: 0, resume: never}\n"
+        "run: {tensorboard: false}\n",
+        GOLDEN_MODELS, model, over ? over : "sequence", GOLDEN_DATA);
+    workfolder_write(path, text, (int64_t)strlen(text));
+    free(text);
+    json_decref(root);
+}
+
+static double worse(double a, double b)
+{
+    if (isnan(b))
+        return INFINITY;
+    return b > a ? b : a;
 }
 
 /* Error of a value of step `step` (from 1) over all lines of a metrics.jsonl that have it; lines[step - 1] is
@@ -85,6 +113,14 @@ static double compare(const char *metrics, const char *model, const char *key, c
 double golden_losses(const char *metrics, const char *model, int steps)
 {
     return compare(metrics, model, "loss", "losses", steps, 1e-4);
+}
+
+double golden_router_losses(const char *metrics, const char *model, int steps)
+{
+    json_t *root = expected(model);
+    bool balanced = json_object_get(root, "router_losses") != NULL;
+    json_decref(root);
+    return balanced ? compare(metrics, model, "router_loss", "router_losses", steps, 1e-4) : 0;
 }
 
 double golden_norm(const char *metrics, const char *model)

@@ -25,10 +25,11 @@ import torch.nn.functional as F
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from transformers.core_model_loading import revert_weight_conversion
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "models"))
 PHALANX = os.environ.get("PHALANX", "build/phalanx")
-VOCABULARY, LENGTH = 257, 64
+VOCABULARY, LENGTH, MICRO_BATCH = 257, 64, 2
 
 
 def run(*arguments, **keywords):
@@ -50,6 +51,15 @@ def configurations():
                              embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=256, eos_token_id=256),
         "llama": t.LlamaConfig(**sizes, rope_parameters=llama3),
         "llama-tied": t.LlamaConfig(**sizes, tie_word_embeddings=True),
+        "granite-moe": t.GraniteMoeConfig(**sizes, embedding_multiplier=12.0, residual_multiplier=0.22,
+                                          attention_multiplier=0.0625, logits_scaling=8.0, tie_word_embeddings=True,
+                                          num_local_experts=7, num_experts_per_tok=3),
+        "mixtral": t.MixtralConfig(**sizes, sliding_window=16, num_local_experts=5, num_experts_per_tok=2),
+        "mixtral-balanced": t.MixtralConfig(**sizes, num_local_experts=5, num_experts_per_tok=2, output_router_logits=True,
+                                            router_aux_loss_coef=0.05),
+        "olmoe": t.OlmoeConfig(**sizes, num_experts=9, num_experts_per_tok=4, pad_token_id=None),
+        "qwen3-moe": t.Qwen3MoeConfig(**sizes, head_dim=32, num_experts=7, num_experts_per_tok=3,
+                                      moe_intermediate_size=40, norm_topk_prob=True, mlp_only_layers=[0]),
         "mistral": t.MistralConfig(**sizes, sliding_window=16),
         "qwen2": t.Qwen2Config(**sizes, tie_word_embeddings=True),
         "qwen2-window": t.Qwen2Config(**sizes, use_sliding_window=True, sliding_window=16, max_window_layers=0),
@@ -115,12 +125,16 @@ def write_data(prefix, tokens):
 
 
 def reference_step(model, rows):
-    logits = model(input_ids=rows[:, :-1]).logits
-    loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1))
+    """The loss without that of routers, and gradients with it, which transformers takes of a micro-batch."""
+    losses = []
     model.zero_grad()
-    loss.backward()
-    in_files = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
-    return loss.item(), {in_files.get(name, name): p.grad.clone() for name, p in model.named_parameters()}
+    for part in rows.split(MICRO_BATCH):
+        output = model(input_ids=part[:, :-1])
+        losses.append(F.cross_entropy(output.logits.reshape(-1, VOCABULARY), part[:, 1:].reshape(-1)))
+        balance = model.config.router_aux_loss_coef * output.aux_loss if getattr(output, "aux_loss", None) is not None else 0
+        ((losses[-1] + balance) * len(part) / len(rows)).backward()
+    gradients = revert_weight_conversion(model, {name: p.grad.clone() for name, p in model.named_parameters()})
+    return sum(losses).item() / len(losses), gradients
 
 
 def relative(a, b):
@@ -172,6 +186,12 @@ def check(name, configuration, work):
     run("convert", "--from", original, "--to", there)
     run("convert", "--from", there, "--to", back)
     tensors_equal(original, back)
+    if hasattr(configuration, "num_experts_per_tok"):  # experts under the names of transformers' own modules
+        modules, there_too, back_too = (os.path.join(work, name + end) for end in ("-modules", "-modules-there", "-modules-back"))
+        model.save_pretrained(modules, save_original_format=False)
+        run("convert", "--from", modules, "--to", there_too)
+        run("convert", "--from", there_too, "--to", back_too)
+        tensors_equal(original, back_too)
     model, again = load_silently(original), load_silently(back)
     tokens = numpy.random.default_rng(3).integers(0, VOCABULARY, 20 * 4 * LENGTH + 1)
     stream = torch.tensor(tokens)
@@ -182,8 +202,8 @@ def check(name, configuration, work):
     write_data(data, tokens)
     configuration_file = os.path.join(work, "run.yaml")
     with open(configuration_file, "w") as f:
-        f.write(f"model: {{from: {there}}}\ndata: {{train: {data}, shuffle: false}}\n"
-                f"train: {{steps: 20, sequence: {LENGTH}, micro_batch: 2, global_batch: 4, precision: fp32, device: cpu}}\n"
+        f.write(f"model: {{from: {there}, router_loss_over: pooled}}\ndata: {{train: {data}, shuffle: false}}\n"
+                f"train: {{steps: 20, sequence: {LENGTH}, micro_batch: {MICRO_BATCH}, global_batch: 4, precision: fp32, device: cpu}}\n"
                 f"optimizer: {{lr: 3e-3, schedule: constant}}\ncheckpoint: {{every: 0, resume: never}}\n"
                 f"run: {{folder: {folder}, tensorboard: false}}\ndebug: {{gradients: {folder}}}\n")
     run("train", configuration_file)

@@ -67,6 +67,14 @@ static const layouts_model models[] = {
      "architecture: smollm3, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
      "unrotated_every: 3, rope_scaling: {kind: yarn, factor: 4}",
      "", NULL},
+    {"mixtral",
+     "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
+     "6, expert_ffn_size: 20, router_loss: 0.1, router_z_loss: 0.01",
+     "", NULL},
+    {"experts",
+     "architecture: mixtral, layers: 8, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 3, ffn_size: 100, experts: "
+     "7, experts_per_token: 3, expert_ffn_size: 28, dense_layers: 1, experts_every: 2, router_loss: 0.1",
+     "data.document_mask=true train.dropout=0.1", NULL},
     {"documents", "architecture: llama, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 2, ffn_size: 100",
      "data.document_mask=true", NULL},
     {"dropout", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 6", "train.dropout=0.1", NULL},
@@ -85,20 +93,22 @@ static const layouts_model models[] = {
      "train.precision=fp16 train.loss_scale=4096", "gpt2"},
 };
 
-#define NONE      "memory.recompute=none"
-#define SELECTIVE "memory.recompute=selective"
-#define FULL      "memory.recompute=full"
-#define ALONE     "parallel.sequence=false"
-#define EACH      "parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"
-#define REDUCE    "parallel.zero_reduce=micro_batch"
-#define GATHER    "parallel.zero_gather=micro_batch"
-#define BUDGET(x) "memory.budget=" x
-#define HALVES    "parallel.order=halves"
-#define PARTS     "parallel.order=parts"
-#define LOWERED   "parallel.order=none"
-#define DIVIDED   "parallel.vocabulary=stages"
-#define BALANCED  "parallel.context_balance=documents"
-#define UNEVEN(x) "parallel.layers_per_stage=[" x "]"
+#define NONE                  "memory.recompute=none"
+#define SELECTIVE             "memory.recompute=selective"
+#define FULL                  "memory.recompute=full"
+#define ALONE                 "parallel.sequence=false"
+#define EACH                  "parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"
+#define REDUCE                "parallel.zero_reduce=micro_batch"
+#define GATHER                "parallel.zero_gather=micro_batch"
+#define BUDGET(x)             "memory.budget=" x
+#define HALVES                "parallel.order=halves"
+#define PARTS                 "parallel.order=parts"
+#define LOWERED               "parallel.order=none"
+#define DIVIDED               "parallel.vocabulary=stages"
+#define BALANCED              "parallel.context_balance=documents"
+#define EXPERT(x)             "parallel.expert=" x
+#define ROOM(capacity, spill) "model.expert_capacity=" capacity " model.expert_spill=" spill
+#define UNEVEN(x)             "parallel.layers_per_stage=[" x "]"
 
 static const layouts_row rows[] = {
     /* clang-format off */
@@ -386,6 +396,58 @@ static const layouts_row rows[] = {
     {"neox",       1, 2, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
     {"neox",       2, 1, 1, 2, 2, 0,           0, 3, SELECTIVE, 0},
     {"neox",       2, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, "", 0},
+    /* experts, each rank with all of them */
+    {"mixtral",    2, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"mixtral",    6, 1, 1, 1, 4, 0,           0, 1, FULL, 0},
+    {"mixtral",    1, 2, 1, 1, 2, 0,           0, 1, "", 0},
+    {"mixtral",    1, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0},
+    {"mixtral",    1, 1, 1, 3, 2, 0,           0, 3, EACH, 0},
+    {"mixtral",    2, 1, 1, 2, 2, 0,           0, 2, REDUCE, 0},
+    {"mixtral",    4, 1, 1, 2, 2, 0,           0, 3, "", 0},
+    {"mixtral",    2, 2, 1, 1, 2, 0,           0, 1, PARTS, 0},
+    {"experts",    3, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"experts",    1, 2, 1, 1, 2, 0,           0, 1, SELECTIVE, 0},
+    {"experts",    1, 1, 4, 1, 2, INTERLEAVED, 2, 1, "", 0},
+    {"experts",    1, 1, 1, 2, 2, 0,           0, 0, "", 0},
+    /* experts divided over blocks of ranks */
+    {"mixtral",    2, 1, 1, 1, 2, 0,           0, 1, EXPERT("2"), 0},
+    {"mixtral",    4, 1, 1, 1, 2, 0,           0, 1, EXPERT("4"), 0},
+    {"mixtral",    4, 1, 1, 1, 1, 0,           0, 1, EXPERT("2") " " FULL, 0},
+    {"mixtral",    1, 2, 1, 1, 2, 0,           0, 1, EXPERT("2"), 0},
+    {"mixtral",    1, 1, 1, 2, 2, 0,           0, 1, EXPERT("2"), 0},
+    {"mixtral",    1, 1, 1, 3, 2, 0,           0, 0, EXPERT("3"), 0},
+    {"mixtral",    1, 1, 1, 4, 1, 0,           0, 3, EXPERT("2") " " EACH, 0},
+    {"mixtral",    1, 1, 1, 6, 2, 0,           0, 2, EXPERT("3") " " REDUCE, 0},
+    {"mixtral",    2, 2, 1, 1, 2, 0,           0, 1, EXPERT("4"), 0},
+    {"mixtral",    2, 1, 1, 2, 2, 0,           0, 3, EXPERT("2"), 0},
+    {"mixtral",    2, 1, 1, 3, 2, 0,           0, 1, EXPERT("3") " " SELECTIVE, 0},
+    {"mixtral",    1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, EXPERT("2"), 0},
+    {"mixtral",    1, 1, 2, 2, 1, ZERO_BUBBLE, 0, 3, EXPERT("2") " " EACH, 0},
+    {"mixtral",    2, 1, 3, 1, 2, INTERLEAVED, 2, 1, EXPERT("2") " " FULL, 0},
+    {"mixtral",    1, 2, 2, 2, 1, GPIPE,       0, 2, EXPERT("4"), 0},
+    {"mixtral",    1, 1, 2, 3, 1, V_HALF,      2, 1, EXPERT("3") " " DIVIDED, 0},
+    {"mixtral",    1, 1, 2, 2, 2, ZB_V,        2, 1, EXPERT("2") " " BUDGET("2400KiB"), 0},
+    {"experts",    3, 1, 1, 1, 3, 0,           0, 1, EXPERT("3"), 0},
+    {"experts",    1, 1, 1, 4, 1, 0,           0, 1, EXPERT("4"), 0},
+    {"experts",    1, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, EXPERT("2"), 0},
+    {"experts",    1, 1, 1, 2, 2, 0,           0, 3, EXPERT("2") " " EACH, 0},
+    {"experts",    1, 2, 1, 3, 1, 0,           0, 1, EXPERT("6"), 0},
+    /* little room, so that steps are played again on both higher rungs */
+    {"mixtral",    1, 1, 1, 2, 2, 0,           0, 1, EXPERT("2") " " ROOM("0.3", "0"), 0},
+    {"mixtral",    2, 1, 1, 3, 2, 0,           0, 3, EXPERT("6") " " ROOM("0.5", "1") " " EACH, 0},
+    {"mixtral",    1, 1, 2, 2, 2, ZERO_BUBBLE, 0, 1, EXPERT("2") " " ROOM("0.9", "1"), 0},
+    {"mixtral",    1, 2, 2, 1, 2, INTERLEAVED, 2, 1, EXPERT("2") " " ROOM("0.4", "2") " " FULL, 0},
+    {"experts",    1, 1, 1, 3, 2, 0,           0, 2, EXPERT("3") " " ROOM("0.2", "3") " " REDUCE, 0},
+    {"experts",    3, 1, 2, 1, 3, V_HALF,      2, 1, EXPERT("3") " " ROOM("0.7", "0"), 0},
+    {"mixtral",    1, 1, 2, 3, 1, ONE_F_ONE_B, 0, 1, EXPERT("3") " " ROOM("0.5", "0") " " BUDGET("1600KiB"), 0},
+    /* no bit depends on recompute, schedule, or how much is sharded */
+    {"mixtral",    1, 1, 2, 2, 2, GPIPE,       0, 1, EXPERT("2") " " NONE, 'x'},
+    {"mixtral",    1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 0, EXPERT("2") " " SELECTIVE, 'x'},
+    {"mixtral",    1, 1, 2, 2, 2, ZERO_BUBBLE, 0, 1, EXPERT("2") " " FULL, 'x'},
+    {"mixtral",    1, 1, 2, 2, 2, ZB_V,        2, 1, EXPERT("2") " " NONE, 'x'},
+    {"mixtral",    2, 1, 1, 3, 2, 0,           0, 0, EXPERT("2"), 'y'},
+    {"mixtral",    2, 1, 1, 3, 2, 0,           0, 1, EXPERT("2"), 'y'},
+    {"mixtral",    2, 1, 1, 3, 2, 0,           0, 3, EXPERT("2") " " GATHER, 'y'},
     /* clang-format on */
 };
 

@@ -8,6 +8,7 @@
 
 #include "engine/compile/model/collective.h"
 #include "engine/compile/compile.h"
+#include "engine/compile/model/rungs.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/parallel/schedule/least.h"
@@ -45,35 +46,50 @@ static void check_least(plans_verdict *v, const program *p, int index)
     free(counts);
 }
 
-/* What a rank counted along each axis, under `key`, and what its program says of a step. */
-static void check_traffic(plans_verdict *v, const json_t *said, const char *key, const int64_t *planned, int rank,
-                          int steps)
+/* What a rank counted along each axis, under `key`, and what its programs say. */
+static void check_traffic(plans_verdict *v, const json_t *said, const char *key, const int64_t *planned, int rank)
 {
     for (axis a = 0; a < AXIS_COUNT; a++) {
         if (!axis_has_messages(a))
             continue;
-        int64_t counted = integer(json_object_get(said, key), axis_name(a)), all = steps * planned[a];
-        if (counted != all)
-            blame(v, "rank %d: %s along %s is %lld, of its program %lld", rank, key, axis_name(a), (long long)counted,
-                  (long long)all);
+        int64_t counted = integer(json_object_get(said, key), axis_name(a));
+        if (counted != planned[a])
+            blame(v, "rank %d: %s along %s is %lld, of its programs %lld", rank, key, axis_name(a), (long long)counted,
+                  (long long)planned[a]);
     }
 }
 
-static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, int rank, int steps)
+typedef struct planned_traffic {
+    int64_t sent[AXIS_COUNT], messages[AXIS_COUNT];
+} planned_traffic;
+
+static void add_traffic(plans_verdict *v, planned_traffic *t, const program *p, int64_t plays)
 {
-    int64_t sent[AXIS_COUNT] = {0}, messages[AXIS_COUNT] = {0};
-    for (int i = 0; i < c->training.list.count; i++) {
-        const op *o = c->training.list.ops[i];
+    for (int i = 0; i < p->count; i++) {
+        const op *o = p->ops[i];
         if (!op_communicates(o))
             continue;
         int64_t scratch, bytes, count;
-        collective_measure(&scratch, &bytes, &count, &c->training.list, i);
-        sent[o->at.axis] += bytes;
-        messages[o->at.axis] += count;
-        check_least(v, &c->training.list, i);
+        collective_measure(&scratch, &bytes, &count, p, i);
+        t->sent[o->at.axis] += plays * bytes;
+        t->messages[o->at.axis] += plays * count;
+        check_least(v, p, i);
     }
-    check_traffic(v, said, "bytes_sent", sent, rank, steps);
-    check_traffic(v, said, "messages_sent", messages, rank, steps);
+}
+
+/* `plays`: of each rung, where there are several. */
+static void check_rank(plans_verdict *v, const compiled *c, const json_t *said, const json_t *plays, int rank,
+                       int steps)
+{
+    planned_traffic t = {0};
+    int rungs = compile_rungs(&c->options);
+    if ((int)json_array_size(plays) != (rungs > 1 ? rungs : 0))
+        blame(v, "the summary has plays of %d rungs, and there are %d", (int)json_array_size(plays), rungs);
+    for (int rung = 0; rung < rungs; rung++)
+        add_traffic(v, &t, &compile_program_of(c, c->options.microbatches, rung)->list,
+                    rungs > 1 ? json_integer_value(json_array_get(plays, (size_t)rung)) : steps);
+    check_traffic(v, said, "bytes_sent", t.sent, rank);
+    check_traffic(v, said, "messages_sent", t.messages, rank);
     int64_t arena = integer(said, "arena_bytes"), used = integer(said, "arena_used_bytes");
     if (arena != c->arena_bytes)
         blame(v, "rank %d has an arena of %lld bytes, its plan %lld", rank, (long long)arena,
@@ -109,7 +125,7 @@ plans_verdict plans_compare(const char *folder, int ranks, int steps)
         if (s == STATUS_OK)
             s = compile(&plan, &options);
         if (s == STATUS_OK)
-            check_rank(&v, &plan, json_array_get(list, (size_t)rank), rank, steps);
+            check_rank(&v, &plan, json_array_get(list, (size_t)rank), json_object_get(summary, "plays"), rank, steps);
         else
             blame(&v, "%s", status_message());
         compile_free(&plan);

@@ -34,14 +34,16 @@ static char *train(const char *folder, const char *model, const char *more)
 }
 
 typedef struct errors {
-    double loss, norm, gradients; /* 1: at the limit */
+    double loss, norm, gradients, routers; /* 1: at the limit */
 } errors;
 
 static errors compare(const char *run, const char *model, int steps)
 {
     char *metrics = workfolder_path(run, "metrics.jsonl"), *dump = workfolder_path(run, "gradients.safetensors");
-    errors e = {golden_losses(metrics, model, steps), golden_norm(metrics, model), golden_gradients(dump, model)};
-    print_message("%-12s loss %.3g, norm %.3g, gradients %.3g of the limit\n", model, e.loss, e.norm, e.gradients);
+    errors e = {golden_losses(metrics, model, steps), golden_norm(metrics, model), golden_gradients(dump, model),
+                golden_router_losses(metrics, model, steps)};
+    print_message("%-12s loss %.3g, norm %.3g, gradients %.3g, routers' losses %.3g of the limit\n", model, e.loss,
+                  e.norm, e.gradients, e.routers);
     free(metrics);
     free(dump);
     return e;
@@ -56,9 +58,10 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.loss <= 1);
         assert_true(e.norm <= 1);
         assert_true(e.gradients <= 1);
+        assert_true(e.routers <= 1);
         free(run);
     }
-    assert_int_equal(models, 21);
+    assert_int_equal(models, 28);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -73,12 +76,23 @@ static void recompute_and_micro_batches_train_the_same_model(void **state)
     }
 }
 
+/* A model and the key that makes another one of it. */
+typedef struct mutant {
+    const char *model, *key;
+} mutant;
+
 /* Each is one small mistake that an implementation could make: the gradients must show it. */
+static void catch_mutant(const char *top, const mutant *m)
+{
+    char *more = must_format("%s train.steps=10", m->key), *run = train(top, m->model, more);
+    assert_true(compare(run, m->model, 10).gradients > 1);
+    free(run);
+    free(more);
+}
+
 static void a_slightly_different_model_is_caught(void **state)
 {
-    const struct {
-        const char *model, *mutant;
-    } mutants[] = {
+    static const mutant mutants[] = {
         {"mistral", "model.sliding_window=9"},
         {"mistral", "model.sliding_window=0"},
         {"llama", "model.rope_scaling.factor=0"},
@@ -135,12 +149,83 @@ static void a_slightly_different_model_is_caught(void **state)
         {"llama-yarn", "model.rope_scaling.fractional=true"},
         {"llama-yarn", "model.rope_scaling.beta_slow=0.1"},
     };
-    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
-        char *more = must_format("%s train.steps=10", mutants[i].mutant);
-        char *run = train(*state, mutants[i].model, more);
-        assert_true(compare(run, mutants[i].model, 10).gradients > 1);
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++)
+        catch_mutant(*state, &mutants[i]);
+}
+
+/* Who computes a token, and how much each of them counts. */
+static void slightly_different_experts_are_caught(void **state)
+{
+    static const mutant mutants[] = {
+        {"olmoe", "model.router_renormalise=true"}, /* a softmax of the chosen ones only */
+        {"olmoe", "model.experts_per_token=2"},
+        {"olmoe", "model.experts_per_token=4"},
+        {"mixtral", "model.experts_per_token=1"},
+        {"qwen3-moe", "model.router_renormalise=false"},
+        {"mixtral-balanced", "model.router_loss=0.10001"},
+        {"mixtral-balanced", "model.router_loss_over=layer"},
+        {"qwen3-moe-balanced", "model.router_loss_over=layer"},
+        {"qwen3-moe-balanced", "model.router_loss_over=pooled"},
+        {"qwen3-moe-balanced", "model.router_z_loss=1e-4"},
+        {"mixtral", "model.router_z_loss=1e-4"},
+        {"qwen3-moe-step", "model.router_renormalise=true"},
+        {"qwen3-moe-step", "model.experts_per_token=3"},
+        {"granite-moe", "model.experts_per_token=1"},
+        {"granite-moe", "model.residual_multiplier=0.39"},
+    };
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++)
+        catch_mutant(*state, &mutants[i]);
+}
+
+/* A copy of the model's folder in which all weights named ...a... of every layer are those named ...b..., and the other
+ * way round; both as long. */
+static char *exchanged_model(const char *top, const char *model, const char *a, const char *b)
+{
+    char *folder = must_format("%s/exchanged-%s", top, a);
+    char *config = must_format(GOLDEN_MODELS "/%s/config.json", model), *file = must_format("%s/config.json", folder);
+    char *from = must_format(GOLDEN_MODELS "/%s/model.safetensors", model);
+    char *to = must_format("%s/model.safetensors", folder);
+    int64_t bytes, header;
+    size_t length = strlen(a);
+    int exchanged = 0;
+    assert_int_equal(mkdir(folder, 0777), 0);
+    uint8_t *text = workfolder_read(config, &bytes);
+    workfolder_write(file, text, bytes);
+    free(text);
+    text = workfolder_read(from, &bytes);
+    memcpy(&header, text, sizeof header);
+    for (int64_t i = 8; i + (int64_t)length < 8 + header; i++) {
+        const char *other = !memcmp(text + i, a, length) ? b : !memcmp(text + i, b, length) ? a : NULL;
+        if (other)
+            memcpy(text + i, other, length);
+        exchanged += other != NULL;
+    }
+    assert_true(exchanged > 0);
+    workfolder_write(to, text, bytes);
+    free(text);
+    free(to);
+    free(from);
+    free(file);
+    free(config);
+    return folder;
+}
+
+/* No key can say so: an expert's gate is another's, or its gate its up. */
+static void experts_that_are_mixed_up_are_caught(void **state)
+{
+    static const char *const mutants[][3] = {{"olmoe", ".experts.1.gate_proj.", ".experts.4.gate_proj."},
+                                             {"qwen3-moe-step", ".experts.0.down_proj.", ".experts.2.down_proj."},
+                                             {"mixtral", ".experts.3.w1.", ".experts.3.w3."}};
+    for (int i = 0; i < 3; i++) {
+        char *folder = exchanged_model(*state, mutants[i][0], mutants[i][1], mutants[i][2]);
+        char *more = must_format("model.from=%s train.steps=10", folder);
+        char *run = train(*state, mutants[i][0], more);
+        errors e = compare(run, mutants[i][0], 10);
+        assert_true(e.norm > 1 && e.gradients > 1);
+        assert_true(golden_logits(folder, mutants[i][0]) > 1);
         free(run);
         free(more);
+        free(folder);
     }
 }
 
@@ -275,6 +360,8 @@ int main(void)
         cmocka_unit_test(every_model_trains_as_in_float64_pytorch),
         cmocka_unit_test(recompute_and_micro_batches_train_the_same_model),
         cmocka_unit_test(a_slightly_different_model_is_caught),
+        cmocka_unit_test(slightly_different_experts_are_caught),
+        cmocka_unit_test(experts_that_are_mixed_up_are_caught),
         cmocka_unit_test(a_slightly_different_optimizer_is_caught),
         cmocka_unit_test(the_comparison_sees_one_wrong_tensor),
         cmocka_unit_test(every_model_decodes_to_the_logits_of_transformers),

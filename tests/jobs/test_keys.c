@@ -32,9 +32,10 @@ typedef struct keys_row {
     "model.rotary_size=4 model.rope_scaling.kind=longrope model.rope_scaling.factor=8 "                                \
     "model.rope_scaling.short_factor=[1,2] "                                                                           \
     "model.rope_scaling.long_factor=[2,3]"
-#define EVAL "data.validation=TOP/held"
-#define CUDA "train.device=cuda"
-#define FP16 "train.precision=fp16 train.max_skipped=20"
+#define EXPERTS "model.architecture=olmoe model.experts=4"
+#define EVAL    "data.validation=TOP/held"
+#define CUDA    "train.device=cuda"
+#define FP16    "train.precision=fp16 train.max_skipped=20"
 
 /* clang-format off */
 /* key, the value it is changed to, settings of both runs */
@@ -60,6 +61,17 @@ static const keys_row rows[] = {
     PLANNED("model.kv_heads", "4", ""),
     PLANNED("model.head_size", "8", ""),
     PLANNED("model.ffn_size", "48", ""),
+    PLANNED("model.experts", "5", EXPERTS),
+    PLANNED("model.experts_per_token", "3", EXPERTS),
+    PLANNED("model.expert_ffn_size", "48", EXPERTS),
+    TRAINED("model.router_renormalise", "true", EXPERTS),
+    PLANNED("model.dense_layers", "1", EXPERTS),
+    PLANNED("model.experts_every", "2", EXPERTS),
+    PLANNED("model.expert_capacity", "2", SPLIT " " EXPERTS " parallel.expert=2"),
+    PLANNED("model.expert_spill", "1", SPLIT " " EXPERTS " parallel.expert=2 model.expert_capacity=0.25"),
+    TRAINED("model.router_loss", "0.1", EXPERTS),
+    TRAINED("model.router_z_loss", "0.1", EXPERTS),
+    TRAINED("model.router_loss_over", "layer", EXPERTS " model.router_loss=0.1"),
     PLANNED("model.vocab_size", "140", ""),
     PLANNED("model.max_sequence", "40", "model.architecture=gpt2 model.kv_heads=4"),
     PLANNED("model.tied_embeddings", "true", ""),
@@ -141,6 +153,7 @@ static const keys_row rows[] = {
     SHOWN_BY("parallel.context_balance", "tests/jobs/test_context.c"),
     PLANNED("parallel.pipeline", "2", ""),
     PLANNED("parallel.virtual_stages", "2", PIPE " parallel.schedule=interleaved"),
+    PLANNED("parallel.expert", "2", SPLIT " " EXPERTS),
     PLANNED("parallel.data", "2", ""),
     PLANNED("parallel.schedule", "gpipe", PIPE),
     SHOWN_BY("parallel.schedule_for", "tests/engine/compile/plan/test_plan.c"),

@@ -4,8 +4,6 @@
 # `excuse` names what may have no caller, and why; an excuse without need is refused too.
 BEGIN {
     excuse["scanner_pattern"] = "the patterns with a scanner of their own, each of which is compared with the plain engine"
-    excuse["record_route"] = excuse["record_assign"] = excuse["record_dispatch"] = excuse["record_combine"] = \
-        excuse["record_grouped_linear"] = "experts, whose ops no layer records yet"
 }
 
 function of_tests(path) {

@@ -38,6 +38,12 @@ static model_shape shape_of(shape_architecture architecture, bool tied)
                      .vocab_size = 300,
                      .max_sequence = 32,
                      .tied_embeddings = tied};
+    if (shape_has_key(architecture, KEY_EXPERTS)) {
+        s.experts = 7;
+        s.expert_ffn_size = 12;
+        s.dense_layers = 1;
+        s.experts_every = 3;
+    }
     shape_fill(&s);
     assert_int_equal(shape_check(&s), STATUS_OK);
     return s;
@@ -54,6 +60,7 @@ static void open_rank(decoder *d, pool *p, const model_shape *s, int ranks, int 
                              .layers = layers,
                              .total_layers = LAYERS};
     layout.grid.group[AXIS_TENSOR] = (axis_group){.ranks = ranks, .rank = rank};
+    layout.grid.group[AXIS_EXPERT] = (axis_group){.ranks = ranks, .rank = rank};
     layout.grid.group[AXIS_KV] = (axis_group){.ranks = copies, .rank = rank % copies};
     decoder_open(d, p, s, &layout);
 }
@@ -178,10 +185,40 @@ static void every_weight_has_a_name(void **state)
     (void)state;
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
         model_shape s = shape_of((shape_architecture)a, false);
-        layer_shape l = shape_layer(&s, 0);
-        for (int i = 0; i < SLOT_COUNT; i++)
-            if (parts_in((parts_slot)i, &l))
-                assert_non_null(names_format((shape_architecture)a, (parts_slot)i));
+        for (int layer = -1; layer < LAYERS; layer++) {
+            layer_shape l = shape_layer(&s, layer);
+            for (int i = 0; i < SLOT_COUNT; i++)
+                if (parts_in((parts_slot)i, &l))
+                    assert_non_null(names_format((shape_architecture)a, (parts_slot)i));
+        }
+    }
+}
+
+/* Every third layer but the first one has experts: their arrays are stacked expert by expert, gate before up. */
+static void experts_are_stacked_one_after_the_other(void **state)
+{
+    (void)state;
+    model_shape s = shape_of(SHAPE_MIXTRAL, false);
+    for (int rank = 0; rank < 2; rank++) {
+        pool p = {0};
+        decoder d;
+        open_rank(&d, &p, &s, 2, rank);
+        assert_null(d.chunks[0].blocks[1].experts.router);
+        assert_non_null(d.chunks[0].blocks[1].mlp.up);
+        const block_layer *b = &d.chunks[0].blocks[2];
+        assert_null(b->mlp.up);
+        const int first = rank ? 4 : 0, count = rank ? 3 : 4;
+        assert_int_equal(b->experts.up->rows, count * 2 * s.expert_ffn_size);
+        assert_int_equal(b->experts.down->rows, count * s.hidden_size);
+        assert_int_equal(b->experts.up->replicas, AXIS_HOLDERS);
+        for (int i = 0; i < 2 * count; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "model.layers.2.block_sparse_moe.experts.%d.w%d.weight", first + i / 2,
+                     1 + 2 * (i % 2));
+            assert_string_equal(b->experts.up->pieces[i].name, name);
+            assert_int_equal(b->experts.up->pieces[i].row, i * s.expert_ffn_size);
+        }
+        pool_free(&p);
     }
 }
 
@@ -191,6 +228,7 @@ int main(void)
         cmocka_unit_test(ranks_together_have_every_listed_tensor),
         cmocka_unit_test(layers_may_have_more_weights_than_any_architecture),
         cmocka_unit_test(every_weight_has_a_name),
+        cmocka_unit_test(experts_are_stacked_one_after_the_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

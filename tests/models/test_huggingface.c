@@ -40,6 +40,13 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     assert_int_equal(a->sliding_window, b->sliding_window);
     assert_int_equal(a->full_first, b->full_first);
     assert_int_equal(a->full_every, b->full_every);
+    assert_int_equal(a->experts, b->experts);
+    assert_int_equal(a->experts_per_token, b->experts_per_token);
+    assert_int_equal(a->expert_ffn_size, b->expert_ffn_size);
+    assert_int_equal(a->experts_every, b->experts_every);
+    assert_int_equal(a->dense_layers, b->dense_layers);
+    assert_int_equal(a->router_renormalise, b->router_renormalise);
+    assert_true(a->router_loss == b->router_loss);
     assert_int_equal(a->tied_embeddings, b->tied_embeddings);
     assert_true(a->norm_epsilon == b->norm_epsilon);
     if (a->architecture == SHAPE_GPT2)
@@ -102,6 +109,22 @@ static shape_rope_scaling longrope_of(const model_shape *s, bool said)
     return r;
 }
 
+/* Some of the layers' experts, where there are any. */
+static void give_experts(model_shape *s, int variant)
+{
+    shape_architecture a = s->architecture;
+    const bool some = shape_has_key(a, KEY_SPARSE_LAYERS);
+    if (!shape_has_key(a, KEY_EXPERTS))
+        return;
+    s->experts = 5 + variant;
+    s->experts_per_token = 1 + variant % 4;
+    s->expert_ffn_size = some ? 33 : s->ffn_size;
+    s->experts_every = some ? 1 + variant % 3 : 1;
+    s->dense_layers = some ? variant / 4 : 0;
+    s->router_renormalise = shape_has(s, TRAIT_RENORMALISED) || variant & 1;
+    s->router_loss = variant & 2 ? 1.0 / 30 : 0;
+}
+
 static void every_shape_survives_the_way_there_and_back(void **state)
 {
     (void)state;
@@ -110,6 +133,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         for (int variant = 0; variant < 8; variant++) {
             bool gpt2 = a == SHAPE_GPT2, neox = a == SHAPE_NEOX, plain = gpt2 || neox || variant & 1,
+                 granite = shape_has_key((shape_architecture)a, KEY_MULTIPLIERS),
                  windows = shape_has_key((shape_architecture)a, KEY_WINDOW) ||
                            shape_has_key((shape_architecture)a, KEY_LAYER_WINDOWS) ||
                            shape_has_key((shape_architecture)a, KEY_WINDOW_PATTERN);
@@ -126,21 +150,21 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .sliding_window = windows && variant & 4 ? 7 : 0,
                              .full_first = a == SHAPE_QWEN2 && variant & 4 ? variant & 1 : 0,
                              .full_every = a == SHAPE_QWEN3 && variant & 4 ? 2 * (variant & 1) : 0,
-                             .embedding_multiplier = a == SHAPE_GRANITE                       ? 12.1
+                             .embedding_multiplier = granite                                  ? 12.1
                                                      : a == SHAPE_GEMMA2 || a == SHAPE_GEMMA3 ? sqrt(40)
                                                                                               : 0,
                              .rope_local_theta = a == SHAPE_GEMMA3 || a == SHAPE_OLMO3 ? 3000 : 0,
-                             .residual_multiplier = a == SHAPE_GRANITE ? 0.22 : 0,
-                             .attention_multiplier =
-                                 a == SHAPE_GRANITE || a == SHAPE_GEMMA2 || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
+                             .residual_multiplier = granite ? 0.22 : 0,
+                             .attention_multiplier = granite || a == SHAPE_GEMMA2 || a == SHAPE_GEMMA3 ? 1.0 / 3 : 0,
                              .attention_cap = a == SHAPE_GEMMA2 && variant & 1 ? 1.0 / 7 : 0,
                              .logits_cap = a == SHAPE_GEMMA2 && variant & 2 ? 30 : 0,
-                             .logits_scaling = a == SHAPE_GRANITE ? 8 : 0,
+                             .logits_scaling = granite ? 8 : 0,
                              .rotary_size = (a == SHAPE_PHI3 || a == SHAPE_GLM4 || neox) && variant & 1 ? 6 : 0,
                              .rope_parameters = a == SHAPE_OLMO3 || (!gpt2 && variant & 2),
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};
+            give_experts(&s, variant);
             if (variant & 4 && (a == SHAPE_PHI3 || (a == SHAPE_LLAMA && variant & 1))) {
                 s.rope_scaling = longrope_of(&s, variant & 2);
                 shape_fill(&s);
@@ -222,6 +246,14 @@ static void a_shape_that_transformers_lacks_is_refused(void **state)
     assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_OK);
     free(text);
     text = NULL;
+    s = presets_find("mixtral-8x7b")->shape;
+    s.dense_layers = 1;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("model.dense_layers is 1");
+    s.dense_layers = 0;
+    s.experts_every = 2;
+    assert_int_equal(huggingface_text(&text, &s, DTYPE_FP32, NULL), STATUS_FAILED);
+    workfolder_message_has("model.experts_every 2");
     g.kv_heads = 4;
     assert_int_equal(huggingface_text(&text, &g, DTYPE_FP32, NULL), STATUS_FAILED);
     workfolder_message_has("kv_heads");
@@ -400,7 +432,7 @@ static const struct {
     {"{\"a\":1,\"a\":2}", "no JSON: duplicate"},
     {"[]", "JSON object"},
     {"{}", "model_type is missing"},
-    {"{\"model_type\":\"mixtral\"}", "model_type is \"mixtral\""},
+    {"{\"model_type\":\"rwkv\"}", "model_type is \"rwkv\""},
     {"{\"model_type\":\"a\\nb\"}", "model_type is \"a\\nb\""},
     {"{\"model_type\":7}", "model_type is 7"},
     {LLAMA("\"architectures\":[\"LlamaForSequenceClassification\"]"),
@@ -566,6 +598,8 @@ static void the_listed_tensors_are_all_the_parameters(void **state)
             model_shape s = presets_at(i)->shape;
             s.architecture = (shape_architecture)a;
             s.tied_embeddings = (i + a) % 2;
+            s.experts = 0;
+            give_experts(&s, (i + a) % 8);
             int count;
             int64_t sum = 0;
             names_tensor *list = names_list(&count, &s);

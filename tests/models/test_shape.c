@@ -16,18 +16,20 @@ static void presets_have_the_published_number_of_parameters(void **state)
         const char *name;
         int64_t parameters;
     } published[] = {
-        {"gpt2-124m", 124439808},    {"gpt2-355m", 354823168},     {"gpt2-774m", 774030080},
-        {"gpt2-1558m", 1557611200},  {"llama-15m", 15191712},      {"llama-160m", 162417408},
-        {"llama-1b", 1235814400},    {"llama-7b", 6738415616},     {"llama-8b", 8030261248},
-        {"llama-70b", 70553706496},  {"llama-405b", 405853388800}, {"smollm3-3b", 3075098624},
-        {"gemma2-2b", 2614341888},   {"gemma2-9b", 9241705984},    {"gemma2-27b", 27227128320},
-        {"gemma3-1b", 999885952},    {"gemma3-4b", 3880263168},    {"gemma3-12b", 11766034176},
-        {"gemma3-27b", 27009346304}, {"granite-2b", 2533539840},   {"granite-8b", 8170864640},
-        {"olmo2-1b", 1484916736},    {"olmo2-7b", 7298617344},     {"olmo2-13b", 13716198400},
-        {"olmo2-32b", 32234279936},  {"olmo3-7b", 7298011136},     {"olmo3-32b", 32233522176},
-        {"phi3-4b", 3821079552},     {"phi4-14b", 14659507200},    {"glm4-9b", 9400279040},
-        {"pythia-160m", 162322944},  {"pythia-1b", 1414647808},    {"pythia-7b", 6857302016},
-        {"pythia-12b", 11846072320},
+        {"gpt2-124m", 124439808},         {"gpt2-355m", 354823168},          {"gpt2-774m", 774030080},
+        {"gpt2-1558m", 1557611200},       {"llama-15m", 15191712},           {"llama-160m", 162417408},
+        {"llama-1b", 1235814400},         {"llama-7b", 6738415616},          {"llama-8b", 8030261248},
+        {"llama-70b", 70553706496},       {"llama-405b", 405853388800},      {"smollm3-3b", 3075098624},
+        {"gemma2-2b", 2614341888},        {"gemma2-9b", 9241705984},         {"gemma2-27b", 27227128320},
+        {"gemma3-1b", 999885952},         {"gemma3-4b", 3880263168},         {"gemma3-12b", 11766034176},
+        {"gemma3-27b", 27009346304},      {"granite-2b", 2533539840},        {"granite-8b", 8170864640},
+        {"olmo2-1b", 1484916736},         {"olmo2-7b", 7298617344},          {"olmo2-13b", 13716198400},
+        {"olmo2-32b", 32234279936},       {"olmo3-7b", 7298011136},          {"olmo3-32b", 32233522176},
+        {"phi3-4b", 3821079552},          {"phi4-14b", 14659507200},         {"glm4-9b", 9400279040},
+        {"pythia-160m", 162322944},       {"pythia-1b", 1414647808},         {"pythia-7b", 6857302016},
+        {"pythia-12b", 11846072320},      {"mixtral-8x7b", 46702792704},     {"mixtral-8x22b", 140620634112},
+        {"qwen3-30b-a3b", 30532122624},   {"qwen3-235b-a22b", 235093634560}, {"olmoe-1b-7b", 6919161856},
+        {"granite-3b-a800m", 3298793472},
     };
     int count = (int)(sizeof published / sizeof *published);
     assert_int_equal(count, presets_count());
@@ -37,6 +39,28 @@ static void presets_have_the_published_number_of_parameters(void **state)
         assert_int_equal(parts_parameters(&p->shape), published[i].parameters);
     }
     assert_null(presets_find("llama-9b"));
+}
+
+/* What transformers' models have but for the experts that a token does not pass. */
+static void of_the_experts_a_tokens_are_active(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t active;
+    } presets[] = {
+        {"mixtral-8x7b", 12879925248},    {"mixtral-8x22b", 39152031744}, {"qwen3-30b-a3b", 3353032704},
+        {"qwen3-235b-a22b", 22190763520}, {"olmoe-1b-7b", 1282017280},    {"granite-3b-a800m", 882874368},
+        {"llama-8b", 8030261248},
+    };
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+        assert_int_equal(parts_active_parameters(&presets_find(presets[i].name)->shape), presets[i].active);
+    model_shape s = presets_find("qwen3-30b-a3b")->shape;
+    const int64_t expert = 3 * s.hidden_size * s.expert_ffn_size, mlp = 3 * s.hidden_size * s.ffn_size;
+    const int64_t all = parts_active_parameters(&s), router = s.experts * s.hidden_size;
+    s.dense_layers = 1;
+    s.experts_every = 6; /* layers 5, 11, ... of 48 */
+    assert_int_equal(parts_active_parameters(&s), all + 40 * (mlp - router - 8 * expert));
 }
 
 static void presets_are_possible_and_complete(void **state)
@@ -246,12 +270,23 @@ static void the_largest_possible_shape_counts_without_overflow(void **state)
     long double expected =
         16384.0L * (7.0L * 1048576 * 16777216 + 2.0L * 1048576) + 2.0L * INT32_MAX * 1048576 + 1048576;
     assert_true((long double)parts_parameters(&s) == expected);
+    s.architecture = SHAPE_MIXTRAL;
+    s.experts = 1 << 14;
+    s.experts_per_token = s.experts_every = 1;
+    s.expert_ffn_size = 1 << 10;
+    assert_int_equal(shape_check(&s), STATUS_OK);
+    expected += 16384.0L * 16384 * 1048576; /* routers */
+    assert_true((long double)parts_parameters(&s) == expected);
+    s.expert_ffn_size++;
+    assert_int_equal(shape_check(&s), STATUS_USAGE);
+    assert_string_equal(status_message(), "model.experts 16384 x model.expert_ffn_size 1025 must be at most 16777216");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_have_the_published_number_of_parameters),
+        cmocka_unit_test(of_the_experts_a_tokens_are_active),
         cmocka_unit_test(presets_are_possible_and_complete),
         cmocka_unit_test(traits_count_biases_and_head_norms),
         cmocka_unit_test(architectures_are_found_by_name),

@@ -224,6 +224,14 @@ static double *values_of(const adjoint_rank *k, const tensor *t)
     return values;
 }
 
+/* What ops add to begins at 0 in each forward pass. */
+static void start_beside(const adjoint_rank *k)
+{
+    double *zero = must_calloc((unsigned long)tensor_elements(k->beside), sizeof *zero);
+    reference_program_set(k->program, k->beside, zero);
+    free(zero);
+}
+
 static double *cotangent_of(const adjoint *a, int rank)
 {
     const adjoint_rank *k = &a->rank[rank];
@@ -255,39 +263,64 @@ static void add_product(product *p, const double *u, const double *v, int64_t n)
     p->n += n;
 }
 
-/* f(x + step v) of every rank, times `factor`, added to sum[rank] */
-static void add_forward(double **sum, adjoint *a, int which, const char *name, double step, double factor)
+static void add_values(double *sum, const adjoint_rank *k, const tensor *t, double factor)
 {
-    set_variables(a, which, name, step);
+    double *values = values_of(k, t);
+    for (int64_t i = 0; i < tensor_elements(t); i++)
+        sum[i] += factor * values[i];
+    free(values);
+}
+
+/* by[1] f(x + by[0] v) of every rank, added to sum[rank], and what is beside it to beside[rank] */
+static void add_forward(double **sum, double **beside, adjoint *a, int which, const char *name, const double by[2])
+{
+    for (int rank = 0; rank < a->ranks; rank++)
+        if (a->rank[rank].beside)
+            start_beside(&a->rank[rank]);
+    set_variables(a, which, name, by[0]);
     run_phase(a, false, -1);
     for (int rank = 0; rank < a->ranks; rank++) {
-        const tensor *y = output_of(&a->rank[rank]);
-        double *values = values_of(&a->rank[rank], y);
-        for (int64_t i = 0; i < tensor_elements(y); i++)
-            sum[rank][i] += factor * values[i];
-        free(values);
+        add_values(sum[rank], &a->rank[rank], output_of(&a->rank[rank]), by[1]);
+        if (a->rank[rank].beside)
+            add_values(beside[rank], &a->rank[rank], a->rank[rank].beside, by[1]);
     }
+}
+
+/* Elements of `t`, all 0. */
+static double *zeros_of(const tensor *t)
+{
+    return must_calloc(t ? (unsigned long)tensor_elements(t) : 1, sizeof(double));
+}
+
+/* Replicas count once. */
+static bool counts(const adjoint_rank *k, int rank, const tensor *t)
+{
+    return rank == 0 || !is_replica(along_group(k, t->place));
 }
 
 /* <u, J v> */
 static product forward_product(adjoint *a, int which, const char *name)
 {
-    double *jv[ADJOINT_RANKS];
-    for (int rank = 0; rank < a->ranks; rank++)
-        jv[rank] = must_calloc((unsigned long)tensor_elements(output_of(&a->rank[rank])), sizeof(double));
+    double *jv[ADJOINT_RANKS], *beside[ADJOINT_RANKS];
+    for (int rank = 0; rank < a->ranks; rank++) {
+        jv[rank] = zeros_of(output_of(&a->rank[rank]));
+        beside[rank] = zeros_of(a->rank[rank].beside);
+    }
     static const double steps[4] = {1, -1, 2, -2}, factors[4] = {8, -8, -1, 1};
     for (int i = 0; i < 4; i++)
-        add_forward(jv, a, which, name, steps[i] * STEP, factors[i] / (12 * STEP));
+        add_forward(jv, beside, a, which, name, (double[]){steps[i] * STEP, factors[i] / (12 * STEP)});
     product p = {0};
     for (int rank = 0; rank < a->ranks; rank++) {
-        const tensor *y = output_of(&a->rank[rank]);
+        const adjoint_rank *k = &a->rank[rank];
+        const tensor *y = output_of(k);
         double *u = cotangent_of(a, rank);
-        /* replicas count once; the loss is one */
-        bool counts = rank == 0 || !(a->rank[rank].loss || is_replica(along_group(&a->rank[rank], y->place)));
-        if (counts)
+        if (rank == 0 || (!k->loss && counts(k, rank, y))) /* the loss is a replica */
             add_product(&p, u, jv[rank], tensor_elements(y));
+        if (k->beside && counts(k, rank, k->beside))
+            add_product(&p, k->beside_factors, beside[rank], tensor_elements(k->beside));
         free(u);
         free(jv[rank]);
+        free(beside[rank]);
     }
     return p;
 }

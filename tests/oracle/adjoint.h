@@ -41,7 +41,9 @@ typedef struct adjoint_rank {
     tensor *output, *cotangent; /* the case sets output, or loss */
     tensor *loss;
     double loss_factor; /* of the loss's gradient: loss_scale / loss_tokens */
-    op **ops;           /* forward, then backward, then weight */
+    tensor *beside;     /* or NULL: sums that the forward pass adds to, whose part the recorded gradient has, too */
+    const double *beside_factors; /* [elements of beside]: their cotangent */
+    op **ops;                     /* forward, then backward, then weight */
     int forward, count;
     struct reference_program *program;
 } adjoint_rank;

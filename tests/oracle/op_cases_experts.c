@@ -96,6 +96,14 @@ static void give_experts(const op_case *c, void *bytes, const tensor *t)
         }
 }
 
+/* Ids from 0 on, the low ones most often. */
+static void give_any_experts(const op_case *c, void *bytes, const tensor *t)
+{
+    (void)c;
+    for (int64_t i = 0; i < tensor_elements(t); i++)
+        ((int32_t *)bytes)[i] = (int32_t)((i * i) % (1 + i % 97));
+}
+
 static const fill EXPERTS = {.kind = FILL_GIVEN, .give = give_experts};
 
 typedef struct pass {
@@ -123,6 +131,24 @@ CASES(assign)
     op_case_in(c, 0, DTYPE_INT32, EXPERTS, p.tokens, p.active);
     op_case_infer(c, 3);
     c->one_type = true;
+    return true;
+}
+
+/* Room for all rows, for some, for none; on each rung. */
+CASES(overflow)
+{
+    pass p;
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int rung = op_case_option(&variant, LADDER_RUNGS);
+    if (!pass_shape(&p, c, variant))
+        return false;
+    const op_routing as = c->o.at.routing; /* give_experts() reads it, and of a ladder nothing */
+    int64_t rows = c->o.at.rows;
+    op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_any_experts}, p.tokens, p.active);
+    c->o.at.ladder = (op_ladder){.room = {rows / 3, rows}, .rung = rung, .local = as.local};
+    op_case_update(c, 0, DTYPE_FP32, (fill){.kind = FILL_INTEGERS, .b = 1000}, LADDER_RUNGS, 0, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    c->exact = c->one_type = true;
     return true;
 }
 

@@ -165,7 +165,8 @@ static void training_scalars(op_case *c)
                                 .momentum = 0.95f,
                                 .clip = 1,
                                 .loss_scale = 1,
-                                .loss_tokens = 13};
+                                .loss_tokens = 13,
+                                .batch_tokens = 16};
     c->scalars.momentum_correction = (float)(1 - pow((double)c->scalars.beta1, (double)c->scalars.updates));
     c->scalars.variance_correction = (float)(1 - pow((double)c->scalars.beta2, (double)c->scalars.updates));
 }
@@ -585,6 +586,12 @@ CASES(copy_to_shards)
 {
     c->alias = c->exact = true;
     c->o.at.group_size = 1;
+    return each(c, 1, UNIT, variant);
+}
+
+CASES(regroup)
+{
+    c->alias = c->exact = true;
     return each(c, 1, UNIT, variant);
 }
 

@@ -409,6 +409,16 @@ void reference_copy_to_shards(const op *o, const run_context *r)
     copy(o, r);
 }
 
+void reference_regroup(const op *o, const run_context *r)
+{
+    copy(o, r);
+}
+
+void reference_balance_through(const op *o, const run_context *r)
+{
+    copy(o, r);
+}
+
 void reference_send(const op *o, const run_context *r)
 {
     (void)r;

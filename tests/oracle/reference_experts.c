@@ -120,6 +120,24 @@ void reference_assign(const op *o, const run_context *r)
     offsets[o->at.routing.local] = (int32_t)(row < 0 ? 0 : row > rows ? rows : row);
 }
 
+void reference_overflow(const op *o, const run_context *r)
+{
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
+    double *over = reference_row(o->out[0], r, 0);
+    const op_ladder *as = &o->at.ladder;
+    int64_t rows = 0;
+    for (int64_t i = 0; i < tensor_elements(o->in[0]); i++)
+        for (int64_t e = o->at.first; e < o->at.first + as->local; e++)
+            rows += experts[i] == e;
+    for (int i = 0; i < LADDER_RUNGS; i++)
+        over[i] = o->at.accumulate ? over[i] : 0;
+    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+        if (rows > as->room[i]) {
+            over[i] += (double)(rows - as->room[i]);
+            over[LADDER_RUNGS - 1] = as->rung == i ? INFINITY : over[LADDER_RUNGS - 1];
+        }
+}
+
 /* ---- there and back -------------------------------------------------------------------------------------------- */
 
 static int32_t place_of(const tensor *places, const run_context *r, int64_t t, int64_t j)

@@ -268,7 +268,6 @@ static void cross_entropy_is_the_logarithm_of_a_probability(void **state)
     reference_program_close(b.p);
 }
 
-/* Half of the elements, the survivors doubled, and the same ones whichever rows a rank has. */
 /* ---- routing */
 
 enum { EXPERTS = 4 };
@@ -391,6 +390,28 @@ static void assignments_are_sorted_by_expert_and_token(void **state)
     assert_memory_equal(offsets, ((int32_t[]){0, 2, 3, 4}), sizeof offsets);
 }
 
+/* Six assignments, four of them to experts 1 and 2: room for one, and for four. */
+static void rows_beyond_the_room_of_a_rung_are_counted(void **state)
+{
+    (void)state;
+    static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
+    for (int rung = 0; rung < LADDER_RUNGS; rung++) {
+        bench b = {.o = {.kind = OP_overflow, .at = {.first = 1, .accumulate = OP_ADDS}}};
+        b.o.at.ladder = (op_ladder){.room = {1, 4}, .rung = rung, .local = 2};
+        b.o.in[0] = operand(&b, DTYPE_INT32, SENT, EACH);
+        b.o.out[0] = operand(&b, DTYPE_FP32, LADDER_RUNGS, 0);
+        start(&b);
+        memcpy(reference_program_bytes(b.p, b.o.in[0]), experts, sizeof experts);
+        double over[LADDER_RUNGS] = {10, 0, 0};
+        reference_program_set(b.p, b.o.out[0], over);
+        run(&b);
+        reference_program_get(over, b.p, b.o.out[0]);
+        assert_true(over[0] == 13 && over[1] == 0);
+        assert_true(over[2] == (rung == 0 ? INFINITY : 0));
+        reference_program_close(b.p);
+    }
+}
+
 /* An op with places[SENT, EACH] as input `slot`, operands of one column, and its output's values. */
 static void routed(double *out, op_kind kind, int slot, const double *const *in, const int32_t *places, int64_t rows)
 {
@@ -427,6 +448,7 @@ static void tokens_go_to_their_places_and_back(void **state)
     assert_memory_equal(out, ((double[]){8, 1, 4, 0, 12, 96}), SENT * EACH * sizeof *out);
 }
 
+/* Half of the elements, the survivors doubled, and the same ones whichever rows a rank has. */
 static void dropout_depends_on_the_global_element_only(void **state)
 {
     (void)state;
@@ -636,6 +658,7 @@ int main(void)
         cmocka_unit_test(a_token_chooses_the_best_experts),
         cmocka_unit_test(the_slope_of_a_weight_is_its_scores),
         cmocka_unit_test(assignments_are_sorted_by_expert_and_token),
+        cmocka_unit_test(rows_beyond_the_room_of_a_rung_are_counted),
         cmocka_unit_test(tokens_go_to_their_places_and_back),
         cmocka_unit_test(dropout_depends_on_the_global_element_only),
         cmocka_unit_test(experts_multiply_their_own_rows),

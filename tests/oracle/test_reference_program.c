@@ -78,6 +78,7 @@ static void fill_ids(step *s)
                               .clip = 0.5f,
                               .loss_scale = 1};
     scalars->loss_tokens = MICROBATCHES * SAMPLES * SEQUENCE * 10.0f / 11;
+    scalars->batch_tokens = MICROBATCHES * SAMPLES * SEQUENCE;
     scalars->momentum_correction = (float)(1 - 0.9);
     scalars->variance_correction = (float)(1 - 0.95);
 }

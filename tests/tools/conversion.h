@@ -15,4 +15,9 @@ void conversion_must(const char *from, const char *to, weights_format format, in
 bool conversion_has(const char *folder, const char *name);
 void conversion_put(const char *folder, const char *name, const char *text);
 
+/* The file of both folders has the same bytes. */
+void conversion_same_file(const char *a, const char *b, const char *name);
+/* The file of one folder into another. */
+void conversion_copy_file(const char *from, const char *to, const char *name);
+
 #endif

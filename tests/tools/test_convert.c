@@ -23,30 +23,6 @@
 
 /* ---- helpers ---- */
 
-static void assert_same_file(const char *a, const char *b, const char *name)
-{
-    char *x = workfolder_path(a, name), *y = workfolder_path(b, name);
-    int64_t bytes, other;
-    uint8_t *ours = workfolder_read(x, &bytes), *theirs = workfolder_read(y, &other);
-    assert_int_equal(bytes, other);
-    assert_memory_equal(ours, theirs, bytes);
-    free(ours);
-    free(theirs);
-    free(x);
-    free(y);
-}
-
-static void copy_file(const char *from, const char *to, const char *name)
-{
-    char *x = workfolder_path(from, name), *y = workfolder_path(to, name);
-    int64_t bytes;
-    uint8_t *data = workfolder_read(x, &bytes);
-    workfolder_write(y, data, bytes);
-    free(data);
-    free(x);
-    free(y);
-}
-
 /* One change to the tensors of a file: rename (to NULL: drop), or another shape or type; without `from`, an
  * addition. */
 typedef struct edit {
@@ -120,7 +96,7 @@ static void write_model(const char *folder, const char *model, const edit *edits
     char *source = conversion_golden(model), *file = workfolder_path(source, SHARDED_FILE),
          *path = workfolder_path(folder, SHARDED_FILE);
     assert_int_equal(atomic_make_folders(folder), STATUS_OK);
-    copy_file(source, folder, "config.json");
+    conversion_copy_file(source, folder, "config.json");
     assert_int_equal(safetensors_open(&s, file), STATUS_OK);
     for (int i = 0; i < safetensors_count(s); i++)
         take(&c, s, safetensors_at(s, i), edits, count);
@@ -170,12 +146,12 @@ static void there_and_back_every_tensor_is_the_same_to_the_bit(void **state)
         assert_int_equal(checkpoint_verify(c), STATUS_OK);
         checkpoint_close(c);
         conversion_must(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
-        assert_same_file(source, back, SHARDED_FILE);
+        conversion_same_file(source, back, SHARDED_FILE);
         conversion_must(back, again, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
         conversion_must(again, third, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP,
                         0); /* export, import, export: all the same bytes */
-        assert_same_file(back, third, SHARDED_FILE);
-        assert_same_file(back, third, "config.json");
+        conversion_same_file(back, third, SHARDED_FILE);
+        conversion_same_file(back, third, "config.json");
         free(source);
         free(there);
         free(back);
@@ -194,10 +170,10 @@ static void several_files_are_one_model(void **state)
                 conversion_has(cut, "model-00005-of-00005.safetensors"));
     assert_true(conversion_has(cut, SHARDED_INDEX) && !conversion_has(cut, SHARDED_FILE));
     conversion_must(cut, joined, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
-    assert_same_file(source, joined, SHARDED_FILE);
+    conversion_same_file(source, joined, SHARDED_FILE);
     conversion_must(cut, checkpoint_cut, WEIGHTS_PHALANX, WEIGHTS_KEEP, 1); /* a file for each tensor */
     conversion_must(checkpoint_cut, joined2, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
-    assert_same_file(source, joined2, SHARDED_FILE);
+    conversion_same_file(source, joined2, SHARDED_FILE);
     free(source);
     free(cut);
     free(checkpoint_cut);
@@ -283,7 +259,7 @@ static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void *
     assert_int_equal(checkpoint_write(checkpoints, "step-00000003", &all, checkpoint_meta(c), NULL, NULL), STATUS_OK);
     conversion_must(checkpoints, plain, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     conversion_must(checkpoints, precise, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
-    assert_same_file(source, precise, SHARDED_FILE);
+    conversion_same_file(source, precise, SHARDED_FILE);
     sharded *s;
     assert_int_equal(sharded_open(&s, plain), STATUS_OK);
     for (int i = 0; i < n; i += 4) {
@@ -324,7 +300,7 @@ static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
              *to = must_format("%s-to", folder);
         write_model(folder, cases[i].model, cases[i].edits, cases[i].count, 0);
         conversion_must(folder, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
-        assert_same_file(source, to, SHARDED_FILE);
+        conversion_same_file(source, to, SHARDED_FILE);
         free(source);
         free(folder);
         free(to);
@@ -484,7 +460,7 @@ static void a_failed_conversion_leaves_nothing(void **state)
     conversion_must(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     assert_int_equal(conversion(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
     workfolder_message_has("is there already");
-    assert_same_file(source, to, SHARDED_FILE);
+    conversion_same_file(source, to, SHARDED_FILE);
     free(data);
     free(file);
     free(there);
@@ -534,7 +510,7 @@ static void tokenizer_files_go_along_both_ways(void **state)
     conversion_must(folder, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
     conversion_must(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     for (int i = 0; i < 4; i++)
-        assert_same_file(folder, back, names[i]);
+        conversion_same_file(folder, back, names[i]);
     assert_false(conversion_has(back, "merges.txt"));
     free(folder);
     free(there);

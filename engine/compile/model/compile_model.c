@@ -105,6 +105,8 @@ static status build_model(compiled *c)
     const compile_options *o = &c->options;
     TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages, o->sequence));
     c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
+    if (o->layout.expert > 1)
+        c->options.grid.block[AXIS_EXPERT] = o->layout.expert;
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));
     c->around = ranks_around(&c->options);
@@ -190,16 +192,18 @@ void compile_program_free(compiled_program *p)
 const compiled_program *compile_program_at(const compiled *c, int i)
 {
     const compiled_program *const first[] = {&c->training, &c->evaluation, &c->decoding, &c->gathers};
-    return i < 4 ? first[i] : &c->ramp[i - 4];
+    if (i < 4)
+        return first[i];
+    i -= 4;
+    return i < COMPILE_RAMP ? &c->ramp[i]
+                            : &c->higher[(i - COMPILE_RAMP) / COMPILE_HIGHER][(i - COMPILE_RAMP) % COMPILE_HIGHER];
 }
 
-const compiled_program *compile_program_of(const compiled *c, int microbatches)
+const compiled_program *compile_program_of(const compiled *c, int microbatches, int rung)
 {
-    if (microbatches == c->options.microbatches)
-        return &c->training;
-    for (int i = 0; i < COMPILE_RAMP; i++)
-        if (c->options.ramp[i] == microbatches)
-            return &c->ramp[i];
+    for (int i = 0; i <= COMPILE_RAMP; i++)
+        if ((i == 0 ? c->options.microbatches : c->options.ramp[i - 1]) == microbatches)
+            return rung > 0 ? &c->higher[i][rung - 1] : i == 0 ? &c->training : &c->ramp[i - 1];
     MUST(0, "no training program of %d micro-batches", microbatches);
 }
 

@@ -17,10 +17,10 @@ status compile_model_largest(compiled *largest, const compile_options *options);
 void compile_free(compiled *c);
 void compile_program_free(compiled_program *p);
 /* All programs of a model in turn, those that were not compiled with an empty list. */
-enum { COMPILE_PROGRAMS = 4 + COMPILE_RAMP };
+enum { COMPILE_PROGRAMS = 4 + COMPILE_RAMP + (1 + COMPILE_RAMP) * COMPILE_HIGHER };
 const compiled_program *compile_program_at(const compiled *c, int i);
-/* The training program of so many micro-batches: options.microbatches, or one of options.ramp. */
-const compiled_program *compile_program_of(const compiled *c, int microbatches);
+/* The training program of so many micro-batches, options.microbatches or one of options.ramp, on a rung. */
+const compiled_program *compile_program_of(const compiled *c, int microbatches, int rung);
 
 /* Which stage holds which chunks of layers. */
 chunk_map compile_chunks(const compile_options *o);

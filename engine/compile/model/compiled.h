@@ -13,8 +13,9 @@
 #include "parallel/comm/grid.h"
 #include "parallel/schedule/schedule.h"
 
-enum { COMPILE_ALIGNMENT = 256 }; /* bytes, of every tensor with storage */
-enum { COMPILE_RAMP = 29 };       /* the most training programs with fewer micro-batches */
+enum { COMPILE_ALIGNMENT = 256 };           /* bytes, of every tensor with storage */
+enum { COMPILE_RAMP = 29 };                 /* the most training programs with fewer micro-batches */
+enum { COMPILE_HIGHER = LADDER_RUNGS - 1 }; /* and with room for more rows of experts */
 
 /* What travels while what computes: see order.h. */
 typedef enum compile_order {
@@ -36,6 +37,7 @@ typedef struct compile_options {
     int micro_batch, microbatches; /* sequences; micro-batches a step */
     int ramp[COMPILE_RAMP];        /* micro-batches of the steps before, ascending; 0: no more */
     bool document_mask;
+    layer_balance router_over; /* of the loss that balances experts */
     grid grid;
     config_layout layout; /* its list of layers and its words are the caller's */
     /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h);
@@ -101,6 +103,8 @@ typedef struct compiled {
     /* compile(): */
     schedule *found; /* by itself, or NULL */
     compiled_program training, evaluation, decoding, ramp[COMPILE_RAMP];
+    /* Of training, and of each of the ramp, the rungs above the first (layers/ladder.h); empty above the last. */
+    compiled_program higher[1 + COMPILE_RAMP][COMPILE_HIGHER];
     compiled_program
         gathers; /* of weights that ranks have updated, before anything but a step reads them; empty: they are whole */
     int64_t arena_bytes;

@@ -46,6 +46,8 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
 {
     const int one = 1;
     const dtype compute = DTYPE_BF16;
+    const int64_t over = 0;
+    const int64_t routers = s->experts > 0;
     int64_t rope[3], logits[2] = {0};
     rope_size(rope, s, sequence);
     decoder_layout layout = {.grid = recorder_alone(),

@@ -5,6 +5,7 @@
 
 #include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
+#include "engine/compile/model/rungs.h"
 #include "engine/compile/model/tokens.h"
 #include "kernels/exact_sum.h"
 #include "memory/log.h"
@@ -43,16 +44,16 @@ static int replicas_of(const compiled *c, const parameter *p)
     return c->around.group[p->replicas].ranks;
 }
 
-static bool shares(const compiled *c, const parameter *p, tensor_class class)
-{
-    return replicas_of(c, p) > 1 && storage_shares(c->options.layout.zero, class);
-}
-
 /* An expert's replicas are some of those of AXIS_GRADIENT and the tensor ranks: experts follow the dense model's
  * choice. */
 static bool may_share(const compile_options *o, tensor_class class)
 {
     return grid_group_size(&o->grid, AXIS_GRADIENT) > 1 && storage_shares(o->layout.zero, class);
+}
+
+static bool shares(const compiled *c, const parameter *p, tensor_class class)
+{
+    return replicas_of(c, p) > 1 && may_share(&c->options, class);
 }
 
 bool storage_divides(const compile_options *o)
@@ -356,9 +357,12 @@ static void describe_values(compiled *c)
     const dtype compute = precision_compute(o->precision);
     const token_counts n = tokens_count(o);
     const bool ALWAYS = true, LOSS = o->decode_samples == 0, MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
-               DRAWS = DIVIDED || (o->train && o->shape.dropout > 0);
+               BALANCES = o->shape.router_loss > 0 && o->router_over == LAYER_BALANCE_SEQUENCE,
+               DRAWS = DIVIDED || (o->train && (BALANCES || o->shape.dropout > 0));
     const int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR],
                                                                          c->around.group[AXIS_GRADIENT].ranks)};
+    const int64_t over = o->train && compile_rungs(o) > 1 ? LADDER_RUNGS : 0;
+    const int64_t routers = LOSS && o->shape.experts > 0;
     int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){
@@ -372,6 +376,10 @@ static void describe_values(compiled *c)
         .sequence = (int)(o->decode_samples ? 1 : o->sequence),
         .run = (int)n.run,
         .halves = DIVIDED && o->layout.balance == CONFIG_BALANCE_HALVES,
+        .router_loss = o->shape.router_loss,
+        .router_z_loss = o->shape.router_z_loss,
+        .router_over = o->router_over,
+        .routers = shape_routers(&o->shape),
         .epsilon = (float)o->shape.norm_epsilon,
         .dropout = (float)o->shape.dropout};
 }

@@ -281,7 +281,7 @@ static status price_order(plan_rank *r, const plan *p)
     int64_t bound[2] = {0};
     status s = compile_model(&c, &o);
     if (s == STATUS_OK)
-        s = recompute_decide(&d, &c);
+        s = recompute_decide(&d, &c, 0);
     for (int lowered = 0; lowered < 2 && s == STATUS_OK; lowered++) {
         compiled_program tried;
         d.keep.order = lowered ? ORDER_AS_LOWERED : d.keep.order;
@@ -341,6 +341,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     model_shape unbounded = *shape;
     unbounded.sliding_window = 0;
     out->parameters = parts_parameters(shape);
+    out->active = parts_active_parameters(shape);
     out->flops_per_token = flops_per_token(shape, options->sequence);
     /* a causal mean of n keys is that of a sequence of 2n - 1 */
     out->flops_per_token_full = flops_per_token(&unbounded, 2 * options->sequence - 1);

@@ -49,11 +49,11 @@ typedef struct plan_choice {
 enum { PLAN_CHOICES = 4 };
 
 typedef struct plan {
-    compile_options options; /* of rank 0 */
-    profile profile;         /* borrows its points */
-    int64_t parameters, tokens_per_step;
-    double flops_per_token;      /* causal attention counted as half */
-    double flops_per_token_full; /* attention's square counted whole, as some do */
+    compile_options options;                     /* of rank 0 */
+    profile profile;                             /* borrows its points */
+    int64_t parameters, active, tokens_per_step; /* active: parameters that compute one token */
+    double flops_per_token;                      /* causal attention counted as half */
+    double flops_per_token_full;                 /* attention's square counted whole, as some do */
     plan_rank *ranks;
     int count;
     schedule *schedule;

@@ -43,8 +43,10 @@ static void print_layout(FILE *out, const plan *p)
     const compile_options *o = &p->options;
     const grid *g = &o->grid;
     char a[UNITS_TEXT], b[UNITS_TEXT];
-    fprintf(out, "parameters        %s (%lld)\n", count_text(a, (double)p->parameters), (long long)p->parameters);
-    fprintf(out, "FLOPs per token   %s, causal attention counted as half", count_text(a, p->flops_per_token));
+    fprintf(out, "parameters        %s (%lld)", count_text(a, (double)p->parameters), (long long)p->parameters);
+    if (p->active < p->parameters)
+        fprintf(out, ", of which %s (%lld) compute a token", count_text(a, (double)p->active), (long long)p->active);
+    fprintf(out, "\nFLOPs per token   %s, causal attention counted as half", count_text(a, p->flops_per_token));
     if (p->flops_per_token_full > p->flops_per_token)
         fprintf(out, " (%s counted whole)", count_text(b, p->flops_per_token_full));
     fprintf(out, "\ntokens per step   %s: %d x %d sequences of %lld for each of %d data ranks\n",
@@ -527,9 +529,11 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
 {
     const grid *g = &p->options.grid;
     fprintf(out,
-            "{\"parameters\": %lld, \"flops_per_token\": %.17g, \"flops_per_token_full_attention\": %.17g, "
+            "{\"parameters\": %lld, \"active_parameters\": %lld, \"flops_per_token\": %.17g, "
+            "\"flops_per_token_full_attention\": %.17g, "
             "\"tokens_per_step\": %lld,\n",
-            (long long)p->parameters, p->flops_per_token, p->flops_per_token_full, (long long)p->tokens_per_step);
+            (long long)p->parameters, (long long)p->active, p->flops_per_token, p->flops_per_token_full,
+            (long long)p->tokens_per_step);
     fprintf(out, " \"layout\": {\"ranks\": %d, ", g->ranks);
     plan_text_coordinates(out, g->size, grid_named(g->size));
     fprintf(out, "\"virtual_stages\": %d, \"schedule\": \"%s\", \"micro_batches\": %d, \"zero\": %d},\n",

@@ -59,6 +59,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
     *out = (compiled_program){.enough = keep->enough};
     schedule s = {0};
     TRY(compile_schedule(&s, o, microbatches));
+    update_start_losses(out, c);
     tensor *const *whole = update_begin(out, c);
     int bodies = unroll_bodies(c);
     recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
@@ -68,6 +69,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
                                      .training = true,
                                      .split = schedule_splits(&s),
                                      .recompute = keep->how,
+                                     .rung = keep->rung,
                                      .drop = keep->drop && i < o->layout.virtual_stages ? keep->drop[i] : NULL,
                                      .fuse = true,
                                      .whole = whole});
@@ -87,10 +89,11 @@ status compile_program_forward(compiled_program *out, const compiled *c)
 {
     const compile_options *o = &c->options;
     *out = (compiled_program){.first_change = -1};
+    update_start_losses(out, c);
     int bodies = unroll_bodies(c);
     recorded *chunks = must_calloc((unsigned long)bodies, sizeof *chunks);
     for (int i = 0; i < bodies; i++)
-        unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .fuse = true});
+        unroll_record(&chunks[i], &out->pool, c, &(unroll_what){.chunk = i, .rung = LADDER_RUNGS - 1, .fuse = true});
     unroll_forward(out, c, chunks, 1);
     compile_order how = o->order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
     order_micro_batches(out, how);

@@ -12,6 +12,7 @@ typedef struct compile_keep {
     recompute how;
     uint8_t *const *drop;
     compile_order order; /* one for all ranks of a stage */
+    int rung;            /* of a ladder (layers/ladder.h) */
     int64_t enough;      /* transient bytes that are few enough: placing stops there; 0: near the lower bound */
 } compile_keep;
 

@@ -37,6 +37,7 @@ typedef struct entry {
 typedef struct search {
     const compiled *c;
     compile_order order;
+    int rung;
     compiled_program begin; /* what the programs that are tried begin with: the weights that bodies read */
     tensor *const *whole;
     pool words;     /* the classes' names */
@@ -169,7 +170,11 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
     const compile_options *o = &d->c->options;
     for (int i = 0; i < d->entry_count; i++)
         d->drop[d->entries[i].chunk][d->entries[i].index] = i < count;
-    compile_keep keep = {RECOMPUTE_CHOSEN, d->drop, d->order, o->budget - d->c->persistent_bytes};
+    compile_keep keep = {.how = RECOMPUTE_CHOSEN,
+                         .drop = d->drop,
+                         .order = d->order,
+                         .rung = d->rung,
+                         .enough = o->budget - d->c->persistent_bytes};
     compiled_program tried;
     status s = compile_program_training(&tried, d->c, &keep, bound_only ? enough_microbatches(o) : o->microbatches,
                                         bound_only);
@@ -183,7 +188,7 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
 /* Can its outputs be recomputed, and would that be asked for? */
 static bool can_drop(const op *o)
 {
-    if (o->detached || op_has(o, OP_GATHER | OP_STATEFUL))
+    if (o->detached || o->remade || op_has(o, OP_GATHER | OP_STATEFUL))
         return false;
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (o->out[i] && !o->out[i]->keep)
@@ -214,7 +219,7 @@ static void classify_chunk(search *d, int chunk, const program *forward)
         int of = find_class(d, o->site, nth);
         d->classes[of].members++;
         d->entries = must_realloc(d->entries, (unsigned long)(d->entry_count + 1) * sizeof *d->entries);
-        d->entries[d->entry_count++] = (entry){chunk, o->index, of};
+        d->entries[d->entry_count++] = (entry){chunk, o->lasting, of};
     }
 }
 
@@ -394,9 +399,9 @@ static char *describe(const search *d, int count)
     return must_strdup(text);
 }
 
-static void open_search(search *d, const compiled *c)
+static void open_search(search *d, const compiled *c, int rung)
 {
-    *d = (search){.c = c, .order = c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY};
+    *d = (search){.c = c, .rung = rung, .order = c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY};
     d->drop = must_calloc((unsigned long)c->options.layout.virtual_stages, sizeof *d->drop);
     d->whole = update_begin(&d->begin, c);
     classify(d);
@@ -464,20 +469,20 @@ static void adopt(search *own, const search *d, int count)
     free(taken);
 }
 
-static status decide(recompute_decision *out, const compiled *c, const compiled *largest)
+static status decide(recompute_decision *out, const compiled *c, const compiled *largest, int rung)
 {
     search d, own = {0};
-    open_search(&d, largest);
+    open_search(&d, largest, rung);
     status s = decide_count(&out->dropped, &d);
     if (s == STATUS_OK)
         s = decide_order(&d, out->dropped);
     if (s == STATUS_OK) {
-        open_search(&own, c);
+        open_search(&own, c, rung);
         adopt(&own, &d, out->dropped);
         out->words = describe(&d, out->dropped);
         out->drop = own.drop;
         out->chunks = c->options.layout.virtual_stages;
-        out->keep = (compile_keep){RECOMPUTE_CHOSEN, out->drop, d.order, 0};
+        out->keep = (compile_keep){.how = RECOMPUTE_CHOSEN, .drop = out->drop, .order = d.order, .rung = rung};
         own.drop = NULL;
     }
     close_search(&own);
@@ -485,16 +490,16 @@ static status decide(recompute_decision *out, const compiled *c, const compiled 
     return s;
 }
 
-status recompute_decide(recompute_decision *out, const compiled *c)
+status recompute_decide(recompute_decision *out, const compiled *c, int rung)
 {
-    *out = (recompute_decision){.keep = {.how = c->options.recompute}};
+    *out = (recompute_decision){.keep = {.how = c->options.recompute, .rung = rung}};
     out->keep.order = c->options.order;
     if (!c->options.budget)
         return STATUS_OK;
     compiled largest = {0};
     status s = compile_model_largest(&largest, &c->options);
     if (s == STATUS_OK)
-        s = decide(out, c, &largest);
+        s = decide(out, c, &largest, rung);
     compile_free(&largest);
     return s;
 }

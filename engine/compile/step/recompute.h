@@ -13,9 +13,9 @@ typedef struct recompute_decision {
 } recompute_decision;
 
 /* As options.recompute says, or, with options.budget, keeping as much as fits and recomputing what costs least FLOPs a
- * byte saved. A usage failure says by how much the budget is missed when not even recomputing everything fits. The
- * decision must be freed either way. */
-status recompute_decide(recompute_decision *out, const compiled *c);
+ * byte saved. A usage failure says by how much the budget is missed when not even recomputing everything fits. `rung`:
+ * of the ladder (layers/ladder.h) that the program is on. The decision must be freed either way. */
+status recompute_decide(recompute_decision *out, const compiled *c, int rung);
 void recompute_decision_free(recompute_decision *d);
 /* What the ops of a program of `c` cost, in FLOPs: their own, and bytes that move as what the device could compute
  * meanwhile. */

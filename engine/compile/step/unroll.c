@@ -111,6 +111,7 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
     r->split = what->split;
     r->recompute = what->recompute;
     r->drop = what->drop;
+    r->rung = what->rung;
     r->whole = what->whole;
     int shared = what->chunk - c->model.chunk_count;
     if (shared >= 0)

@@ -69,6 +69,8 @@ void update_gather(compiled_program *out, const compiled *c)
 tensor *const *update_begin(compiled_program *out, const compiled *c)
 {
     tensor **whole = NULL;
+    if (tensor_elements(c->values.over) > 0)
+        append_op(out, PHASE_BEGIN, "experts/no overflow", &(op){.kind = OP_zero, .out = {c->values.over}}, 0, NULL);
     update_gather(out, c);
     for (int i = 0; i < c->model.parameter_count && c->options.layout.zero_gather == CONFIG_EACH_STEP; i++) {
         const parameter *p = c->model.parameters[i];
@@ -258,6 +260,22 @@ static void count_squares(update *u, const parameter *p)
     u->counts = true;
 }
 
+/* A step that had not room for all rows of experts, on any rank, has an infinite norm: nothing changes. */
+static void count_overflow(update *u)
+{
+    tensor *over = u->c->values.over;
+    if (tensor_elements(over) == 0)
+        return;
+    tensor *own = append_rows(u->out, over, LADDER_RUNGS - 1, 1);
+    own->place = u->c->values.control->place; /* each rank counts what it has seen */
+    op add = {.kind = OP_sum_squares, .in = {own}, .out = {u->c->values.bins}};
+    add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
+    append(u->out, "experts/overflow", &add, NULL);
+    u->counts = true;
+    op reduce = {.kind = OP_all_reduce, .in = {over}, .at = op_along(u->c->around.group, AXIS_GRID)};
+    append(u->out, "experts/sum overflow", &reduce, over);
+}
+
 /* Returns the control tensor that updates read. */
 static tensor *append_norm(update *u)
 {
@@ -265,6 +283,7 @@ static tensor *append_norm(update *u)
     tensor *bins = c->values.bins;
     for (int i = 0; i < c->model.parameter_count; i++)
         count_squares(u, c->model.parameters[i]);
+    count_overflow(u);
     if (!u->counts)
         append(u->out, "norm/zero", &(op){.kind = OP_zero, .out = {bins}}, NULL);
     op_attributes at = op_along(c->around.group, AXIS_GRID);
@@ -276,18 +295,41 @@ static tensor *append_norm(update *u)
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */
 
-void update_loss(compiled_program *out, const compiled *c)
+/* The sum over the grid of what the ranks have that count. */
+static void sum_losses(compiled_program *out, const compiled *c, const char *name, tensor *own, tensor *total,
+                       bool counts)
 {
-    tensor *total = c->values.loss_total;
-    bool counts = c->last_stage && c->options.grid.at[GRID_TENSOR] == 0;
+    const op copy = {.kind = OP_copy, .in = {own}}, zero = {.kind = OP_zero, .out = {total}};
     if (counts)
-        total = append(out, "loss/copy", &(op){.kind = OP_copy, .in = {c->values.loss}}, total);
+        total = append(out, pool_format(&out->pool, "%s/copy", name), &copy, total);
     else
-        append(out, "loss/zero", &(op){.kind = OP_zero, .out = {total}}, NULL);
+        append(out, pool_format(&out->pool, "%s/zero", name), &zero, NULL);
     op reduce = {.kind = OP_all_reduce, .in = {total}, .at = op_along(c->around.group, AXIS_GRID)};
     if (reduce.at.group_size > 1)
-        total = append(out, "loss/reduce", &reduce, total);
+        total = append(out, pool_format(&out->pool, "%s/reduce", name), &reduce, total);
     operands_whole(total);
+}
+
+static bool has_routers(const compiled *c)
+{
+    return tensor_elements(c->values.router_losses) > 0;
+}
+
+void update_start_losses(compiled_program *out, const compiled *c)
+{
+    if (has_routers(c))
+        append_op(out, PHASE_BEGIN, "router loss/start", &(op){.kind = OP_zero, .out = {c->values.router_losses}}, 0,
+                  NULL);
+}
+
+/* The ranks of a tensor group have the same logits of the vocabulary's loss; those of routers where they do not divide
+ * the tokens. */
+void update_loss(compiled_program *out, const compiled *c)
+{
+    bool first = c->options.grid.at[GRID_TENSOR] == 0;
+    sum_losses(out, c, "loss", c->values.loss, c->values.loss_total, c->last_stage && first);
+    if (has_routers(c))
+        sum_losses(out, c, "router loss", c->values.router_losses, c->values.router_total, first || c->around.sequence);
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */

@@ -14,6 +14,8 @@ tensor *const *update_begin(compiled_program *out, const compiled *c);
 /* After them: reductions of gradients (each right after its last contribution where that is possible), the loss, the
  * norm, the optimizer. */
 void update_append(compiled_program *out, const compiled *c);
-void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid */
+void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid, and the routers' */
+/* Before the first op of layers: the routers' losses, to which layers add, begin at 0. */
+void update_start_losses(compiled_program *out, const compiled *c);
 
 #endif

@@ -31,7 +31,8 @@ if __name__ == "__main__":
     numbers, _ = make.make_tokens(numpy.random.default_rng(7))
     tokens = torch.tensor(numbers.astype("int64"))
     table = make.models()
-    models = {name: row[0].from_pretrained(os.path.join(make.HERE, name), dtype=torch.bfloat16, attn_implementation="eager")
+    models = {name: row[0].from_pretrained(os.path.join(make.HERE, name), dtype=torch.bfloat16, attn_implementation="eager",
+                                        experts_implementation="batched_mm")
               for name, row in make.models().items()}
     narrow = {name: logits_of(model, tokens, torch.bfloat16) for name, model in models.items()}
     torch.float32 = torch.float = torch.float64

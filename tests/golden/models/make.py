@@ -6,7 +6,9 @@
 
 Each folder is a Hugging Face model (config.json, model.safetensors) and beside it
     gradients.safetensors  the gradient of step 1: mean over the global batch, before clipping, as fp32
-    expected.json          losses and gradient norms of STEPS steps, logits of a few positions of the first sample
+    expected.json          losses and gradient norms of STEPS steps, logits of a few positions of the first sample; where
+                           the configuration asks for it, what the balancing of routers adds to the loss, over what,
+                           which norms and gradients include
 train.bin and train.idx hold the tokens, in Megatron's format. All of transformers' own code runs in float64: its
 modules name torch.float32 in norms, softmax and rotary tables, so that name means float64 here, and a dispatch mode
 refuses any operation that makes a smaller float all the same.
@@ -22,6 +24,7 @@ import numpy
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from transformers.core_model_loading import revert_weight_conversion
 from torch.utils._python_dispatch import TorchDispatchMode
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -39,8 +42,8 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                              MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+    from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                              MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
 
     def longrope(original):
@@ -49,6 +52,17 @@ def models():
                           rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.75,
                                                short_factor=[1.0, 1.25, 1.5], long_factor=[1.1, 3.0, 7.5]))
 
+    def mixtral(**more):
+        return MixtralConfig(**{**SIZES, "intermediate_size": 28}, sliding_window=12, num_local_experts=5,
+                             num_experts_per_tok=2, bos_token_id=96, eos_token_id=96,
+                             rope_parameters=dict(rope_type="default", rope_theta=1e4), **more)
+
+    def qwen3_moe(**more):
+        return Qwen3MoeConfig(**{**SIZES, "num_hidden_layers": 3}, head_dim=16, num_experts=7, num_experts_per_tok=3,
+                              moe_intermediate_size=20, norm_topk_prob=True, mlp_only_layers=[0], bos_token_id=96,
+                              eos_token_id=96, **more)
+
+    balanced = dict(output_router_logits=True, router_aux_loss_coef=0.1)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
@@ -72,6 +86,11 @@ def models():
         "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, rms_norm_eps=1e-5, embedding_multiplier=6.0,
                                                       residual_multiplier=0.4, attention_multiplier=0.2,
                                                       logits_scaling=3.0, tie_word_embeddings=True), "fp32"),
+        # the same with experts, whose logits are chosen before they become weights
+        "granite-moe": (GraniteMoeForCausalLM, GraniteMoeConfig(
+            **{**SIZES, "intermediate_size": 28}, rms_norm_eps=1e-5, embedding_multiplier=6.0, residual_multiplier=0.4,
+            attention_multiplier=0.2, logits_scaling=3.0, tie_word_embeddings=True, num_local_experts=5,
+            num_experts_per_tok=2, bos_token_id=96, eos_token_id=96), "fp32"),
         # grouped keys and values, own head, the three ranges of Llama 3's stretch
         "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3)), "fp32"),
         "llama-tied": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "num_key_value_heads": 4}, rms_norm_eps=1e-5,
@@ -83,6 +102,9 @@ def models():
         "llama-yarn": (LlamaForCausalLM, LlamaConfig(**{**SIZES, "hidden_size": 48, "max_position_embeddings": 64},
                                                      rms_norm_eps=1e-5, rope_parameters=dict(YARN)), "fp32"),
         "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=8), "fp32"),
+        # two of five experts in every layer, a window; the same with a loss that balances the router
+        "mixtral": (MixtralForCausalLM, mixtral(), "fp32"),
+        "mixtral-balanced": (MixtralForCausalLM, mixtral(**balanced), "fp32"),
         # attention and mlp in parallel, exact gelu, q, k and v stacked by head, a quarter of a head rotates
         "neox": (GPTNeoXForCausalLM, GPTNeoXConfig(
             vocab_size=VOCABULARY, hidden_size=64, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4,
@@ -97,6 +119,10 @@ def models():
             rope_parameters={"full_attention": {**YARN, "rope_theta": 5e4, "factor": 32.0},
                              "sliding_attention": dict(rope_type="default", rope_theta=1e3)},
             pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
+        # weights of three of six experts that do not add up to one, queries and keys normalised over all heads
+        "olmoe": (OlmoeForCausalLM, OlmoeConfig(
+            **{**SIZES, "hidden_size": 48, "intermediate_size": 20, "num_attention_heads": 6}, num_experts=6,
+            num_experts_per_tok=3, pad_token_id=None, bos_token_id=96, eos_token_id=96), "fp32"),
         # fused weights, three quarters of a head rotate, a window
         "phi3": (Phi3ForCausalLM, Phi3Config(
             **SIZES, rms_norm_eps=1e-5, sliding_window=12, pad_token_id=None, bos_token_id=96, eos_token_id=96,
@@ -111,6 +137,14 @@ def models():
                                                        sliding_window=8, max_window_layers=1), "fp32"),
         # heads x head_dim is not the hidden size
         "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16), "fp32"),
+        # weights that add up to one, a first layer without experts; the same with a loss that balances the routers of
+        # each layer by sample
+        "qwen3-moe": (Qwen3MoeForCausalLM, qwen3_moe(), "fp32"),
+        "qwen3-moe-balanced": (Qwen3MoeForCausalLM, qwen3_moe(**balanced), "fp32"),
+        # experts in every second layer
+        "qwen3-moe-step": (Qwen3MoeForCausalLM, Qwen3MoeConfig(
+            **{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4}, num_experts=5, num_experts_per_tok=2,
+            moe_intermediate_size=20, decoder_sparse_step=2, bos_token_id=96, eos_token_id=96), "fp32"),
         # every second layer does not rotate
         "smollm3": (SmolLM3ForCausalLM, SmolLM3Config(**{**SIZES, "num_hidden_layers": 3}, no_rope_layer_interval=2,
                                                       rope_parameters=dict(rope_type="default", rope_theta=5e4),
@@ -173,23 +207,42 @@ def learning_rate(t):
     return MIN_LR + (LR - MIN_LR) * (1 + math.cos(math.pi * (t - WARMUP) / (STEPS - WARMUP))) / 2
 
 
-def train(model, stream):
+def router_loss(output, config, over):
+    """What balances experts, with its coefficient; None where the configuration does not ask for it."""
+    if not getattr(config, "output_router_logits", False):
+        return None
+    if over == "pooled":  # over all layers and tokens, as transformers has it
+        return config.router_aux_loss_coef * output.aux_loss
+    total = 0.0  # (2101.03961) of each layer and sample, 1 where experts are balanced
+    for logits in output.router_logits:
+        experts = logits.shape[-1]
+        chosen = F.one_hot(logits.topk(config.num_experts_per_tok, dim=-1).indices, experts).sum(dim=1)
+        share = chosen.reshape(-1, LENGTH, experts).to(torch.float64).mean(dim=1) / config.num_experts_per_tok
+        probability = logits.softmax(dim=-1).reshape(-1, LENGTH, experts).mean(dim=1)
+        total = total + experts * (share * probability).sum(dim=-1).mean()
+    return config.router_aux_loss_coef * total
+
+
+def train(model, stream, over):
     parameters = dict(model.named_parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in parameters.values() if p.dim() > 1], "weight_decay": DECAY},
          {"params": [p for p in parameters.values() if p.dim() == 1], "weight_decay": 0.0}],
         lr=LR, betas=BETAS, eps=EPSILON)
-    losses, norms, first = [], [], None
+    losses, router_losses, norms, first = [], [], [], None
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = 0.0
+        loss = balance = 0.0
         for sample in range(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH, MICRO_BATCH):
             rows = torch.stack([stream[i * LENGTH:i * LENGTH + LENGTH + 1] for i in range(sample, sample + MICRO_BATCH)])
-            logits = model(input_ids=rows[:, :-1]).logits
-            part = F.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1))
-            part = part / (GLOBAL_BATCH // MICRO_BATCH)
-            part.backward()
+            output, share = model(input_ids=rows[:, :-1]), MICRO_BATCH / GLOBAL_BATCH
+            part = F.cross_entropy(output.logits.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1)) * share
             loss += part.item()
+            routers = router_loss(output, model.config, over)
+            if routers is not None:
+                balance += routers.item() * share
+                part = part + routers * share
+            part.backward()
         if step == 0:
             first = {name: p.grad.clone() for name, p in parameters.items()}
         norm = math.sqrt(sum(p.grad.square().sum().item() for p in parameters.values()))
@@ -199,15 +252,16 @@ def train(model, stream):
             group["lr"] = learning_rate(step + 1)
         optimizer.step()
         losses.append(loss)
+        router_losses.append(balance)
         norms.append(norm)
-    return losses, norms, first
+    return losses, router_losses, norms, first
 
 
 def make(name, kind, config, dtype, stream):
     folder = os.path.join(HERE, name)
     shutil.rmtree(folder, ignore_errors=True)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     stored = SMALL if dtype == "fp32" else torch.bfloat16
     model = kind(config).to(torch.float64)
     randomize(model, generator, stored)
@@ -220,15 +274,17 @@ def make(name, kind, config, dtype, stream):
     if rotary is not None:  # a buffer computed when the model was made: again, in float64
         rotary.__init__(model.config)
     model.train()
+    over = "sequence" if name == "qwen3-moe-balanced" else "pooled"
     with OnlyFloat64():
         with torch.no_grad():
             logits = model(input_ids=stream[None, :LENGTH]).logits[0, list(LOGIT_POSITIONS)]
-        losses, norms, gradients = train(model, stream)
-    in_files = {"lm_head.weight": "embed_out.weight"} if name == "neox" else {}
-    save_file({in_files.get(k, k): v.to(SMALL).contiguous() for k, v in gradients.items()},
+        losses, router_losses, norms, gradients = train(model, stream, over)
+    save_file({k: v.to(SMALL).contiguous() for k, v in revert_weight_conversion(model, gradients).items()},
               os.path.join(folder, "gradients.safetensors"), metadata={"format": "pt"})
+    balance = {"router_loss_over": over, "router_losses": [round(x, 12) for x in router_losses]} if any(router_losses) else {}
     with open(os.path.join(folder, "expected.json"), "w") as f:
-        f.write(json.dumps({"losses": [round(x, 12) for x in losses], "grad_norms": [round(x, 12) for x in norms],
+        f.write(json.dumps({"losses": [round(x, 12) for x in losses], **balance,
+                            "grad_norms": [round(x, 12) for x in norms],
                             "logit_positions": LOGIT_POSITIONS,
                             "logits": [[float(f"{x:.9g}") for x in row] for row in logits.tolist()]}) + "\n")
     print(f"{name}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, norm {norms[0]:.4f} -> {norms[-1]:.4f}, "

@@ -12,6 +12,16 @@
 #include "memory/log.h"
 #include "models/presets.h"
 
+/* Weights of the products after attention: those of the experts that a token has, and their router. All layers are
+ * alike in that. */
+static double mlp_weights(const model_shape *s)
+{
+    double h = (double)s->hidden_size, matrices = shape_has(s, TRAIT_GATED) ? 3 : 2;
+    if (s->experts == 0)
+        return matrices * h * (double)s->ffn_size;
+    return h * s->experts + s->experts_per_token * matrices * h * (double)s->expert_ffn_size;
+}
+
 /* 6 FLOPs a weight of a product, 12 a head's element and key: 2204.02311's appendix, the mask's half of the keys left
  * out. */
 static double formula(const model_shape *s, int64_t sequence)
@@ -19,8 +29,7 @@ static double formula(const model_shape *s, int64_t sequence)
     double n = (double)sequence, w = (double)s->sliding_window, h = (double)s->hidden_size;
     double all = (n + 1) / 2, some = w <= 0 || w >= n ? all : (w * (w + 1) / 2 + (n - w) * w) / n;
     double heads = (double)s->heads * s->head_size, kv = (double)s->kv_heads * s->head_size;
-    double ffn = h * (double)s->ffn_size * (shape_has(s, TRAIT_GATED) ? 3 : 2);
-    double products = 2 * (h * (2 * heads + 2 * kv) + ffn);
+    double products = 2 * (h * (2 * heads + 2 * kv) + mlp_weights(s));
     int full = s->full_every > 0 ? s->layers / s->full_every : 0;
     double layers = (products + 4 * heads * all) * full + (products + 4 * heads * some) * (s->layers - full);
     return 3 * (layers + 2 * h * (double)s->vocab_size);

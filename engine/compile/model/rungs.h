@@ -1,0 +1,10 @@
+/* The ladder of a model's training programs (layers/ladder.h), as its options have it. */
+#ifndef PHALANX_ENGINE_COMPILE_MODEL_RUNGS_H
+#define PHALANX_ENGINE_COMPILE_MODEL_RUNGS_H
+
+#include "engine/compile/model/compiled.h"
+
+/* How many rungs there are: 1 where no ranks divide experts. */
+int compile_rungs(const compile_options *o);
+
+#endif

@@ -1,0 +1,173 @@
+/* The load of experts, the losses of their routers and the gradient of these. Rows of logits are short: each is a
+ * warp's, which reads it two or three times from the cache. Counts are integers, added by atomics; sums over tokens are
+ * fp64, each token's in a place of its own before one block adds them in order.
+ */
+#include "kernels/cuda/vector.cuh"
+
+#include "kernels/cuda/scalars.h"
+
+static constexpr int THREADS = 256, WARPS = THREADS / WARP, SUM_THREADS = 512;
+
+DEVICE int64_t group_of(const int32_t *places, int32_t sequence, int64_t token)
+{
+    return sequence == 0 ? 0 : (places ? places[token] : token) / sequence;
+}
+
+KERNEL(THREADS, 4) count_choices(int32_t *counts, launch_choices of)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < of.tokens * of.active)
+        atomic_add(&counts[group_of(of.places, of.sequence, i / of.active) * of.experts + of.chosen[i]], 1);
+}
+
+/* Counts become numbers where they lie. */
+KERNEL(THREADS, 4) scale_counts(float *load, int64_t count, float scale)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < count) {
+        int32_t number;
+        memcpy(&number, load + i, sizeof number);
+        load[i] = (float)number * scale;
+    }
+}
+
+/* ---- one row ----------------------------------------------------------------------------------------------------- */
+
+struct sigmoid {
+    float value, slope;
+};
+
+DEVICE sigmoid sigmoid_of(float x)
+{
+    float e = expf(-fabsf(x)), one = 1.0f / (1.0f + e);
+    return {x >= 0.0f ? one : e * one, e * one * one};
+}
+
+/* What the losses need of a row: its largest logit, 1 / sum exp(logit - largest), log sum exp, 1 / the sum of what
+ * probabilities are in proportion to, and the mean of the load by probability. */
+struct row_facts {
+    float largest, part, lse, share, mean;
+};
+
+/* Every lane of a warp has all of it. */
+template <typename T> DEVICE row_facts facts_of(const T *row, const float *load, const launch_router &of)
+{
+    int lane = (int)threadIdx.x % WARP;
+    float largest = -INFINITY, exps = 0, shares = 0, dot = 0;
+    for (int64_t e = lane; e < of.experts; e += WARP)
+        largest = fmaxf(largest, to_float(row[e]));
+    largest = warp_largest(largest);
+    for (int64_t e = lane; e < of.experts; e += WARP) {
+        float x = to_float(row[e]), each = expf(x - largest), share = of.sigmoid ? sigmoid_of(x).value : each;
+        exps += each;
+        shares += share;
+        dot += share * load[e];
+    }
+    exps = warp_sum(exps);
+    shares = warp_sum(shares) + (of.sigmoid ? 1e-20f : 0.0f);
+    return {largest, 1.0f / exps, largest + logf(exps), 1.0f / shares, warp_sum(dot) / shares};
+}
+
+DEVICE const float *load_of(const launch_router &of, int64_t token)
+{
+    return of.load + group_of(of.places, of.sequence, token) * of.experts;
+}
+
+/* losses[token, 2] = the mean load, log sum exp squared */
+template <typename T> KERNEL(THREADS, 4) balance_row(double *losses, launch_router of)
+{
+    int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (token >= of.tokens)
+        return;
+    row_facts f = facts_of((const T *)of.logits + token * of.experts, load_of(of, token), of);
+    if (threadIdx.x % WARP == 0) {
+        losses[2 * token] = (double)f.mean;
+        losses[2 * token + 1] = (double)f.lse * (double)f.lse;
+    }
+}
+
+/* sums[i] (+)= the sum of losses[tokens, i], i the block; one order */
+KERNEL(SUM_THREADS, 1) balance_sum(float *sums, const double *losses, int64_t tokens, bool accumulate)
+{
+    SHARED(double, part, SUM_THREADS / WARP);
+    double sum = 0;
+    for (int64_t token = threadIdx.x; token < tokens; token += SUM_THREADS)
+        sum += losses[2 * token + blockIdx.x];
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP == 0)
+        part[threadIdx.x / WARP] = sum;
+    block_barrier();
+    if (threadIdx.x == 0) {
+        sum = accumulate ? (double)sums[blockIdx.x] : 0.0;
+        for (int k = 0; k < SUM_THREADS / WARP; k++)
+            sum += part[k];
+        sums[blockIdx.x] = (float)sum;
+    }
+}
+
+/* dlogits may lie where `addend` does. */
+template <typename T>
+KERNEL(THREADS, 4)
+balance_slopes(T *dlogits, const T *addend, const scalars_device *scalars, launch_router of, launch_losses losses)
+{
+    int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (token >= of.tokens)
+        return;
+    const T *row = (const T *)of.logits + token * of.experts;
+    const float *load = load_of(of, token);
+    row_facts f = facts_of(row, load, of);
+    float factor = scalars->loss_scale / scalars->batch_tokens;
+    float imbalance = factor * losses.load * f.share, large = factor * losses.z * 2.0f * f.lse * f.part;
+    for (int64_t e = (int)threadIdx.x % WARP; e < of.experts; e += WARP) {
+        float x = to_float(row[e]), each = expf(x - f.largest), slope = of.sigmoid ? sigmoid_of(x).slope : each;
+        float d = imbalance * slope * (load[e] - f.mean) + large * each;
+        from_float(dlogits[token * of.experts + e], addend ? d + to_float(addend[token * of.experts + e]) : d);
+    }
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+int launch_expert_load(void *stream, float *load, const launch_choices *of, float scale)
+{
+    int64_t count = of->groups * of->experts, choices = of->tokens * of->active;
+    int failed = launch_zero(stream, load, count * (int64_t)sizeof *load);
+    if (failed)
+        return failed;
+    auto add = count_choices;
+    if (choices > 0)
+        LAUNCH(add, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)stream, (int32_t *)(void *)load, *of);
+    auto kernel = scale_counts;
+    LAUNCH(kernel, blocks_for(count, THREADS), THREADS, 0, (cudaStream_t)stream, load, count, scale);
+    return launch_result();
+}
+
+int64_t launch_balance_scratch(int64_t tokens)
+{
+    return tokens * 2 * (int64_t)sizeof(double);
+}
+
+int launch_balance(void *stream, int type, float *sums, const launch_router *of, bool accumulate, double *scratch)
+{
+    int failed = of->tokens == 0 ? 0 : with_type(type, [&](auto t) {
+        auto kernel = balance_row<decltype(t)>;
+        LAUNCH(kernel, blocks_for(of->tokens, WARPS), THREADS, 0, (cudaStream_t)stream, scratch, *of);
+        return launch_result();
+    });
+    if (failed)
+        return failed;
+    auto kernel = balance_sum;
+    LAUNCH(kernel, 2, SUM_THREADS, 0, (cudaStream_t)stream, sums, scratch, of->tokens, accumulate);
+    return launch_result();
+}
+
+int launch_balance_grad(void *stream, int type, void *dlogits, const void *addend, const void *scalars,
+                        const launch_router *of, const launch_losses *losses)
+{
+    return of->tokens == 0 ? 0 : with_type(type, [&](auto t) {
+        using T = decltype(t);
+        auto kernel = balance_slopes<T>;
+        LAUNCH(kernel, blocks_for(of->tokens, WARPS), THREADS, 0, (cudaStream_t)stream, (T *)dlogits, (const T *)addend,
+               (const scalars_device *)scalars, *of, *losses);
+        return launch_result();
+    });
+}

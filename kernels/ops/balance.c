@@ -1,0 +1,127 @@
+/* What keeps experts evenly loaded: the load of each expert, the losses that follow from it, and their gradient. */
+#include "kernels/ops/family.h"
+
+/* Has each of the ranks along the slots a share of a sum? */
+static bool is_share(const tensor *t, unsigned slots)
+{
+    bool all = slots != 0;
+    for (int i = 0; i < AXIS_SLOTS; i++)
+        all &= !(slots >> i & 1) || t->place.along[i].kind == PLACE_PARTIAL;
+    return all;
+}
+
+/* Counts are summed before they are scaled: sums of integers are exact, so that no bit depends on the ranks. */
+tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *places, const op_balance *as,
+                           double scale)
+{
+    op like = {.kind = OP_expert_load, .in = {experts, places}, .at = {.balance = *as, .scale = 1}};
+    tensor *load = record_first(r, name, &like, 1);
+    for (axis a = 0; a < AXIS_COUNT; a++)
+        if (axis_rows[a].layers && is_share(load, r->grid.group[a].slots))
+            load = record_all_reduce(r, name, a, load);
+    load = record_scale(r, name, load, scale);
+    recorder_keep(load); /* a few rows, for which nobody communicates again */
+    return load;
+}
+
+void infer_expert_load(op *o)
+{
+    operands_present(o);
+    const tensor *experts = o->in[0];
+    const op_balance *as = &o->at.balance;
+    OPERANDS_CHECK(infer_is_matrix(experts, DTYPE_INT32, experts->shape[0], experts->shape[1]), "experts int32[t, k]");
+    OPERANDS_CHECK(!o->in[1] || infer_is_vector(o->in[1], DTYPE_INT32, experts->shape[0]), "places int32[t]");
+    OPERANDS_CHECK(as->groups > 0 && as->experts > 0 && as->sequence >= 0 && (as->sequence > 0 || as->groups == 1),
+                   "attributes.balance must say how many groups and experts there are; one group without a sequence");
+    infer_shape(o->out[0], DTYPE_FP32, 2, as->groups, as->experts, 0);
+    /* Ranks that divide samples have groups of their own; others a share of each group's count. */
+    operands_place(o, "b.>b 0.>p");
+}
+
+COST(expert_load, cost_each(o, 1, 0))
+NO_GRADIENT(expert_load)
+
+/* ---- the losses -------------------------------------------------------------------------------------------------- */
+
+static void check_logits(const op *o, const tensor *logits, const tensor *load, const tensor *places)
+{
+    OPERANDS_CHECK(infer_is_activation(logits), "logits[t, experts]");
+    OPERANDS_CHECK(infer_is_matrix(load, DTYPE_FP32, load->shape[0], logits->shape[1]) && load->shape[0] > 0,
+                   "load[groups, experts] fp32");
+    OPERANDS_CHECK(!places || infer_is_vector(places, DTYPE_INT32, logits->shape[0]), "places int32[t]");
+    OPERANDS_CHECK(o->at.balance.sequence > 0 || (o->at.balance.sequence == 0 && load->shape[0] == 1),
+                   "attributes.balance.sequence must not be negative; 0: there is one group");
+}
+
+void record_balance(recorder *r, const char *name, tensor *sums, tensor *logits, tensor *load, tensor *places,
+                    const op_balance *as)
+{
+    op like = {
+        .kind = OP_balance, .in = {logits, load, places}, .out = {sums}, .at = {.balance = *as, .accumulate = OP_ADDS}};
+    recorder_record(r, name, &like, 0, NULL);
+}
+
+void infer_balance(op *o)
+{
+    operands_present(o);
+    check_logits(o, o->in[0], o->in[1], o->in[2]);
+    OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, 2), "sums fp32[2]");
+    /* Ranks that have the same logits have the same sums: whose share of the sum over ranks it is, is the reader's to
+     * say. */
+    operands_place(o, "rr.>. bb.>p 0r.>p");
+}
+
+COST(balance, cost_each(o, 12, 1))
+
+/* Whoever reads the logits adds these losses to their gradient: balance_through. */
+NO_GRADIENT(balance)
+
+/* ---- their gradient ---------------------------------------------------------------------------------------------- */
+
+tensor *record_balance_through(recorder *r, const char *name, tensor *x, tensor *logits, tensor *load, tensor *places,
+                               tensor *scalars, const op_balance *as)
+{
+    op like = {.kind = OP_balance_through, .in = {x, logits, load, scalars, places}, .at = {.balance = *as}};
+    return record_first(r, name, &like, 1);
+}
+
+void infer_balance_through(op *o)
+{
+    operands_present(o);
+    tensor *x = o->in[0], *y = o->out[0];
+    check_logits(o, o->in[1], o->in[2], o->in[4]);
+    OPERANDS_CHECK(infer_is_compute(x) && infer_is_scalars(o->in[3]), "x of a compute type, the step's scalars");
+    y->place = x->place;
+    infer_view(y, x);
+}
+
+op_cost cost_balance_through(const op *o)
+{
+    (void)o;
+    return (op_cost){0, 0};
+}
+
+void gradient_balance_through(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    tensor *logits = o->in[1];
+    op like = {.kind = OP_balance_grad,
+               .in = {recorder_use(r, logits), recorder_use(r, o->in[2]), o->in[3],
+                      o->in[4] ? recorder_use(r, o->in[4]) : NULL, recorder_flow_take(r, logits)},
+               .at = {.balance = o->at.balance}};
+    recorder_flow(r, o->in[0], cotangent[0]);
+    recorder_flow_set(r, logits, gradient_by(r, &like));
+}
+
+void infer_balance_grad(op *o)
+{
+    operands_present(o);
+    const tensor *logits = o->in[0], *addend = o->in[4];
+    check_logits(o, logits, o->in[1], o->in[3]);
+    OPERANDS_CHECK(infer_is_scalars(o->in[2]), "the step's scalars");
+    OPERANDS_CHECK(!addend || infer_same(addend, logits), "addend like logits");
+    infer_shape_like(o->out[0], logits);
+    operands_place(o, "rr..r>r bb..0>0 0r..0>0");
+}
+
+COST(balance_grad, cost_each(o, 20, 0))
+NO_GRADIENT(balance_grad)

@@ -1,0 +1,147 @@
+/* A layer's experts: a router chooses some for each token, rows of tokens are sorted by expert, and what the experts
+ * make of them is added up token by token.
+ *
+ * Where ranks divide the experts, the tokens of a block are gathered, each rank computes the rows of its own experts,
+ * and partial sums are scattered back. Rows pass in waves (layers/ladder.h). Those of waves behind the first are not
+ * kept: the backward pass dispatches them again. */
+#include "layers/ladder.h"
+#include "layers/layer.h"
+
+typedef struct routed {
+    tensor *logits, *own;               /* of this rank's tokens: the router's output, and their experts */
+    tensor *tokens, *weights, *experts; /* of a block of ranks that divide experts */
+    op_routing routing;
+    int64_t first; /* of this rank's experts */
+} routed;
+
+static routed route_tokens(recorder *r, const experts_layer *e, tensor *x)
+{
+    routed out = {.routing = e->routing};
+    int64_t block = x->shape[0] * r->grid.group[AXIS_EXPERT].ranks, local;
+    out.logits = record_linear(r, "experts/router", x, recorder_weight(r, e->router), NULL);
+    record_route(r, "experts/route", &out.weights, &out.experts, out.logits, NULL, &e->routing);
+    out.own = out.experts;
+    recorder_keep(out.weights); /* a choice that was made again might be another */
+    recorder_keep(out.experts);
+    tensor **all[] = {&out.tokens, &out.weights, &out.experts};
+    out.tokens = x;
+    for (int i = 0; i < 3; i++)
+        *all[i] = record_all_gather(r, "experts/gather", AXIS_EXPERT,
+                                    record_regroup(r, "experts/block", *all[i], false), block);
+    recorder_part(&out.first, &local, &r->grid, AXIS_EXPERT, e->routing.experts);
+    out.routing.local = (int32_t)local;
+    return out;
+}
+
+/* What this rank's experts make of the rows of one wave, added to `sum` (NULL: none yet). */
+static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
+{
+    tensor *places, *offsets;
+    record_assign(r, "experts/assign", &places, &offsets, x->experts, rows, &x->routing, x->first);
+    tensor *in = record_dispatch(r, "experts/dispatch", x->tokens, places, offsets, rows);
+    tensor *h = record_grouped_linear(r, "experts/up", in, recorder_weight(r, e->up), offsets); /* [rows, 2 ffn] */
+    tensor *a = e->gelu ? record_geglu(r, "experts/geglu", h) : record_swiglu(r, "experts/swiglu", h);
+    tensor *y = record_grouped_linear(r, "experts/down", a, recorder_weight(r, e->down), offsets);
+    return record_combine(r, "experts/combine", y, places, x->weights, offsets, sum);
+}
+
+/* Counts what the rungs have no room for. */
+static void note_overflow(recorder *r, const ladder_shape *shape, const routed *x, tensor *over)
+{
+    const int rungs = ladder_rungs(shape);
+    if (!r->training || rungs == 1)
+        return;
+    op_ladder ladder = {.rung = r->rung < rungs - 1 ? r->rung : LADDER_RUNGS - 1, .local = x->routing.local};
+    for (int i = 0; i < LADDER_RUNGS - 1; i++) {
+        const ladder_waves w = ladder_waves_of(shape, i);
+        ladder.room[i] = ladder_room(&w);
+    }
+    record_overflow(r, "experts/overflow", over, x->experts, &ladder, x->first);
+}
+
+/* ---- losses ----------------------------------------------------------------------------------------------------- */
+
+static bool is_balanced(const recorder *r, const layer_inputs *in)
+{
+    return r->training && (in->router_loss > 0 || in->router_z_loss > 0);
+}
+
+static op_balance balance_of(const recorder *r, const layer_inputs *in)
+{
+    bool by_sample = in->router_over == LAYER_BALANCE_SEQUENCE;
+    int64_t tokens = r->tokens * r->grid.group[AXIS_CONTEXT].ranks; /* of a micro-batch */
+    double share = in->router_over == LAYER_BALANCE_POOLED ? in->routers : 1;
+    return (op_balance){.load = (float)(in->router_loss / share),
+                        .z = (float)in->router_z_loss,
+                        .sequence = by_sample ? in->sequence : 0,
+                        .groups = by_sample ? (int32_t)(tokens / in->sequence) : 1};
+}
+
+/* E f of each expert by group, where f is its share of the assignments; pooled, of the tokens of all layers. */
+static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x, tensor *places)
+{
+    op_balance as = balance_of(r, in);
+    double tokens = (double)r->tokens * r->grid.group[AXIS_CONTEXT].ranks / as.groups, experts = x->routing.experts;
+    bool pooled = in->router_over == LAYER_BALANCE_POOLED;
+    as.experts = x->routing.experts;
+    return record_expert_load(r, "experts/load", x->own, places, &as,
+                              experts / (tokens * (pooled ? in->routers : x->routing.active)));
+}
+
+/* Which token of the micro-batch each of this rank's is, where groups are samples. */
+static tensor *places_of(recorder *r, const layer_inputs *in)
+{
+    if (in->router_over != LAYER_BALANCE_SEQUENCE)
+        return NULL;
+    return r->grid.sequence ? layer_own_rows(r, in->places) : in->places;
+}
+
+static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, tensor *load, tensor *x)
+{
+    const op_balance as = balance_of(r, in);
+    tensor *places = places_of(r, in);
+    record_balance(r, "experts/balance", in->router_losses, logits, load, places, &as);
+    return record_balance_through(r, "experts/balance", x, logits, load, places, in->scalars, &as);
+}
+
+static tensor *balance(recorder *r, const layer_inputs *in, const routed *x, router_pool *routers, tensor *y)
+{
+    if (!is_balanced(r, in))
+        return y;
+    tensor *load = record_load(r, in, x, places_of(r, in));
+    if (!routers)
+        return add_losses(r, in, x->logits, load, y);
+    routers->logits[routers->count++] = x->logits;
+    routers->load = routers->load ? record_add(r, "experts/pool", routers->load, load) : load;
+    recorder_keep(routers->load);
+    return y;
+}
+
+tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x)
+{
+    for (int i = 0; i < routers->count; i++)
+        x = add_losses(r, in, routers->logits[i], routers->load, x);
+    return x;
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- */
+
+tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x)
+{
+    routed all = route_tokens(r, e, x);
+    ladder_shape shape = e->ladder;
+    shape.tokens = all.experts->shape[0];
+    shape.ranks = r->grid.group[AXIS_EXPERT].ranks;
+    const ladder_waves w = ladder_waves_of(&shape, r->rung);
+    note_overflow(r, &shape, &all, in->over);
+    r->joined = w.count > 0;
+    tensor *sum = compute_wave(r, e, &all, w.rows, NULL);
+    r->remade = true;
+    for (int i = 0; i < w.count; i++) {
+        all.routing.skip = w.rows + i * w.behind;
+        sum = compute_wave(r, e, &all, w.behind, sum);
+    }
+    r->remade = r->joined = false;
+    sum = record_reduce_scatter(r, "experts/scatter", AXIS_EXPERT, sum);
+    return balance(r, in, &all, routers, record_regroup(r, "experts/back", sum, true));
+}

@@ -1,0 +1,35 @@
+/* The ladder of programs for experts that ranks divide: how many rows of tokens a program has room for.
+ *
+ * How many tokens choose the experts of a rank is known when the step runs. A first wave of rows has room for
+ * `capacity` times a rank's mean; smaller waves behind it use the same memory for more. Higher rungs have more waves,
+ * and the last has room for whatever tokens choose. A step that has not room enough changes nothing and is played again
+ * on a higher rung.
+ */
+#ifndef PHALANX_LAYERS_LADDER_H
+#define PHALANX_LAYERS_LADDER_H
+
+#include "kernels/op.h"
+
+/* What decides the rungs, the same on all ranks. */
+typedef struct ladder_shape {
+    int64_t tokens;      /* of all ranks that divide experts, of a micro-batch */
+    int ranks;           /* that divide experts */
+    int experts, active; /* of a layer; of a token */
+    double capacity;     /* rows of the first wave, in a rank's mean */
+    int spill;           /* waves behind it, on the first rung */
+} ladder_shape;
+
+/* A first wave of `rows`, and `count` of `behind` rows after it. */
+typedef struct ladder_waves {
+    int64_t rows, behind;
+    int count;
+} ladder_waves;
+
+/* The waves of a rung from 0 on; of any above the last, those of the last. */
+ladder_waves ladder_waves_of(const ladder_shape *s, int rung);
+/* How many rungs there are, from 1 to LADDER_RUNGS. */
+int ladder_rungs(const ladder_shape *s);
+/* Rows that it has room for. */
+int64_t ladder_room(const ladder_waves *w);
+
+#endif

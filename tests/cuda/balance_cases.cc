@@ -1,0 +1,152 @@
+/* Load of experts, and the losses and gradients of their routers, against sums in float64. */
+#include "tests/cuda/check.h"
+
+namespace
+{
+struct sizes {
+    int64_t tokens, experts, active;
+    int32_t sequence; /* of a group; 0: there is one */
+    bool placed;      /* tokens in another order than within the micro-batch */
+};
+
+int64_t groups_of(const sizes &s)
+{
+    return s.sequence ? (s.tokens + s.sequence - 1) / s.sequence : 1;
+}
+
+int64_t place_of(const sizes &s, int64_t token)
+{
+    return s.placed ? (s.tokens + 3 - token) % s.tokens : token;
+}
+
+size_t group_of(const sizes &s, int64_t token)
+{
+    return (size_t)(s.sequence ? place_of(s, token) / s.sequence : 0);
+}
+
+array places_of(const sizes &s)
+{
+    vector<double> places;
+    for (int64_t t = 0; t < s.tokens; t++)
+        places.push_back((double)place_of(s, t));
+    return array(INT32, places);
+}
+
+void count(const sizes &s)
+{
+    vector<double> chosen, want((size_t)(groups_of(s) * s.experts), 0);
+    for (int64_t i = 0; i < s.tokens * s.active; i++) {
+        int64_t e = i % 3 ? check_integer((int)s.experts) : 0; /* the first is chosen most */
+        chosen.push_back((double)e);
+        want[group_of(s, i / s.active) * (size_t)s.experts + (size_t)e] += 0.25;
+    }
+    array ids(INT32, chosen), places = places_of(s), load(LAUNCH_FP32, want.size());
+    const launch_choices of = {
+        ids.to<int32_t>(), s.placed ? places.to<int32_t>() : nullptr, s.tokens, s.active, groups_of(s), s.experts,
+        s.sequence};
+    run_ok("launch_expert_load", launch_expert_load(nullptr, load.to<float>(), &of, 0.25f));
+    compare("load", load, want, 0);
+}
+
+void load()
+{
+    count({1, 1, 1, 0, false});
+    count({7, 5, 2, 3, true});
+    count({300, 64, 8, 0, false});
+    count({1030, 257, 3, 128, true});
+    count({40, 16, 2, 20, false});
+}
+
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
+
+struct outcome {
+    double sums[2] = {0, 0};
+    vector<double> gradient;
+};
+
+double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+outcome losses_of(const sizes &s, bool sigmoids, const vector<double> &logits, const vector<double> &load,
+                  const double coefficient[2])
+{
+    outcome o;
+    for (int64_t t = 0; t < s.tokens; t++) {
+        const double *x = &logits[(size_t)(t * s.experts)], *a = &load[group_of(s, t) * (size_t)s.experts];
+        double exps = 0, shares = 0, dot = 0;
+        for (int64_t e = 0; e < s.experts; e++) {
+            double share = sigmoids ? sigmoid(x[e]) : exp(x[e]);
+            exps += exp(x[e]);
+            shares += share;
+            dot += share * a[e];
+        }
+        double lse = log(exps), mean = dot / shares;
+        o.sums[0] += mean;
+        o.sums[1] += lse * lse;
+        for (int64_t e = 0; e < s.experts; e++) {
+            double slope = sigmoids ? sigmoid(x[e]) * sigmoid(-x[e]) : exp(x[e]);
+            o.gradient.push_back(coefficient[0] * slope / shares * (a[e] - mean) +
+                                 coefficient[1] * 2 * lse * exp(x[e]) / exps);
+        }
+    }
+    return o;
+}
+
+void one(int type, const sizes &s, bool sigmoids)
+{
+    scalars_device scalars = {};
+    scalars.loss_scale = 512;
+    scalars.loss_tokens = 3;
+    scalars.batch_tokens = 64;
+    const double coefficient[] = {8 * 0.5, 8 * 0.125};
+    size_t elements = (size_t)(s.tokens * s.experts);
+    array logits(type, randoms(elements, 6)), load(LAUNCH_FP32, randoms((size_t)(groups_of(s) * s.experts), 3)),
+        places = places_of(s), more = bytes_of(&scalars, sizeof scalars), sums(LAUNCH_FP32, 2), dlogits(type, elements),
+        addend(type, randoms(elements, 1)), scratch(FP64, (size_t)launch_balance_scratch(s.tokens) / 8);
+    const launch_router of = {logits.to(), load.to<float>(), s.placed ? places.to<int32_t>() : nullptr,
+                              s.tokens,    s.experts,        s.sequence,
+                              sigmoids};
+    const launch_losses losses = {0.5f, 0.125f};
+    outcome want = losses_of(s, sigmoids, logits.value, load.value, coefficient);
+    for (int more_times = 1; more_times <= 2; more_times++) {
+        run_ok("launch_balance",
+               launch_balance(nullptr, type, sums.to<float>(), &of, more_times > 1, scratch.to<double>()));
+        compare("imbalance", sums, {more_times * want.sums[0], more_times * want.sums[1]}, 2e-6);
+    }
+    run_ok("launch_balance_grad", launch_balance_grad(nullptr, type, dlogits.to(), nullptr, more.to(), &of, &losses));
+    compare("dlogits", dlogits, want.gradient, 4e-6);
+    for (size_t i = 0; i < elements; i++)
+        want.gradient[i] += addend.value[i];
+    run_ok("launch_balance_grad",
+           launch_balance_grad(nullptr, type, addend.to(), addend.to(), more.to(), &of, &losses));
+    compare("dlogits where the addend was", addend, want.gradient, 4e-6);
+}
+
+void losses()
+{
+    for (int type : check_types)
+        for (bool sigmoids : {false, true}) {
+            one(type, {3, 8, 1, 0, false}, sigmoids);
+            one(type, {7, 17, 1, 3, true}, sigmoids);
+            one(type, {41, 128, 1, 16, false}, sigmoids);
+            one(type, {1030, 33, 1, 128, true}, sigmoids);
+        }
+}
+
+/* Ranks without a token in a micro-batch have sums of nothing. */
+void nothing()
+{
+    array sums(LAUNCH_FP32, 2), load(LAUNCH_FP32, vector<double>{1, 2}), counts(LAUNCH_FP32, 2);
+    const launch_router of = {nullptr, load.to<float>(), nullptr, 0, 2, 0, false};
+    const launch_choices none = {nullptr, nullptr, 0, 2, 1, 2, 0};
+    run_ok("launch_balance", launch_balance(nullptr, LAUNCH_BF16, sums.to<float>(), &of, false, nullptr));
+    compare("sums", sums, {0, 0}, 0);
+    run_ok("launch_expert_load", launch_expert_load(nullptr, counts.to<float>(), &none, 1));
+    compare("load", counts, {0, 0}, 0);
+}
+} // namespace
+
+const vector<test_case> balance_cases = {
+    {"balance/load", load}, {"balance/losses", losses}, {"balance/nothing", nothing}};

@@ -1,0 +1,51 @@
+/* Which rung a step is played on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "engine/train/rung.h"
+
+static void the_lowest_rung_with_room_is_needed(void **state)
+{
+    (void)state;
+    assert_int_equal(rung_needed((const float[LADDER_RUNGS]){0, 0, 0}, 3), 0);
+    assert_int_equal(rung_needed((const float[LADDER_RUNGS]){5, 0, 0}, 3), 1);
+    assert_int_equal(rung_needed((const float[LADDER_RUNGS]){900, 1, 0}, 3), 2);
+    assert_int_equal(rung_needed((const float[LADDER_RUNGS]){900, 1, 0}, 2), 1); /* the last always has */
+}
+
+/* Up at once, down only after RUNG_QUIET steps in a row, and then no further than these needed. */
+static void the_next_step_stays_where_the_last_ones_had_room(void **state)
+{
+    (void)state;
+    rung_state s = {0};
+    rung_after(&s, 2);
+    assert_int_equal(s.at, 2);
+    for (int i = 0; i < RUNG_QUIET - 1; i++) {
+        rung_after(&s, i == 3);
+        assert_int_equal(s.at, 2);
+    }
+    rung_after(&s, 0);
+    assert_int_equal(s.at, 1); /* one of them needed it */
+    for (int i = 0; i < RUNG_QUIET - 1; i++)
+        rung_after(&s, 0);
+    rung_after(&s, 1); /* it begins to count anew */
+    for (int i = 0; i < RUNG_QUIET; i++) {
+        assert_int_equal(s.at, 1);
+        rung_after(&s, 0);
+    }
+    assert_int_equal(s.at, 0);
+    rung_after(&s, 1);
+    assert_int_equal(s.at, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_lowest_rung_with_room_is_needed),
+        cmocka_unit_test(the_next_step_stays_where_the_last_ones_had_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

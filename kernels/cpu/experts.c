@@ -63,14 +63,13 @@ static void keep_groups(bool *kept, const float *score, const op_routing *as)
 
 static void choose(ranking *best, const float *score, const float *bias, const op_routing *as)
 {
-    float biased[ROUTING_EXPERTS];
-    bool kept[ROUTING_EXPERTS];
+    float biased[ROUTING_EXPERTS] = {0};
+    bool kept[ROUTING_EXPERTS] = {true};
     int32_t size = as->groups ? as->experts / as->groups : as->experts;
     for (int32_t e = 0; e < as->experts; e++) {
         float v = bias ? score[e] + bias[e] : score[e];
         biased[e] = isnan(v) ? INFINITY : v;
     }
-    kept[0] = true;
     if (as->groups)
         keep_groups(kept, biased, as);
     *best = (ranking){.most = as->active};
@@ -242,8 +241,7 @@ void cpu_dispatch(const op *o, const run_context *r)
     const row_loops *loops = isa_of(r)->rows[x->type];
     int64_t used = ((const int32_t *)tensor_at(offsets, r->arena))[offsets->shape[0] - 1];
     size_t bytes = (size_t)(x->shape[1] * dtype_bytes((dtype)x->type));
-    int threads = parallel_threads(r, tensor_elements(rows));
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(rows))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++) {
         const int32_t *to = (void *)row_at(places, r, t);
         const float *weights = o->in[3] ? (void *)row_at(o->in[3], r, t) : NULL;
@@ -256,7 +254,7 @@ void cpu_dispatch(const op *o, const run_context *r)
                 memcpy(row_at(rows, r, to[j]), row_at(x, r, t), bytes);
         }
     }
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(rows))) schedule(static)
     for (int64_t row = used; row < rows->shape[0]; row++)
         memset(row_at(rows, r, row), 0, bytes);
 }

@@ -57,9 +57,9 @@ static void product_of_expert(gemm_shape *s, gemm_operands *operands, const void
 static void clear_rest(const grouped_run *g)
 {
     const tensor *c = g->p.c;
-    int64_t first = g->offsets[g->p.experts], rows = c->shape[0] - first;
+    int64_t first = g->offsets[g->p.experts];
     size_t bytes = (size_t)(c->shape[1] * dtype_bytes((dtype)c->type));
-#pragma omp parallel for num_threads(parallel_threads(g->r, rows * c->shape[1])) schedule(static)
+#pragma omp parallel for num_threads(parallel_threads(g->r, (c->shape[0] - first) * c->shape[1])) schedule(static)
     for (int64_t i = first; i < c->shape[0]; i++)
         memset(row_at(c, g->r, i), 0, bytes);
 }

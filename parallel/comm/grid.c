@@ -200,9 +200,15 @@ int grid_members(int *list, const grid *g, axis a)
 int grid_span(const grid *g, axis a)
 {
     int span = 1, all = 1;
+    bool apart = false, neighbours = true; /* ranks whose numbers along the axis are neighbours */
     for (int i = 0; i < GRID_AXES; i++) {
         all *= g->size[i];
-        span = axis_spans(a, i) ? all : span;
+        if (axis_spans(a, i)) {
+            span = all;
+            neighbours &= !apart || g->size[i] == 1;
+        } else {
+            apart |= g->size[i] > 1;
+        }
     }
-    return span;
+    return axis_rows[a].rule == AXIS_BLOCKS && neighbours ? block_of(g, a, span) : span;
 }

@@ -95,7 +95,7 @@ static void the_table_says_who_is_where(void **state)
         {AXIS_TENSOR, 2, {16, 17}, 2},       {AXIS_CONTEXT, 2, {17, 19}, 4},
         {AXIS_SAMPLES, 3, {13, 17, 21}, 12}, {AXIS_GRADIENT, 6, {13, 15, 17, 19, 21, 23}, 12},
         {AXIS_PIPELINE, 3, {5, 17, 29}, 36}, {AXIS_TIE, 0, {0}, 36},
-        {AXIS_KV, 2, {16, 17}, 2},           {AXIS_EXPERT, 4, {16, 17, 18, 19}, 12},
+        {AXIS_KV, 2, {16, 17}, 2},           {AXIS_EXPERT, 4, {16, 17, 18, 19}, 4},
         {AXIS_HOLDERS, 3, {13, 17, 21}, 12},
     };
     grid g = make((const int[]){2, 2, 3, 3}, 17);

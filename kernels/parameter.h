@@ -22,6 +22,7 @@ typedef struct parameter_piece {
     int64_t start[2];  /* the rectangle that this piece is, in its indices */
     int64_t size[2];
     bool transposed;     /* element (i, j) of the named tensor is (j, i) here (GPT-2's Conv1D) */
+    int stacked;         /* the named tensor has so many matrices, one after the other; 0: it is one */
     int64_t row, column; /* where the rectangle starts in the rank's part */
 } parameter_piece;
 

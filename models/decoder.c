@@ -195,7 +195,8 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     q->start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
     q->size[out] = rows.real > 0 ? rows.real : 0;
     if (b->expert >= 0 && !names_by_expert(b->d->shape.architecture, slot)) {
-        q->global[out] *= b->shape.experts;
+        q->stacked = b->shape.experts;
+        q->global[out] *= q->stacked;
         q->start[out] += b->expert * span.rows;
     }
     if (vector)

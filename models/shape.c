@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/op.h"
 #include "memory/log.h"
 
 static const shape_traits traits[SHAPE_ARCHITECTURES] = {

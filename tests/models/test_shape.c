@@ -225,6 +225,17 @@ static void certain_dropout(model_shape *s)
     s->dropout = 1;
 }
 
+static void many_experts(model_shape *s)
+{
+    s->experts = 513;
+}
+
+static void many_active(model_shape *s)
+{
+    s->experts = 64;
+    s->experts_per_token = 33;
+}
+
 static void impossible_sizes_are_refused_by_name(void **state)
 {
     (void)state;
@@ -234,6 +245,8 @@ static void impossible_sizes_are_refused_by_name(void **state)
         {"model.hidden_size 4096 is not a multiple of model.heads 3: change one, or set model.head_size", uneven_heads},
         {"model.head_size is 63: rotary positions need an even size", odd_head},
         {"model.heads 65536 x model.head_size 4096 must be at most 16777216", huge_heads},
+        {"model.experts is 513: it must be from 0 to 512", many_experts},
+        {"model.experts_per_token is 33: it must be from 0 to 32", many_active},
         {"model.sliding_window is -1: it must be from 0 to 1073741824", negative_window},
         {"model.rope_theta is 0: it must be positive", no_theta},
         {"model.rope_scaling.factor is 0.5: it must be at least 1, or 0 for none", small_factor},
@@ -271,15 +284,15 @@ static void the_largest_possible_shape_counts_without_overflow(void **state)
         16384.0L * (7.0L * 1048576 * 16777216 + 2.0L * 1048576) + 2.0L * INT32_MAX * 1048576 + 1048576;
     assert_true((long double)parts_parameters(&s) == expected);
     s.architecture = SHAPE_MIXTRAL;
-    s.experts = 1 << 14;
+    s.experts = 1 << 9;
     s.experts_per_token = s.experts_every = 1;
-    s.expert_ffn_size = 1 << 10;
+    s.expert_ffn_size = 1 << 15;
     assert_int_equal(shape_check(&s), STATUS_OK);
-    expected += 16384.0L * 16384 * 1048576; /* routers */
+    expected += 16384.0L * 512 * 1048576; /* routers */
     assert_true((long double)parts_parameters(&s) == expected);
     s.expert_ffn_size++;
     assert_int_equal(shape_check(&s), STATUS_USAGE);
-    assert_string_equal(status_message(), "model.experts 16384 x model.expert_ffn_size 1025 must be at most 16777216");
+    assert_string_equal(status_message(), "model.experts 512 x model.expert_ffn_size 32769 must be at most 16777216");
 }
 
 int main(void)

@@ -114,17 +114,21 @@ typedef struct matrix {
     tensor *x; /* fp32 [rows, columns], whose singular values come to be near 1; NULL where the rank has no row */
 } matrix;
 
-/* The matrices of a parameter: its pieces, those of one name joined. They follow one another. */
+/* The matrices of a parameter: its pieces, those of one name joined, but each expert's apart. They follow one
+ * another. */
 static int find_matrices(matrix *out, const parameter *p)
 {
     int count = 0;
     for (int i = 0; i < p->piece_count; i++) {
         const parameter_piece *q = &p->pieces[i];
-        int64_t rows = q->size[q->transposed ? 1 : 0];
-        if (count > 0 && !strcmp(out[count - 1].name, q->name))
-            out[count - 1].rows += rows;
+        const int side = q->transposed;
+        matrix m = {q->name, {q->global[0], q->global[1]}, q->row, q->size[side], NULL};
+        m.global[side] /= q->stacked ? q->stacked : 1;
+        bool begins = q->stacked && q->start[side] % m.global[side] == 0;
+        if (count > 0 && !begins && !strcmp(out[count - 1].name, q->name))
+            out[count - 1].rows += m.rows;
         else
-            out[count++] = (matrix){q->name, {q->global[0], q->global[1]}, q->row, rows, NULL};
+            out[count++] = m;
     }
     return count;
 }

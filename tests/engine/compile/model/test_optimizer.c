@@ -161,9 +161,37 @@ static void plan_prices_the_update_by_its_products_and_sums(void **state)
     }
 }
 
+/* Each expert's matrix is made orthogonal apart from the others', whether it has a name of its own (Mixtral) or is one
+ * of many in a tensor (Granite, whose gate and up are one matrix of an expert). */
+static void each_experts_matrix_is_its_own(void **state)
+{
+    enum { EXPERTS = 6, WIDE = 128 };
+    (void)state;
+    for (int fused = 0; fused < 2; fused++) {
+        compile_options o = options_of(CONFIG_OPTIMIZER_muon, PRECISION_BF16, 1, 1);
+        o.shape = (model_shape){.architecture = fused ? SHAPE_GRANITE_MOE : SHAPE_MIXTRAL,
+                                .layers = LAYERS,
+                                .hidden_size = HIDDEN,
+                                .heads = HEADS,
+                                .kv_heads = KV_HEADS,
+                                .experts = EXPERTS,
+                                .expert_ffn_size = WIDE,
+                                .vocab_size = VOCABULARY,
+                                .max_sequence = 32};
+        shape_fill(&o.shape);
+        compiled c = compiled_of(&o);
+        int matrices = 0;
+        for (int i = 0; i < c.training.list.count; i++)
+            matrices += c.training.list.ops[i]->kind == OP_muon_scale;
+        assert_int_equal(matrices, LAYERS * (5 + EXPERTS * (fused ? 2 : 3)));
+        compile_free(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_experts_matrix_is_its_own),
         cmocka_unit_test(states_take_what_the_row_says),
         cmocka_unit_test(a_parameter_takes_eighteen_fourteen_or_ten_bytes),
         cmocka_unit_test(owners_hold_whole_matrices_evenly),

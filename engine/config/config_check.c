@@ -27,6 +27,17 @@ static status check_named(const config *c)
     return shape_check(s);
 }
 
+static status check_upcycle(const config *c)
+{
+    if (c->model.upcycle && !c->model.from)
+        return status_fail(STATUS_USAGE,
+                           "model.upcycle copies the mlp of a dense model: name its folder in model.from");
+    if (c->model.upcycle && c->model.shape.experts == 0)
+        return status_fail(STATUS_USAGE, "model.upcycle makes experts of a dense model's mlp, but model.experts is 0: "
+                                         "say how many, or leave model.upcycle out");
+    return STATUS_OK;
+}
+
 static status check_training(const config *c)
 {
     if (c->train.sequence > c->model.shape.max_sequence)
@@ -186,6 +197,7 @@ static status check_outer(const config *c)
 
 status config_check(const config *c)
 {
+    TRY(check_upcycle(c));
     TRY(check_named(c));
     TRY(check_training(c));
     TRY(batch_ramp_check(c));

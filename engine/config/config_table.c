@@ -76,6 +76,7 @@ static const config_row rows[] = {
     DERIVED("model.rope_scaling.long_factor", FACTORS, model.shape.rope_scaling.long_factor, 1e-6, 1e6, NULL, CONFIG_STAGE, "none", "of longrope: the same where they are longer, prompt and continuation together when text is generated"),
     WORD("model.router_loss_over", model.router_over, router_overs, "sequence", CONFIG_STAGE, "over what it takes loads and probabilities: each sample; a layer's tokens of a micro-batch; pooled, those of all layers, as transformers does"),
     STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
+    BOOL("model.upcycle", model.upcycle, "false", CONFIG_SILENT, "model.from is a dense model: each expert begins as a copy of its mlp, routers are drawn"),
     STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
 
     DERIVED("data.train", SOURCES, data.train, 0, 0, NULL, CONFIG_STAGE, "none", "prefix of .bin/.idx, or a list of prefixes or {path, weight}"),

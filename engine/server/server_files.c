@@ -7,6 +7,7 @@
 #include "engine/files/direct.h"
 #include "engine/server/server_parts.h"
 #include "engine/state/state.h"
+#include "engine/state/upcycle.h"
 #include "engine/state/weights.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
@@ -43,28 +44,38 @@ static void draw_model(outer *o)
     pool_free(&p);
 }
 
-static status read_units(outer *o, weights *w)
+static status read_units(outer *o, state_reader *read, void *from)
 {
     for (int i = 0; i < o->units.mine_count; i++) {
         rectangle of;
         box_memory to;
         units_rectangle(&of, &to, &o->units.list[o->units.mine[i].unit], o->units.tensors,
                         o->memory.reference + o->units.mine[i].at);
-        TRY(weights_read(w, &of, &to));
+        TRY(read(from, &of, &to));
     }
     return STATUS_OK;
+}
+
+static status begin_as_dense(outer *o, weights *dense)
+{
+    upcycle *u;
+    TRY(upcycle_open(&u, dense, &o->config->model.shape));
+    status s = read_units(o, upcycle_read, u);
+    upcycle_close(u);
+    return s;
 }
 
 static status begin_model(server *v)
 {
     const char *from = v->config->model.from;
+    const bool dense = v->config->model.upcycle;
     weights *w = NULL;
-    if (!from) {
+    if (!from || dense)
         draw_model(v->outer);
+    if (!from)
         return STATUS_OK;
-    }
     TRY(weights_open(&w, from));
-    status s = read_units(v->outer, w);
+    status s = dense ? begin_as_dense(v->outer, w) : read_units(v->outer, weights_read, w);
     if (s == STATUS_OK)
         log_info("server: weights from %s", weights_folder(w));
     weights_close(w);

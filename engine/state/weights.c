@@ -11,6 +11,7 @@
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "models/dense.h"
 #include "models/huggingface.h"
 
 #define AHEAD_BYTES (16 << 20) /* what the disk reads beyond a rectangle: the next one usually follows */
@@ -459,5 +460,6 @@ status weights_configure(config *c)
         weights_close(w);
     }
     config_take_shape(c, &shape);
-    return config_check(c);
+    TRY(config_check(c));
+    return c->model.upcycle && !c->model.config ? dense_check(&c->model.shape, &shape, c->model.from) : STATUS_OK;
 }

@@ -11,6 +11,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/state/state.h"
+#include "engine/state/upcycle.h"
 #include "engine/train/train_meta.h"
 #include "engine/train/training.h"
 #include "engine/state/weights.h"
@@ -371,19 +372,32 @@ static status check_same_data(const training *t)
     return s;
 }
 
-/* Fresh optimizer state; the weights drawn, or those of model.from. */
+/* Experts that are copies of the dense model's mlp, beside routers that have been drawn. */
+static status begin_as_dense(training *t, weights *dense)
+{
+    upcycle *u;
+    TRY(upcycle_open(&u, dense, &t->compiled.options.shape));
+    status s = state_load_weights(&t->compiled, t->executor, upcycle_read, u);
+    upcycle_close(u);
+    if (s == STATUS_OK && !t->compiled.options.shape.router_renormalise)
+        log_warn("model.upcycle: the weights of a token's experts do not sum to 1, so the model does not begin as the "
+                 "dense one: model.router_renormalise=true makes them");
+    return s;
+}
+
+/* Fresh optimizer state; the weights drawn, or those of model.from, or some of each. */
 static status start(training *t)
 {
-    const char *from = t->config->model.from;
-    if (!from) {
-        state_initialise(&t->compiled, t->executor, (uint64_t)t->config->train.seed);
+    const config *c = t->config;
+    if (!c->model.from || c->model.upcycle)
+        state_initialise(&t->compiled, t->executor, (uint64_t)c->train.seed);
+    if (!c->model.from)
         return STATUS_OK;
-    }
     weights *w;
-    TRY(weights_open(&w, from));
-    status s = state_load_weights(&t->compiled, t->executor, weights_read, w);
+    TRY(weights_open(&w, c->model.from));
+    status s = c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w);
     if (s == STATUS_OK)
-        log_info("weights from %s", weights_folder(w));
+        log_info("weights from %s%s", weights_folder(w), c->model.upcycle ? ", its mlp in each expert" : "");
     weights_close(w);
     return s;
 }

@@ -354,6 +354,72 @@ static void one_wrong_weight_shows_in_the_logits(void **state)
         }
 }
 
+/* The loss of the first step of a model that is from a golden folder. */
+static double first_loss(const char *top, const char *model, const char *more)
+{
+    char *keys = must_format("train.steps=1 %s", more), *run = train(top, model, keys);
+    char *path = workfolder_path(run, "metrics.jsonl");
+    json_t *line = json_load_file(path, JSON_DISABLE_EOF_CHECK, NULL);
+    assert_non_null(line);
+    const double loss = json_number_value(json_object_get(line, "loss"));
+    json_decref(line);
+    free(path);
+    free(run);
+    free(keys);
+    return loss;
+}
+
+/* Experts that are copies of one mlp make what it makes, whichever a token has, where their weights sum to 1: else not,
+ * which shows that the comparison sees what experts make. */
+static void an_upcycled_model_begins_as_the_dense_one(void **state)
+{
+    static const struct {
+        const char *dense, *becomes;
+    } rows[] = {{"llama", "mixtral"},   {"mistral", "mixtral"},    {"phi3", "mixtral"},
+                {"qwen3", "qwen3_moe"}, {"granite", "granitemoe"}, {"qwen3", "qwen3_moe model.dense_layers=1"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *keys = must_format("model.upcycle=true model.experts=6 model.experts_per_token=3 model.architecture=%s",
+                                 rows[i].becomes);
+        char *sums = must_format("%s model.router_renormalise=true", keys);
+        char *not_one = must_format("%s model.router_renormalise=false", keys);
+        const double dense = first_loss(*state, rows[i].dense, ""), upcycled = first_loss(*state, rows[i].dense, sums);
+        print_message("%s, which becomes %s: %.7g, %.7g\n", rows[i].dense, rows[i].becomes, dense, upcycled);
+        assert_true(fabs(upcycled - dense) < 1e-6 * dense);
+        if (!strncmp(rows[i].becomes, "qwen3_moe", 9)) /* of others it is a trait */
+            assert_true(fabs(first_loss(*state, rows[i].dense, not_one) - dense) > 1e-5 * dense);
+        free(not_one);
+        free(sums);
+        free(keys);
+    }
+}
+
+static void what_cannot_be_upcycled_is_refused(void **state)
+{
+    static const struct {
+        const char *model, *keys, *message;
+    } rows[] = {
+        {"llama", "", "model.upcycle makes experts of a dense model's mlp, but model.experts is 0: say how many"},
+        {"llama", "model.architecture=mixtral model.experts=4 model.expert_ffn_size=24",
+         "model.upcycle: model.expert_ffn_size is 24, but 48 in the dense model of"},
+        {"llama", "model.architecture=qwen3_moe model.experts=4", "model.upcycle: of qwen3_moe and the llama model of"},
+        {"olmo2", "model.architecture=olmoe model.experts=4", "model.upcycle: of olmoe and the olmo2 model of"},
+        {"mixtral", "", "has experts already: leave model.upcycle out to start from it"},
+    };
+    char *program = launch_beside("../phalanx");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *yaml = workfolder_path(*state, "refused.yaml");
+        golden_configuration(yaml, rows[i].model);
+        launch_result r = launch_run(60, "%s train %s run.folder=%s/refused model.upcycle=true %s", program, yaml,
+                                     (const char *)*state, rows[i].keys);
+        assert_int_equal(r.status, 2);
+        if (!strstr(r.err, rows[i].message))
+            fail_msg("%s", r.err);
+        launch_free(&r);
+        free(yaml);
+    }
+    free(program);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +433,8 @@ int main(void)
         cmocka_unit_test(every_model_decodes_to_the_logits_of_transformers),
         cmocka_unit_test(bf16_loses_no_more_than_in_transformers),
         cmocka_unit_test(one_wrong_weight_shows_in_the_logits),
+        cmocka_unit_test(an_upcycled_model_begins_as_the_dense_one),
+        cmocka_unit_test(what_cannot_be_upcycled_is_refused),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

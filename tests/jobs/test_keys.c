@@ -102,6 +102,7 @@ static const keys_row rows[] = {
     TRAINED("model.full_first", "1", "model.sliding_window=5"),
     TRAINED("model.full_every", "2", "model.sliding_window=5"),
     TRAINED("model.from", "TOP/begun", ""),
+    SHOWN_BY("model.upcycle", "tests/jobs/test_golden.c"),
     PLANNED("model.config", "tests/golden/models/qwen3/config.json", "-model. model.config=tests/golden/models/llama/config.json"),
 
     TRAINED("data.train", "TOP/other", ""),

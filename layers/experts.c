@@ -45,11 +45,11 @@ static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x
     return record_combine(r, "experts/combine", y, places, x->weights, offsets, sum);
 }
 
-/* Counts what the rungs have no room for. */
+/* Counts what the rungs have no room for: the step is played again, unless that is dropped. */
 static void note_overflow(recorder *r, const ladder_shape *shape, const routed *x, tensor *over)
 {
     const int rungs = ladder_rungs(shape);
-    if (!r->training || rungs == 1)
+    if (!r->training || (rungs == 1 && !shape->drop))
         return;
     op_ladder ladder = {.rung = r->rung < rungs - 1 ? r->rung : LADDER_RUNGS - 1, .local = x->routing.local};
     for (int i = 0; i < LADDER_RUNGS - 1; i++) {
@@ -132,6 +132,7 @@ tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *i
     ladder_shape shape = e->ladder;
     shape.tokens = all.experts->shape[0];
     shape.ranks = r->grid.group[AXIS_EXPERT].ranks;
+    shape.drop &= r->training;
     const ladder_waves w = ladder_waves_of(&shape, r->rung);
     note_overflow(r, &shape, &all, in->over);
     r->joined = w.count > 0;

@@ -39,7 +39,7 @@ static int list_rungs(ladder_waves list[LADDER_RUNGS], const ladder_shape *s)
     const ladder_waves all[LADDER_RUNGS] = {waves(rows, rows / SPILL_PART, s->spill, most),
                                             waves(rows, rows, SECOND_BEHIND, most), waves(rows, rows, most, most)};
     int count = 0;
-    for (int i = 0; i < LADDER_RUNGS; i++) {
+    for (int i = 0; i < (s->drop ? 1 : LADDER_RUNGS); i++) {
         bool more = count == 0 || ladder_room(&all[i]) > ladder_room(&list[count - 1]);
         if (more && (count == 0 || ladder_room(&list[count - 1]) < most))
             list[count++] = all[i];

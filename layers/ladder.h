@@ -4,6 +4,10 @@
  * `capacity` times a rank's mean; smaller waves behind it use the same memory for more. Higher rungs have more waves,
  * and the last has room for whatever tokens choose. A step that has not room enough changes nothing and is played again
  * on a higher rung.
+ *
+ * Or rows are dropped (2006.16668), where that is asked for: of the assignments to a rank's experts, in the order of
+ * (expert, token, choice), those that the first rung has no room for. They add nothing to their tokens, whose residual
+ * stream goes on without them; the weights of a token's other experts stay as they are. Evaluation drops nothing.
  */
 #ifndef PHALANX_LAYERS_LADDER_H
 #define PHALANX_LAYERS_LADDER_H
@@ -17,6 +21,7 @@ typedef struct ladder_shape {
     int experts, active; /* of a layer; of a token */
     double capacity;     /* rows of the first wave, in a rank's mean */
     int spill;           /* waves behind it, on the first rung */
+    bool drop;           /* the first rung is the only one: rows that it has no room for are dropped */
 } ladder_shape;
 
 /* A first wave of `rows`, and `count` of `behind` rows after it. */

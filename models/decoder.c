@@ -317,7 +317,8 @@ ladder_shape decoder_ladder(const model_shape *shape)
     return (ladder_shape){.experts = shape->experts,
                           .active = shape->experts_per_token,
                           .capacity = shape->expert_capacity,
-                          .spill = shape->expert_spill};
+                          .spill = shape->expert_spill,
+                          .drop = shape->expert_drop};
 }
 
 static void build_block(builder *b, block_layer *block, int index)

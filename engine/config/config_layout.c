@@ -113,6 +113,11 @@ static status check_expert(const config *c)
     if (expert > s->experts && expert > 1)
         return status_fail(STATUS_USAGE, "parallel.expert %d is more than model.experts %d: use at most that many",
                            expert, s->experts);
+    if (s->expert_drop && expert == 1)
+        return status_fail(
+            STATUS_USAGE,
+            "model.expert_drop drops rows beyond the share of a rank of parallel.expert, and with 1 a rank "
+            "has all experts and room for all rows: leave it out, or divide the experts");
     if (s->experts > 0 && tensor > 1 && !c->parallel.sequence)
         return status_fail(STATUS_USAGE,
                            "parallel.sequence false with parallel.tensor %d would compute each token's experts on all "

@@ -47,7 +47,10 @@ static bool cpu_has_bf16(void)
 static void derive_shape(config *c)
 {
     model_shape *s = &c->model.shape;
+    const int spill = s->expert_spill;
     shape_fill(s);
+    if (config_is_given(c, "model.expert_spill")) /* none is another thing than not given */
+        s->expert_spill = spill;
     if (!c->train.sequence)
         c->train.sequence = s->max_sequence && s->max_sequence < 1024 ? s->max_sequence : 1024;
     if (!s->max_sequence)

@@ -49,6 +49,11 @@ void report_header(FILE *out, const report_run *run)
     units_count(tokens, (double)run->tokens_per_step);
     units_count(all, (double)run->tokens);
     fprintf(out, "  training    %" PRId64 " steps of %s tokens: %s tokens\n", run->steps, tokens, all);
+    if (run->expert_room > 0)
+        fprintf(out,
+                "  experts     a rank has room for %" PRId64
+                " rows of a layer and micro-batch; what is beyond is dropped\n",
+                run->expert_room);
     double flops = run->flops_per_token * (double)run->tokens_per_step;
     if (flops < 1e9)
         snprintf(text, sizeof text, "%.2g", flops / 1e9);

@@ -23,6 +23,7 @@ typedef struct report_run {
     int64_t parameters;
     int64_t steps, tokens_per_step;
     int64_t tokens;         /* of all steps */
+    int64_t expert_room;    /* rows of a rank, layer and micro-batch; 0: none is dropped */
     double flops_per_token; /* forward and backward, causal attention counted as half */
     double peak_flops;      /* of all ranks together, for the MFU; 0: unknown */
     struct {
@@ -45,6 +46,7 @@ typedef struct report_step {
 #undef report_integer
     const char *skipped; /* why nothing changed; NULL: the weights were updated */
     int rungs;           /* of training programs (layers/ladder.h) */
+    bool drops;          /* rows of experts that there is no room for */
 } report_step;
 
 /* An evaluation: the mean over `sets` data sets by their weights, and each one's. */

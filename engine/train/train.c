@@ -220,6 +220,16 @@ static void note_router_losses(training *t)
     }
 }
 
+/* What the step dropped of its assignments to experts. */
+static void note_drops(training *t)
+{
+    const model_shape *s = &t->config->model.shape;
+    if (compile_room(&t->compiled.options) == 0)
+        return;
+    const float *over = executor_at(t->executor, t->compiled.values.over);
+    t->now.dropped_share = (double)over[0] / (batch_tokens(t, false) * s->experts_per_token * shape_routers(s));
+}
+
 /* Plays the step's program, and traces it where that is asked for. */
 static void play_once(training *t, bool again)
 {
@@ -276,6 +286,7 @@ static status play_step(training *t, bool *undone)
     const float *loss = executor_at(t->executor, t->compiled.values.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
     note_router_losses(t);
+    note_drops(t);
     double mean = (double)*loss / batch_tokens(t, true);
     after_update(t, skipped);
     training_report_step(t,

@@ -67,9 +67,9 @@ static const char *other_samples(const config *saved, const config *now)
 /* Rungs have as much room while these keys are the same. */
 static bool same_ladder(const config *saved, const config *now)
 {
-    static const char *const keys[] = {"parallel.tensor",   "parallel.context",  "parallel.expert",
-                                       "train.sequence",    "train.micro_batch", "model.expert_capacity",
-                                       "model.expert_spill"};
+    static const char *const keys[] = {"parallel.tensor",    "parallel.context",  "parallel.expert",
+                                       "train.sequence",     "train.micro_batch", "model.expert_capacity",
+                                       "model.expert_spill", "model.expert_drop"};
     bool same = true;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         same &= config_same(saved, now, keys[i]);

@@ -1,5 +1,6 @@
 /* Experts that ranks divide: no token is dropped. A step that lacks room is played again on a higher rung and is then
  * the step that a run with room makes; what is stopped or killed among such steps goes on, bit for bit. */
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -8,9 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "memory/log.h"
+#include "tests/jobs/plans.h"
+#include "tests/jobs/routed.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -115,29 +119,13 @@ static void assert_same(const char *top, const char *run, const char *other)
 }
 
 /* The rung is in the checkpoint: otherwise the second part would begin below, and round otherwise. */
-static void stopped_and_killed_runs_go_on_bit_for_bit(void **state)
+static void a_stopped_run_goes_on_bit_for_bit(void **state)
 {
     const char *top = *state;
-    char *keys = must_format(LITTLE " train.steps=%d", STOP), *folder = workfolder_path(top, "killed");
+    char *keys = must_format(LITTLE " train.steps=%d", STOP);
     train(top, "parts", keys);
     train(top, "parts", LITTLE);
     assert_same(top, "parts", "little");
-    char *arguments =
-        must_format("%s/run.yaml run.folder=%s/killed checkpoint.every=2 checkpoint.keep=2 " LITTLE, top, top);
-    for (int i = 0; i < 3; i++) {
-        launch *l = runs_start(LIMIT, 2, arguments);
-        if (runs_wait_for_step(folder, 4 + 6 * i, 60)) {
-            int victim = runs_process(folder, i % 2);
-            if (victim > 0)
-                kill(victim, SIGKILL);
-        }
-        launch_result r = launch_finish(l);
-        launch_free(&r);
-    }
-    free(runs_train_well(LIMIT, 2, "%s", arguments));
-    assert_same(top, "killed", "little");
-    free(arguments);
-    free(folder);
     free(keys);
 }
 
@@ -168,12 +156,212 @@ static void ranks_generate_what_one_does(void **state)
     free(program);
 }
 
+/* ---- routers that send tokens where they like ------------------------------------------------------------------- */
+
+/* Writes top/NAME.yaml, its data and the folder that it starts from. */
+static void write_routed(const char *top, const char *name, routed_to to, int active, const char *pattern)
+{
+    char *data = must_format("%s/%s-data", top, name), *from = must_format("%s/%s-from", top, name);
+    char *path = must_format("%s/%s.yaml", top, name);
+    const bool plain = to == ROUTED_ANYWHERE;
+    routed_write(from, to, plain ? 1 : 3, active, plain);
+    routed_write_data(data, pattern);
+    char *text = must_format("model: {from: %s}\n"
+                             "data: {train: %s, validation: %s, shuffle: false}\n"
+                             "train: {steps: %d, sequence: %d, micro_batch: %d, global_batch: %d, precision: fp32, "
+                             "device: cpu, threads: 1}\n"
+                             "optimizer: {lr: %s, schedule: constant, warmup: 2}\n"
+                             "checkpoint: {every: 0, keep: 0}\n"
+                             "evaluate: {every: %d, batches: 1}\n"
+                             "run: {tensorboard: false, hang_seconds: 60, log_every: 1}\n",
+                             from, data, data, (int)strlen(pattern), ROUTED_SEQUENCE, plain ? 4 : 1, ROUTED_BATCH,
+                             plain ? "0" : "2e-3", plain);
+    runs_write_text(path, text);
+    free(text);
+    free(path);
+    free(from);
+    free(data);
+}
+
+static runs_metrics train_routed(const char *top, const char *name, const char *run, int ranks, const char *keys)
+{
+    char *folder = workfolder_path(top, run);
+    free(runs_train_well(LIMIT, ranks, "%s/%s.yaml run.folder=%s %s", top, name, folder, keys));
+    const runs_metrics m = runs_read_metrics(folder);
+    free(folder);
+    return m;
+}
+
+#define TIGHT "parallel.expert=2 model.expert_capacity=0.25 model.expert_spill=1"
+#define ROOMY "parallel.expert=2 model.expert_capacity=1.25 model.expert_spill=0"
+#define AMPLE "parallel.expert=2 model.expert_capacity=4"
+
+/* Whatever routers do, nothing is dropped: losses are those of one rank, on the first rung and on the last, whose runs
+ * use the memory and send the bytes that were planned. */
+static void the_worst_routing_trains_what_one_rank_does(void **state)
+{
+    static const struct {
+        const char *name;
+        routed_to to;
+        int active;
+        const char *pattern;
+    } rows[] = {{"one-expert", ROUTED_TO_ONE_EXPERT, 1, "mmmmmm"},
+                {"one-rank", ROUTED_TO_ONE_RANK, 2, "mmmmmm"},
+                {"alternating", ROUTED_BY_CLASS, 2, "ababab"},
+                {"now-and-then", ROUTED_BY_CLASS, 2, "mmamba"}};
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *name = rows[i].name;
+        char *run[] = {must_format("%s-one", name), must_format("%s-tight", name), must_format("%s-ample", name)};
+        write_routed(top, name, rows[i].to, rows[i].active, rows[i].pattern);
+        const int steps = (int)strlen(rows[i].pattern);
+        const runs_metrics one = train_routed(top, name, run[0], 1, "");
+        const runs_metrics tight = train_routed(top, name, run[1], 2, TIGHT);
+        const runs_metrics ample = train_routed(top, name, run[2], 2, AMPLE);
+        const climbs climbed = read_climbs(top, run[1]);
+        print_message("%s: losses within %.1e and %.1e of one rank's, norms within %.1e and %.1e; %d replays\n", name,
+                      runs_loss_error(&tight, &one), runs_loss_error(&ample, &one), runs_norm_error(&tight, &one),
+                      runs_norm_error(&ample, &one), (int)climbed.replays);
+        assert_int_equal(one.count, steps);
+        assert_true(runs_loss_error(&tight, &one) < 1e-5 && runs_loss_error(&ample, &one) < 1e-5);
+        assert_true(runs_norm_error(&tight, &one) < 1e-4 && runs_norm_error(&ample, &one) < 1e-4);
+        assert_int_equal(climbed.highest, 2);
+        assert_true(climbed.replays > 0 && read_climbs(top, run[2]).replays == 0);
+        for (int k = 0; k < 3; k++) {
+            char *folder = workfolder_path(top, run[k]);
+            const plans_verdict v = plans_compare(folder, k ? 2 : 1, steps);
+            if (v.wrong)
+                fail_msg("%s: %s", run[k], v.what);
+            free(folder);
+            free(run[k]);
+        }
+    }
+}
+
+/* A rate at which roundings do not grow: with 2e-3 two data ranks without experts' ranks are 5e-4 apart, too. */
+#define SLOW "train.steps=100 optimizer.lr=5e-4 optimizer.warmup=10"
+
+/* A fresh router's first steps, in which its loads are the most uneven. */
+static void a_fresh_router_drops_nothing(void **state)
+{
+    enum { FRESH = 100 };
+    const char *top = *state;
+    const runs_metrics one = train_routed(top, "run", "fresh-one", 1, SLOW " parallel.expert=1");
+    const runs_metrics two = train_routed(top, "run", "fresh-two", 2, SLOW " " LITTLE);
+    const climbs climbed = read_climbs(top, "fresh-two");
+    char *folder = workfolder_path(top, "fresh-two");
+    const plans_verdict v = plans_compare(folder, 2, FRESH);
+    print_message("%d steps, %d replays: losses within %.1e of one rank's\n", FRESH, (int)climbed.replays,
+                  runs_loss_error(&two, &one));
+    assert_int_equal(one.count, FRESH);
+    assert_true(climbed.replays > 0);
+    assert_true(runs_loss_error(&two, &one) < 1e-4);
+    if (v.wrong)
+        fail_msg("%s", v.what);
+    free(folder);
+}
+
+/* Waits until the job has said that it has done so many steps, or more; false where it has ended. */
+static bool reaches(launch *l, int step)
+{
+    bool there = false;
+    while (!there && !launch_ended(l)) {
+        char *said = launch_output(l);
+        for (int i = step; i <= STEPS && !there; i++) {
+            char *line = must_format(" %d/%d ", i, STEPS);
+            there = strstr(said, line) != NULL;
+            free(line);
+        }
+        free(said);
+        usleep(2000);
+    }
+    return there;
+}
+
+/* Steps 3 and 22 are played again, and between them the run goes down to the first rung: the kills are before, within
+ * and behind both. */
+static void killed_runs_go_on_bit_for_bit(void **state)
+{
+    static const char pattern[] = "mmammmmmmmmmmmmmmmmmmamm";
+    static const int steps[] = {1, 2, 3, 5, 7, 9, 12, 15, 19, 21};
+    const char *top = *state;
+    char *folder = workfolder_path(top, "killed");
+    char *arguments =
+        must_format("%s/kills.yaml run.folder=%s checkpoint.every=2 checkpoint.keep=2 " ROOMY, top, folder);
+    write_routed(top, "kills", ROUTED_BY_CLASS, 2, pattern);
+    train_routed(top, "kills", "alive", 2, ROOMY);
+    assert_int_equal(read_climbs(top, "alive").replays, 2);
+    for (int i = 0; i < 10; i++) {
+        launch *l = runs_start(LIMIT, 2, arguments);
+        assert_true(reaches(l, steps[i]));
+        const int victim = runs_process(folder, i % 2);
+        assert_true(victim > 0 && kill(victim, SIGKILL) == 0);
+        launch_result r = launch_finish(l);
+        assert_true(r.status != 0);
+        launch_free(&r);
+    }
+    free(runs_train_well(LIMIT, 2, "%s", arguments));
+    assert_same(top, "killed", "alive");
+    free(arguments);
+    free(folder);
+}
+
+/* ---- dropping ---------------------------------------------------------------------------------------------------- */
+
+static double dropped_share(const char *top, const char *run)
+{
+    char *path = must_format("%s/%s/metrics.jsonl", top, run), line[4096];
+    FILE *in = fopen(path, "r");
+    assert_non_null(in);
+    assert_non_null(fgets(line, sizeof line, in));
+    json_t *entry = json_loads(line, 0, NULL), *share = json_object_get(entry, "dropped_share");
+    assert_true(json_is_number(share));
+    const double value = json_number_value(share);
+    json_decref(entry);
+    fclose(in);
+    free(path);
+    return value;
+}
+
+/* Of 256 tokens with 2 of 4 experts each, a rank of two has room for 0.8 of 256 rows, up to a multiple of four. */
+enum { ASSIGNMENTS = 512, DROP_ROOM = 208 };
+
+/* The rows that are dropped are those that a plain model drops; none is unless that is asked for, and in evaluation. */
+static void what_is_dropped_is_what_a_plain_model_drops(void **state)
+{
+    const char *top = *state;
+    char *from = workfolder_path(top, "drop-from"), *data = workfolder_path(top, "drop-data");
+    int some, none;
+    write_routed(top, "drop", ROUTED_ANYWHERE, 2, "mm");
+    const double plain = routed_loss(&some, from, data, 2, DROP_ROOM);
+    const double whole = routed_loss(&none, from, data, 2, ASSIGNMENTS);
+    const runs_metrics one = train_routed(top, "drop", "drop-one", 1, "");
+    const runs_metrics two = train_routed(top, "drop", "drop-two", 2,
+                                          "parallel.expert=2 model.expert_drop=true model.expert_capacity=0.8 "
+                                          "model.expert_spill=0");
+    print_message("%d of %d dropped: loss %.8f and %.8f, none: %.8f and %.8f\n", some, ASSIGNMENTS, two.step[0].loss,
+                  plain, one.step[0].loss, whole);
+    assert_true(some > 10 && none == 0);
+    assert_true(fabs(whole - plain) > 1e-4 * plain);
+    assert_true(fabs(two.step[0].loss - plain) < 1e-6 * plain);
+    assert_true(fabs(one.step[0].loss - whole) < 1e-6 * whole);
+    assert_true(fabs(dropped_share(top, "drop-two") - (double)some / ASSIGNMENTS) < 1e-9);
+    assert_true(one.evaluations > 0 && two.evaluations == one.evaluations);
+    assert_true(fabs(two.evaluation[0].loss - one.evaluation[0].loss) < 1e-6 * whole);
+    free(data);
+    free(from);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_without_room_is_the_step_that_has_it),
-        cmocka_unit_test(stopped_and_killed_runs_go_on_bit_for_bit),
+        cmocka_unit_test(a_stopped_run_goes_on_bit_for_bit),
         cmocka_unit_test(ranks_generate_what_one_does),
+        cmocka_unit_test(the_worst_routing_trains_what_one_rank_does),
+        cmocka_unit_test(a_fresh_router_drops_nothing),
+        cmocka_unit_test(killed_runs_go_on_bit_for_bit),
+        cmocka_unit_test(what_is_dropped_is_what_a_plain_model_drops),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
 }

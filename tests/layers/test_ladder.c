@@ -23,7 +23,7 @@ static int64_t worst_of(const ladder_shape *s)
 static void one_rank_has_room_for_all_in_one_wave(void **state)
 {
     (void)state;
-    const ladder_shape s = {1000, 1, 64, 8, 1.25, 2};
+    const ladder_shape s = {1000, 1, 64, 8, 1.25, 2, false};
     assert_int_equal(ladder_rungs(&s), 1);
     const ladder_waves w = ladder_waves_of(&s, 0);
     assert_int_equal(w.rows, 8000);
@@ -34,7 +34,7 @@ static void one_rank_has_room_for_all_in_one_wave(void **state)
 static void the_last_rung_has_room_for_the_worst_routing(void **state)
 {
     (void)state;
-    const ladder_shape shapes[] = {{32 * 4096, 32, 256, 8, 1.25, 2}, {16 * 4096, 16, 128, 8, 1.25, 2}};
+    const ladder_shape shapes[] = {{32 * 4096, 32, 256, 8, 1.25, 2, false}, {16 * 4096, 16, 128, 8, 1.25, 2, false}};
     const int waves[] = {26, 13};
     for (int i = 0; i < 2; i++) {
         const ladder_shape *s = &shapes[i];
@@ -49,6 +49,18 @@ static void the_last_rung_has_room_for_the_worst_routing(void **state)
     }
 }
 
+/* Where rows may be dropped there is the first rung alone, with its waves. */
+static void dropping_leaves_the_first_rung(void **state)
+{
+    (void)state;
+    ladder_shape s = {32 * 4096, 32, 256, 8, 1.25, 2, false};
+    const int64_t room = room_of(&s, 0);
+    s.drop = true;
+    assert_int_equal(ladder_rungs(&s), 1);
+    assert_int_equal(room_of(&s, 0), room);
+    assert_int_equal(room_of(&s, LADDER_RUNGS - 1), room);
+}
+
 /* Each rung has more room than the one below, all but the last too little for the worst, and waves begin where
  * assignments can be told apart: behind a multiple of their rows. */
 static void rungs_ascend_whatever_the_sizes(void **state)
@@ -61,7 +73,7 @@ static void rungs_ascend_whatever_the_sizes(void **state)
             for (int active = 1; active <= 4 && active <= experts; active++)
                 for (int c = 0; c < 6; c++)
                     for (int spill = 0; spill <= 3; spill++) {
-                        const ladder_shape s = {ranks * 7, ranks, experts, active, capacities[c], spill};
+                        const ladder_shape s = {ranks * 7, ranks, experts, active, capacities[c], spill, false};
                         const int rungs = ladder_rungs(&s);
                         most = rungs > most ? rungs : most;
                         assert_in_range(rungs, 1, LADDER_RUNGS);
@@ -82,6 +94,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_has_room_for_all_in_one_wave),
         cmocka_unit_test(the_last_rung_has_room_for_the_worst_routing),
+        cmocka_unit_test(dropping_leaves_the_first_rung),
         cmocka_unit_test(rungs_ascend_whatever_the_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

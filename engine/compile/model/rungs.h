@@ -6,5 +6,7 @@
 
 /* How many rungs there are: 1 where no ranks divide experts. */
 int compile_rungs(const compile_options *o);
+/* Rows of a layer and micro-batch that a rank has room for where others are dropped; 0: none is. */
+int64_t compile_room(const compile_options *o);
 
 #endif

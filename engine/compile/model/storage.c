@@ -361,7 +361,7 @@ static void describe_values(compiled *c)
                DRAWS = DIVIDED || (o->train && (BALANCES || o->shape.dropout > 0));
     const int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR],
                                                                          c->around.group[AXIS_GRADIENT].ranks)};
-    const int64_t over = o->train && compile_rungs(o) > 1 ? LADDER_RUNGS : 0;
+    const int64_t over = o->train && (compile_rungs(o) > 1 || compile_room(o) > 0) ? LADDER_RUNGS : 0;
     const int64_t routers = LOSS && o->shape.experts > 0;
     int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);

@@ -133,6 +133,13 @@ static const struct {
      "a.yaml: optimizer.warmup 600 and the last 0.5 of the steps (optimizer.decay_fraction) overlap in 1000 "
      "train.steps: "
      "lower one"},
+    {"model: {architecture: mixtral, layers: 2, hidden_size: 32, heads: 4, experts: 4, vocab_size: 64, expert_drop: "
+     "true}\n",
+     NULL,
+     "a.yaml: model.expert_drop drops rows beyond the share of a rank of parallel.expert, and with 1 a rank has all "
+     "experts and room for all rows: leave it out, or divide the experts"},
+    {"model: {architecture: mixtral, layers: 2, hidden_size: 32, heads: 4, vocab_size: 64, upcycle: true}\n", NULL,
+     "a.yaml: model.upcycle copies the mlp of a dense model: name its folder in model.from"},
     {SMALL "parallel: {zero: 2, compress: int8}\n", NULL,
      "a.yaml: parallel.compress int8 needs whole gradients to compress, which parallel.zero 2 does not keep: use "
      "parallel.zero "

@@ -40,6 +40,7 @@ typedef struct parameter {
     int64_t rows, columns;
     bool vector;      /* shape [columns], one row */
     bool of_block;    /* a layer's, not of the model's ends */
+    bool counted;     /* fp32; no gradient changes it, but counts of tokens do (op expert_bias) */
     placements place; /* of the weight */
     /* The axis whose ranks hold the same part and see other tokens: its gradient is a sum along it, its rows may be
      * divided over it. */

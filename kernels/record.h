@@ -68,6 +68,8 @@ tensor *record_combine(recorder *r, const char *name, tensor *rows, tensor *plac
  * here and below: NULL where token t is at t. */
 tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tensor *places, const op_balance *as,
                            double scale);
+/* Adds to counts int32[E] how many tokens chose each expert (int32[t, k], each token's choices). */
+void record_expert_count(recorder *r, const char *name, tensor *counts, tensor *experts);
 /* Adds to sums fp32[2], which somebody has set to 0 before: the loss for imbalance and the z-loss, each without its
  * coefficient. */
 void record_balance(recorder *r, const char *name, tensor *sums, tensor *logits, tensor *load, tensor *places,

@@ -19,7 +19,8 @@ static routed route_tokens(recorder *r, const experts_layer *e, tensor *x)
     routed out = {.routing = e->routing};
     int64_t block = x->shape[0] * r->grid.group[AXIS_EXPERT].ranks, local;
     out.logits = record_linear(r, "experts/router", x, recorder_weight(r, e->router), NULL);
-    record_route(r, "experts/route", &out.weights, &out.experts, out.logits, NULL, &e->routing);
+    tensor *bias = e->bias ? recorder_weight(r, e->bias) : NULL;
+    record_route(r, "experts/route", &out.weights, &out.experts, out.logits, bias, &e->routing);
     out.own = out.experts;
     recorder_keep(out.weights); /* a choice that was made again might be another */
     recorder_keep(out.experts);
@@ -57,6 +58,14 @@ static void note_overflow(recorder *r, const ladder_shape *shape, const routed *
         ladder.room[i] = ladder_room(&w);
     }
     record_overflow(r, "experts/overflow", over, x->experts, &ladder, x->first);
+}
+
+/* Counts the tokens of each expert, once: what is made again for the backward pass does not count. */
+static void count_choices(recorder *r, const experts_layer *e, const layer_inputs *in, const routed *x)
+{
+    const int64_t experts = e->routing.experts;
+    if (r->training)
+        record_expert_count(r, "experts/count", recorder_rows(r, in->choices, e->index * experts, experts), x->own);
 }
 
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
@@ -135,6 +144,7 @@ tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *i
     shape.drop &= r->training;
     const ladder_waves w = ladder_waves_of(&shape, r->rung);
     note_overflow(r, &shape, &all, in->over);
+    count_choices(r, e, in, &all);
     r->joined = w.count > 0;
     tensor *sum = compute_wave(r, e, &all, w.rows, NULL);
     r->remade = true;

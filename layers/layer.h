@@ -90,11 +90,13 @@ typedef struct mlp_layer {
 /* Experts of a layer, of which the rank has those that AXIS_EXPERT leaves it. */
 typedef struct experts_layer {
     const parameter *router; /* [experts, hidden] */
+    const parameter *bias;   /* [experts]: added to scores where experts are chosen; NULL: none */
     const parameter *up;     /* of this rank's experts, one after the other: gate | up, [2 ffn, hidden] each */
     const parameter *down;   /* of the same: [hidden, ffn] each */
     ladder_shape ladder;     /* without tokens and ranks */
     op_routing routing;      /* how a token's experts are chosen */
     bool gelu;               /* the gate's, not silu */
+    int index;               /* among the model's layers with experts */
 } experts_layer;
 
 typedef struct block_layer {

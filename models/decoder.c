@@ -120,6 +120,7 @@ static placement placement_of(const builder *b, parts_divided divided)
         [PARTS_ROWS] = place_shard(0),
         [PARTS_COLUMNS] = place_shard(1),
         [PARTS_STREAM] = b->layout->grid.sequence ? place_shared() : place_replicate(),
+        [PARTS_COUNTED] = b->layout->grid.sequence ? place_shared() : place_replicate(),
         [PARTS_SHARED] = place_shared(),
         [PARTS_FIRST_RANK] = place_partial(),
         [PARTS_EXPERTS] = place_replicate(), /* and along AXIS_EXPERT a tensor of its own for each rank */
@@ -151,7 +152,8 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     p->vector = row->columns == PARTS_SIZE_VECTOR;
     p->of_block = b->layer >= 0;
     p->place = place_along(AXIS_COORDINATE_TENSOR, placement_of(b, row->divided));
-    if (b->tensor > 1 && (row->divided == PARTS_STREAM || row->divided == PARTS_SHARED))
+    p->counted = row->divided == PARTS_COUNTED;
+    if (b->tensor > 1 && (row->divided == PARTS_STREAM || row->divided == PARTS_SHARED || p->counted))
         add_copies(p, AXIS_TENSOR, 0);
     const axis_group *group = b->layout->grid.group;
     p->replicas = row->divided == PARTS_EXPERTS ? AXIS_HOLDERS : AXIS_GRADIENT;
@@ -342,6 +344,7 @@ static void build_block(builder *b, block_layer *block, int index)
     block->mlp.exact = l->traits >> TRAIT_EXACT_GELU & 1;
     block->experts.gelu = block->mlp.gelu;
     block->experts.ladder = decoder_ladder(&b->d->shape);
+    block->experts.index = shape_routers_before(&b->d->shape, b->layer);
     block->experts.routing = (op_routing){
         .experts = l->experts, .active = l->experts_per_token, .scale = 1, .renormalise = l->router_renormalise};
     block->parallel = l->traits >> TRAIT_PARALLEL & 1;

@@ -35,6 +35,7 @@ typedef enum parts_divided {
     PARTS_SHARED,
     PARTS_FIRST_RANK,
     PARTS_EXPERTS,
+    PARTS_COUNTED,
 } parts_divided;
 typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_GAIN } parts_initial;
 

@@ -89,12 +89,17 @@ static bool has_experts(const model_shape *s, int layer)
     return s->experts > 0 && s->experts_every > 0 && layer >= s->dense_layers && (layer + 1) % s->experts_every == 0;
 }
 
-int shape_routers(const model_shape *s)
+int shape_routers_before(const model_shape *s, int layer)
 {
     int count = 0;
-    for (int i = 0; i < s->layers; i++)
+    for (int i = 0; i < layer; i++)
         count += has_experts(s, i);
     return count;
+}
+
+int shape_routers(const model_shape *s)
+{
+    return shape_routers_before(s, s->layers);
 }
 
 layer_shape shape_layer(const model_shape *s, int layer)
@@ -111,6 +116,7 @@ layer_shape shape_layer(const model_shape *s, int layer)
 #include "models/sizes.def"
     const bool experts = has_experts(s, layer);
     out.traits |= UINT64_C(1) << (experts ? TRAIT_EXPERTS : TRAIT_DENSE);
+    out.traits |= (uint64_t)(experts && s->router_bias_rate > 0) << TRAIT_BIASED;
     if (!experts) {
         out.experts = out.experts_per_token = 0;
         out.expert_ffn_size = 0;

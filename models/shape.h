@@ -129,8 +129,9 @@ model_shape shape_repeating(const model_shape *shape, int layer, int layers);
 /* The kinds of layers, numbered as they come: kind[layer] of every layer of the model. Returns how many there are. */
 int shape_kinds(int *kind, const model_shape *shape);
 
-/* How many layers have experts. */
+/* How many layers have experts; of those before layer `layer`. */
 int shape_routers(const model_shape *shape);
+int shape_routers_before(const model_shape *shape, int layer);
 
 /* SHAPE_ARCHITECTURES if no architecture has this name. */
 shape_architecture shape_architecture_named(const char *name);

@@ -255,6 +255,11 @@ static status check_length(const compile_options *o, const config *c)
                            o->sequence > o->micro_batch ? "train.sequence" : "train.micro_batch",
                            (long long)(o->sequence > o->micro_batch ? o->sequence : o->micro_batch), (long long)tokens,
                            (int)TOKENS_MOST);
+    if (o->shape.experts > 0 && (double)c->train.global_batch * (double)o->sequence > INT32_MAX)
+        return status_fail(STATUS_USAGE,
+                           "train.global_batch %d x train.sequence %lld is more than the 2^31 tokens of which a step "
+                           "counts the experts: lower it",
+                           c->train.global_batch, (long long)o->sequence);
     if (ops > OPS_MOST || bytes > (double)arena_available())
         return status_fail(STATUS_USAGE,
                            "train.global_batch %d (sequences, not tokens) is %d micro-batches a rank and step: their "

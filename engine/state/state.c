@@ -58,7 +58,8 @@ static held feedback_rows(const storage *s, state_section section)
 /* Nothing, where the parameter's optimizer has no state of that name. */
 static held section_rows(const compiled *c, const storage *s, state_section section)
 {
-    if (s->of->shares >= 0) /* its bytes are another's */
+    if (s->of->shares >= 0 ||
+        (s->of->counted && is(section, STATE_GRADIENT))) /* its bytes are another's; it has none */
         return (held){0};
     if (is_feedback(section))
         return feedback_rows(s, section);

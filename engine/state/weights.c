@@ -281,6 +281,18 @@ status weights_open(weights **out, const char *folder)
     return s;
 }
 
+bool weights_leave_biases(weights *w)
+{
+    bool biased = w->shape.router_bias_rate > 0;
+    if (!biased)
+        return false;
+    w->shape.router_bias_rate = 0;
+    names_free(w->names, w->count);
+    free(w->by_name);
+    list_names(w);
+    return true;
+}
+
 void weights_close(weights *w)
 {
     if (!w)
@@ -373,10 +385,31 @@ static status read_file(const weights *w, const stored_at *at, const rectangle *
                              dtype_name(to->type));
 }
 
+/* Is it the bias of a layer's experts, of this architecture? */
+static bool is_bias(const weights *w, const char *name)
+{
+    const char *format = names_format(w->shape.architecture, SLOT_ROUTER_BIAS),
+               *end = format ? strstr(format, "%d") : NULL;
+    size_t length = strlen(name), tail = end ? strlen(end) - 2 : 0;
+    return tail > 0 && length > tail && strcmp(name + length - tail, end + 2) == 0;
+}
+
+static status give_zeros(const rectangle *of, const box_memory *to)
+{
+    float *zeros = must_calloc((unsigned long)box_volume(of->dims, of->part.size) + 1, sizeof *zeros);
+    box_memory from = {.data = zeros, .type = DTYPE_FP32};
+    box_row_major(from.stride, of->dims, of->part.size);
+    box_convert(to, &from, of->dims, of->part.size);
+    free(zeros);
+    return STATUS_OK;
+}
+
 status weights_read(void *context, const rectangle *of, const box_memory *to)
 {
     weights *w = context;
     int i = find(w, of->name), dims = of->dims;
+    if (i < 0 && is_bias(w, of->name))
+        return give_zeros(of, to);
     if (i < 0)
         return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, of->name);
     MUST(dims == 1 || dims == 2, "%s has %d dimensions", of->name, dims);

@@ -39,8 +39,13 @@ const names_tensor *weights_at(const weights *w, int i);
 /* As stored. */
 dtype weights_type(const weights *w, int i);
 
+/* From now on the model has no biases of its experts' choice, as no Hugging Face folder of these architectures has.
+ * false: it has none anyway. */
+bool weights_leave_biases(weights *w);
+
 /* Reads a rectangle of a tensor, whose shape must be of->global, converted to to->type. Where a checkpoint has master
- * weights and that type can hold them, they are what is read. A state_reader, with the weights as its context. */
+ * weights and that type can hold them, they are what is read. Biases of experts begin at 0 where there are none. A
+ * state_reader, with the weights as its context. */
 status weights_read(void *w, const rectangle *of, const box_memory *to);
 
 /* The tokenizer that belongs to them: of their folder, of the run above it, or the one that the run's data was made

@@ -415,7 +415,8 @@ static safetensors_tensor stored_as(const copy *c, int i)
     safetensors_tensor t = {.name = n->name, .dims = n->dims, .shape = {n->shape[0], n->shape[1]}};
     if (!c->manifest)
         t.dims = names_file_shape(t.shape, n);
-    t.type = c->options->type == WEIGHTS_KEEP ? weights_type(c->from, i) : (dtype)c->options->type;
+    bool keep = c->options->type == WEIGHTS_KEEP || parts_row_of(n->slot)->divided == PARTS_COUNTED;
+    t.type = keep ? weights_type(c->from, i) : (dtype)c->options->type;
     return t;
 }
 
@@ -515,6 +516,10 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     copy c = {.from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object()};
     if (options->format == WEIGHTS_PHALANX)
         c.manifest = manifest_make(1);
+    else if (weights_leave_biases(from))
+        log_warn("%s: a folder of a %s model has no bias of its experts' choice (model.router_bias_rate): it is left "
+                 "out, and others may be chosen",
+                 to, shape_traits_of(weights_shape(from)->architecture)->name);
     plan(&c);
     status s = check_target(target, options->replace);
     if (s == STATUS_OK && !c.manifest) /* what cannot be said in a config.json is refused before the long work */

@@ -43,6 +43,35 @@ void cpu_expert_load(const op *o, const run_context *r)
     }
 }
 
+void cpu_expert_count(const op *o, const run_context *r)
+{
+    const tensor *experts = o->in[0];
+    int32_t *counts = tensor_at(o->out[0], r->arena);
+    if (!o->at.accumulate)
+        memset(counts, 0, (size_t)o->out[0]->shape[0] * sizeof *counts);
+    for (int64_t t = 0; t < experts->shape[0]; t++) {
+        const int32_t *chosen = (const int32_t *)(const void *)row_at(experts, r, t);
+        for (int64_t j = 0; j < experts->shape[1]; j++)
+            counts[chosen[j]]++;
+    }
+}
+
+void cpu_expert_bias(const op *o, const run_context *r)
+{
+    const int32_t *counts = tensor_at(o->in[0], r->arena);
+    const float *control = tensor_at(o->in[1], r->arena);
+    float *bias = tensor_at(o->out[0], r->arena);
+    int64_t experts = o->in[0]->shape[0], sum = 0;
+    if (control[CONTROL_SKIP] != 0)
+        return;
+    for (int64_t e = 0; e < experts; e++)
+        sum += counts[e];
+    for (int64_t e = 0; e < experts; e++) {
+        int64_t lacks = sum - experts * counts[e];
+        bias[e] += lacks > 0 ? o->at.scale : lacks < 0 ? -o->at.scale : 0;
+    }
+}
+
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
 /* What the losses need of a row of logits. */

@@ -31,6 +31,22 @@ KERNEL(THREADS, 4) scale_counts(float *load, int64_t count, float scale)
     }
 }
 
+/* One warp: sums of integers are exact, whatever their order. */
+KERNEL(WARP, 1) move_bias(float *bias, const int32_t *counts, const float *control, int32_t experts, float rate)
+{
+    if (control[SCALARS_SKIP] != 0)
+        return;
+    int64_t sum = 0;
+    for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP)
+        sum += counts[e];
+    sum = warp_sum(sum);
+    for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP) {
+        int64_t lacks = sum - (int64_t)experts * counts[e];
+        if (lacks != 0)
+            bias[e] += lacks > 0 ? rate : -rate;
+    }
+}
+
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
 
 struct sigmoid {
@@ -138,6 +154,25 @@ int launch_expert_load(void *stream, float *load, const launch_choices *of, floa
         LAUNCH(add, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)stream, (int32_t *)(void *)load, *of);
     auto kernel = scale_counts;
     LAUNCH(kernel, blocks_for(count, THREADS), THREADS, 0, (cudaStream_t)stream, load, count, scale);
+    return launch_result();
+}
+
+int launch_expert_count(void *stream, int32_t *counts, const launch_choices *of, bool add)
+{
+    int64_t choices = of->tokens * of->active;
+    int failed = add ? 0 : launch_zero(stream, counts, of->experts * (int64_t)sizeof *counts);
+    auto kernel = count_choices;
+    if (failed || choices == 0)
+        return failed;
+    LAUNCH(kernel, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)stream, counts, *of);
+    return launch_result();
+}
+
+int launch_expert_bias(void *stream, float *bias, const int32_t *counts, const float *control, int32_t experts,
+                       float rate)
+{
+    auto kernel = move_bias;
+    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)stream, bias, counts, control, experts, rate);
     return launch_result();
 }
 

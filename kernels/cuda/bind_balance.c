@@ -14,6 +14,23 @@ void cuda_expert_load(const op *o, const run_context *r)
     launched(o, launch_expert_load(r->stream, whole(o, load, r), &of, o->at.scale));
 }
 
+void cuda_expert_count(const op *o, const run_context *r)
+{
+    const tensor *chosen = o->in[0], *counts = o->out[0];
+    launch_choices of = {.chosen = whole(o, chosen, r),
+                         .tokens = chosen->shape[0],
+                         .active = chosen->shape[1],
+                         .groups = 1,
+                         .experts = counts->shape[0]};
+    launched(o, launch_expert_count(r->stream, at(counts, r), &of, o->at.accumulate != OP_WRITES));
+}
+
+void cuda_expert_bias(const op *o, const run_context *r)
+{
+    launched(o, launch_expert_bias(r->stream, at(o->out[0], r), at(o->in[0], r), at(o->in[1], r),
+                                   (int32_t)o->in[0]->shape[0], o->at.scale));
+}
+
 static launch_router router_of(const op *o, const run_context *r, const tensor *places)
 {
     const tensor *logits = o->in[0];

@@ -328,6 +328,11 @@ typedef struct launch_choices {
 
 /* load[groups, experts] */
 int launch_expert_load(void *stream, float *load, const launch_choices *of, float scale);
+/* counts [experts], of all tokens; `add`: to what is there */
+int launch_expert_count(void *stream, int32_t *counts, const launch_choices *of, bool add);
+/* bias [experts] += rate sign(mean of counts - counts), but nothing where control[SCALARS_SKIP] is set */
+int launch_expert_bias(void *stream, float *bias, const int32_t *counts, const float *control, int32_t experts,
+                       float rate);
 
 typedef struct launch_router {
     const void *logits;    /* [tokens, experts] T */

@@ -41,6 +41,41 @@ void infer_expert_load(op *o)
 COST(expert_load, cost_each(o, 1, 0))
 NO_GRADIENT(expert_load)
 
+/* ---- a bias instead of a loss ------------------------------------------------------------------------------------ */
+
+void record_expert_count(recorder *r, const char *name, tensor *counts, tensor *experts)
+{
+    op like = {.kind = OP_expert_count, .in = {experts}, .out = {counts}, .at.accumulate = OP_ADDS};
+    recorder_record(r, name, &like, 0, NULL);
+}
+
+void infer_expert_count(op *o)
+{
+    operands_present(o);
+    const tensor *experts = o->in[0], *counts = o->out[0];
+    OPERANDS_CHECK(infer_is_matrix(experts, DTYPE_INT32, experts->shape[0], experts->shape[1]), "experts int32[t, k]");
+    OPERANDS_CHECK(infer_is_vector(counts, DTYPE_INT32, counts->shape[0]) && counts->shape[0] > 0,
+                   "counts int32[experts]");
+    operands_place(o, "0>p r>."); /* whose of several equal counts is the sum's, is the reader's to say */
+}
+
+COST(expert_count, cost_each(o, 1, 0))
+NO_GRADIENT(expert_count)
+
+void infer_expert_bias(op *o)
+{
+    operands_present(o);
+    const tensor *counts = o->in[0];
+    OPERANDS_CHECK(infer_is_vector(counts, DTYPE_INT32, counts->shape[0]) && counts->shape[0] > 0,
+                   "counts int32[experts]");
+    OPERANDS_CHECK(infer_is_vector(o->in[1], DTYPE_FP32, CONTROL_COUNT), "control fp32[3]");
+    OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, counts->shape[0]), "bias fp32[experts]");
+    operands_place(o, "rr>r rr>s");
+}
+
+COST(expert_bias, cost_each(o, 2, 0))
+NO_GRADIENT(expert_bias)
+
 /* ---- the losses -------------------------------------------------------------------------------------------------- */
 
 static void check_logits(const op *o, const tensor *logits, const tensor *load, const tensor *places)

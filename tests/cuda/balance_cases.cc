@@ -57,6 +57,43 @@ void load()
     count({40, 16, 2, 20, false});
 }
 
+void counted()
+{
+    for (int64_t experts : {1, 5, 33, 512})
+        for (bool add : {false, true}) {
+            const int64_t tokens = 300, active = 2;
+            vector<double> chosen, want((size_t)experts, add ? 7.0 : 0.0);
+            for (int64_t i = 0; i < tokens * active; i++) {
+                chosen.push_back((double)(i % 3 ? check_integer((int)experts) : 0));
+                want[(size_t)chosen.back()]++;
+            }
+            array ids(INT32, chosen), counts(INT32, vector<double>((size_t)experts, 7.0));
+            const launch_choices of = {ids.to<int32_t>(), nullptr, tokens, active, 1, experts, 0};
+            run_ok("launch_expert_count", launch_expert_count(nullptr, counts.to<int32_t>(), &of, add));
+            check("counts", counts.get() == want);
+        }
+}
+
+void bias()
+{
+    for (int experts : {1, 2, 31, 64, 512})
+        for (bool skip : {false, true}) {
+            vector<double> counts, want;
+            double sum = 0;
+            for (int e = 0; e < experts; e++)
+                sum += counts.emplace_back((double)check_integer(5));
+            for (int e = 0; e < experts; e++) {
+                double lacks = sum - experts * counts[(size_t)e];
+                want.push_back(1 + (skip || lacks == 0 ? 0 : lacks > 0 ? 0.25 : -0.25));
+            }
+            array bias(LAUNCH_FP32, vector<double>((size_t)experts, 1.0)), of(INT32, counts);
+            array control(LAUNCH_FP32, vector<double>{1, 1, skip ? 1.0 : 0.0});
+            run_ok("launch_expert_bias", launch_expert_bias(nullptr, bias.to<float>(), of.to<int32_t>(),
+                                                            control.to<float>(), experts, 0.25f));
+            check("bias", bias.get() == want);
+        }
+}
+
 /* ---- losses ------------------------------------------------------------------------------------------------------ */
 
 struct outcome {
@@ -149,4 +186,4 @@ void nothing()
 } // namespace
 
 const vector<test_case> balance_cases = {
-    {"balance/load", load}, {"balance/losses", losses}, {"balance/nothing", nothing}};
+    {"balance/load", load}, {"balance/count", counted}, {"balance/bias", bias}, {"balance/losses", losses}, {"balance/nothing", nothing}};

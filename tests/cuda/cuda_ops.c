@@ -65,6 +65,8 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(cross_entropy_stats),
     BOUND(cross_entropy),
     BOUND(expert_load),
+    BOUND(expert_count),
+    BOUND(expert_bias),
     BOUND(balance),
     BOUND(balance_grad),
     BOUND(sum_squares),

@@ -23,6 +23,10 @@ static const mutants_row rows[] = {
     {"runs-swapped",             {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"run-dealt-twice",          {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"another-deal-on-one-rank", {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, "has read or dealt other tokens"},
+    {"counts-of-one-micro-batch", {"biased", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
+    {"counted-when-made-again",  {"biased",  2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
+    {"counts-of-one-rank",       {"biased",  1, 2, 1, 2, 2, 0,           0, 1, "parallel.expert=2", 0}, NULL},
+    {"counts-of-all-steps",      {"biased",  2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
     /* clang-format on */
 };
 

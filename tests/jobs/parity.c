@@ -94,8 +94,11 @@ parity_outcome parity_compare(const char *folder, const char *one)
     runs_gradients g = gradients(folder, one);
     parity_outcome o = {
         .gradient = g.worst, .loss = runs_loss_error(&mine, &its), .norm = runs_norm_error(&mine, &its)};
-    snprintf(o.tensor, sizeof o.tensor, "%s", g.name);
-    o.good = g.tensors > 0 && its.count == LAYOUTS_STEPS && o.gradient <= 1 && o.loss <= LOSS && o.norm <= NORM;
+    char bias[sizeof o.tensor];
+    o.biases = runs_compare_biases(bias, sizeof bias, folder, one);
+    snprintf(o.tensor, sizeof o.tensor, "%s", *bias ? bias : g.name);
+    o.good =
+        g.tensors > 0 && its.count == LAYOUTS_STEPS && o.gradient <= 1 && o.loss <= LOSS && o.norm <= NORM && !*bias;
     return o;
 }
 

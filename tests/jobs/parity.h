@@ -25,7 +25,8 @@ void parity_play(const char *top, const char *program_name, int ranks, const cha
 
 typedef struct parity_outcome {
     double gradient, loss, norm;
-    char tensor[128]; /* whose gradient is worst */
+    char tensor[128]; /* whose gradient is worst, or a bias of experts that is not the same bit for bit */
+    int biases;       /* that are */
     bool good;
 } parity_outcome;
 

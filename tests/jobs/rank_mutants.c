@@ -81,6 +81,14 @@ static int times(const op *o)
         return !(o->kind == OP_all_gather && o->phase == PHASE_BEGIN);
     if (is("norm-counts-twice"))
         return o->kind == OP_sum_squares ? 2 : 1;
+    if (is("counts-of-one-micro-batch"))
+        return !(o->kind == OP_expert_count && o->microbatch > 0);
+    if (is("counted-when-made-again"))
+        return o->kind == OP_expert_count && o->microbatch == 1 ? 2 : 1;
+    if (is("counts-of-one-rank"))
+        return !(reduces(o, AXIS_GRID) && o->in[0]->type == DTYPE_INT32);
+    if (is("counts-of-all-steps"))
+        return !(o->kind == OP_zero && o->out[0] == of->values.choices);
     if (is("dropped-feedback"))
         return o->kind != OP_store_feedback;
     return 1;

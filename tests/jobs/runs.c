@@ -277,6 +277,28 @@ int runs_compare_section(char *difference, int bytes, const char *run, const cha
     return equal;
 }
 
+int runs_compare_biases(char *difference, int bytes, const char *run, const char *other)
+{
+    static const char end[] = "e_score_correction_bias";
+    checkpoint *a = NULL, *b = NULL;
+    int equal = 0;
+    difference[0] = 0;
+    if (checkpoint_open(&a, run) == STATUS_OK && checkpoint_open(&b, other) == STATUS_OK)
+        for (int i = 0; i < checkpoint_tensors(a); i++) {
+            const manifest_tensor *t = checkpoint_at(a, i);
+            size_t length = strlen(t->name);
+            if (length < sizeof end || strcmp(t->name + length + 1 - sizeof end, end) != 0)
+                continue;
+            if (same_tensor(a, t, b, checkpoint_find(b, t->section, t->name)))
+                equal++;
+            else
+                snprintf(difference, (size_t)bytes, "%s", t->name);
+        }
+    checkpoint_close(a);
+    checkpoint_close(b);
+    return equal;
+}
+
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 
 json_t *runs_read_summary(const char *folder)

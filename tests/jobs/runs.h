@@ -60,6 +60,8 @@ runs_gradients runs_compare_gradients(const char *folder, const char *from);
 /* Compares every tensor of every section of the latest checkpoints of two runs, bit by bit. Returns how many are equal,
  * and in `difference` what is not ("" if nothing). */
 int runs_compare_checkpoints(char *difference, int bytes, const char *run, const char *other);
+/* The same for the biases of experts alone. */
+int runs_compare_biases(char *difference, int bytes, const char *run, const char *other);
 /* The same for the tensors of one section. */
 int runs_compare_section(char *difference, int bytes, const char *run, const char *other, const char *section);
 

@@ -72,6 +72,7 @@ static const keys_row rows[] = {
     PLANNED("model.expert_drop", "true", SPLIT " " EXPERTS " parallel.expert=2 model.expert_capacity=0.25"),
     TRAINED("model.router_loss", "0.1", EXPERTS),
     TRAINED("model.router_z_loss", "0.1", EXPERTS),
+    TRAINED("model.router_bias_rate", "0.1", EXPERTS),
     TRAINED("model.router_loss_over", "layer", EXPERTS " model.router_loss=0.1"),
     PLANNED("model.vocab_size", "140", ""),
     PLANNED("model.max_sequence", "40", "model.architecture=gpt2 model.kv_heads=4"),

@@ -70,7 +70,7 @@ static void every_layout_trains_the_same_model(void **state)
         parity_outcome o = exact ? parity_compare_rounded(folder, one, fp32) : parity_compare(folder, one);
         printf("%-100s gradient %.3f loss %.1e norm %.1e%s%s\n", title, o.gradient, o.loss, o.norm,
                o.good ? "" : " WRONG ", o.good ? "" : o.tensor);
-        wrong += !o.good;
+        wrong += !o.good || (o.biases > 0) != (strcmp(row->model, "biased") == 0);
         free(fp32);
         free(title);
         free(one);

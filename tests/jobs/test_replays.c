@@ -30,7 +30,7 @@ static int write_config(void **state)
     runs_write_data(data, 131, 40000, 1);
     char *text = must_format(
         "model: {architecture: mixtral, layers: 3, hidden_size: 32, heads: 4, kv_heads: 2, vocab_size: 257, "
-        "max_sequence: 32, experts: 4, experts_per_token: 1, expert_ffn_size: 24}\n"
+        "max_sequence: 32, experts: 4, experts_per_token: 1, expert_ffn_size: 24, router_bias_rate: 0.01}\n"
         "data: {train: %s, shuffle: true}\n"
         "train: {steps: %d, sequence: 32, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1, "
         "dropout: 0.1}\n"
@@ -127,6 +127,40 @@ static void a_stopped_run_goes_on_bit_for_bit(void **state)
     train(top, "parts", LITTLE);
     assert_same(top, "parts", "little");
     free(keys);
+}
+
+static char *convert(const char *top, const char *from, const char *to, const char *more)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r =
+        launch_run(LIMIT, "exec %s convert --from %s/%s --to %s/%s %s", program, top, from, top, to, more);
+    char *said = must_strdup(r.err);
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+    launch_free(&r);
+    free(program);
+    return said;
+}
+
+/* A checkpoint keeps them in fp32, whatever the others become; a folder of a family without them says that it leaves
+ * them out, and a run that begins with it has them at 0. */
+static void biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "little"), *other = workfolder_path(top, "narrow"), difference[256];
+    char *said = convert(top, "little", "narrow", "--format phalanx --dtype bf16");
+    assert_string_equal(said, "");
+    assert_int_equal(runs_compare_biases(difference, sizeof difference, run, other), 3);
+    assert_string_equal(difference, "");
+    free(said);
+    said = convert(top, "little", "folder", "");
+    assert_non_null(strstr(said, "no bias of its experts' choice (model.router_bias_rate): it is left out"));
+    char *keys = must_format("model.from=%s/folder train.steps=1 model.router_bias_rate=1e-30", top);
+    train(top, "from", keys);
+    free(keys);
+    free(said);
+    free(other);
+    free(run);
 }
 
 /* Tensor ranks and stages generate what one rank does, with the weights of a run whose ranks divided the experts. */
@@ -357,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_without_room_is_the_step_that_has_it),
         cmocka_unit_test(a_stopped_run_goes_on_bit_for_bit),
+        cmocka_unit_test(biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line),
         cmocka_unit_test(ranks_generate_what_one_does),
         cmocka_unit_test(the_worst_routing_trains_what_one_rank_does),
         cmocka_unit_test(a_fresh_router_drops_nothing),

@@ -55,6 +55,44 @@ CASES(expert_load)
     return true;
 }
 
+CASES(expert_count)
+{
+    c->one_type = true;
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    int active = op_case_option(&variant, 2) ? 3 : 1;
+    if (variant >= SIZE_COUNT)
+        return false;
+    const int *s = SIZES[variant];
+    c->o.at.balance.experts = s[1]; /* of give_choices() */
+    op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_choices}, s[0], active);
+    op_case_update(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = 1000}, s[1], 0, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    return true;
+}
+
+/* A step is skipped or not. */
+static void give_control(const op_case *c, void *bytes, const tensor *t)
+{
+    (void)t;
+    ((float *)bytes)[CONTROL_SKIP] = c->skips;
+}
+
+CASES(expert_bias)
+{
+    static const int experts[] = {1, 2, 3, 8, 60, 64, 257, 512};
+    c->one_type = true;
+    c->skips = op_case_option(&variant, 2);
+    int64_t most = op_case_option(&variant, 2) ? 3 : 100000; /* a few counts are equal to their mean, or none is */
+    if (variant >= (int)(sizeof experts / sizeof *experts))
+        return false;
+    c->o.at.scale = 0.01f;
+    op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = (double)most}, experts[variant], 0);
+    op_case_in(c, 1, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, experts[variant], 0, true);
+    op_case_infer(c, 0);
+    return true;
+}
+
 static step_scalars scalars(void)
 {
     return (step_scalars){.loss_scale = 8, .loss_tokens = 13, .batch_tokens = 16};

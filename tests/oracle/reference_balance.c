@@ -22,6 +22,31 @@ void reference_expert_load(const op *o, const run_context *r)
         }
 }
 
+void reference_expert_count(const op *o, const run_context *r)
+{
+    const int32_t *chosen = tensor_at(o->in[0], r->arena);
+    int32_t *counts = tensor_at(o->out[0], r->arena);
+    for (int32_t e = 0; e < o->out[0]->shape[0]; e++) {
+        counts[e] = o->at.accumulate ? counts[e] : 0;
+        for (int64_t i = 0; i < tensor_elements(o->in[0]); i++)
+            counts[e] += chosen[i] == e;
+    }
+}
+
+void reference_expert_bias(const op *o, const run_context *r)
+{
+    const int32_t *counts = tensor_at(o->in[0], r->arena);
+    double *bias = reference_row(o->out[0], r, 0), experts = (double)o->in[0]->shape[0], mean = 0;
+    for (int64_t e = 0; e < o->in[0]->shape[0]; e++)
+        mean += counts[e] / experts;
+    for (int64_t e = 0; e < o->in[0]->shape[0]; e++) {
+        double lacks = mean - counts[e];
+        bool even = fabs(lacks) < 0.5 / experts; /* but for rounding, a multiple of 1 / experts */
+        if (reference_row(o->in[1], r, 0)[CONTROL_SKIP] == 0 && !even)
+            bias[e] += (double)o->at.scale * (lacks > 0 ? 1 : -1);
+    }
+}
+
 static double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));

@@ -435,6 +435,39 @@ static void order_of_tokens_ignored(const op *o, const run_context *r)
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
+static void last_token_forgotten(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    tensor experts = *o->in[0];
+    experts.shape[0]--;
+    wrong.in[0] = &experts;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void skip_ignored(const op *o, const run_context *r)
+{
+    float *control = tensor_at(o->in[1], r->arena), was = control[CONTROL_SKIP];
+    control[CONTROL_SKIP] = 0;
+    cpu_backend.kernels[o->kind](o, r);
+    control[CONTROL_SKIP] = was;
+}
+
+static void scaled_backwards(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.scale = -o->at.scale;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void last_expert_forgotten(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    tensor counts = *o->in[0];
+    counts.shape[0]--;
+    wrong.in[0] = &counts;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
 static void other_probabilities(const op *o, const run_context *r)
 {
     op wrong = *o;
@@ -532,6 +565,11 @@ static const struct {
     {"tokens counted in others' groups", OP_expert_load, other_groups},
     {"places ignored", OP_expert_load, order_of_tokens_ignored},
     {"a scale ignored", OP_expert_load, shape_ignored},
+    {"accumulate flipped", OP_expert_count, accumulate_flipped},
+    {"a token forgotten", OP_expert_count, last_token_forgotten},
+    {"a skipped step changes the bias", OP_expert_bias, skip_ignored},
+    {"a bias moved the other way", OP_expert_bias, scaled_backwards},
+    {"the mean is that of the first experts", OP_expert_bias, last_expert_forgotten},
     {"accumulate flipped", OP_balance, accumulate_flipped},
     {"places ignored", OP_balance, order_of_tokens_ignored},
     {"a softmax for sigmoids", OP_balance, other_probabilities},

@@ -412,6 +412,39 @@ static void rows_beyond_the_room_of_a_rung_are_counted(void **state)
     }
 }
 
+/* Two tokens of three choose expert 2, and their counts are added to what was counted before; a bias goes up by the
+ * rate where an expert has less than the mean, 3, and down where it has more, unless the step is skipped. */
+static void a_bias_moves_by_the_sign_of_what_its_expert_lacks(void **state)
+{
+    (void)state;
+    static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 3}}, before[4] = {3, 0, 1, 2},
+                         after[4] = {5, 1, 3, 3};
+    bench count = {.o = {.kind = OP_expert_count, .at.accumulate = OP_ADDS}};
+    count.o.in[0] = operand(&count, DTYPE_INT32, SENT, EACH);
+    count.o.out[0] = operand(&count, DTYPE_INT32, 4, 0);
+    start(&count);
+    memcpy(reference_program_bytes(count.p, count.o.in[0]), experts, sizeof experts);
+    memcpy(reference_program_bytes(count.p, count.o.out[0]), before, sizeof before);
+    run(&count);
+    assert_memory_equal(reference_program_bytes(count.p, count.o.out[0]), after, sizeof after);
+    reference_program_close(count.p);
+    for (int skip = 0; skip < 2; skip++) {
+        bench b = {.o = {.kind = OP_expert_bias, .at.scale = 0.25f}};
+        b.o.in[0] = operand(&b, DTYPE_INT32, 4, 0);
+        b.o.in[1] = operand(&b, DTYPE_FP32, CONTROL_COUNT, 0);
+        b.o.out[0] = operand(&b, DTYPE_FP32, 4, 0);
+        start(&b);
+        double bias[4] = {1, 1, 1, 1}, control[CONTROL_COUNT] = {[CONTROL_SKIP] = skip};
+        memcpy(reference_program_bytes(b.p, b.o.in[0]), after, sizeof after);
+        reference_program_set(b.p, b.o.in[1], control);
+        reference_program_set(b.p, b.o.out[0], bias);
+        run(&b);
+        reference_program_get(bias, b.p, b.o.out[0]);
+        assert_true(bias[0] == (skip ? 1 : 0.75) && bias[1] == (skip ? 1 : 1.25) && bias[2] == 1 && bias[3] == 1);
+        reference_program_close(b.p);
+    }
+}
+
 /* An op with places[SENT, EACH] as input `slot`, operands of one column, and its output's values. */
 static void routed(double *out, op_kind kind, int slot, const double *const *in, const int32_t *places, int64_t rows)
 {
@@ -659,6 +692,7 @@ int main(void)
         cmocka_unit_test(the_slope_of_a_weight_is_its_scores),
         cmocka_unit_test(assignments_are_sorted_by_expert_and_token),
         cmocka_unit_test(rows_beyond_the_room_of_a_rung_are_counted),
+        cmocka_unit_test(a_bias_moves_by_the_sign_of_what_its_expert_lacks),
         cmocka_unit_test(tokens_go_to_their_places_and_back),
         cmocka_unit_test(dropout_depends_on_the_global_element_only),
         cmocka_unit_test(experts_multiply_their_own_rows),

@@ -26,7 +26,7 @@ static storage *describe_weights(pool *p, const decoder *d)
         const parameter *q = d->parameters[i];
         tensor *t = pool_alloc(p, sizeof *t);
         int64_t shape[] = {count_rows(q), q->columns};
-        tensor_describe(t, q->name, CLASS_WEIGHT, DTYPE_BF16, q->vector ? 1 : 2, shape);
+        tensor_describe(t, q->name, CLASS_WEIGHT, q->counted ? DTYPE_FP32 : DTYPE_BF16, q->vector ? 1 : 2, shape);
         t->place = q->place;
         t->parameter = q;
         all[q->number] = (storage){.of = q, .owner = -1, .own_rows = q->rows, .weight = t};
@@ -48,6 +48,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     const dtype compute = DTYPE_BF16;
     const int64_t over = 0;
     const int64_t routers = s->experts > 0;
+    const int64_t choices = 0;
     int64_t rope[3], logits[2] = {0};
     rope_size(rope, s, sequence);
     decoder_layout layout = {.grid = recorder_alone(),

@@ -53,7 +53,7 @@ static bool may_share(const compile_options *o, tensor_class class)
 
 static bool shares(const compiled *c, const parameter *p, tensor_class class)
 {
-    return replicas_of(c, p) > 1 && may_share(&c->options, class);
+    return !p->counted && replicas_of(c, p) > 1 && may_share(&c->options, class);
 }
 
 bool storage_divides(const compile_options *o)
@@ -106,7 +106,8 @@ static share divide(const compiled *c, const parameter *p, int me)
 
 static bool compresses(const compiled *c, const parameter *p)
 {
-    return c->options.compress.kind != COMPRESS_NONE && c->options.train && p->shares < 0 && replicas_of(c, p) > 1;
+    return c->options.compress.kind != COMPRESS_NONE && c->options.train && p->shares < 0 && !p->counted &&
+           replicas_of(c, p) > 1;
 }
 
 /* The rows of a compressed gradient whose sum replica `me` makes. */
@@ -180,7 +181,7 @@ static int64_t owned_bytes(const compiled *c, const parameter *p, const grid *of
     int64_t elements = divide(c, p, me).rows * p->columns, bytes = 0;
     if (shards_gradient(c, p))
         bytes += aligned(elements * dtype_bytes(DTYPE_FP32));
-    if (p->shares >= 0)
+    if (p->shares >= 0 || p->counted)
         return bytes;
     if (!offload_takes(o, p)) {
         bytes += optimizer_states(optimizer_of(o, p)) * aligned(elements * dtype_bytes(optimizer_state_type(o)));
@@ -281,9 +282,23 @@ static void describe_feedback(compiled *c, storage *s)
     s->feedback_sum->place = place_divided(c, s->of, s->feedback->place, sum.owner);
 }
 
+/* All replicas have all of it; its gradient has no rows. */
+static storage describe_counted(compiled *c, const parameter *p)
+{
+    storage s = {.of = p, .owner = -1, .own_rows = p->rows};
+    s.weight = new_rows(c, p, CLASS_WEIGHT, DTYPE_FP32, p->rows);
+    s.weight->place = p->place;
+    s.master = s.own_weight = new_view(c, s.weight, p, 0, p->rows);
+    s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, 0);
+    s.own_gradient = new_view(c, s.gradient, p, 0, 0);
+    return s;
+}
+
 static storage describe_parameter(compiled *c, const parameter *p)
 {
     const compile_options *o = &c->options;
+    if (p->counted)
+        return describe_counted(c, p);
     share own = divide(c, p, c->around.group[p->replicas].rank);
     storage s = {.of = p,
                  .divided = shares(c, p, CLASS_OPTIMIZER),
@@ -363,6 +378,7 @@ static void describe_values(compiled *c)
                                                                          c->around.group[AXIS_GRADIENT].ranks)};
     const int64_t over = o->train && (compile_rungs(o) > 1 || compile_room(o) > 0) ? LADDER_RUNGS : 0;
     const int64_t routers = LOSS && o->shape.experts > 0;
+    const int64_t choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0;
     int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){

@@ -37,6 +37,7 @@ typedef struct update {
     compressed *compressed; /* sums over the replicas in compressed form, or NULL */
     offload *offload;       /* of what is in host memory */
     bool counts;            /* something was added to the norm's bins */
+    tensor *choices;        /* tokens by expert, of all ranks */
 } update;
 
 static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
@@ -71,6 +72,8 @@ tensor *const *update_begin(compiled_program *out, const compiled *c)
     tensor **whole = NULL;
     if (tensor_elements(c->values.over) > 0)
         append_op(out, PHASE_BEGIN, "experts/no overflow", &(op){.kind = OP_zero, .out = {c->values.over}}, 0, NULL);
+    if (tensor_elements(c->values.choices) > 0)
+        append_op(out, PHASE_BEGIN, "experts/no tokens", &(op){.kind = OP_zero, .out = {c->values.choices}}, 0, NULL);
     update_gather(out, c);
     for (int i = 0; i < c->model.parameter_count && c->options.layout.zero_gather == CONFIG_EACH_STEP; i++) {
         const parameter *p = c->model.parameters[i];
@@ -229,7 +232,7 @@ static void insert_reductions(update *u)
     offload_ahead(u->offload);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
-        if (last[p->number] == REDUCED || p->shares >= 0)
+        if (last[p->number] == REDUCED || p->shares >= 0 || p->counted)
             continue;
         add_shared(u, p);
         reduce(u, p, AXIS_COUNT);
@@ -250,7 +253,7 @@ static void count_squares(update *u, const parameter *p)
     tensor *d = u->gradient[p->number];
     duty_rows counted = duty_of(u->c->around.group, s, DUTY_COUNT);
     int64_t first = counted.first - (s->divided && !p->vector ? s->own_first : 0); /* of the rows at hand */
-    if (counted.rows == 0)
+    if (counted.rows == 0 || p->counted)
         return;
     op add = {.kind = OP_sum_squares, .in = {d}, .out = {u->c->values.bins}};
     add.at.accumulate = u->counts ? OP_ADDS : OP_WRITES;
@@ -310,6 +313,17 @@ static void sum_losses(compiled_program *out, const compiled *c, const char *nam
     operands_whole(total);
 }
 
+/* Each token is one rank's: those of a tensor group divide them where there are experts. */
+static void sum_choices(update *u)
+{
+    const compiled *c = u->c;
+    op reduce = {.kind = OP_all_reduce, .in = {c->values.choices}, .at = op_along(c->around.group, AXIS_GRID)};
+    u->choices = c->values.choices;
+    if (tensor_elements(u->choices) == 0 || reduce.at.group_size == 1)
+        return;
+    u->choices = append(u->out, "experts/sum counts", &reduce, u->choices);
+}
+
 static bool has_routers(const compiled *c)
 {
     return tensor_elements(c->values.router_losses) > 0;
@@ -338,13 +352,32 @@ static void append_update(update *u, const parameter *p, tensor *control)
 {
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
-    if (duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
+    if (!p->counted && duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
         optimizer_append(&(optimizer_update){
             .out = u->out, .c = u->c, .s = s, .rows = d->shape[0], .gradient = d, .control = control});
 }
 
+/* The biases of this stage's layers, by what the tokens of all ranks have chosen. */
+static void append_biases(update *u, tensor *control)
+{
+    const compiled *c = u->c;
+    const int64_t experts = c->model.shape.experts;
+    for (int i = 0; i < c->model.chunk_count; i++)
+        for (int k = 0; k < c->model.chunks[i].layers; k++) {
+            const experts_layer *e = &c->model.chunks[i].blocks[k].experts;
+            if (!e->bias)
+                continue;
+            op like = {.kind = OP_expert_bias,
+                       .in = {append_rows(u->out, u->choices, e->index * experts, experts), control},
+                       .out = {c->storage[e->bias->number].weight},
+                       .at.scale = (float)c->model.shape.router_bias_rate};
+            append(u->out, label_of(u->out, e->bias, "update"), &like, NULL);
+        }
+}
+
 static void append_updates(update *u, tensor *control)
 {
+    append_biases(u, control);
     for (int i = 0; i < u->c->model.parameter_count; i++)
         append_update(u, u->c->model.parameters[i], control);
     for (int i = 0; i < offload_pieces(u->offload); i++)
@@ -362,6 +395,7 @@ void update_append(compiled_program *out, const compiled *c)
         u.compressed = compressed_make(out, c, u.gradient);
     insert_reductions(&u);
     update_loss(out, c);
+    sum_choices(&u);
     tensor *control = append_norm(&u);
     if (u.compressed) {
         compressed_keep(u.compressed, control);

@@ -175,7 +175,7 @@ typedef struct config {
     } evaluate;
     struct {
         char *folder;
-        int log_every;
+        int log_every, loads_every;
         bool tensorboard;
         unsigned exports;     /* a bit a config_export */
         int resource_seconds; /* 0: hosts are not looked at */

@@ -194,6 +194,7 @@ static const config_row rows[] = {
 
     STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
+    INT("run.loads_every", run.loads_every, "100", 0, INTMAX, CONFIG_SILENT, "steps between lines of run.folder/loads.jsonl, the tokens of each expert, and one of the last step; 0: none"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
     INT("run.resource_seconds", run.resource_seconds, "10", 0, INTMAX, CONFIG_SILENT, "seconds between lines about each host's cores, memory, disks, network and GPUs; 0: none"),
     WORDS("run.export", run.exports, exports, "null", CONFIG_SILENT, "other stores to write metrics to; mlflow: run.folder/mlruns"),

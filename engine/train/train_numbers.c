@@ -89,6 +89,18 @@ static status undo(training *t, const finding *f)
     return training_report_undone(t, &event);
 }
 
+/* Of a rank's experts, the one that most of the last step's tokens chose; where each rank has a part of all layers. */
+static char *hottest_of(const training *t, int rank)
+{
+    grid of = grid_of(&t->grid, rank);
+    int64_t first, count;
+    if (!t->report.loads || t->grid.size[GRID_PIPELINE] > 1)
+        return NULL;
+    shard_rows(&first, &count, t->config->model.shape.experts, grid_group_size(&of, AXIS_EXPERT),
+               grid_index(&of, AXIS_EXPERT));
+    return loads_hottest(t->report.loads, executor_at(t->executor, t->compiled.values.choices), first, count);
+}
+
 static void say_pace(training *t, int rank, bool recovered)
 {
     double ratio = pace_ratio(t->guards.judge, rank);
@@ -97,9 +109,12 @@ static void say_pace(training *t, int rank, bool recovered)
                  (long long)t->at.step, rank, t->hosts[rank], ratio);
         return;
     }
+    char *hottest = hottest_of(t, rank);
     char *words = must_format("step %lld: rank %d on %s is slow: over %d steps it has computed %.2f x as long as the "
-                              "median of the ranks that have the same work",
-                              (long long)t->at.step, rank, t->hosts[rank], PACE_WINDOW, ratio);
+                              "median of the ranks that have the same work%s%s",
+                              (long long)t->at.step, rank, t->hosts[rank], PACE_WINDOW, ratio, hottest ? "; " : "",
+                              hottest ? hottest : "");
+    free(hottest);
     watchdog_text text;
     incident what = watchdog_incident(t->watchdog, &text, INCIDENT_SLOW, words);
     what.rank = rank;

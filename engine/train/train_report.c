@@ -86,6 +86,16 @@ static status open_mlflow(training *t)
     return s == STATUS_OK ? config_each(t->config, put_parameter, t->report.mlflow) : s;
 }
 
+static status open_loads(training *t)
+{
+    char *path = must_format("%s/loads.jsonl", t->folder);
+    status s = keep_lines(path, t->at.step);
+    if (s == STATUS_OK)
+        s = lines_open(&t->report.load_lines, path);
+    free(path);
+    return s;
+}
+
 /* Lines and events of the steps to come. */
 static status open_steps(training *t)
 {
@@ -94,6 +104,8 @@ static status open_steps(training *t)
     if (s == STATUS_OK)
         s = lines_open(&t->report.metrics, path);
     free(path);
+    if (s == STATUS_OK && t->report.loads && t->config->run.loads_every > 0)
+        s = open_loads(t);
     if (s == STATUS_OK && t->config->run.tensorboard)
         s = tensorboard_open(&t->report.board, t->folder, t->at.step + 1, wall_time());
     return s == STATUS_OK ? open_mlflow(t) : s;
@@ -107,6 +119,7 @@ static status open_files(training *t)
     free(text);
     free(path);
     TRY(s);
+    t->report.loads = loads_open(&t->config->model.shape, t->compiled.around.group[AXIS_EXPERT].ranks);
     s = open_steps(t);
     path = must_format("%s/events.jsonl", t->folder);
     if (s == STATUS_OK)
@@ -346,6 +359,30 @@ static void add_pace(report_step *r, const training *t)
         }
 }
 
+/* How the step's tokens are spread over the experts; of a step without samples nothing is known. */
+static void add_loads(report_step *r, training *t, training_outcome outcome)
+{
+    const config *c = t->config;
+    if (!t->report.loads || outcome == TRAINING_NO_SAMPLE)
+        return;
+    const int32_t *counts = executor_at(t->executor, t->compiled.values.choices);
+    loads_facts f = loads_judge(t->report.loads, counts);
+    r->expert_load_max = f.expert_max;
+    r->expert_load_max_layer = f.layer;
+    r->rank_load_max = f.rank_max;
+    r->dead_experts = f.dead;
+    r->expert_entropy = f.entropy;
+    char *words = loads_warn(t->report.loads, counts);
+    if (words) {
+        log_warn("step %lld: %s", (long long)t->at.step, words);
+        training_event(t, "experts", t->at.step, words);
+    }
+    free(words);
+    bool last = t->at.step == c->train.steps;
+    if (t->report.load_lines && (last || t->at.step % c->run.loads_every == 0))
+        metrics_done(t, lines_write(t->report.load_lines, loads_line(t->report.loads, counts, t->at.step)));
+}
+
 /* By what a step's time went. A device waits for messages on its own queues, where the host cannot see it. */
 static void divide_seconds(report_step *r, training *t, double stalled)
 {
@@ -410,6 +447,7 @@ void training_report_step(training *t, const training_figures *f)
                      .skipped_steps = t->at.step - t->at.updates,
                      .resident_bytes = peak_resident()};
     add_pace(&r, t);
+    add_loads(&r, t, f->outcome);
     divide_seconds(&r, t, stalled);
     r.tflops = r.tokens_per_second * t->report.flops_per_token / 1e12;
     r.mfu = t->report.peak_flops > 0 ? r.tflops * 1e12 / t->report.peak_flops : NAN;
@@ -495,9 +533,10 @@ void training_report_disagreement(training *t, double apart)
 static status open_again(training *t)
 {
     lines_close(t->report.metrics);
+    lines_close(t->report.load_lines);
     tensorboard_close(t->report.board);
     mlflow_close(t->report.mlflow);
-    t->report.metrics = NULL;
+    t->report.metrics = t->report.load_lines = NULL;
     t->report.board = NULL;
     t->report.mlflow = NULL;
     return open_steps(t);

@@ -448,6 +448,8 @@ void training_close(training *t)
     free(t->hosts);
     lines_close(t->report.metrics);
     lines_close(t->report.events);
+    lines_close(t->report.load_lines);
+    loads_close(t->report.loads);
     tensorboard_close(t->report.board);
     mlflow_close(t->report.mlflow);
     tokenizer_close(t->data.tokenizer);

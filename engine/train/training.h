@@ -20,6 +20,7 @@
 #include "engine/state/node_copies.h"
 #include "engine/state/saver.h"
 #include "engine/run/trace.h"
+#include "engine/train/loads.h"
 #include "engine/train/train_meta.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/guard/verify.h"
@@ -89,6 +90,8 @@ typedef struct training_figures {
 /* The report: rank 0's files, what it counts, and what it has said already. */
 typedef struct training_report {
     lines *metrics, *events;
+    loads *loads;      /* NULL: the model has no experts */
+    lines *load_lines; /* loads.jsonl; NULL: it is not written */
     tensorboard *board;
     mlflow *mlflow;                             /* NULL: not exported to */
     resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */

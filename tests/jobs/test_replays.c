@@ -37,7 +37,7 @@ static int write_config(void **state)
         "optimizer: {lr: 2e-3, schedule: constant, warmup: 2}\n"
         "parallel: {expert: 2}\n"
         "checkpoint: {every: 0, keep: 0}\n"
-        "run: {tensorboard: false, hang_seconds: 60, log_every: 1}\n",
+        "run: {tensorboard: false, hang_seconds: 60, log_every: 1, loads_every: 1}\n",
         data, STEPS);
     runs_write_text(path, text);
     free(text);
@@ -104,6 +104,34 @@ static void a_step_without_room_is_the_step_that_has_it(void **state)
         assert_false(little.step[i].skipped);
         assert_true(little.step[i].lr == room.step[i].lr);
     }
+}
+
+/* Each token of a step counts once, of whichever rung the step was played on last, and once more of none. */
+static void every_step_counts_each_token_once(void **state)
+{
+    const char *top = *state;
+    enum { CHOICES = 8 * 32 };
+    char line[4096], *path = must_format("%s/little/loads.jsonl", top);
+    FILE *in = fopen(path, "r");
+    int lines = 0;
+    assert_non_null(in);
+    for (; fgets(line, sizeof line, in); lines++) {
+        json_t *entry = json_loads(line, 0, NULL), *layers = json_object_get(entry, "loads"), *layer, *count;
+        size_t i, e;
+        assert_int_equal(json_integer_value(json_object_get(entry, "step")), lines + 1);
+        assert_int_equal(json_array_size(layers), 3);
+        json_array_foreach(layers, i, layer)
+        {
+            int64_t sum = 0;
+            assert_int_equal(json_array_size(layer), 4);
+            json_array_foreach(layer, e, count) sum += json_integer_value(count);
+            assert_int_equal(sum, CHOICES);
+        }
+        json_decref(entry);
+    }
+    assert_int_equal(lines, STEPS);
+    fclose(in);
+    free(path);
 }
 
 static void assert_same(const char *top, const char *run, const char *other)
@@ -391,6 +419,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_without_room_is_the_step_that_has_it),
         cmocka_unit_test(a_stopped_run_goes_on_bit_for_bit),
+        cmocka_unit_test(every_step_counts_each_token_once),
         cmocka_unit_test(biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line),
         cmocka_unit_test(ranks_generate_what_one_does),
         cmocka_unit_test(the_worst_routing_trains_what_one_rank_does),

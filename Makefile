@@ -183,6 +183,10 @@ demo: deps ## install, build, train a small Llama on English text, print a sampl
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh
 
+demo-moe: deps ## the same with experts, beside a dense model of equal active size: three seeds each, hours on two cores
+	@$(MAKE) --no-print-directory all
+	@tools/demo_moe.sh
+
 check: deps ## install, build and run the tests: a third of the tables of layouts, all else whole
 	@$(MAKE) --no-print-directory run-tests
 
@@ -325,4 +329,4 @@ endif
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:
-.PHONY: island-events island-losses slow-link faults soak bench-alive bench-context bench-predict fuzz-library all install tests deps demo check check-all debian-13 run-tests run-rest run-named syntax lint asan asan-build asan-names ubsan tsan clean help
+.PHONY: island-events island-losses slow-link faults soak bench-alive bench-context bench-predict fuzz-library all install tests deps demo demo-moe check check-all debian-13 run-tests run-rest run-named syntax lint asan asan-build asan-names ubsan tsan clean help

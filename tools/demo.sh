@@ -5,15 +5,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 phalanx=build/phalanx
-if [ ! -f corpus/validation.idx ]; then
-    pods=$(find /usr/share/perl -name '*.pod' -size +2k | sort)
-    [ -n "$pods" ] || { echo "demo: no text found: the package perl-doc brings it (apt-get install perl-doc)" >&2; exit 1; }
-    # every twentieth page is held out
-    training=$(echo "$pods" | awk 'NR % 20 != 0') validation=$(echo "$pods" | awk 'NR % 20 == 0')
-    $phalanx tokenize --output corpus/train --tokenizer corpus/tokenizer.model --train-vocab 4096 --force $training
-    $phalanx tokenize --output corpus/validation --tokenizer corpus/tokenizer.model --force $validation
-fi
-entropy=$($phalanx inspect corpus/validation --verify | sed -n 's/.*unigram entropy: \([0-9.]*\).*/\1/p')
+# shellcheck disable=SC1091,SC2154
+. tools/demo_corpus.sh
 $phalanx train models/configs/demo.yaml
 loss=$(sed -n 's/.*"eval_loss": *\([0-9.]*\).*/\1/p' runs/demo/metrics.jsonl | tail -n 1)
 echo

@@ -368,6 +368,59 @@ static void killed_runs_go_on_bit_for_bit(void **state)
     free(folder);
 }
 
+/* ---- with everything else ---------------------------------------------------------------------------------------- */
+
+#define GENTLE "train.steps=12 train.dropout=0 optimizer.warmup=4 "
+
+/* Updates of experts' matrices, scaled losses, growing batches and verified micro-batches, whoever divides experts. */
+static void whatever_updates_experts_their_ranks_do_not_matter(void **state)
+{
+    static const struct {
+        const char *name, *keys;
+        double loss; /* limit */
+    } rows[] = {
+        {"muon", "optimizer.lr=5e-4 optimizer.name=muon", 1e-5},
+        {"muon-stacked", "optimizer.lr=5e-4 optimizer.name=muon model.architecture=granitemoe", 1e-5},
+        {"lion", "optimizer.lr=1e-4 optimizer.name=lion", 1e-5},
+        {"fp16", "optimizer.lr=5e-4 train.precision=fp16 train.loss_scale=4096", 1e-4},
+        {"ramp", "optimizer.lr=5e-4 train.batch_ramp=[[0,4],[5,8]]", 1e-5},
+        {"verify", "optimizer.lr=5e-4 run.verify_every=3", 1e-5},
+    };
+    const char *top = *state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *run[] = {must_format("%s-one", rows[i].name), must_format("%s-two", rows[i].name)};
+        char *alone = must_format(GENTLE "parallel.expert=1 %s", rows[i].keys);
+        char *divided = must_format(GENTLE LITTLE " %s", rows[i].keys);
+        const runs_metrics one = train_routed(top, "run", run[0], 1, alone);
+        const runs_metrics two = train_routed(top, "run", run[1], 2, divided);
+        print_message("%s: losses within %.1e\n", rows[i].name, runs_loss_error(&two, &one));
+        assert_int_equal(one.count, 12);
+        assert_true(runs_loss_error(&two, &one) < rows[i].loss);
+        assert_true(read_climbs(top, run[1]).replays > 0);
+        free(divided);
+        free(alone);
+        free(run[0]);
+        free(run[1]);
+    }
+}
+
+/* Two, four and one ranks divide the experts in turn, with copies of checkpoints in memory. */
+static void a_run_goes_on_with_experts_divided_otherwise(void **state)
+{
+    const char *top = *state;
+    const runs_metrics one = train_routed(top, "run", "constant", 1, GENTLE "optimizer.lr=5e-4 parallel.expert=1");
+    train_routed(top, "run", "elastic", 2,
+                 "train.dropout=0 optimizer.warmup=4 optimizer.lr=5e-4 train.steps=4 " LITTLE
+                 " checkpoint.memory_every=1");
+    train_routed(top, "run", "elastic", 4,
+                 "train.dropout=0 optimizer.warmup=4 optimizer.lr=5e-4 train.steps=8 " LITTLE
+                 " parallel.expert=4 checkpoint.memory_every=1");
+    const runs_metrics all = train_routed(top, "run", "elastic", 1, GENTLE "optimizer.lr=5e-4 parallel.expert=1");
+    print_message("2, 4 and 1 ranks: losses within %.1e\n", runs_loss_error(&all, &one));
+    assert_int_equal(all.count, 12);
+    assert_true(runs_loss_error(&all, &one) < 1e-5);
+}
+
 /* ---- dropping ---------------------------------------------------------------------------------------------------- */
 
 static double dropped_share(const char *top, const char *run)
@@ -425,6 +478,8 @@ int main(void)
         cmocka_unit_test(the_worst_routing_trains_what_one_rank_does),
         cmocka_unit_test(a_fresh_router_drops_nothing),
         cmocka_unit_test(killed_runs_go_on_bit_for_bit),
+        cmocka_unit_test(whatever_updates_experts_their_ranks_do_not_matter),
+        cmocka_unit_test(a_run_goes_on_with_experts_divided_otherwise),
         cmocka_unit_test(what_is_dropped_is_what_a_plain_model_drops),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);

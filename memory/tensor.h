@@ -53,7 +53,7 @@ typedef struct placements {
 typedef struct tensor {
     const char *name;
     struct tensor *base;               /* NULL: it has bytes of its own */
-    struct op *producer;               /* the op that writes it, while recording; NULL for persistent tensors */
+    struct op *producer;               /* the op that writes it, of a recorded body; NULL for persistent tensors */
     const struct parameter *parameter; /* whose weight or gradient it is, or NULL */
     int64_t shape[TENSOR_DIMS];
     int64_t pitch;       /* elements from one index of dimension 0 to the next; shape[1]*shape[2] when contiguous */

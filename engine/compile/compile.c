@@ -29,7 +29,7 @@ static void widen(compiled *c, const compiled_program *p)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }
 
-/* What the training step costs with this chunk (DBL_MAX: it does not fit), and how many ops it makes again for it. */
+/* What a few micro-batches cost with this chunk (DBL_MAX: they do not fit), and how many ops they make again for it. */
 static double price_with(int *dropped, const compile_options *o, int64_t tokens)
 {
     compiled c = {0};
@@ -37,8 +37,8 @@ static double price_with(int *dropped, const compile_options *o, int64_t tokens)
     recompute_decision d = {0};
     double price = DBL_MAX;
     tried.loss_tokens = tokens;
-    if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c, 0) == STATUS_OK &&
-        compile_program_training(&c.training, &c, &d.keep, o->microbatches, true) == STATUS_OK)
+    if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c, 0, true) == STATUS_OK &&
+        compile_program_training(&c.training, &c, &d.keep, recompute_microbatches(o), true) == STATUS_OK)
         price = recompute_price(&c, &c.training.list);
     *dropped = d.dropped;
     recompute_decision_free(&d);
@@ -86,10 +86,14 @@ static status give_workspace(compiled *c, const compile_keep *keep)
 static status compile_rung(compiled *out, int rung)
 {
     recompute_decision d;
-    status s = recompute_decide(&d, out, rung);
+    bool draft = out->options.higher == HIGHER_SHORT;
+    status s = recompute_decide(&d, out, rung, draft);
+    d.keep.enough = out->arena_bytes - out->persistent_bytes;
     for (int i = 0; s == STATUS_OK && i <= COMPILE_RAMP; i++) {
         int microbatches = i == 0 ? out->options.microbatches : out->options.ramp[i - 1];
         compiled_program *p = &out->higher[i][rung - 1];
+        if (draft && microbatches > recompute_microbatches(&out->options))
+            microbatches = recompute_microbatches(&out->options);
         if (microbatches > 0)
             s = compile_program_training(p, out, &d.keep, microbatches, false);
         widen(out, p);
@@ -101,7 +105,7 @@ static status compile_rung(compiled *out, int rung)
 static status compile_training(compiled *out)
 {
     recompute_decision d;
-    status s = recompute_decide(&d, out, 0);
+    status s = recompute_decide(&d, out, 0, false);
     if (s == STATUS_OK)
         s = compile_program_training(&out->training, out, &d.keep, out->options.microbatches, false);
     if (s == STATUS_OK)
@@ -110,13 +114,14 @@ static status compile_training(compiled *out)
         s = compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false);
         widen(out, &out->ramp[i]);
     }
-    for (int rung = 1; s == STATUS_OK && rung < compile_rungs(&out->options); rung++)
+    widen(out, &out->training);
+    int rungs = out->options.higher == HIGHER_NONE ? 1 : compile_rungs(&out->options);
+    for (int rung = 1; s == STATUS_OK && rung < rungs; rung++)
         s = compile_rung(out, rung);
     out->dropped = d.dropped;
     out->order = d.keep.order;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
     recompute_decision_free(&d);
-    widen(out, &out->training);
     return s;
 }
 

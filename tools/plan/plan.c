@@ -19,13 +19,14 @@
 #include "tools/page.h"
 #include "tools/threads.h"
 #include "tools/plan/plan_data.h"
+#include "tools/plan/plan_load.h"
 #include "tools/plan/plan_search.h"
 #include "tools/plan/plan_window.h"
 #include "tools/tools.h"
 
 typedef struct wishes {
     bool json, listing, schedule, every, cpu, search;
-    const char *svg, *device, *network_file, *memory_size, *write, *data;
+    const char *svg, *device, *network_file, *memory_size, *write, *data, *load;
     int64_t rank, ranks, batches; /* -1, 0, 0: not given */
     double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
@@ -120,21 +121,28 @@ static char *join_members(char *list, char *member)
     return both;
 }
 
-/* `data`: NULL without --data. */
-static void print_json(const config *c, const plan *p, double bandwidth, const plan_data *data)
+/* What options beside the configuration make of it; NULL without --data, without --load. */
+typedef struct extras {
+    const plan_data *data;
+    const plan_load *load;
+} extras;
+
+static void print_json(const config *c, const plan *p, double bandwidth, const extras *e)
 {
     plan_window window;
     char *members = islands_json(c, p, bandwidth);
     if (plan_window_measure(&window, p))
         members = join_members(members, plan_window_json(&window, p));
-    if (data)
-        members = join_members(members, plan_data_json(data, c));
+    if (e->data)
+        members = join_members(members, plan_data_json(e->data, c));
+    if (e->load)
+        members = join_members(members, plan_load_json(e->load, p));
     plan_text_json(stdout, p, members);
     free(members);
 }
 
 /* `another`: a machine is priced that the configuration does not mean. */
-static void print_text(const config *c, const plan *p, double bandwidth, const plan_data *data, bool another)
+static void print_text(const config *c, const plan *p, double bandwidth, const extras *e, bool another)
 {
     plan_window window;
     plan_text_report(stdout, p);
@@ -143,8 +151,10 @@ static void print_text(const config *c, const plan *p, double bandwidth, const p
              "                  and --flops and the options beside it describe another machine");
     if (plan_window_measure(&window, p))
         plan_window_print(stdout, &window, p);
-    if (data)
-        plan_data_print(stdout, data, c);
+    if (e->data)
+        plan_data_print(stdout, e->data, c);
+    if (e->load)
+        plan_load_print(stdout, e->load, p);
     if (c->outer.every > 0)
         print_islands(c, p, bandwidth);
 }
@@ -164,18 +174,18 @@ static status read_reserve(reserve *out, const config *c)
 }
 
 /* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
-static status print(const config *c, const plan *p, const plan_data *data, const wishes *w)
+static status print(const config *c, const plan *p, const extras *e, const wishes *w)
 {
     bool another = w->cpu && !w->device && w->tflops <= 0;
     double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
     status fits = another ? STATUS_OK : plan_text_verdict(p), s = STATUS_OK;
     char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
     if (w->json) {
-        print_json(c, p, islands, data);
+        print_json(c, p, islands, e);
     } else {
         if (fits != STATUS_OK)
             printf("%s\n\n", verdict);
-        print_text(c, p, islands, data, another);
+        print_text(c, p, islands, e, another);
     }
     if (w->schedule) {
         fputc('\n', stdout);
@@ -195,12 +205,15 @@ static status show(const config *c, const compile_options *options, const wishes
     profile prices = *of;
     plan p = {0};
     plan_data data = {0};
+    plan_load load = {0};
     TRY(read_reserve(&beside, c));
     prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
     if (w->data)
         TRY(plan_data_predict(&data, c, options, w->batches ? (int)w->batches : 16));
+    if (w->load)
+        TRY(plan_load_open(&load, &prices, w->load, options));
     report_progress bar = report_progress_begin(stderr, "compiling and playing the ranks' programs", -1, false);
     report_progress_update(&bar, 0);
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
@@ -208,8 +221,9 @@ static status show(const config *c, const compile_options *options, const wishes
         s = plan_price_order(&p);
     report_progress_end(&bar);
     if (s == STATUS_OK)
-        s = print(c, &p, w->data ? &data : NULL, w);
+        s = print(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL}, w);
     plan_free(&p);
+    plan_load_close(&load);
     plan_data_free(&data);
     return s;
 }
@@ -236,9 +250,16 @@ static status find_layout(config *c, const wishes *w)
         c->parallel.schedule_for = must_strdup(w->device);
     }
     plan_search_wishes said = {.json = w->json, .ranks = (int)ranks, .memory = w->memory_size, .write = w->write};
-    TRY(prices_of(&prices, w));
-    status s = plan_search(c, &prices, backend_of(c), &said);
-    profile_free(&prices);
+    load_law law = {0};
+    if (w->load)
+        TRY(load_open(&law, w->load, &c->model.shape));
+    said.law = w->load ? &law : NULL;
+    status s = prices_of(&prices, w);
+    if (s == STATUS_OK) {
+        s = plan_search(c, &prices, backend_of(c), &said);
+        profile_free(&prices);
+    }
+    load_free(&law);
     return s;
 }
 
@@ -268,6 +289,8 @@ static status check_wishes(const wishes *w)
                            w->listing ? "--listing" : "--schedule");
     if (!w->data && w->batches)
         return status_fail(STATUS_USAGE, "--batches is an option of --data: add that");
+    if (w->load && w->listing)
+        return status_fail(STATUS_USAGE, "--listing is one rank's program, which no load changes: leave out --load");
     if (w->data && w->listing)
         return status_fail(STATUS_USAGE, "--listing is one rank's program, which no data changes: leave out --data");
     const char *of_one = w->listing     ? "--listing"
@@ -315,6 +338,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
          "how equal the work of context ranks is on this data, whose first batches are read", &w->data, 0, 0, NULL},
         {"--batches", OPTIONS_INTEGER, "N", "of --data: global batches that are read; default 16", &w->batches, 1,
          INT32_MAX, NULL},
+        {"--load", OPTIONS_TEXT, "LOAD", PLAN_LOAD_HELP, &w->load, 0, 0, NULL},
         {"--search", OPTIONS_FLAG, NULL, "find the fastest layouts on --ranks N instead", &w->search, 0, 0, NULL},
         {"--memory", OPTIONS_TEXT, "SIZE", "of --search: memory of a device (80GiB); else the profile's",
          &w->memory_size, 0, 0, NULL},

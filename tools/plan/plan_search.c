@@ -20,8 +20,9 @@ static const char *recompute_word(const search_layout *l)
     return l->budgeted ? "budget" : words[l->recompute];
 }
 
-/* Its sizes along the coordinates of `shown`, s where tokens between blocks are divided, and its choices. */
-static void layout_text(char out[LAYOUT_TEXT], const search_layout *l, unsigned shown)
+/* Its sizes along the coordinates of `shown`, s where tokens between blocks are divided, and its choices; `experts`:
+ * the model has some. */
+static void layout_text(char out[LAYOUT_TEXT], const search_layout *l, unsigned shown, bool experts)
 {
     int used = 0;
     char stages[64] = "";
@@ -33,6 +34,8 @@ static void layout_text(char out[LAYOUT_TEXT], const search_layout *l, unsigned 
             bool divided = l->of.sequence && l->of.size[i] > 1 && axis_coordinates[i].divides == AXIS_DIVIDES_WEIGHTS;
             used += snprintf(out + used, (size_t)(LAYOUT_TEXT - used), "%4d%c", l->of.size[i], divided ? 's' : ' ');
         }
+    if (experts)
+        used += snprintf(out + used, (size_t)(LAYOUT_TEXT - used), " %6d", l->of.expert);
     snprintf(out + used, (size_t)(LAYOUT_TEXT - used), "%4d %5d  %-10s%s", l->of.zero, l->micro_batch,
              recompute_word(l), stages);
 }
@@ -92,7 +95,7 @@ static void print_row(const search *s, const config *c, int number)
     char layout[LAYOUT_TEXT], why[WHY_TEXT], memory[UNITS_TEXT], rate[UNITS_TEXT];
     double tokens = (double)c->train.global_batch * (double)c->train.sequence,
            days = r->seconds * (double)c->train.steps / 86400;
-    layout_text(layout, &r->layout, shown_coordinates(s));
+    layout_text(layout, &r->layout, shown_coordinates(s), c->model.shape.experts > 0);
     why_text(why, r, best);
     units_bytes(memory, (double)(r->arena + r->beside));
     units_count(rate, tokens / r->seconds);
@@ -120,6 +123,8 @@ static void print_table(const search *s, const config *c, const profile *prices,
     for (int i = 0; i < GRID_AXES; i++)
         if (shown_coordinates(s) >> i & 1)
             printf(" %s", axis_coordinates[i].name);
+    if (c->model.shape.experts > 0)
+        fputs(" expert", stdout);
     fputs(" zero micro  recompute, schedule; slower for\n", stdout);
     for (int i = 0; i < s->count && i < SHOWN; i++)
         print_row(s, c, i + 1);
@@ -137,6 +142,8 @@ static void json_row(const search_result *r, const config *c)
            r->seconds, l->seconds, (double)c->train.global_batch * (double)c->train.sequence / r->seconds, r->mfu,
            r->bubble, exposed_of(r), (long long)(r->arena + r->beside));
     plan_text_coordinates(stdout, l->of.size, grid_named(l->of.size));
+    if (c->model.shape.experts > 0)
+        printf("\"expert\": %d, \"replays\": %.17g, ", l->of.expert, r->replays);
     printf("\"sequence\": %s, \"virtual_stages\": %d, \"schedule\": \"%s\", \"zero\": %d, \"micro_batch\": %d, "
            "\"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
            l->of.sequence ? "true" : "false", l->of.virtual_stages, schedule_name(l->of.schedule), l->of.zero,
@@ -160,7 +167,7 @@ static void show_progress(void *context, int done, int all, const search_result 
     bool terminal = *(const bool *)context;
     char layout[LAYOUT_TEXT] = "none fits yet", seconds[UNITS_TEXT] = "";
     if (best) {
-        layout_text(layout, &best->layout, grid_named(best->layout.of.size));
+        layout_text(layout, &best->layout, grid_named(best->layout.of.size), best->layout.of.expert > 1);
         snprintf(seconds, sizeof seconds, "%.4g s: ", best->seconds);
     }
     fprintf(stderr, "%sphalanx: %d of at most %d played; best %s%s%s", terminal ? "\r\033[K" : "", done, all, seconds,
@@ -204,6 +211,7 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
                       .prices = prices,
                       .memory = prices->capacity,
                       .backend = backend,
+                      .law = w->law,
                       .progress = show_progress,
                       .context = &terminal};
     if (w->memory && (!scalar_size(w->memory, &t.memory) || t.memory <= 0))

@@ -7,8 +7,9 @@
 typedef struct plan_search_wishes {
     bool json;
     int ranks;
-    const char *memory; /* "80GiB", or NULL: the device's */
-    const char *write;  /* the best, as a configuration; or NULL */
+    const char *memory;  /* "80GiB", or NULL: the device's */
+    const load_law *law; /* of --load, or NULL */
+    const char *write;   /* the best, as a configuration; or NULL */
 } plan_search_wishes;
 
 /* STATUS_USAGE, and a message that says by how much, where nothing fits. */

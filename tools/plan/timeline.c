@@ -15,6 +15,7 @@
 #include "tools/options.h"
 #include "tools/page.h"
 #include "tools/threads.h"
+#include "tools/plan/plan_load.h"
 #include "tools/plan/timeline_memory.h"
 #include "tools/plan/timeline_sources.h"
 #include "tools/tools.h"
@@ -24,7 +25,7 @@ EMBED(timeline_page, "tools/plan/timeline_page.html");
 enum { MOST_SPANS = 40000, MOST_PICTURES = 2 }; /* of a picture on the page: some megabytes */
 
 typedef struct wishes {
-    const char *output, *device, *network;
+    const char *output, *device, *network, *load;
     int64_t ranks, step; /* 0, -1: not given */
 } wishes;
 
@@ -142,6 +143,7 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
     compile_options o;
     profile prices = {0};
     plan p = {0};
+    plan_load load = {0};
     const device_interface *cuda = NULL;
     int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run) : 0;
     if (c->train.device == CONFIG_CUDA)
@@ -154,10 +156,15 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
         s = profile_take_network(&prices, w->network);
     if (s == STATUS_OK)
         s = compile_options_from(&o, c, &g, backend, threads_of_rank(c, g.ranks, prices.node_ranks));
+    if (s == STATUS_OK && w->load)
+        s = plan_load_open(&load, &prices, w->load, &o);
     if (s == STATUS_OK)
         s = plan_make(&p, &o, &prices, false, -1);
     if (s == STATUS_OK)
         s = draw(w, title, run, &p);
+    if (s == STATUS_OK && w->load)
+        plan_load_print(stdout, &load, &p);
+    plan_load_close(&load);
     plan_free(&p);
     profile_free(&prices);
     return s;
@@ -196,6 +203,7 @@ int timeline_main(int argc, char **argv)
          &w.ranks, 1, INT32_MAX, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE", "prices of the prediction, as for phalanx plan; else h100 or cpu",
          &w.device, 0, 0, NULL},
+        {"--load", OPTIONS_TEXT, "LOAD", PLAN_LOAD_HELP, &w.load, 0, 0, NULL},
         {"--network", OPTIONS_TEXT, "FILE",
          "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
          &w.network, 0, 0, NULL},

@@ -30,6 +30,10 @@ typedef enum compile_order {
     ORDER_COUNT,
 } compile_order;
 
+/* The programs of rungs above the first (layers/ladder.h). Those of a search, which asks for their bytes alone, are of
+ * the few micro-batches that reach the peak of all. */
+typedef enum compile_higher { HIGHER_WHOLE, HIGHER_SHORT, HIGHER_NONE } compile_higher;
+
 typedef struct compile_options {
     model_shape shape;
     precision_kind precision;
@@ -60,9 +64,10 @@ typedef struct compile_options {
     const devices_row *device; /* whose figures weigh computing against bytes; NULL: the backend's, or an H100's */
     bool tf32;                 /* its fp32 products may round their operands */
     int threads;
-    int64_t loss_tokens;                  /* tokens per loss chunk; 0: automatic (loss_chunk.h) */
-    bool verify;                          /* room to look for silent corruption (repeat.h) */
-    bool train, evaluate;                 /* which programs */
+    int64_t loss_tokens;  /* tokens per loss chunk; 0: automatic (loss_chunk.h) */
+    bool verify;          /* room to look for silent corruption (repeat.h) */
+    bool train, evaluate; /* which programs */
+    compile_higher higher;
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
 

@@ -5,6 +5,7 @@
 #include "engine/compile/model/collective.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/compile_find.h"
+#include "engine/compile/model/rungs.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/target.h"
 #include "engine/compile/model/tokens.h"
@@ -45,6 +46,12 @@ void plan_measure(plan_rank *out, const compiled *c)
                        .attention = workspace_taken(c)};
     if (c->decision)
         out->decision = must_strdup(c->decision);
+    int64_t widest_rung = c->training.transient_bytes;
+    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+        if (c->higher[0][i].transient_bytes > widest_rung) {
+            widest_rung = c->higher[0][i].transient_bytes;
+            out->arena_rung = i + 1;
+        }
     groups asked;
     groups_find(&asked, c);
     out->communicators = groups_communicators(&asked);
@@ -105,6 +112,16 @@ static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
     out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
 }
 
+/* What a load changes: played beside the step. */
+static void add_loaded(plan *p, const grid *g, const compiled *c)
+{
+    if (p->profile.load <= 0)
+        return;
+    timing_add(&p->even, g, &c->training.list, c->training.requests);
+    for (int i = 0; i + 1 < compile_rungs(&c->options) && c->options.higher == HIGHER_WHOLE; i++)
+        timing_add(&p->higher[i], g, &c->higher[0][i].list, c->higher[0][i].requests);
+}
+
 /* Facts of one rank; `plays`: it is the one of its stage that is played. */
 static status measure_rank(plan *p, const grid *g, bool plays)
 {
@@ -117,8 +134,10 @@ static status measure_rank(plan *p, const grid *g, bool plays)
         plan_measure(r, &c);
         measure_loss(r, &c, &p->profile);
         r->update = plan_price_update(&p->profile, &c);
-        if (plays)
+        if (plays) {
             timing_add(&p->timing, g, &c.training.list, c.training.requests);
+            add_loaded(p, g, &c);
+        }
     }
     compile_free(&c);
     return s;
@@ -200,9 +219,24 @@ static status measure_all(plan *p, bool every)
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
+static status time_loaded(plan *p)
+{
+    p->rung_seconds[0] = p->even_seconds = p->timing.seconds;
+    if (p->profile.load <= 0)
+        return STATUS_OK;
+    TRY(timing_run(&p->even));
+    p->even_seconds = p->even.seconds;
+    for (int i = 0; i < LADDER_RUNGS - 1 && p->higher[i].ranks[0].ops; i++) {
+        TRY(timing_run(&p->higher[i]));
+        p->rung_seconds[i + 1] = p->higher[i].seconds;
+    }
+    return STATUS_OK;
+}
+
 static status time_step(plan *p)
 {
     TRY(timing_run(&p->timing));
+    TRY(time_loaded(p));
     TRY(timing_spans(&p->spans, &p->timing, p->schedule));
     for (int i = 0; i < p->count; i++)
         p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
@@ -281,7 +315,7 @@ static status price_order(plan_rank *r, const plan *p)
     int64_t bound[2] = {0};
     status s = compile_model(&c, &o);
     if (s == STATUS_OK)
-        s = recompute_decide(&d, &c, 0);
+        s = recompute_decide(&d, &c, 0, false);
     for (int lowered = 0; lowered < 2 && s == STATUS_OK; lowered++) {
         compiled_program tried;
         d.keep.order = lowered ? ORDER_AS_LOWERED : d.keep.order;
@@ -357,6 +391,11 @@ static status measure_step(plan *out, const compile_options *options, const prof
     if (compile_divides_vocabulary(options))
         out->options.found = out->schedule;
     timing_open(&out->timing, &out->profile, stages);
+    out->even_prices = out->profile;
+    out->even_prices.load = 0;
+    timing_open(&out->even, &out->even_prices, stages);
+    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+        timing_open(&out->higher[i], &out->profile, stages);
     status s = measure_all(out, every);
     return s == STATUS_OK ? time_step(out) : s;
 }
@@ -394,6 +433,9 @@ bool plan_fits(const plan *p)
 void plan_free(plan *p)
 {
     timing_free(&p->timing);
+    timing_free(&p->even);
+    for (int i = 0; i < LADDER_RUNGS - 1; i++)
+        timing_free(&p->higher[i]);
     simulate_free(&p->spans);
     if (p->schedule)
         schedule_free(p->schedule);

@@ -37,6 +37,7 @@ typedef struct plan_rank {
     plan_update update;                             /* of those, the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
     int64_t windowed;                               /* of sent[AXIS_CONTEXT], by layers that have a window */
+    int arena_rung;                                 /* whose program needs the whole arena */
     int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */
 } plan_rank;
 
@@ -62,6 +63,11 @@ typedef struct plan {
     simulation spans; /* of the actions, as they are played */
     double peak;      /* FLOP/s that products of its precision can reach: those of a step are the MFU of it */
     double step_seconds, mfu;
+    /* With profile.load: the first rung's program where all ranks have the mean's rows, and the programs of the rungs
+     * above it; rung_seconds: of all rungs, those without a program 0. */
+    timing even, higher[LADDER_RUNGS - 1];
+    profile even_prices;
+    double even_seconds, rung_seconds[LADDER_RUNGS];
     plan_choice choices[PLAN_CHOICES];
     int choice_count;
 } plan;

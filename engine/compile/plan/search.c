@@ -109,6 +109,16 @@ static int most_along(int coordinate, const search_terms *t)
     return (int)(most < t->ranks ? most : t->ranks);
 }
 
+/* Blocks of ranks that divide experts: whole ones of a stage, each rank with as many experts. */
+static void add_experts(list *all, search_layout l, const search_terms *t)
+{
+    int experts = t->config->model.shape.experts, stage = t->ranks / l.of.size[GRID_PIPELINE];
+    int most = experts < stage ? experts : stage;
+    for (l.of.expert = 1; l.of.expert == 1 || l.of.expert <= most; l.of.expert++)
+        if (stage % l.of.expert == 0 && experts % l.of.expert == 0)
+            add_batches(all, l, t);
+}
+
 /* All sizes from a coordinate on, whose ranks in `l` are one each; those that are left divide the samples. Where ranks
  * divide weights, tokens between blocks are divided or not. */
 static void add_sizes(list *all, search_layout l, const search_terms *t, int from)
@@ -116,7 +126,7 @@ static void add_sizes(list *all, search_layout l, const search_terms *t, int fro
     int *size = l.of.size;
     if (from == GRID_AXES) {
         size[GRID_DATA] = (int)(t->ranks / grid_ranks_of(size));
-        add_batches(all, l, t);
+        add_experts(all, l, t);
         return;
     }
     for (size[from] = 1; size[from] <= most_along(from, t); size[from]++) {
@@ -204,9 +214,10 @@ static int by_estimate(const void *a, const void *b)
 /* Those that may fit, the best first; *least: the one that needs least memory. */
 static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
 {
-    search_estimate *e = search_estimate_open(t->config, t->prices, t->backend);
+    search_estimate *e = search_estimate_open(t->config, t->prices, t->backend, t->law);
     double best = 1e300, smallest = 1e300;
     int kept = 0;
+    search_estimate_prepare(e, layouts, count);
     for (int i = 0; i < count; i++) {
         search_layout l = layouts[i];
         double room = most_room(t, &l);
@@ -290,11 +301,20 @@ static status exact(search_result *out, const search_terms *t, const search_layo
     TRY(config_lay_out(&g, &c, t->ranks, 0));
     TRY(compile_options_from(&o, &c, &g, t->backend, 1));
     o.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
+    o.higher = HIGHER_SHORT;
     status s = is_found(l) ? find_schedule(&found, &out->layout, &o, known) : STATUS_OK;
+    profile prices = *t->prices;
+    load_outcome load = {0};
+    if (t->law)
+        load_expect(&load, t->law, &o);
+    prices.load = load.slowest;
     if (s == STATUS_OK)
-        s = plan_make_step(&p, &o, t->prices);
+        s = plan_make_step(&p, &o, &prices);
     if (s == STATUS_OK)
         take(out, &p, t);
+    out->replays = load.replays;
+    out->seconds *= 1 + load.replays;
+    out->mfu /= 1 + load.replays;
     plan_free(&p);
     schedule_free(&found);
     return s;
@@ -317,8 +337,9 @@ static int by_seconds(const void *a, const void *b)
  * that were played. */
 typedef struct family {
     int size[GRID_AXES]; /* but for the number of other samples */
-    int kind;            /* schedule, with or without a divided vocabulary, with or without a budget */
-    double ratio;        /* least seconds played / estimated; 0: none was */
+    int expert;
+    int kind;     /* schedule, with or without a divided vocabulary, with or without a budget */
+    double ratio; /* least seconds played / estimated; 0: none was */
     int of_round;
 } family;
 
@@ -341,12 +362,14 @@ typedef struct tries {
 static int family_of(tries *t, const search_layout *l)
 {
     bool budgeted = l->budgeted || l->recompute == RECOMPUTE_NONE; /* which is tried so */
-    family f = {.kind = ((int)l->of.schedule * 2 + search_divides_vocabulary(l)) * 2 + budgeted};
+    family f = {.expert = l->of.expert,
+                .kind = ((int)l->of.schedule * 2 + search_divides_vocabulary(l)) * 2 + budgeted};
     for (int i = 0; i < GRID_AXES; i++)
         f.size[i] = axis_coordinates[i].divides == AXIS_DIVIDES_SAMPLES ? 1 : l->of.size[i];
     int i = 0;
     for (; i < t->family_count; i++)
-        if (t->families[i].kind == f.kind && !memcmp(t->families[i].size, f.size, sizeof f.size))
+        if (t->families[i].kind == f.kind && t->families[i].expert == f.expert &&
+            !memcmp(t->families[i].size, f.size, sizeof f.size))
             return i;
     t->families = must_realloc(t->families, (unsigned long)++t->family_count * sizeof *t->families);
     t->families[i] = f;

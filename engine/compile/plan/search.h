@@ -10,14 +10,16 @@
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_SEARCH_H
 #define PHALANX_ENGINE_COMPILE_PLAN_SEARCH_H
 
+#include "engine/compile/plan/load.h"
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/search_estimate.h"
 
 typedef struct search_result {
     search_layout layout;
     bool fits;
-    double seconds, mfu, bubble;
-    double compute; /* mean seconds over the ranks */
+    double seconds, mfu, bubble; /* with a load replays count, priced as on the first rung */
+    double replays;              /* of a step */
+    double compute;              /* mean seconds over the ranks */
     double exposed[AXIS_COUNT];
     int64_t arena, beside; /* bytes of the rank that needs most */
 } search_result;
@@ -28,6 +30,7 @@ typedef struct search_terms {
     const profile *prices;
     int64_t memory;            /* bytes of a device, arena and what is beside it */
     const op_backend *backend; /* whose working memory counts, or NULL */
+    const load_law *law;       /* how tokens choose experts, or NULL: all alike */
     int most;                  /* exact programs; 0: from SEARCH_LEAST to SEARCH_MOST, as many as SEARCH_WORK allows */
     /* `done` of at most `all` exact programs, and the best so far, or NULL; may be NULL */
     void (*progress)(void *context, int done, int all, const search_result *best);

@@ -20,6 +20,7 @@ typedef struct part {
     double weight;             /* of the backward phase: gradients of weights */
     double deferred;           /* bytes that these gradients read: held until they are computed */
     double memory[CLASS_COUNT];
+    double parameters, of_experts; /* of this rank; of them, its experts' */
 } part;
 
 typedef struct probe {
@@ -41,10 +42,12 @@ struct search_estimate {
     const config *of;
     profile prices;
     const op_backend *backend;
+    const load_law *law;
     int *kind_of; /* [layers of the model] */
     int kinds;
     probe *probes;
     int count;
+    int recent[RECOMPUTE_FULL + 1];         /* the probe that was asked for last */
     schedule last;                          /* for the next layout often has it, too, */
     pipeline pipelines[RECOMPUTE_FULL + 1]; /* or all of this */
 };
@@ -66,6 +69,8 @@ grid search_grid(const search_layout *l)
 {
     grid g;
     MUST(grid_make(&g, (int)grid_ranks_of(l->of.size), 0, l->of.size) == STATUS_OK, "%s", status_message());
+    if (l->of.expert > 1)
+        g.block[AXIS_EXPERT] = l->of.expert;
     return g;
 }
 
@@ -75,10 +80,11 @@ int search_microbatches(const config *c, const search_layout *l)
     return c->train.global_batch / (l->micro_batch * grid_group_size(&g, AXIS_SAMPLES));
 }
 
-search_estimate *search_estimate_open(const config *of, const profile *prices, const op_backend *backend)
+search_estimate *search_estimate_open(const config *of, const profile *prices, const op_backend *backend,
+                                      const load_law *law)
 {
     search_estimate *e = must_calloc(1, sizeof *e);
-    *e = (search_estimate){.of = of, .prices = *prices, .backend = backend};
+    *e = (search_estimate){.of = of, .prices = *prices, .backend = backend, .law = law};
     e->kind_of = must_calloc((unsigned long)of->model.shape.layers + 1, sizeof *e->kind_of);
     e->kinds = shape_kinds(e->kind_of, &of->model.shape);
     e->prices.tf32 = of->train.tf32;
@@ -129,6 +135,28 @@ static double deferred_bytes(const compiled_program *p)
     return sum;
 }
 
+static void count_parameters(part *out, const decoder *d)
+{
+    for (int i = 0; i < d->parameter_count; i++) {
+        const parameter *p = d->parameters[i];
+        double elements = (double)p->rows * (double)p->columns;
+        out->parameters += elements;
+        out->of_experts += p->replicas == AXIS_HOLDERS ? elements : 0;
+    }
+}
+
+/* What a rank computes of the update. Where ranks of the data axis divide experts, they sum gradients meanwhile, which
+ * data_seconds() says. */
+static double update_seconds(const search_estimate *e, const compiled *c)
+{
+    const program *list = &c->training.list;
+    double sum = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->ops[i]->phase == PHASE_UPDATE && !op_communicates(list->ops[i]) && !op_waits(list->ops[i]))
+            sum += profile_op(&e->prices, list->ops[i]);
+    return sum;
+}
+
 /* `plain` is the program in an order that holds nothing longer than it must. */
 static void measure(part *out, const search_estimate *e, const compiled *c, const compiled_program *plain,
                     const timing *p)
@@ -136,6 +164,9 @@ static void measure(part *out, const search_estimate *e, const compiled *c, cons
     const program *list = &c->training.list;
     for (int i = 0; i < PHASE_COUNT; i++)
         out->phase[i] = timing_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
+    if (c->options.grid.size[GRID_DATA] > 1)
+        out->phase[PHASE_UPDATE] = update_seconds(e, c);
+    count_parameters(out, &c->model);
     for (int i = 0; i < list->count; i++)
         if (is_weight_gradient(list->ops[i]))
             out->weight += profile_op(&e->prices, list->ops[i]) / PROBED_MICRO_BATCHES;
@@ -157,13 +188,15 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     timing p = {0};
     config c = search_configuration(e->of, l, 0);
     c.model.shape = shape_repeating(&e->of->model.shape, like, layers);
-    c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch;
+    c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch * l->of.size[GRID_DATA];
     c.train.batch_ramp.count = 0;
     TRY(config_check(&c));
     TRY(config_lay_out(&g, &c, 0, 0));
     TRY(compile_options_from(&o, &c, &g, e->backend, 1));
     profile_plan_for(&o, &prices);
+    prices.load = e->law ? load_slowest(e->law, &o) : 0;
     o.evaluate = false;
+    o.higher = HIGHER_NONE;
     *out = (part){0};
     status s = compile(&made, &o);
     if (s == STATUS_OK) {
@@ -213,6 +246,8 @@ static status measure_kind(part *layer, part *ends, const search_estimate *e, co
     separate(layer->phase, ends->phase, few.phase, many.phase, PHASE_COUNT, LEAST);
     separate(layer->memory, ends->memory, few.memory, many.memory, CLASS_COUNT, LEAST);
     separate(&layer->weight, &ends->weight, &few.weight, &many.weight, 1, LEAST);
+    separate(&layer->parameters, &ends->parameters, &few.parameters, &many.parameters, 1, LEAST);
+    separate(&layer->of_experts, &ends->of_experts, &few.of_experts, &many.of_experts, 1, LEAST);
     separate(&layer->deferred, &ends->deferred, &few.deferred, &many.deferred, 1, LEAST);
     ends->memory[CLASS_TEMPORARY] = few.memory[CLASS_TEMPORARY];
     return STATUS_OK;
@@ -232,12 +267,20 @@ static void make_probe(probe *out, const search_estimate *e)
     }
 }
 
-/* The layout of the probe that says what a layer of `l` costs: `l` without what a layer does not depend on. */
+static int common_divisor(int a, int b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* The layout of the probe that says what a layer of `l` costs: `l` without what a layer does not depend on. A block of
+ * ranks that divide experts may need some of the data axis. */
 static search_layout probed_layout(const search_layout *l)
 {
     search_layout of = {.of = l->of, .micro_batch = l->micro_batch, .recompute = l->recompute};
     for (int i = 0; i < GRID_AXES; i++)
         of.of.size[i] = axis_shares_layers(i) ? l->of.size[i] : 1;
+    if (l->of.expert > 1)
+        of.of.size[GRID_DATA] = l->of.expert / common_divisor(l->of.expert, (int)grid_ranks_of(of.of.size));
     of.of.virtual_stages = 1;
     of.of.schedule = SCHEDULE_1F1B;
     of.of.zero = 0;
@@ -245,19 +288,49 @@ static search_layout probed_layout(const search_layout *l)
     return of;
 }
 
-static const probe *find_probe(search_estimate *e, const search_layout *l)
+static bool is_probe_of(const probe *p, const search_layout *of)
+{
+    return config_layout_same(&p->of.of, &of->of) && p->of.micro_batch == of->micro_batch &&
+           p->of.recompute == of->recompute;
+}
+
+/* The index of the probe of these layouts, which may have to be made. */
+static int note_probe(search_estimate *e, const search_layout *l)
 {
     search_layout of = probed_layout(l);
-    for (int i = 0; i < e->count; i++) {
-        const search_layout *p = &e->probes[i].of;
-        if (config_layout_same(&p->of, &of.of) && p->micro_batch == of.micro_batch && p->recompute == of.recompute)
-            return &e->probes[i];
-    }
+    int *recent = &e->recent[l->recompute];
+    if (*recent < e->count && is_probe_of(&e->probes[*recent], &of))
+        return *recent;
+    for (*recent = 0; *recent < e->count; ++*recent)
+        if (is_probe_of(&e->probes[*recent], &of))
+            return *recent;
     e->probes = must_realloc(e->probes, (unsigned long)(e->count + 1) * sizeof *e->probes);
-    probe *p = &e->probes[e->count++];
-    *p = (probe){.of = of};
-    make_probe(p, e);
+    e->probes[e->count++] = (probe){.of = of};
+    return *recent;
+}
+
+static const probe *find_probe(search_estimate *e, const search_layout *l)
+{
+    int at = note_probe(e, l); /* which may move the list */
+    probe *p = &e->probes[at];
+    if (!p->kinds)
+        make_probe(p, e);
     return p;
+}
+
+void search_estimate_prepare(search_estimate *e, const search_layout *layouts, int count)
+{
+    for (int i = 0; i < count; i++) {
+        search_layout none = layouts[i], full = layouts[i];
+        full.recompute = RECOMPUTE_FULL;
+        note_probe(e, &none);
+        if (none.budgeted)
+            note_probe(e, &full);
+    }
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int i = 0; i < e->count; i++)
+        if (!e->probes[i].kinds)
+            make_probe(&e->probes[i], e);
 }
 
 /* ---- putting together -------------------------------------------------------------------------------------------- */
@@ -286,6 +359,8 @@ static part sum_layers(const search_estimate *e, const probe *p, const int *coun
             sum.memory[i] += counts[k] * each->memory[i];
         sum.weight += counts[k] * each->weight;
         sum.deferred += counts[k] * each->deferred;
+        sum.parameters += counts[k] * each->parameters;
+        sum.of_experts += counts[k] * each->of_experts;
     }
     return sum;
 }
@@ -336,12 +411,13 @@ static double message_seconds(const search_estimate *e, const search_layout *l)
 /* The share that nothing hides of what the ranks whose gradients sum exchange each micro-batch. */
 static const double SHOWN_SHARE = 0.6;
 
-/* Weights gathered and gradients reduced: what of it nothing hides, seconds. */
-static double data_seconds(const search_estimate *e, const search_layout *l, double weights, double gradients)
+/* The weights that ranks along an axis hold together, gathered, and their gradients reduced: what of it nothing hides,
+ * seconds. */
+static double seconds_along(const search_estimate *e, const search_layout *l, axis a, double weights, double gradients)
 {
     grid g = search_grid(l);
-    int replicas = grid_group_size(&g, AXIS_GRADIENT), microbatches = search_microbatches(e->of, l);
-    double each_byte = (double)(replicas - 1) / replicas / profile_rate(&e->prices, &g, AXIS_GRADIENT);
+    int replicas = grid_group_size(&g, a), microbatches = search_microbatches(e->of, l);
+    double each_byte = (double)(replicas - 1) / replicas / profile_rate(&e->prices, &g, a);
     double once = (gradients + weights) * each_byte, more = 0;
     if (storage_shares(l->of.zero, CLASS_GRADIENT))
         more = gradients * each_byte * microbatches;
@@ -350,16 +426,37 @@ static double data_seconds(const search_estimate *e, const search_layout *l, dou
     return once / 2 > SHOWN_SHARE * more ? once / 2 : SHOWN_SHARE * more;
 }
 
+static double expert_share(const part *of)
+{
+    return of->parameters > 0 ? of->of_experts / of->parameters : 0;
+}
+
+static double data_seconds(const search_estimate *e, const search_layout *l, const part *layers)
+{
+    double weights = layers->memory[CLASS_WEIGHT], gradients = layers->memory[CLASS_GRADIENT],
+           experts = expert_share(layers);
+    double rest = seconds_along(e, l, AXIS_GRADIENT, (1 - experts) * weights, (1 - experts) * gradients);
+    return experts > 0 ? rest + seconds_along(e, l, AXIS_HOLDERS, experts * weights, experts * gradients) : rest;
+}
+
 /* A vocabulary that is divided over the stages: micro-batches of a chunk that are held longer until the head has
  * answered, and the messages that a micro-batch then waits for. */
 static const double HELD_LONGER = 2;
 enum { MESSAGES_MORE = 5 };
 
-/* How many ranks divide what is of this class. */
-static int sharing_ranks(const search_layout *l, tensor_class class)
+/* How many ranks along an axis divide what is of this class. */
+static int sharing_ranks(const search_layout *l, axis a, tensor_class class)
 {
     grid g = search_grid(l);
-    return storage_shares(l->of.zero, class) ? grid_group_size(&g, AXIS_GRADIENT) : 1;
+    return storage_shares(l->of.zero, class) ? grid_group_size(&g, a) : 1;
+}
+
+/* A rank's part of what some layers have of this class: experts are divided among those that hold the same. */
+static double own_part(const search_layout *l, tensor_class class, const part *of, double all)
+{
+    double experts = expert_share(of);
+    return all * ((1 - experts) / sharing_ranks(l, AXIS_GRADIENT, class) +
+                  (experts > 0 ? experts / sharing_ranks(l, AXIS_HOLDERS, class) : 0));
 }
 
 /* Bytes of a stage of these layers, whose peak is `held` micro-batches of its activations. */
@@ -376,7 +473,8 @@ static double stage_bytes(const search_layout *l, const probe *p, const part *la
                            : end                          ? 0.5
                                                           : 0;
             double ends = p->ends.memory[i] * share;
-            sum += (layers->memory[i] + ends) / sharing_ranks(l, (tensor_class)i);
+            sum += own_part(l, (tensor_class)i, layers, layers->memory[i]) +
+                   ends / sharing_ranks(l, AXIS_GRADIENT, (tensor_class)i);
         }
     return sum;
 }
@@ -482,10 +580,11 @@ static void put_together(const search_estimate *e, search_layout *l, const probe
         l->bytes = bytes > l->bytes ? bytes : l->bytes;
         most = layers.memory[CLASS_WEIGHT] > most.memory[CLASS_WEIGHT] ? layers : most;
     }
-    double update = (most.phase[PHASE_UPDATE] + p->ends.phase[PHASE_UPDATE] / l->of.size[GRID_PIPELINE]) /
-                    sharing_ranks(l, CLASS_OPTIMIZER);
+    double update =
+        own_part(l, CLASS_OPTIMIZER, &most, most.phase[PHASE_UPDATE]) +
+        p->ends.phase[PHASE_UPDATE] / l->of.size[GRID_PIPELINE] / sharing_ranks(l, AXIS_GRADIENT, CLASS_OPTIMIZER);
     l->idle = of->length - least_seconds(e, l, p);
-    l->seconds = of->length + update + data_seconds(e, l, most.memory[CLASS_WEIGHT], most.memory[CLASS_GRADIENT]);
+    l->seconds = of->length + update + data_seconds(e, l, &most);
 }
 
 bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)

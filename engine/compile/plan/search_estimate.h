@@ -1,13 +1,14 @@
 /* What a layout would take, roughly and at once: its time and memory put together from a few small programs.
  *
- * Models of two and four layers on one stage are compiled and played for each number of ranks that share a layer,
- * micro-batch, recompute and with or without sequence parallelism; their difference is a layer, what is left over the
- * ends. The schedule is simulated with those costs. The estimates say which layouts are worth an exact program
- * (search.h).
+ * Models of two and four layers on one stage are compiled and played for each number of ranks that share a layer or
+ * divide its experts, micro-batch, recompute and with or without sequence parallelism; their difference is a layer,
+ * what is left over the ends. The schedule is simulated with those costs. The estimates say which layouts are worth an
+ * exact program (search.h).
  */
 #ifndef PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
 #define PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
 
+#include "engine/compile/plan/load.h"
 #include "engine/compile/time/profile.h"
 #include "engine/config/config.h"
 
@@ -33,8 +34,11 @@ int search_microbatches(const config *c, const search_layout *l);
 
 typedef struct search_estimate search_estimate;
 
-/* `of`, `prices` and `backend` (or NULL) are borrowed. */
-search_estimate *search_estimate_open(const config *of, const profile *prices, const op_backend *backend);
+/* `of`, `prices`, and where they are not NULL `backend` and `law` are borrowed. */
+search_estimate *search_estimate_open(const config *of, const profile *prices, const op_backend *backend,
+                                      const load_law *law);
+/* Plays the small programs that these layouts need, in threads; without it each is played when it is asked for. */
+void search_estimate_prepare(search_estimate *e, const search_layout *layouts, int count);
 /* SCHEDULE_AUTO is taken for 1F1B with half of the idle time filled: in the same memory no schedule is known before it
  * is found. Sets seconds, bytes and idle of *l for l->recompute; false where no program of these sizes can be made, or
  * its time is certainly above `enough`. */

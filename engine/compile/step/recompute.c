@@ -38,6 +38,7 @@ typedef struct search {
     const compiled *c;
     compile_order order;
     int rung;
+    bool entire;            /* place programs of all micro-batches, not of recompute_microbatches() */
     compiled_program begin; /* what the programs that are tried begin with: the weights that bodies read */
     tensor *const *whole;
     pool words;     /* the classes' names */
@@ -45,6 +46,7 @@ typedef struct search {
     class *classes;
     entry *entries; /* in the order of dropping, once ordered */
     int class_count, entry_count;
+    bool ordered;
 } search;
 
 typedef struct measured {
@@ -155,8 +157,7 @@ static measured measure(const search *d)
     return m;
 }
 
-/* Micro-batches that reach the same peak as all of them: several rounds through the pipeline. */
-static int enough_microbatches(const compile_options *o)
+int recompute_microbatches(const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = o->microbatches, enough = 4 * stages + all % stages;
     if (stages > 1 && (o->layout.schedule == SCHEDULE_GPIPE || o->layout.schedule == SCHEDULE_AUTO))
@@ -176,8 +177,8 @@ static status try_count(int64_t *bytes, search *d, int count, bool bound_only)
                          .rung = d->rung,
                          .enough = o->budget - d->c->persistent_bytes};
     compiled_program tried;
-    status s = compile_program_training(&tried, d->c, &keep, bound_only ? enough_microbatches(o) : o->microbatches,
-                                        bound_only);
+    status s = compile_program_training(
+        &tried, d->c, &keep, bound_only || !d->entire ? recompute_microbatches(o) : o->microbatches, bound_only);
     *bytes = bound_only ? tried.lower_bound : tried.transient_bytes;
     compile_program_free(&tried);
     return s;
@@ -290,6 +291,7 @@ static void order_entries(search *d)
     MUST(at == d->entry_count, "%d of %d ops in order", at, d->entry_count);
     free(d->entries);
     d->entries = order;
+    d->ordered = true;
 }
 
 /* ---- how many ---------------------------------------------------------------------------------------------------- */
@@ -401,7 +403,7 @@ static char *describe(const search *d, int count)
 
 static void open_search(search *d, const compiled *c, int rung)
 {
-    *d = (search){.c = c, .rung = rung, .order = c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY};
+    *d = (search){.c = c, .rung = rung};
     d->drop = must_calloc((unsigned long)c->options.layout.virtual_stages, sizeof *d->drop);
     d->whole = update_begin(&d->begin, c);
     classify(d);
@@ -418,7 +420,8 @@ static status decide_count(int *count, search *d)
         if (with_margin(d, placed, bound) <= room)
             return STATUS_OK;
     }
-    order_entries(d);
+    if (!d->ordered)
+        order_entries(d);
     return choose_count(count, d);
 }
 
@@ -469,13 +472,41 @@ static void adopt(search *own, const search *d, int count)
     free(taken);
 }
 
-static status decide(recompute_decision *out, const compiled *c, const compiled *largest, int rung)
+static status decide_both(int *count, search *d, bool entire)
+{
+    d->entire = entire;
+    d->order = d->c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
+    TRY(decide_count(count, d));
+    return decide_order(d, *count);
+}
+
+/* Whether the decision holds for all micro-batches, whose placement can take a little more than that of a few. */
+static status holds(bool *out, search *d, int count)
+{
+    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
+    d->entire = true;
+    TRY(try_count(&bound, d, count, true));
+    TRY(try_count(&placed, d, count, false));
+    *out = with_margin(d, placed, bound) <= room;
+    return STATUS_OK;
+}
+
+/* Decides with few micro-batches, and with all where that turns out not to hold. */
+static status decide_all(int *count, search *d, bool draft)
+{
+    bool held;
+    TRY(decide_both(count, d, false));
+    if (draft || recompute_microbatches(&d->c->options) == d->c->options.microbatches)
+        return STATUS_OK;
+    TRY(holds(&held, d, *count));
+    return held ? STATUS_OK : decide_both(count, d, true);
+}
+
+static status decide(recompute_decision *out, const compiled *c, const compiled *largest, int rung, bool draft)
 {
     search d, own = {0};
     open_search(&d, largest, rung);
-    status s = decide_count(&out->dropped, &d);
-    if (s == STATUS_OK)
-        s = decide_order(&d, out->dropped);
+    status s = decide_all(&out->dropped, &d, draft);
     if (s == STATUS_OK) {
         open_search(&own, c, rung);
         adopt(&own, &d, out->dropped);
@@ -490,7 +521,7 @@ static status decide(recompute_decision *out, const compiled *c, const compiled 
     return s;
 }
 
-status recompute_decide(recompute_decision *out, const compiled *c, int rung)
+status recompute_decide(recompute_decision *out, const compiled *c, int rung, bool draft)
 {
     *out = (recompute_decision){.keep = {.how = c->options.recompute, .rung = rung}};
     out->keep.order = c->options.order;
@@ -499,7 +530,7 @@ status recompute_decide(recompute_decision *out, const compiled *c, int rung)
     compiled largest = {0};
     status s = compile_model_largest(&largest, &c->options);
     if (s == STATUS_OK)
-        s = decide(out, c, &largest, rung);
+        s = decide(out, c, &largest, rung, draft);
     compile_free(&largest);
     return s;
 }

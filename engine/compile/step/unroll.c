@@ -211,6 +211,9 @@ static void play_body(unroller *u, int chunk, phase p, int microbatch)
         for (int k = 0; k < OP_MAX_OUT; k++)
             out[k] = instance(u, of->out[k], chunk, microbatch);
         op *o = op_make_copy(&u->out->pool, of, in, out);
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (out[k] && of->out[k]->producer == of)
+                out[k]->producer = o;
         o->chunk = (int16_t)chunk;
         o->microbatch = microbatch;
         if (o->at.accumulate == OP_WRITES_FIRST)

@@ -187,13 +187,40 @@ double profile_products(const profile *p, dtype type)
     return peak_of(p, type) * p->tile[0].share;
 }
 
-/* Rows, columns and depth of a product, or of each expert's if all have as many rows; how many products there are, 0
- * of any other op. */
-static int64_t product_size(double size[3], const op *o)
+/* The op that says which of the rows of `o` tokens have, or NULL: its second output, the experts' offsets, is among the
+ * operands. No other op's is a vector of integers. */
+static const op *assigned_by(const op *o)
+{
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        const tensor *t = o->in[i];
+        const op *by = t ? t->producer : NULL;
+        if (by && by->out[1] == t && t->type == DTYPE_INT32 && t->dims == 1)
+            return by;
+    }
+    return NULL;
+}
+
+/* The share of an op's planned rows that tokens have, on the slowest of the ranks that divide experts; 1 of ops that
+ * compute all rows. The waves of a ladder are planned for more than come. */
+static double rows_filled(const profile *p, const op *o)
+{
+    const op *by = assigned_by(o);
+    if (!by)
+        return 1;
+    const op_routing *as = &by->at.routing;
+    double mean = (double)tensor_elements(by->in[0]) * as->local / as->experts;
+    double rows = (p->load > 0 ? p->load : 1) * mean - (double)as->skip;
+    return rows <= 0 ? 0 : rows < (double)by->at.rows ? rows / (double)by->at.rows : 1;
+}
+
+/* Rows, columns and depth of a product, or of each expert's if all have as many of the rows that are filled; how many
+ * products there are, 0 of any other op. */
+static int64_t product_size(double size[3], const op *o, double filled)
 {
     if (op_is(o, OP_CLASS_GROUPED)) {
         grouped_product p = grouped_of(o);
         grouped_average(size, &p);
+        size[p.sums ? 2 : 0] *= filled;
         return p.experts;
     }
     if (!op_is(o, OP_CLASS_PRODUCT))
@@ -205,9 +232,9 @@ static int64_t product_size(double size[3], const op *o)
     return 1;
 }
 
-static void find_size(double size[3], const op *o)
+static void find_size(double size[3], const profile *p, const op *o)
 {
-    if (product_size(size, o))
+    if (product_size(size, o, rows_filled(p, o)))
         return;
     size[0] = op_row_of(o)->cost(o).bytes;
     size[1] = size[2] = 0;
@@ -244,9 +271,22 @@ static double tiled(const profile *p, double flops, const double size[3], int64_
     return best;
 }
 
+/* Bytes that an op moves. Rows that no token has are written, not read; nor is any weight without rows. */
+static double bytes_of(const op *o, double filled)
+{
+    const op *by = assigned_by(o);
+    double bytes = op_row_of(o)->cost(o).bytes;
+    if (op_is(o, OP_CLASS_GROUPED) && filled == 0)
+        return op_has(o, OP_WEIGHT) ? 0 : (double)tensor_bytes(o->out[0]);
+    for (int i = 0; by && i < OP_MAX_IN; i++)
+        if (o->in[i] && o->in[i]->dims == 2 && o->in[i]->shape[0] == by->at.rows)
+            bytes -= (1 - filled) * (double)tensor_bytes(o->in[i]);
+    return bytes;
+}
+
 static double model_product(const profile *p, const op *o, const double size[3], int64_t count)
 {
-    double flops = peak_of(p, type_of(o)), bytes = op_row_of(o)->cost(o).bytes / (p->memory * p->memory_share);
+    double flops = peak_of(p, type_of(o)), bytes = bytes_of(o, rows_filled(p, o)) / (p->memory * p->memory_share);
     double work = 2 * (double)count * size[0] * size[1] * size[2];
     double seconds = p->processors ? tiled(p, flops, size, count) : work / (flops * p->tile[0].share);
     return (seconds > bytes ? seconds : bytes) + p->product_start;
@@ -280,7 +320,8 @@ static double model_attention(const profile *p, const op *o)
 static double model_rest(const profile *p, const op *o)
 {
     op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (p->peak[PEAK_FP32] * 0.5), move = cost.bytes / (p->memory * p->memory_share);
+    double compute = cost.flops / (p->peak[PEAK_FP32] * 0.5),
+           move = bytes_of(o, rows_filled(p, o)) / (p->memory * p->memory_share);
     return (compute > move ? compute : move) + (op_is(o, OP_CLASS_UPDATE) ? 0 : p->start);
 }
 
@@ -289,7 +330,7 @@ static double model_op(const profile *p, const op *o)
     double size[3];
     if (op_copies(o))
         return op_row_of(o)->cost(o).bytes / p->bus + p->start;
-    int64_t products = product_size(size, o);
+    int64_t products = product_size(size, o, rows_filled(p, o));
     if (products)
         return model_product(p, o, size, products);
     return op_is(o, OP_CLASS_ATTENTION) ? model_attention(p, o) : model_rest(p, o);
@@ -341,7 +382,7 @@ double profile_op(const profile *p, const op *o)
     double size[3], seconds = model_op(p, o) * on_fewer(p, p->threads);
     if (p->count == 0)
         return seconds;
-    find_size(size, o);
+    find_size(size, p, o);
     return seconds * measured(p, (op_kind)o->kind, type_of(o), o->at.accumulate != OP_WRITES, size);
 }
 
@@ -353,7 +394,7 @@ profile_point profile_point_of(const profile *p, const op *o, double seconds)
                         .seconds = seconds,
                         .model = model_op(p, o) * on_fewer(p, p->threads),
                         .threads = p->threads};
-    find_size(at.size, o);
+    find_size(at.size, p, o);
     return at;
 }
 

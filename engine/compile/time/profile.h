@@ -59,7 +59,10 @@ typedef struct profile {
     /* of a node, which its ranks share, where the host is the device; 0: each rank has a device of its own */
     int cores;
     int threads; /* of a rank, of those; 0: all. Not of the machine: of what is priced (compile_options.threads) */
-    bool tf32;   /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
+    /* Of what is priced, too: tokens that choose the experts of the slowest of the ranks that divide them, over the
+     * ranks' mean; 0: 1, all ranks have as many */
+    double load;
+    bool tf32; /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
     /* the network */
     int node_ranks;
     double node, network;            /* bytes a second that a rank sends within its node, and beyond */

@@ -244,7 +244,7 @@ static search_layout estimated(int full)
              full);
     if (config_parse(&c, "windows", text_of, strlen(text_of), 0, NULL) != STATUS_OK)
         fail_msg("%s", status_message());
-    search_estimate *e = search_estimate_open(&c, h100(), NULL);
+    search_estimate *e = search_estimate_open(&c, h100(), NULL, NULL);
     search_layout l = {.of = c.parallel, .micro_batch = 1};
     l.of.size[GRID_DATA] = 1;
     l.of.zero = 0;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "engine/train/rung.h"
+#include "engine/compile/model/rungs.h"
 
 static void the_lowest_rung_with_room_is_needed(void **state)
 {

@@ -1,0 +1,26 @@
+/* What a plan says of a load of experts (engine/compile/plan/load.h): --load of plan and timeline. */
+#ifndef PHALANX_TOOLS_PLAN_PLAN_LOAD_H
+#define PHALANX_TOOLS_PLAN_PLAN_LOAD_H
+
+#include <stdio.h>
+
+#include "engine/compile/plan/load.h"
+#include "engine/compile/plan/plan.h"
+
+/* The options' help. */
+#define PLAN_LOAD_HELP                                                                                                 \
+    "how tokens choose experts: balanced, lognormal:SIGMA, or a run's loads.jsonl; else all experts get the same"
+
+typedef struct plan_load {
+    load_law law;
+    load_outcome of;
+} plan_load;
+
+/* What --load `text` makes of these options; `prices` are then those of its slowest rank. */
+status plan_load_open(plan_load *out, profile *prices, const char *text, const compile_options *o);
+void plan_load_close(plan_load *l);
+void plan_load_print(FILE *out, const plan_load *l, const plan *p);
+/* A member of plan's JSON object, the caller's. */
+char *plan_load_json(const plan_load *l, const plan *p);
+
+#endif

@@ -421,6 +421,33 @@ static void a_run_goes_on_with_experts_divided_otherwise(void **state)
     assert_true(runs_loss_error(&all, &one) < 1e-5);
 }
 
+/* Each rank copies the dense model's mlp into its own experts: one rank, which has all of them, learns the same. Alike
+ * experts give routers no gradient but roundings, which AdamW would make as large as any: hence SGD. */
+static void ranks_that_divide_experts_begin_as_the_dense_model(void **state)
+{
+    static const char more[] = "data: {train: tests/golden/models/train, shuffle: false}\n"
+                               "train: {steps: 6, sequence: 32, micro_batch: 2, global_batch: 8, precision: fp32, "
+                               "device: cpu, threads: 1}\n"
+                               "optimizer: {name: sgd, lr: 0.05}\n"
+                               "run: {tensorboard: false, hang_seconds: 60}\n";
+    static const char *const models[] = {
+        "", ", upcycle: true, architecture: qwen3_moe, experts: 5, router_renormalise: true"};
+    const char *top = *state;
+    for (int i = 0; i < 2; i++) {
+        char *path = workfolder_path(top, i ? "upcycle.yaml" : "dense.yaml");
+        char *text = must_format("model: {from: tests/golden/models/qwen3%s}\n%s", models[i], more);
+        runs_write_text(path, text);
+        free(text);
+        free(path);
+    }
+    const runs_metrics dense = train_routed(top, "dense", "upcycle-dense", 1, "");
+    const runs_metrics one = train_routed(top, "upcycle", "upcycle-one", 1, "");
+    const runs_metrics two = train_routed(top, "upcycle", "upcycle-two", 2, "parallel.expert=2 parallel.zero=3");
+    assert_int_equal(one.count, 6);
+    assert_true(fabs(two.step[0].loss - dense.step[0].loss) < 1e-6 * dense.step[0].loss);
+    assert_true(runs_loss_error(&two, &one) < 1e-5);
+}
+
 /* ---- dropping ---------------------------------------------------------------------------------------------------- */
 
 static double dropped_share(const char *top, const char *run)
@@ -480,6 +507,7 @@ int main(void)
         cmocka_unit_test(killed_runs_go_on_bit_for_bit),
         cmocka_unit_test(whatever_updates_experts_their_ranks_do_not_matter),
         cmocka_unit_test(a_run_goes_on_with_experts_divided_otherwise),
+        cmocka_unit_test(ranks_that_divide_experts_begin_as_the_dense_model),
         cmocka_unit_test(what_is_dropped_is_what_a_plain_model_drops),
     };
     return cmocka_run_group_tests(tests, write_config, workfolder_teardown);

@@ -61,13 +61,14 @@ void mapping_close(mapping *m)
     *m = (mapping){0};
 }
 
-/* Linux reads no more than a device's largest request for one advice, and on its own 128 KiB at a time. */
+/* Linux reads no more than a device's largest request for one advice, and on its own 128 KiB at a time. From the page
+ * of the first byte on: it looks at every page of an advice, and a page can hold several small tensors. */
 #define EXPECT_BYTES (256 << 10)
 
 void mapping_expect(const mapping *m, int64_t offset, int64_t bytes)
 {
-    int64_t end = offset + bytes < m->bytes ? offset + bytes : m->bytes;
-    for (int64_t at = offset / EXPECT_BYTES * EXPECT_BYTES; at < end; at += EXPECT_BYTES)
+    int64_t page = sysconf(_SC_PAGESIZE), end = offset + bytes < m->bytes ? offset + bytes : m->bytes;
+    for (int64_t at = offset / page * page; at < end; at += EXPECT_BYTES)
         (void)madvise((void *)(uintptr_t)(m->data + at), (size_t)(end - at < EXPECT_BYTES ? end - at : EXPECT_BYTES),
                       MADV_WILLNEED);
 }

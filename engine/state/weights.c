@@ -355,6 +355,14 @@ dtype weights_type(const weights *w, int i)
     return w->files ? w->stored[i].in->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
 }
 
+/* Bytes to expect behind those from `at` on: of many small tensors, whose every advice costs a look at all its pages,
+ * once in AHEAD_BYTES. */
+static int64_t ahead_of(const sharded_tensor *t, int64_t at, int64_t bytes)
+{
+    int64_t from = t->tensor->offset + at;
+    return from / AHEAD_BYTES != (from + bytes) / AHEAD_BYTES ? AHEAD_BYTES : 0;
+}
+
 static status read_file(const weights *w, const stored_at *at, const rectangle *of, const box_memory *to)
 {
     const sharded_tensor *t = at->in;
@@ -371,11 +379,12 @@ static status read_file(const weights *w, const stored_at *at, const rectangle *
         first += start[d] * from.stride[d];
         last += (start[d] + size[d] - 1) * from.stride[d];
     }
-    sharded_expect(t, first * element, (last + 1 - first) * element + AHEAD_BYTES);
+    int64_t bytes = (last + 1 - first) * element;
+    sharded_expect(t, first * element, bytes + ahead_of(t, first * element, bytes));
     from.data = (char *)(uintptr_t)sharded_data(t) + first * element;
     bool finite = box_all_finite(&from, of->dims, size);
     box_convert(to, &from, of->dims, size);
-    sharded_forget(t, first * element, (last + 1 - first) * element);
+    sharded_forget(t, first * element, bytes);
     if (!finite)
         return status_fail(STATUS_FAILED, "%s: tensor %s has values that are not finite (NaN or infinity)", w->folder,
                            of->name);

@@ -70,6 +70,8 @@ tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tenso
                            double scale);
 /* Adds to counts int32[E] how many tokens chose each expert (int32[t, k], each token's choices). */
 void record_expert_count(recorder *r, const char *name, tensor *counts, tensor *experts);
+/* fp32[1, E] = E times the share that each of counts int32[E] has of their sum, of all ranks that divide tokens. */
+tensor *record_expert_share(recorder *r, const char *name, tensor *counts);
 /* Adds to sums fp32[2], which somebody has set to 0 before: the loss for imbalance and the z-loss, each without its
  * coefficient. */
 void record_balance(recorder *r, const char *name, tensor *sums, tensor *logits, tensor *load, tensor *places,

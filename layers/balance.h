@@ -7,7 +7,11 @@
 typedef enum layer_balance {
     LAYER_BALANCE_SEQUENCE, /* a sample: no layout changes it */
     LAYER_BALANCE_LAYER,    /* a layer's tokens of a micro-batch */
-    LAYER_BALANCE_POOLED,   /* the tokens of all layers, as transformers has it; f sums to the experts of a token */
+    /* f: a layer's tokens of the step's micro-batches so far, with this one, of all ranks that divide samples
+     * (2501.11873); P: this rank's of this one. So each P is weighed by the loads that are known when it is made, and
+     * the last micro-batch's by those of the whole step. */
+    LAYER_BALANCE_BATCH,
+    LAYER_BALANCE_POOLED, /* the tokens of all layers, as transformers has it; f sums to the experts of a token */
 } layer_balance;
 
 #endif

@@ -10,6 +10,7 @@
 typedef struct routed {
     tensor *logits, *own;               /* of this rank's tokens: the router's output, and their experts */
     tensor *tokens, *weights, *experts; /* of a block of ranks that divide experts */
+    tensor *counts;                     /* of the step's tokens of this rank so far, by expert */
     op_routing routing;
     int64_t first; /* of this rank's experts */
 } routed;
@@ -61,11 +62,14 @@ static void note_overflow(recorder *r, const ladder_shape *shape, const routed *
 }
 
 /* Counts the tokens of each expert, once: what is made again for the backward pass does not count. */
-static void count_choices(recorder *r, const experts_layer *e, const layer_inputs *in, const routed *x)
+static void count_choices(recorder *r, const experts_layer *e, const layer_inputs *in, routed *x)
 {
     const int64_t experts = e->routing.experts;
-    if (r->training)
-        record_expert_count(r, "experts/count", recorder_rows(r, in->choices, e->index * experts, experts), x->own);
+    if (!r->training)
+        return;
+    x->counts = recorder_rows(r, in->choices, e->index * experts, experts);
+    x->counts->place.along[AXIS_COORDINATE_PIPELINE] = place_replicate(); /* other stages count for other layers */
+    record_expert_count(r, "experts/count", x->counts, x->own);
 }
 
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
@@ -93,6 +97,8 @@ static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x,
     double tokens = (double)r->tokens * r->grid.group[AXIS_CONTEXT].ranks / as.groups, experts = x->routing.experts;
     bool pooled = in->router_over == LAYER_BALANCE_POOLED;
     as.experts = x->routing.experts;
+    if (in->router_over == LAYER_BALANCE_BATCH)
+        return record_expert_share(r, "experts/share", x->counts);
     return record_expert_load(r, "experts/load", x->own, places, &as,
                               experts / (tokens * (pooled ? in->routers : x->routing.active)));
 }

@@ -56,6 +56,17 @@ void cpu_expert_count(const op *o, const run_context *r)
     }
 }
 
+void cpu_expert_share(const op *o, const run_context *r)
+{
+    const int32_t *counts = tensor_at(o->in[0], r->arena);
+    float *load = tensor_at(o->out[0], r->arena);
+    int64_t experts = o->in[0]->shape[0], sum = 0;
+    for (int64_t e = 0; e < experts; e++)
+        sum += counts[e];
+    for (int64_t e = 0; e < experts; e++)
+        load[e] = (float)((double)(experts * counts[e]) / (double)sum);
+}
+
 void cpu_expert_bias(const op *o, const run_context *r)
 {
     const int32_t *counts = tensor_at(o->in[0], r->arena);

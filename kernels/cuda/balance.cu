@@ -31,15 +31,27 @@ KERNEL(THREADS, 4) scale_counts(float *load, int64_t count, float scale)
     }
 }
 
-/* One warp: sums of integers are exact, whatever their order. */
+/* Every lane has it. Sums of integers are exact, whatever their order. */
+DEVICE int64_t sum_of_counts(const int32_t *counts, int32_t experts)
+{
+    int64_t sum = 0;
+    for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP)
+        sum += counts[e];
+    return warp_sum(sum);
+}
+
+KERNEL(WARP, 1) share_counts(float *load, const int32_t *counts, int32_t experts)
+{
+    int64_t sum = sum_of_counts(counts, experts);
+    for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP)
+        load[e] = (float)((double)((int64_t)experts * counts[e]) / (double)sum);
+}
+
 KERNEL(WARP, 1) move_bias(float *bias, const int32_t *counts, const float *control, int32_t experts, float rate)
 {
     if (control[SCALARS_SKIP] != 0)
         return;
-    int64_t sum = 0;
-    for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP)
-        sum += counts[e];
-    sum = warp_sum(sum);
+    int64_t sum = sum_of_counts(counts, experts);
     for (int32_t e = (int32_t)threadIdx.x; e < experts; e += WARP) {
         int64_t lacks = sum - (int64_t)experts * counts[e];
         if (lacks != 0)
@@ -165,6 +177,13 @@ int launch_expert_count(void *stream, int32_t *counts, const launch_choices *of,
     if (failed || choices == 0)
         return failed;
     LAUNCH(kernel, blocks_for(choices, THREADS), THREADS, 0, (cudaStream_t)stream, counts, *of);
+    return launch_result();
+}
+
+int launch_expert_share(void *stream, float *load, const int32_t *counts, int32_t experts)
+{
+    auto kernel = share_counts;
+    LAUNCH(kernel, 1, WARP, 0, (cudaStream_t)stream, load, counts, experts);
     return launch_result();
 }
 

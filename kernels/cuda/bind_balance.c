@@ -25,6 +25,11 @@ void cuda_expert_count(const op *o, const run_context *r)
     launched(o, launch_expert_count(r->stream, at(counts, r), &of, o->at.accumulate != OP_WRITES));
 }
 
+void cuda_expert_share(const op *o, const run_context *r)
+{
+    launched(o, launch_expert_share(r->stream, whole(o, o->out[0], r), at(o->in[0], r), (int32_t)o->in[0]->shape[0]));
+}
+
 void cuda_expert_bias(const op *o, const run_context *r)
 {
     launched(o, launch_expert_bias(r->stream, at(o->out[0], r), at(o->in[0], r), at(o->in[1], r),

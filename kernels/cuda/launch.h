@@ -330,6 +330,8 @@ typedef struct launch_choices {
 int launch_expert_load(void *stream, float *load, const launch_choices *of, float scale);
 /* counts [experts], of all tokens; `add`: to what is there */
 int launch_expert_count(void *stream, int32_t *counts, const launch_choices *of, bool add);
+/* load [experts] = experts counts / the sum of counts */
+int launch_expert_share(void *stream, float *load, const int32_t *counts, int32_t experts);
 /* bias [experts] += rate sign(mean of counts - counts), but nothing where control[SCALARS_SKIP] is set */
 int launch_expert_bias(void *stream, float *bias, const int32_t *counts, const float *control, int32_t experts,
                        float rate);

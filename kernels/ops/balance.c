@@ -62,6 +62,30 @@ void infer_expert_count(op *o)
 COST(expert_count, cost_each(o, 1, 0))
 NO_GRADIENT(expert_count)
 
+/* Whoever reads the load reads what was counted until then: it is kept, and not made again. */
+tensor *record_expert_share(recorder *r, const char *name, tensor *counts)
+{
+    for (int a = AXIS_COUNT - 1; a >= 0; a--) /* context and data at once before context */
+        if (axis_rows[a].layers && is_share(counts, r->grid.group[a].slots))
+            counts = record_all_reduce(r, name, (axis)a, counts);
+    tensor *load = record_first(r, name, &(op){.kind = OP_expert_share, .in = {counts}}, 1);
+    recorder_keep(load);
+    return load;
+}
+
+void infer_expert_share(op *o)
+{
+    operands_present(o);
+    const tensor *counts = o->in[0];
+    OPERANDS_CHECK(infer_is_vector(counts, DTYPE_INT32, counts->shape[0]) && counts->shape[0] > 0,
+                   "counts int32[experts]");
+    infer_shape(o->out[0], DTYPE_FP32, 2, 1, counts->shape[0], 0);
+    operands_place(o, "r>r");
+}
+
+COST(expert_share, cost_each(o, 2, 0))
+NO_GRADIENT(expert_share)
+
 void infer_expert_bias(op *o)
 {
     operands_present(o);

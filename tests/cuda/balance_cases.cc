@@ -74,6 +74,21 @@ void counted()
         }
 }
 
+void share()
+{
+    for (int experts : {1, 2, 31, 64, 512}) {
+        vector<double> counts, want;
+        double sum = 0;
+        for (int e = 0; e < experts; e++)
+            sum += counts.emplace_back((double)(1 + check_integer(5)));
+        for (int e = 0; e < experts; e++)
+            want.push_back((double)(float)(experts * counts[(size_t)e] / sum));
+        array load(LAUNCH_FP32, (size_t)experts), of(INT32, counts);
+        run_ok("launch_expert_share", launch_expert_share(nullptr, load.to<float>(), of.to<int32_t>(), experts));
+        compare("load", load, want, 0);
+    }
+}
+
 void bias()
 {
     for (int experts : {1, 2, 31, 64, 512})
@@ -186,4 +201,4 @@ void nothing()
 } // namespace
 
 const vector<test_case> balance_cases = {
-    {"balance/load", load}, {"balance/count", counted}, {"balance/bias", bias}, {"balance/losses", losses}, {"balance/nothing", nothing}};
+    {"balance/load", load}, {"balance/count", counted}, {"balance/share", share}, {"balance/bias", bias}, {"balance/losses", losses}, {"balance/nothing", nothing}};

@@ -66,6 +66,7 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(cross_entropy),
     BOUND(expert_load),
     BOUND(expert_count),
+    BOUND(expert_share),
     BOUND(expert_bias),
     BOUND(balance),
     BOUND(balance_grad),

@@ -152,7 +152,8 @@ plain|balance.cu|balance.cu|balance/load|s,(places ? places\[token\] : token) / 
 plain|balance.cu|balance.cu|balance/load|s,int failed = launch_zero.*,int failed = 0;,|counts begin where memory was
 plain|balance.cu|balance.cu|balance/count|s,int failed = add ?,int failed = !add ?,|counts begin where memory was
 plain|balance.cu|balance.cu|balance/bias|s,if (control\[SCALARS_SKIP\] != 0),if (false),|a skipped step moves a bias
-plain|balance.cu|balance.cu|balance/bias|s,sum = warp_sum(sum);,,|the mean is of one lane's experts
+plain|balance.cu|balance.cu|balance/share|s,(int64_t)experts \* counts\[e\]) / ,counts[e]) / ,|loads are shares, not multiples of the mean
+plain|balance.cu|balance.cu|balance/bias|s,return warp_sum(sum);,return sum;,|the mean is of one lane's experts
 plain|balance.cu|balance.cu|balance/bias|s,lacks > 0 ? rate : -rate,lacks > 0 ? -rate : rate,|biases move the other way
 plain|balance.cu|balance.cu|balance/losses|s,of.sigmoid ? sigmoid_of(x).value : each,each,|probabilities of sigmoids are a softmax
 plain|balance.cu|balance.cu|balance/losses|s,of.sigmoid ? sigmoid_of(x).slope : each,each,|a softmax is the slope of sigmoids

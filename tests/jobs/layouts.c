@@ -75,6 +75,10 @@ static const layouts_model models[] = {
      "architecture: mixtral, layers: 8, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 3, ffn_size: 100, experts: "
      "7, experts_per_token: 3, expert_ffn_size: 28, dense_layers: 1, experts_every: 2, router_loss: 0.1",
      "data.document_mask=true train.dropout=0.1", NULL},
+    {"batch",
+     "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
+     "6, expert_ffn_size: 20, router_loss: 0.3, router_loss_over: batch",
+     "", NULL},
     {"biased",
      "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
      "6, expert_ffn_size: 20, router_bias_rate: 0.03",
@@ -459,6 +463,15 @@ static const layouts_row rows[] = {
     {"biased",     1, 1, 2, 3, 1, INTERLEAVED, 2, 1, EXPERT("3") " " BUDGET("2000KiB"), 0},
     {"biased",     1, 1, 2, 2, 2, GPIPE,       0, 1, EXPERT("2") " " NONE, 'z'},
     {"biased",     1, 1, 2, 2, 2, ZB_V,        2, 0, EXPERT("2") " " FULL, 'z'},
+    /* a loss of the loads so far, of micro-batches that are one rank's: recomputing and schedules add none twice */
+    {"batch",      2, 1, 1, 1, 2, 0,           0, 1, FULL, 0},
+    {"batch",      1, 2, 1, 1, 2, 0,           0, 1, EXPERT("2"), 0},
+    {"batch",      1, 1, 2, 1, 2, ZERO_BUBBLE, 0, 1, FULL, 0},
+    {"batch",      1, 1, 2, 1, 2, ZB_V,        2, 1, SELECTIVE, 0},
+    {"batch",      2, 1, 3, 1, 2, INTERLEAVED, 2, 1, EXPERT("2") " " ROOM("0.3", "0"), 0},
+    {"batch",      2, 2, 1, 1, 2, 0,           0, 3, EXPERT("2") " " EACH, 0},
+    {"batch",      2, 1, 2, 1, 2, V_HALF,      2, 1, EXPERT("2") " " FULL, 'q'},
+    {"batch",      2, 1, 2, 1, 2, GPIPE,       0, 1, EXPERT("2") " " NONE, 'q'},
     /* no bit depends on recompute, schedule, or how much is sharded */
     {"mixtral",    1, 1, 2, 2, 2, GPIPE,       0, 1, EXPERT("2") " " NONE, 'x'},
     {"mixtral",    1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 0, EXPERT("2") " " SELECTIVE, 'x'},

@@ -157,6 +157,34 @@ static void a_stopped_run_goes_on_bit_for_bit(void **state)
     free(keys);
 }
 
+static runs_metrics balance(const char *top, const char *run, int ranks, int micro_batch, const char *over)
+{
+    free(runs_train_well(LIMIT, ranks,
+                         "%s/run.yaml run.folder=%s/%s parallel.expert=1 train.dropout=0 train.steps=4 "
+                         "train.micro_batch=%d model.router_bias_rate=0 model.router_loss=0.5 "
+                         "model.router_loss_over=%s",
+                         top, top, run, micro_batch, over));
+    char *folder = workfolder_path(top, run);
+    runs_metrics m = runs_read_metrics(folder);
+    free(folder);
+    assert_int_equal(m.count, 4);
+    return m;
+}
+
+/* Where a step is one micro-batch, two data ranks with the loads of both are one rank with all samples; loads of each
+ * rank's own are not. */
+static void loads_of_a_batch_are_those_of_all_data_ranks(void **state)
+{
+    const char *top = *state;
+    runs_metrics one = balance(top, "batch-one", 1, 8, "batch"), two = balance(top, "batch-two", 2, 4, "batch"),
+                 own = balance(top, "layer-two", 2, 4, "layer"), all = balance(top, "layer-one", 1, 8, "layer");
+    print_message("norms of two ranks within %.1e, with loads of their own within %.1e\n", runs_norm_error(&two, &one),
+                  runs_norm_error(&own, &one));
+    assert_true(runs_norm_error(&two, &one) < 1e-5);
+    assert_true(runs_norm_error(&own, &one) > 1e-3);
+    assert_true(runs_norm_error(&all, &one) < 1e-5); /* and of one micro-batch, those so far are the layer's */
+}
+
 static char *convert(const char *top, const char *from, const char *to, const char *more)
 {
     char *program = launch_beside("../phalanx");
@@ -501,6 +529,7 @@ int main(void)
         cmocka_unit_test(a_stopped_run_goes_on_bit_for_bit),
         cmocka_unit_test(every_step_counts_each_token_once),
         cmocka_unit_test(biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line),
+        cmocka_unit_test(loads_of_a_batch_are_those_of_all_data_ranks),
         cmocka_unit_test(ranks_generate_what_one_does),
         cmocka_unit_test(the_worst_routing_trains_what_one_rank_does),
         cmocka_unit_test(a_fresh_router_drops_nothing),

@@ -77,18 +77,30 @@ static void give_control(const op_case *c, void *bytes, const tensor *t)
     ((float *)bytes)[CONTROL_SKIP] = c->skips;
 }
 
+static const int EXPERTS[] = {1, 2, 3, 8, 60, 64, 257, 512};
+enum { EXPERTS_COUNT = sizeof EXPERTS / sizeof *EXPERTS };
+
+CASES(expert_share)
+{
+    c->one_type = true;
+    if (variant >= EXPERTS_COUNT)
+        return false;
+    op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .a = 1, .b = 1000}, EXPERTS[variant], 0);
+    op_case_infer(c, 1);
+    return true;
+}
+
 CASES(expert_bias)
 {
-    static const int experts[] = {1, 2, 3, 8, 60, 64, 257, 512};
     c->one_type = true;
     c->skips = op_case_option(&variant, 2);
     int64_t most = op_case_option(&variant, 2) ? 3 : 100000; /* a few counts are equal to their mean, or none is */
-    if (variant >= (int)(sizeof experts / sizeof *experts))
+    if (variant >= EXPERTS_COUNT)
         return false;
     c->o.at.scale = 0.01f;
-    op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = (double)most}, experts[variant], 0);
+    op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = (double)most}, EXPERTS[variant], 0);
     op_case_in(c, 1, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_control}, CONTROL_COUNT, 0);
-    op_case_update(c, 0, DTYPE_FP32, UNIT, experts[variant], 0, true);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, EXPERTS[variant], 0, true);
     op_case_infer(c, 0);
     return true;
 }

@@ -33,6 +33,16 @@ void reference_expert_count(const op *o, const run_context *r)
     }
 }
 
+void reference_expert_share(const op *o, const run_context *r)
+{
+    const int32_t *counts = tensor_at(o->in[0], r->arena);
+    double sum = 0;
+    for (int64_t e = 0; e < o->in[0]->shape[0]; e++)
+        sum += counts[e];
+    for (int64_t e = 0; e < o->in[0]->shape[0]; e++)
+        reference_row(o->out[0], r, 0)[e] = counts[e] / sum * (double)o->in[0]->shape[0];
+}
+
 void reference_expert_bias(const op *o, const run_context *r)
 {
     const int32_t *counts = tensor_at(o->in[0], r->arena);

@@ -567,6 +567,7 @@ static const struct {
     {"a scale ignored", OP_expert_load, shape_ignored},
     {"accumulate flipped", OP_expert_count, accumulate_flipped},
     {"a token forgotten", OP_expert_count, last_token_forgotten},
+    {"the sum is that of the first experts", OP_expert_share, last_expert_forgotten},
     {"a skipped step changes the bias", OP_expert_bias, skip_ignored},
     {"a bias moved the other way", OP_expert_bias, scaled_backwards},
     {"the mean is that of the first experts", OP_expert_bias, last_expert_forgotten},

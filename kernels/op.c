@@ -15,6 +15,17 @@ void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int ran
     *first = each * rank + (rank < more ? rank : more);
 }
 
+int shard_owner(int64_t *within, int64_t rows, int ranks, int64_t row)
+{
+    int64_t each = rows / ranks, more = rows % ranks, wide = more * (each + 1);
+    if (row < wide) {
+        *within = row % (each + 1);
+        return (int)(row / (each + 1));
+    }
+    *within = (row - wide) % each;
+    return (int)(more + (row - wide) / each);
+}
+
 op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a)
 {
     return (op_attributes){

@@ -52,6 +52,7 @@ enum op_flag {
     OP_CONTROLS = 1024,
     OP_SCATTER = 2048,
     OP_PITCHED = 4096,
+    OP_EXCHANGE = 8192,
 };
 
 /* What becomes of an accumulated output. Kernels ask only whether it is 0. */
@@ -80,15 +81,17 @@ enum { ROUTING_EXPERTS = 512, ROUTING_ACTIVE = 32 }; /* the most experts, and of
 
 /* How tokens choose experts, and which of them this rank has. */
 typedef struct op_routing {
-    int64_t skip;        /* assign: rows of the order that come before this pass's, a multiple of its rows */
+    int64_t skip;        /* assign: rows of the order that come before this pass's, a multiple of its rows; slots: so
+                            many of each slot */
     int32_t experts;     /* columns of the logits */
     int32_t active;      /* experts of a token */
     int32_t groups;      /* of so many experts each, the best of which a token chooses from; 0: it chooses from all */
     int32_t groups_kept; /* of them */
     int32_t group_best;  /* a group's score is the sum of so many best ones of its experts */
     int32_t local;       /* assign: experts of this rank, from attributes.first on */
-    float scale;         /* weights are multiplied by it; 1: they are not */
-    uint8_t sigmoid;     /* scores are sigmoids; else a softmax over all experts */
+    int32_t slots;   /* slots, dispatch, combine: runs of rows, one for each rank that divides experts; 0: one run */
+    float scale;     /* weights are multiplied by it; 1: they are not */
+    uint8_t sigmoid; /* scores are sigmoids; else a softmax over all experts */
     uint8_t renormalise; /* weights are divided by their sum */
 } op_routing;
 
@@ -98,7 +101,8 @@ enum { LADDER_RUNGS = 3 }; /* the most training programs that differ in how many
 typedef struct op_ladder {
     int64_t room[LADDER_RUNGS - 1]; /* of a layer and micro-batch, on each rung but the last, which has enough */
     int32_t rung;                   /* of the program */
-    int32_t local;                  /* experts of this rank, from attributes.first on */
+    int32_t local;                  /* experts of this rank, from attributes.first on; or */
+    int32_t slots, experts;         /* ranks that divide so many experts, each of which has that room; 0: none */
 } op_ladder;
 
 /* Which losses a router's logits get for its load (ops expert_load, balance and their like). */
@@ -159,7 +163,7 @@ typedef struct op_attributes {
             int64_t ids;      /* columns that are real, not padding */
         };
         op_compression compression;
-        op_routing routing; /* route, route_grad, assign */
+        op_routing routing; /* route, route_grad, assign, slots, dispatch, combine */
         op_ladder ladder;   /* overflow */
         op_balance balance;
     };
@@ -302,6 +306,8 @@ const char *op_text(char *out, int bytes, const op *o);
 /* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one
  * more. */
 void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank);
+/* The rank that `row` belongs to, and in *within its number there. */
+int shard_owner(int64_t *within, int64_t rows, int ranks, int64_t row);
 
 /* ---- a backend's implementations ----------------------------------------------------------------------------- */
 

@@ -56,13 +56,25 @@ void record_route(recorder *r, const char *name, tensor **weights, tensor **expe
  * from `first` on. */
 void record_assign(recorder *r, const char *name, tensor **places, tensor **offsets, tensor *experts, int64_t rows,
                    const op_routing *as, int64_t first);
-/* Tokens of x[t, h] at their places among `rows`: rows[rows, h], 0 where there is none. */
+/* Where record_slots() puts what it made. */
+typedef struct record_slots_out {
+    tensor **places, **ids, **offsets; /* int32[t, k], int32[rows, 1], int32[as->slots + 1] */
+} record_slots_out;
+/* Of the ranks that divide the experts each has a slot, of as many of the `rows` rows; of each slot those from as->skip
+ * on. */
+void record_slots(recorder *r, const char *name, const record_slots_out *out, tensor *experts, int64_t rows,
+                  const op_routing *as);
 /* Adds to `over`. */
 void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first);
-tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows);
+/* Tokens of x[t, h] at their places among `rows`, in so many slots (0: none): rows[rows, h], 0 where there is none. */
+tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows,
+                        int slots);
 /* y[t, h] = addend + the sum of each token's rows, times weights; both may be NULL. */
-tensor *record_combine(recorder *r, const char *name, tensor *rows, tensor *places, tensor *weights, tensor *offsets,
-                       tensor *addend);
+typedef struct record_combine_in {
+    tensor *rows, *places, *weights, *offsets, *addend;
+    int slots; /* of the rows; 0: none */
+} record_combine_in;
+tensor *record_combine(recorder *r, const char *name, const record_combine_in *in);
 /* The load of experts (int32[t, k], each token's choices) by group, `scale` times the counts: fp32[as->groups,
  * as->experts], summed over the tensor and context ranks that divide samples' tokens. Never differentiated. `places`
  * here and below: NULL where token t is at t. */
@@ -85,6 +97,8 @@ tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int6
 /* nobody sums cotangents of the result: it is one itself, or is not differentiated */
 tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tensor *x, int64_t rows);
 tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x);
+/* Rows for each rank, as many, in rank order -> those that each rank has for this one. */
+tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x);
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
 /* Rows that coordinates divide as rows of AXIS_EXPERT and AXIS_HOLDERS, or back. */
 tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back);

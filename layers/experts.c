@@ -1,24 +1,28 @@
 /* A layer's experts: a router chooses some for each token, rows of tokens are sorted by expert, and what the experts
  * make of them is added up token by token.
  *
- * Where ranks divide the experts, the tokens of a block are gathered, each rank computes the rows of its own experts,
- * and partial sums are scattered back. Rows pass in waves (layers/ladder.h). Those of waves behind the first are not
- * kept: the backward pass dispatches them again. */
+ * Ranks that divide the experts have two ways. The tokens of a block are gathered, each rank computes the rows of its
+ * own experts, and partial sums are scattered back. Or each rank sends every rank of its block a slot of rows, with the
+ * rows' experts beside it, and adds up what comes back. Rows pass in waves (layers/ladder.h). Those of waves behind the
+ * first are not kept: the backward pass dispatches them again. */
 #include "layers/ladder.h"
 #include "layers/layer.h"
 
 typedef struct routed {
     tensor *logits, *own;               /* of this rank's tokens: the router's output, and their experts */
-    tensor *tokens, *weights, *experts; /* of a block of ranks that divide experts */
+    tensor *tokens, *weights, *experts; /* of a block of ranks that divide experts; in slots, of this rank */
     tensor *counts;                     /* of the step's tokens of this rank so far, by expert */
     op_routing routing;
     int64_t first; /* of this rank's experts */
+    int ranks;     /* that divide experts */
+    bool slots;    /* tokens travel in slots */
 } routed;
 
 static routed route_tokens(recorder *r, const experts_layer *e, tensor *x)
 {
-    routed out = {.routing = e->routing};
-    int64_t block = x->shape[0] * r->grid.group[AXIS_EXPERT].ranks, local;
+    const int ranks = r->grid.group[AXIS_EXPERT].ranks;
+    routed out = {.routing = e->routing, .ranks = ranks, .slots = e->slots && ranks > 1};
+    int64_t local;
     out.logits = record_linear(r, "experts/router", x, recorder_weight(r, e->router), NULL);
     tensor *bias = e->bias ? recorder_weight(r, e->bias) : NULL;
     record_route(r, "experts/route", &out.weights, &out.experts, out.logits, bias, &e->routing);
@@ -27,24 +31,67 @@ static routed route_tokens(recorder *r, const experts_layer *e, tensor *x)
     recorder_keep(out.experts);
     tensor **all[] = {&out.tokens, &out.weights, &out.experts};
     out.tokens = x;
-    for (int i = 0; i < 3; i++)
-        *all[i] = record_all_gather(r, "experts/gather", AXIS_EXPERT,
-                                    record_regroup(r, "experts/block", *all[i], false), block);
+    for (int i = 0; i < 3; i++) {
+        *all[i] = record_regroup(r, "experts/block", *all[i], false);
+        if (!out.slots)
+            *all[i] = record_all_gather(r, "experts/gather", AXIS_EXPERT, *all[i], x->shape[0] * ranks);
+    }
     recorder_part(&out.first, &local, &r->grid, AXIS_EXPERT, e->routing.experts);
     out.routing.local = (int32_t)local;
+    out.routing.slots = out.slots ? ranks : 0;
     return out;
+}
+
+/* What this rank's experts make of their rows. */
+static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, tensor *offsets)
+{
+    tensor *h = record_grouped_linear(r, "experts/up", rows, recorder_weight(r, e->up), offsets); /* [rows, 2 ffn] */
+    tensor *a = e->gelu ? record_geglu(r, "experts/geglu", h) : record_swiglu(r, "experts/swiglu", h);
+    return record_grouped_linear(r, "experts/down", a, recorder_weight(r, e->down), offsets);
 }
 
 /* What this rank's experts make of the rows of one wave, added to `sum` (NULL: none yet). */
 static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
 {
-    tensor *places, *offsets;
-    record_assign(r, "experts/assign", &places, &offsets, x->experts, rows, &x->routing, x->first);
-    tensor *in = record_dispatch(r, "experts/dispatch", x->tokens, places, offsets, rows);
-    tensor *h = record_grouped_linear(r, "experts/up", in, recorder_weight(r, e->up), offsets); /* [rows, 2 ffn] */
-    tensor *a = e->gelu ? record_geglu(r, "experts/geglu", h) : record_swiglu(r, "experts/swiglu", h);
-    tensor *y = record_grouped_linear(r, "experts/down", a, recorder_weight(r, e->down), offsets);
-    return record_combine(r, "experts/combine", y, places, x->weights, offsets, sum);
+    record_combine_in in = {.weights = x->weights, .addend = sum};
+    record_assign(r, "experts/assign", &in.places, &in.offsets, x->experts, rows, &x->routing, x->first);
+    tensor *picked = record_dispatch(r, "experts/dispatch", x->tokens, in.places, in.offsets, rows, 0);
+    in.rows = compute_rows(r, e, picked, in.offsets);
+    return record_combine(r, "experts/combine", &in);
+}
+
+/* What this rank's experts make of the rows that came in slots, of which each is one token with one expert, in the
+ * order in which they came. */
+static tensor *compute_slots(recorder *r, const experts_layer *e, const routed *x, tensor *came, tensor *ids)
+{
+    record_combine_in in = {0};
+    op_routing routing = x->routing;
+    routing.skip = routing.slots = 0;
+    int64_t rows = came->shape[0];
+    record_assign(r, "experts/assign", &in.places, &in.offsets, ids, rows, &routing, 0);
+    tensor *picked = record_dispatch(r, "experts/dispatch", came, in.places, in.offsets, rows, 0);
+    in.rows = compute_rows(r, e, picked, in.offsets);
+    return record_combine(r, "experts/order", &in);
+}
+
+/* What the experts of all ranks make of one wave of slots, `each` rows for each rank, added to `sum`. */
+static tensor *exchange_wave(recorder *r, const experts_layer *e, const routed *x, int64_t each, tensor *sum)
+{
+    tensor *ids;
+    record_combine_in in = {.weights = x->weights, .addend = sum, .slots = x->ranks};
+    int64_t rows = each * x->ranks;
+    record_slots(r, "experts/slots", &(record_slots_out){&in.places, &ids, &in.offsets}, x->experts, rows, &x->routing);
+    tensor *packed = record_dispatch(r, "experts/pack", x->tokens, in.places, in.offsets, rows, x->ranks);
+    ids = record_all_to_all(r, "experts/heads", AXIS_EXPERT, ids);
+    recorder_keep(ids);
+    tensor *came = record_all_to_all(r, "experts/send", AXIS_EXPERT, packed);
+    in.rows = record_all_to_all(r, "experts/return", AXIS_EXPERT, compute_slots(r, e, x, came, ids));
+    return record_combine(r, "experts/combine", &in);
+}
+
+static tensor *record_wave(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
+{
+    return (x->slots ? exchange_wave : compute_wave)(r, e, x, rows, sum);
 }
 
 /* Counts what the rungs have no room for: the step is played again, unless that is dropped. */
@@ -57,6 +104,10 @@ static void note_overflow(recorder *r, const ladder_shape *shape, const routed *
     for (int i = 0; i < LADDER_RUNGS - 1; i++) {
         const ladder_waves w = ladder_waves_of(shape, i);
         ladder.room[i] = ladder_room(&w);
+    }
+    if (x->slots) {
+        ladder.slots = x->ranks;
+        ladder.experts = x->routing.experts;
     }
     record_overflow(r, "experts/overflow", over, x->experts, &ladder, x->first);
 }
@@ -146,19 +197,20 @@ tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *i
     routed all = route_tokens(r, e, x);
     ladder_shape shape = e->ladder;
     shape.tokens = all.experts->shape[0];
-    shape.ranks = r->grid.group[AXIS_EXPERT].ranks;
+    shape.ranks = all.ranks;
     shape.drop &= r->training;
     const ladder_waves w = ladder_waves_of(&shape, r->rung);
     note_overflow(r, &shape, &all, in->over);
     count_choices(r, e, in, &all);
     r->joined = w.count > 0;
-    tensor *sum = compute_wave(r, e, &all, w.rows, NULL);
+    tensor *sum = record_wave(r, e, &all, w.rows, NULL);
     r->remade = true;
     for (int i = 0; i < w.count; i++) {
         all.routing.skip = w.rows + i * w.behind;
-        sum = compute_wave(r, e, &all, w.behind, sum);
+        sum = record_wave(r, e, &all, w.behind, sum);
     }
     r->remade = r->joined = false;
-    sum = record_reduce_scatter(r, "experts/scatter", AXIS_EXPERT, sum);
+    if (!all.slots)
+        sum = record_reduce_scatter(r, "experts/scatter", AXIS_EXPERT, sum);
     return balance(r, in, &all, routers, record_regroup(r, "experts/back", sum, true));
 }

@@ -16,7 +16,8 @@
 
 /* What decides the rungs, the same on all ranks. */
 typedef struct ladder_shape {
-    int64_t tokens;      /* of all ranks that divide experts, of a micro-batch */
+    int64_t tokens;      /* of all ranks that divide experts, of a micro-batch; where they travel in slots of as many
+                            rows as a wave, of one rank */
     int ranks;           /* that divide experts */
     int experts, active; /* of a layer; of a token */
     double capacity;     /* rows of the first wave, in a rank's mean */

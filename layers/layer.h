@@ -97,6 +97,7 @@ typedef struct experts_layer {
     op_routing routing;      /* how a token's experts are chosen */
     bool gelu;               /* the gate's, not silu */
     int index;               /* among the model's layers with experts */
+    bool slots;              /* where ranks divide experts, tokens travel in slots; else all are gathered */
 } experts_layer;
 
 typedef struct block_layer {

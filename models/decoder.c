@@ -345,6 +345,7 @@ static void build_block(builder *b, block_layer *block, int index)
     block->experts.gelu = block->mlp.gelu;
     block->experts.ladder = decoder_ladder(&b->d->shape);
     block->experts.index = shape_routers_before(&b->d->shape, b->layer);
+    block->experts.slots = b->layout->slots;
     block->experts.routing = (op_routing){
         .experts = l->experts, .active = l->experts_per_token, .scale = 1, .renormalise = l->router_renormalise};
     block->parallel = l->traits >> TRAIT_PARALLEL & 1;

@@ -12,6 +12,7 @@
 #include "engine/compile/step/repeat.h"
 #include "engine/compile/step/workspace.h"
 #include "engine/config/batch_ramp.h"
+#include "engine/compile/time/dispatch_price.h"
 #include "memory/arena.h"
 
 int compile_marks(const compiled_program *p)
@@ -314,6 +315,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
         out->ramp[i] = batch_ramp_samples(c, i) / (c->train.micro_batch * data);
     if (stages > COMPILE_RAMP + 1)
         return status_fail(STATUS_USAGE, "train.batch_ramp has %d pairs: at most %d", stages, COMPILE_RAMP + 1);
+    out->slots = dispatch_by_slots(out);
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
                            c->train.global_batch, c->train.micro_batch, data);

@@ -47,6 +47,8 @@ typedef enum config_order {
 } config_order; /* what travels while what computes */
 /* How the tokens of a sample are dealt to ranks that divide them. */
 typedef enum config_balance { CONFIG_BALANCE_HALVES, CONFIG_BALANCE_DOCUMENTS } config_balance;
+/* How tokens come to experts that ranks divide: by price, all of a block gathered, or each where it goes. */
+typedef enum config_dispatch { CONFIG_DISPATCH_AUTO, CONFIG_DISPATCH_GATHER, CONFIG_DISPATCH_SLOTS } config_dispatch;
 typedef enum config_vocabulary { CONFIG_VOCABULARY_ENDS, CONFIG_VOCABULARY_STAGES } config_vocabulary;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
 
@@ -80,6 +82,7 @@ typedef struct config_layout {
     bool sequence;
     config_order order;
     int expert; /* ranks that divide a layer's experts: a block of those of one stage */
+    config_dispatch expert_dispatch;
     int zero;
     config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
     config_balance balance;       /* of what context ranks have */

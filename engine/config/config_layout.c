@@ -207,6 +207,7 @@ status config_lay_out(grid *out, const config *c, int ranks, int rank)
     if (all > INT32_MAX)
         return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many", (long long)all);
     TRY(grid_make(out, (int)all, rank, c->parallel.size));
+    out->block[AXIS_EXPERT] = c->parallel.expert;
     TRY(check_blocks(c, all / out->size[GRID_PIPELINE]));
     return check_data(c, grid_group_size(out, AXIS_SAMPLES));
 }
@@ -215,8 +216,9 @@ bool config_layout_same(const config_layout *a, const config_layout *b)
 {
     return memcmp(a->size, b->size, sizeof a->size) == 0 && a->virtual_stages == b->virtual_stages &&
            a->schedule == b->schedule && a->schedule_for == b->schedule_for && a->sequence == b->sequence &&
-           a->order == b->order && a->expert == b->expert && a->zero == b->zero && a->vocabulary == b->vocabulary &&
-           a->balance == b->balance && a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
+           a->order == b->order && a->expert == b->expert && a->expert_dispatch == b->expert_dispatch &&
+           a->zero == b->zero && a->vocabulary == b->vocabulary && a->balance == b->balance &&
+           a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
            a->layers_per_stage.item == b->layers_per_stage.item &&
            a->layers_per_stage.count == b->layers_per_stage.count && a->bucket == b->bucket &&
            a->compress == b->compress && a->density == b->density;

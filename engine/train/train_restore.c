@@ -69,7 +69,7 @@ static bool same_ladder(const config *saved, const config *now)
 {
     static const char *const keys[] = {"parallel.tensor",    "parallel.context",  "parallel.expert",
                                        "train.sequence",     "train.micro_batch", "model.expert_capacity",
-                                       "model.expert_spill", "model.expert_drop"};
+                                       "model.expert_spill", "model.expert_drop", "parallel.expert_dispatch"};
     bool same = true;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         same &= config_same(saved, now, keys[i]);

@@ -32,6 +32,7 @@ static const struct {
     [OP_head_norm_grad] = {norm_scratch_bytes, NULL},
     [OP_width_dots] = {norm_scratch_bytes, NULL},
     [OP_assign] = {assign_scratch_bytes, NULL},
+    [OP_slots] = {assign_scratch_bytes, NULL},
     [OP_attention] = {attention_scratch_bytes, NULL},
     [OP_attention_grad] = {attention_grad_scratch_bytes, NULL},
     [OP_attention_decode] = {attention_decode_scratch_bytes, NULL},

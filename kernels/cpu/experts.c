@@ -153,19 +153,35 @@ void cpu_route_grad(const op *o, const run_context *r)
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
-int64_t assign_scratch_bytes(const op *o, int threads)
+/* How many kinds of assignments are counted: to each expert of this rank, or to each slot. */
+static int32_t kinds_of(const op *o)
 {
-    return (threads < 1 ? 1 : threads) * o->at.routing.local * (int64_t)sizeof(int32_t);
+    return o->at.routing.slots ? o->at.routing.slots : o->at.routing.local;
 }
 
-/* Assignments [first, first + count) to each expert of this rank. */
+int64_t assign_scratch_bytes(const op *o, int threads)
+{
+    return (threads < 1 ? 1 : threads) * kinds_of(o) * (int64_t)sizeof(int32_t);
+}
+
+/* The kind of an assignment to `expert`, and what that is within a slot; -1: it is another rank's. */
+static int32_t kind_of(int64_t *within, const op *o, int32_t expert)
+{
+    const op_routing *as = &o->at.routing;
+    if (as->slots)
+        return shard_owner(within, as->experts, as->slots, expert);
+    int32_t e = expert - (int32_t)o->at.first;
+    return e >= 0 && e < as->local ? e : -1;
+}
+
+/* Assignments [first, first + count) of each kind. */
 static void count_part(int32_t *counts, const op *o, const int32_t *experts, int64_t first, int64_t count)
 {
-    int32_t local = o->at.routing.local, from = (int32_t)o->at.first;
-    memset(counts, 0, (size_t)local * sizeof *counts);
+    int64_t within;
+    memset(counts, 0, (size_t)kinds_of(o) * sizeof *counts);
     for (int64_t i = first; i < first + count; i++) {
-        int32_t e = experts[i] - from;
-        if (e >= 0 && e < local)
+        int32_t e = kind_of(&within, o, experts[i]);
+        if (e >= 0)
             counts[e]++;
     }
 }
@@ -189,10 +205,10 @@ static void scan_counts(int32_t *offsets, int32_t *counts, int parts, const op *
 static void place_part(int32_t *places, int32_t *next, const op *o, const int32_t *experts, int64_t first,
                        int64_t count)
 {
-    int32_t local = o->at.routing.local, from = (int32_t)o->at.first;
+    int64_t within;
     for (int64_t i = first; i < first + count; i++) {
-        int32_t e = experts[i] - from;
-        int64_t row = e >= 0 && e < local ? next[e]++ - o->at.routing.skip : -1;
+        int32_t e = kind_of(&within, o, experts[i]);
+        int64_t row = e >= 0 ? next[e]++ - o->at.routing.skip : -1;
         places[i] = row >= 0 && row < o->at.rows ? (int32_t)row : -1;
     }
 }
@@ -216,21 +232,93 @@ void cpu_assign(const op *o, const run_context *r)
     }
 }
 
-void cpu_overflow(const op *o, const run_context *r)
+/* Counts of all parts become the number, in its slot, of each part's first assignment to it; no row has an expert yet
+ * from where its slot ends. */
+static void scan_slots(int32_t *offsets, int32_t *ids, int32_t *counts, int parts, const op *o)
+{
+    const op_routing *as = &o->at.routing;
+    int64_t each = o->at.rows / as->slots;
+    offsets[0] = 0;
+    for (int32_t d = 0; d < as->slots; d++) {
+        int32_t before = 0;
+        for (int p = 0; p < parts; p++) {
+            int32_t n = counts[(int64_t)p * as->slots + d];
+            counts[(int64_t)p * as->slots + d] = before;
+            before += n;
+        }
+        int64_t used = before - as->skip, end = d * each + (used < 0 ? 0 : least(used, each));
+        offsets[d + 1] = (int32_t)end;
+        for (int64_t row = end; row < (d + 1) * each; row++)
+            ids[row] = -1;
+    }
+}
+
+static void place_part_in_slots(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count)
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
-    float *over = tensor_at(o->out[0], r->arena);
-    const op_ladder *as = &o->at.ladder;
+    int32_t *places = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
+    int64_t each = o->at.rows / o->at.routing.slots, within;
+    for (int64_t i = first; i < first + count; i++) {
+        int32_t d = kind_of(&within, o, experts[i]);
+        int64_t row = next[d]++ - o->at.routing.skip;
+        bool has = row >= 0 && row < each;
+        places[i] = has ? (int32_t)(d * each + row) : -1;
+        if (has)
+            ids[places[i]] = (int32_t)within;
+    }
+}
+
+void cpu_slots(const op *o, const run_context *r)
+{
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
+    int32_t *counts = tensor_at(o->scratch, r->arena);
+    int64_t elements = tensor_elements(o->in[0]), slots = o->at.routing.slots, first, count;
+    int parts = parallel_threads(r, elements);
+#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
+    for (int p = 0; p < parts; p++) {
+        shard_rows(&first, &count, elements, parts, p);
+        count_part(counts + p * slots, o, experts, first, count);
+    }
+    scan_slots(tensor_at(o->out[2], r->arena), tensor_at(o->out[1], r->arena), counts, parts, o);
+#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
+    for (int p = 0; p < parts; p++) {
+        shard_rows(&first, &count, elements, parts, p);
+        place_part_in_slots(o, r, counts + p * slots, first, count);
+    }
+}
+
+/* Assignments to the experts [first, first + local). */
+static int64_t count_rows(const op *o, const run_context *r, int64_t first, int64_t local)
+{
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
     int64_t elements = tensor_elements(o->in[0]), rows = 0;
 #pragma omp parallel for num_threads(parallel_threads(r, elements)) schedule(static) reduction(+ : rows)
     for (int64_t i = 0; i < elements; i++)
-        rows += experts[i] >= o->at.first && experts[i] < o->at.first + as->local;
-    if (!o->at.accumulate)
-        memset(over, 0, LADDER_RUNGS * sizeof *over);
+        rows += experts[i] >= first && experts[i] < first + local;
+    return rows;
+}
+
+static void add_over(float *over, const op_ladder *as, int64_t rows)
+{
     for (int i = 0; i < LADDER_RUNGS - 1; i++)
         over[i] += rows > as->room[i] ? (float)(rows - as->room[i]) : 0;
     if (as->rung < LADDER_RUNGS - 1 && rows > as->room[as->rung])
         over[LADDER_RUNGS - 1] = INFINITY;
+}
+
+void cpu_overflow(const op *o, const run_context *r)
+{
+    float *over = tensor_at(o->out[0], r->arena);
+    const op_ladder *as = &o->at.ladder;
+    int64_t first = o->at.first, local = as->local;
+    if (!o->at.accumulate)
+        memset(over, 0, LADDER_RUNGS * sizeof *over);
+    if (!as->slots)
+        add_over(over, as, count_rows(o, r, first, local));
+    for (int d = 0; d < as->slots; d++) {
+        shard_rows(&first, &local, as->experts, as->slots, d);
+        add_over(over, as, count_rows(o, r, first, local));
+    }
 }
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
@@ -239,7 +327,8 @@ void cpu_dispatch(const op *o, const run_context *r)
 {
     const tensor *x = o->in[0], *places = o->in[1], *offsets = o->in[2], *rows = o->out[0];
     const row_loops *loops = isa_of(r)->rows[x->type];
-    int64_t used = ((const int32_t *)tensor_at(offsets, r->arena))[offsets->shape[0] - 1];
+    const int32_t *ends = tensor_at(offsets, r->arena);
+    const int64_t slots = o->at.routing.slots, each = slots ? rows->shape[0] / slots : rows->shape[0];
     size_t bytes = (size_t)(x->shape[1] * dtype_bytes((dtype)x->type));
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(rows))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++) {
@@ -255,8 +344,9 @@ void cpu_dispatch(const op *o, const run_context *r)
         }
     }
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(rows))) schedule(static)
-    for (int64_t row = used; row < rows->shape[0]; row++)
-        memset(row_at(rows, r, row), 0, bytes);
+    for (int64_t row = 0; row < rows->shape[0]; row++)
+        if (row >= ends[slots ? row / each + 1 : offsets->shape[0] - 1])
+            memset(row_at(rows, r, row), 0, bytes);
 }
 
 void cpu_combine(const op *o, const run_context *r)

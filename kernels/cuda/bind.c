@@ -603,6 +603,11 @@ static int64_t assign_scratch(const op *o)
     return launch_assign_scratch(tensor_elements(o->in[0]), o->at.routing.local);
 }
 
+static int64_t slots_scratch(const op *o)
+{
+    return launch_assign_scratch(tensor_elements(o->in[0]), o->at.routing.slots);
+}
+
 static int64_t balance_scratch(const op *o)
 {
     return launch_balance_scratch(o->in[0]->shape[0]);
@@ -621,6 +626,7 @@ int64_t bind_scratch_bytes(const op *o, int threads)
         [OP_cross_entropy] = cross_entropy_scratch,
         [OP_width_dots] = width_dots_scratch,
         [OP_assign] = assign_scratch,
+        [OP_slots] = slots_scratch,
         [OP_balance] = balance_scratch,
     };
     (void)threads;

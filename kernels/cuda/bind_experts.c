@@ -57,6 +57,19 @@ void cuda_assign(const op *o, const run_context *r)
     launched(o, launch_assign(r->stream, whole(o, o->out[0], r), at(o->out[1], r), in));
 }
 
+void cuda_slots(const op *o, const run_context *r)
+{
+    const tensor *experts = o->in[0];
+    launch_assign_in in = {.experts = whole(o, experts, r),
+                           .assignments = tensor_elements(experts),
+                           .skip = o->at.routing.skip,
+                           .rows = o->at.rows,
+                           .first = o->at.routing.experts,
+                           .local = o->at.routing.slots,
+                           .scratch = at(o->scratch, r)};
+    launched(o, launch_slots(r->stream, whole(o, o->out[0], r), whole(o, o->out[1], r), at(o->out[2], r), in));
+}
+
 void cuda_overflow(const op *o, const run_context *r)
 {
     const tensor *experts = o->in[0];
@@ -66,6 +79,8 @@ void cuda_overflow(const op *o, const run_context *r)
                              .first = (int32_t)o->at.first,
                              .local = as->local,
                              .rung = as->rung,
+                             .slots = as->slots,
+                             .experts_divided = as->experts,
                              .add = o->at.accumulate != OP_WRITES};
     _Static_assert(sizeof in.room == sizeof as->room, "as many rungs");
     memcpy(in.room, as->room, sizeof in.room);
@@ -81,7 +96,8 @@ static launch_places places_of(const op *o, const run_context *r, const tensor *
                            .offsets = at(offsets, r),
                            .tokens = places->shape[0],
                            .active = places->shape[1],
-                           .experts = offsets ? offsets->shape[0] - 1 : 0};
+                           .experts = offsets ? offsets->shape[0] - 1 : 0,
+                           .slots = o->at.routing.slots};
 }
 
 void cuda_dispatch(const op *o, const run_context *r)

@@ -176,15 +176,33 @@ template <typename T, int PER> KERNEL(THREADS, 4) route_slopes(launch_route_grad
 
 static constexpr int CHUNK = 8 * WARP; /* assignments of a warp */
 
-/* next[e] goes on from what it is by the assignments to expert e among `count`, 32 at a time: f(i, e, number) is called
- * with each one's. A lane counts the lanes before it with its expert; the last of them says how many there were. */
-template <typename F>
-DEVICE void number_chunk(int32_t *next, const int32_t *experts, int count, int32_t first, int32_t local, F f)
+/* Which kind an assignment is of, from 0 on: that of its expert among those of this rank, or the rank that has it. */
+struct kinds {
+    int32_t first, local; /* experts of this rank; or */
+    int32_t experts;      /* that `local` ranks divide as shard_rows() says; 0: none do */
+};
+
+/* -1: another rank's. `within`: what the expert is among those of its rank. */
+DEVICE int32_t kind_of(const kinds &k, int32_t expert, int32_t &within)
+{
+    within = expert - k.first;
+    if (k.experts == 0)
+        return within >= 0 && within < k.local ? within : -1;
+    int32_t each = k.experts / k.local, more = k.experts % k.local, wide = more * (each + 1);
+    bool low = expert < wide;
+    int32_t size = low ? each + 1 : each, behind = low ? expert : expert - wide;
+    within = behind % size;
+    return behind / size + (low ? 0 : more);
+}
+
+/* next[e] goes on from what it is by the assignments of kind e among `count`, 32 at a time: f(i, e, within, number) is
+ * called with each. A lane counts the lanes before it with its kind; the last of them says how many there were. */
+template <typename F> DEVICE void number_chunk(int32_t *next, const int32_t *experts, int count, const kinds &k, F f)
 {
     int lane = (int)threadIdx.x % WARP;
     for (int from = 0; from < count; from += WARP) {
-        int32_t e = from + lane < count ? experts[from + lane] - first : -1;
-        bool mine = e >= 0 && e < local;
+        int32_t within = 0, e = from + lane < count ? kind_of(k, experts[from + lane], within) : -1;
+        bool mine = e >= 0;
         int before = 0, behind = 0;
         UNROLL for (int other = 0; other < WARP; other++)
         {
@@ -198,15 +216,15 @@ DEVICE void number_chunk(int32_t *next, const int32_t *experts, int count, int32
             next[e] = number + 1;
         warp_barrier(); /* the last have written */
         if (from + lane < count)
-            f(from + lane, number);
+            f(from + lane, e, within, number);
     }
 }
 
 struct assignment {
-    int32_t *places, *offsets, *counts, *totals;
+    int32_t *places, *ids, *offsets, *counts, *totals;
     const int32_t *experts;
     int64_t count, chunks, skip, rows;
-    int32_t first, local;
+    kinds of;
 };
 
 DEVICE int32_t *next_of_warp(int32_t *all)
@@ -220,7 +238,7 @@ DEVICE int chunk_length(const assignment &a, int64_t chunk)
     return (int)(left < CHUNK ? left : CHUNK);
 }
 
-/* counts[expert, chunk] */
+/* counts[kind, chunk] */
 KERNEL(THREADS, 4) count_chunks(assignment a)
 {
     SHARED(int32_t, all, WARPS * LAUNCH_EXPERTS);
@@ -229,11 +247,11 @@ KERNEL(THREADS, 4) count_chunks(assignment a)
     int lane = (int)threadIdx.x % WARP;
     if (chunk >= a.chunks)
         return;
-    for (int e = lane; e < a.local; e += WARP)
+    for (int e = lane; e < a.of.local; e += WARP)
         next[e] = 0;
     warp_barrier();
-    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.first, a.local, [](int, int32_t) {});
-    for (int e = lane; e < a.local; e += WARP)
+    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, [](int, int32_t, int32_t, int32_t) {});
+    for (int e = lane; e < a.of.local; e += WARP)
         a.counts[e * a.chunks + chunk] = next[e];
 }
 
@@ -251,12 +269,12 @@ DEVICE int32_t sum_before(int32_t value, int32_t &all)
     return sum - value;
 }
 
-/* A warp an expert: counts become those of the chunks before, totals their sum. */
+/* A warp a kind: counts become those of the chunks before, totals their sum. */
 KERNEL(THREADS, 4) scan_chunks(assignment a)
 {
     int64_t expert = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int lane = (int)threadIdx.x % WARP;
-    if (expert >= a.local)
+    if (expert >= a.of.local)
         return;
     int32_t *counts = a.counts + expert * a.chunks, before = 0, all;
     for (int64_t from = 0; from < a.chunks; from += WARP) {
@@ -283,10 +301,10 @@ KERNEL(THREADS, 4) place_chunks(assignment a)
     int lane = (int)threadIdx.x % WARP;
     if (chunk >= a.chunks)
         return;
-    for (int from = 0; from < a.local; from += WARP) {
+    for (int from = 0; from < a.of.local; from += WARP) {
         int e = from + lane;
-        int32_t first = before + sum_before(e < a.local ? a.totals[e] : 0, sum);
-        if (e < a.local) {
+        int32_t first = before + sum_before(e < a.of.local ? a.totals[e] : 0, sum);
+        if (e < a.of.local) {
             next[e] = first + a.counts[e * a.chunks + chunk];
             if (chunk == 0)
                 a.offsets[e] = within(first - a.skip, a.rows);
@@ -294,38 +312,91 @@ KERNEL(THREADS, 4) place_chunks(assignment a)
         before += sum;
     }
     if (chunk == 0 && lane == 0)
-        a.offsets[a.local] = within(before - a.skip, a.rows);
+        a.offsets[a.of.local] = within(before - a.skip, a.rows);
     warp_barrier();
     int32_t *places = a.places + chunk * CHUNK;
-    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.first, a.local, [&](int i, int32_t number) {
+    auto place_row = [&](int i, int32_t, int32_t, int32_t number) {
         int64_t row = number - a.skip;
         places[i] = number >= 0 && row >= 0 && row < a.rows ? (int32_t)row : -1;
-    });
+    };
+    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, place_row);
+}
+
+/* As place_chunks, each kind in a slot of its own; the warps share the rows that no assignment has. */
+KERNEL(THREADS, 4) place_slots(assignment a)
+{
+    SHARED(int32_t, all, WARPS * LAUNCH_EXPERTS);
+    int32_t *next = next_of_warp(all);
+    int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, each = a.rows / a.of.local;
+    int lane = (int)threadIdx.x % WARP;
+    if (chunk >= a.chunks)
+        return;
+    for (int slot = lane; slot < a.of.local; slot += WARP) {
+        next[slot] = a.counts[slot * a.chunks + chunk];
+        if (chunk == 0)
+            a.offsets[slot + 1] = (int32_t)(slot * each) + within(a.totals[slot] - a.skip, each);
+    }
+    if (chunk == 0 && lane == 0)
+        a.offsets[0] = 0;
+    warp_barrier();
+    for (int64_t row = chunk * WARP + lane; row < a.rows; row += a.chunks * WARP)
+        if (row % each >= a.totals[row / each] - a.skip)
+            a.ids[row] = -1;
+    int32_t *places = a.places + chunk * CHUNK;
+    auto place_row = [&](int i, int32_t slot, int32_t id, int32_t number) {
+        int64_t row = number - a.skip;
+        bool has = row >= 0 && row < each;
+        places[i] = has ? (int32_t)(slot * each + row) : -1;
+        if (has)
+            a.ids[places[i]] = id;
+    };
+    number_chunk(next, a.experts + chunk * CHUNK, chunk_length(a, chunk), a.of, place_row);
 }
 
 static constexpr int RUNGS = (int)(sizeof(launch_overflow_in{}.room) / sizeof(int64_t));
 
-/* One block: counts are exact, whatever their order. */
-KERNEL(THREADS, 1) count_overflow(float *over, launch_overflow_in in)
+/* Assignments of each kind, by the warps of one block: counted[warp, kind]. */
+DEVICE void count_kinds(int32_t *counted, const launch_overflow_in &in, const kinds &of)
 {
-    SHARED(int32_t, counted, THREADS);
-    int me = (int)threadIdx.x;
+    int warp = (int)threadIdx.x / WARP;
+    for (int i = (int)threadIdx.x; i < WARPS * LAUNCH_EXPERTS; i += THREADS)
+        counted[i] = 0;
+    block_barrier();
+    for (int64_t first = warp * CHUNK; first < in.assignments; first += WARPS * CHUNK) {
+        int64_t left = in.assignments - first;
+        number_chunk(counted + warp * LAUNCH_EXPERTS, in.experts + first, (int)(left < CHUNK ? left : CHUNK), of,
+                     [](int, int32_t, int32_t, int32_t) {});
+    }
+    block_barrier();
+}
+
+/* One block: counts are exact, whatever their order. Assignments to this rank's experts, or of each kind. */
+KERNEL(THREADS, 1) count_overflow(float *over, launch_overflow_in in, kinds of)
+{
+    SHARED(int32_t, counted, WARPS * LAUNCH_EXPERTS);
+    bool slots = of.experts > 0;
+    int me = (int)threadIdx.x, parts = slots ? WARPS : THREADS, apart = slots ? LAUNCH_EXPERTS : 1;
     int32_t own = 0;
-    for (int64_t i = me; i < in.assignments; i += THREADS)
+    for (int64_t i = me; !slots && i < in.assignments; i += THREADS)
         own += in.experts[i] >= in.first && in.experts[i] < in.first + in.local;
     counted[me] = own;
     block_barrier();
+    if (slots)
+        count_kinds(counted, in, of);
     if (me != 0)
         return;
-    int64_t rows = 0;
-    for (int i = 0; i < THREADS; i++)
-        rows += counted[i];
-    for (int i = 0; i < RUNGS; i++) {
-        float before = in.add ? over[i] : 0.0f;
-        over[i] = before + (rows > in.room[i] ? (float)(rows - in.room[i]) : 0.0f);
+    float more[RUNGS + 1] = {};
+    for (int kind = 0; kind < (slots ? of.local : 1); kind++) {
+        int64_t rows = 0;
+        for (int i = 0; i < parts; i++)
+            rows += counted[i * apart + kind];
+        for (int i = 0; i < RUNGS; i++)
+            more[i] += rows > in.room[i] ? (float)(rows - in.room[i]) : 0.0f;
+        bool lacks = in.rung < RUNGS && rows > in.room[in.rung];
+        more[RUNGS] = lacks ? INFINITY : more[RUNGS];
     }
-    bool lacks = in.rung < RUNGS && rows > in.room[in.rung];
-    over[RUNGS] = lacks ? INFINITY : in.add ? over[RUNGS] : 0.0f;
+    for (int i = 0; i <= RUNGS; i++)
+        over[i] = (in.add ? over[i] : 0.0f) + more[i];
 }
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */
@@ -338,10 +409,14 @@ send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces,
     T *to = (T *)rows.at;
     if ((int64_t)blockIdx.x >= of.tokens) {
         const float zero[V] = {};
-        int64_t row = of.offsets[of.experts] + (int64_t)blockIdx.x - of.tokens;
-        for (; row < row_count; row += gridDim.x - of.tokens)
+        int64_t row = (of.slots ? 0 : of.offsets[of.experts]) + (int64_t)blockIdx.x - of.tokens;
+        int64_t each = of.slots ? row_count / of.slots : row_count;
+        for (; row < row_count; row += gridDim.x - of.tokens) {
+            if (of.slots && row < of.offsets[row / each + 1])
+                continue;
             for (int64_t piece = threadIdx.x; piece < pieces; piece += blockDim.x)
                 store(to + row * rows.pitch + piece * V, zero);
+        }
         return;
     }
     int64_t token = blockIdx.x;
@@ -455,10 +530,21 @@ int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign
     if (in.assignments == 0)
         return launch_zero(stream, offsets, (in.local + 1) * (int64_t)sizeof(int32_t));
     int64_t chunks = divide_up(in.assignments, CHUNK);
-    assignment a = {places,     offsets,        in.scratch, in.scratch + chunks * in.local,
-                    in.experts, in.assignments, chunks,     in.skip,
-                    in.rows,    in.first,       in.local};
+    assignment a = {places,         nullptr, offsets, in.scratch, in.scratch + chunks * in.local, in.experts,
+                    in.assignments, chunks,  in.skip, in.rows,    {in.first, in.local, 0}};
     auto count = count_chunks, scan = scan_chunks, place = place_chunks;
+    LAUNCH(count, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
+    LAUNCH(scan, blocks_for(in.local, WARPS), THREADS, 0, (cudaStream_t)stream, a);
+    LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
+    return launch_result();
+}
+
+int launch_slots(void *stream, int32_t *places, int32_t *ids, int32_t *offsets, launch_assign_in in)
+{
+    int64_t chunks = in.assignments > 0 ? divide_up(in.assignments, CHUNK) : 1;
+    assignment a = {places,         ids,    offsets, in.scratch, in.scratch + chunks * in.local, in.experts,
+                    in.assignments, chunks, in.skip, in.rows,    {0, in.local, in.first}};
+    auto count = count_chunks, scan = scan_chunks, place = place_slots;
     LAUNCH(count, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
     LAUNCH(scan, blocks_for(in.local, WARPS), THREADS, 0, (cudaStream_t)stream, a);
     LAUNCH(place, blocks_for(chunks, WARPS), THREADS, 0, (cudaStream_t)stream, a);
@@ -468,7 +554,8 @@ int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign
 int launch_overflow(void *stream, float *over, launch_overflow_in in)
 {
     auto kernel = count_overflow;
-    LAUNCH(kernel, 1, THREADS, 0, (cudaStream_t)stream, over, in);
+    kinds of = in.slots > 0 ? kinds{0, in.slots, in.experts_divided} : kinds{in.first, in.local, 0};
+    LAUNCH(kernel, 1, THREADS, 0, (cudaStream_t)stream, over, in, of);
     return launch_result();
 }
 

@@ -139,12 +139,15 @@ typedef struct launch_assign_in {
 } launch_assign_in;
 
 int launch_assign(void *stream, int32_t *places, int32_t *offsets, launch_assign_in in);
+/* A slot of in.rows / in.local rows for each of in.local ranks, which divide in.first experts. */
+int launch_slots(void *stream, int32_t *places, int32_t *ids, int32_t *offsets, launch_assign_in in);
 /* over [rungs + 1]: += what `rungs` rungs have no room for of n assignments to experts first .. first + local - 1; the
- * last element becomes infinite where rung `rung` has not (none has with rung >= rungs). `add`: to what is there. */
+ * last element becomes infinite where rung `rung` has not (none has with rung >= rungs). `add`: to what is there. With
+ * slots > 0 that many ranks divide experts_divided experts, and each one's n counts by itself. */
 typedef struct launch_overflow_in {
     const int32_t *experts;
     int64_t assignments, room[2];
-    int32_t first, local, rung;
+    int32_t first, local, rung, slots, experts_divided;
     bool add;
 } launch_overflow_in;
 
@@ -154,6 +157,7 @@ typedef struct launch_places {
     const float *weights;   /* the same, or NULL: 1 */
     const int32_t *offsets; /* [experts + 1]; of dispatch */
     int64_t tokens, active, experts;
+    int64_t slots; /* of dispatch: runs of rows, run i filled up from offsets[i + 1] on; 0: one */
 } launch_places;
 
 /* rows of all.rows, all.columns */

@@ -104,12 +104,31 @@ void gradient_reduce_scatter(recorder *r, const op *o, tensor *const cotangent[O
                   record_all_gather_replicate(r, "dx", (axis)o->at.axis, cotangent[0], o->in[0]->shape[0]));
 }
 
+tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x)
+{
+    return record_collective(r, name, a, &(op){.kind = OP_all_to_all, .in = {x}, .at.rows = x->shape[0]});
+}
+
+/* Rows change ranks: they are divided before and after. */
+static void infer_rows_exchanged(op *o)
+{
+    const tensor *x = o->in[0];
+    operands_place_along(o, "0>0");
+    OPERANDS_CHECK(x->dims == 2 && x->shape[0] == o->at.rows && x->shape[0] % o->at.group_size == 0,
+                   "x must have attributes.rows rows, as many for each rank");
+    infer_shape_like(o->out[0], x);
+}
+
 /* What each rank has for this one: together they are this rank's part of a sum. */
 void infer_all_to_all(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0];
     check_group(o);
+    if (o->at.rows > 0) {
+        infer_rows_exchanged(o);
+        return;
+    }
     operands_place_along(o, o->at.owner >= 0 ? "p>o" : "p>0");
     OPERANDS_CHECK(x->dims == 2 && x->shape[0] == (o->at.owner >= 0 ? 1 : o->at.group_size),
                    "x[ranks, n], or of the owner [1, n]");
@@ -118,7 +137,13 @@ void infer_all_to_all(op *o)
 }
 
 COST(all_to_all, cost_moved(o))
-NO_GRADIENT(all_to_all)
+
+void gradient_all_to_all(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    if (o->at.rows == 0)
+        gradient_refuse(o);
+    recorder_flow(r, o->in[0], record_all_to_all(r, "dx", (axis)o->at.axis, cotangent[0]));
+}
 
 tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x)
 {

@@ -108,7 +108,8 @@ void infer_assign(op *o)
     const tensor *experts = o->in[0];
     const op_routing *as = &o->at.routing;
     OPERANDS_CHECK(is_choice(experts, experts->shape[0]), "experts int32[t, k], k at most 32");
-    OPERANDS_CHECK(as->local >= 1 && as->local <= ROUTING_EXPERTS && o->at.first >= 0, "between 1 and 512 experts");
+    OPERANDS_CHECK(as->local >= 1 && as->local <= ROUTING_EXPERTS && o->at.first >= 0 && as->slots == 0,
+                   "between 1 and 512 experts, and no slots");
     OPERANDS_CHECK(o->at.rows >= 1 && as->skip >= 0 && as->skip % o->at.rows == 0,
                    "rows from a multiple of their number on");
     OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && o->at.rows <= INT32_MAX, "fewer than 2^31 assignments");
@@ -119,6 +120,35 @@ void infer_assign(op *o)
 
 COST(assign, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
 NO_GRADIENT(assign)
+
+void record_slots(recorder *r, const char *name, const record_slots_out *out, tensor *experts, int64_t rows,
+                  const op_routing *as)
+{
+    op like = {.kind = OP_slots, .in = {experts}, .at = {.rows = rows, .routing = *as}};
+    const op *made = recorder_record(r, name, &like, 7, NULL);
+    *out->places = made->out[0];
+    *out->ids = made->out[1];
+    *out->offsets = made->out[2];
+}
+
+void infer_slots(op *o)
+{
+    operands_present(o);
+    const tensor *experts = o->in[0];
+    const op_routing *as = &o->at.routing;
+    OPERANDS_CHECK(is_choice(experts, experts->shape[0]), "experts int32[t, k], k at most 32");
+    OPERANDS_CHECK(as->slots >= 1 && as->slots <= as->experts && as->experts <= ROUTING_EXPERTS,
+                   "an expert for each slot, and at most 512");
+    OPERANDS_CHECK(o->at.rows >= 1 && o->at.rows % as->slots == 0 && as->skip >= 0, "as many rows in each slot");
+    OPERANDS_CHECK(tensor_elements(experts) <= INT32_MAX && o->at.rows <= INT32_MAX, "fewer than 2^31 assignments");
+    infer_shape_like(o->out[0], experts);
+    infer_shape(o->out[1], DTYPE_INT32, 2, o->at.rows, 1, 0);
+    infer_shape(o->out[2], DTYPE_INT32, 1, as->slots + 1, 0, 0);
+    operands_place(o, "0>000");
+}
+
+COST(slots, (op_cost){2 * cost_elements(o->in[0]), cost_traffic(o, 0) + cost_bytes(o->in[0])})
+NO_GRADIENT(slots)
 
 void record_overflow(recorder *r, const char *name, tensor *over, tensor *experts, const op_ladder *as, int64_t first)
 {
@@ -133,6 +163,7 @@ void infer_overflow(op *o)
     OPERANDS_CHECK(is_choice(o->in[0], o->in[0]->shape[0]), "experts int32[t, k], k at most 32");
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, LADDER_RUNGS), "over fp32[rungs]");
     OPERANDS_CHECK(o->at.ladder.rung >= 0 && o->at.ladder.rung < LADDER_RUNGS, "a rung");
+    OPERANDS_CHECK(o->at.ladder.slots >= 0 && o->at.ladder.slots <= o->at.ladder.experts, "an expert for each slot");
     operands_place(o, "r>p 0>r s>r"); /* a share of the sum, whichever axes its tokens are called by */
 }
 
@@ -148,14 +179,25 @@ static void check_places(const op *o, const tensor *places, const tensor *offset
                    "offsets int32[experts + 1]");
 }
 
+/* Of rows in slots offsets say where each slot's end. */
+static void check_slots(const op *o, const tensor *offsets, int64_t rows)
+{
+    int32_t slots = o->at.routing.slots;
+    OPERANDS_CHECK(!slots || (offsets && offsets->shape[0] == slots + 1 && rows % slots == 0),
+                   "offsets int32[slots + 1], and as many rows in each slot");
+}
+
 static void check_weights(const op *o, const tensor *weights, const tensor *places)
 {
     OPERANDS_CHECK(!weights || is_like_choice(weights, DTYPE_FP32, places), "weights[t, k] fp32");
 }
 
-tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows)
+tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places, tensor *offsets, int64_t rows,
+                        int slots)
 {
-    return record_first(r, name, &(op){.kind = OP_dispatch, .in = {x, places, offsets}, .at.rows = rows}, 1);
+    op like = {.kind = OP_dispatch, .in = {x, places, offsets}, .at.rows = rows};
+    like.at.routing.slots = slots;
+    return record_first(r, name, &like, 1);
 }
 
 void infer_dispatch(op *o)
@@ -166,6 +208,7 @@ void infer_dispatch(op *o)
     check_places(o, o->in[1], o->in[2], x->shape[0]);
     check_weights(o, o->in[3], o->in[1]);
     OPERANDS_CHECK(o->at.rows >= 1 && o->at.rows <= INT32_MAX, "between 1 and 2^31 - 1 rows");
+    check_slots(o, o->in[2], o->at.rows);
     infer_shape(o->out[0], (dtype)x->type, 2, o->at.rows, x->shape[1], 0);
     operands_place(o, "0000>0 sp0s>0 rp0s>0");
 }
@@ -179,13 +222,15 @@ void gradient_dispatch(recorder *r, const op *o, tensor *const cotangent[OP_MAX_
         gradient_refuse(o);
     op like = {.kind = OP_combine, .in = {cotangent[0], recorder_use(r, o->in[1]), recorder_use(r, o->in[2])}};
     like.in[4] = recorder_flow_take(r, x);
+    like.at.routing.slots = o->at.routing.slots;
     recorder_flow_set(r, x, gradient_by(r, &like));
 }
 
-tensor *record_combine(recorder *r, const char *name, tensor *rows, tensor *places, tensor *weights, tensor *offsets,
-                       tensor *addend)
+tensor *record_combine(recorder *r, const char *name, const record_combine_in *in)
 {
-    return record_first(r, name, &(op){.kind = OP_combine, .in = {rows, places, offsets, weights, addend}}, 1);
+    op like = {.kind = OP_combine, .in = {in->rows, in->places, in->offsets, in->weights, in->addend}};
+    like.at.routing.slots = in->slots;
+    return record_first(r, name, &like, 1);
 }
 
 void infer_combine(op *o)
@@ -195,6 +240,7 @@ void infer_combine(op *o)
     OPERANDS_CHECK(infer_is_activation(rows), "rows[r, h]");
     check_places(o, places, o->in[2], places->shape[0]);
     check_weights(o, o->in[3], places);
+    check_slots(o, o->in[2], rows->shape[0]);
     OPERANDS_CHECK(!addend || infer_is_matrix(addend, (dtype)rows->type, places->shape[0], rows->shape[1]),
                    "addend[t, h] of the rows' type");
     infer_shape(o->out[0], (dtype)rows->type, 2, places->shape[0], rows->shape[1], 0);
@@ -211,6 +257,7 @@ void gradient_combine(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
     if (recorder_wants(r, rows)) {
         op like = {.kind = OP_dispatch, .in = {dy, places, recorder_use(r, o->in[2])}, .at.rows = rows->shape[0]};
         like.in[3] = weights ? recorder_use(r, weights) : NULL;
+        like.at.routing.slots = o->at.routing.slots;
         recorder_flow(r, rows, gradient_by(r, &like));
     }
     if (weights && recorder_wants(r, weights)) {

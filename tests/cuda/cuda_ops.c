@@ -59,6 +59,7 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(combine),
     BOUND(combine_dots),
     BOUND(overflow),
+    BOUND(slots),
     BOUND(grouped_linear),
     BOUND(grouped_linear_grad_input),
     BOUND(grouped_linear_grad_weight),

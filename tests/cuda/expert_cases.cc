@@ -228,6 +228,101 @@ void assign()
     }
 }
 
+/* The rank that has an expert, and what it is there, of `ranks` that divide `experts`. */
+void owner_of(int &rank, int &id, int expert, int experts, int ranks)
+{
+    for (rank = 0, id = expert;; rank++) {
+        int size = experts / ranks + (rank < experts % ranks);
+        if (id < size)
+            return;
+        id -= size;
+    }
+}
+
+struct slot_rows {
+    vector<double> places, ids, offsets;
+};
+
+/* Slots of `each` rows, from row `skip` of each rank's on. */
+slot_rows sorted_into_slots(const vector<double> &experts, int of, int ranks, int64_t each, int64_t skip)
+{
+    slot_rows s = {vector<double>(experts.size(), -1), vector<double>((size_t)(ranks * each), -1), {0}};
+    vector<int64_t> next((size_t)ranks, -skip);
+    for (size_t i = 0; i < experts.size(); i++) {
+        int rank, id;
+        owner_of(rank, id, (int)experts[i], of, ranks);
+        int64_t row = next[(size_t)rank]++;
+        if (row < 0 || row >= each)
+            continue;
+        s.places[i] = (double)(rank * each + row);
+        s.ids[(size_t)s.places[i]] = id;
+    }
+    for (int r = 0; r < ranks; r++)
+        s.offsets.push_back((double)(r * each + std::min(std::max(next[(size_t)r], (int64_t)0), each)));
+    return s;
+}
+
+struct slot_case {
+    pass of;
+    int32_t ranks;
+    int64_t each, skip;
+};
+
+const slot_case slot_cases[] = {{{1, 1, 1, 0, 1, 0, 1}, 1, 1, 0},        {{7, 2, 5, 0, 5, 0, 20}, 3, 4, 0},
+                                {{100, 4, 16, 0, 16, 0, 0}, 4, 150, 0},  {{100, 4, 16, 0, 16, 0, 0}, 4, 30, 60},
+                                {{33, 8, 512, 0, 512, 0, 0}, 50, 9, 3},  {{700, 3, 40, 0, 40, 0, 0}, 16, 200, 100},
+                                {{4500, 2, 6, 0, 6, 0, 0}, 2, 2600, 0},  {{515, 2, 512, 0, 512, 0, 0}, 512, 4, 0},
+                                {{4500, 2, 130, 0, 130, 0, 0}, 64, 9, 0}};
+
+void slots()
+{
+    for (const slot_case &c : slot_cases) {
+        int64_t n = c.of.tokens * c.of.active, rows = c.ranks * c.each;
+        array experts(INT32, experts_of(c.of)), places(INT32, (size_t)n), ids(INT32, (size_t)rows);
+        array offsets(INT32, (size_t)c.ranks + 1), scratch(INT32, (size_t)launch_assign_scratch(n, c.ranks) / 4);
+        run_ok("launch_slots",
+               launch_slots(nullptr, places.to<int32_t>(), ids.to<int32_t>(), offsets.to<int32_t>(),
+                            {experts.to<int32_t>(), n, c.skip, rows, c.of.experts, c.ranks, scratch.to<int32_t>()}));
+        slot_rows want = sorted_into_slots(experts.value, c.of.experts, c.ranks, c.each, c.skip);
+        check("places", places.get() == want.places);
+        check("ids", ids.get() == want.ids);
+        check("offsets", offsets.get() == want.offsets);
+    }
+}
+
+/* Each slot's rows count by themselves. */
+void overflow_of_slots()
+{
+    for (const slot_case &c : slot_cases)
+        for (int rung = 0; rung < 3; rung++)
+            for (bool add : {false, true}) {
+                vector<double> chosen = experts_of(c.of), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
+                array experts(INT32, chosen), over(LAUNCH_FP32, vector<double>{2, 3, 0});
+                launch_overflow_in in = {experts.to<int32_t>(),
+                                         c.of.tokens * c.of.active,
+                                         {c.each / 3, c.each},
+                                         0,
+                                         0,
+                                         rung,
+                                         c.ranks,
+                                         c.of.experts,
+                                         add};
+                vector<int64_t> rows((size_t)c.ranks);
+                for (double e : chosen) {
+                    int rank, id;
+                    owner_of(rank, id, (int)e, c.of.experts, c.ranks);
+                    rows[(size_t)rank]++;
+                }
+                for (int64_t of : rows)
+                    for (int i = 0; i < 2; i++) {
+                        want[(size_t)i] += (double)std::max((int64_t)0, of - in.room[i]);
+                        want[2] = i == rung && of > in.room[i] ? INFINITY : want[2];
+                    }
+                run_ok("launch_overflow", launch_overflow(nullptr, over.to<float>(), in));
+                check("over", over.get() == want);
+            }
+}
+
 void overflow()
 {
     for (const pass &p : passes)
@@ -235,8 +330,15 @@ void overflow()
             for (bool add : {false, true}) {
                 vector<double> chosen = experts_of(p), want = {add ? 2.0 : 0.0, add ? 3.0 : 0.0, 0};
                 array experts(INT32, chosen), over(LAUNCH_FP32, vector<double>{2, 3, 0});
-                launch_overflow_in in = {
-                    experts.to<int32_t>(), p.tokens * p.active, {p.rows / 3, p.rows}, p.first, p.local, rung, add};
+                launch_overflow_in in = {experts.to<int32_t>(),
+                                         p.tokens * p.active,
+                                         {p.rows / 3, p.rows},
+                                         p.first,
+                                         p.local,
+                                         rung,
+                                         0,
+                                         0,
+                                         add};
                 auto rows = std::count_if(chosen.begin(), chosen.end(),
                                           [&](double e) { return e >= p.first && e < p.first + p.local; });
                 for (int i = 0; i < 2; i++) {
@@ -262,7 +364,8 @@ void exchange_case(int type, const pass &p, int64_t columns, int64_t gap, bool w
                         offsets.to<int32_t>(),
                         p.tokens,
                         p.active,
-                        p.local};
+                        p.local,
+                        0};
     array sent(type, (size_t)(p.rows * columns)), dots(LAUNCH_FP32, s.places.size()), addend(type, x.value);
     vector<double> want_sent((size_t)(p.rows * columns)), want_dots(s.places.size()), want_sum = x.value;
     vector<double> bare((size_t)(p.tokens * columns));
@@ -291,6 +394,31 @@ void exchange_case(int type, const pass &p, int64_t columns, int64_t gap, bool w
     compare("y without addend", y, bare, 1e-6);
 }
 
+/* Rows that no token has are zeros behind each slot's. */
+void pack()
+{
+    for (int type : check_types)
+        for (const slot_case &c : slot_cases)
+            for (int64_t columns : {24, 33}) {
+                if (c.of.tokens > 700)
+                    continue;
+                int64_t rows = c.ranks * c.each;
+                slot_rows s = sorted_into_slots(experts_of(c.of), c.of.experts, c.ranks, c.each, c.skip);
+                array places(INT32, s.places), offsets(INT32, s.offsets), sent(type, (size_t)(rows * columns)),
+                    x(type, randoms((size_t)(c.of.tokens * columns)));
+                vector<double> want((size_t)(rows * columns));
+                for (size_t i = 0; i < s.places.size(); i++)
+                    for (int64_t k = 0; k < columns && s.places[i] >= 0; k++)
+                        want[(size_t)s.places[i] * (size_t)columns + (size_t)k] =
+                            x.value[i / (size_t)c.of.active * (size_t)columns + (size_t)k];
+                launch_places of = {
+                    places.to<int32_t>(), nullptr, offsets.to<int32_t>(), c.of.tokens, c.of.active, c.ranks, c.ranks};
+                run_ok("launch_dispatch", launch_dispatch(nullptr, type, columns_from(sent, 0, columns),
+                                                          columns_from(x, 0, columns), of, {rows, columns}));
+                compare("rows", sent, want, 0);
+            }
+}
+
 void exchange()
 {
     for (int type : check_types)
@@ -302,8 +430,7 @@ void exchange()
 }
 } // namespace
 
-const vector<test_case> expert_cases = {{"experts/route", route},
-                                        {"experts/odd_choices", odd_choices},
-                                        {"experts/assign", assign},
-                                        {"experts/overflow", overflow},
-                                        {"experts/exchange", exchange}};
+const vector<test_case> expert_cases = {{"experts/route", route},   {"experts/odd_choices", odd_choices},
+                                        {"experts/assign", assign}, {"experts/overflow", overflow},
+                                        {"experts/slots", slots},   {"experts/slots_overflow", overflow_of_slots},
+                                        {"experts/pack", pack},     {"experts/exchange", exchange}};

@@ -138,10 +138,17 @@ race|experts.cu|experts.cu|experts/assign|s,warp_barrier(); /\* the last have.*,
 plain|experts.cu|experts.cu|experts/assign|s,same \&\& other < lane,same \&\& other != lane,|assignments of one expert at once share a place
 plain|experts.cu|experts.cu|experts/assign|s,^        before += all;,,|chunks beyond the first 32 begin too early
 plain|experts.cu|experts.cu|experts/assign|s,^        before += sum;,,|experts beyond the first 32 begin too early
-race|experts.cu|experts.cu|experts/overflow|/counted\[me\] = own;/{n;s,block_barrier();,,},what is over is added before all have counted
+race|experts.cu|experts.cu|experts/overflow|/counted\[me\] = own;/{n;s,block_barrier();,,}|what is over is added before all have counted
 plain|experts.cu|experts.cu|experts/overflow|s,(float)(rows - in.room\[i\]),(float)rows,|all rows are over
 plain|experts.cu|experts.cu|experts/overflow|s,in.rung < RUNGS \&\& rows > in.room,in.rung < RUNGS \&\& rows >= in.room,|a rung that is full lacks room
 plain|experts.cu|experts.cu|experts/assign|s,int64_t row = number - a.skip,int64_t row = number,|a later pass places the rows of the first
+race|experts.cu|experts.cu|experts/slots_overflow|/counted\[i\] = 0;/{n;s,block_barrier();,,}|slots are counted before all counts are zero
+plain|experts.cu|experts.cu|experts/slots_overflow|s,first += WARPS \* CHUNK,first += 2 * WARPS * CHUNK,|half of what goes to slots is not counted
+plain|experts.cu|experts.cu|experts/slots|s,behind / size + (low ? 0 : more),behind / size,|slots of ranks that have an expert less are the first ones'
+plain|experts.cu|experts.cu|experts/slots|s,within = behind % size,within = behind,|an expert in a slot is not counted from its rank's first
+plain|experts.cu|experts.cu|experts/slots|s,row % each >= a.totals,row % each > a.totals,|a row behind a slot's last has an expert
+plain|experts.cu|experts.cu|experts/slots|s,next\[slot\] = a.counts,next[slot] = 0 * a.counts,|chunks begin each slot anew
+plain|experts.cu|experts.cu|experts/pack|s,row < of.offsets\[row / each + 1\],row < of.offsets[row / each],|a slot is filled up over its rows
 plain|experts.cu|experts.cu|experts/exchange|s,row < row_count;,row < row_count - 1;,|a row that no token has is left as it was
 plain|experts.cu|experts.cu|experts/exchange|s,weight \* value\[i\],value[i],|rows are sent without their weights
 plain|experts.cu|experts.cu|experts/exchange|s,has \&\& of.weights ? ,false ? ,|rows are added without their weights

@@ -115,6 +115,7 @@ static const layouts_model models[] = {
 #define DIVIDED               "parallel.vocabulary=stages"
 #define BALANCED              "parallel.context_balance=documents"
 #define EXPERT(x)             "parallel.expert=" x
+#define SLOTS(x)              "parallel.expert_dispatch=slots parallel.expert=" x
 #define ROOM(capacity, spill) "model.expert_capacity=" capacity " model.expert_spill=" spill
 #define UNEVEN(x)             "parallel.layers_per_stage=[" x "]"
 
@@ -472,7 +473,34 @@ static const layouts_row rows[] = {
     {"batch",      2, 2, 1, 1, 2, 0,           0, 3, EXPERT("2") " " EACH, 0},
     {"batch",      2, 1, 2, 1, 2, V_HALF,      2, 1, EXPERT("2") " " FULL, 'q'},
     {"batch",      2, 1, 2, 1, 2, GPIPE,       0, 1, EXPERT("2") " " NONE, 'q'},
+    /* experts divided, tokens in slots */
+    {"mixtral",    2, 1, 1, 1, 2, 0,           0, 1, SLOTS("2"), 0},
+    {"mixtral",    4, 1, 1, 1, 1, 0,           0, 1, SLOTS("4") " " FULL, 0},
+    {"mixtral",    1, 2, 1, 1, 2, 0,           0, 1, SLOTS("2") " " SELECTIVE, 0},
+    {"mixtral",    1, 1, 1, 2, 2, 0,           0, 1, SLOTS("2"), 0},
+    {"mixtral",    1, 1, 1, 3, 2, 0,           0, 0, SLOTS("3"), 0},
+    {"mixtral",    1, 1, 1, 4, 1, 0,           0, 3, SLOTS("2") " " EACH, 0},
+    {"mixtral",    1, 1, 1, 6, 2, 0,           0, 2, SLOTS("3") " " REDUCE, 0},
+    {"mixtral",    2, 2, 1, 1, 2, 0,           0, 1, SLOTS("4"), 0},
+    {"mixtral",    2, 1, 1, 3, 2, 0,           0, 1, SLOTS("6") " " PARTS, 0},
+    {"mixtral",    1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, SLOTS("2") " " HALVES, 0},
+    {"mixtral",    1, 1, 2, 2, 1, ZERO_BUBBLE, 0, 3, SLOTS("2") " " EACH, 0},
+    {"mixtral",    2, 1, 3, 1, 2, INTERLEAVED, 2, 1, SLOTS("2") " " FULL, 0},
+    {"mixtral",    1, 1, 2, 3, 1, V_HALF,      2, 1, SLOTS("3") " " DIVIDED, 0},
+    {"mixtral",    1, 1, 2, 2, 2, ZB_V,        2, 1, SLOTS("2") " " BUDGET("2400KiB"), 0},
+    {"experts",    3, 1, 1, 1, 3, 0,           0, 1, SLOTS("3"), 0},
+    {"experts",    1, 1, 1, 4, 1, 0,           0, 1, SLOTS("4"), 0},
+    {"experts",    1, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, SLOTS("2"), 0},
+    {"experts",    1, 2, 1, 3, 1, 0,           0, 1, SLOTS("6"), 0},
+    /* and little room in them, so that steps are played again on both higher rungs */
+    {"mixtral",    1, 1, 1, 2, 2, 0,           0, 1, SLOTS("2") " " ROOM("0.3", "0"), 0},
+    {"mixtral",    2, 1, 1, 3, 2, 0,           0, 3, SLOTS("6") " " ROOM("0.5", "1") " " EACH, 0},
+    {"mixtral",    1, 2, 2, 1, 2, INTERLEAVED, 2, 1, SLOTS("2") " " ROOM("0.4", "2") " " FULL, 0},
+    {"experts",    1, 1, 1, 3, 2, 0,           0, 2, SLOTS("3") " " ROOM("0.2", "3") " " REDUCE, 0},
+    {"experts",    3, 1, 2, 1, 3, V_HALF,      2, 1, SLOTS("3") " " ROOM("0.7", "0"), 0},
     /* no bit depends on recompute, schedule, or how much is sharded */
+    {"mixtral",    1, 1, 2, 2, 2, GPIPE,       0, 1, SLOTS("2") " " NONE, 'Z'},
+    {"mixtral",    1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 0, SLOTS("2") " " FULL, 'Z'},
     {"mixtral",    1, 1, 2, 2, 2, GPIPE,       0, 1, EXPERT("2") " " NONE, 'x'},
     {"mixtral",    1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 0, EXPERT("2") " " SELECTIVE, 'x'},
     {"mixtral",    1, 1, 2, 2, 2, ZERO_BUBBLE, 0, 1, EXPERT("2") " " FULL, 'x'},

@@ -1,5 +1,7 @@
 #include "tests/jobs/mutants.h"
 
+#define SLOTS "parallel.expert_dispatch=slots"
+
 static const mutants_row rows[] = {
     /* clang-format off */
     {"none",                     {"gpt2",    2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
@@ -27,6 +29,10 @@ static const mutants_row rows[] = {
     {"counted-when-made-again",  {"biased",  2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"counts-of-one-rank",       {"biased",  1, 2, 1, 2, 2, 0,           0, 1, "parallel.expert=2", 0}, NULL},
     {"counts-of-all-steps",      {"biased",  2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
+    {"heads-stay",               {"mixtral", 1, 1, 1, 4, 1, 0,           0, 1, SLOTS " parallel.expert=4", 0}, NULL},
+    {"ids-shifted",              {"mixtral", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, SLOTS " parallel.expert=2", 0}, NULL},
+    {"wave-lost",                {"mixtral", 2, 2, 1, 1, 2, 0,           0, 1, SLOTS " parallel.expert=4 model.expert_capacity=0.5", 0}, NULL},
+    {"wave-lost-when-remade",    {"mixtral", 1, 1, 1, 4, 1, 0,           0, 1, SLOTS " parallel.expert=4 model.expert_capacity=0.5", 0}, NULL},
     /* clang-format on */
 };
 

@@ -132,9 +132,22 @@ static void edit_context(op *o)
     }
 }
 
+/* The faults of tokens in slots. */
+static void edit_slots(op *o)
+{
+    bool behind = o->kind == OP_slots && o->at.routing.skip > 0;
+    if (is("heads-stay") && o->kind == OP_all_to_all && o->in[0]->type == DTYPE_INT32)
+        o->kind = OP_copy;
+    if (is("ids-shifted") && o->kind == OP_assign && o->in[0]->shape[1] == 1)
+        o->at.first++;
+    if (behind && (is("wave-lost") || (is("wave-lost-when-remade") && o->phase == PHASE_BACKWARD)))
+        o->at.routing.skip += o->at.rows << 16;
+}
+
 static void edit(op *o)
 {
     edit_context(o);
+    edit_slots(o);
     if (o->phase == PHASE_UPDATE)
         edit_update(o);
     if (is("dropped-all-reduce") && reduces(o, AXIS_TENSOR) && o->phase == PHASE_FORWARD && o->microbatch == 0 &&

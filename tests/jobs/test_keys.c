@@ -157,6 +157,7 @@ static const keys_row rows[] = {
     PLANNED("parallel.pipeline", "2", ""),
     PLANNED("parallel.virtual_stages", "2", PIPE " parallel.schedule=interleaved"),
     PLANNED("parallel.expert", "2", SPLIT " " EXPERTS),
+    PLANNED("parallel.expert_dispatch", "slots", SPLIT " " EXPERTS " parallel.expert=2"),
     PLANNED("parallel.data", "2", ""),
     PLANNED("parallel.schedule", "gpipe", PIPE),
     SHOWN_BY("parallel.schedule_for", "tests/engine/compile/plan/test_plan.c"),

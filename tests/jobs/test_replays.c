@@ -85,25 +85,32 @@ static void train(const char *top, const char *run, const char *keys)
 
 #define LITTLE "model.expert_capacity=0.4 model.expert_spill=1"
 
-/* Room for all from the beginning, and too little at first: losses and norms differ by rounding, and steps, samples and
- * rates do not. */
-static void a_step_without_room_is_the_step_that_has_it(void **state)
+/* A run with too little room at first has the steps, samples and rates of one with room for all, and losses and norms
+ * that differ by rounding. */
+static void assert_climbed(const char *top, const char *run)
 {
-    const char *top = *state;
-    train(top, "room", "model.expert_capacity=4");
-    train(top, "little", LITTLE);
-    runs_metrics room = metrics_of(top, "room"), little = metrics_of(top, "little");
-    climbs climbed = read_climbs(top, "little");
-    assert_int_equal(read_climbs(top, "room").replays, 0);
+    runs_metrics room = metrics_of(top, "room"), little = metrics_of(top, run);
+    climbs climbed = read_climbs(top, run);
     assert_true(climbed.replays > 0);
     assert_int_equal(climbed.highest, 2);
-    print_message("%d steps, %d of them played again: losses within %.1e, norms within %.1e\n", STEPS,
+    print_message("%s: %d steps, %d of them played again: losses within %.1e, norms within %.1e\n", run, STEPS,
                   (int)climbed.replays, runs_loss_error(&little, &room), runs_norm_error(&little, &room));
     assert_true(runs_loss_error(&little, &room) < 1e-4);
     for (int i = 0; i < STEPS; i++) {
         assert_false(little.step[i].skipped);
         assert_true(little.step[i].lr == room.step[i].lr);
     }
+}
+
+static void a_step_without_room_is_the_step_that_has_it(void **state)
+{
+    const char *top = *state;
+    train(top, "room", "model.expert_capacity=4 parallel.expert_dispatch=gather");
+    train(top, "little", LITTLE " parallel.expert_dispatch=gather");
+    train(top, "slots", "model.expert_capacity=0.3 model.expert_spill=1 parallel.expert_dispatch=slots");
+    assert_int_equal(read_climbs(top, "room").replays, 0);
+    assert_climbed(top, "little");
+    assert_climbed(top, "slots");
 }
 
 /* Each token of a step counts once, of whichever rung the step was played on last, and once more of none. */

@@ -157,13 +157,42 @@ static void dispatches_by_weights(recorder *r)
     differentiate(r, recorder_record(r, "dispatch", &like, 1, NULL)->out[0]);
 }
 
+/* A rank's rows for the others must be its own. */
+static void exchanges_shared_rows(recorder *r)
+{
+    record_all_to_all(r, "exchange", AXIS_TENSOR, placed(r, "rows", TOKENS, HIDDEN, place_shared()));
+}
+
+static void exchanges_rows_that_ranks_do_not_divide(recorder *r)
+{
+    record_all_to_all(r, "exchange", AXIS_TENSOR, placed(r, "rows", TOKENS + 1, HIDDEN, place_shard(0)));
+}
+
+/* As compressed gradients are. */
+static void differentiates_an_exchange_of_sums(recorder *r)
+{
+    op exchange = {.kind = OP_all_to_all, .at = op_along(r->grid.group, AXIS_TENSOR)};
+    exchange.in[0] = placed(r, "x", 2, HIDDEN, place_partial());
+    differentiate(r, recorder_record(r, "exchange", &exchange, 1, NULL)->out[0]);
+}
+
+static void packs_slots_of_other_sizes(recorder *r)
+{
+    tensor *experts = recorder_input(r, "experts", DTYPE_INT32, 2, (int64_t[]){TOKENS, 2}, (placements){0}), *out[3];
+    tensor *x = recorder_input(r, "x", DTYPE_FP32, 2, (int64_t[]){TOKENS, HIDDEN}, (placements){0});
+    const op_routing as = {.experts = 4, .slots = 2};
+    record_slots(r, "slots", &(record_slots_out){&out[0], &out[1], &out[2]}, experts, 8, &as);
+    record_dispatch(r, "pack", x, out[0], out[2], 9, 2);
+}
+
 static void combines_another_ranks_rows(recorder *r)
 {
     tensor *x = placed(r, "x", TOKENS, HIDDEN, place_replicate()), *weights, *experts, *places, *offsets;
     op_routing as = {.experts = HIDDEN, .active = 2, .scale = 1, .local = HIDDEN};
     record_route(r, "router", &weights, &experts, x, NULL, &as);
     record_assign(r, "assign", &places, &offsets, experts, 2 * TOKENS, &as, 0);
-    record_combine(r, "combine", placed(r, "rows", 2 * TOKENS, HIDDEN, place_shard(0)), places, weights, offsets, NULL);
+    tensor *rows = placed(r, "rows", 2 * TOKENS, HIDDEN, place_shard(0));
+    record_combine(r, "combine", &(record_combine_in){rows, places, weights, offsets, NULL, 0});
 }
 
 static void refused(void (*record)(recorder *r), const char *label, const char *why)
@@ -252,6 +281,10 @@ static void routing_beyond_what_kernels_have_room_for_is_refused(void **state)
     }
     refused(dispatches_by_weights, "dispatch", "has no gradient");
     refused(combines_another_ranks_rows, "combine", "placement");
+    refused(exchanges_shared_rows, "exchange", "placement");
+    refused(exchanges_rows_that_ranks_do_not_divide, "exchange", "as many for each rank");
+    refused(differentiates_an_exchange_of_sums, "exchange", "has no gradient");
+    refused(packs_slots_of_other_sizes, "pack", "as many rows in each slot");
 }
 
 int main(void)

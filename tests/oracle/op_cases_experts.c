@@ -134,10 +134,35 @@ CASES(assign)
     return true;
 }
 
-/* Room for all rows, for some, for none; on each rung. */
+/* So many ranks divide the experts, each with a slot; skipped are some rows, or as many as a slot has. */
+static void take_slots(op_case *c, int ranks)
+{
+    op_routing *as = &c->o.at.routing;
+    as->slots = ranks < as->experts ? ranks : as->experts;
+    int64_t each = c->o.at.rows / as->slots + 1;
+    as->skip = as->skip > each ? each : as->skip / 2;
+    c->o.at.rows = each * as->slots;
+}
+
+CASES(slots)
+{
+    static const int ranks[] = {1, 3, 16};
+    int slots = ranks[op_case_option(&variant, COUNT(ranks))];
+    pass p;
+    if (!pass_shape(&p, c, variant))
+        return false;
+    take_slots(c, slots);
+    op_case_in(c, 0, DTYPE_INT32, EXPERTS, p.tokens, p.active);
+    op_case_infer(c, 7);
+    c->one_type = true;
+    return true;
+}
+
+/* Room for all rows, for some, for none; on each rung; of one rank, or of each of five. */
 CASES(overflow)
 {
     pass p;
+    int slots = 5 * op_case_option(&variant, 2);
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
     int rung = op_case_option(&variant, LADDER_RUNGS);
     if (!pass_shape(&p, c, variant))
@@ -145,7 +170,8 @@ CASES(overflow)
     const op_routing as = c->o.at.routing; /* give_experts() reads it, and of a ladder nothing */
     int64_t rows = c->o.at.rows;
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_any_experts}, p.tokens, p.active);
-    c->o.at.ladder = (op_ladder){.room = {rows / 3, rows}, .rung = rung, .local = as.local};
+    c->o.at.ladder =
+        (op_ladder){.room = {rows / 3, rows}, .rung = rung, .local = as.local, .slots = slots, .experts = 97};
     op_case_update(c, 0, DTYPE_FP32, (fill){.kind = FILL_INTEGERS, .b = 1000}, LADDER_RUNGS, 0, c->o.at.accumulate);
     op_case_infer(c, 0);
     c->exact = c->one_type = true;
@@ -155,21 +181,26 @@ CASES(overflow)
 /* places as input `slot`, and offsets as the next one where they are asked for, of an assignment before. */
 static void assigned(op_case *c, const pass *p, int slot, bool with_offsets)
 {
-    op *before = op_case_prelude(c, OP_assign);
+    int slots = c->o.at.routing.slots;
+    op *before = op_case_prelude(c, slots ? OP_slots : OP_assign);
     before->at = c->o.at;
     before->in[0] = op_case_tensor(c, "experts", DTYPE_INT32, EXPERTS, p->tokens, p->active);
     before->out[0] = op_case_in(c, slot, DTYPE_INT32, DERIVED, p->tokens, p->active);
-    int64_t ends = c->o.at.routing.local + 1;
-    before->out[1] = with_offsets ? op_case_in(c, slot + 1, DTYPE_INT32, DERIVED, ends, 0)
-                                  : op_case_tensor(c, "offsets", DTYPE_INT32, NOTHING, ends, 0);
+    int64_t ends = (slots ? slots : c->o.at.routing.local) + 1;
+    before->out[slots ? 2 : 1] = with_offsets ? op_case_in(c, slot + 1, DTYPE_INT32, DERIVED, ends, 0)
+                                              : op_case_tensor(c, "offsets", DTYPE_INT32, NOTHING, ends, 0);
+    if (slots)
+        before->out[1] = op_case_tensor(c, "ids", DTYPE_INT32, NOTHING, c->o.at.rows, 1);
 }
 
 CASES(dispatch)
 {
-    int weights = op_case_option(&variant, 2);
+    int weights = op_case_option(&variant, 2), slots = op_case_option(&variant, 2);
     pass p;
     if (!pass_shape(&p, c, variant))
         return false;
+    if (slots)
+        take_slots(c, 3);
     op_case_in(c, 0, c->type, UNIT, p.tokens, p.columns);
     assigned(c, &p, 1, true);
     if (weights)

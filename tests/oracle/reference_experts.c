@@ -120,22 +120,66 @@ void reference_assign(const op *o, const run_context *r)
     offsets[o->at.routing.local] = (int32_t)(row < 0 ? 0 : row > rows ? rows : row);
 }
 
-void reference_overflow(const op *o, const run_context *r)
+/* Slot by slot, token by token. */
+void reference_slots(const op *o, const run_context *r)
+{
+    const op_routing *as = &o->at.routing;
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
+    int32_t *places = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
+    int32_t *offsets = tensor_at(o->out[2], r->arena);
+    int64_t n = tensor_elements(o->in[0]), each = o->at.rows / as->slots, first, count;
+    for (int64_t i = 0; i < n; i++)
+        places[i] = -1;
+    for (int64_t row = 0; row < o->at.rows; row++)
+        ids[row] = -1;
+    offsets[0] = 0;
+    for (int d = 0; d < as->slots; d++) {
+        int64_t number = 0;
+        offsets[d + 1] = (int32_t)(d * each);
+        shard_rows(&first, &count, as->experts, as->slots, d);
+        for (int64_t i = 0; i < n; i++) {
+            if (experts[i] < first || experts[i] >= first + count)
+                continue;
+            if (number >= as->skip && number < as->skip + each) {
+                places[i] = offsets[d + 1]++;
+                ids[places[i]] = (int32_t)(experts[i] - first);
+            }
+            number++;
+        }
+    }
+}
+
+static int64_t chosen_of(const op *o, const run_context *r, int64_t first, int64_t local)
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
-    double *over = reference_row(o->out[0], r, 0);
-    const op_ladder *as = &o->at.ladder;
     int64_t rows = 0;
     for (int64_t i = 0; i < tensor_elements(o->in[0]); i++)
-        for (int64_t e = o->at.first; e < o->at.first + as->local; e++)
+        for (int64_t e = first; e < first + local; e++)
             rows += experts[i] == e;
-    for (int i = 0; i < LADDER_RUNGS; i++)
-        over[i] = o->at.accumulate ? over[i] : 0;
+    return rows;
+}
+
+static void add_over(double *over, const op_ladder *as, int64_t rows)
+{
     for (int i = 0; i < LADDER_RUNGS - 1; i++)
         if (rows > as->room[i]) {
             over[i] += (double)(rows - as->room[i]);
             over[LADDER_RUNGS - 1] = as->rung == i ? INFINITY : over[LADDER_RUNGS - 1];
         }
+}
+
+void reference_overflow(const op *o, const run_context *r)
+{
+    double *over = reference_row(o->out[0], r, 0);
+    const op_ladder *as = &o->at.ladder;
+    for (int i = 0; i < LADDER_RUNGS; i++)
+        over[i] = o->at.accumulate ? over[i] : 0;
+    int64_t first = o->at.first, local = as->local;
+    for (int d = 0; d < (as->slots ? as->slots : 1); d++) {
+        if (as->slots)
+            shard_rows(&first, &local, as->experts, as->slots, d);
+        add_over(over, as, chosen_of(o, r, first, local));
+    }
 }
 
 /* ---- there and back -------------------------------------------------------------------------------------------- */

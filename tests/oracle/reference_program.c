@@ -260,6 +260,18 @@ static void sum_rows(reference_program *const *ranks, const op *const *at, int m
     }
 }
 
+/* Rows for each rank: numbers of either type. */
+static void exchange_rows(reference_program *const *ranks, const op *const *at, int me)
+{
+    int64_t each = at[me]->in[0]->shape[0] / at[me]->at.group_size;
+    for (int i = 0; i < at[me]->at.group_size; i++) {
+        const tensor *x = at[i]->in[0], *y = at[me]->out[0];
+        int64_t bytes = each * reference_width(x) * dtype_bytes((dtype)x->type);
+        memcpy((char *)tensor_at(y, ranks[me]->storage) + i * bytes,
+               (const char *)tensor_at(x, ranks[i]->storage) + me * bytes, (size_t)bytes);
+    }
+}
+
 static void collective(reference_program *const *ranks, const op *const *at)
 {
     int size = at[0]->at.group_size;
@@ -268,7 +280,7 @@ static void collective(reference_program *const *ranks, const op *const *at)
         const op *o = at[me];
         MUST(o->kind == at[0]->kind && o->at.group_size == size && o->at.group_rank == me, "%s meets %s", at[0]->label,
              o->label);
-        MUST(o->in[0]->type == DTYPE_FP64 && o->in[0]->address != o->out[0]->address,
+        MUST((o->in[0]->type == DTYPE_FP64 || o->kind == OP_all_to_all) && o->in[0]->address != o->out[0]->address,
              "%s: the reference communicates floating-point tensors out of place", o->label);
         switch (o->kind) {
         case OP_all_gather:
@@ -283,6 +295,9 @@ static void collective(reference_program *const *ranks, const op *const *at)
             part(&first, &count, o, o->in[0]->shape[0], me);
             for (int64_t k = 0; k < count; k++)
                 sum_rows(ranks, at, me, k, first + k);
+            break;
+        case OP_all_to_all:
+            exchange_rows(ranks, at, me);
             break;
         case OP_all_reduce:
             for (int64_t k = 0; k < o->out[0]->shape[0]; k++)

@@ -1,6 +1,7 @@
 /* The gradients of routing pass the adjoint test: of a choice by softmax and by sigmoids, and of tokens that go to
- * experts and come back, under every recompute setting, alone and where ranks divide the tokens; and every mutant fails
- * it. The choice itself has no gradient, and stays the same within the steps of the differences. */
+ * experts and come back, under every recompute setting, alone, where ranks divide the tokens and where they divide the
+ * experts; and every mutant fails it. The choice itself has no gradient, and stays the same within the steps of the
+ * differences. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,8 +60,41 @@ static void experts_of_two_passes(adjoint_rank *a, const void *options)
         tensor *places, *offsets;
         as.skip = 7 * pass;
         record_assign(r, "assign", &places, &offsets, experts, 7, &as, 1);
-        tensor *rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", x, places, offsets, 7));
-        sum = record_combine(r, "combine", rows, places, pass ? NULL : weights, offsets, pass ? sum : x);
+        tensor *rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", x, places, offsets, 7, 0));
+        const record_combine_in in = {rows, places, pass ? NULL : weights, offsets, pass ? sum : x, 0};
+        sum = record_combine(r, "combine", &in);
+    }
+    a->output = sum;
+}
+
+/* As above, between ranks that divide the experts: two waves of slots. */
+static void experts_in_slots(adjoint_rank *a, const void *options)
+{
+    enum { EACH = 7, BEHIND = 3 };
+    recorder *r = &a->r;
+    op_routing as = *(const op_routing *)options;
+    int ranks = r->grid.group[AXIS_EXPERT].ranks;
+    int64_t first, local;
+    tensor *x = record_gelu(r, "gelu", input(a)), *weights, *experts, *sum = x;
+    record_route(r, "route", &weights, &experts, record_linear(r, "logits", x, weight(a, "gate", HIDDEN, HIDDEN), NULL),
+                 recorder_row(r, adjoint_table(a, "bias", 1, HIDDEN, bias_of), 0), &as);
+    recorder_part(&first, &local, &r->grid, AXIS_EXPERT, HIDDEN);
+    as.local = (int32_t)local;
+    for (int pass = 0; pass < 2; pass++) {
+        record_combine_in out = {.weights = pass ? NULL : weights, .addend = sum, .slots = ranks}, in = {0};
+        tensor *ids;
+        int64_t rows = (pass ? BEHIND : EACH) * ranks;
+        as.skip = pass ? EACH : 0;
+        as.slots = ranks;
+        record_slots(r, "slots", &(record_slots_out){&out.places, &ids, &out.offsets}, experts, rows, &as);
+        tensor *packed = record_dispatch(r, "pack", x, out.places, out.offsets, rows, ranks);
+        ids = record_all_to_all(r, "heads", AXIS_EXPERT, ids);
+        tensor *came = record_all_to_all(r, "send", AXIS_EXPERT, packed);
+        as.skip = as.slots = 0;
+        record_assign(r, "assign", &in.places, &in.offsets, ids, rows, &as, 0);
+        in.rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", came, in.places, in.offsets, rows, 0));
+        out.rows = record_all_to_all(r, "return", AXIS_EXPERT, record_combine(r, "order", &in));
+        sum = record_combine(r, "combine", &out);
     }
     a->output = sum;
 }
@@ -85,6 +119,18 @@ static void passes(adjoint_spec s)
         if (!(worst <= 1))
             fail_msg("%d ranks, recompute %d: %.3g times what is allowed; %s", s.ranks, how, worst, why);
     }
+}
+
+static void gradients_of_slots_pass_the_adjoint_test(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++)
+        for (int ranks = 1; ranks <= 4; ranks++)
+            passes((adjoint_spec){.name = "experts in slots",
+                                  .record = experts_in_slots,
+                                  .options = &ROUTES[i],
+                                  .ranks = ranks,
+                                  .along = AXIS_EXPERT});
 }
 
 static void gradients_of_routing_pass_the_adjoint_test(void **state)
@@ -134,6 +180,14 @@ static void drop_addend_of_tokens(op **ops, int forward, int count)
             ops[i]->in[4] = NULL;
 }
 
+/* What goes back to a token stays where it was computed. */
+static void rows_not_exchanged(op **ops, int forward, int count)
+{
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == OP_all_to_all && ops[i]->in[0]->type != DTYPE_INT32)
+            ops[i]->kind = OP_copy;
+}
+
 static void rows_unweighted(op **ops, int forward, int count)
 {
     for (int i = forward; i < count; i++)
@@ -162,6 +216,12 @@ static void every_mutant_fails_the_adjoint_test(void **state)
          .record = experts_of_two_passes,
          .options = &ROUTES[1],
          .mutate = drop_addend_of_tokens},
+        {.name = "rows that stay",
+         .record = experts_in_slots,
+         .options = &ROUTES[1],
+         .ranks = 2,
+         .along = AXIS_EXPERT,
+         .mutate = rows_not_exchanged},
         {.name = "rows without their weights",
          .record = experts_of_two_passes,
          .options = &ROUTES[1],
@@ -181,6 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_routing_pass_the_adjoint_test),
+        cmocka_unit_test(gradients_of_slots_pass_the_adjoint_test),
         cmocka_unit_test(every_mutant_fails_the_adjoint_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -372,6 +372,43 @@ static void order_unstable(const op *o, const run_context *r)
         }
 }
 
+/* Rows' experts are the ones after them. */
+static void ids_shifted(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    int32_t *ids = tensor_at(o->out[1], r->arena);
+    for (int64_t row = 0; row < o->at.rows; row++)
+        ids[row] += ids[row] >= 0;
+}
+
+/* Ranks that have an expert more are the last ones. */
+static void another_ranks_slot(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    tensor experts = *o->in[0];
+    int32_t *all = tensor_at(&experts, r->arena), last = o->at.routing.experts - 1;
+    for (int i = 0; i < 2; i++) {
+        for (int64_t k = 0; k < tensor_elements(&experts); k++)
+            all[k] = last - all[k];
+        if (i == 0)
+            cpu_backend.kernels[o->kind](&wrong, r);
+    }
+}
+
+static void slots_in_one(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.routing.slots = 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void rooms_in_one(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.ladder.slots = 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
 /* Of dispatch and combine: as if all were 1. */
 static void weights_ignored(const op *o, const run_context *r)
 {
@@ -552,6 +589,11 @@ static const struct {
     {"a pass that begins one row later", OP_assign, pass_by_one},
     {"a pass of one row less", OP_assign, room_by_one},
     {"an order that is not stable", OP_assign, order_unstable},
+    {"a wave of slots that begins one row later", OP_slots, pass_by_one},
+    {"a row's expert is the next one", OP_slots, ids_shifted},
+    {"another rank's slot", OP_slots, another_ranks_slot},
+    {"slots filled up as one", OP_dispatch, slots_in_one},
+    {"one room for all slots", OP_overflow, rooms_in_one},
     {"weights ignored", OP_dispatch, weights_ignored},
     {"rows that no token has left as they were", OP_dispatch, rest_unwritten},
     {"an assignment forgotten", OP_dispatch, assignment_forgotten},

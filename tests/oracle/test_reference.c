@@ -390,6 +390,31 @@ static void assignments_are_sorted_by_expert_and_token(void **state)
     assert_memory_equal(offsets, ((int32_t[]){0, 2, 3, 4}), sizeof offsets);
 }
 
+/* Two ranks have experts 0 and 1, and 2: slots of two rows, from the first on and from the third. */
+static void assignments_go_to_the_slots_of_their_ranks(void **state)
+{
+    (void)state;
+    static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
+    static const int32_t want[2][SENT * EACH + 4 + 3] = {{2, 0, 1, 3, -1, -1, 0, 0, 0, 0, 0, 2, 4},
+                                                         {-1, -1, -1, -1, 0, 2, 1, -1, 0, -1, 0, 1, 3}};
+    for (int wave = 0; wave < 2; wave++) {
+        bench b = {.o = {.kind = OP_slots, .at.rows = 4}};
+        b.o.at.routing = (op_routing){.experts = 3, .slots = 2, .skip = 2 * wave};
+        b.o.in[0] = operand(&b, DTYPE_INT32, SENT, EACH);
+        b.o.out[0] = operand(&b, DTYPE_INT32, SENT, EACH);
+        b.o.out[1] = operand(&b, DTYPE_INT32, 4, 1);
+        b.o.out[2] = operand(&b, DTYPE_INT32, 3, 0);
+        start(&b);
+        memcpy(reference_program_bytes(b.p, b.o.in[0]), experts, sizeof experts);
+        run(&b);
+        assert_memory_equal(reference_program_bytes(b.p, b.o.out[0]), want[wave], sizeof experts);
+        assert_memory_equal(reference_program_bytes(b.p, b.o.out[1]), want[wave] + SENT * EACH, 4 * sizeof(int32_t));
+        assert_memory_equal(reference_program_bytes(b.p, b.o.out[2]), want[wave] + SENT * EACH + 4,
+                            3 * sizeof(int32_t));
+        reference_program_close(b.p);
+    }
+}
+
 /* Six assignments, four of them to experts 1 and 2: room for one, and for four. */
 static void rows_beyond_the_room_of_a_rung_are_counted(void **state)
 {
@@ -691,6 +716,7 @@ int main(void)
         cmocka_unit_test(a_token_chooses_the_best_experts),
         cmocka_unit_test(the_slope_of_a_weight_is_its_scores),
         cmocka_unit_test(assignments_are_sorted_by_expert_and_token),
+        cmocka_unit_test(assignments_go_to_the_slots_of_their_ranks),
         cmocka_unit_test(rows_beyond_the_room_of_a_rung_are_counted),
         cmocka_unit_test(a_bias_moves_by_the_sign_of_what_its_expert_lacks),
         cmocka_unit_test(tokens_go_to_their_places_and_back),

@@ -7,6 +7,7 @@
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
+#include "engine/compile/time/dispatch_price.h"
 #include "kernels/attention_sizes.h"
 #include "kernels/operands.h"
 #include "memory/log.h"
@@ -281,6 +282,19 @@ static void print_gathered(FILE *out, const plan *p)
                        rows * (heads < 1 ? 1 : heads) * width * (double)dtype_bytes(precision_compute(o->precision))));
 }
 
+/* How tokens come to experts, and what their transfers take by the prices of this plan, either way. */
+static void print_dispatch(FILE *out, const plan *p)
+{
+    const compile_options *o = &p->options;
+    if (o->layout.expert <= 1)
+        return;
+    double gather = dispatch_seconds(o, &p->profile, false), slots = dispatch_seconds(o, &p->profile, true);
+    fprintf(out, "experts           %d ranks divide %d; tokens %s: %.3g ms of transfers a layer and micro-batch, ",
+            o->layout.expert, o->shape.experts, o->slots ? "travel in slots" : "are gathered",
+            1e3 * (o->slots ? slots : gather));
+    fprintf(out, "%s %.3g ms\n", o->slots ? "gathered" : "in slots", 1e3 * (o->slots ? gather : slots));
+}
+
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
@@ -413,6 +427,7 @@ void plan_text_report(FILE *out, const plan *p)
     print_loss(out, p);
     print_attention(out, p);
     print_gathered(out, p);
+    print_dispatch(out, p);
     print_slow_heads(out, p);
     print_recompute(out, p);
     print_order(out, p);
@@ -489,6 +504,16 @@ static void json_choices(FILE *out, const plan *p)
     fputs("],\n", out);
 }
 
+/* Nothing where no ranks divide experts. */
+static void json_dispatch(FILE *out, const plan *p)
+{
+    const compile_options *o = &p->options;
+    if (o->layout.expert > 1)
+        fprintf(out, " \"expert_dispatch\": {\"how\": \"%s\", \"gather_seconds\": %.17g, \"slots_seconds\": %.17g},\n",
+                o->slots ? "slots" : "gather", dispatch_seconds(o, &p->profile, false),
+                dispatch_seconds(o, &p->profile, true));
+}
+
 static void json_device_memory(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
@@ -546,6 +571,7 @@ void plan_text_json(FILE *out, const plan *p, const char *more)
     }
     fputs("],\n", out);
     json_choices(out, p);
+    json_dispatch(out, p);
     if (p->profile.capacity > 0)
         json_device_memory(out, p);
     json_time(out, p);

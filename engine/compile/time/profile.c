@@ -200,6 +200,13 @@ static const op *assigned_by(const op *o)
     return NULL;
 }
 
+/* Of rows that came in slots, the op that filled them at their sources; else NULL. */
+static const op *slots_behind(const op *assign)
+{
+    const op *exchange = assign->in[0]->producer;
+    return exchange && op_has(exchange, OP_EXCHANGE) ? exchange->in[0]->producer : NULL;
+}
+
 /* The share of an op's planned rows that tokens have, on the slowest of the ranks that divide experts; 1 of ops that
  * compute all rows. The waves of a ladder are planned for more than come. */
 static double rows_filled(const profile *p, const op *o)
@@ -207,10 +214,13 @@ static double rows_filled(const profile *p, const op *o)
     const op *by = assigned_by(o);
     if (!by)
         return 1;
-    const op_routing *as = &by->at.routing;
-    double mean = (double)tensor_elements(by->in[0]) * as->local / as->experts;
+    const op *sent = slots_behind(by);
+    const op_routing *as = sent ? &sent->at.routing : &by->at.routing;
+    double chosen = (double)tensor_elements(sent ? sent->in[0] : by->in[0]);
+    double mean = sent ? chosen / as->slots : chosen * as->local / as->experts;
     double rows = (p->load > 0 ? p->load : 1) * mean - (double)as->skip;
-    return rows <= 0 ? 0 : rows < (double)by->at.rows ? rows / (double)by->at.rows : 1;
+    double planned = (double)by->at.rows / (sent ? as->slots : 1);
+    return rows <= 0 ? 0 : rows < planned ? rows / planned : 1;
 }
 
 /* Rows, columns and depth of a product, or of each expert's if all have as many of the rows that are filled; how many
@@ -420,6 +430,15 @@ double profile_rate(const profile *p, const grid *g, axis a)
     return rate < p->node ? rate : p->node;
 }
 
+/* Of an all_to_all, where what is for one member passes no other: those beyond the node are reached through this rank's
+ * own port, those within it meanwhile. */
+static double exchange_rate(const profile *p, const grid *g, axis a)
+{
+    int members = grid_group_size(g, a), near = on_node(p, g, a);
+    double within = (near - 1) / p->node, beyond = (members - near) / p->network;
+    return (members - 1) / (within > beyond ? within : beyond);
+}
+
 static double model_transfer(const profile *p, bool leaves, double rate, double bytes, int members)
 {
     int hops = members - 1;
@@ -444,6 +463,14 @@ profile_point profile_point_of_transfer(const profile *p, op_kind kind, double b
                            .threads = p->threads};
 }
 
+double profile_collective(const profile *p, const grid *g, axis a, op_kind kind, double bytes)
+{
+    bool leaves = profile_leaves_node(p, g, a);
+    bool apart = leaves && (op_rows[kind].flags & OP_EXCHANGE);
+    double rate = apart ? exchange_rate(p, g, a) : profile_rate(p, g, a);
+    return transfer(p, kind, leaves, rate, bytes, grid_group_size(g, a));
+}
+
 double profile_message(const profile *p, const grid *g, int peer, double bytes)
 {
     bool leaves = peer / p->node_ranks != g->rank / p->node_ranks;
@@ -462,6 +489,5 @@ double profile_transfer(const profile *p, const grid *g, const program *of, int 
     collective_measure(&scratch, &bytes, &messages, of, index);
     if (op_has(o, OP_GATHER) && !p->host_moves)
         bytes = collective_gathered(of, index);
-    return transfer(p, (op_kind)o->kind, profile_leaves_node(p, g, a), profile_rate(p, g, a), (double)bytes,
-                    o->at.group_size);
+    return profile_collective(p, g, a, (op_kind)o->kind, (double)bytes);
 }

@@ -101,8 +101,10 @@ double profile_op(const profile *p, const op *o);
 double profile_transfer(const profile *p, const grid *g, const program *of, int index);
 /* Seconds of a message of so many bytes from this rank to another. */
 double profile_message(const profile *p, const grid *g, int peer, double bytes);
-/* Bytes a second that this rank sends in a collective along an axis. */
+/* Bytes a second that this rank sends in a collective along an axis, but of an all_to_all. */
 double profile_rate(const profile *p, const grid *g, axis a);
+/* Seconds of a collective along an axis, of which a member sends so many bytes. */
+double profile_collective(const profile *p, const grid *g, axis a, op_kind kind, double bytes);
 /* That an op which is not a wait took so long; or communication of `kind`, of which a member sends so many bytes. */
 profile_point profile_point_of(const profile *p, const op *o, double seconds);
 profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds);

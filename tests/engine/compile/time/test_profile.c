@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/compile/time/profile.h"
+#include "engine/compile/time/dispatch_price.h"
 #include "tests/jobs/workfolder.h"
 
 static bool near(double a, double b)
@@ -164,6 +164,65 @@ static void a_rank_has_its_share_of_the_cores(void **state)
     assert_true(fabs(product(&one, 512, 512, 512) / both - 5) < 0.01);
 }
 
+static compile_options of_ranks(int ranks, int expert, int active, const devices_row *row)
+{
+    return (compile_options){.shape = {.hidden_size = 2048,
+                                       .experts = 512,
+                                       .experts_per_token = active,
+                                       .expert_capacity = 1.25,
+                                       .expert_spill = 2},
+                             .precision = PRECISION_BF16,
+                             .sequence = 4096,
+                             .micro_batch = 1,
+                             .grid = {.ranks = ranks, .size = {1, 1, ranks, 1}},
+                             .layout.expert = expert,
+                             .device = row};
+}
+
+/* Ranks of a node have ports for all of what is gathered; rows for one rank pass this rank's port. So few ranks gather,
+ * and slots are for blocks of many times as many ranks as a token has experts. */
+static void tokens_travel_in_slots_where_that_is_faster(void **state)
+{
+    (void)state;
+    const profile p = profile_named("h100");
+    static const struct {
+        int expert, active;
+        bool slots;
+    } cases[] = {{8, 8, false}, {16, 8, false}, {32, 8, false}, {256, 8, true},
+                 {8, 1, true},  {64, 1, true},  {2, 2, false},  {1, 1, false}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        compile_options o = of_ranks(512, cases[i].expert, cases[i].active, p.device);
+        assert_int_equal(dispatch_by_slots(&o), cases[i].slots);
+        for (int rank = 1; rank < 512; rank += 101) {
+            o.grid.rank = rank;
+            o.grid.at[GRID_DATA] = rank;
+            assert_int_equal(dispatch_by_slots(&o), cases[i].slots); /* whoever asks */
+        }
+        o.shape.expert_drop = true;
+        assert_false(dispatch_by_slots(&o)); /* what is dropped hangs on no price */
+        o.layout.expert_dispatch = CONFIG_DISPATCH_SLOTS;
+        assert_int_equal(dispatch_by_slots(&o), cases[i].expert > 1);
+        o.layout.expert_dispatch = CONFIG_DISPATCH_GATHER;
+        assert_false(dispatch_by_slots(&o));
+    }
+}
+
+/* Of 16 ranks on two nodes eight ports share what is gathered, and each rank's takes what it has for eight others. */
+static void an_exchange_between_nodes_waits_for_a_ranks_own_port(void **state)
+{
+    (void)state;
+    profile p = profile_named("h100");
+    compile_options o = of_ranks(16, 16, 8, p.device);
+    o.grid.block[AXIS_EXPERT] = 16;
+    p.hop = p.network_latency = 0;
+    double bytes = 15e9, port = 8e9 / p.network;
+    assert_true(near(profile_collective(&p, &o.grid, AXIS_EXPERT, OP_all_to_all, bytes), port));
+    assert_true(near(profile_collective(&p, &o.grid, AXIS_EXPERT, OP_all_gather, bytes), bytes / (8 * p.network)));
+    o.grid.block[AXIS_EXPERT] = 8;
+    p.latency = 0;
+    assert_true(near(profile_collective(&p, &o.grid, AXIS_EXPERT, OP_all_to_all, bytes), bytes / p.node));
+}
+
 static void what_is_saved_is_what_is_read(void **state)
 {
     char *path = workfolder_path(*state, "saved.json");
@@ -202,6 +261,8 @@ int main(void)
         cmocka_unit_test(a_wave_that_is_not_full_takes_as_long),
         cmocka_unit_test(what_was_measured_is_the_price),
         cmocka_unit_test(a_rank_has_its_share_of_the_cores),
+        cmocka_unit_test(tokens_travel_in_slots_where_that_is_faster),
+        cmocka_unit_test(an_exchange_between_nodes_waits_for_a_ranks_own_port),
         cmocka_unit_test_setup_teardown(what_is_saved_is_what_is_read, workfolder_setup, workfolder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,9 @@ SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint 
           safetensors samples schedule schedule_command schedule_search schedule_share search shape simulate siphash \
           spike status tensorboard threads timing tokenizer tokenizer_json workspace
 
+# Of those the ones that take longest, which begin first: the last to end would run alone.
+LONGEST := ops
+
 # Tables of which `make check` runs a covering third (tests/cover.h); `make check-all` runs the other rows as well.
 HAS_REST := layouts parity optimizers narrow_state compress read_errors
 

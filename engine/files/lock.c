@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <libgen.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -432,9 +433,32 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
     return STATUS_OK;
 }
 
-void lock_release(lock *l)
+/* Is it ours? Then it goes. */
+static bool remove_own(const lock *l, const char *path)
 {
     holder now = {0};
+    return look(&now, path) == 0 && !strcmp(now.id, l->me.id) && unlink(path) == 0;
+}
+
+/* Where its folder has been moved to: that is in what the system calls the descriptor, whatever name the file had when
+ * it was made. */
+static void remove_moved(const lock *l)
+{
+    char link[40], known[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", l->descriptor);
+    ssize_t length = readlink(link, known, sizeof known - 1);
+    while (length > 0 && known[length - 1] != '/')
+        length--;
+    if (length <= 0)
+        return;
+    const char *name = strrchr(l->path, '/');
+    char *path = must_format("%.*s%s", (int)length, known, name ? name + 1 : l->path);
+    (void)remove_own(l, path);
+    free(path);
+}
+
+void lock_release(lock *l)
+{
     if (!l)
         return;
     pthread_mutex_lock(&l->lock);
@@ -442,8 +466,8 @@ void lock_release(lock *l)
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
     pthread_join(l->thread, NULL);
-    if (look(&now, l->path) == 0 && !strcmp(now.id, l->me.id))
-        unlink(l->path);
+    if (!remove_own(l, l->path))
+        remove_moved(l);
     close(l->descriptor);
     pthread_mutex_destroy(&l->file);
     pthread_mutex_destroy(&l->lock);

@@ -155,6 +155,24 @@ static void what_was_moved_aside_and_left_is_removed(void **state)
     free(path);
 }
 
+/* A run may end while its folder is elsewhere. */
+static void a_lock_is_given_back_wherever_its_folder_is(void **state)
+{
+    char *folder = workfolder_path(*state, "moving"), *away = must_format("%s.away", folder);
+    char *path = workfolder_path(folder, "lock"), *moved = workfolder_path(away, "lock");
+    lock *l = NULL;
+    assert_int_equal(mkdir(folder, 0777), 0);
+    assert_int_equal(lock_take(&l, path, "aaaa", LEASE), STATUS_OK);
+    assert_int_equal(rename(folder, away), 0);
+    assert_true(atomic_exists(moved));
+    lock_release(l);
+    assert_false(atomic_exists(moved));
+    free(moved);
+    free(path);
+    free(away);
+    free(folder);
+}
+
 static void a_holder_beats_and_notices_what_happens_to_its_lock(void **state)
 {
     char *path = workfolder_path(*state, "mine");
@@ -303,6 +321,7 @@ int main(void)
         cmocka_unit_test(who_is_alive_keeps_it_and_who_is_dead_does_not),
         cmocka_unit_test(another_machine_s_lock_is_believed_while_it_beats),
         cmocka_unit_test(what_was_moved_aside_and_left_is_removed),
+        cmocka_unit_test(a_lock_is_given_back_wherever_its_folder_is),
         cmocka_unit_test(a_holder_beats_and_notices_what_happens_to_its_lock),
         cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_beat),
         cmocka_unit_test(who_watches_a_lock_knows_whether_its_holder_lives),

@@ -9,9 +9,14 @@ static tensor *leave_branch(recorder *r, const block_layer *b, const layer_input
     return layer_dropout(r, in, layer_multiply(r, x, b->multiplier));
 }
 
+/* An mlp, experts, or both: then those that all tokens share are the mlp. */
 static tensor *layer_of_tokens(recorder *r, const stream *s, const block_layer *b, const layer_inputs *in, tensor *x)
 {
-    return b->experts.router ? layer_experts(r, &b->experts, in, s->routers, x) : layer_mlp(r, &b->mlp, x);
+    tensor *shared = b->mlp.up ? layer_mlp(r, &b->mlp, x) : NULL;
+    if (!b->experts.router)
+        return shared;
+    tensor *chosen = layer_experts(r, &b->experts, in, s->routers, x);
+    return shared ? record_add(r, "experts/shared", chosen, shared) : chosen;
 }
 
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in)

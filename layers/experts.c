@@ -130,7 +130,7 @@ static bool is_balanced(const recorder *r, const layer_inputs *in)
     return r->training && (in->router_loss > 0 || in->router_z_loss > 0);
 }
 
-static op_balance balance_of(const recorder *r, const layer_inputs *in)
+static op_balance balance_of(const recorder *r, const layer_inputs *in, bool sigmoid)
 {
     bool by_sample = in->router_over == LAYER_BALANCE_SEQUENCE;
     int64_t tokens = r->tokens * r->grid.group[AXIS_CONTEXT].ranks; /* of a micro-batch */
@@ -138,13 +138,14 @@ static op_balance balance_of(const recorder *r, const layer_inputs *in)
     return (op_balance){.load = (float)(in->router_loss / share),
                         .z = (float)in->router_z_loss,
                         .sequence = by_sample ? in->sequence : 0,
-                        .groups = by_sample ? (int32_t)(tokens / in->sequence) : 1};
+                        .groups = by_sample ? (int32_t)(tokens / in->sequence) : 1,
+                        .sigmoid = sigmoid};
 }
 
 /* E f of each expert by group, where f is its share of the assignments; pooled, of the tokens of all layers. */
 static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x, tensor *places)
 {
-    op_balance as = balance_of(r, in);
+    op_balance as = balance_of(r, in, x->routing.sigmoid);
     double tokens = (double)r->tokens * r->grid.group[AXIS_CONTEXT].ranks / as.groups, experts = x->routing.experts;
     bool pooled = in->router_over == LAYER_BALANCE_POOLED;
     as.experts = x->routing.experts;
@@ -162,9 +163,9 @@ static tensor *places_of(recorder *r, const layer_inputs *in)
     return r->grid.sequence ? layer_own_rows(r, in->places) : in->places;
 }
 
-static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, tensor *load, tensor *x)
+static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, tensor *load, tensor *x, bool sigmoid)
 {
-    const op_balance as = balance_of(r, in);
+    const op_balance as = balance_of(r, in, sigmoid);
     tensor *places = places_of(r, in);
     record_balance(r, "experts/balance", in->router_losses, logits, load, places, &as);
     return record_balance_through(r, "experts/balance", x, logits, load, places, in->scalars, &as);
@@ -176,7 +177,7 @@ static tensor *balance(recorder *r, const layer_inputs *in, const routed *x, rou
         return y;
     tensor *load = record_load(r, in, x, places_of(r, in));
     if (!routers)
-        return add_losses(r, in, x->logits, load, y);
+        return add_losses(r, in, x->logits, load, y, x->routing.sigmoid);
     routers->logits[routers->count++] = x->logits;
     routers->load = routers->load ? record_add(r, "experts/pool", routers->load, load) : load;
     recorder_keep(routers->load);
@@ -186,7 +187,7 @@ static tensor *balance(recorder *r, const layer_inputs *in, const routed *x, rou
 tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x)
 {
     for (int i = 0; i < routers->count; i++)
-        x = add_losses(r, in, routers->logits[i], routers->load, x);
+        x = add_losses(r, in, routers->logits[i], routers->load, x, false); /* a softmax, as transformers has it */
     return x;
 }
 

@@ -103,7 +103,7 @@ typedef struct experts_layer {
 typedef struct block_layer {
     norm_layer norm1, norm2, behind1, behind2; /* weight NULL: none */
     attention_layer attention;
-    mlp_layer mlp;         /* or */
+    mlp_layer mlp;         /* up NULL: none */
     experts_layer experts; /* router NULL: none */
     double multiplier;     /* of both branches; 0: none */
     bool parallel;         /* both read what came into the block */

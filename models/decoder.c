@@ -323,6 +323,9 @@ ladder_shape decoder_ladder(const model_shape *shape)
                           .drop = shape->expert_drop};
 }
 
+/* A group of experts is chosen by the sum of so many scores, its best. */
+enum { GROUP_BEST = 2 };
+
 static void build_block(builder *b, block_layer *block, int index)
 {
     const layer_shape *l = &b->shape;
@@ -346,8 +349,14 @@ static void build_block(builder *b, block_layer *block, int index)
     block->experts.ladder = decoder_ladder(&b->d->shape);
     block->experts.index = shape_routers_before(&b->d->shape, b->layer);
     block->experts.slots = b->layout->slots;
-    block->experts.routing = (op_routing){
-        .experts = l->experts, .active = l->experts_per_token, .scale = 1, .renormalise = l->router_renormalise};
+    block->experts.routing = (op_routing){.experts = l->experts,
+                                          .active = l->experts_per_token,
+                                          .groups = l->router_groups,
+                                          .groups_kept = l->router_groups_kept,
+                                          .group_best = l->router_groups > 0 ? GROUP_BEST : 0,
+                                          .scale = l->router_scale > 0 ? (float)l->router_scale : 1,
+                                          .sigmoid = l->traits >> TRAIT_SIGMOID_ROUTER & 1,
+                                          .renormalise = l->router_renormalise};
     block->parallel = l->traits >> TRAIT_PARALLEL & 1;
     const float offset = norm_offset(l);
     block->norm1.offset = block->norm2.offset = block->behind1.offset = block->behind2.offset = offset;

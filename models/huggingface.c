@@ -43,6 +43,8 @@ static const struct {
     {FAMILY_LLAMA, 0, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
     {FAMILY_STARCODER2, 0, 0, ALWAYS, "use_bias", {"true"}},
     {FAMILY_GLM4, 0, 0, ALWAYS, "attention_bias", {"true"}},
+    {FAMILY_GLM4_MOE, 0, 0, ALWAYS, "attention_bias", {"true"}},
+    {FAMILY_GLM4_MOE, 0, 0, ALWAYS, "norm_topk_prob", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "hidden_act", {"\"gelu\""}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "use_parallel_residual", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "attention_bias", {"true"}},
@@ -248,6 +250,8 @@ static status read_shape(const huggingface_reader *r, model_shape *s)
         TRY(huggingface_read_unrotated(r, s));
     if (shape_has_key(s->architecture, KEY_EXPERTS))
         TRY(huggingface_read_experts(r, s));
+    if (shape_has_key(s->architecture, KEY_QK_NORM))
+        TRY(huggingface_read_bool(r, &s->qk_norm, "use_qk_norm", false));
     TRY(huggingface_read_window(r, s));
     if (!s->head_size && s->hidden_size % s->heads)
         return status_fail(STATUS_FAILED,
@@ -404,11 +408,17 @@ static status check_representable(const model_shape *s)
                            "model.full_first is %d and model.full_every %d: Hugging Face's %s has one window for all "
                            "layers",
                            s->full_first, s->full_every, name);
-    if ((s->dense_layers || s->experts_every > 1) && !shape_has_key(s->architecture, KEY_SPARSE_LAYERS))
+    const uint64_t first = WITH(SPARSE_LAYERS) | WITH(DENSE_FIRST);
+    if ((s->dense_layers && !(shape_traits_of(s->architecture)->keys & first)) ||
+        (s->experts_every > 1 && !shape_has_key(s->architecture, KEY_SPARSE_LAYERS)))
         return status_fail(STATUS_FAILED,
                            "model.dense_layers is %d and model.experts_every %d: Hugging Face's %s has experts in "
-                           "every layer",
+                           "every layer, or in all behind the first",
                            s->dense_layers, s->experts_every, name);
+    if ((s->router_groups || s->router_scale > 0) && !shape_has_key(s->architecture, KEY_GROUPS))
+        return status_fail(STATUS_FAILED,
+                           "model.router_groups is %d and model.router_scale %g: Hugging Face's %s has neither",
+                           s->router_groups, s->router_scale, name);
     bool grouped = has_number(s->architecture, offsetof(model_shape, kv_heads));
     bool sized = has_number(s->architecture, offsetof(model_shape, head_size));
     if ((!grouped && s->kv_heads != s->heads) || (!sized && (int64_t)s->heads * s->head_size != s->hidden_size))
@@ -480,6 +490,7 @@ static int precision(const model_shape *s)
                             s->attention_cap,
                             s->logits_cap,
                             s->router_loss,
+                            s->router_scale,
                             s->dropout};
     bool all = true;
     for (unsigned long i = 0; i < sizeof value / sizeof *value; i++)
@@ -508,6 +519,10 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         huggingface_put_unrotated(root, s);
     if (shape_has_key(s->architecture, KEY_EXPERTS))
         huggingface_put_experts(root, s);
+    if (shape_has_key(s->architecture, KEY_QK_NORM))
+        json_object_set_new(root, "use_qk_norm", json_boolean(s->qk_norm));
+    if (shape_has_key(s->architecture, KEY_MTP))
+        json_object_set_new(root, "num_nextn_predict_layers", json_integer(0));
     if (shape_has_key(s->architecture, KEY_SCALAR))
         put_scalar(root, s);
     if (shape_has_key(s->architecture, KEY_CAPS)) {

@@ -66,6 +66,35 @@ static status read_sparse(const huggingface_reader *r, model_shape *s)
     return read_dense(r, s);
 }
 
+/* A count from 1 on, 1 where it is absent. */
+static status read_small(const huggingface_reader *r, int *out, const char *key, int low)
+{
+    const json_t *value = huggingface_ask(r, key);
+    json_int_t n = !value ? 1 : json_is_integer(value) ? json_integer_value(value) : -1;
+    *out = (int)n;
+    if (n < low || n > INT_MAX)
+        return huggingface_refuse(r, key, value,
+                                  low ? "it must be a whole number from 1" : "it must be a whole number");
+    return STATUS_OK;
+}
+
+static status read_groups(const huggingface_reader *r, model_shape *s)
+{
+    TRY(huggingface_read_number(r, &s->router_scale, r->root, "routed_scaling_factor", 1));
+    if (!(s->router_scale > 0))
+        return huggingface_refuse(r, "routed_scaling_factor", huggingface_ask(r, "routed_scaling_factor"),
+                                  "it must be positive");
+    s->router_scale = s->router_scale == 1 ? 0 : s->router_scale;
+    TRY(read_small(r, &s->router_groups, "n_group", 1));
+    TRY(read_small(r, &s->router_groups_kept, "topk_group", 1));
+    if (s->router_groups > 1)
+        return STATUS_OK;
+    if (s->router_groups_kept > 1)
+        return huggingface_refuse(r, "topk_group", huggingface_ask(r, "topk_group"), "n_group is 1");
+    s->router_groups = s->router_groups_kept = 0;
+    return STATUS_OK;
+}
+
 /* transformers adds the loss to the model's only where it is asked for the router's logits. */
 static status read_loss(const huggingface_reader *r, model_shape *s)
 {
@@ -89,7 +118,16 @@ status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
         TRY(read_sparse(r, s));
     if (shape_has_key(s->architecture, KEY_NORM_TOPK))
         TRY(huggingface_read_bool(r, &s->router_renormalise, "norm_topk_prob", false));
-    return read_loss(r, s);
+    if (shape_has_key(s->architecture, KEY_SHARED))
+        TRY(read_small(r, &s->shared_experts, "n_shared_experts", 0));
+    if (shape_has_key(s->architecture, KEY_DENSE_FIRST))
+        TRY(read_small(r, &s->dense_layers, "first_k_dense_replace", 0));
+    if (shape_has_key(s->architecture, KEY_GROUPS))
+        TRY(read_groups(r, s));
+    int unread;
+    if (shape_has_key(s->architecture, KEY_MTP))
+        TRY(read_small(r, &unread, "num_nextn_predict_layers", 0));
+    return shape_has_key(s->architecture, KEY_ROUTER_LOSS) ? read_loss(r, s) : STATUS_OK;
 }
 
 void huggingface_put_experts(json_t *root, const model_shape *s)
@@ -103,6 +141,17 @@ void huggingface_put_experts(json_t *root, const model_shape *s)
     }
     if (shape_has_key(s->architecture, KEY_NORM_TOPK))
         json_object_set_new(root, "norm_topk_prob", json_boolean(s->router_renormalise));
+    if (shape_has_key(s->architecture, KEY_SHARED))
+        json_object_set_new(root, "n_shared_experts", json_integer(s->shared_experts));
+    if (shape_has_key(s->architecture, KEY_DENSE_FIRST))
+        json_object_set_new(root, "first_k_dense_replace", json_integer(s->dense_layers));
+    if (shape_has_key(s->architecture, KEY_GROUPS)) {
+        json_object_set_new(root, "routed_scaling_factor", json_real(s->router_scale > 0 ? s->router_scale : 1));
+        json_object_set_new(root, "n_group", json_integer(s->router_groups ? s->router_groups : 1));
+        json_object_set_new(root, "topk_group", json_integer(s->router_groups ? s->router_groups_kept : 1));
+    }
+    if (!shape_has_key(s->architecture, KEY_ROUTER_LOSS))
+        return;
     json_object_set_new(root, "output_router_logits", json_boolean(s->router_loss > 0));
     if (s->router_loss > 0)
         json_object_set_new(root, "router_aux_loss_coef", json_real(s->router_loss));

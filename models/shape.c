@@ -117,10 +117,16 @@ layer_shape shape_layer(const model_shape *s, int layer)
     const bool experts = has_experts(s, layer);
     out.traits |= UINT64_C(1) << (experts ? TRAIT_EXPERTS : TRAIT_DENSE);
     out.traits |= (uint64_t)(experts && s->router_bias_rate > 0) << TRAIT_BIASED;
+    if (experts && s->shared_experts > 0)
+        out.traits |= UINT64_C(1) << TRAIT_SHARED;
+    if (s->qk_norm)
+        out.traits |= UINT64_C(1) << TRAIT_QK_NORM;
     if (!experts) {
         out.experts = out.experts_per_token = 0;
         out.expert_ffn_size = 0;
         out.router_renormalise = false;
+        out.shared_experts = out.router_groups = out.router_groups_kept = 0;
+        out.router_scale = 0;
     }
     out.local = out.window > 0 && out.rope_theta > 0 && s->rope_local_theta > 0;
     out.rope_theta = out.local ? s->rope_local_theta : out.rope_theta;
@@ -259,6 +265,24 @@ static status check_rope(const model_shape *s)
     return r->kind == ROPE_LONGROPE ? check_longrope(s) : STATUS_OK;
 }
 
+/* A group's score is the sum of its two best ones. */
+static status check_groups(const model_shape *s)
+{
+    const int groups = s->router_groups, kept = s->router_groups_kept;
+    if (groups == 0)
+        return STATUS_OK;
+    if (s->experts % groups || s->experts / groups < 2)
+        return status_fail(STATUS_USAGE,
+                           "model.router_groups is %d: model.experts %d must be a multiple, and at least twice it",
+                           groups, s->experts);
+    if (kept > groups || kept * (s->experts / groups) < s->experts_per_token)
+        return status_fail(STATUS_USAGE,
+                           "model.router_groups_kept is %d: it must be at most model.router_groups %d, and so many "
+                           "groups must have model.experts_per_token %d experts",
+                           kept, groups, s->experts_per_token);
+    return STATUS_OK;
+}
+
 static status check_experts(const model_shape *s)
 {
     const char *name = shape_traits_of(s->architecture)->name;
@@ -273,9 +297,25 @@ static status check_experts(const model_shape *s)
     if (s->experts_per_token < 1 || s->experts_per_token > s->experts)
         return status_fail(STATUS_USAGE, "model.experts_per_token is %d: it must be from 1 to model.experts %d",
                            s->experts_per_token, s->experts);
+    if (s->shared_experts > 0 && !shape_has_key(s->architecture, KEY_SHARED))
+        return status_fail(STATUS_USAGE,
+                           "model.shared_experts is %d: layers of %s have none; leave it out, or choose glm4_moe as "
+                           "model.architecture",
+                           s->shared_experts, name);
+    TRY(check_groups(s));
     if (s->experts * s->expert_ffn_size > 1 << 24)
         return status_fail(STATUS_USAGE, "model.experts %d x model.expert_ffn_size %" PRId64 " must be at most %d",
                            s->experts, s->expert_ffn_size, 1 << 24);
+    return STATUS_OK;
+}
+
+static status check_optional(const model_shape *s)
+{
+    if (s->qk_norm && !shape_has_key(s->architecture, KEY_QK_NORM))
+        return status_fail(STATUS_USAGE,
+                           "model.qk_norm is true: of %s it is fixed; leave it out, or choose glm4_moe as "
+                           "model.architecture",
+                           shape_traits_of(s->architecture)->name);
     return STATUS_OK;
 }
 
@@ -297,6 +337,7 @@ status shape_check(const model_shape *s)
         return status_fail(STATUS_USAGE, "model.heads %d x model.head_size %d must be at most %d", s->heads,
                            s->head_size, 1 << 24);
     TRY(check_experts(s));
+    TRY(check_optional(s));
     TRY(check_rope(s));
     if (!(s->norm_epsilon > 0 && s->norm_epsilon < 1))
         return status_fail(STATUS_USAGE, "model.norm_epsilon is %g: it must be above 0 and below 1", s->norm_epsilon);

@@ -49,6 +49,17 @@ static bool is_leftover(const char *name)
     return false;
 }
 
+/* Is it of a layer behind the last one? Those predict more tokens, and nothing here computes them. */
+static bool is_behind(const model_shape *s, const char *name)
+{
+    char *layers = must_format("%slayers.", names_prefix(s->architecture));
+    const size_t length = strlen(layers);
+    bool behind = shape_has_key(s->architecture, KEY_MTP) && !strncmp(name, layers, length) &&
+                  strtol(name + length, NULL, 10) >= s->layers;
+    free(layers);
+    return behind;
+}
+
 static int compare_name(const void *a, const void *b, void *context)
 {
     const names_tensor *names = context;
@@ -179,7 +190,7 @@ static status match_tensors(weights *w)
         const char *name = t->tensor->name;
         if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
             s = check_tied(w, t);
-        else if (!taken[i] && !is_leftover(name))
+        else if (!taken[i] && !is_leftover(name) && !is_behind(&w->shape, name))
             s = status_fail(STATUS_FAILED,
                             "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
                             w->folder, name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
@@ -283,7 +294,7 @@ status weights_open(weights **out, const char *folder)
 
 bool weights_leave_biases(weights *w)
 {
-    bool biased = w->shape.router_bias_rate > 0;
+    bool biased = w->shape.router_bias_rate > 0 && !shape_has(&w->shape, TRAIT_BIASED);
     if (!biased)
         return false;
     w->shape.router_bias_rate = 0;

@@ -79,6 +79,12 @@ static const layouts_model models[] = {
      "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
      "6, expert_ffn_size: 20, router_loss: 0.3, router_loss_over: batch",
      "", NULL},
+    {"shared",
+     "architecture: glm4_moe, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "experts: "
+     "6, expert_ffn_size: 22, shared_experts: 2, dense_layers: 1, router_scale: 1.75, router_groups: 3, "
+     "router_groups_kept: 2, qk_norm: true, rotary_size: 4, router_bias_rate: 0.03, router_loss: 0.1",
+     "", NULL},
     {"biased",
      "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
      "6, expert_ffn_size: 20, router_bias_rate: 0.03",
@@ -450,6 +456,11 @@ static const layouts_row rows[] = {
     {"experts",    3, 1, 2, 1, 3, V_HALF,      2, 1, EXPERT("3") " " ROOM("0.7", "0"), 0},
     {"mixtral",    1, 1, 2, 3, 1, ONE_F_ONE_B, 0, 1, EXPERT("3") " " ROOM("0.5", "0") " " BUDGET("1600KiB"), 0},
     /* a bias that counts of tokens move: every layout, and steps played again, count each token once */
+    {"shared",     4, 1, 1, 1, 2, 0,           0, 1, EXPERT("4"), 0},
+    {"shared",     2, 1, 1, 2, 2, 0,           0, 3, EXPERT("4") " " EACH, 0},
+    {"shared",     1, 2, 2, 1, 2, ONE_F_ONE_B, 0, 1, FULL, 0},
+    {"shared",     2, 1, 2, 1, 2, ZB_V,        2, 1, EXPERT("2") " " SELECTIVE, 0},
+    {"shared",     1, 1, 1, 3, 2, 0,           0, 2, EXPERT("3") " " ROOM("0.3", "1") " " REDUCE, 0},
     {"biased",     2, 1, 1, 1, 2, 0,           0, 1, "", 0},
     {"biased",     4, 1, 1, 1, 2, 0,           0, 1, FULL, 0},
     {"biased",     1, 2, 1, 1, 2, 0,           0, 1, FULL, 0},

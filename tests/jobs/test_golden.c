@@ -61,7 +61,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.routers <= 1);
         free(run);
     }
-    assert_int_equal(models, 28);
+    assert_int_equal(models, 29);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -170,6 +170,9 @@ static void slightly_different_experts_are_caught(void **state)
         {"mixtral", "model.router_z_loss=1e-4"},
         {"qwen3-moe-step", "model.router_renormalise=true"},
         {"qwen3-moe-step", "model.experts_per_token=3"},
+        {"glm4-moe", "model.router_scale=1.74"},
+        {"glm4-moe", "model.router_groups=1"},
+        {"glm4-moe", "model.router_groups_kept=2"},
         {"granite-moe", "model.experts_per_token=1"},
         {"granite-moe", "model.residual_multiplier=0.39"},
     };

@@ -33,6 +33,7 @@ typedef struct keys_row {
     "model.rope_scaling.short_factor=[1,2] "                                                                           \
     "model.rope_scaling.long_factor=[2,3]"
 #define EXPERTS "model.architecture=olmoe model.experts=4"
+#define SHARED  "model.architecture=glm4_moe model.experts=4 model.shared_experts=1"
 #define EVAL    "data.validation=TOP/held"
 #define CUDA    "train.device=cuda"
 #define FP16    "train.precision=fp16 train.max_skipped=20"
@@ -65,6 +66,11 @@ static const keys_row rows[] = {
     PLANNED("model.experts_per_token", "3", EXPERTS),
     PLANNED("model.expert_ffn_size", "48", EXPERTS),
     TRAINED("model.router_renormalise", "true", EXPERTS),
+    PLANNED("model.shared_experts", "2", SHARED),
+    PLANNED("model.qk_norm", "true", SHARED),
+    TRAINED("model.router_scale", "2.5", EXPERTS),
+    TRAINED("model.router_groups", "2", SHARED " model.router_groups_kept=1 model.experts_per_token=1"),
+    TRAINED("model.router_groups_kept", "2", SHARED " model.router_groups=2 model.experts_per_token=1 model.router_groups_kept=1"),
     PLANNED("model.dense_layers", "1", EXPERTS),
     PLANNED("model.experts_every", "2", EXPERTS),
     PLANNED("model.expert_capacity", "2", SPLIT " " EXPERTS " parallel.expert=2"),

@@ -110,9 +110,10 @@ static void check_cover(const uint8_t *seen, const names_tensor *t, const model_
     for (int64_t i = 0; i < t->shape[0] * width; i++) {
         const parts_row *row = parts_row_of(slot_at(t, transposed ? i % width : i / width, s));
         int copies = ranks > s->kv_heads ? ranks / s->kv_heads : 1;
-        int holders = row->divided == PARTS_STREAM || row->divided == PARTS_SHARED ? ranks
-                      : row->rows == PARTS_SIZE_KEY_VALUE                          ? copies
-                                                                                   : 1;
+        const parts_divided by = row->divided;
+        int holders = by == PARTS_STREAM || by == PARTS_SHARED || by == PARTS_COUNTED ? ranks
+                      : row->rows == PARTS_SIZE_KEY_VALUE                             ? copies
+                                                                                      : 1;
         if (seen[i] != holders)
             fail_msg("%s: %d of %d ranks have element %lld, not %d", t->name, seen[i], ranks, (long long)i, holders);
     }

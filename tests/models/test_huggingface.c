@@ -47,6 +47,11 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     assert_int_equal(a->dense_layers, b->dense_layers);
     assert_int_equal(a->router_renormalise, b->router_renormalise);
     assert_true(a->router_loss == b->router_loss);
+    assert_true(a->router_scale == b->router_scale);
+    assert_int_equal(a->shared_experts, b->shared_experts);
+    assert_int_equal(a->router_groups, b->router_groups);
+    assert_int_equal(a->router_groups_kept, b->router_groups_kept);
+    assert_int_equal(a->qk_norm, b->qk_norm);
     assert_int_equal(a->tied_embeddings, b->tied_embeddings);
     assert_true(a->norm_epsilon == b->norm_epsilon);
     if (a->architecture == SHAPE_GPT2)
@@ -118,11 +123,19 @@ static void give_experts(model_shape *s, int variant)
         return;
     s->experts = 5 + variant;
     s->experts_per_token = 1 + variant % 4;
-    s->expert_ffn_size = some ? 33 : s->ffn_size;
+    s->expert_ffn_size = some || shape_has_key(a, KEY_SHARED) ? 33 : s->ffn_size;
     s->experts_every = some ? 1 + variant % 3 : 1;
-    s->dense_layers = some ? variant / 4 : 0;
+    s->dense_layers = some || shape_has_key(a, KEY_DENSE_FIRST) ? variant / 4 : 0;
+    s->shared_experts = shape_has_key(a, KEY_SHARED) ? variant % 3 : 0;
+    s->qk_norm = shape_has_key(a, KEY_QK_NORM) && variant & 1;
+    if (shape_has_key(a, KEY_GROUPS) && variant & 1) {
+        s->experts = 12;
+        s->router_groups = 3 + variant % 2;
+        s->router_groups_kept = 2;
+        s->router_scale = 2.5;
+    }
     s->router_renormalise = shape_has(s, TRAIT_RENORMALISED) || variant & 1;
-    s->router_loss = variant & 2 ? 1.0 / 30 : 0;
+    s->router_loss = shape_has_key(a, KEY_ROUTER_LOSS) && variant & 2 ? 1.0 / 30 : 0;
 }
 
 static void every_shape_survives_the_way_there_and_back(void **state)

@@ -290,12 +290,14 @@ static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
                          {NULL, "h.1.attn.masked_bias", 0, DTYPE_FP32}};
     const edit tied[] = {{NULL, "lm_head.weight", 0, DTYPE_FP32},
                          {NULL, "model.layers.1.self_attn.rotary_emb.inv_freq", 0, DTYPE_FP32}};
+    const edit behind[] = {{NULL, "model.layers.3.eh_proj.weight", 0, DTYPE_FP32},
+                           {NULL, "model.layers.3.mlp.experts.0.up_proj.weight", 0, DTYPE_FP32}};
     const struct {
         const char *model;
         const edit *edits;
         int count;
-    } cases[] = {{"gpt2", bare, 3}, {"llama-tied", tied, 2}, {"qwen2", tied, 2}};
-    for (int i = 0; i < 3; i++) {
+    } cases[] = {{"gpt2", bare, 3}, {"llama-tied", tied, 2}, {"qwen2", tied, 2}, {"glm4-moe", behind, 2}};
+    for (int i = 0; i < 4; i++) {
         char *source = conversion_golden(cases[i].model), *folder = must_format("%s/odd-%d", (char *)*state, i),
              *to = must_format("%s-to", folder);
         write_model(folder, cases[i].model, cases[i].edits, cases[i].count, 0);
@@ -326,6 +328,10 @@ static void wrong_tensors_are_refused_by_name(void **state)
          {NULL, "model.layers.2.mlp.up_proj.weight", 0, DTYPE_FP32},
          0,
          "model.layers.2.mlp.up_proj.weight is none of"},
+        {"glm4-moe",
+         {NULL, "model.layers.2.eh_proj.weight", 0, DTYPE_FP32},
+         0,
+         "model.layers.2.eh_proj.weight is none of"},
         {"llama", {NULL, "model.layers.0.self_attn.q_proj.bias", 0, DTYPE_FP32}, 0, "self_attn.q_proj.bias is none of"},
         {"llama", {NULL, "embed_tokens.weight", 0, DTYPE_FP32}, 0, "embed_tokens.weight is none of"},
         {"mistral",

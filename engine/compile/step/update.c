@@ -365,7 +365,7 @@ static void append_biases(update *u, tensor *control)
     for (int i = 0; i < c->model.chunk_count; i++)
         for (int k = 0; k < c->model.chunks[i].layers; k++) {
             const experts_layer *e = &c->model.chunks[i].blocks[k].experts;
-            if (!e->bias)
+            if (!e->bias || c->model.shape.router_bias_rate == 0)
                 continue;
             op like = {.kind = OP_expert_bias,
                        .in = {append_rows(u->out, u->choices, e->index * experts, experts), control},

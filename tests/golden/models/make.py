@@ -42,7 +42,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
 
@@ -82,6 +82,13 @@ def models():
         # norms on both sides, biases of q, k, v, pairs of neighbours in half of each head, fused gate and up
         "glm4": (Glm4ForCausalLM, Glm4Config(**SIZES, head_dim=16, pad_token_id=None, bos_token_id=96, eos_token_id=96),
                  "fp32"),
+        # a first layer without experts, then sigmoids with a bias, two of the four experts of the better one of two groups,
+        # and as wide as two of them an mlp that all tokens pass
+        "glm4-moe": (Glm4MoeForCausalLM, Glm4MoeConfig(
+            **{**SIZES, "num_hidden_layers": 3}, head_dim=16, attention_bias=True, use_qk_norm=True, n_routed_experts=8,
+            num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1, n_group=2,
+            topk_group=1, routed_scaling_factor=1.75, num_nextn_predict_layers=0, rms_norm_eps=1e-5, pad_token_id=None,
+            bos_token_id=96, eos_token_id=96), "fp32"),
         # a multiplier of embeddings, branches, scores and logits each
         "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, rms_norm_eps=1e-5, embedding_multiplier=6.0,
                                                       residual_multiplier=0.4, attention_multiplier=0.2,
@@ -192,6 +199,9 @@ class OnlyFloat64(TorchDispatchMode):
 def randomize(model, generator, dtype):
     """Norms off one and biases off zero, so that a mistake in either shows; values that the file's type holds."""
     with torch.no_grad():
+        for name, b in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                b.copy_(0.1 * torch.randn(b.shape, generator=generator, dtype=torch.float64)).copy_(b.to(dtype))
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
             if p.dim() > 1:

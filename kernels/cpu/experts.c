@@ -365,7 +365,9 @@ void cpu_combine(const op *o, const run_context *r)
                 row[count] = row_at(rows, r, from[j]);
                 weight[count++] = given ? given[j] : 1;
             }
-        loops->weighted_sum(row_at(y, r, t), addend ? row_at(addend, r, t) : NULL, row, weight, count, y->shape[1]);
+        const void *to = addend ? row_at(addend, r, t) : NULL;
+        if (count > 0 || to != row_at(y, r, t)) /* else it is there */
+            loops->weighted_sum(row_at(y, r, t), to, row, weight, count, y->shape[1]);
     }
 }
 

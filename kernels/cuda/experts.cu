@@ -434,13 +434,19 @@ send_rows(launch_matrix rows, launch_matrix x, launch_places of, int64_t pieces,
     }
 }
 
-/* A block a token: four of its rows are on their way at a time, and are added in order. */
+/* A block a token: four of its rows are on their way at a time, and are added in order. A token without rows whose sum
+ * lies in its addend's place has it there. */
 template <typename T, int V>
 KERNEL(512, 2)
 add_rows_of_tokens(launch_matrix y, launch_matrix rows, launch_matrix addend, launch_places of, int64_t pieces)
 {
     constexpr int AHEAD = 4;
     int64_t token = blockIdx.x, end = (token + 1) * of.active;
+    bool there = y.at == addend.at && y.pitch == addend.pitch;
+    for (int64_t at = token * of.active; there && at < end; at++)
+        there = of.places[at] < 0;
+    if (there)
+        return;
     for (int64_t piece = threadIdx.x; piece < pieces; piece += blockDim.x) {
         float sum[V] = {}, part[AHEAD][V];
         if (addend.at)

@@ -81,6 +81,10 @@ static int times(const op *o)
         return !(o->kind == OP_all_gather && o->phase == PHASE_BEGIN);
     if (is("norm-counts-twice"))
         return o->kind == OP_sum_squares ? 2 : 1;
+    if (is("experts-not-in-norm"))
+        return !(o->kind == OP_sum_squares && strstr(tensor_root(o->in[0])->name, "experts/down"));
+    if (is("tokens-combined-twice")) /* those of waves behind the first */
+        return o->kind == OP_combine && o->phase == PHASE_FORWARD && o->in[4] ? 2 : 1;
     if (is("counts-of-one-micro-batch"))
         return !(o->kind == OP_expert_count && o->microbatch > 0);
     if (is("counted-when-made-again"))
@@ -144,9 +148,21 @@ static void edit_slots(op *o)
         o->at.routing.skip += o->at.rows << 16;
 }
 
+/* The holders of an expert add what those of others have. */
+static void edit_holders(op *o)
+{
+    if (!is("summed-with-other-experts") || !reduces(o, AXIS_HOLDERS))
+        return;
+    const axis_group *all = &of->around.group[AXIS_GRADIENT];
+    o->at.axis = AXIS_GRADIENT;
+    o->at.group_size = all->ranks;
+    o->at.group_rank = all->rank;
+}
+
 static void edit(op *o)
 {
     edit_context(o);
+    edit_holders(o);
     edit_slots(o);
     if (o->phase == PHASE_UPDATE)
         edit_update(o);
@@ -195,6 +211,8 @@ void __wrap_place_waits(compiled_program *out, compile_order how)
             if (k > 0) {
                 copy = pool_alloc(&out->pool, sizeof *copy);
                 *copy = *o;
+                if (o->kind == OP_combine)
+                    copy->in[4] = o->out[0];
             }
             program_append(&out->list, copy);
         }

@@ -281,9 +281,17 @@ static double tiled(const profile *p, double flops, const double size[3], int64_
     return best;
 }
 
+/* Of a sum that is made in its addend's place, the share whose rows are added to: the others stay as they are. */
+static double share_added(const op *o, const op *by, double filled)
+{
+    double rows = filled * (double)by->at.rows, all = (double)o->out[0]->shape[0];
+    return rows < all ? rows / all : 1;
+}
+
 /* Bytes that an op moves. Rows that no token has are written, not read; nor is any weight without rows. */
 static double bytes_of(const op *o, double filled)
 {
+    const unsigned in_place = op_row_of(o)->takes[0];
     const op *by = assigned_by(o);
     double bytes = op_row_of(o)->cost(o).bytes;
     if (op_is(o, OP_CLASS_GROUPED) && filled == 0)
@@ -291,6 +299,8 @@ static double bytes_of(const op *o, double filled)
     for (int i = 0; by && i < OP_MAX_IN; i++)
         if (o->in[i] && o->in[i]->dims == 2 && o->in[i]->shape[0] == by->at.rows)
             bytes -= (1 - filled) * (double)tensor_bytes(o->in[i]);
+        else if (o->in[i] && in_place >> i & 1)
+            bytes -= (1 - share_added(o, by, filled)) * (double)(tensor_bytes(o->in[i]) + tensor_bytes(o->out[0]));
     return bytes;
 }
 

@@ -129,7 +129,7 @@ static const char *find_preset(const model_shape *s)
 
 static status add_model_key(void *keys, const char *key, const char *value)
 {
-    static const char *const sources[] = {"model.preset", "model.from", "model.config"};
+    static const char *const sources[] = {"model.preset", "model.from", "model.config", "model.upcycle"};
     bool of_model = strncmp(key, "model.", 6) == 0;
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
         of_model = of_model && strcmp(key, sources[i]) != 0;
@@ -298,15 +298,16 @@ static void print_tokenizer(const json_t *object)
                json_is_true(json_object_get(t, "fits")) ? "" : "; it makes ids that the model has no row for");
 }
 
-/* Whether a key of the run says nothing: scaling that is off, a size or a router that is not there. */
+/* Whether a key of the run says nothing: scaling that is off, a size, norms or a router that are not there. */
 static bool is_off(const char *key, const char *value, bool scales, bool routes)
 {
     static const char *const nothing[] = {"0", "[]", "null"};
-    bool off = false, of_scaling = strncmp(key, "model.rope_scaling.", 19) == 0;
-    bool of_router = strncmp(key, "model.router_", 13) == 0;
+    bool off = false, no = strcmp(value, "false") == 0, of_scaling = strncmp(key, "model.rope_scaling.", 19) == 0;
+    bool of_router = strncmp(key, "model.router_", 13) == 0 || strncmp(key, "model.expert_", 13) == 0;
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
         off = off || strcmp(value, nothing[i]) == 0;
-    return off || (of_scaling && (!scales || strcmp(value, "false") == 0)) || (of_router && !routes);
+    return off || (of_scaling && (!scales || no)) || (of_router && !routes) ||
+           (no && strcmp(key, "model.qk_norm") == 0);
 }
 
 static void print_model(const json_t *object)

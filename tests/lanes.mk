@@ -8,7 +8,7 @@ SHARED := adjoint adjoint_axes arena atomic axes bits box bpe causes checkpoint 
           first_run flops fuse golden grid help hosts huggingface indexed inspect inspect_huggingface judge_pace keys kill_calls \
           layouts learning_rate loss_chunk loss_scale lowering nearest news no_memory normal ops optimizer \
           options order order_parts outer partition pieces placements plan plan_search plan_window planner \
-          planner_real profile published recompute reductions reference reference_program report resources rounding \
+          planner_real profile published recompute reductions reference reference_experts reference_program report resources rounding \
           safetensors samples schedule schedule_command schedule_search schedule_share search shape simulate siphash \
           spike status tensorboard threads timing tokenizer tokenizer_json workspace
 
@@ -21,6 +21,6 @@ HAS_REST := layouts parity optimizers narrow_state compress read_errors
 # Not under ASan: matrices of whole runs on many ranks and searches of every layout (minutes), and promises about
 # resident memory and about time.
 ASAN_LEFT_OUT := bubble campaign comm compress cuda_attention cuda_context cuda_host cuda_offload cuda_queue cuda_tuning endings \
-                 faults golden help islands kill_calls layouts memory merges narrow_state no_memory node_copies \
+                 faults golden help island_experts islands kill_calls layouts memory merges narrow_state no_memory node_copies \
                  optimizers pace parity parity_mutants phases read_errors recovery resume search server supervise transport watch \
                  watchdog

@@ -99,6 +99,16 @@
         .router_renormalise = true, .experts_every = 1, .expert_capacity = 1.25, .expert_spill = 2                     \
     }
 
+/* Without the layer that predicts more tokens. */
+#define GLM4_MOE(layers_, hidden_, ffn_, experts_, expert_, dense_, ...)                                               \
+    {                                                                                                                  \
+        .architecture = SHAPE_GLM4_MOE, .layers = layers_, .heads = 96, .kv_heads = 8, .head_size = 128,               \
+        .hidden_size = hidden_, .ffn_size = ffn_, .vocab_size = 151552, .max_sequence = 131072, .rope_theta = 1e6,     \
+        .rotary_size = 64, .norm_epsilon = 1e-5, .experts = experts_, .experts_per_token = 8,                          \
+        .expert_ffn_size = expert_, .shared_experts = 1, .dense_layers = dense_, .router_renormalise = true,           \
+        .experts_every = 1, .expert_capacity = 1.25, .expert_spill = 2, __VA_ARGS__                                    \
+    }
+
 static const preset presets[] = {
     {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
@@ -234,6 +244,9 @@ static const preset presets[] = {
     {"mixtral-8x22b", "Mixtral 8x22B", MIXTRAL(56, 48, 16384, 65536)},
     {"qwen3-30b-a3b", "Qwen3 30B, 3.4B of them active", QWEN3_MOE(48, 32, 2048, 6144, 768)},
     {"qwen3-235b-a22b", "Qwen3 235B, 22B of them active", QWEN3_MOE(94, 64, 4096, 12288, 1536)},
+    {"glm-4.5-air", "GLM-4.5 Air, 106B, 12B of them active", GLM4_MOE(46, 4096, 10944, 128, 1408, 1, .qk_norm = false)},
+    {"glm-4.5", "GLM-4.5, 355B, 32B of them active",
+     GLM4_MOE(92, 5120, 12288, 160, 1536, 3, .qk_norm = true, .router_scale = 2.5)},
     {"olmoe-1b-7b",
      "OLMoE 7B, 1.3B of them active",
      {.architecture = SHAPE_OLMOE,

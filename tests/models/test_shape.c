@@ -29,7 +29,7 @@ static void presets_have_the_published_number_of_parameters(void **state)
         {"pythia-160m", 162322944},       {"pythia-1b", 1414647808},         {"pythia-7b", 6857302016},
         {"pythia-12b", 11846072320},      {"mixtral-8x7b", 46702792704},     {"mixtral-8x22b", 140620634112},
         {"qwen3-30b-a3b", 30532122624},   {"qwen3-235b-a22b", 235093634560}, {"olmoe-1b-7b", 6919161856},
-        {"granite-3b-a800m", 3298793472},
+        {"granite-3b-a800m", 3298793472}, {"glm-4.5-air", 106852251264},     {"glm-4.5", 352797829024},
     };
     int count = (int)(sizeof published / sizeof *published);
     assert_int_equal(count, presets_count());
@@ -51,7 +51,7 @@ static void of_the_experts_a_tokens_are_active(void **state)
     } presets[] = {
         {"mixtral-8x7b", 12879925248},    {"mixtral-8x22b", 39152031744}, {"qwen3-30b-a3b", 3353032704},
         {"qwen3-235b-a22b", 22190763520}, {"olmoe-1b-7b", 1282017280},    {"granite-3b-a800m", 882874368},
-        {"llama-8b", 8030261248},
+        {"llama-8b", 8030261248},         {"glm-4.5-air", 13424129664},   {"glm-4.5", 33632266144},
     };
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
         assert_int_equal(parts_active_parameters(&presets_find(presets[i].name)->shape), presets[i].active);

@@ -12,14 +12,14 @@
 #include "memory/log.h"
 #include "models/presets.h"
 
-/* Weights of the products after attention: those of the experts that a token has, and their router. All layers are
- * alike in that. */
+/* Weights of the products after attention, of all layers: the mlps, or the experts that a token has, those that all
+ * share, and the router. */
 static double mlp_weights(const model_shape *s)
 {
     double h = (double)s->hidden_size, matrices = shape_has(s, TRAIT_GATED) ? 3 : 2;
-    if (s->experts == 0)
-        return matrices * h * (double)s->ffn_size;
-    return h * s->experts + s->experts_per_token * matrices * h * (double)s->expert_ffn_size;
+    double dense = s->experts ? s->dense_layers : s->layers, computing = s->experts_per_token + s->shared_experts;
+    double routed = h * s->experts + computing * matrices * h * (double)s->expert_ffn_size;
+    return dense * matrices * h * (double)s->ffn_size + (s->layers - dense) * routed;
 }
 
 /* 6 FLOPs a weight of a product, 12 a head's element and key: 2204.02311's appendix, the mask's half of the keys left
@@ -29,10 +29,10 @@ static double formula(const model_shape *s, int64_t sequence)
     double n = (double)sequence, w = (double)s->sliding_window, h = (double)s->hidden_size;
     double all = (n + 1) / 2, some = w <= 0 || w >= n ? all : (w * (w + 1) / 2 + (n - w) * w) / n;
     double heads = (double)s->heads * s->head_size, kv = (double)s->kv_heads * s->head_size;
-    double products = 2 * (h * (2 * heads + 2 * kv) + mlp_weights(s));
+    double products = 2 * h * (2 * heads + 2 * kv);
     int full = s->full_every > 0 ? s->layers / s->full_every : 0;
     double layers = (products + 4 * heads * all) * full + (products + 4 * heads * some) * (s->layers - full);
-    return 3 * (layers + 2 * h * (double)s->vocab_size);
+    return 3 * (layers + 2 * mlp_weights(s) + 2 * h * (double)s->vocab_size);
 }
 
 static void presets_have_the_formulas_flops_to_the_last_digit(void **state)

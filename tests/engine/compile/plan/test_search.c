@@ -46,7 +46,19 @@ static config narrow(int hidden_size)
     return c;
 }
 
-/* So many times slower than an H100's. */
+static config routed(void)
+{
+    static const char text_of[] =
+        "model: {architecture: mixtral, layers: 4, hidden_size: 2048, heads: 16, kv_heads: 4, head_size: 128, "
+        "experts: 8, experts_per_token: 2, expert_ffn_size: 4096, vocab_size: 32000, max_sequence: 4096}\n"
+        "data: {train: none}\n"
+        "train: {steps: 10, sequence: 4096, micro_batch: 1, global_batch: 4, precision: bf16}\n";
+    config c;
+    if (config_parse(&c, "routed", text_of, strlen(text_of), 0, NULL) != STATUS_OK)
+        fail_msg("%s", status_message());
+    return c;
+}
+
 /* An H100's, with links so many times slower: what is found is found for them. */
 static profile slow_links(config *c, const char *top, double times)
 {
@@ -77,9 +89,9 @@ static search_terms terms_of(const config *c, double gib)
 
 typedef struct every {
     int count, fit;
-    double best;    /* seconds, of those that fit */
-    double named;   /* likewise, of those whose schedule has a name */
-    int64_t median; /* bytes */
+    double best;           /* seconds, of those that fit */
+    double named;          /* likewise, of those whose schedule has a name */
+    int64_t least, median; /* bytes */
 } every;
 
 static int by_bytes(const void *a, const void *b)
@@ -111,6 +123,7 @@ static every exhaustive(const search_terms *t)
     }
     qsort(bytes, (size_t)e.count, sizeof *bytes, by_bytes);
     e.median = bytes[e.count / 2];
+    e.least = bytes[0];
     free(results);
     free(bytes);
     free(all);
@@ -145,6 +158,32 @@ static void no_layout_is_faster_than_the_answer_by_a_hundredth(void **state)
             assert_true(i == 0 || s.results[i].seconds >= s.results[i - 1].seconds);
         }
         t.memory = e.median;
+        search_free(&s);
+    }
+    config_free(&c);
+}
+
+/* In all the memory, and in hardly more than the layout needs that needs least. */
+static void experts_are_divided_where_that_is_best(void **state)
+{
+    (void)state;
+    config c = routed();
+    search_terms t = terms_of(&c, 79);
+    search_layout *all;
+    t.ranks = 2;
+    int count = search_all(&all, &t), divided = 0;
+    for (int i = 0; i < count; i++)
+        divided += all[i].of.expert == 2;
+    free(all);
+    assert_true(divided > 0 && divided < count);
+    for (int tight = 0; tight < 2; tight++) {
+        every e = exhaustive(&t);
+        search s = run(&t);
+        assert_true(s.count > 0 && s.layouts == e.count && e.count == count);
+        print_message("%d layouts, %d fit, the fastest takes %.5f s, the answer %.5f with expert %d, of %d played\n",
+                      e.count, e.fit, e.best, s.results[0].seconds, s.results[0].layout.of.expert, s.exact);
+        assert_true(s.results[0].seconds <= 1.01 * e.best);
+        t.memory = e.least + ((int64_t)1 << 28);
         search_free(&s);
     }
     config_free(&c);
@@ -289,6 +328,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_estimated_as_what_they_are),
         cmocka_unit_test(a_sample_of_any_length_has_layouts),
+        cmocka_unit_test(experts_are_divided_where_that_is_best),
         cmocka_unit_test(no_layout_is_faster_than_the_answer_by_a_hundredth),
         cmocka_unit_test(a_schedule_is_found_where_no_named_one_is_as_good),
         cmocka_unit_test(small_programs_are_tried_in_greater_number),

@@ -81,8 +81,7 @@ static const layouts_model models[] = {
      "", NULL},
     {"shared",
      "architecture: glm4_moe, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
-     "experts: "
-     "6, expert_ffn_size: 22, shared_experts: 2, dense_layers: 1, router_scale: 1.75, router_groups: 3, "
+     "experts: 6, expert_ffn_size: 22, shared_experts: 2, dense_layers: 1, router_scale: 1.75, router_groups: 3, "
      "router_groups_kept: 2, qk_norm: true, rotary_size: 4, router_bias_rate: 0.03, router_loss: 0.1",
      "", NULL},
     {"biased",

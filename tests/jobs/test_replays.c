@@ -376,7 +376,7 @@ static bool reaches(launch *l, int step)
 }
 
 /* Steps 3 and 22 are played again, and between them the run goes down to the first rung: the kills are before, within
- * and behind both. */
+ * and behind both, as far as it does not end before. */
 static void killed_runs_go_on_bit_for_bit(void **state)
 {
     static const char pattern[] = "mmammmmmmmmmmmmmmmmmmamm";
@@ -388,15 +388,19 @@ static void killed_runs_go_on_bit_for_bit(void **state)
     write_routed(top, "kills", ROUTED_BY_CLASS, 2, pattern);
     train_routed(top, "kills", "alive", 2, ROOMY);
     assert_int_equal(read_climbs(top, "alive").replays, 2);
-    for (int i = 0; i < 10; i++) {
+    int kills = 0;
+    for (bool over = false; kills < 10 && !over;) {
         launch *l = runs_start(LIMIT, 2, arguments);
-        assert_true(reaches(l, steps[i]));
-        const int victim = runs_process(folder, i % 2);
-        assert_true(victim > 0 && kill(victim, SIGKILL) == 0);
+        const int victim = reaches(l, steps[kills]) ? runs_process(folder, kills % 2) : 0;
+        const bool killed = victim > 0 && kill(victim, SIGKILL) == 0;
         launch_result r = launch_finish(l);
-        assert_true(r.status != 0);
+        over = r.status == 0; /* its last steps were done before one of them was heard of */
+        assert_true(killed || over);
+        kills += !over;
         launch_free(&r);
     }
+    print_message("killed %d times\n", kills);
+    assert_true(kills > 6);
     free(runs_train_well(LIMIT, 2, "%s", arguments));
     assert_same(top, "killed", "alive");
     free(arguments);

@@ -611,7 +611,8 @@ static void the_listed_tensors_are_all_the_parameters(void **state)
             model_shape s = presets_at(i)->shape;
             s.architecture = (shape_architecture)a;
             s.tied_embeddings = (i + a) % 2;
-            s.experts = 0;
+            s.experts = s.shared_experts = 0;
+            s.qk_norm = s.qk_norm && shape_has_key(s.architecture, KEY_QK_NORM);
             give_experts(&s, (i + a) % 8);
             int count;
             int64_t sum = 0;

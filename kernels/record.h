@@ -29,8 +29,24 @@ record_qkv record_split_heads(recorder *r, tensor *qkv, const op_attributes *at)
 void record_head_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
 /* Over all heads, of this rank and of the others along the tensor axis. */
 void record_width_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at);
+/* at->kv_heads 0: x->k [tokens, r] is one head for all of q's, whose last r elements of each rotate as it does. */
 void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions, tensor *table,
                  const op_attributes *at);
+/* Keys [tokens, heads (nope + rope)] of latent attention: each head of kn [tokens, heads nope], perhaps columns of a
+ * wider matrix, and behind it kr [tokens, rope], which all heads share. Where ranks divide the heads (shard 1), kr is
+ * shared by shards (record_copy_to_shards()): its cotangent is a partial sum. */
+tensor *record_join_keys(recorder *r, const char *name, tensor *kn, tensor *kr, int heads);
+/* What decoding over latents reads of the new tokens, one a sample: q [samples, heads (nope + rope)] and kr [samples,
+ * rope], both rotated, the latent [samples, rank], and w [heads (nope + v_head_size), rank], which makes all heads'
+ * keys and below them all heads' values. */
+typedef struct record_latent {
+    tensor *q, *latent, *kr, *w;
+} record_latent;
+/* y [samples, heads v_head_size]. cache [samples, positions, rank + rope] gets the new tokens at positions int32
+ * [samples] first. at: heads of this rank, and the scale of scores. The cache is whole on each rank that divides the
+ * heads. Never differentiated. */
+tensor *record_latent_decode(recorder *r, const char *name, const record_latent *in, tensor *positions, tensor *cache,
+                             const op_attributes *at);
 /* `places` NULL: queries are all tokens; else those of this rank, and keys and values all, gathered. */
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
                          const op_attributes *at);

@@ -16,6 +16,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/latent.h"
 
 static int64_t to_lanes(int64_t size)
 {
@@ -274,20 +275,24 @@ static void rotate_heads(const op *o, const run_context *r, int which, int64_t t
 {
     const tensor *x = o->in[which], *y = o->out[which];
     const row_loops *loops = isa_of(r)->rows[x->type];
-    int64_t d = o->at.head_size, bytes = d * dtype_bytes((dtype)x->type);
+    int64_t front = which ? 0 : latent_unrotated(o),
+            heads = which ? (o->at.kv_heads ? o->at.kv_heads : 1) : o->at.heads;
+    int64_t element = dtype_bytes((dtype)x->type), bytes = x->shape[1] / heads * element, before = front * element;
     int32_t position = ((const int32_t *)tensor_at(o->in[2], r->arena))[t];
     const float *row = (const float *)(const void *)row_at(o->in[3], r, position);
-    int64_t rotated = o->in[3]->shape[1], begins = rotated * dtype_bytes((dtype)x->type);
+    int64_t rotated = o->in[3]->shape[1], behind = before + rotated * element;
     const float *sines = row + rotated / 2, sign = o->at.inverse ? -1.0f : 1.0f;
-    for (int64_t h = 0; h < x->shape[1] / d; h++) {
+    for (int64_t h = 0; h < heads; h++) {
         char *to = row_at(y, r, t) + h * bytes;
         const char *from = row_at(x, r, t) + h * bytes;
         if (o->at.interleaved)
-            loops->rotate_interleaved(to, from, row, sines, rotated / 2, sign);
+            loops->rotate_interleaved(to + before, from + before, row, sines, rotated / 2, sign);
         else
-            loops->rotate(to, from, row, sines, rotated / 2, sign);
-        if (to != from)
-            memcpy(to + begins, from + begins, (size_t)(bytes - begins));
+            loops->rotate(to + before, from + before, row, sines, rotated / 2, sign);
+        if (to == from)
+            continue;
+        memcpy(to, from, (size_t)before);
+        memcpy(to + behind, from + behind, (size_t)(bytes - behind));
     }
 }
 

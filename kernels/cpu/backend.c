@@ -36,6 +36,7 @@ static const struct {
     [OP_attention] = {attention_scratch_bytes, NULL},
     [OP_attention_grad] = {attention_grad_scratch_bytes, NULL},
     [OP_attention_decode] = {attention_decode_scratch_bytes, NULL},
+    [OP_latent_decode] = {latent_decode_scratch_bytes, NULL},
 };
 
 static int64_t scratch_bytes(const op *o, int threads)

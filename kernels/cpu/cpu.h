@@ -21,5 +21,6 @@ int64_t norm_scratch_bytes(const op *o, int threads);
 int64_t attention_scratch_bytes(const op *o, int threads);
 int64_t attention_grad_scratch_bytes(const op *o, int threads);
 int64_t attention_decode_scratch_bytes(const op *o, int threads);
+int64_t latent_decode_scratch_bytes(const op *o, int threads);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/scalars.h"
 #include "kernels/grouped.h"
+#include "kernels/latent.h"
 #include "kernels/ops/compression.h"
 
 _Static_assert((int)LAUNCH_FP32 == (int)DTYPE_FP32 && (int)LAUNCH_BF16 == (int)DTYPE_BF16 &&
@@ -364,6 +365,8 @@ void cuda_width_norm_grad(const op *o, const run_context *r)
 void cuda_rope(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0];
+    launch_heads heads = heads_of(o, NULL);
+    heads.kv_heads += o->at.kv_heads == 0;
     launch_rope_operands of = {.yq = matrix(o->out[0], r),
                                .yk = matrix(o->out[1], r),
                                .q = matrix(q, r),
@@ -372,7 +375,8 @@ void cuda_rope(const op *o, const run_context *r)
                                .positions = at(o->in[2], r),
                                .tokens = q->shape[0],
                                .rotated = (int32_t)o->in[3]->shape[1],
-                               .at = heads_of(o, NULL),
+                               .front = (int32_t)latent_unrotated(o),
+                               .at = heads,
                                .inverse = o->at.inverse,
                                .interleaved = o->at.interleaved};
     launched(o, launch_rope(r->stream, q->type, &of));
@@ -431,6 +435,53 @@ void cuda_attention_decode(const op *o, const run_context *r)
                                  .capacity = k_cache->shape[1],
                                  .at = heads_of(o, o->in[2])};
     launched(o, launch_attention_decode(r->stream, q->type, &of));
+}
+
+/* ---- latents ---------------------------------------------------------------------------------------------------- */
+
+static launch_keys keys_of(const op *o, const run_context *r, const tensor *k, const tensor *kn, const tensor *kr)
+{
+    return (launch_keys){.k = matrix(k, r),
+                         .kn = matrix(kn, r),
+                         .kr = matrix(kr, r),
+                         .tokens = k->shape[0],
+                         .heads = o->at.heads,
+                         .nope = o->at.head_size,
+                         .rope = (int32_t)kr->shape[1]};
+}
+
+void cuda_join_keys(const op *o, const run_context *r)
+{
+    launch_keys of = keys_of(o, r, o->out[0], o->in[0], o->in[1]);
+    launched(o, launch_join_keys(r->stream, o->in[0]->type, &of));
+}
+
+void cuda_split_keys(const op *o, const run_context *r)
+{
+    launch_keys of = keys_of(o, r, o->in[0], o->out[0], o->out[1]);
+    launched(o, launch_split_keys(r->stream, o->in[0]->type, &of));
+}
+
+void cuda_latent_decode(const op *o, const run_context *r)
+{
+    const tensor *q = o->in[0], *cache = o->in[5];
+    latent_sizes s = latent_sizes_of(o);
+    launch_latent of = {.y = matrix(o->out[0], r),
+                        .q = matrix(q, r),
+                        .latent = matrix(o->in[1], r),
+                        .kr = matrix(o->in[2], r),
+                        .w = matrix(o->in[3], r),
+                        .cache = whole(o, cache, r),
+                        .positions = at(o->in[4], r),
+                        .samples = q->shape[0],
+                        .capacity = cache->shape[1],
+                        .heads = (int32_t)s.heads,
+                        .nope = (int32_t)s.nope,
+                        .rope = (int32_t)s.rope,
+                        .v_head_size = (int32_t)s.v_head_size,
+                        .rank = (int32_t)s.rank,
+                        .scale = o->at.scale};
+    launched(o, launch_latent_decode(r->stream, q->type, &of));
 }
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */

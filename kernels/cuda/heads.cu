@@ -72,23 +72,33 @@ template <> struct pairs_of<true> {
     }
 };
 
+/* What of each head rotates: 2 half elements, in q behind `front` others. `copied` elements are as they were: those in
+ * front, which a head of k has not, then those behind. */
+struct turned_part {
+    int32_t half, front, copied;
+};
+
 /* (a, b) -> (a cos - b sin, b cos + a sin), cos, sin = table[position, i], table[position, half + i]; sign -1 turns
- * back; elements of a head behind 2 half are copied. A thread handles V pairs of one of the `all` heads of q and k, or
- * copies V elements. */
+ * back. A thread handles V pairs of one of the `all` heads of q and k, or copies V elements. */
 template <typename T, int V, bool INTERLEAVED>
 KERNEL(THREADS, 4)
 rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float *table, int64_t items,
-          int64_t table_pitch, int32_t half, int32_t copied, int32_t all, float sign)
+          int64_t table_pitch, turned_part part, int32_t all, float sign)
 {
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (item >= items)
         return;
-    int32_t turned = half / V, pieces = turned + copied / V;
+    int32_t half = part.half, turned = half / V, pieces = turned + part.copied / V;
     int32_t piece = (int32_t)(item % pieces), head = (int32_t)(item / pieces % all);
     int64_t token = item / pieces / all;
+    int32_t front = head < x.heads ? part.front : 0;
     if (piece >= turned) {
         float a[V];
-        int32_t column = 2 * half + (piece - turned) * V;
+        int32_t column = (piece - turned) * V;
+        if (column >= part.front)
+            column += front + 2 * half - part.front;
+        else if (front == 0)
+            return;
         load(a, x.at(token, head) + column);
         store(y.at(token, head) + column, a);
         return;
@@ -96,7 +106,7 @@ rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float 
     using pairs = pairs_of<INTERLEAVED>;
     const float *row = table + positions[token] * table_pitch + piece * V;
     float a[V], b[V], cosine[V], sine[V];
-    pairs::load_pairs(a, b, x.at(token, head), piece * V, half);
+    pairs::load_pairs(a, b, x.at(token, head) + front, piece * V, half);
     load(cosine, row);
     load(sine, row + half);
     UNROLL for (int i = 0; i < V; i++)
@@ -105,7 +115,7 @@ rope_turn(head_rows<T> y, head_rows<T> x, const int32_t *positions, const float 
         a[i] = first * cosine[i] - b[i] * s;
         b[i] = b[i] * cosine[i] + first * s;
     }
-    pairs::store_pairs(y.at(token, head), a, b, piece * V, half);
+    pairs::store_pairs(y.at(token, head) + front, a, b, piece * V, half);
 }
 
 /* a warp a head: y = x rstd (w + offset) */
@@ -199,8 +209,8 @@ head_norm_backward(head_rows<T> dx, head_rows<T> dy, head_rows<T> x, float *part
 template <int V> static bool are_wide(const launch_rope_operands *of)
 {
     bool pitches = of->yq.pitch % V == 0 && of->yk.pitch % V == 0 && of->q.pitch % V == 0 && of->k.pitch % V == 0;
-    return pitches && of->rotated / 2 % V == 0 && of->at.head_size % V == 0 && of->table.pitch % 4 == 0 &&
-           aligned_all(of->yq.at, of->yk.at, of->q.at, of->k.at, of->table.at);
+    return pitches && of->rotated / 2 % V == 0 && of->at.head_size % V == 0 && of->front % V == 0 &&
+           of->table.pitch % 4 == 0 && aligned_all(of->yq.at, of->yk.at, of->q.at, of->k.at, of->table.at);
 }
 
 int launch_rope(void *stream, int type, const launch_rope_operands *of)
@@ -208,15 +218,16 @@ int launch_rope(void *stream, int type, const launch_rope_operands *of)
     return with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        int32_t half = of->rotated / 2, copied = of->at.head_size - of->rotated, all = of->at.heads + of->at.kv_heads;
-        bool wide = are_wide<V>(of);
-        int64_t items = of->tokens * all * ((half + copied) / (wide ? V : 1));
+        bool wide = are_wide<V>(of), in_place = of->yq.at == of->q.at && of->yk.at == of->k.at;
+        turned_part part = {of->rotated / 2, of->front, in_place ? 0 : of->at.head_size - of->rotated};
+        int32_t all = of->at.heads + of->at.kv_heads;
+        int64_t items = of->tokens * all * ((part.half + part.copied) / (wide ? V : 1));
         auto halves = wide ? rope_turn<T, V, false> : rope_turn<T, 1, false>;
         auto interleaved = wide ? rope_turn<T, V, true> : rope_turn<T, 1, true>;
         auto kernel = of->interleaved ? interleaved : halves;
         LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of->yq, of->yk, of->at),
                rows_of<T>(of->q, of->k, of->at), of->positions, (const float *)of->table.at, items, of->table.pitch,
-               half, copied, all, of->inverse ? -1.0f : 1.0f);
+               part, all, of->inverse ? -1.0f : 1.0f);
         return launch_result();
     });
 }

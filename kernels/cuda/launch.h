@@ -211,7 +211,8 @@ typedef struct launch_rope_operands {
     launch_matrix yq, yk, q, k, table; /* the table fp32 */
     const int32_t *positions;
     int64_t tokens;
-    int32_t rotated; /* first elements of a head, the table's columns */
+    int32_t rotated; /* elements of a head, the table's columns */
+    int32_t front;   /* elements of a head of q before them, which the one head of k has not; 0: k's are like q's */
     launch_heads at;
     bool inverse;
     bool interleaved; /* pairs are elements 2i and 2i + 1, not i and i + rotated / 2 */
@@ -299,6 +300,30 @@ typedef struct launch_decode_operands {
 } launch_decode_operands;
 
 int launch_attention_decode(void *stream, int type, const launch_decode_operands *of);
+
+/* ---- latent.cu: heads of nope + rope elements, the latter of k shared by all heads ------------------------------- */
+typedef struct launch_keys {
+    launch_matrix k, kn, kr; /* [tokens, heads (nope + rope)], [tokens, heads nope], [tokens, rope] */
+    int64_t tokens;
+    int32_t heads, nope, rope;
+} launch_keys;
+
+/* writes k */
+int launch_join_keys(void *stream, int type, const launch_keys *of);
+/* writes kn and kr of k, all of them cotangents */
+int launch_split_keys(void *stream, int type, const launch_keys *of);
+
+typedef struct launch_latent {
+    launch_matrix y, q, latent, kr, w; /* w [heads (nope + v_head_size), rank] */
+    void *cache;                       /* [samples, capacity, rank + rope] */
+    const int32_t *positions;
+    int64_t samples, capacity;
+    int32_t heads, nope, rope, v_head_size, rank;
+    float scale;
+} launch_latent;
+
+/* cudaErrorInvalidValue where a head's sums do not fit into a block's shared memory: 2 rank + rope floats of 4 bytes */
+int launch_latent_decode(void *stream, int type, const launch_latent *of);
 
 /* ---- cross_entropy.cu ------------------------------------------------------------------------------------------ */
 typedef struct launch_logits {

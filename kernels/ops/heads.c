@@ -1,4 +1,5 @@
 /* These ops change each head of q and k before attention. */
+#include "kernels/latent.h"
 #include "kernels/ops/family.h"
 
 static double both(const op *o)
@@ -222,19 +223,32 @@ void record_rope(recorder *r, const char *name, record_qkv *x, tensor *positions
     x->k = made->out[1];
 }
 
+static void check_rope_heads(const op *o, const tensor *q, const tensor *k)
+{
+    if (o->at.kv_heads) {
+        check_tokens(o, q, k);
+        return;
+    }
+    OPERANDS_CHECK(o->at.heads > 0 && infer_is_activation(q) && q->shape[1] == (int64_t)o->at.heads * o->at.head_size,
+                   "q[t, heads head_size]");
+    OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, q->shape[0], k->shape[1]) && k->shape[1] < o->at.head_size,
+                   "without kv_heads k[t, fewer than head_size] of q's type is the one head of all");
+}
+
 void infer_rope(op *o)
 {
     operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1], *table = o->in[3];
-    check_tokens(o, q, k);
+    check_rope_heads(o, q, k);
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, q->shape[0]), "positions int32[t]");
-    OPERANDS_CHECK(table->shape[1] % 2 == 0 && table->shape[1] <= o->at.head_size,
-                   "the table's width must be even, and at most head_size");
+    OPERANDS_CHECK(table->shape[1] % 2 == 0 && table->shape[1] <= o->at.head_size - latent_unrotated(o),
+                   "the table's width must be even, and at most head_size, or k's columns where kv_heads is 0");
     OPERANDS_CHECK(infer_is_matrix(table, DTYPE_FP32, table->shape[0], table->shape[1]),
                    "table[positions, rotated] fp32");
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
-    operands_place(o, "rr..>rr 00..>00 11..>11 ss..>ss pp..>pp");
+    operands_place(o, o->at.kv_heads ? "rr..>rr 00..>00 11..>11 ss..>ss pp..>pp"
+                                     : "rr..>rr 00..>00 1s..>1s 1p..>1p 1r..>1r ss..>ss pp..>pp");
 }
 
 op_cost cost_rope(const op *o)
@@ -242,7 +256,8 @@ op_cost cost_rope(const op *o)
     /* a token reads one row of the table */
     double bytes = 2 * (cost_bytes(o->in[0]) + cost_bytes(o->in[1])) + cost_bytes(o->in[2]) +
                    (double)o->in[0]->shape[0] * (double)o->in[3]->shape[1] * 4;
-    return (op_cost){3 * both(o) * (double)o->in[3]->shape[1] / o->at.head_size, bytes};
+    double heads = (double)(o->at.heads + (o->at.kv_heads ? o->at.kv_heads : 1));
+    return (op_cost){3 * heads * (double)o->in[0]->shape[0] * (double)o->in[3]->shape[1], bytes};
 }
 
 void gradient_rope(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])

@@ -365,6 +365,12 @@ static bool written(const op_case *c, const op_case_mode *m, const tensor *t)
     return m->in_place_out >= 0 && c->o.in[m->in_place_in] == t;
 }
 
+/* Is t an input that decoding writes? */
+static bool is_cache(const op_case *c, const tensor *t)
+{
+    return op_is(&c->o, OP_CLASS_DECODE) && t->dims == 3;
+}
+
 /* Guards must be as they were, and so must inputs, but for the caches that decoding writes. */
 static void check_bytes(verdict *v, const op_case *c, const op_case_mode *m, const char *arena, const char *was,
                         const uint8_t *mark, int64_t bytes)
@@ -377,7 +383,7 @@ static void check_bytes(verdict *v, const op_case *c, const op_case_mode *m, con
         int k = mark[b] - 1;
         if (arena[b] == was[b] || k == c->tensors)
             continue;
-        if (k >= 0 && (written(c, m, &c->t[k]) || (c->o.kind == OP_attention_decode && c->t[k].dims == 3)))
+        if (k >= 0 && (written(c, m, &c->t[k]) || is_cache(c, &c->t[k])))
             continue;
         v->worst = INFINITY;
         snprintf(v->why, 256, "byte %lld of the arena was overwritten: %s", (long long)b,
@@ -389,7 +395,9 @@ static void check_bytes(verdict *v, const op_case *c, const op_case_mode *m, con
 /* The cache that decoding wrote is an input in the table: it is compared like an output. */
 static void compare_caches(verdict *v, op_case *c, char *arena, reference_program *p)
 {
-    for (int i = 4; c->o.kind == OP_attention_decode && i < 6; i++) {
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (!c->o.in[i] || !is_cache(c, c->o.in[i]))
+            continue;
         op_case as_output = *c;
         as_output.exact = true;
         as_output.o.out[0] = c->o.in[i];

@@ -504,17 +504,25 @@ static void give_rope_table(const op_case *c, void *bytes, const tensor *t)
         }
 }
 
+/* One head of k, a third of a head of q's elements, for all of them. */
+static void share_key(op_case *c, heads *a)
+{
+    c->o.at.kv_heads = 0;
+    a->k = c->o.at.head_size / 3 / 2 * 2;
+}
+
 CASES(rope)
 {
     c->o.at.inverse = (uint8_t)op_case_option(&variant, 2);
     const bool part = op_case_option(&variant, 2);
     c->o.at.interleaved = (uint8_t)op_case_option(&variant, 2);
+    const bool shared = op_case_option(&variant, 2);
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
-    int64_t rotated = part ? c->o.at.head_size / 4 * 2 : c->o.at.head_size;
-    if (rotated < 2)
-        return false;
+    if (shared)
+        share_key(c, &a);
+    int64_t size = shared ? a.k : c->o.at.head_size, rotated = part && size >= 4 ? size / 4 * 2 : size;
     attention_inputs(c, 0, &a, a.tokens, false);
     op_case_in(c, 2, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = POSITIONS - 1}, a.tokens, 0);
     op_case_in(c, 3, DTYPE_FP32, (fill){.kind = FILL_GIVEN, .give = give_rope_table}, POSITIONS, rotated);

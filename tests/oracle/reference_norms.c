@@ -239,28 +239,35 @@ void reference_width_norm_grad(const op *o, const run_context *r)
 
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
+/* One head's elements x of a token, the first `front` and those behind the table's width as they are. */
+static void rotate_head(double *y, const double *x, const double *table, int64_t d, int64_t front, int64_t size,
+                        const op_attributes *at)
+{
+    for (int64_t i = 0; i < size; i++)
+        if (i < front || i >= front + d)
+            y[i] = x[i];
+    for (int64_t i = 0; i < d / 2; i++) {
+        double c = table[i], s = at->inverse ? -table[d / 2 + i] : table[d / 2 + i];
+        int64_t first = front + (at->interleaved ? 2 * i : i), second = at->interleaved ? first + 1 : first + d / 2;
+        double a = x[first], b = x[second];
+        y[first] = a * c - b * s;
+        y[second] = b * c + a * s;
+    }
+}
+
 void reference_rope(const op *o, const run_context *r)
 {
     const int32_t *positions = tensor_at(o->in[2], r->arena);
-    int d = (int)o->in[3]->shape[1], which;
+    int heads[2] = {o->at.heads, o->at.kv_heads > 0 ? o->at.kv_heads : 1};
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++)
-        for (int head = 0; head < o->at.heads + o->at.kv_heads; head++) {
-            for (int i = d; i < o->at.head_size; i++) {
-                int64_t at = head_place(&which, o, head) + i;
-                reference_row(o->out[which], r, t)[at] = reference_row(o->in[which], r, t)[at];
+        for (int which = 0; which < 2; which++)
+            for (int head = 0; head < heads[which]; head++) {
+                int64_t size = o->in[which]->shape[1] / heads[which];
+                int64_t front = which == 0 && o->at.kv_heads == 0 ? size - o->in[1]->shape[1] : 0;
+                rotate_head(reference_row(o->out[which], r, t) + head * size,
+                            reference_row(o->in[which], r, t) + head * size, reference_row(o->in[3], r, positions[t]),
+                            o->in[3]->shape[1], front, size, &o->at);
             }
-            for (int i = 0; i < d / 2; i++) {
-                int64_t at = head_place(&which, o, head);
-                const double *x = reference_row(o->in[which], r, t) + at;
-                const double *table = reference_row(o->in[3], r, positions[t]);
-                double *y = reference_row(o->out[which], r, t) + at;
-                double c = table[i], s = o->at.inverse ? -table[d / 2 + i] : table[d / 2 + i];
-                int first = o->at.interleaved ? 2 * i : i, second = o->at.interleaved ? 2 * i + 1 : i + d / 2;
-                double a = x[first], b = x[second];
-                y[first] = a * c - b * s;
-                y[second] = b * c + a * s;
-            }
-        }
 }
 
 /* The keys that token t may attend to: from `first` to `last`, its own. */

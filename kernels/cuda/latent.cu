@@ -1,0 +1,258 @@
+/* Multi-head latent attention (2405.04434): the keys of all heads joined and split, and decoding of one new token a
+ * sample over a cache of latents, whose keys and values are never made. */
+#include "kernels/cuda/vector.cuh"
+
+static constexpr int THREADS = 256, WARPS = THREADS / WARP, CHUNK = THREADS; /* rows of the cache at a time */
+
+template <typename T> struct key_rows {
+    T *k, *kn, *kr;
+    int64_t k_pitch, kn_pitch, kr_pitch;
+    int32_t heads, nope, rope;
+};
+
+template <typename T> static key_rows<T> rows_of(const launch_keys *of)
+{
+    return {(T *)of->k.at, (T *)of->kn.at, (T *)of->kr.at, of->k.pitch, of->kn.pitch,
+            of->kr.pitch,  of->heads,      of->nope,       of->rope};
+}
+
+/* V elements of k a thread */
+template <typename T, int V> KERNEL(THREADS, 8) join_rows(key_rows<T> to, int64_t items)
+{
+    int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (item >= items)
+        return;
+    int32_t size = to.nope + to.rope, columns = to.heads * size;
+    int64_t token = item / (columns / V);
+    int32_t column = (int32_t)(item % (columns / V)) * V, head = column / size, within = column % size;
+    float a[V];
+    load(a, within < to.nope ? to.kn + token * to.kn_pitch + head * to.nope + within
+                             : to.kr + token * to.kr_pitch + within - to.nope);
+    store(to.k + token * to.k_pitch + column, a);
+}
+
+/* V elements of kn a thread, or V of kr, which are sums over heads in ascending order */
+template <typename T, int V> KERNEL(THREADS, 8) split_rows(key_rows<T> of, int64_t items)
+{
+    int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (item >= items)
+        return;
+    int32_t size = of.nope + of.rope, own = of.heads * of.nope, pieces = (own + of.rope) / V;
+    int64_t token = item / pieces;
+    int32_t column = (int32_t)(item % pieces) * V;
+    const T *k = of.k + token * of.k_pitch;
+    float a[V], sum[V] = {};
+    if (column < own) {
+        load(a, k + column / of.nope * size + column % of.nope);
+        store(of.kn + token * of.kn_pitch + column, a);
+        return;
+    }
+    for (int32_t head = 0; head < of.heads; head++) {
+        load(a, k + head * size + of.nope + column - own);
+        UNROLL for (int i = 0; i < V; i++) sum[i] += a[i];
+    }
+    store(of.kr + token * of.kr_pitch + column - own, sum);
+}
+
+/* ---- one new token ----------------------------------------------------------------------------------------------- */
+
+template <typename T> struct latent_in {
+    T *y, *cache;
+    const T *q, *latent, *kr, *w;
+    int64_t y_pitch, q_pitch, latent_pitch, kr_pitch, w_pitch, capacity;
+    const int32_t *positions;
+    int32_t heads, nope, rope, v_size, rank;
+    float scale;
+};
+
+/* the new rows of samples into their cache; a thread an element */
+template <typename T> KERNEL(THREADS, 4) latent_append(latent_in<T> in, int64_t items)
+{
+    int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (item >= items)
+        return;
+    int32_t width = in.rank + in.rope, column = (int32_t)(item % width);
+    int64_t sample = item / width;
+    in.cache[(sample * in.capacity + in.positions[sample]) * width + column] =
+        column < in.rank ? in.latent[sample * in.latent_pitch + column]
+                         : in.kr[sample * in.kr_pitch + column - in.rank];
+}
+
+/* The product of a row of T and one of floats in shared memory, by a warp: the same in all its lanes. */
+template <typename T> DEVICE float warp_dot(const float *a, const T *b, int32_t size)
+{
+    float sum = 0;
+    for (int32_t i = (int32_t)threadIdx.x % WARP; i < size; i += WARP)
+        sum += a[i] * to_float(b[i]);
+    return warp_sum(sum);
+}
+
+/* query[rank + rope] = Wk^T q_nope, then the rotated part of q, by a block */
+template <typename T> DEVICE void absorb_query(float *query, const latent_in<T> &in, const T *q, int32_t head)
+{
+    const T *w = in.w + (int64_t)head * in.nope * in.w_pitch;
+    for (int32_t column = (int32_t)threadIdx.x; column < in.rank + in.rope; column += THREADS) {
+        float sum = 0;
+        if (column >= in.rank)
+            sum = to_float(q[in.nope + column - in.rank]);
+        else
+            for (int32_t i = 0; i < in.nope; i++)
+                sum += to_float(q[i]) * to_float(w[i * in.w_pitch + column]);
+        query[column] = sum;
+    }
+}
+
+/* A chunk's scores and what follows from them, alike in every thread. */
+struct chunk_state {
+    float most, total, shrink;
+};
+
+/* scores[count] become exp(score - most) with the largest score so far, by the block; sums before are to be multiplied
+ * by `shrink`. */
+DEVICE chunk_state weigh(float *scores, int32_t count, const chunk_state &before)
+{
+    float most = before.most, own = 0, p = 0;
+    for (int32_t i = (int32_t)threadIdx.x % WARP; i < count; i += WARP)
+        most = fmaxf(most, scores[i]);
+    most = warp_largest(most);
+    for (int32_t i = (int32_t)threadIdx.x % WARP; i < count; i += WARP)
+        own += expf(scores[i] - most);
+    if ((int32_t)threadIdx.x < count)
+        p = expf(scores[threadIdx.x] - most);
+    block_barrier(); /* no warp reads scores any more */
+    scores[threadIdx.x] = p;
+    block_barrier(); /* probabilities are there */
+    float shrink = expf(before.most - most);
+    return {most, before.total * shrink + warp_sum(own), shrink};
+}
+
+/* A block a (head, sample) goes over the cache by chunks: warps make scores, a row each, then threads sum latents, a
+ * column each, with what older sums are multiplied by as the largest score grows. Shared memory: query[rank + rope],
+ * sums[rank]. */
+template <typename T> KERNEL(THREADS, 2) latent_step(latent_in<T> in)
+{
+    SHARED_DYNAMIC(dynamic);
+    SHARED(float, scores, CHUNK);
+    float *query = reinterpret_cast<float *>(dynamic), *sums = query + in.rank + in.rope;
+    int warp = (int)threadIdx.x / WARP, head = (int)blockIdx.x;
+    int64_t sample = blockIdx.y, width = in.rank + in.rope;
+    const T *cache = in.cache + sample * in.capacity * width;
+    absorb_query(query, in, in.q + sample * in.q_pitch + (int64_t)head * (in.nope + in.rope), head);
+    for (int32_t column = (int32_t)threadIdx.x; column < in.rank; column += THREADS)
+        sums[column] = 0;
+    block_barrier(); /* the query is there */
+    chunk_state seen = {-INFINITY, 0, 0};
+    int32_t end = in.positions[sample] + 1;
+    for (int32_t first = 0; first < end; first += CHUNK) {
+        int32_t count = end - first < CHUNK ? end - first : CHUNK;
+        const T *rows = cache + first * width;
+        for (int32_t i = warp; i < count; i += WARPS) {
+            float score = in.scale * warp_dot(query, rows + i * width, (int32_t)width);
+            if (threadIdx.x % WARP == 0)
+                scores[i] = score;
+        }
+        block_barrier(); /* the chunk's scores are there */
+        seen = weigh(scores, count, seen);
+        for (int32_t column = (int32_t)threadIdx.x; column < in.rank; column += THREADS) {
+            float sum = sums[column] * seen.shrink;
+            for (int32_t i = 0; i < count; i++)
+                sum += scores[i] * to_float(rows[i * width + column]);
+            sums[column] = sum;
+        }
+        block_barrier(); /* no thread reads the chunk's probabilities any more, and the sums are there */
+    }
+    T *y = in.y + sample * in.y_pitch + (int64_t)head * in.v_size;
+    const T *w = in.w + ((int64_t)in.heads * in.nope + (int64_t)head * in.v_size) * in.w_pitch;
+    for (int32_t j = warp; j < in.v_size; j += WARPS) {
+        float out = warp_dot(sums, w + j * in.w_pitch, in.rank) / seen.total;
+        if (threadIdx.x % WARP == 0)
+            from_float(y[j], out);
+    }
+}
+
+/* ---- host side ----------------------------------------------------------------------------------------------- */
+
+static bool refused(const launch_keys *of)
+{
+    return of->heads < 1 || of->nope < 1 || of->rope < 1;
+}
+
+/* May rows be read and written in pieces of V elements? */
+template <int V> static bool are_wide(const launch_keys *of)
+{
+    return of->nope % V == 0 && of->rope % V == 0 && of->k.pitch % V == 0 && of->kn.pitch % V == 0 &&
+           of->kr.pitch % V == 0 && aligned_all(of->k.at, of->kn.at, of->kr.at);
+}
+
+int launch_join_keys(void *stream, int type, const launch_keys *of)
+{
+    if (refused(of))
+        return (int)cudaErrorInvalidValue;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        bool wide = are_wide<V>(of);
+        int64_t items = of->tokens * of->heads * ((of->nope + of->rope) / (wide ? V : 1));
+        auto kernel = wide ? join_rows<T, V> : join_rows<T, 1>;
+        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of), items);
+        return launch_result();
+    });
+}
+
+int launch_split_keys(void *stream, int type, const launch_keys *of)
+{
+    if (refused(of))
+        return (int)cudaErrorInvalidValue;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        bool wide = are_wide<V>(of);
+        int64_t items = of->tokens * (((int64_t)of->heads * of->nope + of->rope) / (wide ? V : 1));
+        auto kernel = wide ? split_rows<T, V> : split_rows<T, 1>;
+        LAUNCH(kernel, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, rows_of<T>(of), items);
+        return launch_result();
+    });
+}
+
+template <typename T> static latent_in<T> latent_of(const launch_latent *of)
+{
+    return {(T *)of->y.at,
+            (T *)of->cache,
+            (const T *)of->q.at,
+            (const T *)of->latent.at,
+            (const T *)of->kr.at,
+            (const T *)of->w.at,
+            of->y.pitch,
+            of->q.pitch,
+            of->latent.pitch,
+            of->kr.pitch,
+            of->w.pitch,
+            of->capacity,
+            of->positions,
+            of->heads,
+            of->nope,
+            of->rope,
+            of->v_head_size,
+            of->rank,
+            of->scale};
+}
+
+int launch_latent_decode(void *stream, int type, const launch_latent *of)
+{
+    int bytes = (2 * of->rank + of->rope) * (int)sizeof(float);
+    if (of->heads < 1 || of->nope < 1 || of->rope < 1 || of->rank < 1 || bytes > shared_most())
+        return (int)cudaErrorInvalidValue;
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        auto append = latent_append<T>;
+        auto step = latent_step<T>;
+        int64_t items = of->samples * (of->rank + of->rope);
+        int failed = allow_shared(step, bytes);
+        if (failed)
+            return failed;
+        LAUNCH(append, blocks_for(items, THREADS), THREADS, 0, (cudaStream_t)stream, latent_of<T>(of), items);
+        LAUNCH(step, dim3((unsigned)of->heads, (unsigned)of->samples, 1), THREADS, bytes, (cudaStream_t)stream,
+               latent_of<T>(of));
+        return launch_result();
+    });
+}

@@ -1,29 +1,6 @@
 #include "layers/layer.h"
 
 #include <math.h>
-#include <stdio.h>
-
-/* All ranks' rows of what each has of its own tokens, in the order of the samples. */
-static tensor *gather_context(recorder *r, const char *name, tensor *x, const layer_inputs *in)
-{
-    char label[64];
-    snprintf(label, sizeof label, "attention/copy %s", name);
-    if (!tensor_contiguous(x))
-        x = record_copy(r, label, x);
-    snprintf(label, sizeof label, "attention/gather %s", name);
-    x = record_all_gather(r, label, AXIS_CONTEXT, x, in->all_places->shape[0]);
-    snprintf(label, sizeof label, "attention/arrange %s", name);
-    return record_arrange(r, label, x, in->all_places);
-}
-
-/* Each rank's queries meet the keys and values of all (2407.21783). */
-static void share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
-{
-    if (r->grid.group[AXIS_CONTEXT].ranks == 1)
-        return;
-    heads->k = gather_context(r, "k", heads->k, in);
-    heads->v = gather_context(r, "v", heads->v, in);
-}
 
 /* Of q and k, whose heads `at` describes. */
 static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, op_attributes at)
@@ -42,17 +19,9 @@ static void normalise(recorder *r, const attention_layer *a, record_qkv *heads, 
     record_width_norm(r, "attention/width_norm", heads, wq, wk, &all);
 }
 
-tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x)
+/* What attention makes of its own keys and values, before its last product: [tokens, heads v_head_size]. */
+static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x, op_attributes at)
 {
-    op_attributes at = {.heads = a->heads,
-                        .kv_heads = a->kv_heads,
-                        .head_size = a->head_size,
-                        .sequence = in->sequence,
-                        .window = a->window,
-                        .run = in->run,
-                        .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
-                        .cap = (float)a->cap,
-                        .epsilon = in->epsilon};
     tensor *bias = a->qkv_bias ? recorder_weight(r, a->qkv_bias) : NULL;
     tensor *full = layer_enter(r, x);                                                        /* [tokens, hidden] */
     tensor *qkv = record_linear(r, "attention/qkv", full, recorder_weight(r, a->qkv), bias); /* heads over the ranks */
@@ -65,19 +34,28 @@ tensor *layer_attention(recorder *r, const attention_layer *a, const layer_input
         record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table,
                     &turn);
     }
-    tensor *y; /* [tokens, heads head_size] */
-    if (in->caches) {
-        tensor *const *caches = in->caches + 2 * a->index;
-        op decode = {.kind = OP_attention_decode,
-                     .in = {heads.q, heads.k, heads.v, in->positions, caches[0], caches[1]},
-                     .at = at};
-        y = recorder_record(r, "attention/decode", &decode, 1, NULL)->out[0];
-    } else {
-        share_keys(r, &heads, in);
-        if (in->halves)
-            at.group_size = r->grid.group[AXIS_CONTEXT].ranks, at.group_rank = r->grid.group[AXIS_CONTEXT].rank;
-        y = record_attention(r, "attention/attention", &heads, in->document_start, in->run ? in->places : NULL, &at);
+    if (!in->caches) {
+        layer_share_keys(r, &heads, in);
+        return layer_attend(r, in, &heads, at);
     }
+    tensor *const *caches = in->caches + 2 * a->index;
+    op decode = {
+        .kind = OP_attention_decode, .in = {heads.q, heads.k, heads.v, in->positions, caches[0], caches[1]}, .at = at};
+    return recorder_record(r, "attention/decode", &decode, 1, NULL)->out[0];
+}
+
+tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x)
+{
+    const op_attributes at = {.heads = a->heads,
+                              .kv_heads = a->kv_heads,
+                              .head_size = a->head_size,
+                              .sequence = in->sequence,
+                              .window = a->window,
+                              .run = in->run,
+                              .scale = a->multiplier != 0 ? (float)a->multiplier : 1.0f / sqrtf((float)a->head_size),
+                              .cap = (float)a->cap,
+                              .epsilon = in->epsilon};
+    tensor *y = a->latent.kv_up ? layer_latent(r, a, in, x, at) : attend_heads(r, a, in, x, at);
     tensor *out_bias = a->out_bias ? recorder_weight(r, a->out_bias) : NULL; /* on the group's first rank only */
     return layer_leave(r, record_linear(r, "attention/out", y, recorder_weight(r, a->out), out_bias));
 }

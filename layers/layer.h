@@ -44,7 +44,8 @@ typedef struct layer_inputs {
         };
         tensor *value[VALUE_COUNT];
     };
-    tensor *const *caches; /* decoding: k and v of layer i of this rank at 2i and 2i + 1; else NULL */
+    tensor *const *caches; /* decoding: k and v of layer i of this rank at 2i and 2i + 1, or its latents at 2i and NULL;
+                              else NULL */
     int sequence;          /* tokens of a sample */
     int run;               /* so many of this rank's tokens at a time are neighbours in one sample; 0: whole samples */
     bool halves;           /* run i of each sample and the i-th last, as each of the ranks that divide samples has */
@@ -60,10 +61,24 @@ typedef struct norm_layer {
     float offset;                   /* of an RMS norm: added to the weight */
 } norm_layer;
 
+/* Keys and values of all heads are products of one row a token, the latent, and so may be queries (2405.04434). */
+typedef struct latent_layer {
+    const parameter *q_down, *q_norm; /* [q rank, hidden], [q rank]; NULL: queries are products of what is read */
+    const parameter *q_up;            /* [heads head_size, q rank] of this rank's heads */
+    const parameter *kv_down;         /* [rank + rotated, hidden]: the latent, then what rotates of all heads' keys */
+    const parameter *kv_norm;         /* [rank] */
+    const parameter *kv_up; /* [heads (head_size - rotated) + heads v_head_size, rank]: all keys, all values */
+    int rank, rotated;      /* rotated: the last elements of a head of q and k */
+    bool gathers;           /* context ranks gather latents and expand all; else keys and values */
+} latent_layer;
+
 typedef struct attention_layer {
-    const parameter *qkv; /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads */
+    const parameter
+        *qkv;            /* [(heads + 2 kv_heads) head_size, hidden]: this rank's q heads, k heads, v heads; where there
+                             are latents, q heads alone or NULL */
+    latent_layer latent; /* kv_up NULL: there is none */
     const parameter *qkv_bias, *q_norm, *k_norm; /* or NULL */
-    const parameter *out;                        /* [hidden, heads head_size] */
+    const parameter *out;                        /* [hidden, heads v_head_size] */
     const parameter *out_bias;  /* placed partial: the group's first rank has it, the others have NULL */
     int heads, kv_heads;        /* this rank's */
     int head_size, v_head_size; /* elements of a head of q and k; of v */
@@ -148,6 +163,14 @@ tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer
 /* y = norm(s), or s itself where there is no norm; s, the stream with the delta added in, stays in the stream. */
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);
+/* What attention makes of x [tokens, hidden] before its last product, by latents: [all tokens, heads v_head_size]. */
+tensor *layer_latent(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x, op_attributes at);
+/* All context ranks' rows of what each has of its own tokens, in the order of the samples. */
+tensor *layer_gather_context(recorder *r, const char *name, tensor *x, const layer_inputs *in);
+/* Each rank's queries meet the keys and values of all (2407.21783): gathers k and v. */
+void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in);
+/* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. */
+tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, op_attributes at);
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 /* What the experts of each token make of x, summed by the router's weights. */
 tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x);

@@ -323,19 +323,34 @@ ladder_shape decoder_ladder(const model_shape *shape)
                           .drop = shape->expert_drop};
 }
 
+/* 0: what layers take where nobody says otherwise. */
+static double scores_multiplier(const model_shape *s, const layer_shape *l)
+{
+    const double factor = shape_scores_factor(s);
+    if (factor == 1)
+        return l->attention_multiplier;
+    return factor * (l->attention_multiplier != 0 ? l->attention_multiplier : 1 / sqrt((double)l->head_size));
+}
+
 /* A group of experts is chosen by the sum of so many scores, its best. */
-enum { GROUP_BEST = 2 };
+static int group_best(const layer_shape *l)
+{
+    return l->router_groups == 0 ? 0 : l->traits >> TRAIT_GROUP_MAXIMUM & 1 ? 1 : 2;
+}
 
 static void build_block(builder *b, block_layer *block, int index)
 {
     const layer_shape *l = &b->shape;
     build_place(b, PARTS_AT_BLOCK, block);
     block->attention.heads = (int)(part_of(b, PARTS_SIZE_QUERY, true).width / l->head_size);
-    block->attention.kv_heads = (int)(part_of(b, PARTS_SIZE_KEY_VALUE, true).width / l->head_size);
+    block->attention.kv_heads = (int)(part_of(b, PARTS_SIZE_KEY, true).width / l->head_size);
     block->attention.head_size = l->head_size;
-    block->attention.v_head_size = parts_head_size(SLOT_V, &b->d->shape, l);
+    block->attention.v_head_size = shape_value_size(l);
+    block->attention.latent.rank = l->kv_lora_rank;
+    block->attention.latent.rotated = l->rope_head_size;
+    block->attention.latent.gathers = b->layout->gather_latents;
     block->attention.window = (int)l->window;
-    block->attention.multiplier = l->attention_multiplier;
+    block->attention.multiplier = scores_multiplier(&b->d->shape, l);
     block->attention.cap = l->attention_cap;
     block->multiplier = l->residual_multiplier;
     block->attention.rotary = l->rope_theta > 0;
@@ -353,7 +368,7 @@ static void build_block(builder *b, block_layer *block, int index)
                                           .active = l->experts_per_token,
                                           .groups = l->router_groups,
                                           .groups_kept = l->router_groups_kept,
-                                          .group_best = l->router_groups > 0 ? GROUP_BEST : 0,
+                                          .group_best = group_best(l),
                                           .scale = l->router_scale > 0 ? (float)l->router_scale : 1,
                                           .sigmoid = l->traits >> TRAIT_SIGMOID_ROUTER & 1,
                                           .renormalise = l->router_renormalise};

@@ -45,6 +45,13 @@ static const struct {
     {FAMILY_GLM4, 0, 0, ALWAYS, "attention_bias", {"true"}},
     {FAMILY_GLM4_MOE, 0, 0, ALWAYS, "attention_bias", {"true"}},
     {FAMILY_GLM4_MOE, 0, 0, ALWAYS, "norm_topk_prob", {"true"}},
+    {FAMILY_DEEPSEEK, 0, 0, ALWAYS, "moe_layer_freq", {"1"}},
+    {FAMILY_DEEPSEEK, HAS(SIGMOID_ROUTER), 0, ALWAYS, "rope_interleave", {"true"}},
+    {FAMILY_DEEPSEEK, HAS(SIGMOID_ROUTER), 0, ALWAYS, "scoring_func", {"\"sigmoid\""}},
+    {FAMILY_DEEPSEEK, HAS(SIGMOID_ROUTER), 0, ALWAYS, "topk_method", {"\"noaux_tc\""}},
+    {FAMILY_DEEPSEEK, HAS(SIGMOID_ROUTER), 0, ALWAYS, "norm_topk_prob", {"true"}},
+    {FAMILY_DEEPSEEK, 0, HAS(SIGMOID_ROUTER), ALWAYS, "scoring_func", {"\"softmax\""}},
+    {FAMILY_DEEPSEEK, 0, HAS(SIGMOID_ROUTER), ALWAYS, "norm_topk_prob", {"false"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "hidden_act", {"\"gelu\""}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "use_parallel_residual", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "attention_bias", {"true"}},
@@ -167,12 +174,16 @@ static char *list_architectures(uint64_t keys)
     return text;
 }
 
+/* Its files say a model_type that transformers lacks, and a class that it has. */
+static const char kimi_k2[] = "kimi_k2";
+
 static status read_architecture(const huggingface_reader *r, model_shape *s)
 {
     const json_t *type = huggingface_said(r, "model_type"), *list = huggingface_ask(r, "architectures");
     if (!type)
         return status_fail(STATUS_FAILED, "%s: model_type is missing: is this a Hugging Face config.json?", r->path);
-    s->architecture = shape_architecture_named(json_is_string(type) ? json_string_value(type) : "");
+    const char *word = json_is_string(type) ? json_string_value(type) : "";
+    s->architecture = shape_architecture_named(strcmp(word, kimi_k2) ? word : "deepseek_v3");
     if (s->architecture == SHAPE_ARCHITECTURES) {
         char *known = list_architectures(0), *why = must_format("phalanx knows %s", known);
         status result = huggingface_refuse(r, "model_type", type, why);
@@ -232,6 +243,8 @@ static status read_shape(const huggingface_reader *r, model_shape *s)
     TRY(read_architecture(r, s));
     TRY(check_demands(r, s->architecture));
     TRY(read_numbers(r, s));
+    if (shape_has_key(s->architecture, KEY_LATENT))
+        TRY(huggingface_read_latent(r, s));
     bool tied = shape_traits_of(s->architecture)->tied_embeddings;
     TRY(huggingface_read_bool(r, &s->tied_embeddings, "tie_word_embeddings", tied));
     if (s->norm_epsilon == 0)
@@ -419,8 +432,11 @@ static status check_representable(const model_shape *s)
         return status_fail(STATUS_FAILED,
                            "model.router_groups is %d and model.router_scale %g: Hugging Face's %s has neither",
                            s->router_groups, s->router_scale, name);
+    if (s->router_renormalise && !shape_has(s, TRAIT_RENORMALISED) && !shape_has_key(s->architecture, KEY_NORM_TOPK))
+        return status_fail(STATUS_FAILED, "model.router_renormalise is true: the weights of Hugging Face's %s are not",
+                           name);
     bool grouped = has_number(s->architecture, offsetof(model_shape, kv_heads));
-    bool sized = has_number(s->architecture, offsetof(model_shape, head_size));
+    bool sized = has_number(s->architecture, offsetof(model_shape, head_size)) || s->kv_lora_rank > 0;
     if ((!grouped && s->kv_heads != s->heads) || (!sized && (int64_t)s->heads * s->head_size != s->hidden_size))
         return status_fail(
             STATUS_FAILED,
@@ -483,6 +499,8 @@ static int precision(const model_shape *s)
                             s->rope_scaling.beta_fast,
                             s->rope_scaling.beta_slow,
                             s->rope_scaling.attention_factor,
+                            s->rope_scaling.mscale,
+                            s->rope_scaling.mscale_all_dim,
                             s->embedding_multiplier,
                             s->residual_multiplier,
                             s->attention_multiplier,
@@ -521,6 +539,8 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         huggingface_put_experts(root, s);
     if (shape_has_key(s->architecture, KEY_QK_NORM))
         json_object_set_new(root, "use_qk_norm", json_boolean(s->qk_norm));
+    if (shape_has_key(s->architecture, KEY_LATENT))
+        huggingface_put_latent(root, s);
     if (shape_has_key(s->architecture, KEY_MTP))
         json_object_set_new(root, "num_nextn_predict_layers", json_integer(0));
     if (shape_has_key(s->architecture, KEY_SCALAR))

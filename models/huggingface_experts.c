@@ -1,6 +1,7 @@
 /* Keys of config.json about experts: how many there are, which layers have them, how a router weighs them and whether a
  * loss balances it. */
 #include <limits.h>
+#include <string.h>
 
 #include "memory/log.h"
 #include "models/huggingface_keys.h"
@@ -8,6 +9,8 @@
 /* What transformers takes where config.json is silent about the coefficient. */
 #define DEFAULT_LOSS   0.001
 #define HUNDREDTH_LOSS 0.01
+
+static const char method_key[] = "topk_method", method_plain[] = "greedy", method_groups[] = "group_limited_greedy";
 
 /* transformers 5 writes one of these keys where 4 wrote the other; it reads both. */
 static status read_count(const huggingface_reader *r, model_shape *s)
@@ -78,13 +81,28 @@ static status read_small(const huggingface_reader *r, int *out, const char *key,
     return STATUS_OK;
 }
 
+/* Does topk_method, where there is one, ask for groups? */
+static status read_method(const huggingface_reader *r, const model_shape *s, bool *groups)
+{
+    const json_t *value = shape_has_key(s->architecture, KEY_TOPK_METHOD) ? huggingface_ask(r, method_key) : NULL;
+    const char *word = json_is_string(value) ? json_string_value(value) : "";
+    *groups = !shape_has_key(s->architecture, KEY_TOPK_METHOD) || !strcmp(word, method_groups);
+    if (value && !*groups && strcmp(word, method_plain) != 0)
+        return huggingface_refuse(r, method_key, value, "phalanx has greedy and group_limited_greedy");
+    return STATUS_OK;
+}
+
 static status read_groups(const huggingface_reader *r, model_shape *s)
 {
+    bool groups;
     TRY(huggingface_read_number(r, &s->router_scale, r->root, "routed_scaling_factor", 1));
     if (!(s->router_scale > 0))
         return huggingface_refuse(r, "routed_scaling_factor", huggingface_ask(r, "routed_scaling_factor"),
                                   "it must be positive");
     s->router_scale = s->router_scale == 1 ? 0 : s->router_scale;
+    TRY(read_method(r, s, &groups));
+    if (!groups)
+        return STATUS_OK;
     TRY(read_small(r, &s->router_groups, "n_group", 1));
     TRY(read_small(r, &s->router_groups_kept, "topk_group", 1));
     if (s->router_groups > 1)
@@ -150,6 +168,8 @@ void huggingface_put_experts(json_t *root, const model_shape *s)
         json_object_set_new(root, "n_group", json_integer(s->router_groups ? s->router_groups : 1));
         json_object_set_new(root, "topk_group", json_integer(s->router_groups ? s->router_groups_kept : 1));
     }
+    if (shape_has_key(s->architecture, KEY_TOPK_METHOD))
+        json_object_set_new(root, method_key, json_string(s->router_groups ? method_groups : method_plain));
     if (!shape_has_key(s->architecture, KEY_ROUTER_LOSS))
         return;
     json_object_set_new(root, "output_router_logits", json_boolean(s->router_loss > 0));

@@ -46,6 +46,11 @@ void huggingface_put_window(json_t *root, const model_shape *s);
 status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s);
 void huggingface_put_unrotated(json_t *root, const model_shape *s);
 
+/* A head's elements that do not rotate, beside qk_rope_head_dim that do, into s->head_size; and keys that must be there
+ * where attention is latent. Needs s->rope_head_size. */
+status huggingface_read_latent(const huggingface_reader *r, model_shape *s);
+void huggingface_put_latent(json_t *root, const model_shape *s);
+
 /* How many experts there are, which layers have them, how a router weighs them and which loss balances it. Needs
  * s->layers. */
 status huggingface_read_experts(const huggingface_reader *r, model_shape *s);

@@ -73,9 +73,10 @@ static status read_factors(const huggingface_reader *r, double *out, const json_
                               r->path, SHAPE_ROPE_FACTORS, key);
 }
 
-/* DeepSeek's pair of keys is one factor. */
-static status read_yarn(const huggingface_reader *r, shape_rope_scaling *out, const json_t *rope)
+/* A pair of keys is one factor of cosines and sines; in latent attention one of the two says a factor of scores. */
+static status read_yarn(const huggingface_reader *r, model_shape *s, const json_t *rope)
 {
+    shape_rope_scaling *out = &s->rope_scaling;
     const json_t *scale = huggingface_get(rope, "mscale"), *all = huggingface_get(rope, "mscale_all_dim"),
                  *whole = huggingface_get(rope, "truncate");
     if (whole && !json_is_boolean(whole))
@@ -83,9 +84,14 @@ static status read_yarn(const huggingface_reader *r, shape_rope_scaling *out, co
     out->fractional = whole && !json_is_true(whole);
     if ((scale && !json_is_number(scale)) || (all && !json_is_number(all)))
         return huggingface_refuse(r, "mscale", scale ? scale : all, "mscale and mscale_all_dim must be numbers");
-    double a = scale ? json_number_value(scale) : 0, b = all ? json_number_value(all) : 0, ln = log(out->factor);
-    if (out->attention_factor == 0 && a != 0 && b != 0)
-        out->attention_factor = out->factor <= 1 ? 1 : (0.1 * a * ln + 1) / (0.1 * b * ln + 1);
+    if (json_number_value(scale) < 0 || json_number_value(all) < 0)
+        return huggingface_refuse(r, "mscale", scale ? scale : all, "mscale and mscale_all_dim must not be negative");
+    out->mscale = all ? json_number_value(scale) : 0; /* alone it says nothing */
+    out->mscale_all_dim = json_number_value(all);
+    if (out->attention_factor == 0)
+        out->attention_factor = shape_attention_factor(s);
+    if (!shape_has_key(s->architecture, KEY_LATENT)) /* elsewhere they say no more than attention_factor does */
+        out->mscale = out->mscale_all_dim = 0;
     return STATUS_OK;
 }
 
@@ -108,7 +114,11 @@ static status read_scaling(const huggingface_reader *r, model_shape *s, const js
         TRY(read_factors(r, out->short_factor, rope, "short_factor"));
         return read_factors(r, out->long_factor, rope, "long_factor");
     }
-    return out->kind == ROPE_YARN ? read_yarn(r, out, rope) : STATUS_OK;
+    if (out->kind == ROPE_YARN)
+        return read_yarn(r, s, rope);
+    const json_t *all = shape_has_key(s->architecture, KEY_LATENT) ? huggingface_get(rope, "mscale_all_dim") : NULL;
+    return all ? huggingface_refuse(r, "mscale_all_dim", all, "phalanx multiplies scores where rope_type is yarn only")
+               : STATUS_OK;
 }
 
 /* Has each type of layers a table of its own? */
@@ -250,8 +260,8 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
 /* What transformers multiplies a head's size by and rounds down. */
 static double share_of(const model_shape *s)
 {
-    double share = (double)rope_rotated(s) / s->head_size;
-    return share * s->head_size < rope_rotated(s) ? nextafter(share, 1) : share;
+    double share = (double)shape_rotated(s) / s->head_size;
+    return share * s->head_size < shape_rotated(s) ? nextafter(share, 1) : share;
 }
 
 static json_t *list_of(const double factor[SHAPE_ROPE_FACTORS])
@@ -281,6 +291,15 @@ static json_t *longrope_of(json_t *root, const model_shape *s)
     return rope;
 }
 
+static const size_t attention_offset = offsetof(shape_rope_scaling, attention_factor);
+
+/* As published: then no attention_factor is written. */
+static bool follows_from_mscales(const model_shape *s)
+{
+    const shape_rope_scaling *r = &s->rope_scaling;
+    return r->mscale != 0 && r->mscale_all_dim != 0 && r->attention_factor == shape_attention_factor(s);
+}
+
 static json_t *scaling_of(json_t *root, const model_shape *s)
 {
     const shape_rope_scaling *r = &s->rope_scaling;
@@ -290,11 +309,15 @@ static json_t *scaling_of(json_t *root, const model_shape *s)
         return longrope_of(root, s);
     json_t *rope = json_pack("{s:s}", "rope_type", shape_rope_words[r->kind]);
     for (int i = 0; i < SCALES; i++)
-        if (scales[i].kind == r->kind)
+        if (scales[i].kind == r->kind && !(follows_from_mscales(s) && scales[i].offset == attention_offset))
             json_object_set_new(rope, scales[i].key,
                                 json_real(*(const double *)(const void *)((const char *)r + scales[i].offset)));
     if (has_original(r->kind))
         json_object_set_new(rope, original_key, json_integer(r->original_max_sequence));
+    if (r->mscale != 0)
+        json_object_set_new(rope, "mscale", json_real(r->mscale));
+    if (r->mscale_all_dim != 0)
+        json_object_set_new(rope, "mscale_all_dim", json_real(r->mscale_all_dim));
     if (r->kind == ROPE_YARN)
         json_object_set_new(rope, "truncate", json_boolean(!r->fractional));
     return rope;

@@ -110,6 +110,9 @@ names_span names_span_of(parts_slot slot, const model_shape *s, const layer_shap
 {
     names_span span = {.unit = stacked(slot, s, l), .rows = parts_length(parts_row_of(slot)->rows, s, l)};
     span.stride = span.unit;
+    const bool shares = find_neighbour(slot, -1, s, l) != SLOT_COUNT || find_neighbour(slot, 1, s, l) != SLOT_COUNT;
+    if (!shares)
+        span.unit = span.stride = span.rows;
     for (int step = -1; step <= 1; step += 2)
         for (parts_slot i = slot; (i = find_neighbour(i, step, s, l)) != SLOT_COUNT;) {
             span.first += step < 0 ? stacked(i, s, l) : 0;

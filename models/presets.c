@@ -109,6 +109,25 @@
         .experts_every = 1, .expert_capacity = 1.25, .expert_spill = 2, __VA_ARGS__                                    \
     }
 
+/* Latent attention (2405.04434, 2412.19437): a latent of 512, heads of 128 and 64 elements that rotate. Without the
+ * layers that predict more tokens. */
+#define DEEPSEEK(kind, layers_, heads_, hidden_, ffn_, experts_, active_, expert_, shared_, ...)                       \
+    {                                                                                                                  \
+        .architecture = SHAPE_##kind, .layers = layers_, .heads = heads_, .kv_heads = heads_, .head_size = 192,        \
+        .rope_head_size = 64, .v_head_size = 128, .kv_lora_rank = 512, .hidden_size = hidden_, .ffn_size = ffn_,       \
+        .experts = experts_, .experts_per_token = active_, .expert_ffn_size = expert_, .shared_experts = shared_,      \
+        .experts_every = 1, .expert_capacity = 1.25, .expert_spill = 2, __VA_ARGS__                                    \
+    }
+#define DEEPSEEK_YARN(factor_, fast, scale)                                                                            \
+    .rope_scaling = {.kind = ROPE_YARN,                                                                                \
+                     .factor = factor_,                                                                                \
+                     .original_max_sequence = 4096,                                                                    \
+                     .beta_fast = fast,                                                                                \
+                     .beta_slow = 1,                                                                                   \
+                     .mscale = scale,                                                                                  \
+                     .mscale_all_dim = scale,                                                                          \
+                     .attention_factor = 1}
+
 static const preset presets[] = {
     {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
@@ -247,6 +266,22 @@ static const preset presets[] = {
     {"glm-4.5-air", "GLM-4.5 Air, 106B, 12B of them active", GLM4_MOE(46, 4096, 10944, 128, 1408, 1, .qk_norm = false)},
     {"glm-4.5", "GLM-4.5, 355B, 32B of them active",
      GLM4_MOE(92, 5120, 12288, 160, 1536, 3, .qk_norm = true, .router_scale = 2.5)},
+    {"deepseek-v2-lite", "DeepSeek-V2-Lite, 16B, 2.7B of them active",
+     DEEPSEEK(DEEPSEEK_V2, 27, 16, 2048, 10944, 64, 6, 1408, 2, .dense_layers = 1, .vocab_size = 102400,
+              .max_sequence = 163840, .rope_theta = 1e4, .norm_epsilon = 1e-6, DEEPSEEK_YARN(40, 32, 0.707))},
+    {"moonlight-16b-a3b", "Moonlight, 16B, 2.9B of them active",
+     DEEPSEEK(DEEPSEEK_V3, 27, 16, 2048, 11264, 64, 6, 1408, 2, .dense_layers = 1, .vocab_size = 163840,
+              .max_sequence = 8192, .rope_theta = 5e4, .norm_epsilon = 1e-5, .router_scale = 2.446,
+              .router_renormalise = true)},
+    {"deepseek-v3", "DeepSeek-V3, 671B, 37B of them active",
+     DEEPSEEK(DEEPSEEK_V3, 61, 128, 7168, 18432, 256, 8, 2048, 1, .q_lora_rank = 1536, .dense_layers = 3,
+              .vocab_size = 129280, .max_sequence = 163840, .rope_theta = 1e4, .norm_epsilon = 1e-6,
+              .router_scale = 2.5, .router_groups = 8, .router_groups_kept = 4, .router_renormalise = true,
+              DEEPSEEK_YARN(40, 32, 1))},
+    {"kimi-k2", "Kimi-K2, 1,026B, 33B of them active",
+     DEEPSEEK(DEEPSEEK_V3, 61, 64, 7168, 18432, 384, 8, 2048, 1, .q_lora_rank = 1536, .dense_layers = 1,
+              .vocab_size = 163840, .max_sequence = 131072, .rope_theta = 5e4, .norm_epsilon = 1e-6,
+              .router_scale = 2.827, .router_renormalise = true, DEEPSEEK_YARN(32, 1, 1))},
     {"olmoe-1b-7b",
      "OLMoE 7B, 1.3B of them active",
      {.architecture = SHAPE_OLMOE,

@@ -2,15 +2,10 @@
 
 #include <math.h>
 
-int rope_rotated(const model_shape *shape)
-{
-    return shape->rotary_size ? shape->rotary_size : shape->head_size;
-}
-
 void rope_size(int64_t size[3], const model_shape *shape, int64_t positions)
 {
     size[0] = shape_has(shape, TRAIT_ROTARY) ? positions : 0;
-    size[1] = rope_rotated(shape);
+    size[1] = shape_rotated(shape);
     size[2] = shape->rope_local_theta > 0 ? size[0] : 0;
 }
 
@@ -32,7 +27,7 @@ static double keeps_llama3(const shape_rope_scaling *s, double frequency)
 static double place_of(const model_shape *shape, double turns)
 {
     double length = (double)shape->rope_scaling.original_max_sequence;
-    return rope_rotated(shape) * log(length / (turns * 2 * M_PI)) / (2 * log(shape->rope_theta));
+    return shape_rotated(shape) * log(length / (turns * 2 * M_PI)) / (2 * log(shape->rope_theta));
 }
 
 /* The same by their places: between those that turn beta_fast and beta_slow times (YaRN, 2309.00071, as transformers
@@ -46,7 +41,7 @@ static double keeps_yarn(const model_shape *shape, int i)
         high = ceil(high);
     }
     low = fmax(low, 0);
-    high = fmin(high, rope_rotated(shape) - 1);
+    high = fmin(high, shape_rotated(shape) - 1);
     return 1 - ramp(i, low, low == high ? high + 0.001 : high);
 }
 
@@ -80,7 +75,7 @@ static double divisor(const model_shape *shape, int i, int64_t positions)
 
 void rope_fill(float *table, const model_shape *shape, int64_t positions, bool local)
 {
-    int d = rope_rotated(shape);
+    int d = shape_rotated(shape);
     double factor = local ? 0 : shape->rope_scaling.factor, theta = local ? shape->rope_local_theta : shape->rope_theta;
     bool multiplies = !local && (shape_scales(shape, ROPE_YARN) || shape_scales(shape, ROPE_LONGROPE));
     double times = multiplies ? shape->rope_scaling.attention_factor : 1;

@@ -5,8 +5,6 @@
 
 #include "models/shape.h"
 
-/* So many first elements of a head rotate. */
-int rope_rotated(const model_shape *shape);
 /* Rows and columns, fp32: a row a position, cos | sin of the halves of what rotates of a head; no rows where nothing is
  * rotated. size[2] is the rows of a second table, of layers with a window; it is 0 where they have no base of their
  * own. */

@@ -42,12 +42,28 @@ bool shape_scales(const model_shape *shape, shape_rope_kind kind)
     return shape->rope_scaling.factor != 0 && shape->rope_scaling.kind == kind;
 }
 
+static double yarn_factor(double factor, double scale)
+{
+    return factor <= 1 ? 1 : 0.1 * scale * log(factor) + 1;
+}
+
+double shape_scores_factor(const model_shape *shape)
+{
+    const shape_rope_scaling *r = &shape->rope_scaling;
+    if (shape->kv_lora_rank == 0 || !shape_scales(shape, ROPE_YARN) || r->mscale_all_dim == 0)
+        return 1;
+    const double once = yarn_factor(r->factor, r->mscale_all_dim);
+    return once * once;
+}
+
 /* YaRN's (2309.00071), and LongRoPE's as Phi-3 has it (2402.13753). */
 double shape_attention_factor(const model_shape *shape)
 {
     const shape_rope_scaling *r = &shape->rope_scaling;
     if (shape_scales(shape, ROPE_YARN))
-        return 0.1 * log(r->factor) + 1;
+        return r->mscale != 0 && r->mscale_all_dim != 0
+                   ? yarn_factor(r->factor, r->mscale) / yarn_factor(r->factor, r->mscale_all_dim)
+                   : yarn_factor(r->factor, 1);
     if (!shape_scales(shape, ROPE_LONGROPE))
         return 0;
     return r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log((double)r->original_max_sequence));
@@ -89,6 +105,11 @@ static bool has_experts(const model_shape *s, int layer)
     return s->experts > 0 && s->experts_every > 0 && layer >= s->dense_layers && (layer + 1) % s->experts_every == 0;
 }
 
+int shape_value_size(const layer_shape *layer)
+{
+    return layer->v_head_size > 0 ? layer->v_head_size : layer->head_size;
+}
+
 int shape_routers_before(const model_shape *s, int layer)
 {
     int count = 0;
@@ -121,6 +142,8 @@ layer_shape shape_layer(const model_shape *s, int layer)
         out.traits |= UINT64_C(1) << TRAIT_SHARED;
     if (s->qk_norm)
         out.traits |= UINT64_C(1) << TRAIT_QK_NORM;
+    out.traits |= UINT64_C(1) << (s->q_lora_rank > 0 ? TRAIT_LATENT_QUERIES : TRAIT_STREAM_QUERIES);
+    out.traits |= UINT64_C(1) << (s->kv_lora_rank > 0 ? TRAIT_LATENT_KEYS : TRAIT_STREAM_KEYS);
     if (!experts) {
         out.experts = out.experts_per_token = 0;
         out.expert_ffn_size = 0;
@@ -204,10 +227,15 @@ static status check_ranges(const model_shape *s)
     return STATUS_OK;
 }
 
+int shape_rotated(const model_shape *s)
+{
+    return s->rope_head_size ? s->rope_head_size : s->rotary_size ? s->rotary_size : s->head_size;
+}
+
 /* One positive number a frequency. */
 static status check_factors(const model_shape *s, const double *factor, const char *key)
 {
-    int count = 0, frequencies = (s->rotary_size ? s->rotary_size : s->head_size) / 2;
+    int count = 0, frequencies = shape_rotated(s) / 2;
     while (count < SHAPE_ROPE_FACTORS && factor[count] > 0)
         count++;
     if (count != frequencies || (count < SHAPE_ROPE_FACTORS && factor[count] != 0))
@@ -238,7 +266,7 @@ static status check_rope(const model_shape *s)
     if (s->rope_local_theta < 0)
         return status_fail(STATUS_USAGE, "model.rope_local_theta is %g: it must be positive, or 0 for none",
                            s->rope_local_theta);
-    if (!s->rotary_size && s->head_size % 2)
+    if (shape_rotated(s) == s->head_size && s->head_size % 2)
         return status_fail(STATUS_USAGE, "model.head_size is %d: rotary positions need an even size", s->head_size);
     if (s->rotary_size % 2 || s->rotary_size > s->head_size)
         return status_fail(STATUS_USAGE, "model.rotary_size is %d: it must be even, and at most model.head_size %d",
@@ -254,8 +282,8 @@ static status check_rope(const model_shape *s)
                            "model.rope_scaling: low_frequency_factor %g must be positive and below "
                            "high_frequency_factor %g",
                            r->low_frequency_factor, r->high_frequency_factor);
-    if (r->kind == ROPE_YARN && !(r->beta_slow > 0 && r->beta_fast > r->beta_slow))
-        return status_fail(STATUS_USAGE, "model.rope_scaling: beta_slow %g must be positive and below beta_fast %g",
+    if (r->kind == ROPE_YARN && !(r->beta_slow > 0 && r->beta_fast >= r->beta_slow))
+        return status_fail(STATUS_USAGE, "model.rope_scaling: beta_slow %g must be positive and at most beta_fast %g",
                            r->beta_slow, r->beta_fast);
     if ((r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN) && r->original_max_sequence < 1)
         return status_fail(STATUS_USAGE,
@@ -265,16 +293,16 @@ static status check_rope(const model_shape *s)
     return r->kind == ROPE_LONGROPE ? check_longrope(s) : STATUS_OK;
 }
 
-/* A group's score is the sum of its two best ones. */
+/* A group's score is the sum of its two best ones, or the best. */
 static status check_groups(const model_shape *s)
 {
     const int groups = s->router_groups, kept = s->router_groups_kept;
     if (groups == 0)
         return STATUS_OK;
-    if (s->experts % groups || s->experts / groups < 2)
-        return status_fail(STATUS_USAGE,
-                           "model.router_groups is %d: model.experts %d must be a multiple, and at least twice it",
-                           groups, s->experts);
+    const int best = shape_has(s, TRAIT_GROUP_MAXIMUM) ? 1 : 2;
+    if (s->experts % groups || s->experts / groups < best)
+        return status_fail(STATUS_USAGE, "model.router_groups is %d: model.experts %d must be a multiple%s", groups,
+                           s->experts, best > 1 ? ", and at least twice it" : "");
     if (kept > groups || kept * (s->experts / groups) < s->experts_per_token)
         return status_fail(STATUS_USAGE,
                            "model.router_groups_kept is %d: it must be at most model.router_groups %d, and so many "
@@ -299,8 +327,8 @@ static status check_experts(const model_shape *s)
                            s->experts_per_token, s->experts);
     if (s->shared_experts > 0 && !shape_has_key(s->architecture, KEY_SHARED))
         return status_fail(STATUS_USAGE,
-                           "model.shared_experts is %d: layers of %s have none; leave it out, or choose glm4_moe as "
-                           "model.architecture",
+                           "model.shared_experts is %d: layers of %s have none; leave it out, or choose glm4_moe, "
+                           "deepseek_v2 or deepseek_v3 as model.architecture",
                            s->shared_experts, name);
     TRY(check_groups(s));
     if (s->experts * s->expert_ffn_size > 1 << 24)
@@ -316,6 +344,41 @@ static status check_optional(const model_shape *s)
                            "model.qk_norm is true: of %s it is fixed; leave it out, or choose glm4_moe as "
                            "model.architecture",
                            shape_traits_of(s->architecture)->name);
+    return STATUS_OK;
+}
+
+/* Heads of q and k are some elements that do not rotate, then those that do. */
+static status check_latent(const model_shape *s)
+{
+    const char *name = shape_traits_of(s->architecture)->name;
+    if (!shape_has_key(s->architecture, KEY_LATENT)) {
+        if (s->kv_lora_rank || s->q_lora_rank || s->rope_head_size || s->v_head_size)
+            return status_fail(STATUS_USAGE,
+                               "model.kv_lora_rank is %d, q_lora_rank %d, rope_head_size %d and v_head_size %d: %s has "
+                               "no latent attention; leave them out, or choose deepseek_v2 or deepseek_v3 as "
+                               "model.architecture",
+                               s->kv_lora_rank, s->q_lora_rank, s->rope_head_size, s->v_head_size, name);
+        return STATUS_OK;
+    }
+    if (s->kv_lora_rank < 1)
+        return status_fail(STATUS_USAGE, "model.kv_lora_rank is %d: %s needs at least 1", s->kv_lora_rank, name);
+    if (s->rope_head_size < 2 || s->rope_head_size % 2 || s->rope_head_size >= s->head_size)
+        return status_fail(STATUS_USAGE,
+                           "model.rope_head_size is %d: it must be even, from 2, and below model.head_size %d, which "
+                           "counts the elements that rotate and those that do not",
+                           s->rope_head_size, s->head_size);
+    if (s->kv_heads != s->heads)
+        return status_fail(
+            STATUS_USAGE,
+            "model.kv_heads is %d: in latent attention every one of model.heads %d has a key of its own; "
+            "leave it out",
+            s->kv_heads, s->heads);
+    if ((int64_t)s->heads * s->v_head_size > 1 << 24)
+        return status_fail(STATUS_USAGE, "model.heads %d x model.v_head_size %d must be at most %d", s->heads,
+                           s->v_head_size, 1 << 24);
+    if (s->rotary_size)
+        return status_fail(STATUS_USAGE, "model.rotary_size is %d: latent attention has model.rope_head_size",
+                           s->rotary_size);
     return STATUS_OK;
 }
 
@@ -338,6 +401,7 @@ status shape_check(const model_shape *s)
                            s->head_size, 1 << 24);
     TRY(check_experts(s));
     TRY(check_optional(s));
+    TRY(check_latent(s));
     TRY(check_rope(s));
     if (!(s->norm_epsilon > 0 && s->norm_epsilon < 1))
         return status_fail(STATUS_USAGE, "model.norm_epsilon is %g: it must be above 0 and below 1", s->norm_epsilon);

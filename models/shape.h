@@ -71,6 +71,7 @@ typedef struct shape_rope_scaling {
     int64_t original_max_sequence;                      /* of llama3, yarn and longrope */
     double low_frequency_factor, high_frequency_factor; /* of llama3 */
     double beta_fast, beta_slow;                        /* of yarn */
+    double mscale, mscale_all_dim;                      /* of yarn in latent attention */
     double attention_factor;                            /* of yarn and longrope */
     bool fractional;
     /* of longrope: what each frequency is divided by, in sequences up to the original length and in longer ones; behind
@@ -121,6 +122,15 @@ bool shape_scales(const model_shape *shape, shape_rope_kind kind);
 
 /* What yarn and longrope multiply cosines and sines by where nobody says otherwise; 0 for other kinds. */
 double shape_attention_factor(const model_shape *shape);
+
+/* What yarn multiplies scores by in latent attention, beside cosines and sines; else 1. */
+double shape_scores_factor(const model_shape *shape);
+
+/* Elements of a head that rotate, where any do: the first ones, or the last where there is rope_head_size. */
+int shape_rotated(const model_shape *shape);
+
+/* Elements of a head's value. */
+int shape_value_size(const layer_shape *layer);
 
 /* Layer `layer` of the model; -1: what the weights see that are of no layer. */
 layer_shape shape_layer(const model_shape *shape, int layer);

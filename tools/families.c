@@ -32,6 +32,10 @@ static json_t *specimen(shape_architecture a)
                      .vocab_size = 512,
                      .max_sequence = 128,
                      .experts = shape_has_key(a, KEY_EXPERTS) ? 4 : 0};
+    if (shape_has_key(a, KEY_LATENT)) {
+        s.kv_lora_rank = 24;
+        s.rope_head_size = 8;
+    }
     shape_fill(&s);
     char *text;
     MUST(huggingface_text(&text, &s, DTYPE_FP32, NULL) == STATUS_OK, "%s", status_message());

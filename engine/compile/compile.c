@@ -13,6 +13,7 @@
 #include "engine/compile/step/workspace.h"
 #include "engine/config/batch_ramp.h"
 #include "engine/compile/time/dispatch_price.h"
+#include "engine/compile/time/latent_price.h"
 #include "memory/arena.h"
 
 int compile_marks(const compiled_program *p)
@@ -316,6 +317,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
     if (stages > COMPILE_RAMP + 1)
         return status_fail(STATUS_USAGE, "train.batch_ramp has %d pairs: at most %d", stages, COMPILE_RAMP + 1);
     out->slots = dispatch_by_slots(out);
+    out->gather_latents = latent_gathers(out);
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
                            c->train.global_batch, c->train.micro_batch, data);

@@ -48,6 +48,7 @@ typedef enum config_order {
 /* How the tokens of a sample are dealt to ranks that divide them. */
 typedef enum config_balance { CONFIG_BALANCE_HALVES, CONFIG_BALANCE_DOCUMENTS } config_balance;
 /* How tokens come to experts that ranks divide: by price, all of a block gathered, or each where it goes. */
+typedef enum config_gather { CONFIG_GATHER_AUTO, CONFIG_GATHER_LATENT, CONFIG_GATHER_KEYS } config_gather;
 typedef enum config_dispatch { CONFIG_DISPATCH_AUTO, CONFIG_DISPATCH_GATHER, CONFIG_DISPATCH_SLOTS } config_dispatch;
 typedef enum config_vocabulary { CONFIG_VOCABULARY_ENDS, CONFIG_VOCABULARY_STAGES } config_vocabulary;
 typedef enum config_when { CONFIG_EACH_STEP, CONFIG_EACH_MICRO_BATCH } config_when; /* zero_gather, zero_reduce */
@@ -70,7 +71,7 @@ typedef struct config_integers {
 
 typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of bits */
 
-enum { CONFIG_MAX_KEYS = 192 };
+enum { CONFIG_MAX_KEYS = 208 };
 
 /* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries
  * it. */
@@ -86,6 +87,7 @@ typedef struct config_layout {
     int zero;
     config_vocabulary vocabulary; /* who has it: the first and the last stage, or all a part */
     config_balance balance;       /* of what context ranks have */
+    config_gather context_gather;
     config_when zero_gather, zero_reduce;
     config_integers layers_per_stage; /* one number per chunk in model order; empty: divided automatically */
     int64_t bucket;                   /* bytes of gradients reduced together */

@@ -79,6 +79,15 @@ static status check_balance(const config *c)
     return STATUS_OK;
 }
 
+static status check_gather(const config *c)
+{
+    if (c->parallel.context_gather == CONFIG_GATHER_LATENT && c->model.shape.kv_lora_rank == 0)
+        return status_fail(STATUS_USAGE,
+                           "parallel.context_gather latent is for models with model.kv_lora_rank: the others have no "
+                           "latents; use keys, or leave it at auto");
+    return STATUS_OK;
+}
+
 static status check_compress(const config *c)
 {
     if (c->parallel.compress && c->parallel.zero > 1)
@@ -118,7 +127,7 @@ static status check_expert(const config *c)
             STATUS_USAGE,
             "model.expert_drop drops rows beyond the share of a rank of parallel.expert, and with 1 a rank "
             "has all experts and room for all rows: leave it out, or divide the experts");
-    if (s->experts > 0 && tensor > 1 && !c->parallel.sequence)
+    if (shape_routers(s) > 0 && tensor > 1 && !c->parallel.sequence)
         return status_fail(STATUS_USAGE,
                            "parallel.sequence false with parallel.tensor %d would compute each token's experts on all "
                            "tensor ranks: set it true",
@@ -192,6 +201,7 @@ status config_check_layout(const config *c)
 {
     TRY(config_check_sizes(&c->model.shape, c->parallel.size, virtual_stages_of(c), c->train.sequence));
     TRY(check_balance(c));
+    TRY(check_gather(c));
     TRY(check_compress(c));
     TRY(check_pipeline(c));
     TRY(check_expert(c));
@@ -216,9 +226,9 @@ bool config_layout_same(const config_layout *a, const config_layout *b)
 {
     return memcmp(a->size, b->size, sizeof a->size) == 0 && a->virtual_stages == b->virtual_stages &&
            a->schedule == b->schedule && a->schedule_for == b->schedule_for && a->sequence == b->sequence &&
-           a->order == b->order && a->expert == b->expert && a->expert_dispatch == b->expert_dispatch &&
-           a->zero == b->zero && a->vocabulary == b->vocabulary && a->balance == b->balance &&
-           a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
+           a->order == b->order && a->context_gather == b->context_gather && a->expert == b->expert &&
+           a->expert_dispatch == b->expert_dispatch && a->zero == b->zero && a->vocabulary == b->vocabulary &&
+           a->balance == b->balance && a->zero_gather == b->zero_gather && a->zero_reduce == b->zero_reduce &&
            a->layers_per_stage.item == b->layers_per_stage.item &&
            a->layers_per_stage.count == b->layers_per_stage.count && a->bucket == b->bucket &&
            a->compress == b->compress && a->density == b->density;

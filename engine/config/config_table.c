@@ -27,6 +27,7 @@ static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const orders[] = {"auto", "none", "launches", "products", "halves", "parts", NULL};
+static const char *const gathers[] = {"auto", "latent", "keys", NULL};
 static const char *const dispatches[] = {"auto", "gather", "slots", NULL};
 static const char *const vocabularies[] = {"ends", "stages", NULL};
 static const char *const balances[] = {"halves", "documents", NULL};
@@ -128,6 +129,7 @@ static const config_row rows[] = {
     INT("parallel.context", parallel.size[GRID_CONTEXT], "1", 1, 65536, CONFIG_CHANGES, "ranks that share a sample's tokens; 2 x context divides train.sequence"),
     WORD("parallel.context_balance", parallel.balance, balances, "halves", CONFIG_CHANGES, "what context ranks have of a sample: halves, two runs each; documents, blocks of equal work under data.document_mask"),
     INT("parallel.expert", parallel.expert, "1", 1, 65536, CONFIG_CHANGES, "ranks that divide a layer's experts; divides tensor x context x data"),
+    WORD("parallel.context_gather", parallel.context_gather, gathers, "auto", CONFIG_CHANGES, "what context ranks gather of the others where attention is latent: latent, from which each makes all keys and values; keys, with values; auto, the one that the device's prices say is faster"),
     WORD("parallel.expert_dispatch", parallel.expert_dispatch, dispatches, "auto", CONFIG_CHANGES, "how tokens come to experts that ranks divide: gather, all tokens of a block to each of its ranks; slots, each to the ranks of its experts; auto, the one that the device's prices say is faster"),
     INT("parallel.pipeline", parallel.size[GRID_PIPELINE], "1", 1, 65536, CONFIG_CHANGES, "ranks that share the depth"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),

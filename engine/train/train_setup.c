@@ -14,6 +14,7 @@
 #include "engine/compile/model/groups.h"
 #include "engine/compile/model/target.h"
 #include "engine/compile/time/dispatch_price.h"
+#include "engine/compile/time/latent_price.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
@@ -208,6 +209,7 @@ static status open_rank(training *t, const devices_row *row)
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.device = row;
     options.slots = dispatch_by_slots(&options);
+    options.gather_latents = latent_gathers(&options);
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "compiling the step");
     TRY(compile(&t->compiled, &options));

@@ -77,6 +77,18 @@ def configurations():
         "glm4-moe": t.Glm4MoeConfig(**sizes, head_dim=32, attention_bias=True, n_routed_experts=7, num_experts_per_tok=3,
                                     moe_intermediate_size=40, n_shared_experts=1, routed_scaling_factor=2.5,
                                     num_nextn_predict_layers=0, pad_token_id=None),
+        "deepseek-v2": t.DeepseekV2Config(
+            **{**sizes, "num_key_value_heads": sizes["num_attention_heads"]}, q_lora_rank=None, kv_lora_rank=40,
+            qk_nope_head_dim=20, qk_rope_head_dim=12, v_head_dim=24, n_routed_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=40, n_shared_experts=2, first_k_dense_replace=1, topk_method="greedy",
+            pad_token_id=None, rope_parameters=dict(
+                rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=256, beta_fast=32.0,
+                beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707)),
+        "deepseek-v3": t.DeepseekV3Config(
+            **{**sizes, "num_key_value_heads": sizes["num_attention_heads"]}, q_lora_rank=56, kv_lora_rank=40,
+            qk_nope_head_dim=20, qk_rope_head_dim=12, v_head_dim=24, n_routed_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=40, n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2,
+            routed_scaling_factor=2.5, num_nextn_predict_layers=0, pad_token_id=None),
         "neox": t.GPTNeoXConfig(vocab_size=VOCABULARY, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
                                 num_attention_heads=6, max_position_embeddings=1024, bos_token_id=256,
                                 eos_token_id=256),

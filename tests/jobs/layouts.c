@@ -7,6 +7,11 @@
 #include "memory/log.h"
 #include "tests/cover.h"
 
+#define LATENT                                                                                                         \
+    "architecture: deepseek_v3, layers: 6, hidden_size: 48, heads: 12, head_size: 10, rope_head_size: 4, "             \
+    "v_head_size: "                                                                                                    \
+    "7, kv_lora_rank: 18, q_lora_rank: 22, ffn_size: 100, shared_experts: 1, router_scale: 1.75, "
+
 /* Widths that no tensor size divides (ffn 100, vocabulary 131); key/value heads fewer than ranks (llama's 2 on 4 and 6
  * ranks, tied's 3 on 6); eight layers where four stages hold two runs each. */
 static const layouts_model models[] = {
@@ -88,6 +93,13 @@ static const layouts_model models[] = {
      "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
      "6, expert_ffn_size: 20, router_bias_rate: 0.03",
      "", NULL},
+    {"latent", LATENT "experts: 6, expert_ffn_size: 22, dense_layers: 1, router_bias_rate: 0.03", "", NULL},
+    {"unrouted", LATENT "experts: 2, dense_layers: 6", "", NULL},
+    {"direct",
+     "architecture: deepseek_v2, layers: 6, hidden_size: 48, heads: 6, head_size: 14, rope_head_size: 6, v_head_size: "
+     "9, kv_lora_rank: 20, ffn_size: 100, experts: 6, experts_per_token: 3, expert_ffn_size: 22, dense_layers: 1, "
+     "router_groups: 3, router_groups_kept: 2, rope_scaling: {kind: yarn, factor: 4, mscale: 0.6, mscale_all_dim: 0.9}",
+     "data.document_mask=true train.sequence=48 model.max_sequence=48", NULL},
     {"documents", "architecture: llama, layers: 6, hidden_size: 48, heads: 6, head_size: 8, kv_heads: 2, ffn_size: 100",
      "data.document_mask=true", NULL},
     {"dropout", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 6", "train.dropout=0.1", NULL},
@@ -122,6 +134,8 @@ static const layouts_model models[] = {
 #define EXPERT(x)             "parallel.expert=" x
 #define SLOTS(x)              "parallel.expert_dispatch=slots parallel.expert=" x
 #define ROOM(capacity, spill) "model.expert_capacity=" capacity " model.expert_spill=" spill
+#define LATENTS               "parallel.context_gather=latent"
+#define KEYS                  "parallel.context_gather=keys"
 #define UNEVEN(x)             "parallel.layers_per_stage=[" x "]"
 
 static const layouts_row rows[] = {
@@ -460,6 +474,29 @@ static const layouts_row rows[] = {
     {"shared",     1, 2, 2, 1, 2, ONE_F_ONE_B, 0, 1, FULL, 0},
     {"shared",     2, 1, 2, 1, 2, ZB_V,        2, 1, EXPERT("2") " " SELECTIVE, 0},
     {"shared",     1, 1, 1, 3, 2, 0,           0, 2, EXPERT("3") " " ROOM("0.3", "1") " " REDUCE, 0},
+    /* latents: by which ranks they are made, gathered and expanded */
+    {"latent",     2, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"unrouted",   2, 1, 1, 1, 2, 0,           0, 1, ALONE, 0},
+    {"latent",     4, 1, 1, 1, 2, 0,           0, 1, FULL, 0},
+    {"latent",     4, 1, 1, 1, 2, 0,           0, 1, EXPERT("4") " " SELECTIVE, 0},
+    {"latent",     1, 2, 1, 1, 2, 0,           0, 1, LATENTS, 0},
+    {"latent",     1, 2, 1, 1, 2, 0,           0, 1, KEYS, 0},
+    {"latent",     2, 2, 1, 1, 2, 0,           0, 1, LATENTS " " FULL, 0},
+    {"unrouted",   2, 2, 1, 1, 2, 0,           0, 1, LATENTS " " ALONE, 0},
+    {"latent",     1, 2, 2, 1, 2, ONE_F_ONE_B, 0, 1, LATENTS " " EXPERT("2"), 0},
+    {"latent",     2, 1, 3, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED " " FULL, 0},
+    {"latent",     2, 1, 2, 1, 2, ZB_V,        2, 1, SELECTIVE, 0},
+    {"latent",     1, 1, 1, 3, 2, 0,           0, 3, EACH, 0},
+    {"latent",     2, 1, 1, 2, 2, 0,           0, 3, EXPERT("2") " " EACH, 0},
+    {"latent",     1, 1, 1, 3, 2, 0,           0, 2, EXPERT("3") " " REDUCE, 0},
+    {"direct",     2, 1, 1, 1, 2, 0,           0, 1, "", 0},
+    {"unrouted",   3, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, ALONE " " FULL, 0},
+    {"direct",     1, 3, 1, 1, 2, 0,           0, 1, LATENTS " " FULL, 0},
+    {"direct",     1, 3, 1, 1, 2, 0,           0, 1, KEYS, 0},
+    {"direct",     2, 3, 1, 1, 2, 0,           0, 1, LATENTS, 0},
+    {"direct",     1, 2, 1, 2, 2, 0,           0, 3, KEYS " " EACH, 0},
+    {"direct",     1, 1, 2, 2, 2, INTERLEAVED, 2, 1, EXPERT("2"), 0},
+    {"direct",     1, 2, 2, 1, 2, ZERO_BUBBLE, 0, 1, LATENTS " " BALANCED, 0},
     {"biased",     2, 1, 1, 1, 2, 0,           0, 1, "", 0},
     {"biased",     4, 1, 1, 1, 2, 0,           0, 1, FULL, 0},
     {"biased",     1, 2, 1, 1, 2, 0,           0, 1, FULL, 0},

@@ -1,6 +1,7 @@
 #include "tests/jobs/mutants.h"
 
-#define SLOTS "parallel.expert_dispatch=slots"
+#define GATHERED "parallel.context_gather=latent"
+#define SLOTS    "parallel.expert_dispatch=slots"
 
 static const mutants_row rows[] = {
     /* clang-format off */
@@ -25,6 +26,10 @@ static const mutants_row rows[] = {
     {"runs-swapped",             {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"run-dealt-twice",          {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"another-deal-on-one-rank", {"llama",   1, 2, 1, 2, 2, 0,           0, 1, "", 0}, "has read or dealt other tokens"},
+    {"latents-as-gathered",      {"latent",  1, 2, 1, 2, 2, 0,           0, 1, GATHERED, 0}, NULL},
+    {"latents-of-one-rank",      {"latent",  1, 2, 1, 2, 2, 0,           0, 1, GATHERED, 0}, NULL},
+    {"dropped-latent-reduce",    {"unrouted", 2, 1, 1, 2, 2, 0,           0, 1, "parallel.sequence=false", 0}, NULL},
+    {"scores-without-factor",    {"direct",  2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"counts-of-one-micro-batch", {"biased", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
     {"counted-when-made-again",  {"biased",  2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"counts-of-one-rank",       {"biased",  1, 2, 1, 2, 2, 0,           0, 1, "parallel.expert=2", 0}, NULL},

@@ -1,6 +1,7 @@
 /* Plays a playlist with the engine broken on purpose: "@dropped-tie-reduce CONFIG ..." trains with that fault. The
  * linker puts this file's functions between the engine's (-Wl,--wrap, see the Makefile); most faults are edits of the
  * program, which holds all that a step does, just before its waits and addresses are decided. */
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -120,11 +121,12 @@ static tensor *own_rows(const op *o)
 /* The faults of samples whose tokens are divided. */
 static void edit_context(op *o)
 {
-    if (is("keys-as-gathered") && o->kind == OP_arrange) {
+    if ((is("keys-as-gathered") || is("latents-as-gathered")) && o->kind == OP_arrange) {
         o->kind = OP_copy;
         o->in[1] = NULL;
     }
-    if (is("keys-of-one-rank") && o->kind == OP_reduce_scatter && o->at.axis == AXIS_CONTEXT) {
+    if ((is("keys-of-one-rank") || is("latents-of-one-rank")) && o->kind == OP_reduce_scatter &&
+        o->at.axis == AXIS_CONTEXT) {
         o->in[0] = own_rows(o);
         o->kind = OP_copy;
     }
@@ -134,6 +136,16 @@ static void edit_context(op *o)
         places->address += sizeof(int32_t);
         o->in[4] = places;
     }
+}
+
+/* The faults of latents: cotangents of a rank's own heads alone, and scores as without yarn. */
+static void edit_latents(op *o)
+{
+    const model_shape *s = &of->options.shape;
+    if (is("dropped-latent-reduce") && reduces(o, AXIS_TENSOR) && o->out[0]->shape[1] == s->kv_lora_rank)
+        o->kind = OP_copy;
+    if (is("scores-without-factor") && (o->kind == OP_attention || o->kind == OP_attention_grad))
+        o->at.scale = 1 / sqrtf((float)s->head_size);
 }
 
 /* The faults of tokens in slots. */
@@ -164,6 +176,7 @@ static void edit(op *o)
     edit_context(o);
     edit_holders(o);
     edit_slots(o);
+    edit_latents(o);
     if (o->phase == PHASE_UPDATE)
         edit_update(o);
     if (is("dropped-all-reduce") && reduces(o, AXIS_TENSOR) && o->phase == PHASE_FORWARD && o->microbatch == 0 &&

@@ -305,6 +305,32 @@ static void ranks_that_share_a_model_generate_what_one_does(void **state)
     }
 }
 
+/* Their heads are divided, and all have the cache of latents. */
+static void ranks_that_share_latents_generate_what_one_does(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *layout;
+    } rows[] = {{2, "--tensor 2"}, {4, "--tensor 2 --pipeline 2"}, {4, "--tensor 4"}};
+    const char *top = *state;
+    free(
+        phalanx("train %s/run.yaml run.folder=%s/latent model.architecture=deepseek_v3 model.layers=4 "
+                "model.kv_heads=4 model.head_size=14 model.rope_head_size=6 model.v_head_size=10 model.kv_lora_rank=18 "
+                "model.q_lora_rank=22 model.experts=4 model.expert_ffn_size=24 model.dense_layers=1",
+                top, top));
+    char *command =
+        must_format("generate --checkpoint %s/latent --prompts %s/prompts --tokens 20 --temperature 0", top, top);
+    char *one = phalanx("%s", command);
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        char *all = must_format("%s %s", command, rows[k].layout), *together = phalanx_on(rows[k].ranks, all);
+        assert_string_equal(together, one);
+        free(together);
+        free(all);
+    }
+    free(one);
+    free(command);
+}
+
 static void ranks_that_share_a_model_or_the_data_find_one_ranks_loss(void **state)
 {
     static const struct {
@@ -384,6 +410,7 @@ int main(void)
         cmocka_unit_test(eval_is_the_evaluation_of_training_at_any_batch),
         cmocka_unit_test(evaluation_takes_the_same_samples_in_every_layout),
         cmocka_unit_test(ranks_that_share_a_model_generate_what_one_does),
+        cmocka_unit_test(ranks_that_share_latents_generate_what_one_does),
         cmocka_unit_test(ranks_that_share_a_model_or_the_data_find_one_ranks_loss),
         cmocka_unit_test(ranks_that_no_layout_needs_are_refused_once),
         cmocka_unit_test(a_complete_run_says_so_and_stays_as_it_is),

@@ -61,7 +61,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.routers <= 1);
         free(run);
     }
-    assert_int_equal(models, 29);
+    assert_int_equal(models, 31);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -143,6 +143,13 @@ static void a_slightly_different_model_is_caught(void **state)
         {"granite", "model.attention_multiplier=0.353553"},
         {"granite", "model.logits_scaling=2.9"},
         {"smollm3", "model.unrotated_every=3"},
+        {"deepseek-v2", "model.rope_scaling.mscale_all_dim=0"}, /* scores as without yarn */
+        {"deepseek-v2", "model.rope_scaling.mscale_all_dim=0.91"},
+        {"deepseek-v2", "model.rope_scaling.attention_factor=1"},
+        {"deepseek-v2", "model.attention_multiplier=0.23"},
+        {"deepseek-v2", "model.norm_epsilon=1.2e-5"},
+        {"deepseek-v3", "model.rope_theta=10100"},
+        {"deepseek-v3", "model.norm_epsilon=1.2e-5"},
         {"llama-yarn", "model.rope_scaling.kind=linear"},
         {"llama-yarn", "model.rope_scaling.attention_factor=1"},
         {"llama-yarn", "model.rope_scaling.beta_fast=0.3"},
@@ -173,6 +180,11 @@ static void slightly_different_experts_are_caught(void **state)
         {"glm4-moe", "model.router_scale=1.74"},
         {"glm4-moe", "model.router_groups=1"},
         {"glm4-moe", "model.router_groups_kept=2"},
+        {"deepseek-v2", "model.router_scale=1.31"},
+        {"deepseek-v2", "model.router_groups=2"},
+        {"deepseek-v2", "model.router_groups_kept=3"},
+        {"deepseek-v3", "model.router_scale=1.74"},
+        {"deepseek-v3", "model.router_groups=1"},
         {"granite-moe", "model.experts_per_token=1"},
         {"granite-moe", "model.residual_multiplier=0.39"},
     };

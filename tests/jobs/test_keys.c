@@ -34,9 +34,11 @@ typedef struct keys_row {
     "model.rope_scaling.long_factor=[2,3]"
 #define EXPERTS "model.architecture=olmoe model.experts=4"
 #define SHARED  "model.architecture=glm4_moe model.experts=4 model.shared_experts=1"
-#define EVAL    "data.validation=TOP/held"
-#define CUDA    "train.device=cuda"
-#define FP16    "train.precision=fp16 train.max_skipped=20"
+#define LATENT                                                                                                         \
+    "model.architecture=deepseek_v3 model.experts=4 model.kv_lora_rank=12 model.rope_head_size=4 -model.kv_heads"
+#define EVAL "data.validation=TOP/held"
+#define CUDA "train.device=cuda"
+#define FP16 "train.precision=fp16 train.max_skipped=20"
 
 /* clang-format off */
 /* key, the value it is changed to, settings of both runs */
@@ -62,6 +64,10 @@ static const keys_row rows[] = {
     PLANNED("model.kv_heads", "4", ""),
     PLANNED("model.head_size", "8", ""),
     PLANNED("model.ffn_size", "48", ""),
+    PLANNED("model.kv_lora_rank", "16", LATENT),
+    PLANNED("model.q_lora_rank", "16", LATENT),
+    PLANNED("model.rope_head_size", "2", LATENT),
+    PLANNED("model.v_head_size", "8", LATENT),
     PLANNED("model.experts", "5", EXPERTS),
     PLANNED("model.experts_per_token", "3", EXPERTS),
     PLANNED("model.expert_ffn_size", "48", EXPERTS),
@@ -93,6 +99,8 @@ static const keys_row rows[] = {
     TRAINED("model.rope_scaling.beta_fast", "1.1", YARN),
     TRAINED("model.rope_scaling.beta_slow", "0.01", YARN),
     TRAINED("model.rope_scaling.attention_factor", "1.5", YARN),
+    TRAINED("model.rope_scaling.mscale", "0.5", LATENT " " YARN " model.rope_scaling.mscale_all_dim=1"),
+    TRAINED("model.rope_scaling.mscale_all_dim", "0.5", LATENT " " YARN),
     TRAINED("model.rope_scaling.fractional", "true", YARN),
     TRAINED("model.rope_scaling.short_factor", "[1,3]", LONGROPE " model.rope_scaling.original_max_sequence=200"),
     TRAINED("model.rope_scaling.long_factor", "[2,4]", LONGROPE " model.rope_scaling.original_max_sequence=4"),
@@ -163,6 +171,7 @@ static const keys_row rows[] = {
     PLANNED("parallel.pipeline", "2", ""),
     PLANNED("parallel.virtual_stages", "2", PIPE " parallel.schedule=interleaved"),
     PLANNED("parallel.expert", "2", SPLIT " " EXPERTS),
+    PLANNED("parallel.context_gather", "latent", LATENT " parallel.context=2 parallel.context_gather=keys"),
     PLANNED("parallel.expert_dispatch", "slots", SPLIT " " EXPERTS " parallel.expert=2"),
     PLANNED("parallel.data", "2", ""),
     PLANNED("parallel.schedule", "gpipe", PIPE),

@@ -4,8 +4,6 @@
 # `excuse` names what may have no caller, and why; an excuse without need is refused too.
 BEGIN {
     excuse["scanner_pattern"] = "the patterns with a scanner of their own, each of which is compared with the plain engine"
-    excuse["record_join_keys"] = "the layer of latent attention will record it"
-    excuse["record_latent_decode"] = "the layer of latent attention will record it"
 }
 
 function of_tests(path) {

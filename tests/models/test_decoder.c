@@ -44,6 +44,14 @@ static model_shape shape_of(shape_architecture architecture, bool tied)
         s.dense_layers = 1;
         s.experts_every = 3;
     }
+    if (shape_has_key(architecture, KEY_LATENT)) {
+        s.kv_heads = 6;
+        s.head_size = 14;
+        s.rope_head_size = 4;
+        s.v_head_size = 9;
+        s.kv_lora_rank = 11;
+        s.q_lora_rank = tied ? 13 : 0;
+    }
     shape_fill(&s);
     assert_int_equal(shape_check(&s), STATUS_OK);
     return s;
@@ -112,7 +120,7 @@ static void check_cover(const uint8_t *seen, const names_tensor *t, const model_
         int copies = ranks > s->kv_heads ? ranks / s->kv_heads : 1;
         const parts_divided by = row->divided;
         int holders = by == PARTS_STREAM || by == PARTS_SHARED || by == PARTS_COUNTED ? ranks
-                      : row->rows == PARTS_SIZE_KEY_VALUE                             ? copies
+                      : row->rows == PARTS_SIZE_KEY || row->rows == PARTS_SIZE_VALUE  ? copies
                                                                                       : 1;
         if (seen[i] != holders)
             fail_msg("%s: %d of %d ranks have element %lld, not %d", t->name, seen[i], ranks, (long long)i, holders);
@@ -223,6 +231,35 @@ static void experts_are_stacked_one_after_the_other(void **state)
     }
 }
 
+/* In memory all heads' keys come before all values, in the file each head's values behind its keys. */
+static void keys_and_values_of_latents_are_stacked_by_head(void **state)
+{
+    (void)state;
+    model_shape s = shape_of(SHAPE_DEEPSEEK_V3, true);
+    for (int rank = 0; rank < 2; rank++) {
+        pool p = {0};
+        decoder d;
+        open_rank(&d, &p, &s, 2, rank);
+        const latent_layer *l = &d.chunks[0].blocks[1].attention.latent;
+        assert_null(d.chunks[0].blocks[1].attention.qkv);
+        assert_int_equal(l->kv_down->rows, 11 + 4);
+        assert_int_equal(l->q_up->rows, 3 * 14);
+        assert_int_equal(l->q_up->piece_count, 1);
+        assert_int_equal(l->kv_up->rows, 3 * (10 + 9));
+        assert_int_equal(l->kv_up->piece_count, 6);
+        for (int i = 0; i < 6; i++) {
+            const parameter_piece *q = &l->kv_up->pieces[i];
+            const int head = i % 3, value = i / 3;
+            assert_string_equal(q->name, "model.layers.1.self_attn.kv_b_proj.weight");
+            assert_int_equal(q->global[0], 6 * (10 + 9));
+            assert_int_equal(q->start[0], (3 * rank + head) * (10 + 9) + 10 * value);
+            assert_int_equal(q->size[0], value ? 9 : 10);
+            assert_int_equal(q->row, value ? 30 + 9 * head : 10 * head);
+        }
+        pool_free(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +267,7 @@ int main(void)
         cmocka_unit_test(layers_may_have_more_weights_than_any_architecture),
         cmocka_unit_test(every_weight_has_a_name),
         cmocka_unit_test(experts_are_stacked_one_after_the_other),
+        cmocka_unit_test(keys_and_values_of_latents_are_stacked_by_head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

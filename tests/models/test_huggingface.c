@@ -52,6 +52,10 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     assert_int_equal(a->router_groups, b->router_groups);
     assert_int_equal(a->router_groups_kept, b->router_groups_kept);
     assert_int_equal(a->qk_norm, b->qk_norm);
+    assert_true(a->kv_lora_rank == b->kv_lora_rank && a->q_lora_rank == b->q_lora_rank);
+    assert_int_equal(a->rope_head_size, b->rope_head_size);
+    if (a->kv_lora_rank > 0)
+        assert_int_equal(a->v_head_size ? a->v_head_size : a->head_size, b->v_head_size);
     assert_int_equal(a->tied_embeddings, b->tied_embeddings);
     assert_true(a->norm_epsilon == b->norm_epsilon);
     if (a->architecture == SHAPE_GPT2)
@@ -62,6 +66,8 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     assert_true(a->rope_scaling.low_frequency_factor == b->rope_scaling.low_frequency_factor);
     assert_true(a->rope_scaling.high_frequency_factor == b->rope_scaling.high_frequency_factor);
     assert_int_equal(a->rope_scaling.original_max_sequence, b->rope_scaling.original_max_sequence);
+    const shape_rope_scaling *r = &a->rope_scaling, *q = &b->rope_scaling;
+    assert_true(r->mscale == q->mscale && r->mscale_all_dim == q->mscale_all_dim);
 }
 
 static void survives(const model_shape *shape, dtype type)
@@ -134,8 +140,22 @@ static void give_experts(model_shape *s, int variant)
         s->router_groups_kept = 2;
         s->router_scale = 2.5;
     }
-    s->router_renormalise = shape_has(s, TRAIT_RENORMALISED) || variant & 1;
+    s->router_renormalise = shape_has(s, TRAIT_RENORMALISED) || (shape_has_key(a, KEY_NORM_TOPK) && variant & 1);
     s->router_loss = shape_has_key(a, KEY_ROUTER_LOSS) && variant & 2 ? 1.0 / 30 : 0;
+}
+
+/* Sizes of latent attention, where there is any, and none elsewhere; with yarn its two scales. */
+static void give_latents(model_shape *s, int variant)
+{
+    s->kv_lora_rank = s->q_lora_rank = s->rope_head_size = s->v_head_size = 0;
+    if (!shape_has_key(s->architecture, KEY_LATENT))
+        return;
+    s->kv_heads = s->heads, s->kv_lora_rank = 17;
+    s->q_lora_rank = variant & 1 ? 19 : 0;
+    s->rope_head_size = s->head_size / 4 * 2;
+    s->v_head_size = variant & 2 ? 11 : 0;
+    if (shape_scales(s, ROPE_YARN))
+        s->rope_scaling.mscale = 1.0 / 3, s->rope_scaling.mscale_all_dim = 0.7;
 }
 
 static void every_shape_survives_the_way_there_and_back(void **state)
@@ -183,6 +203,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                 shape_fill(&s);
             } else if (variant & 4)
                 s.rope_scaling = scalings[variant & 3];
+            give_latents(&s, variant);
             survives(&s, DTYPE_FP32);
         }
 }
@@ -434,6 +455,15 @@ static void old_and_new_spellings_mean_the_same(void **state)
     "heads\":8,"                                                                                                       \
     "\"intermediate_size\":99,\"max_position_embeddings\":128," more "}"
 #define GLM4(more) "{\"model_type\":\"glm4\"," SIZES KV ",\"head_dim\":8,\"rms_norm_eps\":1e-5," more "}"
+#define LATENT                                                                                                         \
+    ",\"kv_lora_rank\":16,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":4,\"moe_intermediate_size\":20,"                 \
+    "\"n_routed_experts\":8,\"num_experts_per_tok\":2,\"n_shared_experts\":1,\"routed_scaling_factor\":2,"
+#define DEEPSEEK(more)                                                                                                 \
+    "{\"model_type\":\"deepseek_v2\"," SIZES LATENT                                                                    \
+    "\"v_head_dim\":9,\"q_lora_rank\":null,\"first_k_dense_replace\":1," more "}"
+#define DEEPSEEK3(more)                                                                                                \
+    "{\"model_type\":\"deepseek_v3\"," SIZES LATENT                                                                    \
+    "\"v_head_dim\":9,\"first_k_dense_replace\":1,\"n_group\":1,\"topk_group\":1," more "}"
 #define PHI3(more) "{\"model_type\":\"phi3\"," SIZES KV ",\"rms_norm_eps\":1e-5," more "}"
 #define GPT2(more)                                                                                                     \
     "{\"model_type\":\"gpt2\",\"n_positions\":8,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"vocab_size\":9," more "}"
@@ -470,7 +500,7 @@ static const struct {
     {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":\"4\"}"), "yarn needs a number factor"},
     {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":0}"), "truncate is 0"},
     {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":\"1\"}"), "mscale is \"1\""},
-    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":1}"), "beta_slow 1 must be positive"},
+    {LLAMA("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":0.5}"), "beta_slow 1 must be positive"},
     {SMOLLM3("\"use_cache\":true"), "rope_theta is missing"},
     {SMOLLM3("\"rope_theta\":1e6,\"use_sliding_window\":true"), "use_sliding_window is true"},
     {SMOLLM3("\"rope_theta\":1e6,\"no_rope_layers\":[0,1]"), "no_rope_layers is [0,1]"},
@@ -545,6 +575,26 @@ static const struct {
 
     {"{\"model_type\":\"glm4\"," SIZES KV ",\"rms_norm_eps\":1e-5}", "head_dim is missing"},
     {"{\"model_type\":\"glm4\"," SIZES ",\"head_dim\":8,\"rms_norm_eps\":1e-5}", "num_key_value_heads is missing"},
+    {DEEPSEEK("\"attention_bias\":true"), "attention_bias is true"},
+    {DEEPSEEK("\"moe_layer_freq\":2"), "moe_layer_freq is 2"},
+    {DEEPSEEK("\"topk_method\":\"noaux_tc\""), "topk_method is \"noaux_tc\""},
+    {DEEPSEEK("\"topk_method\":\"group_limited_greedy\",\"n_group\":3,\"topk_group\":1"), "router_groups is 3"},
+    {DEEPSEEK("\"scoring_func\":\"sigmoid\""), "scoring_func is \"sigmoid\""},
+    {DEEPSEEK("\"norm_topk_prob\":true"), "norm_topk_prob is true"},
+    {DEEPSEEK("\"num_key_value_heads\":2"), "model.kv_heads is 2"},
+    {DEEPSEEK("\"rope_scaling\":{\"type\":\"linear\",\"factor\":4,\"mscale_all_dim\":1}"), "mscale_all_dim is 1"},
+    {DEEPSEEK("\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"mscale\":-1}"), "mscale is -1"},
+    {DEEPSEEK3("\"q_lora_rank\":0"), "q_lora_rank is 0"},
+    {DEEPSEEK3("\"use_cache\":true"), "q_lora_rank is missing"},
+    {DEEPSEEK3("\"q_lora_rank\":8,\"rope_interleave\":false"), "rope_interleave is false"},
+    {DEEPSEEK3("\"q_lora_rank\":8,\"topk_method\":\"greedy\""), "topk_method is \"greedy\""},
+    {DEEPSEEK3("\"q_lora_rank\":8,\"norm_topk_prob\":false"), "norm_topk_prob is false"},
+    {"{\"model_type\":\"deepseek_v2\"," SIZES LATENT "\"v_head_dim\":9,\"q_lora_rank\":null}",
+     "first_k_dense_replace is missing"},
+    {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT
+     "\"v_head_dim\":9,\"q_lora_rank\":null,\"first_k_dense_replace\":0}",
+     "n_group is missing"},
+    {"{\"model_type\":\"deepseek_v3\"," SIZES LATENT "\"q_lora_rank\":null}", "v_head_dim is missing"},
     {NEOX("\"hidden_act\":\"gelu_new\""), "hidden_act is \"gelu_new\""},
     {NEOX("\"use_parallel_residual\":false"), "use_parallel_residual is false"},
     {NEOX("\"attention_bias\":false"), "attention_bias is false"},
@@ -598,6 +648,15 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
                      STATUS_OK);
     assert_true(s.attention_cap == 0 && s.logits_cap == 7);
     assert_int_equal(parse(&s, NULL, GEMMA3("\"use_cache\":true")), STATUS_OK);
+    assert_int_equal(parse(&s, NULL, DEEPSEEK("\"head_dim\":64,\"n_group\":8,\"topk_group\":3")), STATUS_OK);
+    assert_true(s.head_size == 10 && s.rope_head_size == 4 && s.v_head_size == 9 && s.kv_heads == 8);
+    assert_true(s.router_groups == 0 && s.router_scale == 2 && !s.router_renormalise); /* greedy */
+    assert_int_equal(parse(&s, NULL,
+                           DEEPSEEK3("\"q_lora_rank\":7,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                                     "\"mscale\":1.0,\"mscale_all_dim\":1.0}")),
+                     STATUS_OK);
+    assert_true(s.q_lora_rank == 7 && s.router_renormalise && s.rope_scaling.attention_factor == 1);
+    assert_true(shape_scores_factor(&s) == (0.1 * log(4) + 1) * (0.1 * log(4) + 1));
     assert_int_equal(parse(&s, NULL, STARCODER2("\"use_bias\":true")), STATUS_OK);
     assert_int_equal(s.sliding_window, 0); /* unsaid, unlike Mistral's */
 }
@@ -613,7 +672,9 @@ static void the_listed_tensors_are_all_the_parameters(void **state)
             s.tied_embeddings = (i + a) % 2;
             s.experts = s.shared_experts = 0;
             s.qk_norm = s.qk_norm && shape_has_key(s.architecture, KEY_QK_NORM);
+            s.rotary_size = shape_has_key(s.architecture, KEY_LATENT) ? 0 : s.rotary_size;
             give_experts(&s, (i + a) % 8);
+            give_latents(&s, (i + a) % 8);
             int count;
             int64_t sum = 0;
             names_tensor *list = names_list(&count, &s);

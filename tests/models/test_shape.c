@@ -16,20 +16,29 @@ static void presets_have_the_published_number_of_parameters(void **state)
         const char *name;
         int64_t parameters;
     } published[] = {
-        {"gpt2-124m", 124439808},         {"gpt2-355m", 354823168},          {"gpt2-774m", 774030080},
-        {"gpt2-1558m", 1557611200},       {"llama-15m", 15191712},           {"llama-160m", 162417408},
-        {"llama-1b", 1235814400},         {"llama-7b", 6738415616},          {"llama-8b", 8030261248},
-        {"llama-70b", 70553706496},       {"llama-405b", 405853388800},      {"smollm3-3b", 3075098624},
-        {"gemma2-2b", 2614341888},        {"gemma2-9b", 9241705984},         {"gemma2-27b", 27227128320},
-        {"gemma3-1b", 999885952},         {"gemma3-4b", 3880263168},         {"gemma3-12b", 11766034176},
-        {"gemma3-27b", 27009346304},      {"granite-2b", 2533539840},        {"granite-8b", 8170864640},
-        {"olmo2-1b", 1484916736},         {"olmo2-7b", 7298617344},          {"olmo2-13b", 13716198400},
-        {"olmo2-32b", 32234279936},       {"olmo3-7b", 7298011136},          {"olmo3-32b", 32233522176},
-        {"phi3-4b", 3821079552},          {"phi4-14b", 14659507200},         {"glm4-9b", 9400279040},
-        {"pythia-160m", 162322944},       {"pythia-1b", 1414647808},         {"pythia-7b", 6857302016},
-        {"pythia-12b", 11846072320},      {"mixtral-8x7b", 46702792704},     {"mixtral-8x22b", 140620634112},
-        {"qwen3-30b-a3b", 30532122624},   {"qwen3-235b-a22b", 235093634560}, {"olmoe-1b-7b", 6919161856},
-        {"granite-3b-a800m", 3298793472}, {"glm-4.5-air", 106852251264},     {"glm-4.5", 352797829024},
+        {"gpt2-124m", 124439808},          {"gpt2-355m", 354823168},
+        {"gpt2-774m", 774030080},          {"gpt2-1558m", 1557611200},
+        {"llama-15m", 15191712},           {"llama-160m", 162417408},
+        {"llama-1b", 1235814400},          {"llama-7b", 6738415616},
+        {"llama-8b", 8030261248},          {"llama-70b", 70553706496},
+        {"llama-405b", 405853388800},      {"smollm3-3b", 3075098624},
+        {"gemma2-2b", 2614341888},         {"gemma2-9b", 9241705984},
+        {"gemma2-27b", 27227128320},       {"gemma3-1b", 999885952},
+        {"gemma3-4b", 3880263168},         {"gemma3-12b", 11766034176},
+        {"gemma3-27b", 27009346304},       {"granite-2b", 2533539840},
+        {"granite-8b", 8170864640},        {"olmo2-1b", 1484916736},
+        {"olmo2-7b", 7298617344},          {"olmo2-13b", 13716198400},
+        {"olmo2-32b", 32234279936},        {"olmo3-7b", 7298011136},
+        {"olmo3-32b", 32233522176},        {"phi3-4b", 3821079552},
+        {"phi4-14b", 14659507200},         {"glm4-9b", 9400279040},
+        {"pythia-160m", 162322944},        {"pythia-1b", 1414647808},
+        {"pythia-7b", 6857302016},         {"pythia-12b", 11846072320},
+        {"mixtral-8x7b", 46702792704},     {"mixtral-8x22b", 140620634112},
+        {"qwen3-30b-a3b", 30532122624},    {"qwen3-235b-a22b", 235093634560},
+        {"olmoe-1b-7b", 6919161856},       {"granite-3b-a800m", 3298793472},
+        {"glm-4.5-air", 106852251264},     {"glm-4.5", 352797829024},
+        {"deepseek-v2-lite", 15706484224}, {"moonlight-16b-a3b", 15960110208},
+        {"deepseek-v3", 671026419200},     {"kimi-k2", 1026408232448},
     };
     int count = (int)(sizeof published / sizeof *published);
     assert_int_equal(count, presets_count());
@@ -49,9 +58,11 @@ static void of_the_experts_a_tokens_are_active(void **state)
         const char *name;
         int64_t active;
     } presets[] = {
-        {"mixtral-8x7b", 12879925248},    {"mixtral-8x22b", 39152031744}, {"qwen3-30b-a3b", 3353032704},
-        {"qwen3-235b-a22b", 22190763520}, {"olmoe-1b-7b", 1282017280},    {"granite-3b-a800m", 882874368},
-        {"llama-8b", 8030261248},         {"glm-4.5-air", 13424129664},   {"glm-4.5", 33632266144},
+        {"mixtral-8x7b", 12879925248},    {"mixtral-8x22b", 39152031744},    {"qwen3-30b-a3b", 3353032704},
+        {"qwen3-235b-a22b", 22190763520}, {"olmoe-1b-7b", 1282017280},       {"granite-3b-a800m", 882874368},
+        {"llama-8b", 8030261248},         {"glm-4.5-air", 13424129664},      {"glm-4.5", 33632266144},
+        {"deepseek-v2-lite", 2661150208}, {"moonlight-16b-a3b", 2914776192}, {"deepseek-v3", 37552297472},
+        {"kimi-k2", 32861500928},
     };
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
         assert_int_equal(parts_active_parameters(&presets_find(presets[i].name)->shape), presets[i].active);
@@ -230,6 +241,29 @@ static void many_experts(model_shape *s)
     s->experts = 513;
 }
 
+static void stray_latent(model_shape *s)
+{
+    s->kv_lora_rank = 512;
+}
+
+static void no_latent(model_shape *s)
+{
+    *s = presets_find("deepseek-v3")->shape;
+    s->kv_lora_rank = 0;
+}
+
+static void wide_rope(model_shape *s)
+{
+    *s = presets_find("deepseek-v3")->shape;
+    s->rope_head_size = 192;
+}
+
+static void shared_keys(model_shape *s)
+{
+    *s = presets_find("deepseek-v3")->shape;
+    s->kv_heads = 8;
+}
+
 static void many_active(model_shape *s)
 {
     s->experts = 64;
@@ -247,6 +281,16 @@ static void impossible_sizes_are_refused_by_name(void **state)
         {"model.heads 65536 x model.head_size 4096 must be at most 16777216", huge_heads},
         {"model.experts is 513: it must be from 0 to 512", many_experts},
         {"model.experts_per_token is 33: it must be from 0 to 32", many_active},
+        {"model.kv_lora_rank is 512, q_lora_rank 0, rope_head_size 0 and v_head_size 0: llama has no latent attention; "
+         "leave them out, or choose deepseek_v2 or deepseek_v3 as model.architecture",
+         stray_latent},
+        {"model.kv_lora_rank is 0: deepseek_v3 needs at least 1", no_latent},
+        {"model.rope_head_size is 192: it must be even, from 2, and below model.head_size 192, which counts the "
+         "elements "
+         "that rotate and those that do not",
+         wide_rope},
+        {"model.kv_heads is 8: in latent attention every one of model.heads 128 has a key of its own; leave it out",
+         shared_keys},
         {"model.sliding_window is -1: it must be from 0 to 1073741824", negative_window},
         {"model.rope_theta is 0: it must be positive", no_theta},
         {"model.rope_scaling.factor is 0.5: it must be at least 1, or 0 for none", small_factor},

@@ -400,6 +400,23 @@ static void describe_values(compiled *c)
         .dropout = (float)o->shape.dropout};
 }
 
+/* Keys or values, which the ranks divide by heads, or latents and what rotates of keys, which all have. */
+static tensor *describe_cache(compiled *c, const attention_layer *a, int index)
+{
+    const compile_options *o = &c->options;
+    const bool latent = a->latent.kv_up, values = index % 2;
+    const char *what = latent ? "latent" : values ? "v" : "k";
+    int64_t size = latent ? a->latent.rank + a->latent.rotated : a->kv_heads * (values ? a->v_head_size : a->head_size);
+    int64_t shape[] = {o->decode_samples, o->decode_positions, size};
+    if (latent && values)
+        return NULL;
+    tensor *cache = new_input(c, pool_format(&c->pool, "layer %d/%s cache", index / 2, what),
+                              precision_compute(o->precision), 3, shape);
+    if (o->grid.size[GRID_TENSOR] > 1 && !latent)
+        cache->place.along[GRID_TENSOR] = place_shard(2);
+    return cache;
+}
+
 static void describe_caches(compiled *c)
 {
     const compile_options *o = &c->options;
@@ -408,15 +425,8 @@ static void describe_caches(compiled *c)
     const decoder_chunk *chunk = &c->model.chunks[0];
     c->cache_count = 2 * chunk->layers;
     tensor **caches = pool_alloc(&c->pool, (size_t)c->cache_count * sizeof *caches);
-    for (int i = 0; i < c->cache_count; i++) {
-        const attention_layer *a = &chunk->blocks[i / 2].attention;
-        int64_t size = i % 2 ? a->v_head_size : a->head_size;
-        int64_t shape[] = {o->decode_samples, o->decode_positions, a->kv_heads * size};
-        caches[i] = new_input(c, pool_format(&c->pool, "layer %d/%s cache", i / 2, i % 2 ? "v" : "k"),
-                              precision_compute(o->precision), 3, shape);
-        if (o->grid.size[GRID_TENSOR] > 1)
-            caches[i]->place.along[GRID_TENSOR] = place_shard(2);
-    }
+    for (int i = 0; i < c->cache_count; i++)
+        caches[i] = describe_cache(c, &chunk->blocks[i / 2].attention, i);
     c->values.caches = caches;
 }
 
@@ -505,7 +515,8 @@ void storage_place(compiled *c)
     c->mirror_bytes = c->persistent_bytes;
     c->pinned_bytes = aligned(c->mirror_bytes + (c->options.train ? c->batch_bytes : 0));
     for (int i = 0; i < c->cache_count; i++)
-        place(c, c->values.caches[i]);
+        if (c->values.caches[i])
+            place(c, c->values.caches[i]);
     for (int i = 0; i < c->model.parameter_count; i++)
         place_parameter(c, &c->storage[c->model.parameters[i]->number]);
 }

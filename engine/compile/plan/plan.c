@@ -14,6 +14,7 @@
 #include "engine/compile/model/groups.h"
 #include "engine/compile/step/compile_program.h"
 #include "engine/compile/time/dispatch_price.h"
+#include "engine/compile/time/latent_price.h"
 #include "engine/compile/model/loss_chunk.h"
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/step/workspace.h"
@@ -372,6 +373,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     compile_options priced = out->options;
     priced.device = out->profile.device;
     out->options.slots = dispatch_by_slots(&priced);
+    out->options.gather_latents = latent_gathers(&priced);
     out->peak = out->profile.peak[target_peak(options)];
     if (prices->as_lowered)
         out->options.order = ORDER_AS_LOWERED;

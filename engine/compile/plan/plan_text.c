@@ -8,6 +8,7 @@
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/time/dispatch_price.h"
+#include "engine/compile/time/latent_price.h"
 #include "kernels/attention_sizes.h"
 #include "kernels/operands.h"
 #include "memory/log.h"
@@ -266,6 +267,23 @@ static void print_attention(FILE *out, const plan *p)
                 bytes);
 }
 
+/* What a context rank is given of a layer and micro-batch by the others, and the price of the other way. */
+static void print_latents(FILE *out, const plan *p)
+{
+    const compile_options *o = &p->options;
+    const layer_shape layer = shape_layer(&o->shape, 0);
+    const bool latent = o->gather_latents;
+    const double heads = (double)layer.heads / o->grid.size[GRID_TENSOR],
+                 width = latent ? layer.kv_lora_rank + layer.rope_head_size
+                                : heads * (layer.head_size + shape_value_size(&layer)),
+                 rows = (double)o->micro_batch * (double)o->sequence;
+    char bytes[UNITS_TEXT];
+    fprintf(out, "context           %s of gathered %s in a layer, of each micro-batch: %.3g ms, %s %.3g ms\n",
+            bytes_text(bytes, rows * width * (double)dtype_bytes(precision_compute(o->precision))),
+            latent ? "latents" : "keys and values", 1e3 * latent_seconds(o, &p->profile, latent),
+            latent ? "keys and values" : "latents", 1e3 * latent_seconds(o, &p->profile, !latent));
+}
+
 /* Keys and values that a rank's queries meet, of all context ranks: two copies exist while they are put in order. */
 static void print_gathered(FILE *out, const plan *p)
 {
@@ -273,6 +291,10 @@ static void print_gathered(FILE *out, const plan *p)
     const layer_shape layer = shape_layer(&o->shape, 0);
     if (o->grid.size[GRID_CONTEXT] == 1)
         return;
+    if (layer.kv_lora_rank > 0) {
+        print_latents(out, p);
+        return;
+    }
     double heads = (double)o->shape.kv_heads / o->grid.size[GRID_TENSOR];
     double width = parts_head_size(SLOT_K, &o->shape, &layer) + parts_head_size(SLOT_V, &o->shape, &layer);
     double rows = (double)o->micro_batch * (double)o->sequence;

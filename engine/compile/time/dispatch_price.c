@@ -31,7 +31,7 @@ double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
     return (GATHERED + (w.count > 0)) * profile_collective(p, &g, AXIS_EXPERT, OP_all_gather, others * tokens * row);
 }
 
-static profile prices_of(const compile_options *o)
+profile dispatch_prices(const compile_options *o)
 {
     const char *word = o->device ? o->device->word : o->backend ? o->backend->device : NULL;
     return profile_named(word ? word : "h100");
@@ -43,6 +43,6 @@ bool dispatch_by_slots(const compile_options *o)
         return o->layout.expert > 1 && o->layout.expert_dispatch == CONFIG_DISPATCH_SLOTS;
     if (o->shape.expert_drop) /* which rows are dropped hangs on no price */
         return false;
-    const profile p = prices_of(o);
+    const profile p = dispatch_prices(o);
     return dispatch_seconds(o, &p, true) < dispatch_seconds(o, &p, false);
 }

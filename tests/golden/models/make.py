@@ -42,7 +42,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
 
@@ -67,6 +67,22 @@ def models():
     return {
         "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_inner=88, n_layer=2, n_head=4,
                                              n_positions=40, bos_token_id=96, eos_token_id=96, **no_dropout), "fp32"),
+        # latents of keys and values, all sizes of a head different; scores that yarn multiplies beside cosines and sines;
+        # three experts of the two groups of three whose best ones are best
+        "deepseek-v2": (DeepseekV2ForCausalLM, DeepseekV2Config(
+            **{**SIZES, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3,
+               "max_position_embeddings": 64}, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=10, qk_rope_head_dim=6,
+            v_head_dim=14, n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2,
+            first_k_dense_replace=1, topk_method="group_limited_greedy", n_group=3, topk_group=2,
+            routed_scaling_factor=1.3, rms_norm_eps=1e-5, pad_token_id=None, bos_token_id=96, eos_token_id=96,
+            rope_parameters=dict(YARN, mscale=0.6, mscale_all_dim=0.9)), "fp32"),
+        # queries of a latent, too; sigmoids with a bias, two of the four experts of the better one of two groups
+        "deepseek-v3": (DeepseekV3ForCausalLM, DeepseekV3Config(
+            **{**SIZES, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 6},
+            q_lora_rank=22, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=12, n_routed_experts=8,
+            num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=1, first_k_dense_replace=1, n_group=2,
+            topk_group=1, routed_scaling_factor=1.75, num_nextn_predict_layers=0, rms_norm_eps=1e-5, pad_token_id=None,
+            bos_token_id=96, eos_token_id=96), "fp32"),
         # caps of scores and of logits that change most of them, windows in every second layer
         "gemma2": (Gemma2ForCausalLM, Gemma2Config(
             **{**SIZES, "num_hidden_layers": 3}, head_dim=16, sliding_window=8, query_pre_attn_scalar=20,

@@ -22,16 +22,28 @@ static double mlp_weights(const model_shape *s)
     return dense * matrices * h * (double)s->ffn_size + (s->layers - dense) * routed;
 }
 
+/* Weights of the products before attention and behind it, of a layer. */
+static double attention_weights(const model_shape *s)
+{
+    double h = (double)s->hidden_size, heads = s->heads, q = heads * s->head_size, rank = s->kv_lora_rank;
+    if (rank == 0)
+        return h * (2 * q + 2 * (double)s->kv_heads * s->head_size);
+    double queries = s->q_lora_rank ? s->q_lora_rank * (h + q) : h * q;
+    double up = rank * heads * (s->head_size - s->rope_head_size + s->v_head_size);
+    return queries + h * (rank + s->rope_head_size) + up + heads * s->v_head_size * h;
+}
+
 /* 6 FLOPs a weight of a product, 12 a head's element and key: 2204.02311's appendix, the mask's half of the keys left
  * out. */
 static double formula(const model_shape *s, int64_t sequence)
 {
     double n = (double)sequence, w = (double)s->sliding_window, h = (double)s->hidden_size;
     double all = (n + 1) / 2, some = w <= 0 || w >= n ? all : (w * (w + 1) / 2 + (n - w) * w) / n;
-    double heads = (double)s->heads * s->head_size, kv = (double)s->kv_heads * s->head_size;
-    double products = 2 * h * (2 * heads + 2 * kv);
+    double keys = (double)s->heads * s->head_size,
+           values = (double)s->heads * (s->v_head_size ? s->v_head_size : s->head_size);
+    double products = 2 * attention_weights(s), scores = 2 * (keys + values);
     int full = s->full_every > 0 ? s->layers / s->full_every : 0;
-    double layers = (products + 4 * heads * all) * full + (products + 4 * heads * some) * (s->layers - full);
+    double layers = (products + scores * all) * full + (products + scores * some) * (s->layers - full);
     return 3 * (layers + 2 * mlp_weights(s) + 2 * h * (double)s->vocab_size);
 }
 

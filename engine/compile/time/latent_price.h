@@ -1,0 +1,14 @@
+/* What context ranks gather of each other where attention is latent: latents, from which each makes the keys and values
+ * of all tokens, or those. */
+#ifndef PHALANX_ENGINE_COMPILE_TIME_LATENT_PRICE_H
+#define PHALANX_ENGINE_COMPILE_TIME_LATENT_PRICE_H
+
+#include "engine/compile/time/profile.h"
+
+/* Seconds of a layer and micro-batch, forward and backward: transfers, and, of latents, products of other ranks'
+ * tokens. 0 where there are no context ranks or no latents. */
+double latent_seconds(const compile_options *o, const profile *p, bool gathers);
+/* Are latents gathered? As the layout says, or by dispatch_prices(). */
+bool latent_gathers(const compile_options *o);
+
+#endif

@@ -13,6 +13,12 @@ static const outer_unit *mine(const outer *o, int u)
     return o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
 }
 
+rule outer_rule_of(const outer *o, const outer_unit *m)
+{
+    const names_tensor *t = &o->units.tensors[o->units.list[m->unit].tensor];
+    return parts_row_of(t->slot)->divided == PARTS_COUNTED ? (rule){RULE_AVERAGE, 1, 0} : o->rule;
+}
+
 static float *optional(float *values, int64_t at)
 {
     return values ? values + at : NULL;
@@ -163,7 +169,8 @@ void outer_merge_reference(outer *o, bool took_part)
             outer_dump_keep(o, OUTER_DUMP_BEFORE, m, reference);
             combine_changes(o, m, clips ? scale : NULL, n);
             memcpy(o->memory.other, reference, (size_t)n * sizeof *reference);
-            rule_step(reference, optional(o->memory.momentum, m->at), o->memory.values, &o->rule, n);
+            const rule step = outer_rule_of(o, m);
+            rule_step(reference, optional(o->memory.momentum, m->at), o->memory.values, &step, n);
             if (took_part && o->memory.error)
                 memcpy(o->memory.error + m->at, o->memory.rest + m->at, (size_t)n * sizeof *o->memory.error);
         }

@@ -210,9 +210,11 @@ static void exchange(outer *o, const outer_position *p)
         mean_weights(o, &distance, &size, m, n);
         if (at_the_end(o, o->offered.step))
             memcpy(o->memory.reference + m->at, o->memory.values, (size_t)n * sizeof *o->memory.values);
-        else
+        else {
+            const rule step = outer_rule_of(o, m);
             rule_gossip(o->memory.reference + m->at, o->memory.momentum ? o->memory.momentum + m->at : NULL,
-                        o->memory.values, &o->rule, n);
+                        o->memory.values, &step, n);
+        }
     }
     for (int s = 0; s < o->config->outer.slots; s++)
         if (o->gossip.partners >> s & 1)

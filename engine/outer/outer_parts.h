@@ -254,6 +254,9 @@ void outer_note_norm(outer *o, int fragment, int slot);
 void outer_clip_parts(outer *o, float *scale);
 
 /* outer_apply.c */
+/* How a merge moves a unit: as the configuration says; a router's bias, which each island moves by the signs of its
+ * own counts, becomes the mean of theirs. */
+rule outer_rule_of(const outer *o, const outer_unit *m);
 /* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
 bool outer_encode(outer *o, int fragment);
 /* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose

@@ -15,10 +15,11 @@ void server_merge(server *v, int slot, double share)
              "a change of slot %d went bad", slot);
         outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->memory.reference + m->at);
         outer_dump_keep(o, OUTER_DUMP_SENT, m, o->memory.values);
+        const rule step = outer_rule_of(o, m);
         rule_scale(o->memory.values, (float)share, n);
         transport_lock(o->transport);
         rule_step(o->memory.reference + m->at, o->memory.momentum ? o->memory.momentum + m->at : NULL, o->memory.values,
-                  &o->rule, n);
+                  &step, n);
         transport_unlock(o->transport);
     }
 }

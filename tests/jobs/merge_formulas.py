@@ -19,7 +19,7 @@ LIMIT = 1e-6
 UNIT = 1 << 18  # elements of a unit at most: blocks and chunks are counted from its first element
 DEFAULTS = {"topology": "all", "optimizer": "nesterov", "lr": "0.7", "momentum": "0.9", "mix": "0", "compress": "none",
             "density": "0.02", "error_decay": "1", "clip": "0", "weights": "tokens",
-            "robust": "none"}
+            "robust": "none", "bias": "mean"}
 
 
 class Event:
@@ -131,7 +131,9 @@ class Model:
         self.keys, self.momentum, self.start, self.moved, self.latest, self.sizes, self.apart = keys, {}, {}, {}, {}, {}, {}
 
     def rule(self, name, mean):
-        """The change of the reference."""
+        """The change of the reference. A router's bias becomes the mean of the islands'."""
+        if name.endswith("e_score_correction_bias") and self.keys["bias"] == "mean":
+            return -mean
         lr, mu = float(self.keys["lr"]), float(self.keys["momentum"])
         if self.keys["optimizer"] == "average":
             return -lr * mean
@@ -230,7 +232,8 @@ def check_gossip(errors, keys, top):
                 p, o = [here[g].get("weights", n) for g in group], [here[g].get("before", n) for g in group]
                 m = mu * models[s].momentum.get(n, 0) + lr * np.mean([a - b for a, b in zip(p, o)], axis=0)
                 m = models[s].momentum[n] = m + lr * (np.mean(o, axis=0) - own)
-                change = np.mean(p, axis=0) - own if e.meta["mean"] else m
+                mean = e.meta["mean"] or n.endswith("e_score_correction_bias") and keys["bias"] == "mean"
+                change = np.mean(p, axis=0) - own if mean else m
                 models[s].take(f"slot {s} exchange {number}", n, change, own, e.get("after", n))
         errors.merges += all(len(e.meta["group"]) > 1 for e in here.values()) and len(here) == len(slots)
     for s, model in models.items():

@@ -59,6 +59,10 @@ static void check(const char *top, const char *run, const char *words, const cha
     free(more);
 }
 
+/* A model whose routers have a bias that counts move. */
+#define BIASED                                                                                                         \
+    " model.architecture=mixtral model.kv_heads=2 model.ffn_size=24 model.experts=4 model.experts_per_token=2 "        \
+    "model.expert_ffn_size=24 model.router_bias_rate=0.05"
 #define COMMON "optimizer.lr=0.5 optimizer.warmup=0"
 #define THREE  "outer.slots=3 outer.min_islands=3"
 
@@ -86,6 +90,7 @@ static void merges_of_all_islands_are_their_formulas(void **state)
     } ways[] = {
         {"average", "outer.optimizer=average outer.lr=1", "outer.lr=0.99", STEPS},
         {"diloco", "outer.optimizer=nesterov outer.lr=0.7 outer.momentum=0.9", "outer.momentum=0.89", STEPS},
+        {"biased", "outer.optimizer=nesterov outer.lr=0.7 outer.momentum=0.9" BIASED, "outer.bias=stepped", STEPS},
         {"streaming",
          "outer.every=6 outer.fragments=2 outer.delay=2 outer.mix=0.5 outer.momentum=0.8 "
          "outer.weights=equal",
@@ -139,7 +144,7 @@ static void robust_merges_are_their_formulas(void **state)
 /* Four islands, so that there are pairs; the last exchange is the mean of all. */
 static void gossip_is_its_formula(void **state)
 {
-    static const char *const words = "outer.topology=gossip outer.lr=0.7 outer.momentum=0.5 outer.mix=0.25";
+    static const char *const words = "outer.topology=gossip outer.lr=0.7 outer.momentum=0.5 outer.mix=0.25" BIASED;
     launch *all[ISLANDS], *fourth;
     if (!island_jobs_etcd || !find_python())
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
@@ -156,7 +161,8 @@ static void gossip_is_its_formula(void **state)
 /* Changes one by one, of which some are based on a model that others have moved since. */
 static void a_server_is_its_formula(void **state)
 {
-    static const char *const words = "outer.topology=server outer.lr=0.35 outer.momentum=0.5 outer.compress=int8";
+    static const char *const words =
+        "outer.topology=server outer.lr=0.35 outer.momentum=0.5 outer.compress=int8" BIASED;
     launch *all[ISLANDS];
     const char *top = *state;
     if (!island_jobs_etcd || !find_python())

@@ -154,7 +154,7 @@ $(BUILD)/tests/rank_hostile: LIBS += -Wl,--wrap=compress_encode
 # Likewise a driver, for resources_gpu_open().
 $(BUILD)/tests/test_resources: LIBS += -rdynamic
 # Mutants: the parity test's proof that it can fail.
-$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial,--wrap=deal_halves
+$(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial,--wrap=deal_halves,--wrap=batch_fill
 
 # Reductions broken while a program is compiled.
 $(BUILD)/tests/test_reductions: LIBS += -Wl,--wrap=op_make

@@ -50,6 +50,8 @@ int cuda_runs_setup(void **state)
     free(data);
     write_config("gpt2.yaml", "architecture: gpt2");
     write_config("llama.yaml", "architecture: llama, kv_heads: 2");
+    write_config("experts.yaml", "architecture: mixtral, kv_heads: 2, experts: 4, experts_per_token: 2, "
+                                 "expert_ffn_size: 24, router_loss: 0.1, router_bias_rate: 0.01");
     return 0;
 }
 
@@ -91,6 +93,8 @@ void cuda_runs_read(cuda_run *out, const char *where)
         if (!loss || out->steps == STEPS)
             continue;
         const char *seconds = strstr(line, "\"step_seconds\":");
+        const char *replays = strstr(line, "\"replays\":");
+        out->replays += replays ? atoi(replays + strlen("\"replays\":")) : 0;
         out->loss[out->steps] = atof(loss + 7);
         out->seconds[out->steps] = seconds ? atof(seconds + strlen("\"step_seconds\":")) : NAN;
         out->norm[out->steps++] = norm ? atof(norm + 12) : NAN;

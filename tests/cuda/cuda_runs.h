@@ -1,6 +1,6 @@
-/* Training on the CUDA device of the stand-ins (tests/cuda/standin), and beside it on the CPU: a small GPT-2 and a
- * small Llama for three steps, as programs of their own in one folder a test program. Every run on the stand-ins is
- * also a search for races between streams and for wrong calls, which end it with CUDA_RUNS_CAUGHT.
+/* Training on the CUDA device of the stand-ins (tests/cuda/standin), and beside it on the CPU: a small GPT-2, a small
+ * Llama and a small Mixtral for three steps, as programs of their own in one folder a test program. Every run on the
+ * stand-ins is also a search for races between streams and for wrong calls, which end it with CUDA_RUNS_CAUGHT.
  */
 #ifndef PHALANX_TESTS_CUDA_CUDA_RUNS_H
 #define PHALANX_TESTS_CUDA_CUDA_RUNS_H
@@ -17,10 +17,11 @@ enum { CUDA_RUNS_STEPS = 3, CUDA_RUNS_CAUGHT = 98 };
 
 typedef struct cuda_run {
     double loss[CUDA_RUNS_STEPS], norm[CUDA_RUNS_STEPS], seconds[CUDA_RUNS_STEPS];
-    int steps;
+    int steps, replays; /* steps of experts that were played again, each time */
 } cuda_run;
 
-/* For cmocka's groups: the folder, with a data set (data), gpt2.yaml and llama.yaml. */
+/* For cmocka's groups: the folder, with a data set (data), gpt2.yaml, llama.yaml and
+ * experts.yaml. */
 int cuda_runs_setup(void **state);
 int cuda_runs_teardown(void **state);
 const char *cuda_runs_folder(void);

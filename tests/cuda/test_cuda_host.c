@@ -28,10 +28,12 @@ static int set_up(void **state)
 
 /* ---- what it shows ---------------------------------------------------------------------------------------------- */
 
-static const struct {
+typedef struct host_layout {
     int ranks;
     const char *keys;
-} layouts[] = {
+} host_layout;
+
+static const host_layout layouts[] = {
     {1, "train.micro_batch=2"},
     {2, "parallel.tensor=2"},
     {2, "parallel.pipeline=2"},
@@ -44,30 +46,50 @@ static const struct {
     {4, "parallel.context=2 parallel.tensor=2 parallel.zero=3"},
 };
 
-static void a_step_of_the_cuda_program_equals_the_cpu(const char *model)
+/* Experts on ranks that divide them or not, with room for all tokens, with little, so that steps are played again, and
+ * in slots. */
+static const host_layout layouts_of_experts[] = {
+    {1, "train.micro_batch=2 train.cuda_graph=true"},
+    {2, "parallel.tensor=2"},
+    {2, "parallel.expert=2 parallel.zero=3 parallel.zero_gather=micro_batch parallel.zero_reduce=micro_batch"},
+    {2, "parallel.expert=2 model.expert_capacity=0.4 model.expert_spill=1 train.cuda_graph=true"},
+    {2, "parallel.expert=2 model.expert_capacity=0.4 model.expert_spill=1 parallel.expert_dispatch=slots"},
+    {4, "parallel.tensor=2 parallel.expert=4 parallel.zero=1"},
+    {4, "parallel.expert=2 parallel.pipeline=2"},
+};
+
+static void a_step_of_the_cuda_program_equals_the_cpu(const char *model, const host_layout *layout, size_t count)
 {
     cuda_run cpu, cuda;
     char where[32], keys[256];
     snprintf(where, sizeof where, "%s-cpu", model);
     cuda_runs_train_well(&cpu, "../phalanx", 1, model, where, "train.device=cpu");
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    for (size_t i = 0; i < count; i++) {
         snprintf(where, sizeof where, "%s-%zu", model, i);
-        snprintf(keys, sizeof keys, "train.device=cuda %s", layouts[i].keys);
-        cuda_runs_train_well(&cuda, "phalanx_standin", layouts[i].ranks, model, where, keys);
+        snprintf(keys, sizeof keys, "train.device=cuda %s", layout[i].keys);
+        cuda_runs_train_well(&cuda, "phalanx_standin", layout[i].ranks, model, where, keys);
         cuda_runs_same(&cuda, &cpu, 1e-5, keys);
+        assert_int_equal(cuda.replays > 0, strstr(keys, "expert_spill=") != NULL);
     }
 }
 
 static void gpt2_on_every_layout_equals_the_cpu(void **state)
 {
     (void)state;
-    a_step_of_the_cuda_program_equals_the_cpu("gpt2");
+    a_step_of_the_cuda_program_equals_the_cpu("gpt2", layouts, sizeof layouts / sizeof *layouts);
 }
 
 static void llama_on_every_layout_equals_the_cpu(void **state)
 {
     (void)state;
-    a_step_of_the_cuda_program_equals_the_cpu("llama");
+    a_step_of_the_cuda_program_equals_the_cpu("llama", layouts, sizeof layouts / sizeof *layouts);
+}
+
+static void experts_on_every_layout_equal_the_cpu(void **state)
+{
+    (void)state;
+    a_step_of_the_cuda_program_equals_the_cpu("experts", layouts_of_experts,
+                                              sizeof layouts_of_experts / sizeof *layouts_of_experts);
 }
 
 static void every_optimizer_equals_the_cpu(void **state)
@@ -581,6 +603,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_on_every_layout_equals_the_cpu),
         cmocka_unit_test(llama_on_every_layout_equals_the_cpu),
+        cmocka_unit_test(experts_on_every_layout_equal_the_cpu),
         cmocka_unit_test(every_optimizer_equals_the_cpu),
         cmocka_unit_test(sixteen_bits_train_alike),
         cmocka_unit_test(products_with_gelu_train_alike),

@@ -50,6 +50,8 @@ static const struct {
     {2, "llama", "optimizer.name=muon parallel.zero=1", "16KiB"},
     {2, "llama", "train.precision=bf16 parallel.context=2 parallel.zero=1", "16KiB"},
     {2, "llama", "train.precision=bf16 optimizer.state=bf16 parallel.tensor=2 train.cuda_graph=true", "16KiB"},
+    {1, "experts", "train.precision=bf16", "16KiB"},
+    {2, "experts", "train.precision=bf16 parallel.expert=2 parallel.zero=1 model.expert_capacity=0.4", "16KiB"},
 };
 
 static void offloaded_state_is_trained_and_saved_to_the_same_bits(void **state)

@@ -41,6 +41,7 @@ static const mutants_row rows[] = {
     {"ids-shifted",              {"mixtral", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, SLOTS " parallel.expert=2", 0}, NULL},
     {"wave-lost",                {"mixtral", 2, 2, 1, 1, 2, 0,           0, 1, SLOTS " parallel.expert=4 model.expert_capacity=0.5", 0}, NULL},
     {"wave-lost-when-remade",    {"mixtral", 1, 1, 1, 4, 1, 0,           0, 1, SLOTS " parallel.expert=4 model.expert_capacity=0.5", 0}, NULL},
+    {"other-samples-again",      {"mixtral", 1, 1, 1, 4, 1, 0,           0, 1, "parallel.expert=2 model.expert_capacity=0.3 model.expert_spill=0", 0}, NULL},
     /* clang-format on */
 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/compile/model/tokens.h"
+#include "engine/run/batch.h"
 #include "engine/run/deal.h"
 #include "engine/run/executor.h"
 #include "memory/log.h"
@@ -17,6 +18,10 @@ void __real_storage_describe(compiled *c);
 void __wrap_storage_describe(compiled *c);
 void __real_executor_launch(executor *e, const compiled_program *p);
 void __wrap_executor_launch(executor *e, const compiled_program *p);
+status __real_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
+                         int microbatches);
+status __wrap_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
+                         int microbatches);
 void __real_deal_halves(int32_t *out, const deal *d);
 void __wrap_deal_halves(int32_t *out, const deal *d);
 void __real_cpu_muon_polynomial(const op *o, const run_context *r);
@@ -298,11 +303,43 @@ void __wrap_deal_halves(int32_t *out, const deal *d)
         }
 }
 
+/* The batch that was read last. */
+static struct {
+    const samples *of;
+    int64_t first;
+    int microbatches;
+} batch;
+
+status __wrap_batch_fill(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
+                         int microbatches)
+{
+    batch.of = s;
+    batch.first = first;
+    batch.microbatches = microbatches;
+    return __real_batch_fill(out, c, e, s, first, microbatches);
+}
+
+/* A step that is played again takes the samples behind its own. */
+static void move_samples(executor *e, const step_scalars *s)
+{
+    static int64_t step;
+    const compile_options *o = &of->options;
+    batch_facts facts;
+    if (s->step == step) {
+        int64_t all = (int64_t)batch.microbatches * o->micro_batch * grid_group_size(&o->grid, AXIS_SAMPLES);
+        MUST(__real_batch_fill(&facts, of, e, batch.of, batch.first + all, batch.microbatches) == STATUS_OK,
+             "no samples");
+    }
+    step = s->step;
+}
+
 void __wrap_executor_launch(executor *e, const compiled_program *p)
 {
     if (is("runs-swapped"))
         swap_places(e);
     step_scalars *s = executor_at(e, of->values.scalars);
+    if (is("other-samples-again"))
+        move_samples(e, s);
     if (is("divided-twice"))
         s->loss_tokens *= (float)of->options.grid.size[GRID_DATA];
     if (is("skipped")) /* no norm is finite: a step changes nothing but the position in the data */

@@ -141,6 +141,28 @@ static void every_step_counts_each_token_once(void **state)
     free(path);
 }
 
+/* What a run says of its loads foretells how often its steps are played again. */
+static void a_run_s_own_loads_foretell_its_replays(void **state)
+{
+    const char *top = *state;
+    char *phalanx = launch_beside("../phalanx");
+    launch_result r = launch_run(60,
+                                 "%s plan %s/run.yaml --ranks 2 --json --load %s/little/loads.jsonl " LITTLE
+                                 " parallel.expert_dispatch=gather",
+                                 phalanx, top, top);
+    assert_int_equal(r.status, 0);
+    json_t *planned = json_loads(r.out, 0, NULL), *load = json_object_get(planned, "load");
+    const double foretold = STEPS * json_number_value(json_object_get(load, "replays")),
+                 seen = (double)read_climbs(top, "little").replays;
+    print_message("replays of %d steps: %.1f foretold, %.0f seen\n", STEPS, foretold, seen);
+    assert_string_equal(json_string_value(json_object_get(load, "kind")), "trace");
+    assert_int_equal(json_integer_value(json_object_get(load, "draws")), STEPS);
+    assert_true(foretold > seen / 2 && foretold < seen * 2);
+    json_decref(planned);
+    launch_free(&r);
+    free(phalanx);
+}
+
 static void assert_same(const char *top, const char *run, const char *other)
 {
     runs_metrics a = metrics_of(top, run), b = metrics_of(top, other);
@@ -539,6 +561,7 @@ int main(void)
         cmocka_unit_test(a_step_without_room_is_the_step_that_has_it),
         cmocka_unit_test(a_stopped_run_goes_on_bit_for_bit),
         cmocka_unit_test(every_step_counts_each_token_once),
+        cmocka_unit_test(a_run_s_own_loads_foretell_its_replays),
         cmocka_unit_test(biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line),
         cmocka_unit_test(loads_of_a_batch_are_those_of_all_data_ranks),
         cmocka_unit_test(ranks_generate_what_one_does),

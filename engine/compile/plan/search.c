@@ -211,30 +211,69 @@ static int by_estimate(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
+/* A layout by what it takes at least, which is known before its schedule is simulated. */
+typedef struct candidate {
+    int index;
+    double least;
+} candidate;
+
+/* Neighbours in the list, of which many share a schedule, stay neighbours. */
+static int by_least(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    if (x->least != y->least)
+        return x->least < y->least ? -1 : 1;
+    return x->index - y->index;
+}
+
+static candidate *list_candidates(search_estimate *e, const search_layout *layouts, int count)
+{
+    candidate *all = must_alloc((unsigned long)(count + 1) * sizeof *all);
+    for (int i = 0; i < count; i++) {
+        search_layout l = layouts[i];
+        l.recompute = l.budgeted ? RECOMPUTE_NONE : l.recompute;
+        all[i] = (candidate){i, search_estimate_least(e, &l)};
+    }
+    qsort(all, (size_t)count, sizeof *all, by_least);
+    return all;
+}
+
+/* Estimates those whose work alone does not rule them out: may[i] says of each whether it may fit; *least: the one that
+ * needs least memory. */
+static void estimate_candidates(bool *may, search_layout *layouts, int count, search_layout *least,
+                                const search_terms *t, search_estimate *e)
+{
+    candidate *all = list_candidates(e, layouts, count);
+    double best = 1e300, smallest = 1e300;
+    for (int i = 0; i < count && all[i].least <= best * SLACK_SECONDS * SLACK_SECONDS; i++) {
+        search_layout *l = &layouts[all[i].index];
+        double room = most_room(t, l), enough = best * SLACK_SECONDS * SLACK_SECONDS;
+        bool known = l->budgeted ? estimate_budget(e, l, (double)search_budget(t, l), enough)
+                                 : search_estimate_layout(e, l, enough);
+        if (!known)
+            continue;
+        if (l->bytes < smallest && !is_found(l)) {
+            smallest = l->bytes;
+            *least = *l;
+        }
+        may[all[i].index] = l->bytes <= room * SLACK_BYTES;
+        best = l->bytes <= room && l->seconds < best && !is_found(l) ? l->seconds : best;
+    }
+    free(all);
+}
+
 /* Those that may fit, the best first; *least: the one that needs least memory. */
 static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
 {
     search_estimate *e = search_estimate_open(t->config, t->prices, t->backend, t->law);
-    double best = 1e300, smallest = 1e300;
+    bool *may = must_calloc((unsigned long)count + 1, sizeof *may);
     int kept = 0;
     search_estimate_prepare(e, layouts, count);
-    for (int i = 0; i < count; i++) {
-        search_layout l = layouts[i];
-        double room = most_room(t, &l);
-        double enough = best * SLACK_SECONDS * SLACK_SECONDS;
-        bool known = l.budgeted ? estimate_budget(e, &l, (double)search_budget(t, &l), enough)
-                                : search_estimate_layout(e, &l, enough);
-        if (!known)
-            continue;
-        if (l.bytes < smallest && !is_found(&l)) {
-            smallest = l.bytes;
-            *least = l;
-        }
-        if (l.bytes > room * SLACK_BYTES)
-            continue;
-        best = l.bytes <= room && l.seconds < best && !is_found(&l) ? l.seconds : best;
-        layouts[kept++] = l;
-    }
+    estimate_candidates(may, layouts, count, least, t, e);
+    for (int i = 0; i < count; i++)
+        if (may[i])
+            layouts[kept++] = layouts[i];
+    free(may);
     search_estimate_close(e);
     if (kept > 0)
         qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);

@@ -1,5 +1,6 @@
 #include "engine/compile/plan/search_estimate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -589,6 +590,12 @@ static void put_together(const search_estimate *e, search_layout *l, const probe
         p->ends.phase[PHASE_UPDATE] / l->of.size[GRID_PIPELINE] / sharing_ranks(l, AXIS_GRADIENT, CLASS_OPTIMIZER);
     l->idle = of->length - least_seconds(e, l, p);
     l->seconds = of->length + update + data_seconds(e, l, &most);
+}
+
+double search_estimate_least(search_estimate *e, const search_layout *l)
+{
+    const probe *p = find_probe(e, l);
+    return p->impossible ? INFINITY : least_seconds(e, l, p);
 }
 
 bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)

@@ -43,6 +43,9 @@ void search_estimate_prepare(search_estimate *e, const search_layout *layouts, i
  * is found. Sets seconds, bytes and idle of *l for l->recompute; false where no program of these sizes can be made, or
  * its time is certainly above `enough`. */
 bool search_estimate_layout(search_estimate *e, search_layout *l, double enough);
+/* Seconds that no schedule of such a layout goes below: its mean stage's work. INFINITY: no program of these sizes can
+ * be made. */
+double search_estimate_least(search_estimate *e, const search_layout *l);
 void search_estimate_close(search_estimate *e);
 
 /* The configuration with this layout, where ZeRO 2 and 3 shard what they can, each micro-batch; shares what it points

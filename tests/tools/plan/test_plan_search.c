@@ -105,7 +105,8 @@ static void options_that_do_nothing_are_refused(void **state)
                  {"--search --rank 0", "--rank is of one layout"},
                  {"--json --schedule", "--schedule is text"},
                  {"--json --listing", "--listing is text"},
-                 {"--search --svg step.svg", "--svg is of one layout"}};
+                 {"--search --svg step.svg", "--svg is of one layout"},
+                 {"--listing --load balanced", "which no load changes"}};
     char *path = workfolder_path(*state, "planned.yaml"), *phalanx = launch_beside("../phalanx");
     runs_write_text(path, text);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -114,6 +115,47 @@ static void options_that_do_nothing_are_refused(void **state)
         assert_non_null(strstr(r.err, cases[i].said));
         launch_free(&r);
     }
+    free(phalanx);
+    free(path);
+}
+
+/* Experts on two ranks that divide them: how tokens choose is said and priced, of one layout and of a search. */
+static void a_load_is_said_and_priced(void **state)
+{
+    static const char *const sparse =
+        "model: {architecture: mixtral, layers: 4, hidden_size: 256, heads: 2, kv_heads: 2, experts: 8, "
+        "experts_per_token: 2, expert_ffn_size: 256, expert_capacity: 1.25, expert_spill: 0, vocab_size: 512, "
+        "max_sequence: 256}\n"
+        "data: {train: none}\n"
+        "train: {steps: 10, sequence: 256, micro_batch: 1, global_batch: 4, precision: bf16}\n";
+    char *path = workfolder_path(*state, "sparse.yaml"), *phalanx = launch_beside("../phalanx");
+    runs_write_text(path, sparse);
+    double seconds[2], lacks[2];
+    for (int skewed = 0; skewed < 2; skewed++) {
+        launch_result r = launch_run(60, "%s plan %s --ranks 2 parallel.expert=2 --json --load %s", phalanx, path,
+                                     skewed ? "lognormal:1" : "balanced");
+        json_t *planned = json_of(&r), *load = json_object_get(planned, "load");
+        assert_string_equal(json_string_value(json_object_get(load, "kind")), skewed ? "lognormal" : "balanced");
+        seconds[skewed] = json_number_value(json_object_get(load, "seconds"));
+        json_t *first = json_array_get(json_object_get(load, "rungs"), 0);
+        lacks[skewed] = json_number_value(json_object_get(first, "lacks_room"));
+        json_decref(planned);
+    }
+    assert_true(lacks[1] > lacks[0] + 0.1);
+    assert_true(seconds[1] > seconds[0]);
+    launch_result r = launch_run(60, "%s plan %s --ranks 2 parallel.expert=2 --load lognormal:1", phalanx, path);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "log-normal shares of experts, sigma 1"));
+    assert_non_null(strstr(r.out, "are played again"));
+    launch_free(&r);
+    r = launch_run(120, "OMP_NUM_THREADS=1 %s plan %s --search --ranks 2 --json --load lognormal:1", phalanx, path);
+    json_t *found = json_of(&r), *first = json_array_get(json_object_get(found, "results"), 0);
+    assert_non_null(json_object_get(first, "replays"));
+    json_decref(found);
+    r = launch_run(60, "%s plan %s --ranks 2 --load /no/such/loads.jsonl", phalanx, path);
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "/no/such/loads.jsonl"));
+    launch_free(&r);
     free(phalanx);
     free(path);
 }
@@ -128,6 +170,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(where_nothing_fits_it_says_by_how_much, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written_is_known_before_the_search, workfolder_setup,
                                         workfolder_teardown),
+        cmocka_unit_test_setup_teardown(a_load_is_said_and_priced, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(options_that_do_nothing_are_refused, workfolder_setup, workfolder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,6 +152,7 @@ void rope_case(int type, launch_heads at, int64_t tokens, int64_t d, bool interl
                                    positions.to<int32_t>(),
                                    tokens,
                                    (int32_t)d,
+                                   0,
                                    at,
                                    inverse,
                                    interleaved};

@@ -52,10 +52,22 @@ plain|norm.cu|norm.cu|rows/norms|s,variance = block_sum(squares\, 0).a,variance 
 plain|norm.cu|norm.cu|rows/norms|s,- n\[i\] \* mean_gn,,|a norm's gradient without its projection
 plain|norm.cu|norm.cu|rows/norms|s,weight\[i\] += offset;,,|a norm of 1 + w forgets its offset backward
 plain|heads.cu|heads.cu|rows/head_norm|s, + offset));,));,|a head's norm forgets its offset
-plain|heads.cu|heads.cu|rows/rope|s,column = 2 \* half,column = half,|what is copied lies in the second half
+plain|heads.cu|heads.cu|rows/rope|s,front + 2 \* half,front + half,|what is copied lies in the second half
 plain|heads.cu|heads.cu|rows/rope|s,b\[i\] \* cosine\[i\] + first,b[i] * cosine[i] - first,|rotation by a reflection
 plain|heads.cu|heads.cu|rows/rope|s,of->interleaved ? interleaved,false ? interleaved,|halves for neighbours
 plain|heads.cu|heads.cu|rows/rope|s,(V + i) % 2 ?,(V + i) % 2 == 0 ?,|the neighbours of the second vector change places
+plain|heads.cu|heads.cu|latent/rope|s,head < x.heads ? part.front : 0,0,|the first elements of a head rotate, not the last
+plain|heads.cu|heads.cu|latent/rope|s,else if (front == 0),else if (false),|what is in front of the key they share is copied
+plain|latent.cu|latent.cu|latent/keys|s,head < of.heads; head++,head < 1; head++,|the cotangent of a shared key is that of one head
+plain|latent.cu|latent.cu|latent/keys|s,to.kr_pitch + within - to.nope,to.kr_pitch + within % to.rope,|a shared key begins within itself
+plain|latent.cu|latent.cu|latent/decode|s,float score = in.scale \*,float score =,|scores without their scale
+plain|latent.cu|latent.cu|latent/decode|s,in.positions\[sample\]) \* width + column,in.positions[sample] + 1) * width + column,|latents are kept one position late
+plain|latent.cu|latent.cu|latent/decode|s,sums\[column\] \* seen.shrink;,sums[column];,|sums are not rescaled as the largest score grows
+plain|latent.cu|latent.cu|latent/decode|s,in.heads \* in.nope + (int64_t)head,in.nope + (int64_t)head,|values are made by the rows of keys
+race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* the chunk.*,,|a chunk is weighed before its scores are there
+race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* no warp reads scores.*,,|scores are overwritten while they are read
+race|latent.cu|latent.cu|latent/decode|s,block_barrier(); /\* no thread reads.*,,|the next chunk's scores are written while this one's are read
+plain|latent.cu|latent.cu|latent/large|s,allow_shared(step\, bytes),0,|more shared memory than a block has unasked
 plain|width.cu|width.cu|rows/width_norm|s,x\[i\] \* scale \* (w\[i\] + n.offset),x[i] * scale * w[i],|a norm over all heads forgets its offset
 plain|width.cu|width.cu|rows/width_norm|s,squares / s.width,squares / (float)s.columns,|a norm over all heads takes the mean over one rank
 plain|width.cu|width.cu|rows/width_norm|s,- x\[i\] \* scale \* mean,,|a gradient over all heads without its projection

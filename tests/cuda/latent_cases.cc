@@ -1,0 +1,225 @@
+/* Latent attention against float64: the rotation of a shared key, keys joined and split, decoding over latents. */
+#include "tests/cuda/check.h"
+
+namespace
+{
+struct latent_shape {
+    int32_t heads, nope, rope, v_size, rank;
+    int32_t size() const
+    {
+        return nope + rope;
+    }
+    int32_t width() const
+    {
+        return rank + rope;
+    }
+};
+
+/* The heads of q end with elements that rotate as the one head of k; `d` of them do. */
+void rope_case(int type, latent_shape s, int32_t d, bool interleaved)
+{
+    const int64_t tokens = 7, positions = 20, gap = s.nope % 8 ? 3 : 8;
+    int64_t columns = s.heads * s.size(), pitch = columns + s.rope + gap;
+    vector<double> where, table;
+    for (int64_t t = 0; t < tokens; t++)
+        where.push_back(check_integer((int)positions));
+    for (int64_t p = 0; p < positions; p++)
+        for (int64_t i = 0; i < d; i++) {
+            double angle = (double)p * pow(10000, -2.0 * (double)(i % (d / 2)) / (double)d);
+            table.push_back(i < d / 2 ? cos(angle) : sin(angle));
+        }
+    array x(type, randoms((size_t)(tokens * pitch))), at(INT32, where), cosine_sine(LAUNCH_FP32, table);
+    for (bool inverse : {false, true}) {
+        array y(type, x.value);
+        array apart(type, randoms((size_t)(tokens * pitch)));
+        vector<double> want = x.value, want_apart = apart.value;
+        for (int64_t t = 0; t < tokens; t++)
+            for (int64_t head = 0; head <= s.heads; head++) {
+                int64_t begin = t * pitch + head * s.size() + (head < s.heads ? s.nope : 0);
+                for (int64_t i = 0; i < d; i++) {
+                    int64_t pair = interleaved ? i / 2 : i % (d / 2), step = interleaved ? 1 : d / 2;
+                    bool second = interleaved ? i % 2 : i >= d / 2;
+                    const double *cs = &cosine_sine.value[(size_t)(where[(size_t)t] * (double)d)];
+                    double sine = inverse ? -cs[d / 2 + pair] : cs[d / 2 + pair], own = x.value[(size_t)(begin + i)];
+                    double other = x.value[(size_t)(second ? begin + i - step : begin + i + step)];
+                    want[(size_t)(begin + i)] = own * cs[pair] + (second ? other : -other) * sine;
+                }
+            }
+        for (int64_t i = 0; i < tokens * pitch; i++)
+            if (i % pitch < columns + s.rope)
+                want_apart[(size_t)i] = want[(size_t)i];
+        launch_rope_operands of = {columns_from(apart, 0, pitch),
+                                   columns_from(apart, columns, pitch),
+                                   columns_from(x, 0, pitch),
+                                   columns_from(x, columns, pitch),
+                                   columns_from(cosine_sine, 0, d),
+                                   at.to<int32_t>(),
+                                   tokens,
+                                   d,
+                                   s.nope,
+                                   {s.heads, 1, s.size(), s.size(), 5, 0, 1, 0},
+                                   inverse,
+                                   interleaved};
+        run_ok("launch_rope", launch_rope(nullptr, type, &of));
+        compare("y", apart, want_apart, 2e-7);
+        of.q = of.yq = columns_from(y, 0, pitch);
+        of.k = of.yk = columns_from(y, columns, pitch);
+        run_ok("launch_rope", launch_rope(nullptr, type, &of));
+        compare("in place", y, want, 2e-7);
+    }
+}
+
+const latent_shape shapes[] = {{1, 1, 2, 1, 1}, {3, 24, 16, 8, 40}, {2, 5, 6, 3, 33}, {4, 16, 8, 24, 130}};
+
+void rope()
+{
+    for (int type : check_types)
+        for (latent_shape s : shapes)
+            for (bool interleaved : {false, true})
+                for (int32_t d : {s.rope, s.rope > 4 ? s.rope - 2 : s.rope})
+                    rope_case(type, s, d, interleaved);
+}
+
+void keys_case(int type, latent_shape s, int64_t tokens)
+{
+    int64_t own = s.heads * s.nope, all = s.heads * s.size(), pitch = own + 8;
+    array kn(type, randoms((size_t)(tokens * pitch))), kr(type, randoms((size_t)(tokens * s.rope)));
+    array k(type, (size_t)(tokens * all)), dkr(type, (size_t)(tokens * s.rope));
+    array dkn(type, randoms((size_t)(tokens * pitch)));
+    vector<double> want((size_t)(tokens * all)), want_kn = dkn.value, want_kr((size_t)(tokens * s.rope));
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t c = 0; c < all; c++) {
+            int64_t head = c / s.size(), i = c % s.size();
+            want[(size_t)(t * all + c)] = i < s.nope ? kn.value[(size_t)(t * pitch + head * s.nope + i)]
+                                                     : kr.value[(size_t)(t * s.rope + i - s.nope)];
+        }
+    launch_keys of = {columns_from(k, 0, all),
+                      columns_from(kn, 0, pitch),
+                      columns_from(kr, 0, s.rope),
+                      tokens,
+                      s.heads,
+                      s.nope,
+                      s.rope};
+    run_ok("launch_join_keys", launch_join_keys(nullptr, type, &of));
+    compare("k", k, want, 0);
+    array dk(type, randoms((size_t)(tokens * all)));
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t c = 0; c < all; c++) {
+            int64_t head = c / s.size(), i = c % s.size();
+            double d = dk.value[(size_t)(t * all + c)];
+            if (i < s.nope)
+                want_kn[(size_t)(t * pitch + head * s.nope + i)] = d;
+            else
+                want_kr[(size_t)(t * s.rope + i - s.nope)] += d;
+        }
+    of.k = columns_from(dk, 0, all);
+    of.kn = columns_from(dkn, 0, pitch);
+    of.kr = columns_from(dkr, 0, s.rope);
+    run_ok("launch_split_keys", launch_split_keys(nullptr, type, &of));
+    compare("dkn", dkn, want_kn, 0);
+    compare("dkr", dkr, want_kr, 5e-7);
+}
+
+void keys()
+{
+    for (int type : check_types) {
+        for (latent_shape s : shapes)
+            keys_case(type, s, 11);
+        keys_case(type, {16, 128, 64, 128, 512}, 3);
+    }
+}
+
+/* y of one head of one sample over rows 0..last of its cache. */
+vector<double> attended(latent_shape s, const double *q, const double *rows, const double *wk, const double *wv,
+                        int32_t last, double scale)
+{
+    vector<double> query((size_t)s.width()), score, mean((size_t)s.rank), y((size_t)s.v_size);
+    double most = -INFINITY, total = 0;
+    for (int64_t c = 0; c < s.width(); c++)
+        for (int64_t i = 0; i < (c < s.rank ? s.nope : 1); i++)
+            query[(size_t)c] += c < s.rank ? q[i] * wk[i * s.rank + c] : q[s.nope + c - s.rank];
+    for (int64_t p = 0; p <= last; p++) {
+        double sum = 0;
+        for (int64_t c = 0; c < s.width(); c++)
+            sum += query[(size_t)c] * rows[p * s.width() + c];
+        score.push_back(sum * scale);
+        most = fmax(most, sum * scale);
+    }
+    for (double one : score)
+        total += exp(one - most);
+    for (int64_t p = 0; p <= last; p++)
+        for (int64_t c = 0; c < s.rank; c++)
+            mean[(size_t)c] += exp(score[(size_t)p] - most) / total * rows[p * s.width() + c];
+    for (int64_t j = 0; j < s.v_size; j++)
+        for (int64_t c = 0; c < s.rank; c++)
+            y[(size_t)j] += wv[j * s.rank + c] * mean[(size_t)c];
+    return y;
+}
+
+/* Two samples, of which the second is three rows behind. */
+void decode_case(int type, latent_shape s, int32_t capacity, int32_t last)
+{
+    const int64_t samples = 2, columns = s.heads * s.size(), values = s.heads * s.v_size, pitch = s.width() + 5;
+    const int32_t at[] = {last, last > 3 ? last - 3 : 0};
+    const double scale = 0.5 / sqrt((double)s.size());
+    array q(type, randoms((size_t)(samples * columns))), now(type, randoms((size_t)(samples * pitch)));
+    array w(type, randoms((size_t)((columns - s.heads * s.rope + values) * s.rank), 0.3));
+    array cache(type, randoms((size_t)(samples * capacity * s.width()))), y(type, (size_t)(samples * values));
+    array positions(INT32, vector<double>(at, at + 2));
+    vector<double> rows = cache.value, want;
+    for (int64_t b = 0; b < samples; b++) {
+        double *of = &rows[(size_t)(b * capacity * s.width())];
+        for (int64_t c = 0; c < s.width(); c++)
+            of[at[b] * s.width() + c] = now.value[(size_t)(b * pitch + c)];
+        for (int64_t head = 0; head < s.heads; head++) {
+            const double *wk = &w.value[(size_t)(head * s.nope * s.rank)];
+            const double *wv = &w.value[(size_t)((s.heads * s.nope + head * s.v_size) * s.rank)];
+            for (double one : attended(s, &q.value[(size_t)(b * columns + head * s.size())], of, wk, wv, at[b], scale))
+                want.push_back(one);
+        }
+    }
+    launch_latent of = {columns_from(y, 0, values),
+                        columns_from(q, 0, columns),
+                        columns_from(now, 0, pitch),
+                        columns_from(now, s.rank, pitch),
+                        columns_from(w, 0, s.rank),
+                        cache.to(),
+                        positions.to<int32_t>(),
+                        samples,
+                        capacity,
+                        s.heads,
+                        s.nope,
+                        s.rope,
+                        s.v_size,
+                        s.rank,
+                        (float)scale};
+    run_ok("launch_latent_decode", launch_latent_decode(nullptr, type, &of));
+    compare("y", y, want, 3e-6);
+    compare("cache", cache, rows, 0);
+}
+
+void decode()
+{
+    for (int type : check_types) {
+        for (latent_shape s : shapes)
+            for (int32_t last : {0, 4, 33})
+                decode_case(type, s, 40, last);
+        for (int32_t last : {255, 256, 530}) /* one chunk of the cache, and more */
+            decode_case(type, {2, 8, 4, 5, 24}, 540, last);
+    }
+    decode_case(LAUNCH_BF16, {3, 128, 64, 128, 512}, 20, 18);
+}
+
+/* Sums of a head that take more shared memory than a block has unasked, and more than there is. */
+void large()
+{
+    decode_case(LAUNCH_BF16, {1, 2, 8, 3, 6100}, 3, 2);
+    launch_latent of = {};
+    of.heads = of.nope = of.rope = of.v_head_size = 1;
+    of.rank = 40000;
+    check("a rank that does not fit is refused", launch_latent_decode(nullptr, LAUNCH_BF16, &of) != 0);
+}
+} // namespace
+
+const vector<test_case> latent_cases = {
+    {"latent/rope", rope}, {"latent/keys", keys}, {"latent/decode", decode}, {"latent/large", large}};

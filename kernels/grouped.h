@@ -12,6 +12,7 @@ typedef struct grouped_product {
     int64_t rows;    /* of A, and of C or B: those of all experts and those that nobody has */
     int64_t m, n, k; /* of one expert, the side that is its rows 0 */
     tensor *a, *b, *c, *offsets;
+    tensor *bias;  /* [experts n], added to the rows of C; or NULL */
     bool b_turned; /* B lies as [n, k] */
     bool sums;     /* C is a weight's gradient: A lies as [k, m], C is a "+=" output */
 } grouped_product;

@@ -6,8 +6,8 @@
 #include "kernels/recorder.h"
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
-/* x[R, c] by the weight of the expert that has the row; w[E n, c], offsets int32[E + 1] */
-tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets);
+/* x[R, c] by the weight of the expert that has the row; w[E n, c], offsets int32[E + 1], bias[E n] or NULL */
+tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets, tensor *bias);
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row);
 tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *positions, tensor *table);
 typedef struct record_norm_of {
@@ -47,9 +47,10 @@ typedef struct record_latent {
  * heads. Never differentiated. */
 tensor *record_latent_decode(recorder *r, const char *name, const record_latent *in, tensor *positions, tensor *cache,
                              const op_attributes *at);
-/* `places` NULL: queries are all tokens; else those of this rank, and keys and values all, gathered. */
+/* `places` NULL: queries are all tokens; else those of this rank, and keys and values all, gathered. sinks[heads], or
+ * NULL. */
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
-                         const op_attributes *at);
+                         tensor *sinks, const op_attributes *at);
 /* Rows of x at their places among all. */
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
 tensor *record_copy(recorder *r, const char *name, tensor *x);
@@ -62,6 +63,9 @@ tensor *record_soft_cap(recorder *r, const char *name, tensor *x, double cap);
 tensor *record_gelu(recorder *r, const char *name, tensor *x);
 tensor *record_gelu_exact(recorder *r, const char *name, tensor *x);
 tensor *record_swiglu(recorder *r, const char *name, tensor *x);
+/* x holds pairs of a gate and an up: gate sigmoid(slope gate) (1 + up), of gates up to `limit` > 0, and ups between
+ * -limit and limit */
+tensor *record_swiglu_clamped(recorder *r, const char *name, tensor *x, double limit, double slope);
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b);
 tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars, tensor *places,
                        const op_attributes *at);

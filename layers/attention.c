@@ -34,13 +34,15 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
         record_rope(r, "attention/rope", &heads, in->positions, a->local ? in->rope_table_local : in->rope_table,
                     &turn);
     }
+    tensor *sinks = a->sinks ? recorder_weight(r, a->sinks) : NULL;
     if (!in->caches) {
         layer_share_keys(r, &heads, in);
-        return layer_attend(r, in, &heads, at);
+        return layer_attend(r, in, &heads, sinks, at);
     }
     tensor *const *caches = in->caches + 2 * a->index;
-    op decode = {
-        .kind = OP_attention_decode, .in = {heads.q, heads.k, heads.v, in->positions, caches[0], caches[1]}, .at = at};
+    op decode = {.kind = OP_attention_decode,
+                 .in = {heads.q, heads.k, heads.v, in->positions, caches[0], caches[1], sinks},
+                 .at = at};
     return recorder_record(r, "attention/decode", &decode, 1, NULL)->out[0];
 }
 

@@ -23,9 +23,10 @@ void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
     heads->v = layer_gather_context(r, "v", heads->v, in);
 }
 
-tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, op_attributes at)
+tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, tensor *sinks, op_attributes at)
 {
     if (in->halves)
         at.group_size = r->grid.group[AXIS_CONTEXT].ranks, at.group_rank = r->grid.group[AXIS_CONTEXT].rank;
-    return record_attention(r, "attention/attention", heads, in->document_start, in->run ? in->places : NULL, &at);
+    return record_attention(r, "attention/attention", heads, in->document_start, in->run ? in->places : NULL, sinks,
+                            &at);
 }

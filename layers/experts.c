@@ -18,12 +18,18 @@ typedef struct routed {
     bool slots;    /* tokens travel in slots */
 } routed;
 
+static tensor *weight_or_none(recorder *r, const parameter *p)
+{
+    return p ? recorder_weight(r, p) : NULL;
+}
+
 static routed route_tokens(recorder *r, const experts_layer *e, tensor *x)
 {
     const int ranks = r->grid.group[AXIS_EXPERT].ranks;
     routed out = {.routing = e->routing, .ranks = ranks, .slots = e->slots && ranks > 1};
     int64_t local;
-    out.logits = record_linear(r, "experts/router", x, recorder_weight(r, e->router), NULL);
+    out.logits =
+        record_linear(r, "experts/router", x, recorder_weight(r, e->router), weight_or_none(r, e->router_bias));
     tensor *bias = e->bias ? recorder_weight(r, e->bias) : NULL;
     record_route(r, "experts/route", &out.weights, &out.experts, out.logits, bias, &e->routing);
     out.own = out.experts;
@@ -45,9 +51,13 @@ static routed route_tokens(recorder *r, const experts_layer *e, tensor *x)
 /* What this rank's experts make of their rows. */
 static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, tensor *offsets)
 {
-    tensor *h = record_grouped_linear(r, "experts/up", rows, recorder_weight(r, e->up), offsets); /* [rows, 2 ffn] */
-    tensor *a = e->gelu ? record_geglu(r, "experts/geglu", h) : record_swiglu(r, "experts/swiglu", h);
-    return record_grouped_linear(r, "experts/down", a, recorder_weight(r, e->down), offsets);
+    tensor *h = record_grouped_linear(r, "experts/up", rows, recorder_weight(r, e->up), offsets,
+                                      weight_or_none(r, e->up_bias)); /* [rows, 2 ffn] */
+    tensor *a = e->limit > 0 ? record_swiglu_clamped(r, "experts/swiglu", h, e->limit, e->slope)
+                : e->gelu    ? record_geglu(r, "experts/geglu", h)
+                             : record_swiglu(r, "experts/swiglu", h);
+    return record_grouped_linear(r, "experts/down", a, recorder_weight(r, e->down), offsets,
+                                 weight_or_none(r, e->down_bias));
 }
 
 /* What this rank's experts make of the rows of one wave, added to `sum` (NULL: none yet). */

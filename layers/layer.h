@@ -78,6 +78,7 @@ typedef struct attention_layer {
                              are latents, q heads alone or NULL */
     latent_layer latent; /* kv_up NULL: there is none */
     const parameter *qkv_bias, *q_norm, *k_norm; /* or NULL */
+    const parameter *sinks;                      /* [heads], scores without values; or NULL */
     const parameter *out;                        /* [hidden, heads v_head_size] */
     const parameter *out_bias;  /* placed partial: the group's first rank has it, the others have NULL */
     int heads, kv_heads;        /* this rank's */
@@ -108,11 +109,13 @@ typedef struct experts_layer {
     const parameter *bias;   /* [experts]: added to scores where experts are chosen; NULL: none */
     const parameter *up;     /* of this rank's experts, one after the other: gate | up, [2 ffn, hidden] each */
     const parameter *down;   /* of the same: [hidden, ffn] each */
-    ladder_shape ladder;     /* without tokens and ranks */
-    op_routing routing;      /* how a token's experts are chosen */
-    bool gelu;               /* the gate's, not silu */
-    int index;               /* among the model's layers with experts */
-    bool slots;              /* where ranks divide experts, tokens travel in slots; else all are gathered */
+    const parameter *router_bias, *up_bias, *down_bias; /* of these three products; or NULL */
+    double limit, slope;                                /* limit > 0: the activation is swiglu_clamped */
+    ladder_shape ladder;                                /* without tokens and ranks */
+    op_routing routing;                                 /* how a token's experts are chosen */
+    bool gelu;                                          /* the gate's, not silu */
+    int index;                                          /* among the model's layers with experts */
+    bool slots; /* where ranks divide experts, tokens travel in slots; else all are gathered */
 } experts_layer;
 
 typedef struct block_layer {
@@ -169,8 +172,9 @@ tensor *layer_latent(recorder *r, const attention_layer *a, const layer_inputs *
 tensor *layer_gather_context(recorder *r, const char *name, tensor *x, const layer_inputs *in);
 /* Each rank's queries meet the keys and values of all (2407.21783): gathers k and v. */
 void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in);
-/* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. */
-tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, op_attributes at);
+/* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. sinks NULL:
+ * there are none. */
+tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, tensor *sinks, op_attributes at);
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 /* What the experts of each token make of x, summed by the router's weights. */
 tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x);

@@ -138,6 +138,18 @@ int64_t attention_scratch_bytes(const op *o, int threads)
     return (threads > 1 ? threads : 1) * forward_layout(&m, NULL, &a, 4);
 }
 
+/* Below any score. */
+#define NO_SINK (-1e30f)
+
+static float sink_of(const tensor *sinks, const run_context *r, int64_t head)
+{
+    float sink;
+    int64_t bytes = dtype_bytes((dtype)sinks->type);
+    isa_of(r)->rows[sinks->type]->to_float(&sink, (const char *)tensor_at(sinks, r->arena) + head * bytes, 1);
+    return sink;
+}
+
+/* The sink is a score that has been seen before all keys, and has no value. */
 static void forward_tile(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
                          const forward_memory *m, int64_t head, const attention_tile *tile)
 {
@@ -149,9 +161,10 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
     attention_range_of(&range, a, document_start, tile);
     t->lanes_transposed(m->q, TILE_QUERIES, row_at(o->in[0], r, token) + head * a->d * bytes, o->in[0]->pitch, count,
                         a->d);
+    float sink = o->in[5] ? sink_of(o->in[5], r, head) * (float)ATTENTION_LOG2_E : NO_SINK;
     for (int i = 0; i < TILE_QUERIES; i++) {
-        top[i] = -1e30f; /* finite, so that a hidden pair's 2^(-inf - top) is 0 */
-        sum[i] = 0;
+        top[i] = sink > NO_SINK ? sink : NO_SINK; /* finite, so that a hidden pair's 2^(-inf - top) is 0 */
+        sum[i] = o->in[5] ? 1 : 0;
     }
     bool begun = false;
     for (int64_t key = 0; key < tile->position + count; key += TILE_KEYS) {
@@ -230,7 +243,8 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
     int32_t position = ((const int32_t *)tensor_at(o->in[3], r->arena))[b];
     int64_t from = o->at.window > 0 && position - o->at.window + 1 > 0 ? position - o->at.window + 1 : 0;
     const char *k = row_at(k_cache, r, b) + kv * d * bytes, *v = row_at(v_cache, r, b) + kv * e * bytes;
-    float *sum_v = scores + k_cache->shape[1], *value = sum_v + e, top = -INFINITY, sum = 0;
+    float *sum_v = scores + k_cache->shape[1], *value = sum_v + e;
+    float top = o->in[6] ? sink_of(o->in[6], r, head) : -INFINITY, sink = top;
     for (int64_t i = from; i <= position; i++) {
         scores[i] = o->at.scale * set->tiles[q->type]->dot(row_at(q, r, b) + head * d * bytes, k + i * k_row, d);
         if (o->at.cap > 0)
@@ -238,6 +252,7 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
         top = scores[i] > top ? scores[i] : top;
     }
     memset(sum_v, 0, (size_t)e * sizeof *sum_v);
+    float sum = o->in[6] ? expf(sink - top) : 0;
     for (int64_t i = from; i <= position; i++) {
         float p = expf(scores[i] - top);
         sum += p;

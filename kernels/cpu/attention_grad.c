@@ -197,6 +197,26 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
         }
 }
 
+/* A head's tokens are summed one after another, in fp64. */
+void cpu_attention_sinks_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *y = o->in[1], *lse = o->in[2], *sinks = o->in[3];
+    const isa *set = isa_of(r);
+    int64_t heads = o->at.heads, e = dy->shape[1] / heads, bytes = dtype_bytes((dtype)dy->type);
+    float *to = tensor_at(o->out[0], r->arena);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dy))) schedule(static)
+    for (int64_t h = 0; h < heads; h++) {
+        const float *own = (const float *)(const void *)row_at(lse, r, h);
+        double sum = 0;
+        float sink;
+        set->rows[dy->type]->to_float(&sink, (const char *)tensor_at(sinks, r->arena) + h * bytes, 1);
+        for (int64_t t = 0; t < dy->shape[0]; t++)
+            sum -= (double)(expf(sink - own[t]) * set->tiles[dy->type]->dot(row_at(dy, r, t) + h * e * bytes,
+                                                                            row_at(y, r, t) + h * e * bytes, e));
+        to[h] = (o->at.accumulate ? to[h] : 0) + (float)sum;
+    }
+}
+
 void cpu_attention_grad(const op *o, const run_context *r)
 {
     const tensor *q = o->in[1], *v = o->in[3];

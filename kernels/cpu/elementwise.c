@@ -229,6 +229,25 @@ void cpu_geglu_grad(const op *o, const run_context *r)
     each_gated_grad(o, r, loops_for(o->in[1], r)->geglu_grad);
 }
 
+void cpu_swiglu_clamped(const op *o, const run_context *r)
+{
+    const tensor *x = o->in[0], *y = o->out[0];
+    const row_loops *loops = loops_for(x, r);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
+    for (int64_t t = 0; t < x->shape[0]; t++)
+        loops->swiglu_clamped(row_at(y, r, t), row_at(x, r, t), y->shape[1], o->at.cap, o->at.scale);
+}
+
+void cpu_swiglu_clamped_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *x = o->in[1], *dx = o->out[0];
+    const row_loops *loops = loops_for(x, r);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
+    for (int64_t t = 0; t < x->shape[0]; t++)
+        loops->swiglu_clamped_grad(row_at(dx, r, t), row_at(dy, r, t), row_at(x, r, t), dy->shape[1], o->at.cap,
+                                   o->at.scale);
+}
+
 /* ---- dropout --------------------------------------------------------------------------------------------------- */
 
 /* factor[i] of elements first .. first + n of a sample: 1/(1 - p), or 0 where the draw is below p. */

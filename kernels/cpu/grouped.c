@@ -9,9 +9,10 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/tile_gemm.h"
 
+/* Its tiles know no bias. */
 static bool by_amx(const op *o, const isa *set)
 {
-    return o->in[0]->type == DTYPE_BF16 && isa_has_bf16(set) && amx_gemm_usable();
+    return !grouped_of(o).bias && o->in[0]->type == DTYPE_BF16 && isa_has_bf16(set) && amx_gemm_usable();
 }
 
 int64_t grouped_scratch_bytes(const op *o, int threads)
@@ -43,13 +44,16 @@ static void product_of_expert(gemm_shape *s, gemm_operands *operands, const void
                       .c_row = p->c->pitch,
                       .type = p->a->type,
                       .c_type = p->c->type,
+                      .bias = p->bias != NULL,
                       .add = g->adds};
     if (g->adds && count == 0)
         s->m = 0;
     int64_t weight = e * (p->sums ? p->m : p->b_turned ? p->n : p->k);
+    const char *bias = p->bias ? tensor_at(p->bias, g->r->arena) : NULL;
     *operands = (gemm_operands){.c = row_at(p->c, g->r, p->sums ? weight : first),
                                 .a = row_at(p->a, g->r, first),
                                 .b = row_at(p->b, g->r, p->sums ? first : weight),
+                                .bias = bias ? bias + e * p->n * dtype_bytes((dtype)p->a->type) : NULL,
                                 .adds = g->adds};
 }
 
@@ -93,4 +97,23 @@ void cpu_grouped_linear_grad_input(const op *o, const run_context *r)
 void cpu_grouped_linear_grad_weight(const op *o, const run_context *r)
 {
     multiply(o, r);
+}
+
+/* Columns are divided among threads, so that each sum is one thread's. */
+void cpu_grouped_bias_grad(const op *o, const run_context *r)
+{
+    enum { COLUMNS = 64 };
+    const tensor *dy = o->in[0];
+    const int32_t *offsets = tensor_at(o->in[1], r->arena);
+    const row_loops *loops = isa_of(r)->rows[dy->type];
+    int64_t n = dy->shape[1], experts = o->in[1]->shape[0] - 1, parts = (n + COLUMNS - 1) / COLUMNS;
+    int64_t bytes = dtype_bytes((dtype)dy->type);
+    float *db = tensor_at(o->out[0], r->arena);
+#pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dy))) schedule(static)
+    for (int64_t i = 0; i < experts * parts; i++) {
+        int64_t e = i / parts, j = i % parts * COLUMNS, count = offsets[e + 1] - offsets[e];
+        int64_t columns = n - j < COLUMNS ? n - j : COLUMNS;
+        loops->column_sums(db + e * n + j, row_at(dy, r, offsets[e]) + j * bytes, dy->pitch, count, columns,
+                           o->at.accumulate);
+    }
 }

@@ -50,6 +50,9 @@ typedef struct row_loops {
     void (*swiglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n);
     void (*geglu)(void *y, const void *gate, const void *up, int64_t n);
     void (*geglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n);
+    /* x, dx: n pairs of a gate and an up */
+    void (*swiglu_clamped)(void *y, const void *x, int64_t n, float limit, float slope);
+    void (*swiglu_clamped_grad)(void *dx, const void *dy, const void *x, int64_t n, float limit, float slope);
     /* s = x + residual where residual is given, s NULL else; returns rstd, *mean too */
     float (*rmsnorm)(void *y, void *s, const void *x, const void *w, const void *residual, int64_t n, float epsilon,
                      float offset);

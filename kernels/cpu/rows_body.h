@@ -173,6 +173,65 @@ static void NAME(geglu_grad)(void *dgate_, void *dup_, const void *dy_, const vo
     }
 }
 
+/* n pairs of a gate and an up, apart. */
+INLINE void NAME(split_pairs)(vf *gate, vf *up, const T *x, int n)
+{
+    float both[2 * LANES], parts[2][LANES];
+    vf_store(both, LOAD(x, 2 * n < LANES ? 2 * n : LANES));
+    if (2 * n > LANES)
+        vf_store(both + LANES, LOAD(x + LANES, 2 * n - LANES));
+    for (int i = 0; i < LANES; i++) {
+        parts[0][i] = i < n ? both[2 * i] : 0;
+        parts[1][i] = i < n ? both[2 * i + 1] : 0;
+    }
+    *gate = vf_load(parts[0]);
+    *up = vf_load(parts[1]);
+}
+
+INLINE void NAME(join_pairs)(T *x, vf gate, vf up, int n)
+{
+    float both[2 * LANES], parts[2][LANES];
+    vf_store(parts[0], gate);
+    vf_store(parts[1], up);
+    for (int i = 0; i < 2 * LANES; i++)
+        both[i] = parts[i % 2][i / 2];
+    STORE(x, vf_load(both), 2 * n < LANES ? 2 * n : LANES);
+    if (2 * n > LANES)
+        STORE(x + LANES, vf_load(both + LANES), 2 * n - LANES);
+}
+
+/* The second operand of vf_min and vf_max is the result where one is NaN. */
+static void NAME(swiglu_clamped)(void *y_, const void *x_, int64_t n, float limit, float slope)
+{
+    T *y = y_;
+    const T *x = x_;
+    vf high = vf_set(limit), low = vf_set(-limit);
+    EACH(i, m, n)
+    {
+        vf gate, up;
+        NAME(split_pairs)(&gate, &up, x + 2 * i, (int)m);
+        vf g = vf_min(high, gate), u = vf_max(low, vf_min(high, up));
+        STORE(y + i, g * SIGMOID(g * vf_set(slope)) * (u + vf_set(1)), (int)m);
+    }
+}
+
+/* (g s)' = s + slope g s (1 - s), s = sigmoid(slope g) */
+static void NAME(swiglu_clamped_grad)(void *dx_, const void *dy_, const void *x_, int64_t n, float limit, float slope)
+{
+    T *dx = dx_;
+    const T *dy = dy_, *x = x_;
+    vf high = vf_set(limit), low = vf_set(-limit), zero = vf_set(0);
+    EACH(i, m, n)
+    {
+        vf gate, up, d = LOAD(dy + i, (int)m);
+        NAME(split_pairs)(&gate, &up, x + 2 * i, (int)m);
+        vf g = vf_min(high, gate), u = vf_max(low, vf_min(high, up)), s = SIGMOID(g * vf_set(slope)), product = g * s;
+        vf of_gate = d * (u + vf_set(1)) * vf_fma(vf_set(slope) * product, vf_set(1) - s, s);
+        of_gate = vf_between(of_gate, gate, vf_set(-INFINITY), high, zero);
+        NAME(join_pairs)(dx + 2 * i, of_gate, vf_between(d * product, up, low, high, zero), (int)m);
+    }
+}
+
 /* ---- norms ----------------------------------------------------------------------------------------------------- */
 
 /* s = x + residual, as it will be read back: rounded to T. Without a residual, x. */
@@ -569,6 +628,8 @@ static const row_loops NAME(loops) = {
     NAME(swiglu_grad),
     NAME(geglu),
     NAME(geglu_grad),
+    NAME(swiglu_clamped),
+    NAME(swiglu_clamped_grad),
     NAME(rmsnorm),
     NAME(squares),
     NAME(normalise),

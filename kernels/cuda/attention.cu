@@ -4,7 +4,7 @@
 #include "kernels/cuda/flash.cuh"
 
 static constexpr int WARPS = 4, THREADS = WARPS * WARP, MOST_HEAD_SIZE = 256, LANE_COLUMNS = MOST_HEAD_SIZE / WARP,
-                     DECODE_WARPS = 8, DELTA_TOKENS = 32;
+                     DECODE_WARPS = 8, DELTA_TOKENS = 32, SINK_THREADS = 512;
 
 /* A row of `size` elements as floats in shared memory, for one warp. */
 template <typename T> DEVICE void stage_row(float *to, const T *from, int size)
@@ -73,13 +73,14 @@ template <typename T> struct head_keys {
     int size, v_size;
 };
 
-/* keys [first, end), strided by `step` blocks of 32, for the query in shared memory */
+/* keys [first, end), strided by `step` blocks of 32, for the query in shared memory; a sink above -INFINITY comes
+ * before them */
 template <bool CAP, typename T>
 DEVICE seen attend(const float *query, const head_keys<T> &of, int32_t first, int32_t end, int32_t step,
-                   score_of<CAP> f)
+                   score_of<CAP> f, float sink)
 {
     int lane = (int)threadIdx.x % WARP;
-    seen s = {-INFINITY, 0, {}};
+    seen s = {sink, sink > -INFINITY ? 1.0f : 0.0f, {}};
     for (int32_t key = first; key < end; key += step) {
         int32_t mine = key + lane;
         float score = mine < end ? f(dot(query, of.k + mine * of.k_pitch, of.size)) : -INFINITY;
@@ -107,7 +108,7 @@ attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
     head_keys<T> keys = {
         in.k.at(of.keys, kv_head, size), in.v.at(of.keys, kv_head, v_size), in.k.pitch, in.v.pitch, size, v_size};
     seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(of, query), of.shift + query + 1, WARP,
-                    score_of<CAP>{in.scale, in.cap});
+                    score_of<CAP>{in.scale, in.cap}, sink_of(in.sinks, head));
     write_row(y.at(of.row + query, head, v_size), s.out, 1.0f / s.sum, v_size);
     if (threadIdx.x % WARP == 0)
         in.lse[head * in.lse_pitch + of.row + query] = s.most + logf(s.sum);
@@ -137,6 +138,21 @@ attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t
         if (part == 0 && token < tokens)
             delta[head * tokens + token] = sum;
     }
+}
+
+/* to[head] (+)= - sum over tokens of exp(sink - lse) delta; grid (heads) */
+template <typename T>
+KERNEL(SINK_THREADS, 2)
+sinks_grad(float *to, const float *delta, const float *lse, int64_t lse_pitch, const T *sinks, int64_t tokens,
+           bool accumulate)
+{
+    int64_t head = blockIdx.x;
+    float sink = to_float(sinks[head]), sum = 0;
+    for (int64_t token = threadIdx.x; token < tokens; token += SINK_THREADS)
+        sum -= expf(sink - lse[head * lse_pitch + token]) * delta[head * tokens + token];
+    sum = block_sum(sum, 0).a;
+    if (threadIdx.x == 0)
+        to[head] = accumulate ? to[head] + sum : sum;
 }
 
 /* dq = scale sum over keys of p (dy v - delta) k */
@@ -225,7 +241,7 @@ cache_append(T *cache, flash_rows<const T> x, const int32_t *positions, int64_t 
 template <bool CAP, typename T>
 KERNEL(DECODE_WARPS *WARP, 2)
 attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<const T> q, const int32_t *positions,
-               int64_t capacity, launch_heads at)
+               int64_t capacity, launch_heads at, const T *sinks)
 {
     SHARED(float, rows, DECODE_WARPS *MOST_HEAD_SIZE);
     SHARED(float, most, DECODE_WARPS);
@@ -242,7 +258,8 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
     float *row = rows + warp * MOST_HEAD_SIZE;
     int32_t last = positions[sample], first = at.window > 0 && last >= at.window ? last - at.window + 1 : 0;
     stage_row(row, q.at(sample, head, size), size);
-    seen s = attend(row, keys, first + warp * WARP, last + 1, DECODE_WARPS * WARP, score_of<CAP>{at.scale, at.cap});
+    seen s = attend(row, keys, first + warp * WARP, last + 1, DECODE_WARPS * WARP, score_of<CAP>{at.scale, at.cap},
+                    warp == 0 ? sink_of(sinks, head) : -INFINITY);
     warp_barrier();
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++) row[i * WARP + lane] = s.out[i];
     if (lane == 0) {
@@ -305,18 +322,18 @@ int launch_attention(void *stream, int type, const launch_attention_operands *of
 }
 
 template <typename T>
-static int delta_of(void *stream, const launch_attention_gradients *to, const launch_attention_operands *of)
+static int delta_of(void *stream, float *delta, launch_matrix dy, launch_matrix y, int64_t tokens, launch_heads at)
 {
     constexpr int V = VECTOR<T>;
     /* no fewer lanes: each pass of a warp is then over tokens of its own */
-    int32_t size = of->at.v_head_size, lanes = WARPS * WARP / DELTA_TOKENS;
-    bool wide = size % V == 0 && to->dy.pitch % V == 0 && of->y.pitch % V == 0 && aligned_all(to->dy.at, of->y.at);
+    int32_t size = at.v_head_size, lanes = WARPS * WARP / DELTA_TOKENS;
+    bool wide = size % V == 0 && dy.pitch % V == 0 && y.pitch % V == 0 && aligned_all(dy.at, y.at);
     while (lanes < WARP && lanes * (wide ? V : 1) < size)
         lanes *= 2;
     auto kernel = wide ? attention_delta<T, V> : attention_delta<T, 1>;
-    dim3 grid((unsigned)of->at.heads, blocks_for(of->tokens, DELTA_TOKENS), 1);
-    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, to->scratch, (const T *)to->dy.at, to->dy.pitch,
-           (const T *)of->y.at, of->y.pitch, of->tokens, size, lanes);
+    dim3 grid((unsigned)at.heads, blocks_for(tokens, DELTA_TOKENS), 1);
+    LAUNCH(kernel, grid, THREADS, 0, (cudaStream_t)stream, delta, (const T *)dy.at, dy.pitch, (const T *)y.at, y.pitch,
+           tokens, size, lanes);
     return launch_result();
 }
 
@@ -331,7 +348,8 @@ int launch_attention_grad(void *stream, int type, const launch_attention_gradien
     const launch_heads &at = of->at;
     if (refused(of))
         return (int)cudaErrorInvalidValue;
-    int failed = with_type(type, [&](auto t) { return delta_of<decltype(t)>(stream, to, of); });
+    int failed = with_type(
+        type, [&](auto t) { return delta_of<decltype(t)>(stream, to->scratch, to->dy, of->y, of->tokens, at); });
     if (failed)
         return failed;
     if (flash_takes(type, at, of->q, of->k, of->v, to->dq, to->dk, to->dv, to->dy))
@@ -346,6 +364,20 @@ int launch_attention_grad(void *stream, int type, const launch_attention_gradien
         LAUNCH(kernel_kv, grid_of(at.sequence, at.kv_heads, of->keys / at.sequence), THREADS, 0, (cudaStream_t)stream,
                flash_rows_of<T>(to->dk), flash_rows_of<T>(to->dv), flash_rows_of<const T>(to->dy), to->scratch,
                flash_of<T>(of), at.head_size, at.v_head_size);
+        return launch_result();
+    });
+}
+
+int launch_attention_sinks_grad(void *stream, int type, const launch_sinks_gradient *of)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        int failed = delta_of<T>(stream, of->scratch, of->dy, of->y, of->tokens, of->at);
+        if (failed)
+            return failed;
+        auto kernel = sinks_grad<T>;
+        LAUNCH(kernel, (unsigned)of->at.heads, SINK_THREADS, 0, (cudaStream_t)stream, of->dsinks, of->scratch, of->lse,
+               of->lse_pitch, (const T *)of->sinks, of->tokens, of->accumulate);
         return launch_result();
     });
 }
@@ -366,7 +398,7 @@ int launch_attention_decode(void *stream, int type, const launch_decode_operands
                flash_rows_of<const T>(of->v), of->positions, of->samples * v_columns, of->capacity, v_columns);
         LAUNCH(step, dim3((unsigned)at.heads, (unsigned)of->samples, 1), DECODE_WARPS * WARP, 0, (cudaStream_t)stream,
                flash_rows_of<T>(of->y), (const T *)of->k_cache, (const T *)of->v_cache, flash_rows_of<const T>(of->q),
-               of->positions, of->capacity, at);
+               of->positions, of->capacity, at, (const T *)of->sinks);
         return launch_result();
     });
 }

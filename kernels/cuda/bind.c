@@ -5,7 +5,6 @@
 #include <stddef.h>
 
 #include "kernels/cuda/scalars.h"
-#include "kernels/grouped.h"
 #include "kernels/latent.h"
 #include "kernels/ops/compression.h"
 
@@ -94,6 +93,25 @@ void cuda_swiglu_grad(const op *o, const run_context *r)
     const tensor *dx = o->out[0], *dy = o->in[0];
     launched(o, launch_swiglu_grad(r->stream, dx->type, matrix(dx, r), matrix(dy, r), matrix(o->in[1], r), dy->shape[0],
                                    dy->shape[1]));
+}
+
+static launch_clamp clamp_of(const op *o)
+{
+    return (launch_clamp){.limit = o->at.cap, .slope = o->at.scale};
+}
+
+void cuda_swiglu_clamped(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    launched(o, launch_swiglu_clamped(r->stream, y->type, matrix(y, r), matrix(o->in[0], r),
+                                      (launch_extent){y->shape[0], y->shape[1]}, clamp_of(o)));
+}
+
+void cuda_swiglu_clamped_grad(const op *o, const run_context *r)
+{
+    const tensor *dx = o->out[0], *dy = o->in[0];
+    launched(o, launch_swiglu_clamped_grad(r->stream, dx->type, matrix(dx, r), matrix(dy, r), matrix(o->in[1], r),
+                                           (launch_extent){dy->shape[0], dy->shape[1]}, clamp_of(o)));
 }
 
 void cuda_geglu(const op *o, const run_context *r)
@@ -405,6 +423,7 @@ void cuda_attention(const op *o, const run_context *r)
     if (op_run_prepared(o, r))
         return;
     launch_attention_operands of = attention_operands(o, r, o->in, o->out[0], o->out[1], &o->in[3]);
+    of.sinks = at(o->in[5], r);
     launched(o, launch_attention(r->stream, o->in[0]->type, &of));
 }
 
@@ -421,6 +440,22 @@ void cuda_attention_grad(const op *o, const run_context *r)
     launched(o, launch_attention_grad(r->stream, o->in[1]->type, &to, &of));
 }
 
+void cuda_attention_sinks_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0];
+    launch_sinks_gradient of = {.dy = matrix(dy, r),
+                                .y = matrix(o->in[1], r),
+                                .lse = at(o->in[2], r),
+                                .sinks = at(o->in[3], r),
+                                .dsinks = at(o->out[0], r),
+                                .scratch = at(o->scratch, r),
+                                .tokens = dy->shape[0],
+                                .lse_pitch = o->in[2]->pitch,
+                                .at = {.heads = o->at.heads, .v_head_size = (int32_t)(dy->shape[1] / o->at.heads)},
+                                .accumulate = o->at.accumulate};
+    launched(o, launch_attention_sinks_grad(r->stream, dy->type, &of));
+}
+
 void cuda_attention_decode(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0], *k_cache = o->in[4];
@@ -433,7 +468,8 @@ void cuda_attention_decode(const op *o, const run_context *r)
                                  .positions = at(o->in[3], r),
                                  .samples = q->shape[0],
                                  .capacity = k_cache->shape[1],
-                                 .at = heads_of(o, o->in[2])};
+                                 .at = heads_of(o, o->in[2]),
+                                 .sinks = at(o->in[6], r)};
     launched(o, launch_attention_decode(r->stream, q->type, &of));
 }
 
@@ -578,40 +614,6 @@ void cuda_store_feedback(const op *o, const run_context *r)
                             columns_of(y) * dtype_bytes((dtype)y->type)));
 }
 
-/* ---- experts --------------------------------------------------------------------------------------------------- */
-
-static launch_grouped grouped(const op *o, const run_context *r)
-{
-    grouped_product p = grouped_of(o);
-    return (launch_grouped){.a = matrix(p.a, r),
-                            .b = matrix(p.b, r),
-                            .c = matrix(p.c, r),
-                            .offsets = at(p.offsets, r),
-                            .experts = (int32_t)p.experts,
-                            .rows = p.rows,
-                            .m = p.m,
-                            .n = p.n,
-                            .k = p.k};
-}
-
-void cuda_grouped_linear(const op *o, const run_context *r)
-{
-    launch_grouped of = grouped(o, r);
-    launched(o, launch_grouped_rows(r->stream, o->in[0]->type, &of, false));
-}
-
-void cuda_grouped_linear_grad_input(const op *o, const run_context *r)
-{
-    launch_grouped of = grouped(o, r);
-    launched(o, launch_grouped_rows(r->stream, o->in[0]->type, &of, true));
-}
-
-void cuda_grouped_linear_grad_weight(const op *o, const run_context *r)
-{
-    launch_grouped of = grouped(o, r);
-    launched(o, launch_grouped_sums(r->stream, o->in[0]->type, &of, o->at.accumulate));
-}
-
 /* ---- working memory -------------------------------------------------------------------------------------------- */
 
 static int64_t column_sum_scratch(const op *o)
@@ -644,6 +646,11 @@ static int64_t attention_grad_scratch(const op *o)
     return launch_attention_grad_scratch(o->in[1]->shape[0], heads_of(o, o->in[3]));
 }
 
+static int64_t attention_sinks_grad_scratch(const op *o)
+{
+    return launch_attention_grad_scratch(o->in[0]->shape[0], (launch_heads){.heads = o->at.heads});
+}
+
 static int64_t cross_entropy_scratch(const op *o)
 {
     return launch_cross_entropy_scratch(o->in[0]->shape[0]);
@@ -674,6 +681,7 @@ int64_t bind_scratch_bytes(const op *o, int threads)
         [OP_embed_grad] = embed_grad_scratch,
         [OP_add_positions_grad] = embed_grad_scratch,
         [OP_attention_grad] = attention_grad_scratch,
+        [OP_attention_sinks_grad] = attention_sinks_grad_scratch,
         [OP_cross_entropy] = cross_entropy_scratch,
         [OP_width_dots] = width_dots_scratch,
         [OP_assign] = assign_scratch,

@@ -1,7 +1,8 @@
-/* Routing, from ops to launches. */
+/* Routing and experts' products, from ops to launches. */
 #include <string.h>
 
 #include "kernels/cuda/bind.h"
+#include "kernels/grouped.h"
 
 _Static_assert((int)LAUNCH_EXPERTS == (int)ROUTING_EXPERTS && (int)ROUTING_ACTIVE <= 32,
                "kernels have room for all experts, and a lane for each of a token's");
@@ -119,4 +120,46 @@ void cuda_combine_dots(const op *o, const run_context *r)
     const tensor *dy = o->in[0], *rows = o->in[1];
     launched(o, launch_combine_dots(r->stream, dy->type, whole(o, o->out[0], r), matrix(dy, r), matrix(rows, r),
                                     places_of(o, r, o->in[2], NULL, NULL), dy->shape[1]));
+}
+
+/* ---- products -------------------------------------------------------------------------------------------------- */
+
+static launch_grouped grouped(const op *o, const run_context *r)
+{
+    grouped_product p = grouped_of(o);
+    return (launch_grouped){.a = matrix(p.a, r),
+                            .b = matrix(p.b, r),
+                            .c = matrix(p.c, r),
+                            .offsets = at(p.offsets, r),
+                            .experts = (int32_t)p.experts,
+                            .rows = p.rows,
+                            .m = p.m,
+                            .n = p.n,
+                            .k = p.k,
+                            .bias = at(p.bias, r)};
+}
+
+void cuda_grouped_linear(const op *o, const run_context *r)
+{
+    launch_grouped of = grouped(o, r);
+    launched(o, launch_grouped_rows(r->stream, o->in[0]->type, &of, false));
+}
+
+void cuda_grouped_linear_grad_input(const op *o, const run_context *r)
+{
+    launch_grouped of = grouped(o, r);
+    launched(o, launch_grouped_rows(r->stream, o->in[0]->type, &of, true));
+}
+
+void cuda_grouped_linear_grad_weight(const op *o, const run_context *r)
+{
+    launch_grouped of = grouped(o, r);
+    launched(o, launch_grouped_sums(r->stream, o->in[0]->type, &of, o->at.accumulate));
+}
+
+void cuda_grouped_bias_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0];
+    launched(o, launch_grouped_column_sums(r->stream, dy->type, at(o->out[0], r), matrix(dy, r), at(o->in[1], r),
+                                           (launch_extent){o->in[1]->shape[0] - 1, dy->shape[1]}, o->at.accumulate));
 }

@@ -86,6 +86,8 @@ static bool takes(const op *o)
 {
     if (!op_is(o, OP_CLASS_ATTENTION))
         return false;
+    if (!op_has(o, OP_GRADIENT) && o->in[5]) /* its softmax has no sinks; its gradient reads y and lse alone */
+        return false;
     cudnn_operands x = cudnn_operands_of(o);
     return runs_are_known(o, &x) && rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
            x.q->shape[0] % queries_of(o) == 0 && o->at.cap == 0 && attention_suits_cudnn((int)o->at.head_size) &&

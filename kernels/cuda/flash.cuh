@@ -53,6 +53,7 @@ template <typename T> struct flash_in {
     int64_t lse_pitch, tokens;
     int32_t heads, kv_heads, sequence, window, run, runs;
     float scale, cap;
+    const T *sinks; /* [heads] or NULL */
 
     __device__ flash_run run_at(int32_t i) const
     {
@@ -79,6 +80,12 @@ template <typename F> static inline int with_cap(float cap, F f)
 template <bool CAP, typename T> DEVICE float exponent_of(const flash_in<T> &in)
 {
     return CAP ? in.cap : in.scale;
+}
+
+/* A head's sink, a score that is seen before all keys; -INFINITY where there are none. */
+template <typename T> DEVICE float sink_of(const T *sinks, int head)
+{
+    return sinks ? to_float(sinks[head]) : -INFINITY;
 }
 
 /* tanh(x) = 1 - 2 / (exp(2 x) + 1), to an absolute error of 3e-7, for scores that are sums of 16-bit products */
@@ -222,7 +229,8 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             of->run,
             (int32_t)(of->tokens / of->run),
             of->at.scale,
-            of->at.cap};
+            of->at.cap,
+            (const T *)of->sinks};
 }
 
 #endif

@@ -63,13 +63,14 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
     int32_t end = first + M < in.run ? first + M : in.run, keys_end = of.shift + end;
     int32_t key = in.lowest(of, first) / N * N, low_last = in.lowest(of, end - 1);
     const T *k = in.k.at(of.keys, kv_head, D), *v = in.v.at(of.keys, kv_head, E);
-    float scale = exponent_of<CAP>(in) * LOG2_E;
-    float out[MT][E / 8][4] = {}, most[MT][2], sum[MT][2] = {};
+    float scale = exponent_of<CAP>(in) * LOG2_E, sink = sink_of(in.sinks, head) / exponent_of<CAP>(in);
+    float out[MT][E / 8][4] = {}, most[MT][2], sum[MT][2];
     int32_t low[MT][2];
     UNROLL for (int m = 0; m < MT; m++) UNROLL for (int half = 0; half < 2; half++)
     {
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
-        most[m][half] = -INFINITY;
+        most[m][half] = sink;
+        sum[m][half] = in.sinks && lane % 4 == 0 ? 1.0f : 0.0f; /* the lanes of a row are added up */
         low[m][half] = query < end ? in.lowest(of, query) : 0;
     }
     fetch_tile<D, M>(q_tile, in.q.at(of.row, head, D), in.q.pitch, first, end);

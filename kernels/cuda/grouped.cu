@@ -17,8 +17,8 @@ static_assert(DEPTH * TURNED_STRIDE <= TILE, "a turned tile has room, too");
 
 /* C[m, n] of one expert, or of those rows that nobody has: then the depth is 0. */
 template <typename T> struct grouped_part {
-    const T *a, *b;
-    int32_t m, n; /* what is left of C from the block's first element on */
+    const T *a, *b, *bias; /* bias of the block's first column; NULL: none is added */
+    int32_t m, n;          /* what is left of C from the block's first element on */
     int32_t depth;
 };
 
@@ -65,6 +65,7 @@ DEVICE bool rows_of(grouped_part<T> &of, T *&to, const launch_grouped &in, int32
     int64_t weight = B_TURNED ? expert * in.k * in.b.pitch + column : (expert * in.n + column) * in.b.pitch;
     of.a = (const T *)in.a.at + first * in.a.pitch;
     of.b = (const T *)in.b.at + (expert < 0 ? 0 : weight);
+    of.bias = in.bias && expert >= 0 ? (const T *)in.bias + expert * in.n + column : nullptr;
     of.m = end - first < SIDE_OF ? end - first : SIDE_OF;
     of.n = (int32_t)in.n - column;
     of.depth = expert < 0 ? 0 : (int32_t)in.k;
@@ -78,8 +79,12 @@ template <typename T, int SIDE_OF> DEVICE grouped_part<T> sums_of(float *&to, co
     int32_t column = (int32_t)blockIdx.x * SIDE_OF, row = (int32_t)blockIdx.y * SIDE_OF, expert = (int32_t)blockIdx.z;
     int32_t first = in.offsets[expert];
     to = (float *)in.c.at + (expert * in.m + row) * in.c.pitch + column;
-    return {(const T *)in.a.at + first * in.a.pitch + row, (const T *)in.b.at + first * in.b.pitch + column,
-            (int32_t)in.m - row, (int32_t)in.n - column, in.offsets[expert + 1] - first};
+    return {(const T *)in.a.at + first * in.a.pitch + row,
+            (const T *)in.b.at + first * in.b.pitch + column,
+            nullptr,
+            (int32_t)in.m - row,
+            (int32_t)in.n - column,
+            in.offsets[expert + 1] - first};
 }
 
 /* ---- tiles of 16 bits -------------------------------------------------------------------------------------------- */
@@ -173,9 +178,13 @@ template <typename T, bool B_TURNED> KERNEL(GROUPED_THREADS, 2) grouped_rows_ker
     float c[MT][NT][4] = {};
     multiply<false, B_TURNED>(c, of, in.a.pitch, in.b.pitch, reinterpret_cast<T *>(dynamic));
     each_pair(c, [&](int i, int j, float one, float other) {
-        uint32_t two = pack_two<T>(one, other);
-        if (i < of.m && j < of.n)
-            *reinterpret_cast<uint32_t *>(to + i * in.c.pitch + j) = two;
+        if (i >= of.m || j >= of.n)
+            return;
+        if (of.bias) {
+            one += to_float(of.bias[j]);
+            other += to_float(of.bias[j + 1]);
+        }
+        *reinterpret_cast<uint32_t *>(to + i * in.c.pitch + j) = pack_two<T>(one, other);
     });
 }
 
@@ -249,7 +258,7 @@ template <typename T, bool B_TURNED> KERNEL(GROUPED_THREADS, 2) grouped_rows_pla
     {
         int i = (int)threadIdx.x / 16 + m * 16, j = (int)threadIdx.x % 16 + n * 16;
         if (i < of.m && j < of.n)
-            from_float(to[i * in.c.pitch + j], c[m][n]);
+            from_float(to[i * in.c.pitch + j], c[m][n] + (of.bias ? to_float(of.bias[j]) : 0.0f));
     }
 }
 
@@ -265,6 +274,29 @@ template <typename T> KERNEL(GROUPED_THREADS, 2) grouped_sums_plain(launch_group
         if (i < of.m && j < of.n)
             to[i * in.c.pitch + j] = (accumulate ? to[i * in.c.pitch + j] : 0.0f) + c[m][n];
     }
+}
+
+/* db_e (+)= the sum of the rows of expert e: 32 columns a block, whose warps share the rows. grid (blocks of columns,
+ * experts) */
+template <typename T>
+KERNEL(GROUPED_THREADS, 2)
+grouped_column_sums(float *db, const T *x, int64_t pitch, const int32_t *offsets, int64_t columns, bool accumulate)
+{
+    constexpr int WARPS = GROUPED_THREADS / WARP;
+    SHARED(float, part, WARPS *WARP);
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int64_t column = (int64_t)blockIdx.x * WARP + lane;
+    float sum = 0;
+    for (int64_t row = offsets[blockIdx.y] + warp; row < offsets[blockIdx.y + 1] && column < columns; row += WARPS)
+        sum += to_float(x[row * pitch + column]);
+    part[warp * WARP + lane] = sum;
+    block_barrier();
+    if (warp || column >= columns)
+        return;
+    float total = 0;
+    UNROLL for (int i = 0; i < WARPS; i++) total += part[i * WARP + lane];
+    float *to = db + blockIdx.y * columns + column;
+    *to = accumulate ? *to + total : total;
 }
 
 /* ---- host side --------------------------------------------------------------------------------------------------- */
@@ -334,4 +366,17 @@ int launch_grouped_rows(void *stream, int type, const launch_grouped *of, bool b
 int launch_grouped_sums(void *stream, int type, const launch_grouped *of, bool accumulate)
 {
     return with_type(type, [&](auto t) { return run_sums<decltype(t)>((cudaStream_t)stream, of, accumulate); });
+}
+
+int launch_grouped_column_sums(void *stream, int type, float *db, launch_matrix x, const int32_t *offsets,
+                               launch_extent of, bool accumulate)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        auto kernel = grouped_column_sums<T>;
+        dim3 grid(blocks_for(of.columns, WARP), (unsigned)of.rows, 1);
+        LAUNCH(kernel, grid, GROUPED_THREADS, 0, (cudaStream_t)stream, db, (const T *)x.at, x.pitch, offsets,
+               of.columns, accumulate);
+        return launch_result();
+    });
 }

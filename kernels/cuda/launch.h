@@ -43,6 +43,15 @@ int launch_swiglu_grad(void *stream, int type, launch_matrix dx, launch_matrix d
 int launch_geglu(void *stream, int type, launch_matrix y, launch_matrix x, int64_t rows, int64_t columns);
 int launch_geglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x, int64_t rows,
                       int64_t columns);
+typedef struct launch_clamp {
+    float limit, slope;
+} launch_clamp;
+
+/* x [rows, 2 columns] holds pairs of a gate and an up: y = g sigmoid(slope g) (1 + u), of gates up to `limit`, and ups
+ * between -limit and limit */
+int launch_swiglu_clamped(void *stream, int type, launch_matrix y, launch_matrix x, launch_extent of, launch_clamp by);
+int launch_swiglu_clamped_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x,
+                               launch_extent of, launch_clamp by);
 int launch_add(void *stream, int type, launch_matrix y, launch_matrix a, launch_matrix b, int64_t rows,
                int64_t columns);
 int launch_cast(void *stream, int to_type, int from_type, launch_matrix y, launch_matrix x, int64_t rows,
@@ -70,15 +79,19 @@ typedef struct launch_grouped {
     launch_matrix a, b, c;
     const int32_t *offsets; /* [experts + 1] */
     int32_t experts;
-    int64_t rows;    /* of all experts and of nobody */
-    int64_t m, n, k; /* of one expert, the side that is its rows 0 */
+    int64_t rows;     /* of all experts and of nobody */
+    int64_t m, n, k;  /* of one expert, the side that is its rows 0 */
+    const void *bias; /* [experts n] T or NULL, for rows */
 } launch_grouped;
 
-/* c[rows, n] T, row by row: a[rows, k] T times the expert's b_e[n, k] T transposed, or b_e[k, n]; b has the experts'
- * one below the other. Rows that no expert has: zeros. */
+/* c[rows, n] T, row by row: a[rows, k] T times the expert's b_e[n, k] T transposed, or b_e[k, n], plus its bias; b has
+ * the experts' one below the other. Rows that no expert has: zeros. */
 int launch_grouped_rows(void *stream, int type, const launch_grouped *of, bool b_turned);
 /* c_e[m, n] fp32 (+)= a^T b over each expert's rows of a[rows, m] T and b[rows, n] T */
 int launch_grouped_sums(void *stream, int type, const launch_grouped *of, bool accumulate);
+/* db[experts n] fp32 (+)= the sum of x[.., n] T over each expert's rows */
+int launch_grouped_column_sums(void *stream, int type, float *db, launch_matrix x, const int32_t *offsets,
+                               launch_extent of, bool accumulate);
 
 /* ---- reduce.cu ------------------------------------------------------------------------------------------------ */
 int64_t launch_column_sum_scratch(int64_t rows, int64_t columns);
@@ -277,6 +290,7 @@ typedef struct launch_attention_operands {
     int64_t tokens, keys, lse_pitch;
     int32_t run; /* so many queries each have neighbouring places in one sample; without places, a sample */
     launch_heads at;
+    const void *sinks; /* [heads] T or NULL; its gradient does not read them */
 } launch_attention_operands;
 
 /* writes y and lse, which its gradient reads */
@@ -291,12 +305,25 @@ int64_t launch_attention_grad_scratch(int64_t tokens, launch_heads at);
 int launch_attention_grad(void *stream, int type, const launch_attention_gradients *to,
                           const launch_attention_operands *of);
 
+typedef struct launch_sinks_gradient {
+    launch_matrix dy, y;
+    const float *lse; /* [heads, tokens] */
+    const void *sinks;
+    float *dsinks, *scratch; /* scratch: launch_attention_grad_scratch() */
+    int64_t tokens, lse_pitch;
+    launch_heads at; /* heads and v_head_size */
+    bool accumulate;
+} launch_sinks_gradient;
+
+int launch_attention_sinks_grad(void *stream, int type, const launch_sinks_gradient *of);
+
 typedef struct launch_decode_operands {
     launch_matrix q, k, v, y;
     void *k_cache, *v_cache; /* [samples, capacity, kv_heads head_size], [samples, capacity, kv_heads v_head_size] */
     const int32_t *positions;
     int64_t samples, capacity;
     launch_heads at;
+    const void *sinks; /* [heads] T or NULL */
 } launch_decode_operands;
 
 int launch_attention_decode(void *stream, int type, const launch_decode_operands *of);

@@ -71,6 +71,31 @@ struct gelu_gate : gelu_forward {
     }
 };
 
+/* A gate g = min(x, limit) and an up u between -limit and limit: g sigmoid(slope g) (1 + u), and its two slopes, which
+ * are 0 beyond the limits. Comparisons keep NaN. */
+struct clamped_gate {
+    float limit, slope;
+    __device__ float clamped(float up) const
+    {
+        return up > limit ? limit : up < -limit ? -limit : up;
+    }
+    __device__ float operator()(float gate, float up) const
+    {
+        float g = gate > limit ? limit : gate;
+        return g / (1.0f + expf(-slope * g)) * (1.0f + clamped(up));
+    }
+    __device__ float of_gate(float gate, float up) const
+    {
+        float s = 1.0f / (1.0f + expf(-slope * gate));
+        return gate > limit ? 0.0f : s * (1.0f + slope * gate * (1.0f - s)) * (1.0f + clamped(up));
+    }
+    __device__ float of_up(float gate, float up) const
+    {
+        float g = gate > limit ? limit : gate;
+        return up > limit || up < -limit ? 0.0f : g / (1.0f + expf(-slope * g));
+    }
+};
+
 struct sum_of_two {
     __device__ float operator()(float a, float b) const
     {
@@ -184,6 +209,61 @@ gated_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T *
         }
         store(dx + row * dx_pitch + column, gate);
         store(dx + row * dx_pitch + columns + column, up);
+    }
+}
+
+/* V pairs; one begins where single elements may */
+template <int V, typename T> DEVICE void load_pairs(float (&to)[2 * V], const T *from)
+{
+    if constexpr (V == 1)
+        to[0] = to_float(from[0]), to[1] = to_float(from[1]);
+    else
+        load(to, from);
+}
+
+template <int V, typename T> DEVICE void store_pairs(T *to, const float (&from)[2 * V])
+{
+    if constexpr (V == 1)
+        from_float(to[0], from[0]), from_float(to[1], from[1]);
+    else
+        store(to, from);
+}
+
+/* y = f(gate, up), x = pairs of a gate and an up */
+template <typename T, int V>
+KERNEL(THREADS, 4)
+pairs_forward(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, int64_t rows, int64_t columns, clamped_gate f)
+{
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (column >= columns)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        float pairs[2 * V], out[V];
+        load_pairs<V>(pairs, x + row * x_pitch + 2 * column);
+        UNROLL for (int i = 0; i < V; i++) out[i] = f(pairs[2 * i], pairs[2 * i + 1]);
+        store(y + row * y_pitch + column, out);
+    }
+}
+
+template <typename T, int V>
+KERNEL(THREADS, 4)
+pairs_backward(T *dx, int64_t dx_pitch, const T *dy, int64_t dy_pitch, const T *x, int64_t x_pitch, int64_t rows,
+               int64_t columns, clamped_gate f)
+{
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (column >= columns)
+        return;
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        float pairs[2 * V], d[V];
+        load_pairs<V>(pairs, x + row * x_pitch + 2 * column);
+        load(d, dy + row * dy_pitch + column);
+        UNROLL for (int i = 0; i < V; i++)
+        {
+            float gate = pairs[2 * i], up = pairs[2 * i + 1];
+            pairs[2 * i] = d[i] * f.of_gate(gate, up);
+            pairs[2 * i + 1] = d[i] * f.of_up(gate, up);
+        }
+        store_pairs<V>(dx + row * dx_pitch + 2 * column, pairs);
     }
 }
 
@@ -427,6 +507,35 @@ int launch_geglu_grad(void *stream, int type, launch_matrix dx, launch_matrix dy
                       int64_t columns)
 {
     return run_gated_grad<gelu_gate>(stream, type, dx, dy, x, rows, columns);
+}
+
+int launch_swiglu_clamped(void *stream, int type, launch_matrix y, launch_matrix x, launch_extent of, launch_clamp by)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        shape s = {of.rows, of.columns, false};
+        s.widen(V, y, x);
+        auto kernel = s.wide ? pairs_forward<T, V> : pairs_forward<T, 1>;
+        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)y.at, y.pitch, (const T *)x.at, x.pitch,
+               of.rows, of.columns, clamped_gate{by.limit, by.slope});
+        return launch_result();
+    });
+}
+
+int launch_swiglu_clamped_grad(void *stream, int type, launch_matrix dx, launch_matrix dy, launch_matrix x,
+                               launch_extent of, launch_clamp by)
+{
+    return with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int V = VECTOR<T>;
+        shape s = {of.rows, of.columns, false};
+        s.widen(V, dx, dy, x);
+        auto kernel = s.wide ? pairs_backward<T, V> : pairs_backward<T, 1>;
+        LAUNCH(kernel, s.grid(V), THREADS, 0, (cudaStream_t)stream, (T *)dx.at, dx.pitch, (const T *)dy.at, dy.pitch,
+               (const T *)x.at, x.pitch, of.rows, of.columns, clamped_gate{by.limit, by.slope});
+        return launch_result();
+    });
 }
 
 template <typename Word>

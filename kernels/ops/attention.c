@@ -55,10 +55,15 @@ bool attention_work_varies(const op *o)
 }
 
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
-                         const op_attributes *at)
+                         tensor *sinks, const op_attributes *at)
 {
-    const op o = {.kind = OP_attention, .in = {in->q, in->k, in->v, document_start, places}, .at = *at};
+    const op o = {.kind = OP_attention, .in = {in->q, in->k, in->v, document_start, places, sinks}, .at = *at};
     return record_first(r, name, &o, 3);
+}
+
+static void check_sinks(const op *o, const tensor *sinks, int type)
+{
+    OPERANDS_CHECK(!sinks || infer_is_vector(sinks, (dtype)type, o->at.heads), "sinks[heads] of q's type");
 }
 
 void infer_attention(op *o)
@@ -66,9 +71,10 @@ void infer_attention(op *o)
     operands_present(o);
     const tensor *q = o->in[0];
     check_attention(o, o->in, o->in[3], o->in[4]);
+    check_sinks(o, o->in[5], q->type);
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, o->in[2]), 0);
     infer_shape(o->out[1], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
-    operands_place(o, "rrr..>rr 111..>10 sss..>ss bbb..>b1 0ss.0>01");
+    operands_place(o, "rrr..r>rr 111..0>10 sss..s>ss bbb..s>b1 0ss.0s>01");
 }
 
 /* Scores and values: products of 2 head_size and of 2 v_head_size operations a pair. */
@@ -88,6 +94,12 @@ void gradient_attention(recorder *r, const op *o, tensor *const cotangent[OP_MAX
     like.in[6] = o->in[3];
     like.in[7] = o->in[4];
     gradient_of_each(r, &like, o->in, 3);
+    if (!o->in[5])
+        return;
+    op sinks = {.kind = OP_attention_sinks_grad,
+                .in = {cotangent[0], recorder_use(r, o->out[0]), recorder_use(r, o->out[1]), recorder_use(r, o->in[5])},
+                .at = {.heads = o->at.heads}};
+    gradient_of_weight(r, "dsinks", sinks, o->in[5]);
 }
 
 void infer_attention_grad(op *o)
@@ -114,6 +126,22 @@ op_cost cost_attention_grad(const op *o)
 
 NO_GRADIENT(attention_grad)
 
+void infer_attention_sinks_grad(op *o)
+{
+    operands_present(o);
+    const tensor *dy = o->in[0];
+    OPERANDS_CHECK(infer_is_activation(dy) && infer_same(o->in[1], dy) && o->at.heads > 0 &&
+                       dy->shape[1] % o->at.heads == 0,
+                   "dy and y [t, heads v_head_size]");
+    OPERANDS_CHECK(infer_is_matrix(o->in[2], DTYPE_FP32, o->at.heads, dy->shape[0]), "lse[heads, t] fp32");
+    check_sinks(o, o->in[3], dy->type);
+    OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, o->at.heads), "dsinks[heads] fp32");
+    operands_place(o, "rrrr>r 1100>0 psss>p bb1s>p 001s>p");
+}
+
+COST(attention_sinks_grad, cost_each(o, 2, 1))
+NO_GRADIENT(attention_sinks_grad)
+
 static bool is_cache(const tensor *cache, const tensor *x)
 {
     return cache->dims == 3 && cache->type == x->type && cache->shape[0] == x->shape[0] &&
@@ -130,8 +158,9 @@ void infer_attention_decode(op *o)
                    "a key each, positions int32[b]");
     OPERANDS_CHECK(is_cache(o->in[4], k) && is_cache(o->in[5], v) && o->in[4]->shape[1] == o->in[5]->shape[1],
                    "caches [b, positions, kv_heads head_size] and [b, positions, kv_heads v_head_size]");
+    check_sinks(o, o->in[6], q->type);
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, v), 0);
-    operands_place(o, "rrr.rr>r 111.22>1 sss.ss>s");
+    operands_place(o, "rrr.rrr>r 111.220>1 sss.sss>s");
 }
 
 /* The cache is counted at its full length. */

@@ -6,7 +6,8 @@
 grouped_product grouped_of(const op *o)
 {
     bool sums = op_has(o, OP_WEIGHT), input = op_has(o, OP_GRADIENT) && !sums;
-    grouped_product p = {.a = o->in[0], .b = o->in[1], .c = o->out[0], .offsets = o->in[2], .sums = sums};
+    grouped_product p = {
+        .a = o->in[0], .b = o->in[1], .bias = o->in[3], .c = o->out[0], .offsets = o->in[2], .sums = sums};
     p.experts = p.offsets->shape[0] - 1;
     p.rows = p.a->shape[0];
     p.m = sums ? p.a->shape[1] : 0;
@@ -36,30 +37,30 @@ static op_cost cost_grouped(const op *o)
 }
 
 /* Refuses offsets other than int32[E + 1], E > 0, that divide the rows of `weight` among experts; returns E. */
-static int64_t check_experts(const op *o, const tensor *weight)
+static int64_t check_experts(const op *o, const tensor *weight, const tensor *offsets)
 {
-    const tensor *offsets = o->in[2];
     OPERANDS_CHECK(offsets->dims == 1 && offsets->type == DTYPE_INT32 && offsets->shape[0] > 1, "offsets int32[E + 1]");
     int64_t experts = offsets->shape[0] - 1;
-    OPERANDS_CHECK(weight->dims == 2 && weight->shape[0] % experts == 0, "as many rows of weights for each expert");
+    OPERANDS_CHECK(weight->shape[0] % experts == 0, "as many rows of weights for each expert");
     return experts;
 }
 
 /* The rows are divided, and the weight all ranks' or divided by experts like its rows. */
-#define PLACE_GROUPED "0s0>0 0r0>0"
+#define PLACE_GROUPED "0s0s>0 0r0r>0"
 
-tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets)
+tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets, tensor *bias)
 {
-    return record_first(r, name, &(op){.kind = OP_grouped_linear, .in = {x, w, offsets}}, 1);
+    return record_first(r, name, &(op){.kind = OP_grouped_linear, .in = {x, w, offsets, bias}}, 1);
 }
 
 void infer_grouped_linear(op *o)
 {
     operands_present(o);
     const tensor *x = o->in[0], *w = o->in[1];
-    int64_t experts = check_experts(o, w);
+    int64_t experts = check_experts(o, w, o->in[2]);
     OPERANDS_CHECK(infer_is_activation(x) && infer_is_matrix(w, (dtype)x->type, w->shape[0], x->shape[1]),
                    "x[R, c], w[E n, c] of one type");
+    OPERANDS_CHECK(!o->in[3] || infer_is_vector(o->in[3], (dtype)x->type, w->shape[0]), "bias[E n] of x's type");
     infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], w->shape[0] / experts, 0);
     operands_place(o, PLACE_GROUPED);
 }
@@ -79,14 +80,17 @@ void gradient_grouped_linear(recorder *r, const op *o, tensor *const cotangent[O
     gradient_of_weight(
         r, "dw", (op){.kind = OP_grouped_linear_grad_weight, .in = {dy, recorder_use(r, x), recorder_use(r, offsets)}},
         w);
+    if (o->in[3])
+        gradient_of_weight(r, "db", (op){.kind = OP_grouped_bias_grad, .in = {dy, recorder_use(r, offsets)}}, o->in[3]);
 }
 
 void infer_grouped_linear_grad_input(op *o)
 {
     operands_present(o);
     const tensor *dy = o->in[0], *w = o->in[1];
-    int64_t experts = check_experts(o, w);
-    OPERANDS_CHECK(infer_is_activation(dy) && w->type == dy->type && w->shape[0] == experts * dy->shape[1],
+    int64_t experts = check_experts(o, w, o->in[2]);
+    OPERANDS_CHECK(infer_is_activation(dy) && w->dims == 2 && w->type == dy->type &&
+                       w->shape[0] == experts * dy->shape[1],
                    "dy[R, n], w[E n, c] of one type");
     infer_shape(o->out[0], (dtype)dy->type, 2, dy->shape[0], w->shape[1], 0);
     operands_place(o, PLACE_GROUPED);
@@ -99,7 +103,7 @@ void infer_grouped_linear_grad_weight(op *o)
 {
     operands_present(o);
     const tensor *dy = o->in[0], *x = o->in[1], *dw = o->out[0];
-    int64_t experts = check_experts(o, dw);
+    int64_t experts = check_experts(o, dw, o->in[2]);
     OPERANDS_CHECK(infer_is_activation(dy) && infer_is_matrix(x, (dtype)dy->type, dy->shape[0], x->shape[1]) &&
                        infer_is_matrix(dw, DTYPE_FP32, experts * dy->shape[1], x->shape[1]),
                    "dy[R, n], x[R, c] of one type, dw[E n, c] fp32");
@@ -108,3 +112,16 @@ void infer_grouped_linear_grad_weight(op *o)
 
 COST(grouped_linear_grad_weight, cost_grouped(o))
 NO_GRADIENT(grouped_linear_grad_weight)
+
+void infer_grouped_bias_grad(op *o)
+{
+    operands_present(o);
+    const tensor *dy = o->in[0], *db = o->out[0];
+    int64_t experts = check_experts(o, db, o->in[1]);
+    OPERANDS_CHECK(infer_is_activation(dy) && infer_is_vector(db, DTYPE_FP32, experts * dy->shape[1]),
+                   "dy[R, n], db[E n] fp32");
+    operands_place(o, "00>p 00>r");
+}
+
+COST(grouped_bias_grad, cost_each(o, 1, 1))
+NO_GRADIENT(grouped_bias_grad)

@@ -187,6 +187,34 @@ void infer_geglu_grad(op *o)
 COST(geglu_grad, cost_each(o, 9, 0))
 NO_GRADIENT(geglu_grad)
 
+tensor *record_swiglu_clamped(recorder *r, const char *name, tensor *x, double limit, double slope)
+{
+    return record_first(
+        r, name, &(op){.kind = OP_swiglu_clamped, .in = {x}, .at = {.cap = (float)limit, .scale = (float)slope}}, 1);
+}
+
+void infer_swiglu_clamped(op *o)
+{
+    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    infer_swiglu(o);
+}
+
+COST(swiglu_clamped, cost_of(o, 8 * cost_elements(o->out[0]), 0))
+
+void gradient_swiglu_clamped(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    gradient_elementwise(r, o, OP_swiglu_clamped_grad, cotangent[0]);
+}
+
+void infer_swiglu_clamped_grad(op *o)
+{
+    OPERANDS_CHECK(o->at.cap > 0, "attributes.cap must be positive");
+    infer_swiglu_grad(o);
+}
+
+COST(swiglu_clamped_grad, cost_each(o, 14, 0))
+NO_GRADIENT(swiglu_clamped_grad)
+
 tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b)
 {
     return record_first(r, name, &(op){.kind = OP_add, .in = {a, b}}, 1);

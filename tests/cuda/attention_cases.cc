@@ -8,7 +8,8 @@ struct problem {
     launch_heads at;
     int64_t samples;
     bool documents;
-    int64_t qkv_gap, y_gap; /* unused elements at the end of each row */
+    int64_t qkv_gap, y_gap;    /* unused elements at the end of each row */
+    vector<double> sinks = {}; /* of the heads; empty: there are none */
 
     int64_t tokens() const
     {
@@ -65,7 +66,7 @@ int64_t lowest(const problem &p, const vector<double> &start, int64_t token)
 }
 
 struct reference {
-    vector<double> y, lse, dqkv;
+    vector<double> y, lse, dqkv, dsinks;
 };
 
 /* One (token, head): probabilities, output, and if dy is given its share of every gradient. */
@@ -77,7 +78,7 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
     int64_t kv = head / (p.at.heads / p.at.kv_heads), k_at = p.k_first() + kv * size, v_at = p.v_first() + kv * v_size;
     const double *q = &qkv[(size_t)(token * p.pitch() + head * size)];
     vector<double> prob((size_t)(i + 1), 0.0), slope((size_t)(i + 1), 0.0); /* slope: by the product */
-    double most = -INFINITY, sum = 0, cap = p.at.cap;
+    double most = p.sinks.empty() ? -INFINITY : p.sinks[(size_t)head], sum = 0, cap = p.at.cap;
     for (int64_t j = low; j <= i; j++) {
         const double *k = &qkv[(size_t)((base + j) * p.pitch() + k_at)];
         double score = 0;
@@ -90,6 +91,8 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
     }
     for (int64_t j = low; j <= i; j++)
         sum += prob[(size_t)j] = exp(prob[(size_t)j] - most);
+    if (!p.sinks.empty())
+        sum += exp(p.sinks[(size_t)head] - most);
     r.lse[(size_t)(head * p.tokens() + token)] = most + log(sum);
     double *y = &r.y[(size_t)(token * p.y_pitch() + head * v_size)];
     double delta = 0;
@@ -101,6 +104,8 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
     const double *d = &(*dy)[(size_t)(token * p.dy_pitch() + head * v_size)];
     for (int64_t c = 0; c < v_size; c++)
         delta += d[c] * y[c];
+    if (!p.sinks.empty())
+        r.dsinks[(size_t)head] -= exp(p.sinks[(size_t)head] - most) / sum * delta;
     for (int64_t j = low; j <= i; j++) {
         double pj = prob[(size_t)j] / sum, dp = 0;
         const double *k = &qkv[(size_t)((base + j) * p.pitch() + k_at)];
@@ -123,15 +128,36 @@ reference reference_of(const problem &p, const vector<double> &qkv, const vector
                        const vector<double> *dy)
 {
     reference r = {vector<double>((size_t)(p.tokens() * p.y_pitch())),
-                   vector<double>((size_t)(p.tokens() * p.at.heads)), vector<double>((size_t)(p.tokens() * p.pitch()))};
+                   vector<double>((size_t)(p.tokens() * p.at.heads)), vector<double>((size_t)(p.tokens() * p.pitch())),
+                   vector<double>((size_t)p.at.heads)};
     for (int64_t token = 0; token < p.tokens(); token++)
         for (int64_t head = 0; head < p.at.heads; head++)
             reference_row(r, p, qkv, start, dy, token, head);
     return r;
 }
 
+/* Written, then added to what was there. */
+void sinks_gradient(int type, const problem &p, const launch_attention_operands &of,
+                    const launch_attention_gradients &to, const reference &r)
+{
+    array dsinks(LAUNCH_FP32, vector<double>((size_t)p.at.heads, NAN));
+    launch_sinks_gradient with = {to.dy,      of.y,      of.lse,       of.sinks, dsinks.to<float>(),
+                                  to.scratch, of.tokens, of.lse_pitch, p.at,     false};
+    /* y is rounded, and so is what it is summed with */
+    double narrow = type == LAUNCH_FP32 ? 1e-5 : type == LAUNCH_BF16 ? 0x1p-6 : 0x1p-9;
+    run_ok("launch_attention_sinks_grad", launch_attention_sinks_grad(nullptr, type, &with));
+    compare("dsinks", dsinks, r.dsinks, narrow);
+    with.accumulate = true;
+    vector<double> twice = r.dsinks;
+    for (double &v : twice)
+        v *= 2;
+    run_ok("launch_attention_sinks_grad", launch_attention_sinks_grad(nullptr, type, &with));
+    compare("dsinks twice", dsinks, twice, narrow);
+}
+
 void attention_both_ways(int type, const problem &p)
 {
+    array sinks(type, p.sinks.empty() ? vector<double>(1, NAN) : p.sinks);
     array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5)),
         dy(type, randoms((size_t)(p.tokens() * p.dy_pitch())));
     array start(INT32, document_starts(p));
@@ -150,7 +176,8 @@ void attention_both_ways(int type, const problem &p)
                                     p.tokens(),
                                     p.tokens(),
                                     p.at.sequence,
-                                    p.at};
+                                    p.at,
+                                    p.sinks.empty() ? nullptr : sinks.to()};
     launch_attention_gradients to = {columns_from(dqkv, 0, p.pitch()), columns_from(dqkv, p.k_first(), p.pitch()),
                                      columns_from(dqkv, p.v_first(), p.pitch()), columns_from(dy, 0, p.dy_pitch()),
                                      scratch.to<float>()};
@@ -162,6 +189,8 @@ void attention_both_ways(int type, const problem &p)
     compare("lse", lse, r.lse, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
     run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
     compare("dqkv", dqkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 3 * narrow);
+    if (!p.sinks.empty())
+        sinks_gradient(type, p, of, to, r);
 }
 
 /* Of each sample, cut into four runs, rank 0 of two has the first and the last as queries, rank 1 those between, run by
@@ -186,6 +215,7 @@ vector<double> rows_dealt(const problem &p, int64_t rank, const vector<double> &
  * all queries. */
 void attention_divided(int type, const problem &p)
 {
+    array sinks(type, p.sinks.empty() ? vector<double>(1, NAN) : p.sinks);
     array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5)),
         dy(type, randoms((size_t)(p.tokens() * p.dy_pitch())));
     vector<double> start = document_starts(p), sum((size_t)(p.tokens() * p.pitch()), 0.0);
@@ -216,7 +246,8 @@ void attention_divided(int type, const problem &p)
                                         p.tokens(),
                                         rows,
                                         p.at.sequence / 4,
-                                        p.at};
+                                        p.at,
+                                        p.sinks.empty() ? nullptr : sinks.to()};
         launch_attention_gradients to = {columns_from(dq, 0, q_columns), columns_from(dkv, p.k_first(), p.pitch()),
                                          columns_from(dkv, p.v_first(), p.pitch()),
                                          columns_from(own_dy, 0, p.y_columns()), scratch.to<float>()};
@@ -357,6 +388,25 @@ void capped()
     attention_divided(LAUNCH_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0.4f}, 1, true, 3, 5});
 }
 
+/* Sinks below most scores, among them and above all, of which each head has its own; exact in every type. */
+void sinks()
+{
+    const vector<double> near = {0.5, -1.25, 2, -3}, far = {6, -20, -0.5, 9};
+    for (const vector<double> &of : {near, far}) {
+        for (int type : {LAUNCH_BF16, LAUNCH_FP16}) {
+            attention_both_ways(type, {{4, 2, 64, 64, 150, 40, 0.125f, 0}, 1, false, 0, 0, of});
+            attention_both_ways(type, {{4, 1, 64, 64, 33, 0, 0.125f, 0}, 2, true, 8, 16, of});
+            attention_both_ways(type, {{4, 4, 128, 128, 70, 0, 0.09f, 3.0f}, 1, true, 0, 0, of});
+            attention_both_ways(type, {{4, 2, 192, 128, 40, 0, 0.07f, 0}, 1, false, 0, 0, of});
+        }
+        for (int type : check_types)
+            attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f, 0}, 1, true, 8, 0, of});
+        attention_both_ways(LAUNCH_FP32, {{4, 2, 64, 64, 90, 20, 0.125f, 0}, 1, false, 0, 0, of});
+        attention_divided(LAUNCH_BF16, {{2, 1, 64, 64, 132, 40, 0.125f, 0}, 2, true, 8, 16, of});
+        attention_divided(LAUNCH_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0}, 1, true, 3, 5, of});
+    }
+}
+
 /* Heads as GPT-3 175B, Llama 405B and a GPT of 1T parameters have them. */
 void wide()
 {
@@ -380,13 +430,14 @@ void narrow()
 }
 
 /* Decoding a sequence token by token gives what attention gives for the whole. */
-void decode()
+void decode_with(const vector<double> &sinks_of)
 {
     for (int type : check_types)
         for (int window : {0, 11}) {
             float cap = window ? 0.4f : 0;
             int32_t samples = 2, sequence = 45, capacity = 50, v_size = window ? 24 : 40;
-            problem p = {{4, 2, 40, v_size, sequence, window, 0.16f, cap}, samples, false, 0, 0};
+            problem p = {{4, 2, 40, v_size, sequence, window, 0.16f, cap}, samples, false, 0, 0, sinks_of};
+            array sinks(type, sinks_of.empty() ? vector<double>(1, NAN) : sinks_of);
             array qkv(type, randoms((size_t)(p.tokens() * p.pitch()), 1.5));
             reference r = reference_of(p, qkv.value, {}, nullptr);
             size_t cached = (size_t)samples * capacity * 2;
@@ -411,11 +462,22 @@ void decode()
                                              positions.to<int32_t>(),
                                              samples,
                                              capacity,
-                                             p.at};
+                                             p.at,
+                                             p.sinks.empty() ? nullptr : sinks.to()};
                 run_ok("launch_attention_decode", launch_attention_decode(nullptr, type, &of));
                 compare("y", y, want, 2e-6);
             }
         }
+}
+
+void decode()
+{
+    decode_with({});
+}
+
+void decode_sinks()
+{
+    decode_with({0.5, -20, 4, -1.5});
 }
 } // namespace
 
@@ -430,8 +492,10 @@ const vector<test_case> attention_cases = {
     {"attention/any_size", any_size},
     {"attention/capped", capped},
     {"attention/narrow", narrow},
+    {"attention/sinks", sinks},
     {"attention/wide", wide},
     {"attention/decode", decode},
+    {"attention/decode_sinks", decode_sinks},
     {"attention/divided_64", divided_64},
     {"attention/divided", divided_more},
     {"attention/divided_by_warps", divided_by_warps},

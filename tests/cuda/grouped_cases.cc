@@ -98,17 +98,17 @@ void compare_inner(const char *what, array &got, int64_t columns, int64_t gap, c
     compare(what, narrow, want, 2e-6);
 }
 
-void both_rows(int type, const shape &s, bool turned)
+void both_rows(int type, const shape &s, bool turned, bool biased)
 {
     problem p(type, s);
     int64_t in = turned ? s.n : s.c, out = turned ? s.c : s.n;
     array a = p.matrix(type, p.total, in, p.used), w = p.matrix(type, p.experts * s.n, s.c, p.experts * s.n);
-    array y(type, (size_t)(p.total * (out + s.gap)));
+    array y(type, (size_t)(p.total * (out + s.gap))), bias(type, randoms((size_t)(p.experts * out)));
     vector<double> want;
     for (int64_t r = 0; r < p.total; r++)
         for (int64_t j = 0; j < out; j++) {
             int64_t e = p.expert_of(r);
-            double sum = 0;
+            double sum = e >= 0 && biased ? bias.value[(size_t)(e * out + j)] : 0;
             for (int64_t i = 0; e >= 0 && i < in; i++)
                 sum += a.value[(size_t)(r * (in + s.gap) + i)] *
                        w.value[(size_t)((e * s.n + (turned ? i : j)) * (s.c + s.gap) + (turned ? j : i))];
@@ -120,6 +120,7 @@ void both_rows(int type, const shape &s, bool turned)
     l.c = p.at(y, out);
     l.n = out;
     l.k = in;
+    l.bias = biased ? bias.to() : nullptr;
     run_ok("launch_grouped_rows", launch_grouped_rows(nullptr, type, &l, turned));
     compare_inner(turned ? "dx" : "y", y, out, s.gap, want);
 }
@@ -151,8 +152,9 @@ void rows_by_their_weights()
 {
     for (int type : check_types)
         for (const shape &s : SHAPES) {
-            both_rows(type, s, false);
-            both_rows(type, s, true);
+            both_rows(type, s, false, false);
+            both_rows(type, s, true, false);
+            both_rows(type, s, false, true);
         }
 }
 
@@ -163,9 +165,34 @@ void sums_over_rows()
             for (bool accumulate : {false, true})
                 sums(type, s, accumulate);
 }
+
+void columns_of(int type, const shape &s, bool accumulate)
+{
+    problem p(type, s);
+    array dy = p.matrix(type, p.total, s.n, p.used), db(LAUNCH_FP32, randoms((size_t)(p.experts * s.n)));
+    vector<double> want = db.value;
+    for (double &v : want)
+        v = accumulate ? v : 0;
+    for (int64_t r = 0; r < p.used; r++)
+        for (int64_t j = 0; j < s.n; j++)
+            want[(size_t)(p.expert_of(r) * s.n + j)] += dy.value[(size_t)(r * (s.n + s.gap) + j)];
+    run_ok("launch_grouped_column_sums",
+           launch_grouped_column_sums(nullptr, type, db.to<float>(), p.at(dy, s.n), p.offsets.to<int32_t>(),
+                                      {p.experts, s.n}, accumulate));
+    compare("db", db, want, 2e-6);
+}
+
+void sums_of_columns()
+{
+    for (int type : check_types)
+        for (const shape &s : SHAPES)
+            for (bool accumulate : {false, true})
+                columns_of(type, s, accumulate);
+}
 } // namespace
 
 const vector<test_case> grouped_cases = {
     {"grouped/rows", rows_by_their_weights},
     {"grouped/sums", sums_over_rows},
+    {"grouped/columns", sums_of_columns},
 };

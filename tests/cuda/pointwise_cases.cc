@@ -129,6 +129,35 @@ void swiglu_both_ways()
     });
 }
 
+/* Limits beyond which are many and none. */
+void swiglu_clamped_both_ways()
+{
+    for (double limit : {0.5, 1.5, 7.0})
+        for_all([limit](int type, layout l) {
+            const double slope = 1.75;
+            operand x(type, l, 2 * l.columns, 4), dy(type, l, l.columns, 1), y(type, l, l.columns, 1),
+                dx(type, l, 2 * l.columns, 1);
+            auto gate = [&](int64_t r, int64_t c) { return fmin(x.value(r, 2 * c), limit); };
+            auto up = [&](int64_t r, int64_t c) { return 1 + fmax(-limit, fmin(x.value(r, 2 * c + 1), limit)); };
+            auto want_y =
+                expect(y, [&](int64_t r, int64_t c) { return gate(r, c) * sigmoid(slope * gate(r, c)) * up(r, c); });
+            auto want_dx = expect(dx, [&](int64_t r, int64_t c) {
+                int64_t k = c / 2;
+                double g = gate(r, k), s = sigmoid(slope * g), d = dy.value(r, k);
+                if (c % 2 == 1)
+                    return fabs(x.value(r, c)) > limit ? 0.0 : d * g * s;
+                return x.value(r, c) > limit ? 0.0 : d * up(r, k) * s * (1 + slope * g * (1 - s));
+            });
+            const launch_extent of = {l.rows, l.columns};
+            const launch_clamp by = {(float)limit, (float)slope};
+            run_ok("launch_swiglu_clamped", launch_swiglu_clamped(nullptr, type, y.matrix(), x.matrix(), of, by));
+            run_ok("launch_swiglu_clamped_grad",
+                   launch_swiglu_clamped_grad(nullptr, type, dx.matrix(), dy.matrix(), x.matrix(), of, by));
+            compare("y", y.cells, want_y, 1e-6);
+            compare("dx", dx.cells, want_dx, 1e-6);
+        });
+}
+
 void geglu_both_ways()
 {
     for_all([](int type, layout l) {
@@ -325,10 +354,17 @@ void dropout()
 } // namespace
 
 const vector<test_case> pointwise_cases = {
-    {"pointwise/gelu", gelu_both_ways},      {"pointwise/swiglu", swiglu_both_ways},
-    {"pointwise/add", add_in_place},         {"pointwise/cast", cast_between_all},
-    {"pointwise/copy", copy_and_zero},       {"pointwise/dropout", dropout},
-    {"pointwise/keep", keep_unless_skipped}, {"pointwise/arrange", arrange},
-    {"pointwise/scale", multiples},          {"pointwise/soft_cap", soft_cap_both_ways},
-    {"pointwise/geglu", geglu_both_ways},    {"pointwise/gelu_exact", gelu_exact_both_ways},
+    {"pointwise/gelu", gelu_both_ways},
+    {"pointwise/swiglu", swiglu_both_ways},
+    {"pointwise/add", add_in_place},
+    {"pointwise/cast", cast_between_all},
+    {"pointwise/copy", copy_and_zero},
+    {"pointwise/dropout", dropout},
+    {"pointwise/keep", keep_unless_skipped},
+    {"pointwise/arrange", arrange},
+    {"pointwise/scale", multiples},
+    {"pointwise/soft_cap", soft_cap_both_ways},
+    {"pointwise/swiglu_clamped", swiglu_clamped_both_ways},
+    {"pointwise/geglu", geglu_both_ways},
+    {"pointwise/gelu_exact", gelu_exact_both_ways},
 };

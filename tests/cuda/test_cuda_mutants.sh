@@ -105,6 +105,22 @@ plain|flash_forward.cu|flash_forward.cu|attention/capped|s,exponent_of<CAP>(in) 
 plain|flash_backward.cu|flash_backward.cu|attention/capped|s, \* (CAP ? 1.0f - s \* s : 1.0f),,|dq without the slope of the cap
 plain|flash_backward.cu|flash_backward.cu|attention/capped|s,score\[n\]\[i\] \* (1.0f - s \* s),score[n][i],|dk without the slope of the cap
 plain|attention.cu|attention.cu|attention/capped|s,score \* score / (cap \* cap),0.0f,|the slope of the cap is forgotten
+plain|flash_forward.cu|flash_forward.cu|attention/sinks|s,in.sinks \&\& lane % 4 == 0 ? 1.0f,in.sinks ? 1.0f,|a sink counts once for each lane of a row
+plain|flash_forward.cu|flash_forward.cu|attention/sinks|s,sink_of(in.sinks\, head) / exponent_of<CAP>(in),sink_of(in.sinks\, head),|a sink is scaled as products are
+plain|flash_forward.cu|flash_forward.cu|attention/sinks|s,sink_of(in.sinks\, head),sink_of(in.sinks\, kv_head),|the sink of another head
+plain|attention.cu|attention.cu|attention/sinks|s,sink > -INFINITY ? 1.0f : 0.0f,0.0f,|a sink is not in the sum
+plain|attention.cu|attention.cu|attention/sinks|s,sum -= expf(sink,sum += expf(sink,|a sink's gradient of the other sign
+plain|attention.cu|attention.cu|attention/sinks|s,accumulate ? to\[head\] + sum,false ? to[head] + sum,|a sink's gradient is written over
+plain|attention.cu|attention.cu|attention/decode_sinks|s,warp == 0 ? sink_of,true ? sink_of,|every warp of a decoded token has the sink
+plain|attention.cu|attention.cu|attention/decode_sinks|s,warp == 0 ? sink_of(sinks\, head),warp == 0 ? sink_of(sinks\, kv_head),|decoding takes another head's sink
+plain|pointwise.cu|pointwise.cu|pointwise/swiglu_clamped|s,return gate > limit ? 0.0f : s,return s,|a gate beyond its limit has a slope
+plain|pointwise.cu|pointwise.cu|pointwise/swiglu_clamped|s,up < -limit ? -limit : up,up,|up has no lower limit
+plain|pointwise.cu|pointwise.cu|pointwise/swiglu_clamped|s, \* (1.0f + clamped(up)), * clamped(up),|up without 1
+plain|grouped.cu|grouped.cu|grouped/rows|s,one += to_float(of.bias\[j\]);,,|every other column has no bias
+plain|grouped.cu|grouped.cu|grouped/rows|s,expert \* in.n + column : nullptr,column : nullptr,|all experts have the bias of the first
+plain|grouped.cu|grouped.cu|grouped/rows|s,in.bias \&\& expert >= 0,in.bias,|rows of nobody have a bias
+plain|grouped.cu|grouped.cu|grouped/columns|s,row < offsets\[blockIdx.y + 1\] \&\&,row < offsets[blockIdx.y + 1] - 1 \&\&,|an expert's last row is not in its bias
+plain|grouped.cu|grouped.cu|grouped/columns|s,\*to = accumulate ? \*to + total,*to = false ? *to + total,|the gradient of a bias is written over
 plain|attention.cu|attention.cu|attention/decode|s,tanhf(product \* scale / cap),tanhf(product / cap) * scale,|decoding scales after the cap
 plain|pointwise.cu|pointwise.cu|pointwise/soft_cap|s,4.0f \* s \* (1.0f - s),(1.0f - s),|the slope of a cap is another one
 plain|pointwise.cu|pointwise.cu|pointwise/swiglu|s,(1.0f + x \* (1.0f - s)),1.0f,|the slope of silu is sigmoid

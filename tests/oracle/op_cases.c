@@ -263,17 +263,23 @@ CASES(layernorm_grad)
 }
 
 /* heads, kv_heads, head_size, tokens of a sample, samples, window, documents, v_head_size (0: head_size), deal, whether
- * scores are capped */
-static const int ATTENTION[][10] = {
-    {1, 1, 8, 1, 1, 0, 0, 0, 0},      {2, 2, 16, 5, 2, 0, 0, 0, 0},      {4, 2, 32, 17, 2, 0, 0, 0, 0},
-    {6, 2, 64, 33, 1, 7, 0, 0, 0},    {3, 1, 128, 20, 2, 0, 1, 0, 0},    {4, 4, 64, 70, 1, 0, 1, 0, 0},
-    {4, 1, 96, 40, 2, 9, 1, 0, 0},    {2, 1, 80, 130, 1, 0, 0, 0, 0},    {2, 2, 64, 129, 2, 64, 1, 0, 0},
-    {4, 2, 16, 36, 3, 8, 0, 0, 0},    {5, 5, 8, 20, 1, 0, 0, 0, 0},      {2, 1, 192, 70, 1, 0, 1, 128, 0},
-    {4, 2, 24, 33, 2, 9, 0, 40, 0},   {3, 3, 10, 21, 1, 0, 0, 6, 0},     {2, 1, 64, 260, 1, 0, 1, 0, 1},
-    {4, 2, 32, 36, 2, 0, 0, 0, 2},    {2, 2, 16, 132, 3, 20, 1, 0, 3},   {2, 1, 192, 72, 2, 0, 0, 128, 1},
-    {2, 2, 128, 256, 2, 70, 0, 0, 2}, {4, 2, 64, 64, 2, 0, 0, 0, 1},     {2, 1, 32, 48, 3, 0, 1, 0, 2},
-    {4, 4, 16, 80, 1, 0, 1, 24, 1},   {4, 2, 32, 37, 2, 9, 0, 0, 0, 1},  {2, 1, 64, 130, 1, 0, 1, 0, 0, 1},
-    {3, 1, 10, 68, 2, 0, 0, 6, 2, 1}, {2, 2, 128, 40, 1, 0, 0, 0, 0, 1}, {2, 1, 256, 70, 1, 33, 0, 0, 0, 1}};
+ * scores are capped, sinks */
+static const int ATTENTION[][11] = {
+    {1, 1, 8, 1, 1, 0, 0, 0, 0},           {2, 2, 16, 5, 2, 0, 0, 0, 0},         {4, 2, 32, 17, 2, 0, 0, 0, 0},
+    {6, 2, 64, 33, 1, 7, 0, 0, 0},         {3, 1, 128, 20, 2, 0, 1, 0, 0},       {4, 4, 64, 70, 1, 0, 1, 0, 0},
+    {4, 1, 96, 40, 2, 9, 1, 0, 0},         {2, 1, 80, 130, 1, 0, 0, 0, 0},       {2, 2, 64, 129, 2, 64, 1, 0, 0},
+    {4, 2, 16, 36, 3, 8, 0, 0, 0},         {5, 5, 8, 20, 1, 0, 0, 0, 0},         {2, 1, 192, 70, 1, 0, 1, 128, 0},
+    {4, 2, 24, 33, 2, 9, 0, 40, 0},        {3, 3, 10, 21, 1, 0, 0, 6, 0},        {2, 1, 64, 260, 1, 0, 1, 0, 1},
+    {4, 2, 32, 36, 2, 0, 0, 0, 2},         {2, 2, 16, 132, 3, 20, 1, 0, 3},      {2, 1, 192, 72, 2, 0, 0, 128, 1},
+    {2, 2, 128, 256, 2, 70, 0, 0, 2},      {4, 2, 64, 64, 2, 0, 0, 0, 1},        {2, 1, 32, 48, 3, 0, 1, 0, 2},
+    {4, 4, 16, 80, 1, 0, 1, 24, 1},        {4, 2, 32, 37, 2, 9, 0, 0, 0, 1},     {2, 1, 64, 130, 1, 0, 1, 0, 0, 1},
+    {3, 1, 10, 68, 2, 0, 0, 6, 2, 1},      {2, 2, 128, 40, 1, 0, 0, 0, 0, 1},    {2, 1, 256, 70, 1, 33, 0, 0, 0, 1},
+    {6, 2, 64, 70, 1, 20, 0, 0, 0, 0, 1},  {3, 1, 24, 33, 2, 9, 0, 40, 0, 0, 2}, {2, 1, 64, 130, 1, 0, 1, 0, 0, 0, 2},
+    {4, 2, 64, 64, 2, 20, 0, 0, 2, 0, 1},  {4, 2, 32, 37, 1, 9, 0, 0, 0, 1, 2},  {1, 1, 8, 1, 1, 0, 0, 0, 0, 0, 1},
+    {2, 2, 192, 40, 1, 0, 0, 128, 1, 0, 2}};
+
+/* Sinks of about the scores' size, and some far below beside some far above. */
+enum { NO_SINKS, SINKS_LIKE_SCORES, SINKS_FAR };
 
 /* Scores of operands between -1 and 1 are a third, more or less. */
 #define CAP 0.4f
@@ -303,6 +309,7 @@ typedef struct heads {
     int64_t tokens, q, k, v, y; /* columns of each */
     int64_t queries;            /* rows of q, where k and v have `tokens` */
     bool documents, fused;
+    int sinks;
 } heads;
 
 /* Every shape twice: each operand a matrix of its own, and those of one kind columns of one row. */
@@ -328,7 +335,8 @@ static bool attention_shape(heads *a, op_case *c, int variant)
                  .v = (int64_t)s[1] * size,
                  .y = (int64_t)s[0] * size,
                  .documents = s[6],
-                 .fused = fused};
+                 .fused = fused,
+                 .sinks = s[10]};
     a->queries = c->deal ? runs_dealt(c, s[4]) * (s[3] / RUNS) : a->tokens;
     return true;
 }
@@ -574,12 +582,27 @@ static void attention_operands(op_case *c, const heads *a, int slot, int masks)
         op_case_in(c, masks + 1, DTYPE_INT32, PLACES, a->queries, 0);
 }
 
+static void give_far_sinks(const op_case *c, void *bytes, const tensor *t)
+{
+    static const double values[] = {6, -9, 3, -30};
+    (void)c;
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        dtype_convert((char *)bytes + i * dtype_bytes((dtype)t->type), (dtype)t->type, &values[i % 4], DTYPE_FP64, 1);
+}
+
+static fill sinks_of(const heads *a)
+{
+    return a->sinks == SINKS_FAR ? (fill){.kind = FILL_GIVEN, .give = give_far_sinks} : UNIT;
+}
+
 CASES(attention)
 {
     heads a;
     if (!attention_shape(&a, c, variant))
         return false;
     attention_operands(c, &a, 0, 3);
+    if (a.sinks)
+        op_case_in(c, 5, c->type, sinks_of(&a), c->o.at.heads, 0);
     op_case_infer(c, 3);
     c->terms = c->o.at.head_size + c->o.at.sequence;
     c->roundings = 1; /* probabilities are rounded to T for the product with v */
@@ -602,6 +625,7 @@ CASES(attention_grad)
         forward->in[i] = c->o.in[1 + i];
     forward->in[3] = c->o.in[6];
     forward->in[4] = c->o.in[7];
+    forward->in[5] = a.sinks ? op_case_tensor(c, "sinks", c->type, sinks_of(&a), c->o.at.heads, 0) : NULL;
     forward->out[0] = c->o.in[4];
     forward->out[1] = c->o.in[5];
     attention_outputs(c, 7, &a, 3);
@@ -609,6 +633,24 @@ CASES(attention_grad)
     c->roundings = 2; /* probabilities and ds */
     c->growth = 2;
     c->floor = c->o.at.sequence == 1 ? 16 : 0; /* dq and dk of a query that sees one key are 0 */
+    return true;
+}
+
+/* y and lse are not those of any attention: lse is a little above most sinks, and y like dy, so that their products do
+ * not cancel each other. */
+CASES(attention_sinks_grad)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    heads a;
+    if (!attention_shape(&a, c, variant))
+        return false;
+    for (int i = 0; i < 2; i++)
+        op_case_in(c, i, c->type, (fill){.kind = FILL_NORMAL, .a = 1, .b = 1}, a.queries, a.y);
+    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_NORMAL, .a = 2, .b = 1}, c->o.at.heads, a.queries);
+    op_case_in(c, 3, c->type, UNIT, c->o.at.heads, 0);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, c->o.at.heads, 0, c->o.at.accumulate);
+    op_case_infer(c, 0);
+    c->terms = (double)a.queries + (double)a.y / c->o.at.heads;
     return true;
 }
 
@@ -631,6 +673,8 @@ CASES(attention_decode)
         tensor *cache = op_case_in(c, 4 + i, c->type, UNIT, samples, POSITIONS * width[i]);
         tensor_describe(cache, "cache", CLASS_TEMPORARY, c->type, 3, (int64_t[]){samples, POSITIONS, width[i]});
     }
+    if (a.sinks)
+        op_case_in(c, 6, c->type, sinks_of(&a), c->o.at.heads, 0);
     op_case_infer(c, 1);
     c->terms = c->o.at.head_size + POSITIONS;
     c->roundings = 1;

@@ -43,7 +43,8 @@ static void give_offsets(const op_case *c, void *bytes, const tensor *t)
 /* Normal values, and NaN in the rows that no expert has. */
 static void give_rows(const op_case *c, void *bytes, const tensor *t)
 {
-    int64_t rows = t->shape[0], columns = t->shape[1], experts = c->o.in[2]->shape[0] - 1;
+    const tensor *offsets = c->o.kind == OP_grouped_bias_grad ? c->o.in[1] : c->o.in[2];
+    int64_t rows = t->shape[0], columns = t->shape[1], experts = offsets->shape[0] - 1;
     int64_t used = offset(c->deal, rows, experts, experts);
     double *values = must_calloc((unsigned long)(rows * columns), sizeof *values);
     test_random random = {(uint64_t)(t - c->t) + 7};
@@ -63,12 +64,15 @@ static const int64_t *sizes(op_case *c, int variant)
 
 CASES(grouped_linear)
 {
+    bool bias = op_case_option(&variant, 2);
     const int64_t *of = sizes(c, variant);
     if (!of)
         return false;
     op_case_in(c, 0, c->type, ROWS, of[0], of[3]);
     op_case_in(c, 1, c->type, SMALL, of[1] * of[2], of[3]);
     op_case_in(c, 2, DTYPE_INT32, OFFSETS, of[1] + 1, 0);
+    if (bias)
+        op_case_in(c, 3, c->type, UNIT, of[1] * of[2], 0);
     op_case_infer(c, 1);
     c->terms = (double)of[3];
     return true;
@@ -97,6 +101,20 @@ CASES(grouped_linear_grad_weight)
     op_case_in(c, 1, c->type, ROWS, of[0], of[3]);
     op_case_in(c, 2, DTYPE_INT32, OFFSETS, of[1] + 1, 0);
     op_case_update(c, 0, DTYPE_FP32, UNIT, of[1] * of[2], of[3], c->o.at.accumulate);
+    op_case_infer(c, 0);
+    c->terms = (double)of[0];
+    return true;
+}
+
+CASES(grouped_bias_grad)
+{
+    c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
+    const int64_t *of = sizes(c, variant);
+    if (!of)
+        return false;
+    op_case_in(c, 0, c->type, ROWS, of[0], of[2]);
+    op_case_in(c, 1, DTYPE_INT32, OFFSETS, of[1] + 1, 0);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, of[1] * of[2], 0, c->o.at.accumulate);
     op_case_infer(c, 0);
     c->terms = (double)of[0];
     return true;

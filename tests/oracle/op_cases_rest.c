@@ -107,6 +107,38 @@ CASES(swiglu_grad)
     return true;
 }
 
+/* Limits within which most are, and few. */
+static void clamps(op_case *c, int *variant)
+{
+    c->o.at.cap = op_case_option(variant, 2) ? 7 : 0.75f;
+    c->o.at.scale = 1.702f;
+}
+
+CASES(swiglu_clamped)
+{
+    int64_t rows, columns;
+    clamps(c, &variant);
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, WIDE, rows, 2 * columns);
+    op_case_infer(c, 1);
+    c->growth = 4; /* exp(scale gate), whose product is rounded */
+    return true;
+}
+
+CASES(swiglu_clamped_grad)
+{
+    int64_t rows, columns;
+    clamps(c, &variant);
+    if (!op_case_sizes(&rows, &columns, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, rows, columns);
+    op_case_in(c, 1, c->type, WIDE, rows, 2 * columns);
+    op_case_infer(c, 1);
+    c->growth = 4;
+    return true;
+}
+
 CASES(geglu)
 {
     c->growth = 4; /* as gelu */

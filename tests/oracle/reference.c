@@ -275,6 +275,37 @@ void reference_geglu_grad(const op *o, const run_context *r)
         }
 }
 
+static double clamped(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+void reference_swiglu_clamped(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    double cap = o->at.cap, slope = o->at.scale;
+    for (int64_t t = 0; t < y->shape[0]; t++)
+        for (int64_t f = 0; f < y->shape[1]; f++) {
+            double gate = reference_row(o->in[0], r, t)[2 * f], up = reference_row(o->in[0], r, t)[2 * f + 1];
+            double g = clamped(gate, -INFINITY, cap);
+            reference_row(y, r, t)[f] = g / (1 + exp(-slope * g)) * (1 + clamped(up, -cap, cap));
+        }
+}
+
+void reference_swiglu_clamped_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0], *dx = o->out[0];
+    double cap = o->at.cap, slope = o->at.scale;
+    for (int64_t t = 0; t < dy->shape[0]; t++)
+        for (int64_t f = 0; f < dy->shape[1]; f++) {
+            double gate = reference_row(o->in[1], r, t)[2 * f], up = reference_row(o->in[1], r, t)[2 * f + 1];
+            double d = reference_row(dy, r, t)[f], g = clamped(gate, -INFINITY, cap), s = 1 / (1 + exp(-slope * g));
+            reference_row(dx, r, t)[2 * f] =
+                gate > cap ? 0 : d * (1 + clamped(up, -cap, cap)) * (s + slope * g * s * (1 - s));
+            reference_row(dx, r, t)[2 * f + 1] = fabs(up) > cap ? 0 : d * g * s;
+        }
+}
+
 void reference_add(const op *o, const run_context *r)
 {
     const tensor *y = o->out[0];

@@ -315,15 +315,21 @@ static double score_of(const op *o, double product, double *slope)
     return cap > 0 ? cap * t : product * scale;
 }
 
-/* log sum exp of `count` scores */
-static double log_sum_exp(const double *score, int64_t count)
+/* log sum exp of `count` scores and of a sink, -INFINITY where there is none */
+static double log_sum_exp(const double *score, int64_t count, double sink)
 {
-    double largest = -INFINITY, sum = 0;
+    double largest = sink, sum = 0;
     for (int64_t j = 0; j < count; j++)
         largest = fmax(largest, score[j]);
     for (int64_t j = 0; j < count; j++)
         sum += exp(score[j] - largest);
+    sum += exp(sink - largest);
     return largest + log(sum);
+}
+
+static double sink_of(const tensor *sinks, const run_context *r, int head)
+{
+    return sinks ? reference_row(sinks, r, head)[0] : -INFINITY;
 }
 
 void reference_attention(const op *o, const run_context *r)
@@ -340,7 +346,7 @@ void reference_attention(const op *o, const run_context *r)
                 score[j] = score_of(
                     o, dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d),
                     NULL);
-            double lse = log_sum_exp(score, keys);
+            double lse = log_sum_exp(score, keys, sink_of(o->in[5], r, head));
             reference_row(o->out[1], r, head)[t] = lse;
             double *y = head_of(r, o->out[0], t, head, o->at.heads);
             for (int i = 0; i < e; i++) {
@@ -386,6 +392,19 @@ void reference_attention_grad(const op *o, const run_context *r)
             attention_gradient_of(o, r, t, head);
 }
 
+void reference_attention_sinks_grad(const op *o, const run_context *r)
+{
+    const tensor *dy = o->in[0];
+    int heads = o->at.heads, e = (int)(dy->shape[1] / heads);
+    for (int head = 0; head < heads; head++) {
+        double *to = reference_row(o->out[0], r, head);
+        *to = o->at.accumulate ? *to : 0;
+        for (int64_t t = 0; t < dy->shape[0]; t++)
+            *to -= exp(sink_of(o->in[3], r, head) - reference_row(o->in[2], r, head)[t]) *
+                   dot(head_of(r, dy, t, head, heads), head_of(r, o->in[1], t, head, heads), e);
+    }
+}
+
 static double *cache_at(const op *o, const run_context *r, const tensor *cache, int64_t sample, int64_t position,
                         int group)
 {
@@ -415,7 +434,8 @@ void reference_attention_decode(const op *o, const run_context *r)
             for (int64_t j = first; j <= last; j++)
                 score[j - first] = score_of(
                     o, dot(head_of(r, q, b, head, o->at.heads), cache_at(o, r, k_cache, b, j, group), d), NULL);
-            double lse = log_sum_exp(score, last - first + 1), *y = head_of(r, o->out[0], b, head, o->at.heads);
+            double lse = log_sum_exp(score, last - first + 1, sink_of(o->in[6], r, head));
+            double *y = head_of(r, o->out[0], b, head, o->at.heads);
             for (int i = 0; i < e; i++) {
                 y[i] = 0;
                 for (int64_t j = first; j <= last; j++)

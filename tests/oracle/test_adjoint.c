@@ -111,6 +111,7 @@ typedef struct head_options {
     int v_size; /* of a value's head; 0: HEAD */
     bool interleaved;
     float cap; /* of scores */
+    bool sinks;
 } head_options;
 
 enum { HEAD = 4 };
@@ -179,7 +180,8 @@ static void attention(adjoint_rank *a, const void *options)
     int columns = (h->heads + h->kv_heads) * HEAD + h->kv_heads * (h->v_size ? h->v_size : HEAD);
     tensor *start = h->documents ? adjoint_integers(a, "document start", TOKENS, document_of) : NULL;
     record_qkv x = record_split_heads(&a->r, adjoint_input(a, "qkv", TOKENS, columns, place_replicate()), &at);
-    a->output = record_attention(&a->r, "attention", &x, start, NULL, &at);
+    tensor *sinks = h->sinks ? weight(a, "sinks", h->heads, 0) : NULL;
+    a->output = record_attention(&a->r, "attention", &x, start, NULL, sinks, &at);
 }
 
 /* The cotangents of columns: written there by an op, copied there, added there twice, and passed on by an op that makes
@@ -247,9 +249,11 @@ static void experts(adjoint_rank *a, const void *options)
     recorder *r = &a->r;
     tensor *x = record_gelu(r, "gelu", input(a)), *offsets = adjoint_integers(a, "offsets", 5, offset_of);
     tensor *others = adjoint_integers(a, "other offsets", 5, other_offset_of);
-    tensor *up = record_grouped_linear(r, "up", x, weight(a, "w1", 4 * 3, HIDDEN), offsets);
-    tensor *down = record_grouped_linear(r, "down", record_gelu(r, "act", up), weight(a, "w2", 4 * HIDDEN, 3), offsets);
-    tensor *other = record_grouped_linear(r, "other", x, weight(a, "w3", 4 * HIDDEN, HIDDEN), others);
+    tensor *up = record_grouped_linear(r, "up", x, weight(a, "w1", 4 * 6, HIDDEN), offsets, weight(a, "b1", 4 * 6, 0));
+    tensor *act = record_swiglu_clamped(r, "act", up, 0.8, 1.702);
+    tensor *down =
+        record_grouped_linear(r, "down", act, weight(a, "w2", 4 * HIDDEN, 3), offsets, weight(a, "b2", 4 * HIDDEN, 0));
+    tensor *other = record_grouped_linear(r, "other", x, weight(a, "w3", 4 * HIDDEN, HIDDEN), others, NULL);
     a->output = record_add(r, "sum", record_add(r, "sum of two", x, down), other);
 }
 
@@ -285,6 +289,7 @@ static block_layer block_params(adjoint_rank *a, const block_options *o)
     if (o->llama) {
         b.attention.q_norm = adjoint_parameter(a, "q norm", HEAD, 0, place_shared());
         b.attention.k_norm = adjoint_parameter(a, "k norm", HEAD, 0, place_shared());
+        b.attention.sinks = adjoint_parameter(a, "sinks", 2, 0, place_shard(0));
         return b;
     }
     b.attention.qkv_bias = adjoint_parameter(a, "qkv bias", rows, 0, place_shard(0));
@@ -366,9 +371,10 @@ static const block_options LLAMA = {.llama = true, .window = 3}, GPT2 = {0},
 static const norm_options NORMS[] = {{0, 0, 1, 0, 0}, {0, 0, 1, 1, 1}, {0, 1, 1, 1, 0}, {0, 1, 1, 0, 1},
                                      {0, 1, 0, 1, 0}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 1}, {1, 1, 1, 1, 0},
                                      {1, 1, 1, 0, 1}, {1, 1, 0, 1, 0}};
-static const head_options HEADS[] = {{1, 1, 0, 0, 0, 0, 0}, {4, 2, 0, 0, 0, 0, 0},   {3, 1, 2, 0, 0, 1, 0},
-                                     {2, 2, 0, 1, 0, 0, 0}, {4, 1, 3, 1, 0, 0, 0},   {4, 2, 3, 1, 6, 1, 0},
-                                     {2, 2, 0, 0, 2, 0, 0}, {4, 2, 2, 1, 0, 0, 0.7f}};
+static const head_options HEADS[] = {{1, 1, 0, 0, 0, 0, 0, 0},   {4, 2, 0, 0, 0, 0, 0, 0},    {3, 1, 2, 0, 0, 1, 0, 0},
+                                     {2, 2, 0, 1, 0, 0, 0, 0},   {4, 1, 3, 1, 0, 0, 0, 0},    {4, 2, 3, 1, 6, 1, 0, 0},
+                                     {2, 2, 0, 0, 2, 0, 0, 0},   {4, 2, 2, 1, 0, 0, 0.7f, 0}, {4, 2, 3, 0, 6, 0, 0, 1},
+                                     {3, 1, 0, 1, 0, 0, 0.7f, 1}};
 
 /* ---- checks ---------------------------------------------------------------------------------------------------- */
 
@@ -584,10 +590,31 @@ static void weight_routed_otherwise(op **ops, int forward, int count)
     routed_otherwise(ops, forward, count, OP_grouped_linear_grad_weight);
 }
 
+static void bias_routed_otherwise(op **ops, int forward, int count)
+{
+    op *bias = backward_op(ops, forward, count, OP_grouped_bias_grad);
+    const tensor *own = bias->in[1];
+    for (int i = forward; i < count; i++)
+        if (ops[i]->kind == OP_grouped_linear_grad_weight && ops[i]->in[2] != own)
+            bias->in[1] = ops[i]->in[2];
+}
+
+static void limit_of_gates_forgotten(op **ops, int forward, int count)
+{
+    backward_op(ops, forward, count, OP_swiglu_clamped_grad)->at.cap = 1e6f;
+}
+
+/* As of a score that has a value, 0: exp(sink - lse) (dy . y). */
+static void value_of_a_sink(op **ops, int forward, int count)
+{
+    op *o = backward_op(ops, forward, count, OP_attention_sinks_grad);
+    o->in[1] = o->in[0];
+}
+
 static void every_mutant_fails_the_adjoint_test(void **state)
 {
     (void)state;
-    static const head_options heads = {4, 2, 2, true, 0, true, 0.7f};
+    static const head_options heads = {4, 2, 2, true, 0, true, 0.7f, true};
     static const norm_options with_sum = {0, 1, 1, 1, 0};
     const adjoint_spec mutants[] = {
         {.name = "scaled by -7", .record = attention, .options = &heads, .gradient_factor = -7},
@@ -609,6 +636,9 @@ static void every_mutant_fails_the_adjoint_test(void **state)
         {.name = "another dropout mask", .record = elementwise, .mutate = another_mask},
         {.name = "cotangents of experts by another routing", .record = experts, .mutate = input_routed_otherwise},
         {.name = "experts' gradients by another routing", .record = experts, .mutate = weight_routed_otherwise},
+        {.name = "experts' biases by another routing", .record = experts, .mutate = bias_routed_otherwise},
+        {.name = "gates without their limit", .record = experts, .mutate = limit_of_gates_forgotten},
+        {.name = "a sink's gradient without y", .record = attention, .options = &heads, .mutate = value_of_a_sink},
         {.name = "a tied gradient written over", .record = tied, .mutate = written_over},
         {.name = "a shard of the vocabulary swapped",
          .record = block,

@@ -155,7 +155,7 @@ static void latent(adjoint_rank *a, const void *options)
                 adjoint_table(a, "table", SEQUENCE, l->rotated, turn_of), &at);
     h.k = record_join_keys(r, "join", recorder_columns(r, kv, 0, HEADS * NOPE), h.k, HEADS);
     at.kv_heads = HEADS;
-    tensor *y = record_attention(r, "attention", &h, NULL, NULL, &at);
+    tensor *y = record_attention(r, "attention", &h, NULL, NULL, NULL, &at);
     y = record_linear(r, "out", y, weight(a, "out", HIDDEN, HEADS * VALUE, place_shard(1)), NULL);
     a->output = record_add(r, "sum", record_all_reduce(r, "reduce", a->along, y), x);
 }

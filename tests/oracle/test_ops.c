@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "kernels/product.h"
+#include "tests/oracle/op_mutants.h"
 #include "tests/oracle/op_sweep.h"
 #include "tests/oracle/reference.h"
 
@@ -529,11 +530,7 @@ static void divided_by_targets_that_count(const op *o, const run_context *r)
     s->batch_tokens = tokens;
 }
 
-static const struct {
-    const char *name;
-    op_kind kind;
-    op_kernel kernel;
-} MUTANTS[] = {
+static const op_mutant MUTANTS[] = {
     {"a backward pass scaled by -7", OP_attention_grad, scaled},
     {"a norm's backward pass scaled by -7", OP_rmsnorm_grad, scaled},
     {"a window one key too wide", OP_attention, window_by_one},
@@ -624,27 +621,33 @@ static const struct {
 };
 
 /* Some fp32 variant must disagree; the unchanged kernel agrees on all of them. */
+static void notice(const op_mutant *of)
+{
+    op_kernel kernels[OP_COUNT];
+    memcpy(kernels, cpu_backend.kernels, sizeof kernels);
+    kernels[of->kind] = of->kernel;
+    op_backend mutant = cpu_backend;
+    mutant.kernels = kernels;
+    int noticed = 0, variant = 0;
+    op_case c;
+    for (; !noticed && op_sweep_case(&c, of->kind, DTYPE_FP32, variant); variant++) {
+        char why[256];
+        op_case_mode m = {.in_place_out = -1, .threads = 1};
+        if (of->kernel == addend_dropped && inputs_of(&c.o) != inputs_named(&c.o))
+            continue; /* without an addend there is none to drop */
+        noticed = !(op_case_run(why, &c, &mutant, &m, (uint64_t)variant) <= 1);
+    }
+    if (!noticed)
+        fail_msg("%s: %s in %d variants was not noticed", op_rows[of->kind].name, of->name, variant);
+}
+
 static void every_mutant_is_noticed(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < sizeof MUTANTS / sizeof *MUTANTS; i++) {
-        op_kernel kernels[OP_COUNT];
-        memcpy(kernels, cpu_backend.kernels, sizeof kernels);
-        kernels[MUTANTS[i].kind] = MUTANTS[i].kernel;
-        op_backend mutant = cpu_backend;
-        mutant.kernels = kernels;
-        int noticed = 0, variant = 0;
-        op_case c;
-        for (; !noticed && op_sweep_case(&c, MUTANTS[i].kind, DTYPE_FP32, variant); variant++) {
-            char why[256];
-            op_case_mode m = {.in_place_out = -1, .threads = 1};
-            if (MUTANTS[i].kernel == addend_dropped && inputs_of(&c.o) != inputs_named(&c.o))
-                continue; /* without an addend there is none to drop */
-            noticed = !(op_case_run(why, &c, &mutant, &m, (uint64_t)variant) <= 1);
-        }
-        if (!noticed)
-            fail_msg("%s: %s in %d variants was not noticed", op_rows[MUTANTS[i].kind].name, MUTANTS[i].name, variant);
-    }
+    for (unsigned i = 0; i < sizeof MUTANTS / sizeof *MUTANTS; i++)
+        notice(&MUTANTS[i]);
+    for (int i = 0; OP_MUTANTS[i].name; i++)
+        notice(&OP_MUTANTS[i]);
 }
 
 /* OpenMP's threads spin while they wait unless told otherwise before the program starts, which on few cores costs most

@@ -20,7 +20,7 @@
 static double at_point(op_kind kind, double x, double second)
 {
     bench b = {.o.kind = (uint8_t)kind, .o.at.scale = (float)second, .o.at.cap = (float)second};
-    bool pair = kind == OP_swiglu || kind == OP_geglu;
+    bool pair = kind == OP_swiglu || kind == OP_geglu || kind == OP_swiglu_clamped;
     b.o.in[0] = bench_operand(&b, DTYPE_FP32, 1, pair ? 2 : 1);
     b.o.out[0] = bench_operand(&b, DTYPE_FP32, 1, 1);
     bench_start(&b);
@@ -65,6 +65,8 @@ static void activations_have_their_known_values(void **state)
     bench_near(at_point(OP_swiglu, 1, 3), 3 * 0.73105857863000488, 1e-14);
     bench_near(at_point(OP_geglu, 1, 3), 3 * 0.84119199060827676, 1e-14);
     bench_near(at_point(OP_swiglu, -2, 1), -0.23840584404423511, 1e-14);
+    bench_near(at_point(OP_swiglu_clamped, 5, 2), 3 * 1.9640275800758169, 1e-14); /* both are 2 */
+    bench_near(at_point(OP_swiglu_clamped, -1, 0.5), -1.5 * 0.37754066879814541, 1e-14);
 }
 
 static void a_norm_makes_rows_of_unit_size(void **state)
@@ -94,13 +96,14 @@ static void a_norm_makes_rows_of_unit_size(void **state)
 }
 
 /* Keys all alike: the weights are even over what may be seen, y is the mean of those values, lse the log of their
- * number. */
+ * number. A sink counts as one more key for the first head, as three for the second, with values of 0. */
 static void attention_sees_its_window_and_document(void **state)
 {
     (void)state;
     enum { SEQUENCE = 6, SAMPLES = 2 };
     for (int window = 0; window <= 3; window += 3)
-        for (int documents = 0; documents < 2; documents++) {
+        for (int variant = 0; variant < 4; variant++) {
+            const int documents = variant % 2, sinks = variant / 2;
             bench b = {.o = {.kind = OP_attention,
                              .at = {.heads = 2,
                                     .kv_heads = 1,
@@ -113,6 +116,7 @@ static void attention_sees_its_window_and_document(void **state)
             for (int i = 0; i < 3; i++)
                 b.o.in[i] = bench_operand(&b, DTYPE_FP32, SEQUENCE * SAMPLES, i ? 1 : 2);
             b.o.in[3] = documents ? bench_operand(&b, DTYPE_INT32, SEQUENCE * SAMPLES, 0) : NULL;
+            b.o.in[5] = sinks ? bench_operand(&b, DTYPE_FP32, 2, 0) : NULL;
             b.o.out[0] = bench_operand(&b, DTYPE_FP32, SEQUENCE * SAMPLES, 2);
             b.o.out[1] = bench_operand(&b, DTYPE_FP32, 2, SEQUENCE * SAMPLES);
             bench_start(&b);
@@ -124,6 +128,8 @@ static void attention_sees_its_window_and_document(void **state)
             reference_program_set(b.p, b.o.in[0], q[0]);
             reference_program_set(b.p, b.o.in[1], k);
             reference_program_set(b.p, b.o.in[2], v);
+            if (sinks)
+                reference_program_set(b.p, b.o.in[5], (double[]){0, log(3)});
             bench_run(&b);
             reference_program_get(y[0], b.p, b.o.out[0]);
             reference_program_get(lse[0], b.p, b.o.out[1]);
@@ -138,8 +144,9 @@ static void attention_sees_its_window_and_document(void **state)
                     }
                 }
                 for (int head = 0; head < 2; head++) {
-                    assert_true(fabs(y[t][head] - sum / seen) <= 1e-12 * (1 + sum));
-                    assert_true(fabs(lse[head][t] - log(seen)) <= 1e-14);
+                    int all = seen + sinks * (1 + 2 * head);
+                    assert_true(fabs(y[t][head] - sum / all) <= 1e-12 * (1 + sum));
+                    assert_true(fabs(lse[head][t] - log(all)) <= 1e-14);
                 }
             }
             reference_program_close(b.p);
@@ -168,6 +175,32 @@ static void a_score_is_its_cap_times_a_tanh(void **state)
     bench_near(y[1], 0.6218780798768635, 1e-14);
     bench_near(lse[1], log(1 + exp(0.49752737684336523)), 1e-14);
     reference_program_close(b.p);
+}
+
+/* With y = v p and p the weight of the only key, what a sink changes: dy dv / ds = -dy y P, P = exp(s - lse). */
+static void the_slope_of_a_sink_is_minus_its_weight(void **state)
+{
+    (void)state;
+    for (int adds = 0; adds < 2; adds++) {
+        bench b = {.o = {.kind = OP_attention_sinks_grad, .at = {.heads = 2, .accumulate = (uint8_t)adds}}};
+        for (int i = 0; i < 2; i++)
+            b.o.in[i] = bench_operand(&b, DTYPE_FP32, 2, 4);
+        b.o.in[2] = bench_operand(&b, DTYPE_FP32, 2, 2);
+        b.o.in[3] = bench_operand(&b, DTYPE_FP32, 2, 0);
+        b.o.out[0] = bench_operand(&b, DTYPE_FP32, 2, 0);
+        bench_start(&b);
+        reference_program_set(b.p, b.o.in[0], (double[]){1, 2, 3, 4, 5, 6, 7, 8});
+        reference_program_set(b.p, b.o.in[1], (double[]){1, 1, 1, -1, 2, 0, 0, 1});
+        reference_program_set(b.p, b.o.in[2], (double[]){log(2), log(4), 0, 0});
+        reference_program_set(b.p, b.o.in[3], (double[]){0, log(0.5)});
+        reference_program_set(b.p, b.o.out[0], (double[]){100, 100});
+        bench_run(&b);
+        double ds[2];
+        reference_program_get(ds, b.p, b.o.out[0]);
+        bench_near(ds[0], 100 * adds - (3 / 2.0 + 10 / 4.0), 1e-14);
+        bench_near(ds[1], 100 * adds - 0.5 * (-1 + 8), 1e-14);
+        reference_program_close(b.p);
+    }
 }
 
 /* A quarter turn of the first pair, none of the second: of halves, then of neighbours; there, then back. */
@@ -405,6 +438,7 @@ int main(void)
         cmocka_unit_test(activations_have_their_known_values),
         cmocka_unit_test(a_norm_makes_rows_of_unit_size),
         cmocka_unit_test(attention_sees_its_window_and_document),
+        cmocka_unit_test(the_slope_of_a_sink_is_minus_its_weight),
         cmocka_unit_test(a_score_is_its_cap_times_a_tanh),
         cmocka_unit_test(rope_turns_by_the_angle_and_back),
         cmocka_unit_test(cross_entropy_is_the_logarithm_of_a_probability),

@@ -283,6 +283,46 @@ static void experts_multiply_their_own_rows(void **state)
         }
 }
 
+/* The same rows and experts: what they add to a row, and the sum over its rows. */
+static void experts_add_their_own_bias(void **state)
+{
+    (void)state;
+    static const int32_t offsets[] = {0, 1, 1, 2};
+    for (int adds = 0; adds < 2; adds++) {
+        bench b = {.o = {.kind = OP_grouped_bias_grad, .at.accumulate = (uint8_t)adds}};
+        b.o.in[0] = bench_operand(&b, DTYPE_FP32, 3, 2);
+        b.o.in[1] = bench_operand(&b, DTYPE_INT32, 4, 0);
+        b.o.out[0] = bench_operand(&b, DTYPE_FP32, 6, 0);
+        bench_start(&b);
+        double db[6] = {50, 50, 50, 50, 50, 50};
+        static const double sums[] = {2, 3, 0, 0, 5, 7};
+        reference_program_set(b.p, b.o.in[0], (double[]){2, 3, 5, 7, 100, 100});
+        memcpy(reference_program_bytes(b.p, b.o.in[1]), offsets, sizeof offsets);
+        reference_program_set(b.p, b.o.out[0], db);
+        bench_run(&b);
+        reference_program_get(db, b.p, b.o.out[0]);
+        for (int k = 0; k < 6; k++)
+            bench_near(db[k], sums[k] + 50 * adds, 1e-15);
+        reference_program_close(b.p);
+    }
+    bench b = {.o.kind = OP_grouped_linear};
+    b.o.in[0] = bench_operand(&b, DTYPE_FP32, 3, 2);
+    b.o.in[1] = bench_operand(&b, DTYPE_FP32, 3, 2);
+    b.o.in[2] = bench_operand(&b, DTYPE_INT32, 4, 0);
+    b.o.in[3] = bench_operand(&b, DTYPE_FP32, 3, 0);
+    b.o.out[0] = bench_operand(&b, DTYPE_FP32, 3, 1);
+    bench_start(&b);
+    double y[3];
+    reference_program_set(b.p, b.o.in[0], (double[]){1, 2, 3, 5, 100, 100});
+    reference_program_set(b.p, b.o.in[1], (double[]){1, 10, 7, 7, 0.5, -1});
+    memcpy(reference_program_bytes(b.p, b.o.in[2]), offsets, sizeof offsets);
+    reference_program_set(b.p, b.o.in[3], (double[]){4, 5, 6});
+    bench_run(&b);
+    reference_program_get(y, b.p, b.o.out[0]);
+    assert_memory_equal(y, ((double[]){25, 2.5, 0}), sizeof y);
+    reference_program_close(b.p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +334,7 @@ int main(void)
         cmocka_unit_test(a_bias_moves_by_the_sign_of_what_its_expert_lacks),
         cmocka_unit_test(tokens_go_to_their_places_and_back),
         cmocka_unit_test(experts_multiply_their_own_rows),
+        cmocka_unit_test(experts_add_their_own_bias),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

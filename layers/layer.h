@@ -172,8 +172,8 @@ tensor *layer_latent(recorder *r, const attention_layer *a, const layer_inputs *
 tensor *layer_gather_context(recorder *r, const char *name, tensor *x, const layer_inputs *in);
 /* Each rank's queries meet the keys and values of all (2407.21783): gathers k and v. */
 void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in);
-/* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. sinks NULL:
- * there are none. */
+/* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. sinks
+ * NULL: there are none. */
 tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, tensor *sinks, op_attributes at);
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 /* What the experts of each token make of x, summed by the router's weights. */

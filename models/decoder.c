@@ -196,16 +196,16 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     q->global[out] = span.rows;
     q->start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
     q->size[out] = rows.real > 0 ? rows.real : 0;
-    if (b->expert >= 0 && !names_by_expert(b->d->shape.architecture, slot)) {
-        q->stacked = b->shape.experts;
-        q->global[out] *= q->stacked;
-        q->start[out] += b->expert * span.rows;
+    if (!vector) {
+        q->global[in] = columns.all;
+        q->start[in] = columns.first;
+        q->size[in] = columns.real > 0 ? columns.real : 0;
     }
-    if (vector)
+    if (b->expert < 0 || names_by_expert(b->d->shape.architecture, slot))
         return;
-    q->global[in] = columns.all;
-    q->start[in] = columns.first;
-    q->size[in] = columns.real > 0 ? columns.real : 0;
+    q->stacked = b->shape.experts; /* along the file's first dimension */
+    q->start[0] += b->expert * q->global[0];
+    q->global[0] *= q->stacked;
 }
 
 /* The pieces of a weight that its array has from row (of a vector: element) `at` on. A vector has none where all is
@@ -361,6 +361,8 @@ static void build_block(builder *b, block_layer *block, int index)
     block->mlp.gelu = l->traits >> TRAIT_GELU_GATE & 1;
     block->mlp.exact = l->traits >> TRAIT_EXACT_GELU & 1;
     block->experts.gelu = block->mlp.gelu;
+    block->experts.limit = l->swiglu_limit;
+    block->experts.slope = l->swiglu_alpha;
     block->experts.ladder = decoder_ladder(&b->d->shape);
     block->experts.index = shape_routers_before(&b->d->shape, b->layer);
     block->experts.slots = b->layout->slots;

@@ -11,7 +11,7 @@ static const char *const trait_words[TRAIT_COUNT] = {
 };
 
 /* Traits that a layer with experts may have and its dense one not, or the other way round. */
-static const uint64_t own_traits = BIT(TRAIT_DENSE) | BIT(TRAIT_EXPERTS) | BIT(TRAIT_RENORMALISED);
+static const uint64_t own_traits = BIT(TRAIT_DENSE) | BIT(TRAIT_EXPERTS) | BIT(TRAIT_APART) | BIT(TRAIT_RENORMALISED);
 
 static status check_layer(const model_shape *shape, const model_shape *dense, int layer, const char *folder)
 {

@@ -30,7 +30,7 @@ static const struct {
     uint64_t needs, unless, written;
     const char *key, *value[2];
 } demands[] = {
-    {EVERY, 0, 0, NEVER, "quantization_config", {NULL}},
+    {EVERY, 0, HAS(CLAMPED), NEVER, "quantization_config", {NULL}},
     {FAMILY_GPT2, 0, 0, ALWAYS, "activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
     {FAMILY_GPT2, 0, 0, ALWAYS, "scale_attn_weights", {"true"}},
     {FAMILY_GPT2, 0, 0, ALWAYS, "scale_attn_by_inverse_layer_idx", {"false"}},
@@ -52,6 +52,7 @@ static const struct {
     {FAMILY_DEEPSEEK, HAS(SIGMOID_ROUTER), 0, ALWAYS, "norm_topk_prob", {"true"}},
     {FAMILY_DEEPSEEK, 0, HAS(SIGMOID_ROUTER), ALWAYS, "scoring_func", {"\"softmax\""}},
     {FAMILY_DEEPSEEK, 0, HAS(SIGMOID_ROUTER), ALWAYS, "norm_topk_prob", {"false"}},
+    {FAMILY_GPT_OSS, 0, 0, ALWAYS, "attention_bias", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "hidden_act", {"\"gelu\""}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "use_parallel_residual", {"true"}},
     {FAMILY_NEOX, 0, 0, ALWAYS, "attention_bias", {"true"}},
@@ -509,6 +510,8 @@ static int precision(const model_shape *s)
                             s->logits_cap,
                             s->router_loss,
                             s->router_scale,
+                            s->swiglu_limit,
+                            s->swiglu_alpha,
                             s->dropout};
     bool all = true;
     for (unsigned long i = 0; i < sizeof value / sizeof *value; i++)

@@ -8,6 +8,7 @@
 
 /* What transformers takes where config.json is silent. */
 #define DEFAULT_WINDOW        4096
+#define SHORT_WINDOW          128
 #define DEFAULT_WINDOW_LAYERS 28
 #define DEFAULT_UNROTATED     4
 #define DEFAULT_PATTERN       6
@@ -94,7 +95,9 @@ status huggingface_read_window(const huggingface_reader *r, model_shape *s)
     const json_t *window = huggingface_said(r, "sliding_window");
     if (use && window && !json_is_null(window) && !(json_is_integer(window) && json_integer_value(window) > 0))
         return huggingface_refuse(r, "sliding_window", window, "it must be a number of tokens or null");
-    int64_t unsaid = shape_has_key(s->architecture, KEY_WINDOW_UNSAID) ? DEFAULT_WINDOW : 0;
+    int64_t unsaid = shape_has_key(s->architecture, KEY_SHORT_WINDOW)    ? SHORT_WINDOW
+                     : shape_has_key(s->architecture, KEY_WINDOW_UNSAID) ? DEFAULT_WINDOW
+                                                                         : 0;
     s->sliding_window = !use ? 0 : window ? json_integer_value(window) : unsaid; /* of null: 0 */
     if (!by_layer && !pattern)
         return STATUS_OK;

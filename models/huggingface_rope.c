@@ -226,6 +226,9 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
     s->rope_parameters = !scaling && both;
+    if (!rope && shape_has_key(s->architecture, KEY_NEEDS_SCALING))
+        return status_fail(STATUS_FAILED, "%s: rope_scaling or rope_parameters is missing: a %s model needs it",
+                           r->path, shape_traits_of(s->architecture)->name);
     TRY(choose_table(r, s, &rope, key));
     theta = theta ? theta : huggingface_get(scaling ? both : rope, "rope_theta");
     theta = theta ? theta : huggingface_ask(r, theta_key(s));
@@ -336,9 +339,11 @@ static void put_parameters(json_t *root, const model_shape *s)
     json_object_set_new(root, "rope_parameters", rope);
 }
 
-/* Transformers 4's words, which 5 reads too, lack two bases of OLMo 3. */
+/* Transformers 4's words, which 5 reads too, lack two bases of OLMo 3, and no scaling where an absent one is one. */
 static bool has_older_words(const model_shape *s)
 {
+    if (s->rope_scaling.factor == 0 && shape_has_key(s->architecture, KEY_NEEDS_SCALING))
+        return false;
     return !shape_has_key(s->architecture, KEY_LOCAL_TABLE) ||
            (s->rope_theta == unsaid_theta(s) && s->rope_local_theta == s->rope_theta);
 }

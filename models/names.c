@@ -7,10 +7,14 @@
 
 #include "memory/log.h"
 
+/* Which matrices of layers are stored [in, out]. */
+enum { TRANSPOSED_ALL = 1, TRANSPOSED_EXPERTS };
+
 typedef struct naming {
     shape_family base;
     const char *prefix;
-    bool transposed, by_head;
+    int transposed;
+    bool by_head;
 } naming;
 
 static const naming families[FAMILY_COUNT] = {
@@ -43,7 +47,8 @@ bool names_transposed(shape_architecture architecture, parts_slot slot)
 {
     const parts_row *row = parts_row_of(slot);
     bool matrix = row->columns != PARTS_SIZE_VECTOR && row->place == PARTS_AT_BLOCK;
-    return matrix && families[shape_traits_of(architecture)->family].transposed;
+    int which = families[shape_traits_of(architecture)->family].transposed;
+    return matrix && (which == TRANSPOSED_ALL || (which == TRANSPOSED_EXPERTS && row->divided == PARTS_EXPERTS));
 }
 
 static void write_name(char out[NAMES_BYTES], const char *format, int layer, int expert)
@@ -220,7 +225,7 @@ int names_file_shape(int64_t out[3], const names_tensor *t)
     const int64_t stacked[3] = {t->stacked, t->stacked ? t->shape[0] / t->stacked : 0, t->shape[1]};
     const int64_t plain[3] = {t->shape[0], t->shape[1], 0};
     memcpy(out, t->stacked ? stacked : plain, sizeof stacked);
-    return t->stacked ? 3 : t->dims;
+    return t->dims + (t->stacked > 0);
 }
 
 bool names_place_of(names_place *out, const model_shape *s, const names_tensor *t, int which)

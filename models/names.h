@@ -20,7 +20,7 @@ const char *names_write(char out[NAMES_BYTES], shape_architecture architecture, 
 bool names_by_expert(shape_architecture architecture, parts_slot slot);
 /* Hugging Face's own prefix of everything but the head: "transformer.", "model.". Files of the bare model lack it. */
 const char *names_prefix(shape_architecture architecture);
-/* Are matrices of this slot stored [in, out] (GPT-2's Conv1D) and not [out, in]? */
+/* Are matrices of this slot stored [in, out] (GPT-2's Conv1D, GPT-OSS' experts) and not [out, in]? */
 bool names_transposed(shape_architecture architecture, parts_slot slot);
 
 /* Where a weight lies in the tensor of its name, of `rows` rows (of a vector: elements): `unit` rows from `first` on,
@@ -38,7 +38,7 @@ typedef struct names_tensor {
     int expert;      /* -1: of none, or of all */
     int dims;
     int64_t shape[2]; /* in the file's order: transposed where names_transposed says so */
-    int stacked;      /* it holds so many experts' matrices, one after the other; 0: it holds no experts, or one */
+    int stacked;      /* it holds so many experts' matrices or vectors, one after the other; 0: it holds none, or one */
 } names_tensor;
 
 /* Every parameter that the files of a model of this shape hold, in the model's order; a tied head is not among them.

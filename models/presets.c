@@ -128,6 +128,23 @@
                      .mscale_all_dim = scale,                                                                          \
                      .attention_factor = 1}
 
+/* GPT-OSS (2508.10925): every second layer sees all tokens. */
+#define GPT_OSS(layers_, experts_)                                                                                     \
+    {                                                                                                                  \
+        .architecture = SHAPE_GPT_OSS, .layers = layers_, .heads = 64, .kv_heads = 8, .head_size = 64,                 \
+        .hidden_size = 2880, .ffn_size = 2880, .vocab_size = 201088, .max_sequence = 131072, .rope_theta = 150000,     \
+        .rope_scaling = {.kind = ROPE_YARN,                                                                            \
+                         .factor = 32,                                                                                 \
+                         .original_max_sequence = 4096,                                                                \
+                         .beta_fast = 32,                                                                              \
+                         .beta_slow = 1,                                                                               \
+                         .attention_factor = 1.3465735902799727,                                                       \
+                         .fractional = true},                                                                          \
+        .norm_epsilon = 1e-5, .sliding_window = 128, .full_every = 2, .experts = experts_, .experts_per_token = 4,     \
+        .expert_ffn_size = 2880, .router_renormalise = true, .swiglu_limit = 7, .swiglu_alpha = 1.702,                 \
+        .experts_every = 1, .expert_capacity = 1.25, .expert_spill = 2                                                 \
+    }
+
 static const preset presets[] = {
     {"gpt2-124m", "GPT-2 small", GPT2(12, 12)},
     {"gpt2-355m", "GPT-2 medium", GPT2(24, 16)},
@@ -282,6 +299,8 @@ static const preset presets[] = {
      DEEPSEEK(DEEPSEEK_V3, 61, 64, 7168, 18432, 384, 8, 2048, 1, .q_lora_rank = 1536, .dense_layers = 1,
               .vocab_size = 163840, .max_sequence = 131072, .rope_theta = 5e4, .norm_epsilon = 1e-6,
               .router_scale = 2.827, .router_renormalise = true, DEEPSEEK_YARN(32, 1, 1))},
+    {"gpt-oss-20b", "GPT-OSS 20B, 4.2B of them active", GPT_OSS(24, 32)},
+    {"gpt-oss-120b", "GPT-OSS 120B, 5.7B of them active", GPT_OSS(36, 128)},
     {"olmoe-1b-7b",
      "OLMoE 7B, 1.3B of them active",
      {.architecture = SHAPE_OLMOE,

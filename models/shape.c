@@ -138,6 +138,8 @@ layer_shape shape_layer(const model_shape *s, int layer)
     const bool experts = has_experts(s, layer);
     out.traits |= UINT64_C(1) << (experts ? TRAIT_EXPERTS : TRAIT_DENSE);
     out.traits |= (uint64_t)(experts && s->router_bias_rate > 0) << TRAIT_BIASED;
+    if (experts && !shape_has(s, TRAIT_CLAMPED))
+        out.traits |= UINT64_C(1) << TRAIT_APART;
     if (experts && s->shared_experts > 0)
         out.traits |= UINT64_C(1) << TRAIT_SHARED;
     if (s->qk_norm)
@@ -149,7 +151,7 @@ layer_shape shape_layer(const model_shape *s, int layer)
         out.expert_ffn_size = 0;
         out.router_renormalise = false;
         out.shared_experts = out.router_groups = out.router_groups_kept = 0;
-        out.router_scale = 0;
+        out.router_scale = out.swiglu_limit = out.swiglu_alpha = 0;
     }
     out.local = out.window > 0 && out.rope_theta > 0 && s->rope_local_theta > 0;
     out.rope_theta = out.local ? s->rope_local_theta : out.rope_theta;
@@ -311,6 +313,23 @@ static status check_groups(const model_shape *s)
     return STATUS_OK;
 }
 
+static status check_clamps(const model_shape *s)
+{
+    const bool clamped = shape_has(s, TRAIT_CLAMPED);
+    const double value[] = {s->swiglu_limit, s->swiglu_alpha};
+    for (int i = 0; i < 2; i++) {
+        const char *key = i ? "swiglu_alpha" : "swiglu_limit";
+        if (clamped && !(value[i] > 0 && value[i] <= 1e6))
+            return status_fail(STATUS_USAGE, "model.%s is %g: it must be positive, and at most 1e6", key, value[i]);
+        if (!clamped && value[i] != 0)
+            return status_fail(STATUS_USAGE,
+                               "model.%s is %g: experts of %s are not clamped; leave it out, or choose gpt_oss as "
+                               "model.architecture",
+                               key, value[i], shape_traits_of(s->architecture)->name);
+    }
+    return STATUS_OK;
+}
+
 static status check_experts(const model_shape *s)
 {
     const char *name = shape_traits_of(s->architecture)->name;
@@ -331,6 +350,7 @@ static status check_experts(const model_shape *s)
                            "deepseek_v2 or deepseek_v3 as model.architecture",
                            s->shared_experts, name);
     TRY(check_groups(s));
+    TRY(check_clamps(s));
     if (s->experts * s->expert_ffn_size > 1 << 24)
         return status_fail(STATUS_USAGE, "model.experts %d x model.expert_ffn_size %" PRId64 " must be at most %d",
                            s->experts, s->expert_ffn_size, 1 << 24);

@@ -176,7 +176,8 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
         if (p->init != INIT_NORMAL)
             continue;
         /* elements are numbered as [out, in], whatever the file's order */
-        int64_t index = (q->start[out_dim] + row - q->row) * q->global[in_dim] + q->start[in_dim];
+        int64_t index =
+            p->vector ? q->start[0] : (q->start[out_dim] + row - q->row) * q->global[in_dim] + q->start[in_dim];
         normal_fill(out + at, seed, philox_stream(q->name), index, count, p->deviation);
     }
 }

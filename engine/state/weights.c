@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_files.h"
+#include "engine/state/mxfp4.h"
 #include "memory/log.h"
 #include "models/dense.h"
 #include "models/huggingface.h"
@@ -23,6 +24,7 @@
 typedef struct stored_at {
     const sharded_tensor *in;
     int64_t first;
+    const sharded_tensor *scales; /* of mxfp4, whose blocks are `in`; else NULL */
 } stored_at;
 
 struct weights {
@@ -36,6 +38,7 @@ struct weights {
     stored_at *stored;      /* [count] of a Hugging Face folder */
     checkpoint *checkpoint; /* or NULL */
     config config;          /* of the checkpoint */
+    bool said_mxfp4;
 };
 
 /* What other programs leave beside the weights and transformers does not load either: rotary tables, causal masks. */
@@ -141,15 +144,49 @@ static status check_stored(const weights *w, const names_tensor *n, const names_
     return check_type(w->folder, at->name, t->type);
 }
 
+/* An expert's matrices as GPT-OSS is published: two tensors, NAME_blocks and NAME_scales. */
+static bool match_mxfp4(stored_at *out, const weights *w, const names_tensor *n)
+{
+    if (!shape_has_key(w->shape.architecture, KEY_MXFP4) || !n->stacked || n->dims != 2)
+        return false;
+    char *blocks = must_format("%s_blocks", n->name), *scales = must_format("%s_scales", n->name);
+    *out = (stored_at){find_stored(w, blocks), 0, find_stored(w, scales)};
+    free(blocks);
+    free(scales);
+    return out->in && out->scales;
+}
+
+static status check_mxfp4(const weights *w, const stored_at *at, const names_tensor *n)
+{
+    const int64_t experts = n->stacked, in = n->shape[0] / experts, out = n->shape[1];
+    const int64_t wanted[] = {experts, out, in / MXFP4_GROUP, MXFP4_BYTES};
+    const sharded_tensor *const both[] = {at->in, at->scales};
+    if (in % MXFP4_GROUP)
+        return status_fail(STATUS_FAILED,
+                           "%s: tensor %s has groups of %d, which do not divide the %" PRId64
+                           " columns that the configuration makes",
+                           w->folder, at->in->tensor->name, MXFP4_GROUP, in);
+    for (int i = 0; i < 2; i++) {
+        const safetensors_tensor *t = both[i]->tensor;
+        TRY(check_shape(w->folder, t->name, t->dims, t->shape, i ? 3 : 4, wanted));
+        if (t->type != DTYPE_UINT8)
+            return status_fail(STATUS_FAILED, "%s: tensor %s is of type %s: mxfp4 is uint8", w->folder, t->name,
+                               dtype_name(t->type));
+    }
+    return STATUS_OK;
+}
+
 /* The first of its places in which the files have it. */
 static status match_tensor(weights *w, int i)
 {
     names_place at;
     for (int which = 0; names_place_of(&at, &w->shape, &w->names[i], which); which++) {
-        w->stored[i] = (stored_at){find_stored(w, at.name), at.first};
+        w->stored[i] = (stored_at){find_stored(w, at.name), at.first, NULL};
         if (w->stored[i].in)
             return check_stored(w, &w->names[i], &at, w->stored[i].in->tensor);
     }
+    if (match_mxfp4(&w->stored[i], w, &w->names[i]))
+        return check_mxfp4(w, &w->stored[i], &w->names[i]);
     return status_fail(STATUS_FAILED, "%s: tensor %s is missing: config.json asks for it", w->folder, w->names[i].name);
 }
 
@@ -184,6 +221,8 @@ static status match_tensors(weights *w)
         s = match_tensor(w, i);
         if (s == STATUS_OK)
             taken[sharded_number(w->files, w->stored[i].in)] = true;
+        if (s == STATUS_OK && w->stored[i].scales)
+            taken[sharded_number(w->files, w->stored[i].scales)] = true;
     }
     for (int i = 0; i < sharded_count(w->files) && s == STATUS_OK; i++) {
         const sharded_tensor *t = sharded_at(w->files, i);
@@ -363,6 +402,8 @@ const names_tensor *weights_at(const weights *w, int i)
 dtype weights_type(const weights *w, int i)
 {
     const char *name = weights_at(w, i)->name;
+    if (w->files && w->stored[i].scales)
+        return DTYPE_BF16;
     return w->files ? w->stored[i].in->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
 }
 
@@ -405,6 +446,30 @@ static status read_file(const weights *w, const stored_at *at, const rectangle *
                              dtype_name(to->type));
 }
 
+static status read_mxfp4(weights *w, const stored_at *at, const rectangle *of, const box_memory *to)
+{
+    const int64_t *shape = at->scales->tensor->shape, *start = of->part.start, *size = of->part.size;
+    const mxfp4_matrices from = {.blocks = sharded_data(at->in),
+                                 .scales = sharded_data(at->scales),
+                                 .out = shape[1],
+                                 .in = shape[2] * MXFP4_GROUP};
+    if (!w->said_mxfp4)
+        log_warn("%s: weights of experts are mxfp4: they are dequantised, and saved and exported as they then are, in "
+                 "bf16 or wider",
+                 w->folder);
+    w->said_mxfp4 = true;
+    float *values = must_alloc((unsigned long)(size[0] * size[1] + 1) * sizeof *values);
+    box_memory read = {.data = values, .type = DTYPE_FP32};
+    box_row_major(read.stride, 2, size);
+    mxfp4_read(values, &from, start[0], size[0], start[1], size[1]);
+    box_convert(to, &read, 2, size);
+    bool finite = box_all_finite(&read, 2, size) && box_all_finite(to, 2, size);
+    free(values);
+    return finite ? STATUS_OK
+                  : status_fail(STATUS_FAILED, "%s: tensor %s has values beyond the range of %s", w->folder,
+                                at->in->tensor->name, dtype_name(to->type));
+}
+
 /* Is it the bias of a layer's experts, of this architecture? */
 static bool is_bias(const weights *w, const char *name)
 {
@@ -434,6 +499,8 @@ status weights_read(void *context, const rectangle *of, const box_memory *to)
         return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, of->name);
     MUST(dims == 1 || dims == 2, "%s has %d dimensions", of->name, dims);
     TRY(check_shape(w->folder, of->name, w->names[i].dims, w->names[i].shape, dims, of->global));
+    if (w->files && w->stored[i].scales)
+        return read_mxfp4(w, &w->stored[i], of, to);
     if (w->files)
         return read_file(w, &w->stored[i], of, to);
     const manifest_tensor *master = checkpoint_find(w->checkpoint, MASTER, of->name);

@@ -36,7 +36,7 @@ int weights_files(const weights *w);
 int weights_count(const weights *w);
 /* In the model's order. */
 const names_tensor *weights_at(const weights *w, int i);
-/* As stored. */
+/* As stored; of mxfp4 bf16, which holds its values. */
 dtype weights_type(const weights *w, int i);
 
 /* From now on the model has no biases of its experts' choice, as no Hugging Face folder of these architectures has.

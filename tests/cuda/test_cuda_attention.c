@@ -195,6 +195,8 @@ static void a_plan_says_who_computes_attention(void **state)
          "our own kernels, 1.00 MiB of working memory for the backward pass: cuDNN is left out where documents are "
          "dealt\ncontext           128 MiB",
          "if it takes it"},
+        {"train.sequence=8192 model.preset=gpt-oss-20b parallel.expert=8",
+         "our own forward pass: cuDNN is left out where heads have sinks\nattention  ", "if it takes it"},
         {"train.sequence=8192 model.attention_cap=50",
          "of working memory for the backward pass: cuDNN is left out where scores are capped", "if it takes it"},
     };

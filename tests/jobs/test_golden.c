@@ -61,7 +61,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.routers <= 1);
         free(run);
     }
-    assert_int_equal(models, 31);
+    assert_int_equal(models, 32);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -185,6 +185,13 @@ static void slightly_different_experts_are_caught(void **state)
         {"deepseek-v2", "model.router_groups_kept=3"},
         {"deepseek-v3", "model.router_scale=1.74"},
         {"deepseek-v3", "model.router_groups=1"},
+        {"gpt-oss", "model.swiglu_limit=0.51"},
+        {"gpt-oss", "model.swiglu_limit=1e6"},
+        {"gpt-oss", "model.swiglu_alpha=1.26"},
+        {"gpt-oss", "model.sliding_window=9"},
+        {"gpt-oss", "model.full_every=3"},
+        {"gpt-oss", "model.rope_scaling.fractional=false"},
+        {"gpt-oss", "model.router_loss=0.10001"},
         {"granite-moe", "model.experts_per_token=1"},
         {"granite-moe", "model.residual_multiplier=0.39"},
     };

@@ -36,9 +36,10 @@ typedef struct keys_row {
 #define SHARED  "model.architecture=glm4_moe model.experts=4 model.shared_experts=1"
 #define LATENT                                                                                                         \
     "model.architecture=deepseek_v3 model.experts=4 model.kv_lora_rank=12 model.rope_head_size=4 -model.kv_heads"
-#define EVAL "data.validation=TOP/held"
-#define CUDA "train.device=cuda"
-#define FP16 "train.precision=fp16 train.max_skipped=20"
+#define CLAMPED "model.architecture=gpt_oss model.experts=4"
+#define EVAL    "data.validation=TOP/held"
+#define CUDA    "train.device=cuda"
+#define FP16    "train.precision=fp16 train.max_skipped=20"
 
 /* clang-format off */
 /* key, the value it is changed to, settings of both runs */
@@ -72,6 +73,8 @@ static const keys_row rows[] = {
     PLANNED("model.experts_per_token", "3", EXPERTS),
     PLANNED("model.expert_ffn_size", "48", EXPERTS),
     TRAINED("model.router_renormalise", "true", EXPERTS),
+    TRAINED("model.swiglu_limit", "0.01", CLAMPED),
+    TRAINED("model.swiglu_alpha", "3", CLAMPED),
     PLANNED("model.shared_experts", "2", SHARED),
     PLANNED("model.qk_norm", "true", SHARED),
     TRAINED("model.router_scale", "2.5", EXPERTS),

@@ -48,6 +48,8 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     assert_int_equal(a->router_renormalise, b->router_renormalise);
     assert_true(a->router_loss == b->router_loss);
     assert_true(a->router_scale == b->router_scale);
+    assert_true(a->swiglu_limit == b->swiglu_limit);
+    assert_true(a->swiglu_alpha == b->swiglu_alpha);
     assert_int_equal(a->shared_experts, b->shared_experts);
     assert_int_equal(a->router_groups, b->router_groups);
     assert_int_equal(a->router_groups_kept, b->router_groups_kept);
@@ -140,6 +142,8 @@ static void give_experts(model_shape *s, int variant)
         s->router_groups_kept = 2;
         s->router_scale = 2.5;
     }
+    s->swiglu_limit = !shape_has(s, TRAIT_CLAMPED) ? 0 : variant & 1 ? 1.0 / 3 : 7;
+    s->swiglu_alpha = !shape_has(s, TRAIT_CLAMPED) ? 0 : variant & 2 ? 1.0 / 7 : 1.702;
     s->router_renormalise = shape_has(s, TRAIT_RENORMALISED) || (shape_has_key(a, KEY_NORM_TOPK) && variant & 1);
     s->router_loss = shape_has_key(a, KEY_ROUTER_LOSS) && variant & 2 ? 1.0 / 30 : 0;
 }
@@ -193,7 +197,7 @@ static void every_shape_survives_the_way_there_and_back(void **state)
                              .logits_cap = a == SHAPE_GEMMA2 && variant & 2 ? 30 : 0,
                              .logits_scaling = granite ? 8 : 0,
                              .rotary_size = (a == SHAPE_PHI3 || a == SHAPE_GLM4 || neox) && variant & 1 ? 6 : 0,
-                             .rope_parameters = a == SHAPE_OLMO3 || (!gpt2 && variant & 2),
+                             .rope_parameters = a == SHAPE_OLMO3 || a == SHAPE_GPT_OSS || (!gpt2 && variant & 2),
                              .unrotated_every = a == SHAPE_SMOLLM3 ? variant & 3 : 0,
                              .rope_theta = 12345.678901234567,
                              .norm_epsilon = 1.0 / 3e5};

@@ -39,6 +39,7 @@ static void presets_have_the_published_number_of_parameters(void **state)
         {"glm-4.5-air", 106852251264},     {"glm-4.5", 352797829024},
         {"deepseek-v2-lite", 15706484224}, {"moonlight-16b-a3b", 15960110208},
         {"deepseek-v3", 671026419200},     {"kimi-k2", 1026408232448},
+        {"gpt-oss-20b", 20914757184},      {"gpt-oss-120b", 116829156672},
     };
     int count = (int)(sizeof published / sizeof *published);
     assert_int_equal(count, presets_count());

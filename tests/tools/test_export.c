@@ -60,9 +60,9 @@ static void export_with_tokenizer(const char *folder, const char *model, const c
 static void an_export_has_what_autotokenizer_reads(void **state)
 {
     static const char *const models[] = {
-        "gpt2",      "llama",  "mistral",     "qwen2",    "qwen3",       "starcoder2", "smollm3", "granite",
-        "gemma2",    "gemma3", "phi3",        "neox",     "glm4",        "olmo2",      "olmo3",   "mixtral",
-        "qwen3-moe", "olmoe",  "granite-moe", "glm4-moe", "deepseek-v2", "deepseek-v3"};
+        "gpt2",      "llama",  "mistral",     "qwen2",    "qwen3",       "starcoder2",  "smollm3", "granite",
+        "gemma2",    "gemma3", "phi3",        "neox",     "glm4",        "olmo2",       "olmo3",   "mixtral",
+        "qwen3-moe", "olmoe",  "granite-moe", "glm4-moe", "deepseek-v2", "deepseek-v3", "gpt-oss"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char *name = must_format("%s-exported", models[i]), *folder = workfolder_path(*state, name);
         export_with_tokenizer(*state, models[i], name, NULL);

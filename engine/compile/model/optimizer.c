@@ -123,8 +123,8 @@ static int find_matrices(matrix *out, const parameter *p)
         const parameter_piece *q = &p->pieces[i];
         const int side = q->transposed;
         matrix m = {q->name, {q->global[0], q->global[1]}, q->row, q->size[side], NULL};
-        m.global[side] /= q->stacked ? q->stacked : 1;
-        bool begins = q->stacked && q->start[side] % m.global[side] == 0;
+        m.global[0] /= q->stacked ? q->stacked : 1;
+        bool begins = q->stacked && q->start[0] % m.global[0] == 0;
         if (count > 0 && !begins && !strcmp(out[count - 1].name, q->name))
             out[count - 1].rows += m.rows;
         else

@@ -80,7 +80,7 @@ static const struct {
      "gemma3-12b, gemma3-27b, granite-2b, "
      "granite-8b, smollm3-3b, olmo2-1b, olmo2-7b, olmo2-13b, olmo2-32b, olmo3-7b, olmo3-32b, phi3-4b, phi4-14b, "
      "glm4-9b, mixtral-8x7b, mixtral-8x22b, qwen3-30b-a3b, qwen3-235b-a22b, glm-4.5-air, glm-4.5, deepseek-v2-lite, "
-     "moonlight-16b-a3b, deepseek-v3, kimi-k2, olmoe-1b-7b, "
+     "moonlight-16b-a3b, deepseek-v3, kimi-k2, gpt-oss-20b, gpt-oss-120b, olmoe-1b-7b, "
      "granite-3b-a800m, pythia-160m, pythia-1b, pythia-7b, pythia-12b, not llama_8b; did you mean llama-8b?"},
     {SMALL "memory: {budget: 10GiBs}\n", NULL,
      "a.yaml:2: memory.budget: expected a size such as 10GiB or 512MiB, not 10GiBs"},

@@ -34,7 +34,7 @@ transformers.logging.set_verbosity_error()
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "..", "golden", "text")
 ARCHITECTURES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "starcoder2", "smollm3", "granite", "gemma3_text", "phi3", "gpt_neox", "glm4", "olmo2", "mixtral",
-                 "qwen3_moe", "olmoe", "granitemoe", "glm4_moe", "deepseek_v2", "deepseek_v3"]
+                 "qwen3_moe", "olmoe", "granitemoe", "glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"]
 
 
 def hard_texts():

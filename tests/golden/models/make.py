@@ -42,7 +42,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_posit
 
 
 def models():
-    from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, Glm4Config, Glm4ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GptOssConfig, GptOssForCausalLM, GPTNeoXForCausalLM, GraniteConfig, GraniteForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                               MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config, Olmo3ForCausalLM, OlmoeConfig, OlmoeForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                               SmolLM3Config, SmolLM3ForCausalLM, Starcoder2Config, Starcoder2ForCausalLM)
 
@@ -105,6 +105,13 @@ def models():
             num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1, n_group=2,
             topk_group=1, routed_scaling_factor=1.75, num_nextn_predict_layers=0, rms_norm_eps=1e-5, pad_token_id=None,
             bos_token_id=96, eos_token_id=96), "fp32"),
+        # sinks, biased experts whose gates and ups are cut off, windows in every second layer, a ramp between whole
+        # frequencies; with a loss that balances the routers
+        "gpt-oss": (GptOssForCausalLM, GptOssConfig(
+            **{**SIZES, "num_hidden_layers": 3, "intermediate_size": 20}, head_dim=16, sliding_window=8,
+            num_local_experts=5, num_experts_per_tok=2, swiglu_limit=0.5, swiglu_alpha=1.25,
+            rope_parameters={**YARN, "rope_theta": 5e4, "truncate": False}, pad_token_id=None, bos_token_id=96,
+            eos_token_id=96, **balanced), "fp32"),
         # a multiplier of embeddings, branches, scores and logits each
         "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, rms_norm_eps=1e-5, embedding_multiplier=6.0,
                                                       residual_multiplier=0.4, attention_multiplier=0.2,
@@ -249,11 +256,16 @@ def router_loss(output, config, over):
     return config.router_aux_loss_coef * total
 
 
+def decays(name, p):
+    """Vectors do not, neither do those of all experts in one tensor."""
+    return p.dim() > 1 and not name.endswith("bias")
+
+
 def train(model, stream, over):
     parameters = dict(model.named_parameters())
     optimizer = torch.optim.AdamW(
-        [{"params": [p for p in parameters.values() if p.dim() > 1], "weight_decay": DECAY},
-         {"params": [p for p in parameters.values() if p.dim() == 1], "weight_decay": 0.0}],
+        [{"params": [p for n, p in parameters.items() if decays(n, p)], "weight_decay": DECAY},
+         {"params": [p for n, p in parameters.items() if not decays(n, p)], "weight_decay": 0.0}],
         lr=LR, betas=BETAS, eps=EPSILON)
     losses, router_losses, norms, first = [], [], [], None
     for step in range(STEPS):

@@ -176,9 +176,8 @@ model_shape shape_repeating(const model_shape *s, int layer, int layers)
     all.layers = layers;
     all.sliding_window = shape_layer(s, layer).window;
     all.full_first = all.full_every = 0;
-    all.experts = shape_layer(s, layer).experts;
-    all.dense_layers = 0;
-    all.experts_every = all.experts > 0;
+    all.dense_layers = s->experts > 0 && !has_experts(s, layer) ? layers : 0;
+    all.experts_every = s->experts > 0;
     all.unrotated_every = s->unrotated_every > 0 && !rotates(s, layer);
     return all;
 }

@@ -29,6 +29,7 @@ static const mutants_row rows[] = {
     {"latents-as-gathered",      {"latent",  1, 2, 1, 2, 2, 0,           0, 1, GATHERED, 0}, NULL},
     {"latents-of-one-rank",      {"latent",  1, 2, 1, 2, 2, 0,           0, 1, GATHERED, 0}, NULL},
     {"dropped-latent-reduce",    {"unrouted", 2, 1, 1, 2, 2, 0,           0, 1, "parallel.sequence=false", 0}, NULL},
+    {"first-elements-rotate",    {"latent",  2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"scores-without-factor",    {"direct",  2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},
     {"counts-of-one-micro-batch", {"biased", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
     {"counted-when-made-again",  {"biased",  2, 1, 1, 2, 2, 0,           0, 1, "", 0}, NULL},

@@ -143,12 +143,14 @@ static void edit_context(op *o)
     }
 }
 
-/* The faults of latents: cotangents of a rank's own heads alone, and scores as without yarn. */
+/* The faults of latents: cotangents of a rank's own heads alone, other elements that rotate, scores as without yarn. */
 static void edit_latents(op *o)
 {
     const model_shape *s = &of->options.shape;
     if (is("dropped-latent-reduce") && reduces(o, AXIS_TENSOR) && o->out[0]->shape[1] == s->kv_lora_rank)
         o->kind = OP_copy;
+    if (is("first-elements-rotate") && o->kind == OP_rope)
+        o->at.head_size = (int32_t)o->in[1]->shape[1];
     if (is("scores-without-factor") && (o->kind == OP_attention || o->kind == OP_attention_grad))
         o->at.scale = 1 / sqrtf((float)s->head_size);
 }

@@ -423,18 +423,31 @@ static tensor *whole_cotangent(recorder *r, const tensor *t)
     return whole;
 }
 
+void recorder_turn(recorder *r, tensor *t, tensor *cotangent)
+{
+    MUST(r->turns < RECORDER_TURNS, "%s: the recording has too many losses", t->name);
+    r->turned[r->turns] = t;
+    r->turned_cotangent[r->turns++] = cotangent;
+}
+
+/* The cotangents that losses have made: forward, to be read backward. */
+static void begin_at_losses(recorder *r)
+{
+    for (int i = 0; i < r->turns; i++) {
+        tensor *cotangent = r->turned_cotangent[i];
+        tensor_root(cotangent)->class = CLASS_KEPT;
+        cotangent->class = CLASS_KEPT;
+        r->cotangent[r->turned[i]->id] = cotangent;
+    }
+}
+
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent)
 {
     recorder_begin_backward(r);
-    if (r->turned) {
-        output = r->turned;
-        cotangent = r->turned_cotangent;
-        /* Made forward, read backward. */
-        tensor_root(cotangent)->class = CLASS_KEPT;
-        cotangent->class = CLASS_KEPT;
-    }
-    MUST(cotangent, "nothing to start the backward pass from");
-    r->cotangent[output->id] = cotangent;
+    begin_at_losses(r);
+    MUST(cotangent || r->turns > 0, "nothing to start the backward pass from");
+    if (cotangent)
+        r->cotangent[output->id] = cotangent;
     const program *forward = &r->body[PHASE_FORWARD];
     for (int i = forward->count - 1; i >= 0; i--) {
         const op *o = forward->ops[i];

@@ -1,9 +1,9 @@
 #include "layers/layer.h"
 
 /* Ids of other ranks' rows give zeros: the ranks' outputs sum to the embedding. */
-tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *in)
+tensor *layer_embed(recorder *r, const embedding_layer *e, tensor *ids)
 {
-    return layer_leave(r, record_embed(r, "embed", in->tokens, recorder_weight(r, e->table), e->first));
+    return layer_leave(r, record_embed(r, "embed", ids, recorder_weight(r, e->table), e->first));
 }
 
 static double rounded_to(dtype type, double x)

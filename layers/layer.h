@@ -52,7 +52,8 @@ typedef struct layer_inputs {
     float epsilon;         /* of norms */
     double router_loss, router_z_loss; /* coefficients; 0: there is none */
     layer_balance router_over;
-    int routers; /* layers with experts, of the model */
+    int routers; /* blocks with experts, of the model */
+    bool mtp;    /* the block behind the last layer computes, too */
     float dropout;
 } layer_inputs;
 
@@ -118,7 +119,14 @@ typedef struct experts_layer {
     bool slots; /* where ranks divide experts, tokens travel in slots; else all are gathered */
 } experts_layer;
 
+/* What the block behind the last layer has beside a layer's weights (layers/mtp.c). */
+typedef struct mtp_layer {
+    norm_layer enorm, hnorm, norm;      /* of the embedding, of what the head reads, of what the block makes */
+    const parameter *embedded, *hidden; /* [hidden, hidden] each: what the block reads of the first two */
+} mtp_layer;
+
 typedef struct block_layer {
+    mtp_layer mtp;                             /* norms and matrices NULL: none */
     norm_layer norm1, norm2, behind1, behind2; /* weight NULL: none */
     attention_layer attention;
     mlp_layer mlp;         /* up NULL: none */
@@ -134,6 +142,13 @@ typedef struct embedding_layer {
     double multiplier; /* 0: none */
     bool rounds;       /* to the table's type, before it multiplies */
 } embedding_layer;
+
+/* The block behind the last layer, with the model's table or a copy of it. */
+typedef struct mtp_module {
+    int number; /* of the block, behind the layers; 0: there is none */
+    const block_layer *block;
+    embedding_layer embedding; /* of next tokens; without positions */
+} mtp_module;
 
 typedef struct loss_layer {
     norm_layer norm;
@@ -181,17 +196,20 @@ tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *i
 /* The losses of a pool's routers, which whoever uses the result brings to their logits; x where there are none. */
 tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_pool *routers, tensor *x);
 void layer_block(recorder *r, stream *s, const block_layer *b, const layer_inputs *in);
-/* The embedding of the rank's rows of the vocabulary, summed over the tensor ranks. */
-tensor *layer_embed(recorder *r, const embedding_layer *e, const layer_inputs *in);
+/* The embedding of ids, by the rank's rows of the vocabulary, summed over the tensor ranks. */
+tensor *layer_embed(recorder *r, const embedding_layer *e, tensor *ids);
 /* What else is done to the embedding x: a multiplier, positions, dropout. */
 tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x);
 /* What the head reads of a stream: its norm, times the multiplier of the logits. */
 tensor *layer_last(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
 /* x times a layer's multiplier, x itself where that is 0 */
 tensor *layer_multiply(recorder *r, tensor *x, double multiplier);
-/* Adds the micro-batch's loss to in->loss. When training it turns the tape: the gradient of the loss is recorded
- * beside its forward pass, chunk by chunk, so that logits of a whole micro-batch never exist. */
-void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
+/* Adds the micro-batch's loss to in->loss, and that of the block behind the last layer (NULL: there is none) to
+ * in->mtp_loss. When training it turns the tape: the gradient of the loss is recorded beside its forward pass, chunk by
+ * chunk, so that logits of a whole micro-batch never exist. */
+void layer_loss(recorder *r, stream *s, const loss_layer *l, const mtp_module *m, const layer_inputs *in);
+/* What the head reads of that block; h: what it reads of the last layer. */
+tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h);
 /* The same in two steps, for a vocabulary that is divided over the stages, too: statistics of the logits of this
  * stage's rows from the last norm's output y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages,
  * the loss. */

@@ -4,7 +4,14 @@
  * rank nor at one time. */
 #include "layers/layer.h"
 
+/* What a loss is taken of, and where it goes. */
+typedef struct labels {
+    tensor *targets, *scalars, *loss;
+    bool last; /* nobody uses the head behind it */
+} labels;
+
 typedef struct chunk {
+    const labels *of;
     int index;
     tensor *x;  /* [tokens of the chunk, hidden] */
     tensor *dx; /* the same rows of its cotangent; NULL without training */
@@ -35,10 +42,9 @@ static tensor *record_statistics(recorder *r, const loss_layer *l, tensor *logit
 }
 
 /* Adds the loss; returns the gradient of the logits when training, else NULL. */
-static tensor *record_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const chunk *c, tensor *logits,
-                           tensor *stats)
+static tensor *record_loss(recorder *r, const loss_layer *l, const chunk *c, tensor *logits, tensor *stats)
 {
-    op loss = {.kind = OP_cross_entropy, .in = {logits, c->targets, stats, in->scalars}, .out = {in->loss}};
+    op loss = {.kind = OP_cross_entropy, .in = {logits, c->targets, stats, c->of->scalars}, .out = {c->of->loss}};
     loss.at = (op_attributes){.first_id = l->first, .ids = l->count};
     loss.at.accumulate = c->index == 0 ? OP_WRITES_FIRST : OP_ADDS;
     return recorder_record(r, "loss/loss", &loss, r->training ? 2 : 0, NULL)->out[1];
@@ -51,11 +57,11 @@ static void record_weight_gradient(recorder *r, tensor *dlogits, tensor *x, tens
     recorder_record(r, "loss/dw", &weight, 0, NULL);
 }
 
-static void chunk_loss(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *head, chunk c)
+static void chunk_loss(recorder *r, const loss_layer *l, tensor *head, chunk c)
 {
     tensor *logits = record_linear(r, "loss/head", c.x, head, NULL);
     tensor *capped = record_cap(r, l, logits);
-    tensor *dlogits = record_loss(r, l, in, &c, capped, record_statistics(r, l, capped, c.targets));
+    tensor *dlogits = record_loss(r, l, &c, capped, record_statistics(r, l, capped, c.targets));
     if (!dlogits)
         return;
     dlogits = record_cap_gradient(r, l, dlogits, logits);
@@ -76,32 +82,44 @@ tensor *layer_last(recorder *r, stream *s, const loss_layer *l, const layer_inpu
     return layer_multiply(r, layer_norm(r, s, &l->norm, in), l->multiplier);
 }
 
-void layer_loss(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
+/* The loss of y, in chunks. The first one fetches the head, whose gradient later ones add to. */
+static void take_loss(recorder *r, const loss_layer *l, tensor **head, tensor *y, const labels *of)
 {
-    tensor *y = layer_last(r, s, l, in);
-    recorder_keep(s->sum);
     int from = r->body[PHASE_FORWARD].count;
     tensor *x = layer_enter(r, y); /* [tokens, hidden] */
     tensor *dx = NULL;
     if (r->training)
         dx = recorder_input(r, "loss/dx", r->compute, 2, x->shape, place_cotangent(x->place));
-    tensor *head = recorder_weight(r, l->head);
+    *head = *head ? *head : recorder_weight(r, l->head);
     int64_t tokens = x->shape[0], chunk_tokens = l->chunk_tokens > 0 ? l->chunk_tokens : tokens;
     for (int64_t first = 0; first < tokens; first += chunk_tokens) {
         int64_t count = tokens - first < chunk_tokens ? tokens - first : chunk_tokens;
-        chunk c = {.index = (int)(first / chunk_tokens), .x = recorder_rows(r, x, first, count)};
+        chunk c = {.of = of, .index = (int)(first / chunk_tokens), .x = recorder_rows(r, x, first, count)};
         c.dx = dx ? recorder_rows(r, dx, first, count) : NULL;
-        c.targets = recorder_rows(r, in->targets, first, count);
-        chunk_loss(r, l, in, head, c);
+        c.targets = recorder_rows(r, of->targets, first, count);
+        chunk_loss(r, l, *head, c);
     }
     if (!dx)
         return;
-    recorder_gradient_done(r, head, true);
-    dx = leave_backward(r, dx);
+    if (of->last)
+        recorder_gradient_done(r, *head, true);
+    recorder_turn(r, y, leave_backward(r, dx));
     for (int i = from; i < r->body[PHASE_FORWARD].count; i++)
         r->body[PHASE_FORWARD].ops[i]->detached = true;
-    r->turned = y;
-    r->turned_cotangent = dx;
+}
+
+void layer_loss(recorder *r, stream *s, const loss_layer *l, const mtp_module *m, const layer_inputs *in)
+{
+    tensor *head = NULL, *h = layer_norm(r, s, &l->norm, in);
+    recorder_keep(s->sum);
+    take_loss(r, l, &head, layer_multiply(r, h, l->multiplier),
+              &(labels){.targets = in->targets, .scalars = in->scalars, .loss = in->loss, .last = !m});
+    if (!m)
+        return;
+    recorder_layer(r, m->number);
+    take_loss(r, l, &head, layer_multiply(r, layer_mtp(r, m, in, h), l->multiplier),
+              &(labels){.targets = in->second_targets, .scalars = in->mtp_scalars, .loss = in->mtp_loss, .last = true});
+    recorder_layer(r, -1);
 }
 
 /* The logits of a micro-batch exist at a time, and are kept: each stage has few columns of them. Their cap is computed
@@ -118,9 +136,10 @@ head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, t
 tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const head_pass *h,
                         tensor *statistics)
 {
-    chunk c = {.index = 0, .targets = in->targets};
+    const labels of = {.targets = in->targets, .scalars = in->scalars, .loss = in->loss};
+    chunk c = {.of = &of, .index = 0, .targets = in->targets};
     tensor *logits = recorder_use(r, h->logits);
-    tensor *dlogits = record_loss(r, l, in, &c, record_cap(r, l, logits), statistics);
+    tensor *dlogits = record_loss(r, l, &c, record_cap(r, l, logits), statistics);
     if (!dlogits)
         return NULL;
     dlogits = record_cap_gradient(r, l, dlogits, logits);

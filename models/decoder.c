@@ -121,6 +121,7 @@ static placement placement_of(const builder *b, parts_divided divided)
         [PARTS_COLUMNS] = place_shard(1),
         [PARTS_STREAM] = b->layout->grid.sequence ? place_shared() : place_replicate(),
         [PARTS_COUNTED] = b->layout->grid.sequence ? place_shared() : place_replicate(),
+        [PARTS_BESIDE] = b->layout->grid.sequence ? place_shared() : place_replicate(),
         [PARTS_SHARED] = place_shared(),
         [PARTS_FIRST_RANK] = place_partial(),
         [PARTS_EXPERTS] = place_replicate(), /* and along AXIS_EXPERT a tensor of its own for each rank */
@@ -153,7 +154,9 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     p->of_block = b->layer >= 0;
     p->place = place_along(AXIS_COORDINATE_TENSOR, placement_of(b, row->divided));
     p->counted = row->divided == PARTS_COUNTED;
-    if (b->tensor > 1 && (row->divided == PARTS_STREAM || row->divided == PARTS_SHARED || p->counted))
+    const bool everywhere =
+        row->divided == PARTS_STREAM || row->divided == PARTS_BESIDE || row->divided == PARTS_SHARED || p->counted;
+    if (b->tensor > 1 && everywhere)
         add_copies(p, AXIS_TENSOR, 0);
     const axis_group *group = b->layout->grid.group;
     p->replicas = row->divided == PARTS_EXPERTS ? AXIS_HOLDERS : AXIS_GRADIENT;
@@ -197,8 +200,8 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     q->start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
     q->size[out] = rows.real > 0 ? rows.real : 0;
     if (!vector) {
-        q->global[in] = columns.all;
-        q->start[in] = columns.first;
+        q->global[in] = span.columns;
+        q->start[in] = span.left + columns.first;
         q->size[in] = columns.real > 0 ? columns.real : 0;
     }
     if (b->expert < 0 || names_by_expert(b->d->shape.architecture, slot))
@@ -378,6 +381,7 @@ static void build_block(builder *b, block_layer *block, int index)
     const float offset = norm_offset(l);
     block->norm1.offset = block->norm2.offset = block->behind1.offset = block->behind2.offset = offset;
     block->attention.norm_offset = offset;
+    block->mtp.enorm.offset = block->mtp.hnorm.offset = block->mtp.norm.offset = offset;
     block->attention.width_norm = l->traits >> TRAIT_QK_WIDTH_NORM & 1;
 }
 
@@ -387,34 +391,66 @@ static parameter *build_table(builder *b, parts_slot slot, const char *label)
     return build_array(b, &slot, 1, label);
 }
 
+/* Both ends read the table of tokens: the head, or the block behind the last layer. */
+static bool ends_share(const builder *b)
+{
+    return b->d->shape.tied_embeddings || b->d->shape.mtp_layers > 0;
+}
+
 static embedding_layer build_embedding(builder *b)
 {
     parameter *table = build_table(b, SLOT_EMBEDDING, parts_row_of(SLOT_EMBEDDING)->label);
-    if (b->d->shape.tied_embeddings && b->layout->grid.ends_apart)
+    if (ends_share(b) && b->layout->grid.ends_apart)
         add_summed_copies(table, AXIS_TIE, 0);
     return (embedding_layer){.table = table, .first = vocabulary_part(b).first};
+}
+
+/* The first chunk's table once more, for the last chunk: with its own gradient, which is summed with the other's. */
+static parameter *build_copy(builder *b, const parameter *embedding, const char *label)
+{
+    parameter *copy = build_table(b, SLOT_EMBEDDING, label);
+    if (embedding)
+        copy->shares = embedding->number;
+    else
+        add_summed_copies(copy, AXIS_TIE, 0);
+    return copy;
+}
+
+/* Has one chunk both ends, and are they not divided? */
+static bool ends_meet(const builder *b, const parameter *embedding)
+{
+    const recorder_grid *g = &b->layout->grid;
+    return embedding && !g->ends_folded && g->group[AXIS_VOCABULARY].ranks == 1;
 }
 
 /* A head that is tied is the embedding itself where one chunk has both and they are not divided. */
 static void build_head(builder *b, loss_layer *l, const parameter *embedding)
 {
-    const recorder_grid *g = &b->layout->grid;
+    const char *label = parts_row_of(SLOT_HEAD)->label;
     bool tied = b->d->shape.tied_embeddings;
     extent rows = vocabulary_part(b);
     l->first = rows.first;
     l->count = rows.real > 0 ? rows.real : 0;
     l->chunk_tokens = b->layout->loss_tokens;
     l->cap = b->d->shape.logits_cap;
-    if (tied && embedding && !g->ends_folded && g->group[AXIS_VOCABULARY].ranks == 1) {
-        l->head = embedding;
-        return;
-    }
-    parameter *head = build_table(b, tied ? SLOT_EMBEDDING : SLOT_HEAD, parts_row_of(SLOT_HEAD)->label);
-    if (tied && embedding)
-        head->shares = embedding->number;
-    else if (tied)
-        add_summed_copies(head, AXIS_TIE, 0);
-    l->head = head;
+    if (!tied)
+        l->head = build_table(b, SLOT_HEAD, label);
+    else
+        l->head = ends_meet(b, embedding) ? embedding : build_copy(b, embedding, label);
+}
+
+/* The table that the block behind the last layer reads: the embedding itself where one chunk has both, a tied head, or
+ * a copy as that one is. */
+static void build_mtp(builder *b, decoder_chunk *chunk, const parameter *embedding)
+{
+    const decoder *d = b->d;
+    const parameter *table = d->shape.tied_embeddings  ? chunk->loss.head
+                             : ends_meet(b, embedding) ? embedding
+                                                       : build_copy(b, embedding, "mtp/embedding");
+    chunk->mtp = (mtp_module){
+        .number = d->shape.layers,
+        .block = &chunk->blocks[chunk->layers],
+        .embedding = {.table = table, .first = vocabulary_part(b).first, .multiplier = d->shape.embedding_multiplier}};
 }
 
 static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embedding, int *index)
@@ -430,8 +466,9 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
         chunk->embedding.multiplier = d->shape.embedding_multiplier;
         chunk->embedding.rounds = shape_has_key(d->shape.architecture, KEY_SCALED_EMBEDDING);
     }
-    chunk->blocks = pool_alloc(b->pool, (size_t)chunk->layers * sizeof(block_layer));
-    for (int i = 0; i < chunk->layers; i++) {
+    chunk->block_count = chunk->layers + (chunk->has_loss ? d->shape.mtp_layers : 0);
+    chunk->blocks = pool_alloc(b->pool, (size_t)chunk->block_count * sizeof(block_layer));
+    for (int i = 0; i < chunk->block_count; i++) {
         enter_layer(b, chunk->first_layer + i);
         build_block(b, &chunk->blocks[i], (*index)++);
     }
@@ -443,6 +480,8 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
     }
     if (chunk->has_loss && !d->vocabulary)
         build_head(b, &chunk->loss, *embedding);
+    if (chunk->block_count > chunk->layers && !d->vocabulary)
+        build_mtp(b, chunk, *embedding);
 }
 
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout)
@@ -485,7 +524,7 @@ static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inp
         *s.routers = (router_pool){.logits = pool_alloc(r->pool, (size_t)c->layers * sizeof(tensor *))};
     }
     if (c->has_embedding)
-        s.sum = layer_embedded(r, &c->embedding, in, input ? input : layer_embed(r, &c->embedding, in));
+        s.sum = layer_embedded(r, &c->embedding, in, input ? input : layer_embed(r, &c->embedding, in->tokens));
     recorder_keep(s.sum);
     for (int i = 0; i < c->layers; i++) {
         recorder_layer(r, c->first_layer + i);
@@ -505,7 +544,7 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
     if (c->has_loss && d->vocabulary)
         return layer_last(r, &s, &c->loss, in);
     if (c->has_loss) {
-        layer_loss(r, &s, &c->loss, in);
+        layer_loss(r, &s, &c->loss, in->mtp && c->mtp.block ? &c->mtp : NULL, in);
         return NULL;
     }
     return s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
@@ -513,7 +552,7 @@ tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_in
 
 tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in)
 {
-    return layer_embed(r, &d->vocabulary->embedding, in);
+    return layer_embed(r, &d->vocabulary->embedding, in->tokens);
 }
 
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)

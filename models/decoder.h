@@ -15,7 +15,9 @@ typedef struct decoder_chunk {
     bool has_embedding; /* the model's first chunk: begins with the embedding */
     bool has_loss;      /* the model's last chunk: ends with the loss */
     embedding_layer embedding;
-    block_layer *blocks;
+    block_layer *blocks; /* [block_count]: of the layers, and of the block behind the last one where the chunk has it */
+    int block_count;
+    mtp_module mtp; /* block NULL: there is none */
     loss_layer loss;
 } decoder_chunk;
 

@@ -49,6 +49,11 @@ status dense_check(const model_shape *shape, const model_shape *dense, const cha
         return status_fail(
             STATUS_USAGE,
             "model.upcycle: the model of %s has experts already: leave model.upcycle out to start from it", folder);
+    if (shape->mtp_layers > 0)
+        return status_fail(STATUS_USAGE,
+                           "model.upcycle: the model of %s has no block behind its last layer: leave model.mtp_layers "
+                           "out",
+                           folder);
     if (shape->layers != dense->layers || shape->vocab_size != dense->vocab_size)
         return status_fail(STATUS_USAGE,
                            "model.upcycle: a model of %d layers and %" PRId64

@@ -545,7 +545,7 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
     if (shape_has_key(s->architecture, KEY_LATENT))
         huggingface_put_latent(root, s);
     if (shape_has_key(s->architecture, KEY_MTP))
-        json_object_set_new(root, "num_nextn_predict_layers", json_integer(0));
+        json_object_set_new(root, "num_nextn_predict_layers", json_integer(s->mtp_layers));
     if (shape_has_key(s->architecture, KEY_SCALAR))
         put_scalar(root, s);
     if (shape_has_key(s->architecture, KEY_CAPS)) {

@@ -136,6 +136,17 @@ static status check_quantization(const huggingface_reader *r)
     return huggingface_refuse(r, "quantization_config", value, "phalanx reads unquantized weights, and mxfp4");
 }
 
+/* A block more is the one that is trained here; several are left out. */
+static status read_mtp(const huggingface_reader *r, model_shape *s)
+{
+    const json_t *value = huggingface_ask(r, "num_nextn_predict_layers");
+    int blocks = 0;
+    if (value)
+        TRY(read_small(r, &blocks, "num_nextn_predict_layers", 0));
+    s->mtp_layers = blocks == 1;
+    return STATUS_OK;
+}
+
 status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
 {
     s->experts_every = 1;
@@ -153,9 +164,8 @@ status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
         TRY(read_small(r, &s->dense_layers, "first_k_dense_replace", 0));
     if (shape_has_key(s->architecture, KEY_GROUPS))
         TRY(read_groups(r, s));
-    int unread;
     if (shape_has_key(s->architecture, KEY_MTP))
-        TRY(read_small(r, &unread, "num_nextn_predict_layers", 0));
+        TRY(read_mtp(r, s));
     return shape_has_key(s->architecture, KEY_ROUTER_LOSS) ? read_loss(r, s) : STATUS_OK;
 }
 

@@ -113,13 +113,21 @@ static int64_t stacked(parts_slot slot, const model_shape *s, const layer_shape 
 
 names_span names_span_of(parts_slot slot, const model_shape *s, const layer_shape *l)
 {
-    names_span span = {.unit = stacked(slot, s, l), .rows = parts_length(parts_row_of(slot)->rows, s, l)};
+    const parts_row *row = parts_row_of(slot);
+    names_span span = {.unit = stacked(slot, s, l),
+                       .rows = parts_length(row->rows, s, l),
+                       .columns = parts_length(row->columns, s, l)};
     span.stride = span.unit;
     const bool shares = find_neighbour(slot, -1, s, l) != SLOT_COUNT || find_neighbour(slot, 1, s, l) != SLOT_COUNT;
     if (!shares)
         span.unit = span.stride = span.rows;
     for (int step = -1; step <= 1; step += 2)
         for (parts_slot i = slot; (i = find_neighbour(i, step, s, l)) != SLOT_COUNT;) {
+            if (row->divided == PARTS_BESIDE) {
+                span.left += step < 0 ? parts_length(parts_row_of(i)->columns, s, l) : 0;
+                span.columns += parts_length(parts_row_of(i)->columns, s, l);
+                continue;
+            }
             span.first += step < 0 ? stacked(i, s, l) : 0;
             span.stride += stacked(i, s, l);
             span.rows += parts_length(parts_row_of(i)->rows, s, l);
@@ -148,9 +156,10 @@ static void append_tensor(tensor_list *to, const model_shape *s, parts_slot slot
     char name[NAMES_BYTES];
     t->name = must_strdup(names_write(name, s->architecture, slot, layer, expert));
     bool swap = names_transposed(s->architecture, slot);
-    t->shape[swap] = names_span_of(slot, s, &l).rows;
+    const names_span span = names_span_of(slot, s, &l);
+    t->shape[swap] = span.rows;
     if (t->dims == 2)
-        t->shape[!swap] = parts_length(row->columns, s, &l);
+        t->shape[!swap] = span.columns;
     if (row->divided == PARTS_EXPERTS && expert < 0) {
         t->stacked = l.experts;
         t->shape[0] *= l.experts;
@@ -181,7 +190,7 @@ names_tensor *names_list(int *count, const model_shape *s)
         int end = slot; /* the layers come one after the other, between the two ends */
         while (end < SLOT_COUNT && parts_row_of((parts_slot)end)->place == PARTS_AT_BLOCK)
             end++;
-        for (int layer = 0; layer < s->layers && end > slot; layer++)
+        for (int layer = 0; layer < shape_blocks(s) && end > slot; layer++)
             append_layer(&all, s, slot, end, layer);
         if (end == slot)
             append_layer(&all, s, end, end + 1, -1);
@@ -205,6 +214,26 @@ static const char *const also[SLOT_COUNT][FAMILY_COUNT] = {
 #define ALSO(slot, ...) [SLOT_##slot] = {__VA_ARGS__},
 #include "models/parts.def"
 };
+
+static const struct {
+    parts_slot slot;
+    const char *names[FAMILY_COUNT];
+} copies[] = {
+#define REPEATED(slot, ...) {SLOT_##slot, {__VA_ARGS__}},
+#include "models/parts.def"
+};
+
+bool names_copy_of(char out[NAMES_BYTES], parts_slot *slot, const model_shape *s, int which)
+{
+    if (s->mtp_layers == 0 || which >= (int)(sizeof copies / sizeof *copies))
+        return false;
+    const char *format = names_choose(s->architecture, copies[which].names);
+    MUST(format, "%s has no name for a copy of %s", shape_traits_of(s->architecture)->name,
+         parts_row_of(copies[which].slot)->label);
+    write_name(out, format, s->layers, -1);
+    *slot = copies[which].slot == SLOT_HEAD && s->tied_embeddings ? SLOT_EMBEDDING : copies[which].slot;
+    return true;
+}
 
 /* Rows of the weights before (step -1) or after it (1) that are stacked with it in the tensor of that other name. */
 static int64_t also_stacked(parts_slot slot, int step, const model_shape *s, const layer_shape *l)

@@ -27,6 +27,7 @@ bool names_transposed(shape_architecture architecture, parts_slot slot);
  * and as many `stride` rows after those, for as long as it has some. */
 typedef struct names_span {
     int64_t first, rows, unit, stride;
+    int64_t left, columns; /* of the tensor's columns its own begin at `left` */
 } names_span;
 names_span names_span_of(parts_slot slot, const model_shape *shape, const layer_shape *layer);
 
@@ -45,6 +46,10 @@ typedef struct names_tensor {
  * The list is the caller's until names_free. */
 names_tensor *names_list(int *count, const model_shape *shape);
 void names_free(names_tensor *list, int count);
+
+/* What the files of a model with a block behind its last layer hold once more: the name of copy `which` (from 0), and
+ * of which weight it is one. False: there is no such copy. */
+bool names_copy_of(char out[NAMES_BYTES], parts_slot *slot, const model_shape *shape, int which);
 
 /* Its shape as Hugging Face has it, in which a tensor of all experts has a dimension for them. Returns how many
  * dimensions there are. */

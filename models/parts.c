@@ -77,7 +77,7 @@ int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape
 static int64_t count_all(const model_shape *s, bool active)
 {
     int64_t sum = 0;
-    for (int i = -1; i < s->layers; i++)
+    for (int i = -1; i < shape_blocks(s); i++)
         sum += count_elements(s, i, active);
     return sum;
 }

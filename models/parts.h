@@ -36,6 +36,7 @@ typedef enum parts_divided {
     PARTS_FIRST_RANK,
     PARTS_EXPERTS,
     PARTS_COUNTED,
+    PARTS_BESIDE,
 } parts_divided;
 typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_GAIN } parts_initial;
 
@@ -68,7 +69,8 @@ int64_t parts_length(parts_size size, const model_shape *shape, const layer_shap
 /* Elements of a head, of the weight whose rows are heads (SLOT_Q, SLOT_K, SLOT_V). */
 int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape *layer);
 
-/* Exact number of parameters of a model, tied ones counted once, without any padding. */
+/* Exact number of parameters of a model, tied ones counted once, without any padding; those of the block behind the
+ * last layer are among them. */
 int64_t parts_parameters(const model_shape *shape);
 /* Of them those that compute one token: of a layer's experts as many as a token has. */
 int64_t parts_active_parameters(const model_shape *shape);

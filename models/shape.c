@@ -110,22 +110,34 @@ int shape_value_size(const layer_shape *layer)
     return layer->v_head_size > 0 ? layer->v_head_size : layer->head_size;
 }
 
+int shape_blocks(const model_shape *s)
+{
+    return s->layers + s->mtp_layers;
+}
+
+/* The block behind the last layer is like that one. */
+static int likeness(const model_shape *s, int block)
+{
+    return block < s->layers ? block : s->layers - 1;
+}
+
 int shape_routers_before(const model_shape *s, int layer)
 {
     int count = 0;
     for (int i = 0; i < layer; i++)
-        count += has_experts(s, i);
+        count += has_experts(s, likeness(s, i));
     return count;
 }
 
 int shape_routers(const model_shape *s)
 {
-    return shape_routers_before(s, s->layers);
+    return shape_routers_before(s, shape_blocks(s));
 }
 
-layer_shape shape_layer(const model_shape *s, int layer)
+layer_shape shape_layer(const model_shape *s, int block)
 {
-    MUST(layer >= -1 && layer < s->layers, "layer %d of %d", layer, s->layers);
+    MUST(block >= -1 && block < shape_blocks(s), "layer %d of %d", block, shape_blocks(s));
+    const int layer = likeness(s, block);
     uint64_t own_head = s->tied_embeddings ? 0 : UINT64_C(1) << TRAIT_OWN_HEAD;
     layer_shape out = {.traits = shape_traits_of(s->architecture)->traits | own_head,
                        .window = sees_all(s, layer) ? 0 : s->sliding_window,
@@ -137,6 +149,7 @@ layer_shape shape_layer(const model_shape *s, int layer)
 #include "models/sizes.def"
     const bool experts = has_experts(s, layer);
     out.traits |= UINT64_C(1) << (experts ? TRAIT_EXPERTS : TRAIT_DENSE);
+    out.traits |= (uint64_t)(block >= s->layers) << TRAIT_MTP;
     out.traits |= (uint64_t)(experts && s->router_bias_rate > 0) << TRAIT_BIASED;
     if (experts && !shape_has(s, TRAIT_CLAMPED))
         out.traits |= UINT64_C(1) << TRAIT_APART;
@@ -358,6 +371,11 @@ static status check_experts(const model_shape *s)
 
 static status check_optional(const model_shape *s)
 {
+    if (s->mtp_layers > 0 && !shape_has_key(s->architecture, KEY_MTP))
+        return status_fail(STATUS_USAGE,
+                           "model.mtp_layers is %d: %s has no block behind its last layer; leave it out, or choose "
+                           "glm4_moe or deepseek_v3 as model.architecture",
+                           s->mtp_layers, shape_traits_of(s->architecture)->name);
     if (s->qk_norm && !shape_has_key(s->architecture, KEY_QK_NORM))
         return status_fail(STATUS_USAGE,
                            "model.qk_norm is true: of %s it is fixed; leave it out, or choose glm4_moe as "

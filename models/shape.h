@@ -132,14 +132,17 @@ int shape_rotated(const model_shape *shape);
 /* Elements of a head's value. */
 int shape_value_size(const layer_shape *layer);
 
-/* Layer `layer` of the model; -1: what the weights see that are of no layer. */
+/* The layers, and behind them the block that predicts the token after the next, where there is one: blocks are numbered
+ * like layers. */
+int shape_blocks(const model_shape *shape);
+/* Block `layer` of the model; -1: what the weights see that are of no layer. */
 layer_shape shape_layer(const model_shape *shape, int layer);
 /* A model of `layers` layers that are all like layer `layer`. */
 model_shape shape_repeating(const model_shape *shape, int layer, int layers);
 /* The kinds of layers, numbered as they come: kind[layer] of every layer of the model. Returns how many there are. */
 int shape_kinds(int *kind, const model_shape *shape);
 
-/* How many layers have experts; of those before layer `layer`. */
+/* How many blocks have experts; of those before block `layer`. */
 int shape_routers(const model_shape *shape);
 int shape_routers_before(const model_shape *shape, int layer);
 

@@ -11,6 +11,7 @@ static void fill_tokens(bench_step *b, const config *c)
     const layer_inputs *in = &b->compiled.values;
     int32_t *tokens = executor_at(b->executor, in->tokens), *targets = executor_at(b->executor, in->targets);
     int32_t *positions = executor_at(b->executor, in->positions);
+    int32_t *second = in->second_targets->shape[0] ? executor_at(b->executor, in->second_targets) : NULL;
     int64_t count = tensor_elements(in->tokens), length = c->train.sequence;
     for (int64_t i = 0; i < count; i++) {
         uint32_t draw[4];
@@ -18,6 +19,8 @@ static void fill_tokens(bench_step *b, const config *c)
         tokens[i] = (int32_t)(draw[0] % (uint32_t)c->model.shape.vocab_size);
         targets[i] = (int32_t)(draw[1] % (uint32_t)c->model.shape.vocab_size);
         positions[i] = (int32_t)(i % length);
+        if (second)
+            second[i] = targets[i];
     }
     batch_places(&b->compiled, b->executor, b->compiled.options.microbatches);
     step_scalars *s = executor_at(b->executor, in->scalars);
@@ -37,6 +40,8 @@ static void fill_tokens(bench_step *b, const config *c)
                         .batch_tokens = (float)count,
                         .momentum_correction = 0.1f,
                         .variance_correction = 0.05f};
+    if (second)
+        *(step_scalars *)executor_at(b->executor, in->mtp_scalars) = *s;
 }
 
 status bench_step_open(bench_step *b, const config *c, const device_interface *on, int threads, comm *world,

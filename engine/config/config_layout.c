@@ -145,6 +145,24 @@ static status check_pool(const config *c)
     return STATUS_OK;
 }
 
+/* The block behind the last layer uses the table and the head once more, which no stage has whole there. */
+static status check_mtp(const config *c)
+{
+    if (c->model.shape.mtp_layers == 0)
+        return STATUS_OK;
+    if (c->parallel.vocabulary == CONFIG_VOCABULARY_STAGES && c->parallel.size[GRID_PIPELINE] > 1)
+        return status_fail(STATUS_USAGE, "model.mtp_layers 1 needs the embedding and the head on the last stage, and "
+                                         "parallel.vocabulary stages divides them: use ends");
+    if (c->model.router_over == LAYER_BALANCE_POOLED && c->model.shape.router_loss > 0)
+        return status_fail(
+            STATUS_USAGE, "model.router_loss_over pooled is over all layers, and model.mtp_layers 1 has a block behind "
+                          "them: use sequence, layer or batch");
+    if (c->train.sequence < 2)
+        return status_fail(STATUS_USAGE,
+                           "model.mtp_layers 1 predicts the token after the next: train.sequence must be at least 2");
+    return STATUS_OK;
+}
+
 /* `stage`: ranks of one stage, which blocks divide. */
 static status check_blocks(const config *c, int64_t stage)
 {
@@ -206,6 +224,7 @@ status config_check_layout(const config *c)
     TRY(check_pipeline(c));
     TRY(check_expert(c));
     TRY(check_pool(c));
+    TRY(check_mtp(c));
     return c->parallel.size[GRID_DATA] ? check_data(c, c->parallel.size[GRID_DATA]) : STATUS_OK;
 }
 

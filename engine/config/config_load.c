@@ -48,9 +48,12 @@ static void derive_shape(config *c)
 {
     model_shape *s = &c->model.shape;
     const int spill = s->expert_spill;
+    const double mtp_loss = s->mtp_loss;
     shape_fill(s);
     if (config_is_given(c, "model.expert_spill")) /* none is another thing than not given */
         s->expert_spill = spill;
+    if (config_is_given(c, "model.mtp_loss"))
+        s->mtp_loss = mtp_loss;
     if (!c->train.sequence)
         c->train.sequence = s->max_sequence && s->max_sequence < 1024 ? s->max_sequence : 1024;
     if (!s->max_sequence)

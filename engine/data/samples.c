@@ -205,6 +205,16 @@ static void mark_documents(const samples *s, const indexed *data, int32_t *posit
     }
 }
 
+/* A token's target after the next, where the next one is of the same sample and document (document_start NULL: samples
+ * are not divided into documents). */
+static void mark_second(int32_t *second, const int32_t *targets, const int32_t *document_start, int64_t sequence)
+{
+    for (int64_t i = 0; i < sequence; i++) {
+        bool goes_on = i + 1 < sequence && (!document_start || document_start[i + 1] == document_start[i]);
+        second[i] = goes_on ? targets[i + 1] : -1;
+    }
+}
+
 void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context)
 {
     s->told = told;
@@ -231,6 +241,7 @@ static status read_ids(const samples *s, bool *left_out, int32_t *tokens, int32_
 status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_COUNT], int64_t index)
 {
     int32_t *positions = into[INPUT_positions], *document_start = into[INPUT_document_start];
+    int32_t *second = into[INPUT_second_targets];
     int which;
     int64_t sample;
     samples_locate(s, &which, &sample, s->slot + index * s->slots);
@@ -242,6 +253,8 @@ status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_
     else if (positions)
         for (int64_t i = 0; i < s->sequence; i++)
             positions[i] = (int32_t)i;
+    if (second)
+        mark_second(second, into[INPUT_targets], document_start, s->sequence);
     return STATUS_OK;
 }
 

@@ -34,8 +34,9 @@ void samples_interleave(samples *s, int slot, int slots);
 void samples_leave_out(samples *s, void (*told)(void *context, const char *words), void *context);
 
 /* Sample `index`: its ids [sequence], of each row of layers/inputs.def into into[row]. NULL: not wanted; tokens and
- * targets always are. Positions are those in the document where document_start is wanted, else in the sample. A sample
- * that is left out has all targets -1: none of them counts. */
+ * targets always are. Second targets are the targets moved on by one, -1 at a sample's end, and where document_start is
+ * wanted at a document's. Positions are those in the document where document_start is wanted, else in the sample. A
+ * sample that is left out has all targets -1: none of them counts. */
 status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_COUNT], int64_t index);
 
 /* Samples in one pass over everything. */

@@ -53,6 +53,7 @@ static status prepare(inference *out, executor_options *how, weights *from, cons
     how->backend = how->device->backend ? how->device->backend : &cpu_backend;
     TRY(lay_out(&o.grid, ranks));
     o.shape = *weights_shape(from);
+    o.shape.mtp_layers = 0; /* it trains only */
     o.microbatches = o.layout.virtual_stages = 1;
     o.layout.zero_gather = CONFIG_EACH_MICRO_BATCH;
     o.backend = how->backend;

@@ -142,15 +142,24 @@ static void forget_targets(int64_t *left_out, int32_t *targets, int64_t sequence
         targets[i] = -1;
 }
 
+static int64_t count_ids(const int32_t *ids, int64_t count)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; ids && i < count; i++)
+        sum += ids[i] >= 0;
+    return sum;
+}
+
 /* Samples from number `of.first` on, end to end. */
-static status read_samples(int64_t *left_out, batch_ids at, int64_t sequence, const samples *s, batch_range of)
+static status read_samples(batch_facts *out, batch_ids at, int64_t sequence, const samples *s, batch_range of)
 {
     for (int64_t i = of.first; i < of.first + of.count; i++) {
-        bool out = false;
-        TRY(samples_read(s, &out, at.of, i));
-        *left_out += out;
+        bool left_out = false;
+        TRY(samples_read(s, &left_out, at.of, i));
+        out->left_out += left_out;
+        out->second_targets += count_ids(at.of[INPUT_second_targets], sequence);
         if (i >= of.end)
-            forget_targets(left_out, at.of[INPUT_targets], sequence);
+            forget_targets(&out->left_out, at.of[INPUT_targets], sequence);
         for (int k = 0; k < INPUT_COUNT; k++)
             at.of[k] += at.of[k] ? sequence : 0;
     }
@@ -171,7 +180,7 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
     int32_t *memory = make_whole(&whole, read_rows(to), o);
     status got = STATUS_OK;
     for (int64_t m = 0; m * o->micro_batch < of.count && got == STATUS_OK; m++) {
-        got = read_samples(&out->left_out, whole, o->sequence, s,
+        got = read_samples(out, whole, o->sequence, s,
                            (batch_range){of.first + m * o->micro_batch, o->micro_batch, of.end});
         deal_places(to, c, m, whole.of[INPUT_document_start]);
         add_imbalance(out, o, to->of[INPUT_all_places] + m * tokens_count(o).micro_batch,
@@ -194,7 +203,7 @@ static status fill(batch_facts *out, const compiled *c, executor *e, place *at, 
     ids.of[INPUT_places] = NULL;
     for (int64_t m = 0; m * c->options.micro_batch < of.count; m++)
         count_places(&to, c, m);
-    return read_samples(&out->left_out, ids, c->options.sequence, s, of);
+    return read_samples(out, ids, c->options.sequence, s, of);
 }
 
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches)
@@ -213,7 +222,7 @@ status batch_measure(batch_facts *out, const compile_options *o, const samples *
     status got = STATUS_OK;
     *out = (batch_facts){0};
     for (int m = 0; m < microbatches && got == STATUS_OK; m++, at += o->micro_batch) {
-        got = read_samples(&out->left_out, whole, o->sequence, s, (batch_range){at, o->micro_batch, INT64_MAX});
+        got = read_samples(out, whole, o->sequence, s, (batch_range){at, o->micro_batch, INT64_MAX});
         deal_all(places, o, whole.of[INPUT_document_start]);
         add_imbalance(out, o, places, whole.of[INPUT_document_start], microbatches);
     }

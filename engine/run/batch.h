@@ -16,7 +16,8 @@ void batch_places(const compiled *c, executor *e, int microbatches);
 int64_t batch_first(const compile_options *o, int64_t first, int microbatches);
 /* What is known of a batch when it is filled. */
 typedef struct batch_facts {
-    int64_t left_out; /* samples that do not count (samples_leave_out) */
+    int64_t left_out;       /* samples that do not count (samples_leave_out) */
+    int64_t second_targets; /* that count */
     /* The most that a context rank attends to over the mean, the mean of this rank's micro-batches: as it is dealt, and
      * as halves would be. 0: nobody divides samples' tokens. */
     double imbalance, imbalance_of_halves;

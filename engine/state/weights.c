@@ -52,13 +52,13 @@ static bool is_leftover(const char *name)
     return false;
 }
 
-/* Is it of a layer behind the last one? Those predict more tokens, and nothing here computes them. */
+/* Is it of a layer behind the last one, of which the model has none? */
 static bool is_behind(const model_shape *s, const char *name)
 {
     char *layers = must_format("%slayers.", names_prefix(s->architecture));
     const size_t length = strlen(layers);
     bool behind = shape_has_key(s->architecture, KEY_MTP) && !strncmp(name, layers, length) &&
-                  strtol(name + length, NULL, 10) >= s->layers;
+                  strtol(name + length, NULL, 10) >= shape_blocks(s);
     free(layers);
     return behind;
 }
@@ -190,30 +190,69 @@ static status match_tensor(weights *w, int i)
     return status_fail(STATUS_FAILED, "%s: tensor %s is missing: config.json asks for it", w->folder, w->names[i].name);
 }
 
-/* A head that is stored although it is tied must be the embedding. */
-static status check_tied(const weights *w, const sharded_tensor *head)
+static bool are_equal(const sharded_tensor *x, const sharded_tensor *y)
 {
-    const char *head_name = names_format(w->shape.architecture, SLOT_HEAD);
-    const sharded_tensor *embedding = w->stored[find(w, names_format(w->shape.architecture, SLOT_EMBEDDING))].in;
-    const int64_t step = 16 << 20, bytes = head->tensor->bytes;
-    const char *a = sharded_data(head), *b = sharded_data(embedding);
-    bool equal = bytes == embedding->tensor->bytes && head->tensor->type == embedding->tensor->type;
+    const int64_t step = 16 << 20, bytes = x->tensor->bytes;
+    const char *a = sharded_data(x), *b = sharded_data(y);
+    bool equal = bytes == y->tensor->bytes && x->tensor->type == y->tensor->type;
     for (int64_t done = 0, now; equal && done < bytes; done += now) {
         now = bytes - done < step ? bytes - done : step;
         equal = memcmp(a + done, b + done, (size_t)now) == 0;
-        sharded_forget(head, done, now);
-        sharded_forget(embedding, done, now);
+        sharded_forget(x, done, now);
+        sharded_forget(y, done, now);
     }
-    if (equal)
+    return equal;
+}
+
+static const sharded_tensor *stored_of(const weights *w, parts_slot slot)
+{
+    return w->stored[find(w, names_format(w->shape.architecture, slot))].in;
+}
+
+/* A head that is stored although it is tied must be the embedding. */
+static status check_tied(const weights *w, const sharded_tensor *head)
+{
+    const sharded_tensor *embedding = stored_of(w, SLOT_EMBEDDING);
+    if (are_equal(head, embedding))
         return STATUS_OK;
     return status_fail(STATUS_FAILED,
                        "%s: tensor %s differs from %s, but tie_word_embeddings makes them one: set it to false in "
                        "config.json",
-                       w->folder, head_name, embedding->tensor->name);
+                       w->folder, names_format(w->shape.architecture, SLOT_HEAD), embedding->tensor->name);
+}
+
+/* The tensor that `name` repeats (parts.def), or NULL. */
+static const sharded_tensor *find_repeated(const weights *w, const char *name)
+{
+    char copy[NAMES_BYTES];
+    parts_slot slot;
+    for (int i = 0; names_copy_of(copy, &slot, &w->shape, i); i++)
+        if (strcmp(copy, name) == 0)
+            return stored_of(w, slot);
+    return NULL;
+}
+
+static status check_repeated(const weights *w, const sharded_tensor *copy, const sharded_tensor *of)
+{
+    return are_equal(copy, of)
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED,
+                             "%s: tensor %s differs from %s, but the block behind the last layer shares the model's: "
+                             "set num_nextn_predict_layers to 0 in config.json to leave that block out",
+                             w->folder, copy->tensor->name, of->tensor->name);
+}
+
+/* What of a folder nobody computes. */
+static void say_left_out(const weights *w, int count)
+{
+    if (count > 0 && log_rank() == 0)
+        log_warn("%s: %d tensors of layers behind the last one are left out: num_nextn_predict_layers is not 1",
+                 w->folder, count);
 }
 
 static status match_tensors(weights *w)
 {
+    int left_out = 0;
     bool *taken = must_calloc((unsigned long)sharded_count(w->files) + 1, sizeof *taken);
     status s = STATUS_OK;
     w->stored = must_calloc((unsigned long)w->count, sizeof *w->stored);
@@ -227,14 +266,20 @@ static status match_tensors(weights *w)
     for (int i = 0; i < sharded_count(w->files) && s == STATUS_OK; i++) {
         const sharded_tensor *t = sharded_at(w->files, i);
         const char *name = t->tensor->name;
-        if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
+        const sharded_tensor *repeated = find_repeated(w, name);
+        if (repeated)
+            s = check_repeated(w, t, repeated);
+        else if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
             s = check_tied(w, t);
-        else if (!taken[i] && !is_leftover(name) && !is_behind(&w->shape, name))
+        else if (is_behind(&w->shape, name))
+            left_out++;
+        else if (!taken[i] && !is_leftover(name))
             s = status_fail(STATUS_FAILED,
                             "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
                             w->folder, name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
     }
     free(taken);
+    say_left_out(w, left_out);
     return s;
 }
 
@@ -248,10 +293,24 @@ static status read_config_json(model_shape *shape, json_t **tokens, const char *
     return s;
 }
 
+/* transformers keeps the key of the block behind the last layer, but not its weights. */
+static void leave_block(weights *w)
+{
+    char name[NAMES_BYTES];
+    if (w->shape.mtp_layers == 0 ||
+        find_stored(w, names_write(name, w->shape.architecture, SLOT_MTP_ENORM, w->shape.layers, -1)))
+        return;
+    if (log_rank() == 0)
+        log_warn("%s: there is no %s: the block that num_nextn_predict_layers 1 asks for is left out", w->folder, name);
+    w->shape.mtp_layers = 0;
+    w->shape.mtp_loss = 0;
+}
+
 static status open_huggingface(weights *w, const char *config_json)
 {
     TRY(read_config_json(&w->shape, &w->tokens, config_json));
     TRY(sharded_open(&w->files, w->folder));
+    leave_block(w);
     list_names(w);
     return match_tensors(w);
 }

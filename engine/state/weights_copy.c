@@ -32,14 +32,18 @@ static const char *const companions[] = {"tokenizer.json",          "tokenizer.m
 
 enum { COMPANIONS = sizeof companions / sizeof *companions };
 
+enum { MOST_COPIES = 2 };
+
 typedef struct copy {
     weights *from;
     const weights_copy_options *options;
     char *folder; /* temporary */
     int64_t done, total;
-    safetensors_tensor *tensors; /* [count] as they will be stored, in the model's order */
+    safetensors_tensor *tensors; /* [count] as they will be stored, in the model's order, and then copies */
+    int *source;                 /* [count] which of the weights each is */
     int count;
-    int *first; /* [shards + 1] tensors of each file */
+    char *copied[MOST_COPIES]; /* names of copies */
+    int *first;                /* [shards + 1] tensors of each file */
     int shards;
     manifest *manifest; /* of a checkpoint */
     json_t *map;        /* weight_map of an index */
@@ -109,7 +113,7 @@ static void *read_all(void *context)
     status s = STATUS_OK;
     for (int k = 0; k < r->tensors && s == STATUS_OK; k++) {
         int i = r->first + r->order[k];
-        s = read_tensor(r, weights_at(r->c->from, i), r->c->tensors[i].type);
+        s = read_tensor(r, weights_at(r->c->from, r->c->source[i]), r->c->tensors[i].type);
     }
     pthread_mutex_lock(&r->lock);
     r->read = s;
@@ -420,15 +424,42 @@ static safetensors_tensor stored_as(const copy *c, int i)
     return t;
 }
 
+static int find_slot(const weights *w, parts_slot slot)
+{
+    int i = 0;
+    while (weights_at(w, i)->slot != slot)
+        i++;
+    return i;
+}
+
+/* The model's tensors, and in a Hugging Face folder the copies that its block behind the last layer has. */
+static void list_tensors(copy *c)
+{
+    const model_shape *s = weights_shape(c->from);
+    const int own = weights_count(c->from);
+    char name[NAMES_BYTES];
+    parts_slot slot;
+    c->tensors = must_calloc((unsigned long)own + MOST_COPIES, sizeof *c->tensors);
+    c->source = must_calloc((unsigned long)own + MOST_COPIES, sizeof *c->source);
+    for (c->count = 0; c->count < own; c->count++) {
+        c->source[c->count] = c->count;
+        c->tensors[c->count] = stored_as(c, c->count);
+    }
+    for (int i = 0; !c->manifest && names_copy_of(name, &slot, s, i); i++, c->count++) {
+        MUST(i < MOST_COPIES, "%s: too many copies", name);
+        c->source[c->count] = find_slot(c->from, slot);
+        c->tensors[c->count] = stored_as(c, c->source[c->count]);
+        c->tensors[c->count].name = c->copied[i] = must_strdup(name);
+    }
+}
+
 static void plan(copy *c)
 {
     int64_t limit = c->options->shard_bytes > 0 ? c->options->shard_bytes : SHARD_BYTES, bytes = 0;
-    c->count = weights_count(c->from);
-    c->tensors = must_calloc((unsigned long)c->count, sizeof *c->tensors);
+    list_tensors(c);
     c->first = must_calloc((unsigned long)c->count + 1, sizeof *c->first);
     for (int i = 0; i < c->count; i++) {
-        safetensors_tensor *t = &c->tensors[i];
-        *t = stored_as(c, i);
+        const safetensors_tensor *t = &c->tensors[i];
         int64_t size = dtype_bytes(t->type);
         for (int d = 0; d < t->dims; d++)
             size *= t->shape[d];
@@ -535,6 +566,9 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     manifest_free(c.manifest);
     json_decref(c.map);
     free(c.tensors);
+    free(c.source);
+    for (int i = 0; i < MOST_COPIES; i++)
+        free(c.copied[i]);
     free(c.first);
     free(c.folder);
     free(target);

@@ -29,7 +29,7 @@ loads *loads_open(const model_shape *shape, int ranks)
     l->empty = must_calloc((unsigned long)layers * (unsigned long)experts, sizeof *l->empty);
     l->full = must_calloc((unsigned long)layers, sizeof *l->full);
     l->line = must_alloc((unsigned long)layers * (unsigned long)experts * NUMBER_BYTES + LINE_BYTES);
-    for (int i = 0; i < shape->layers; i++)
+    for (int i = 0; i < shape_blocks(shape); i++)
         if (shape_routers_before(shape, i) < shape_routers_before(shape, i + 1))
             l->layer[shape_routers_before(shape, i)] = i;
     return l;

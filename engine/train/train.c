@@ -57,6 +57,18 @@ static void fill_scalars(training *t, double rate)
                         .variance_correction = (float)(1 - pow(c->optimizer.beta2, updates))};
 }
 
+/* Of the loss of the block behind the last layer. */
+static void fill_mtp_scalars(training *t)
+{
+    const layer_inputs *v = &t->compiled.values;
+    if (tensor_elements(v->mtp_scalars) == 0)
+        return;
+    step_scalars *s = executor_at(t->executor, v->mtp_scalars);
+    *s = *(const step_scalars *)executor_at(t->executor, v->scalars);
+    s->loss_scale *= (float)t->config->model.shape.mtp_loss;
+    s->loss_tokens = t->now.batch.second_targets > 0 ? (float)t->now.batch.second_targets : 1;
+}
+
 /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
 static void after_update(training *t, bool skipped)
 {
@@ -73,7 +85,7 @@ static void after_update(training *t, bool skipped)
 typedef struct readiness {
     int failed, asked, saves;
     uint32_t deal;
-    int64_t left_out;
+    int64_t left_out, second_targets;
     pace_share lately;
 } readiness;
 
@@ -96,17 +108,23 @@ static int find_other_deal(int *like, const training *t, const readiness *all)
 static status agree(training *t, signals_request *asked, batch_facts *batch, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1, like = 0;
-    readiness here = {mine != STATUS_OK, (int)signals_pending(), (int)saver_progress_of(t->saves.saver),
-                      batch->deal,       batch->left_out,        lately},
+    readiness here = {mine != STATUS_OK,
+                      (int)signals_pending(),
+                      (int)saver_progress_of(t->saves.saver),
+                      batch->deal,
+                      batch->left_out,
+                      batch->second_targets,
+                      lately},
               *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
     *asked = SIGNALS_NONE;
-    batch->left_out = 0;
+    batch->left_out = batch->second_targets = 0;
     for (int i = 0; i < ranks; i++) {
         first = all[i].failed && first < 0 ? i : first;
         *asked = (int)*asked < all[i].asked ? (signals_request)all[i].asked : *asked;
         batch->left_out += all[i].left_out;
+        batch->second_targets += all[i].second_targets;
         saving |= all[i].saves == SAVER_WORKING;
         lost |= all[i].saves == SAVER_FAILED;
     }
@@ -121,6 +139,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
                                 (long long)t->at.step + 1, other, t->hosts[other], like, t->hosts[like]);
     /* The ranks of one model read the same samples. */
     batch->left_out /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
+    batch->second_targets /= ranks / grid_group_size(&t->grid, AXIS_SAMPLES);
     if (first < 0)
         return STATUS_OK;
     if (first == comm_rank(t->world)) {
@@ -220,6 +239,15 @@ static void note_router_losses(training *t)
     }
 }
 
+static void note_mtp_loss(training *t)
+{
+    const tensor *total = t->compiled.values.mtp_total;
+    t->now.mtp_loss =
+        tensor_elements(total) > 0 && t->now.batch.second_targets > 0
+            ? (double)*(const float *)executor_at(t->executor, total) / (double)t->now.batch.second_targets
+            : 0;
+}
+
 /* What the step dropped of its assignments to experts. */
 static void note_drops(training *t)
 {
@@ -274,6 +302,7 @@ static status play_step(training *t, bool *undone)
 {
     double rate = learning_rate_at(&t->schedule, t->at.updates + 1 - t->at.schedule_updates);
     fill_scalars(t, rate);
+    fill_mtp_scalars(t);
     if (t->at.step + 1 == t->config->profile.start)
         executor_profile(t->executor, true);
     if (t->guards.verify)
@@ -285,6 +314,7 @@ static status play_step(training *t, bool *undone)
     const float *control = executor_at(t->executor, t->compiled.values.control);
     const float *loss = executor_at(t->executor, t->compiled.values.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
+    note_mtp_loss(t);
     note_router_losses(t);
     note_drops(t);
     double mean = (double)*loss / batch_tokens(t, true);

@@ -437,6 +437,7 @@ void training_report_step(training *t, const training_figures *f)
                      .tokens = t->at.samples * c->train.sequence,
                      .epoch = samples_epoch(t->data.train, t->at.samples),
                      .loss_scale = t->at.loss_scale,
+                     .mtp_loss = t->now.mtp_loss,
                      .router_loss = t->now.router_loss,
                      .router_z_loss = t->now.router_z_loss,
                      .rungs = compile_rungs(&t->compiled.options),

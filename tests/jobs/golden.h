@@ -21,6 +21,8 @@ void golden_configuration(const char *path, const char *model);
 double golden_losses(const char *metrics, const char *model, int steps);
 /* The same of the losses that balance experts, times their coefficient; 0 where the model has none. */
 double golden_router_losses(const char *metrics, const char *model, int steps);
+/* The same of the losses of a block behind the last layer, without their coefficient; 0 where the model has none. */
+double golden_mtp_losses(const char *metrics, const char *model, int steps);
 /* The norm of step 1: limit 1e-5 relative. */
 double golden_norm(const char *metrics, const char *model);
 /* Each tensor of a gradient dump in L2: limit max(1e-5 of its own norm, 1e-7 of all gradients' norm). Fails the test

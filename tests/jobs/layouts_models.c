@@ -94,6 +94,15 @@ static const layouts_model models[] = {
      "architecture: gpt_oss, layers: 4, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, experts: 5, "
      "expert_ffn_size: 18, swiglu_limit: 0.1, sliding_window: 9, full_every: 2",
      "train.sequence=48 model.max_sequence=48", NULL},
+    {"mtp",
+     "architecture: glm4_moe, layers: 5, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "experts: 6, expert_ffn_size: 22, shared_experts: 1, dense_layers: 1, rotary_size: 4, router_bias_rate: 0.03, "
+     "router_loss: 0.1, mtp_layers: 1",
+     "data.document_mask=true", NULL},
+    {"mtp-tied",
+     "architecture: glm4_moe, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
+     "experts: 6, expert_ffn_size: 22, router_bias_rate: 0.03, mtp_layers: 1, mtp_loss: 0.5, tied_embeddings: true",
+     "train.dropout=0.1", NULL},
     {"biased",
      "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
      "6, expert_ffn_size: 20, router_bias_rate: 0.03",

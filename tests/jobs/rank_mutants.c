@@ -77,7 +77,7 @@ static int times(const op *o)
         return !(reduces(o, AXIS_TENSOR) && update);
     if (is("dropped-kv-reduce"))
         return !reduces(o, AXIS_KV);
-    if (is("dropped-tie-reduce"))
+    if ((is("dropped-tie-reduce") || is("mtp-table-apart")))
         return !reduces(o, AXIS_TIE);
     if (is("action-twice"))
         return of_backward(o, 1) && !op_communicates(o) && !op_waits(o) ? 2 : 1;
@@ -335,8 +335,26 @@ static void move_samples(executor *e, const step_scalars *s)
     step = s->step;
 }
 
+/* Labels of the block behind the last layer: the next tokens, or those after them whatever document they are of. */
+static void mark_otherwise(executor *e)
+{
+    const layer_inputs *v = &of->values;
+    if (v->second_targets->shape[0] == 0)
+        return;
+    int32_t *second = executor_at(e, v->second_targets), *targets = executor_at(e, v->targets);
+    const int64_t sequence = of->options.sequence, count = tensor_elements(v->targets);
+    for (int64_t i = 0; i < count; i++)
+        if (is("second-labels-of-next"))
+            second[i] = second[i] < 0 ? -1 : targets[i];
+        else if (is("second-labels-anywhere"))
+            second[i] = (i + 1) % sequence ? targets[i + 1] : -1;
+    if (is("mtp-loss-twice"))
+        ((step_scalars *)executor_at(e, v->mtp_scalars))->loss_scale *= (float)of->options.shape.mtp_loss;
+}
+
 void __wrap_executor_launch(executor *e, const compiled_program *p)
 {
+    mark_otherwise(e);
     if (is("runs-swapped"))
         swap_places(e);
     step_scalars *s = executor_at(e, of->values.scalars);

@@ -34,16 +34,16 @@ static char *train(const char *folder, const char *model, const char *more)
 }
 
 typedef struct errors {
-    double loss, norm, gradients, routers; /* 1: at the limit */
+    double loss, norm, gradients, routers, mtp; /* 1: at the limit */
 } errors;
 
 static errors compare(const char *run, const char *model, int steps)
 {
     char *metrics = workfolder_path(run, "metrics.jsonl"), *dump = workfolder_path(run, "gradients.safetensors");
     errors e = {golden_losses(metrics, model, steps), golden_norm(metrics, model), golden_gradients(dump, model),
-                golden_router_losses(metrics, model, steps)};
-    print_message("%-12s loss %.3g, norm %.3g, gradients %.3g, routers' losses %.3g of the limit\n", model, e.loss,
-                  e.norm, e.gradients, e.routers);
+                golden_router_losses(metrics, model, steps), golden_mtp_losses(metrics, model, steps)};
+    print_message("%-12s loss %.3g, norm %.3g, gradients %.3g, routers' losses %.3g, mtp %.3g of the limit\n", model,
+                  e.loss, e.norm, e.gradients, e.routers, e.mtp);
     free(metrics);
     free(dump);
     return e;
@@ -59,9 +59,10 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.norm <= 1);
         assert_true(e.gradients <= 1);
         assert_true(e.routers <= 1);
+        assert_true(e.mtp <= 1);
         free(run);
     }
-    assert_int_equal(models, 32);
+    assert_int_equal(models, 33);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -192,6 +193,9 @@ static void slightly_different_experts_are_caught(void **state)
         {"gpt-oss", "model.full_every=3"},
         {"gpt-oss", "model.rope_scaling.fractional=false"},
         {"gpt-oss", "model.router_loss=0.10001"},
+        {"glm4-moe-mtp", "model.mtp_loss=0.09"}, /* the coefficient twice */
+        {"glm4-moe-mtp", "model.mtp_loss=0.3001"},
+        {"glm4-moe-mtp", "model.mtp_loss=0.290625"}, /* the mean over all tokens, not over those with a label */
         {"granite-moe", "model.experts_per_token=1"},
         {"granite-moe", "model.residual_multiplier=0.39"},
     };

@@ -89,6 +89,8 @@ static const keys_row rows[] = {
     TRAINED("model.router_z_loss", "0.1", EXPERTS),
     TRAINED("model.router_bias_rate", "0.1", EXPERTS),
     TRAINED("model.router_loss_over", "layer", EXPERTS " model.router_loss=0.1"),
+    PLANNED("model.mtp_layers", "1", "model.architecture=glm4_moe model.experts=4"),
+    TRAINED("model.mtp_loss", "0.5", "model.architecture=glm4_moe model.experts=4 model.mtp_layers=1"),
     PLANNED("model.vocab_size", "140", ""),
     PLANNED("model.max_sequence", "40", "model.architecture=gpt2 model.kv_heads=4"),
     PLANNED("model.tied_embeddings", "true", ""),

@@ -75,6 +75,19 @@ static void of_the_experts_a_tokens_are_active(void **state)
     assert_int_equal(parts_active_parameters(&s), all + 40 * (mlp - router - 8 * expert));
 }
 
+/* The block behind the last layer is one more like it, with a matrix of [hidden, 2 hidden] and three norms. */
+static void a_block_behind_the_last_layer_counts_as_one(void **state)
+{
+    (void)state;
+    model_shape air = presets_find("glm-4.5-air")->shape, longer = air;
+    longer.layers++;
+    air.mtp_layers = 1;
+    assert_int_equal(parts_parameters(&air),
+                     parts_parameters(&longer) + 2 * air.hidden_size * air.hidden_size + 3 * air.hidden_size);
+    assert_int_equal(shape_routers(&air), shape_routers(&longer));
+    assert_int_equal(shape_blocks(&air), longer.layers);
+}
+
 static void presets_are_possible_and_complete(void **state)
 {
     (void)state;
@@ -345,6 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_have_the_published_number_of_parameters),
         cmocka_unit_test(of_the_experts_a_tokens_are_active),
+        cmocka_unit_test(a_block_behind_the_last_layer_counts_as_one),
         cmocka_unit_test(presets_are_possible_and_complete),
         cmocka_unit_test(traits_count_biases_and_head_norms),
         cmocka_unit_test(architectures_are_found_by_name),

@@ -331,7 +331,7 @@ static void record_loss(adjoint_rank *a, stream *s, layer_inputs *in, const para
                     .count = 14 - first < rows ? 14 - first : rows, /* the last of three has a padding row */
                     .chunk_tokens = 4};
     in->loss = a->loss;
-    layer_loss(&a->r, s, &l, in);
+    layer_loss(&a->r, s, &l, NULL, in);
     a->output = NULL;
 }
 
@@ -351,7 +351,7 @@ static void block(adjoint_rank *a, const void *options)
         table = adjoint_parameter(a, "table", rows, HIDDEN, place_shard(0));
         embedding_layer e = {.table = table, .first = rows * tensor_group->rank};
         e.positions = o->llama ? NULL : adjoint_parameter(a, "position table", SEQUENCE, HIDDEN, place);
-        s.sum = layer_embedded(r, &e, &in, layer_embed(r, &e, &in));
+        s.sum = layer_embedded(r, &e, &in, layer_embed(r, &e, in.tokens));
     } else {
         int64_t first, count;
         recorder_part(&first, &count, &r->grid, AXIS_TENSOR, TOKENS);

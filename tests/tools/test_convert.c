@@ -292,12 +292,18 @@ static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
                          {NULL, "model.layers.1.self_attn.rotary_emb.inv_freq", 0, DTYPE_FP32}};
     const edit behind[] = {{NULL, "model.layers.3.eh_proj.weight", 0, DTYPE_FP32},
                            {NULL, "model.layers.3.mlp.experts.0.up_proj.weight", 0, DTYPE_FP32}};
+    const edit copies[] = {{"model.layers.2.embed_tokens.weight", NULL, 0, DTYPE_FP32},
+                           {"model.layers.2.shared_head.head.weight", NULL, 0, DTYPE_FP32}};
     const struct {
         const char *model;
         const edit *edits;
         int count;
-    } cases[] = {{"gpt2", bare, 3}, {"llama-tied", tied, 2}, {"qwen2", tied, 2}, {"glm4-moe", behind, 2}};
-    for (int i = 0; i < 4; i++) {
+    } cases[] = {{"gpt2", bare, 3},
+                 {"llama-tied", tied, 2},
+                 {"qwen2", tied, 2},
+                 {"glm4-moe", behind, 2},
+                 {"glm4-moe-mtp", copies, 2}};
+    for (int i = 0; i < 5; i++) {
         char *source = conversion_golden(cases[i].model), *folder = must_format("%s/odd-%d", (char *)*state, i),
              *to = must_format("%s-to", folder);
         write_model(folder, cases[i].model, cases[i].edits, cases[i].count, 0);
@@ -306,6 +312,45 @@ static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
         free(source);
         free(folder);
         free(to);
+    }
+}
+
+/* transformers keeps the key of the block behind the last layer and drops its weights; who has no use for the block
+ * drops the key. Either way the rest is a model. */
+static void a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are(void **state)
+{
+    const edit gone[] = {{"model.layers.2.*", NULL, 0, DTYPE_FP32}};
+    char *first = must_format("%s/block-0-to", (char *)*state);
+    for (int by_key = 0; by_key < 2; by_key++) {
+        char *folder = must_format("%s/block-%d", (char *)*state, by_key), *to = must_format("%s-to", folder);
+        weights *w;
+        write_model(folder, "glm4-moe-mtp", gone, !by_key, 0);
+        if (by_key)
+            edit_config(folder, "\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 0");
+        assert_int_equal(weights_open(&w, folder), STATUS_OK);
+        assert_int_equal(weights_shape(w)->mtp_layers, 0);
+        weights_close(w);
+        conversion_must(folder, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
+        conversion_same_file(first, to, SHARDED_FILE);
+        conversion_same_file(first, to, "config.json");
+        free(to);
+        free(folder);
+    }
+    free(first);
+}
+
+static void a_copy_of_the_table_that_differs_is_refused(void **state)
+{
+    const edit other[] = {{"model.layers.2.embed_tokens.weight", NULL, 0, DTYPE_FP32},
+                          {NULL, "model.layers.2.embed_tokens.weight", 0, DTYPE_FP32}};
+    for (int i = 0; i < 2; i++) {
+        char *folder = must_format("%s/copy-%d", (char *)*state, i), *to = must_format("%s-to", folder);
+        write_model(folder, "glm4-moe-mtp", other, 2, i ? 1e-6f : 0);
+        assert_int_equal(conversion(folder, to, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0), i ? STATUS_FAILED : STATUS_OK);
+        if (i)
+            workfolder_message_has("model.layers.2.embed_tokens.weight differs from model.embed_tokens.weight");
+        free(to);
+        free(folder);
     }
 }
 
@@ -332,6 +377,10 @@ static void wrong_tensors_are_refused_by_name(void **state)
          {NULL, "model.layers.2.eh_proj.weight", 0, DTYPE_FP32},
          0,
          "model.layers.2.eh_proj.weight is none of"},
+        {"glm4-moe-mtp",
+         {"model.layers.2.hnorm.weight", NULL, 0, DTYPE_FP32},
+         0,
+         "tensor model.layers.2.hnorm.weight is missing"},
         {"llama", {NULL, "model.layers.0.self_attn.q_proj.bias", 0, DTYPE_FP32}, 0, "self_attn.q_proj.bias is none of"},
         {"llama", {NULL, "embed_tokens.weight", 0, DTYPE_FP32}, 0, "embed_tokens.weight is none of"},
         {"mistral",
@@ -561,6 +610,8 @@ int main(void)
         cmocka_unit_test(another_dtype_rounds_once_and_widens_exactly),
         cmocka_unit_test(a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32),
         cmocka_unit_test(bare_names_known_leftovers_and_tied_heads_are_accepted),
+        cmocka_unit_test(a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are),
+        cmocka_unit_test(a_copy_of_the_table_that_differs_is_refused),
         cmocka_unit_test(wrong_tensors_are_refused_by_name),
         cmocka_unit_test(wrong_folders_are_refused_in_one_line),
         cmocka_unit_test(wrong_indices_are_refused_in_one_line),

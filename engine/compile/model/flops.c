@@ -49,6 +49,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     const int64_t over = 0;
     const int64_t routers = s->experts > 0;
     const int64_t choices = 0;
+    const int64_t mtp = s->mtp_layers;
     int64_t rope[3], logits[2] = {0};
     rope_size(rope, s, sequence);
     decoder_layout layout = {.grid = recorder_alone(),
@@ -67,7 +68,7 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
 #define VALUE(name, text, type, rows, columns, ...) .name = new_input(r, text, type, rows, columns),
 #include "layers/values.def"
 #undef VALUE
-        .sequence = (int)sequence, .epsilon = (float)s->norm_epsilon};
+        .sequence = (int)sequence, .epsilon = (float)s->norm_epsilon, .mtp = mtp > 0};
     tensor *input = layer ? new_input(r, "input", compute, sequence, s->hidden_size) : NULL;
     decoder_forward(r, d, 0, &in, input);
 }
@@ -118,6 +119,8 @@ void flops_open(flops_model *f, const model_shape *s, int64_t sequence)
         if (f->per_kind[f->kind_of[i]]++ == 0)
             f->kinds[f->kind_of[i]] = measure(s, sequence, i, i);
     f->head = measure(s, sequence, s->layers - 1, -1).products;
+    if (s->mtp_layers > 0)
+        f->mtp = measure(s, sequence, s->layers - 1, s->layers);
 }
 
 void flops_close(flops_model *f)
@@ -140,7 +143,7 @@ double flops_per_token(const model_shape *s, int64_t sequence)
 {
     flops_model f;
     flops_open(&f, s, sequence);
-    double sum = f.head;
+    double sum = f.head + f.mtp.products + f.mtp.attention;
     for (int k = 0; k < f.kind_count; k++)
         sum += (f.kinds[k].products + f.kinds[k].attention) * f.per_kind[k];
     flops_close(&f);

@@ -1,6 +1,7 @@
 /* Floating-point operations of a model for one token: the sum over the products and the attention of what the decoder
- * records of one layer of each kind, and of the head. Element-wise work, biases and the embedding's look-up do not
- * count, nor does padding; causal attention counts the pairs that its mask and window leave, documents aside.
+ * records of one layer of each kind, of the head, and of the block behind the last layer. Element-wise work, biases and
+ * the embedding's look-up do not count, nor does padding; causal attention counts the pairs that its mask and window
+ * leave, documents aside.
  */
 #ifndef PHALANX_ENGINE_COMPILE_MODEL_FLOPS_H
 #define PHALANX_ENGINE_COMPILE_MODEL_FLOPS_H
@@ -18,6 +19,7 @@ typedef struct flops_model {
     int *kind_of;  /* [layers] which of `kinds` a layer is */
     int *per_kind; /* [kind_count] layers of each */
     double head;
+    flops_layer mtp; /* of the block behind the last layer, with the head once more */
 } flops_model;
 
 /* `sequence`: tokens of a sample. Must be closed. */

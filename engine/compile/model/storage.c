@@ -371,13 +371,15 @@ static void describe_values(compiled *c)
     const compile_options *o = &c->options;
     const dtype compute = precision_compute(o->precision);
     const token_counts n = tokens_count(o);
-    const bool ALWAYS = true, LOSS = o->decode_samples == 0, MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
+    const bool ALWAYS = true, LOSS = o->decode_samples == 0, MTP = o->train && o->shape.mtp_layers > 0,
+               MASK = LOSS && o->document_mask, DIVIDED = n.run > 0,
                BALANCES = o->shape.router_loss > 0 && o->router_over == LAYER_BALANCE_SEQUENCE,
                DRAWS = DIVIDED || (o->train && (BALANCES || o->shape.dropout > 0));
     const int64_t logits[] = {o->decode_samples, decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR],
                                                                          c->around.group[AXIS_GRADIENT].ranks)};
     const int64_t over = o->train && (compile_rungs(o) > 1 || compile_room(o) > 0) ? LADDER_RUNGS : 0;
     const int64_t routers = LOSS && o->shape.experts > 0;
+    const int64_t mtp = MTP;
     const int64_t choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0;
     int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);

@@ -17,7 +17,8 @@
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/simulate.h"
 
-/* A layer's part of one micro-batch, or some layers', or that of the ends (embedding, last norm, head, loss). */
+/* A layer's part of one micro-batch, or some layers', or that of the ends (embedding, last norm, head, loss, and the
+ * block behind the last layer). */
 typedef struct part {
     double phase[PHASE_COUNT]; /* seconds, what ranks of a layer exchange included; of the update: of a step */
     double weight;             /* of the backward phase: gradients of weights */
@@ -258,18 +259,27 @@ static status measure_kind(part *layer, part *ends, const search_estimate *e, co
     return STATUS_OK;
 }
 
-/* The ends are those of a model of the first kind's layers; temporary memory is what the kind that needs most does. */
+/* The kind of layer that the ends are measured beside: the first, or the last layer's, like which is the block behind
+ * it. */
+static int kind_of_ends(const search_estimate *e)
+{
+    const model_shape *s = &e->of->model.shape;
+    return s->mtp_layers > 0 ? e->kind_of[s->layers - 1] : 0;
+}
+
+/* The ends are those of a model of one kind's layers; temporary memory is what the kind that needs most does. */
 static void make_probe(probe *out, const search_estimate *e)
 {
+    double temporary = 0;
     out->kinds = must_calloc((unsigned long)e->kinds, sizeof *out->kinds);
     for (int k = 0; k < e->kinds && !out->impossible; k++) {
         part ends = {0};
         out->impossible = measure_kind(&out->kinds[k], &ends, e, &out->of, k) != STATUS_OK;
-        if (k == 0)
+        temporary = ends.memory[CLASS_TEMPORARY] > temporary ? ends.memory[CLASS_TEMPORARY] : temporary;
+        if (k == kind_of_ends(e))
             out->ends = ends;
-        if (ends.memory[CLASS_TEMPORARY] > out->ends.memory[CLASS_TEMPORARY])
-            out->ends.memory[CLASS_TEMPORARY] = ends.memory[CLASS_TEMPORARY];
     }
+    out->ends.memory[CLASS_TEMPORARY] = temporary;
 }
 
 static int common_divisor(int a, int b)

@@ -23,6 +23,7 @@
 static layer_inputs inputs_of(recorder *r, const compiled *c)
 {
     layer_inputs bound = c->values;
+    bound.mtp = r->training && c->model.shape.mtp_layers > 0;
     for (int i = 0; i < INPUT_COUNT; i++)
         bound.ids[i] = bound.ids[i]->shape[0] ? recorder_row(r, bound.ids[i], 0) : NULL;
     return bound;

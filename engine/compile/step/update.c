@@ -363,7 +363,7 @@ static void append_biases(update *u, tensor *control)
     const compiled *c = u->c;
     const int64_t experts = c->model.shape.experts;
     for (int i = 0; i < c->model.chunk_count; i++)
-        for (int k = 0; k < c->model.chunks[i].layers; k++) {
+        for (int k = 0; k < c->model.chunks[i].block_count; k++) {
             const experts_layer *e = &c->model.chunks[i].blocks[k].experts;
             if (!e->bias || c->model.shape.router_bias_rate == 0)
                 continue;
@@ -395,6 +395,9 @@ void update_append(compiled_program *out, const compiled *c)
         u.compressed = compressed_make(out, c, u.gradient);
     insert_reductions(&u);
     update_loss(out, c);
+    if (tensor_elements(c->values.mtp_loss) > 0)
+        sum_losses(out, c, "mtp loss", c->values.mtp_loss, c->values.mtp_total,
+                   c->last_stage && c->options.grid.at[GRID_TENSOR] == 0);
     sum_choices(&u);
     tensor *control = append_norm(&u);
     if (u.compressed) {

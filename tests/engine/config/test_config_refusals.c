@@ -14,6 +14,9 @@ static status parse(config *c, const char *text, int overrides, const char **ove
 }
 
 #define SMALL "model: {preset: llama-15m}\n"
+#define MTP                                                                                                            \
+    "model: {architecture: glm4_moe, layers: 2, hidden_size: 32, heads: 4, experts: 4, vocab_size: 64, mtp_layers: "   \
+    "1}\n"
 
 static const struct {
     const char *text, *override, *message;
@@ -140,6 +143,18 @@ static const struct {
      "experts and room for all rows: leave it out, or divide the experts"},
     {"model: {architecture: mixtral, layers: 2, hidden_size: 32, heads: 4, vocab_size: 64, upcycle: true}\n", NULL,
      "a.yaml: model.upcycle copies the mlp of a dense model: name its folder in model.from"},
+    {SMALL "model.mtp_layers: 1\n", NULL,
+     "a.yaml: model.mtp_layers is 1: llama has no block behind its last layer; leave it out, or choose glm4_moe or "
+     "deepseek_v3 as "
+     "model.architecture"},
+    {MTP "parallel: {pipeline: 2, vocabulary: stages}\n", NULL,
+     "a.yaml: model.mtp_layers 1 needs the embedding and the head on the last stage, and parallel.vocabulary stages "
+     "divides them: use ends"},
+    {MTP "model.router_loss: 0.1\nmodel.router_loss_over: pooled\n", NULL,
+     "a.yaml: model.router_loss_over pooled is over all layers, and model.mtp_layers 1 has a block behind them: use "
+     "sequence, layer or batch"},
+    {MTP "train: {sequence: 1}\n", NULL,
+     "a.yaml: model.mtp_layers 1 predicts the token after the next: train.sequence must be at least 2"},
     {SMALL "parallel: {zero: 2, compress: int8}\n", NULL,
      "a.yaml: parallel.compress int8 needs whole gradients to compress, which parallel.zero 2 does not keep: use "
      "parallel.zero "

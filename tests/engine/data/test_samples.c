@@ -60,20 +60,26 @@ static void sample_i_is_the_next_stretch_of_tokens(void **state)
 {
     samples *s = open_sets(*state, (const double[]){1}, 1, false);
     assert_int_equal(samples_count(s), (210 - 1) / LENGTH);
-    int32_t tokens[LENGTH], targets[LENGTH], positions[LENGTH], documents[LENGTH];
+    int32_t tokens[LENGTH], targets[LENGTH], positions[LENGTH], documents[LENGTH], second[LENGTH];
+    int32_t *all[INPUT_COUNT] = {[INPUT_tokens] = tokens,
+                                 [INPUT_targets] = targets,
+                                 [INPUT_positions] = positions,
+                                 [INPUT_second_targets] = second};
     for (int64_t i = 0; i < samples_count(s); i++) {
-        assert_int_equal(samples_read(s, &left_out, (int32_t *[INPUT_COUNT]){tokens, targets, positions, NULL}, i),
-                         STATUS_OK);
+        assert_int_equal(samples_read(s, &left_out, all, i), STATUS_OK);
         for (int k = 0; k < LENGTH; k++) {
             assert_int_equal(tokens[k], i * LENGTH + k);
             assert_int_equal(targets[k], i * LENGTH + k + 1);
             assert_int_equal(positions[k], k);
+            assert_int_equal(second[k], k + 1 < LENGTH ? i * LENGTH + k + 2 : -1);
         }
     }
     /* tokens 8 to 15: the end of the document that begins at 6, the one of 10 to 14, the beginning of that from 15 */
-    assert_int_equal(samples_read(s, &left_out, (int32_t *[INPUT_COUNT]){tokens, targets, positions, documents}, 1),
-                     STATUS_OK);
+    all[INPUT_document_start] = documents;
+    assert_int_equal(samples_read(s, &left_out, all, 1), STATUS_OK);
     const int32_t position[] = {0, 1, 0, 1, 2, 3, 4, 0}, document[] = {0, 0, 2, 2, 2, 2, 2, 7};
+    const int32_t after[] = {10, -1, 12, 13, 14, 15, -1, -1}; /* of the same document's next token */
+    assert_memory_equal(second, after, sizeof after);
     assert_memory_equal(positions, position, sizeof position);
     assert_memory_equal(documents, document, sizeof document);
     samples_close(s);

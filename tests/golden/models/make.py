@@ -8,7 +8,7 @@ Each folder is a Hugging Face model (config.json, model.safetensors) and beside 
     gradients.safetensors  the gradient of step 1: mean over the global batch, before clipping, as fp32
     expected.json          losses and gradient norms of STEPS steps, logits of a few positions of the first sample; where
                            the configuration asks for it, what the balancing of routers adds to the loss, over what,
-                           which norms and gradients include
+                           which norms and gradients include; the losses of a block behind the last layer, likewise
 train.bin and train.idx hold the tokens, in Megatron's format. All of transformers' own code runs in float64: its
 modules name torch.float32 in norms, softmax and rotary tables, so that name means float64 here, and a dispatch mode
 refuses any operation that makes a smaller float all the same.
@@ -21,6 +21,7 @@ import struct
 import sys
 
 import numpy
+import safetensors.numpy
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
@@ -31,6 +32,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 VOCABULARY, LENGTH, STEPS = 97, 32, 100
 GLOBAL_BATCH, MICRO_BATCH = 8, 2
 LR, MIN_LR, WARMUP, CLIP, DECAY, BETAS, EPSILON = 1e-3, 1e-4, 10, 1.0, 0.1, (0.9, 0.95), 1e-8
+MTP_LOSS = 0.3
 LOGIT_POSITIONS = (0, 13, 31)
 
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -61,6 +63,13 @@ def models():
         return Qwen3MoeConfig(**{**SIZES, "num_hidden_layers": 3}, head_dim=16, num_experts=7, num_experts_per_tok=3,
                               moe_intermediate_size=20, norm_topk_prob=True, mlp_only_layers=[0], bos_token_id=96,
                               eos_token_id=96, **more)
+
+    def glm4_moe(layers, behind):
+        return Glm4MoeConfig(
+            **{**SIZES, "num_hidden_layers": layers}, head_dim=16, attention_bias=True, use_qk_norm=True,
+            n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2,
+            first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=1.75,
+            num_nextn_predict_layers=behind, rms_norm_eps=1e-5, pad_token_id=None, bos_token_id=96, eos_token_id=96)
 
     balanced = dict(output_router_logits=True, router_aux_loss_coef=0.1)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
@@ -100,11 +109,9 @@ def models():
                  "fp32"),
         # a first layer without experts, then sigmoids with a bias, two of the four experts of the better one of two groups,
         # and as wide as two of them an mlp that all tokens pass
-        "glm4-moe": (Glm4MoeForCausalLM, Glm4MoeConfig(
-            **{**SIZES, "num_hidden_layers": 3}, head_dim=16, attention_bias=True, use_qk_norm=True, n_routed_experts=8,
-            num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1, n_group=2,
-            topk_group=1, routed_scaling_factor=1.75, num_nextn_predict_layers=0, rms_norm_eps=1e-5, pad_token_id=None,
-            bos_token_id=96, eos_token_id=96), "fp32"),
+        "glm4-moe": (Glm4MoeForCausalLM, glm4_moe(3, 0), "fp32"),
+        # behind the last layer one more, which predicts the token after the next
+        "glm4-moe-mtp": (Glm4MoeForCausalLM, glm4_moe(2, 1), "fp32"),
         # sinks, biased experts whose gates and ups are cut off, windows in every second layer, a ramp between whole
         # frequencies; with a loss that balances the routers
         "gpt-oss": (GptOssForCausalLM, GptOssConfig(
@@ -261,16 +268,57 @@ def decays(name, p):
     return p.dim() > 1 and not name.endswith("bias")
 
 
+def add_block(model):
+    """A layer like the last one, which transformers' forward pass leaves out (2412.19437, section 2.2; names as in the
+    published folders of GLM-4.5 and DeepSeek-V3). Both h' = eh_proj [enorm(embedding of token i + 1) ; hnorm(h)] and h
+    being behind the last norm are as vLLM, SGLang and Megatron-LM have them."""
+    layers, config = model.model.layers, model.config
+    if not getattr(config, "num_nextn_predict_layers", 0):
+        return
+    block, norm = type(layers[-1])(config, len(layers)), type(model.model.norm)
+    block.enorm, block.hnorm = (norm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(2))
+    block.eh_proj = torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+    block.shared_head = torch.nn.Module()
+    block.shared_head.norm = norm(config.hidden_size, eps=config.rms_norm_eps)
+    layers.append(block)
+
+
+def add_copies(folder, model):
+    """Published folders have the table of tokens and the head once more, beside the block."""
+    if len(model.model.layers) == model.config.num_hidden_layers:
+        return
+    path, before = os.path.join(folder, "model.safetensors"), f"model.layers.{model.config.num_hidden_layers}."
+    tensors = safetensors.numpy.load_file(path)
+    tensors[before + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"]
+    tensors[before + "shared_head.head.weight"] = tensors["lm_head.weight"]
+    safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
+
+
+def mtp_loss(model, rows, h):
+    """The mean cross-entropy of the tokens after the next ones, of the positions that have one."""
+    base = model.model
+    block = base.layers[model.config.num_hidden_layers]
+    x = block.eh_proj(torch.cat([block.enorm(base.embed_tokens(rows[:, 1:])), block.hnorm(h)], dim=-1))
+    positions = torch.arange(LENGTH)[None]
+    mask = torch.full((1, 1, LENGTH, LENGTH), torch.finfo(torch.float64).min, dtype=torch.float64).triu(1)
+    x = block(x, attention_mask=mask, position_ids=positions, position_embeddings=base.rotary_emb(x, positions))
+    logits = model.lm_head(block.shared_head.norm(x))[:, :-1]
+    return F.cross_entropy(logits.reshape(-1, VOCABULARY), rows[:, 2:].reshape(-1))
+
+
 def train(model, stream, over):
     parameters = dict(model.named_parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for n, p in parameters.items() if decays(n, p)], "weight_decay": DECAY},
          {"params": [p for n, p in parameters.items() if not decays(n, p)], "weight_decay": 0.0}],
         lr=LR, betas=BETAS, eps=EPSILON)
-    losses, router_losses, norms, first = [], [], [], None
+    losses, router_losses, mtp_losses, norms, first = [], [], [], [], None
+    behind = len(getattr(model.base_model, "layers", [])) > model.config.num_hidden_layers
+    last = {}
+    model.base_model.register_forward_hook(lambda module, given, made: last.update(h=made.last_hidden_state))
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = balance = 0.0
+        loss = balance = second = 0.0
         for sample in range(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH, MICRO_BATCH):
             rows = torch.stack([stream[i * LENGTH:i * LENGTH + LENGTH + 1] for i in range(sample, sample + MICRO_BATCH)])
             output, share = model(input_ids=rows[:, :-1]), MICRO_BATCH / GLOBAL_BATCH
@@ -280,6 +328,10 @@ def train(model, stream, over):
             if routers is not None:
                 balance += routers.item() * share
                 part = part + routers * share
+            if behind:
+                more = mtp_loss(model, rows, last["h"])
+                second += more.item() * share
+                part = part + MTP_LOSS * more * share
             part.backward()
         if step == 0:
             first = {name: p.grad.clone() for name, p in parameters.items()}
@@ -291,8 +343,9 @@ def train(model, stream, over):
         optimizer.step()
         losses.append(loss)
         router_losses.append(balance)
+        mtp_losses.append(second)
         norms.append(norm)
-    return losses, router_losses, norms, first
+    return losses, router_losses, mtp_losses, norms, first
 
 
 def make(name, kind, config, dtype, stream):
@@ -301,10 +354,13 @@ def make(name, kind, config, dtype, stream):
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     config._attn_implementation = config._experts_implementation = "eager"
     stored = SMALL if dtype == "fp32" else torch.bfloat16
-    model = kind(config).to(torch.float64)
+    model = kind(config)
+    add_block(model)
+    model.to(torch.float64)
     randomize(model, generator, stored)
     model.to(stored)
     model.save_pretrained(folder)
+    add_copies(folder, model)
     if os.path.exists(os.path.join(folder, "generation_config.json")):
         os.remove(os.path.join(folder, "generation_config.json"))
     model.to(torch.float64)
@@ -316,12 +372,13 @@ def make(name, kind, config, dtype, stream):
     with OnlyFloat64():
         with torch.no_grad():
             logits = model(input_ids=stream[None, :LENGTH]).logits[0, list(LOGIT_POSITIONS)]
-        losses, router_losses, norms, gradients = train(model, stream, over)
+        losses, router_losses, mtp_losses, norms, gradients = train(model, stream, over)
     save_file({k: v.to(SMALL).contiguous() for k, v in revert_weight_conversion(model, gradients).items()},
               os.path.join(folder, "gradients.safetensors"), metadata={"format": "pt"})
     balance = {"router_loss_over": over, "router_losses": [round(x, 12) for x in router_losses]} if any(router_losses) else {}
+    second = {"mtp_losses": [round(x, 12) for x in mtp_losses]} if any(mtp_losses) else {}
     with open(os.path.join(folder, "expected.json"), "w") as f:
-        f.write(json.dumps({"losses": [round(x, 12) for x in losses], **balance,
+        f.write(json.dumps({"losses": [round(x, 12) for x in losses], **balance, **second,
                             "grad_norms": [round(x, 12) for x in norms],
                             "logit_positions": LOGIT_POSITIONS,
                             "logits": [[float(f"{x:.9g}") for x in row] for row in logits.tolist()]}) + "\n")

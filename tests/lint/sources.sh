@@ -29,4 +29,7 @@ grep -rnE '#\s*if.*(CUDA|NVCC)' layers models engine tools --include='*.[ch]' &&
 grep -rnE 'CLOCK_REALTIME|gettimeofday|[^a-z_]time\((NULL|0)\)|st_[mca]tim|(cond_timedwait|sem_timedwait|mutex_timedlock)\(' \
     $rooms --include='*.[ch]' |
     grep -vE '^(memory/clock\.h|engine/train/train_report\.c|engine/host/(incidents|resources_host)\.c):' && wrong=1
+# What a merge leaves of two versions. (A line of = alone underlines titles, too.)
+merged=$(grep -rnE '^(<<<<<<<|>>>>>>>) ' Makefile *.md $rooms tests --include='*.*' --include=Makefile)
+[ -z "$merged" ] || { echo "$merged: a conflict that nobody decided"; wrong=1; }
 exit $wrong

@@ -108,6 +108,7 @@ refuses a_large_struct memory/sample.h "$(fields 41)" "struct lint_sample has 41
 refuses many_functions_of_eight_parameters memory/sample.c \
     "$(for ((i = 0; i < 40; i++)); do printf 'int sample_%d(int a, int b, int c, int d, int e, int f, int g, int h)\n{\n    return a;\n}\n' $i; done)" \
     "functions have eight or more parameters"
+refuses a_conflict_of_a_merge engine/train/README.md "<<<<<<< HEAD" "a conflict that nobody decided"
 refuses a_wide_comment memory/tensor.h "/* $(yes so | head -n 40 | tr '\n' ' ')*/" "a comment of 125 columns; 120 are the most"
 refuses a_wide_comment_in_a_script tools/sample.sh "# $(yes so | head -n 40 | tr '\n' ' ')" "a comment of 122 columns; 120 are the most"
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \

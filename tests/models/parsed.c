@@ -1,0 +1,16 @@
+#include "tests/models/parsed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+
+status parsed_config(model_shape *shape, json_t **tokens, const char *text)
+{
+    size_t bytes = strlen(text);
+    char *copy = must_alloc(bytes);
+    memcpy(copy, text, bytes);
+    status s = huggingface_parse(shape, tokens, copy, bytes, "config.json");
+    free(copy);
+    return s;
+}

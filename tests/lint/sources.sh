@@ -30,6 +30,6 @@ grep -rnE 'CLOCK_REALTIME|gettimeofday|[^a-z_]time\((NULL|0)\)|st_[mca]tim|(cond
     $rooms --include='*.[ch]' |
     grep -vE '^(memory/clock\.h|engine/train/train_report\.c|engine/host/(incidents|resources_host)\.c):' && wrong=1
 # What a merge leaves of two versions. (A line of = alone underlines titles, too.)
-merged=$(grep -rnE '^(<<<<<<<|>>>>>>>) ' Makefile *.md $rooms tests --include='*.*' --include=Makefile)
+merged=$(grep -rnE '^(<<<<<<<|>>>>>>>) ' . --exclude-dir='build*' --exclude-dir=.git --exclude-dir=runs --exclude-dir=corpus --include='*.*' --include=Makefile)
 [ -z "$merged" ] || { echo "$merged: a conflict that nobody decided"; wrong=1; }
 exit $wrong

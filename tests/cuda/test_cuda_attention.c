@@ -144,7 +144,8 @@ static void a_large_workspace_is_divided_into_parts(void **state)
     (void)state;
     int cases, failed, executed;
     compare(&cases, &failed, &executed, "device_ops_narrow", "attention_grad", "");
-    assert_true(cases >= 6 && failed == 0 && executed >= 4 * cases);
+    assert_true(cases >= 18 && failed == 0);
+    assert_true(executed >= 3 * cases); /* on average: the smallest fit as they are */
 }
 
 /* Llama 8B's layers on two tensor ranks: four query heads over 8,192 tokens want 512 MiB, all sixteen 2 GiB. */

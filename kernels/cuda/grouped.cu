@@ -65,7 +65,7 @@ DEVICE bool rows_of(grouped_part<T> &of, T *&to, const launch_grouped &in, int32
     int64_t weight = B_TURNED ? expert * in.k * in.b.pitch + column : (expert * in.n + column) * in.b.pitch;
     of.a = (const T *)in.a.at + first * in.a.pitch;
     of.b = (const T *)in.b.at + (expert < 0 ? 0 : weight);
-    of.bias = in.bias && expert >= 0 ? (const T *)in.bias + expert * in.n + column : nullptr;
+    of.bias = !B_TURNED && in.bias && expert >= 0 ? (const T *)in.bias + expert * in.n + column : nullptr;
     of.m = end - first < SIDE_OF ? end - first : SIDE_OF;
     of.n = (int32_t)in.n - column;
     of.depth = expert < 0 ? 0 : (int32_t)in.k;
@@ -180,7 +180,7 @@ template <typename T, bool B_TURNED> KERNEL(GROUPED_THREADS, 2) grouped_rows_ker
     each_pair(c, [&](int i, int j, float one, float other) {
         if (i >= of.m || j >= of.n)
             return;
-        if (of.bias) {
+        if (!B_TURNED && of.bias) { /* dx has none: its registers would not suffice */
             one += to_float(of.bias[j]);
             other += to_float(of.bias[j + 1]);
         }

@@ -32,7 +32,7 @@ template <typename T, int V> KERNEL(THREADS, 8) join_rows(key_rows<T> to, int64_
 }
 
 /* V elements of kn a thread, or V of kr, which are sums over heads in ascending order */
-template <typename T, int V> KERNEL(THREADS, 8) split_rows(key_rows<T> of, int64_t items)
+template <typename T, int V> KERNEL(THREADS, 4) split_rows(key_rows<T> of, int64_t items)
 {
     int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (item >= items)

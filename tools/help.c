@@ -21,6 +21,8 @@ EMBED(help_islands, "tools/help/islands.txt");
 EMBED(help_recovery, "tools/help/recovery.txt");
 EMBED(help_gpu, "tools/help/gpu.txt");
 EMBED(help_columns, "tools/help/columns.txt");
+EMBED(help_megatron, "tools/help/megatron.txt");
+EMBED(help_glossary, "tools/help/glossary.txt");
 
 /* ---- what programs ask for ---- */
 
@@ -75,6 +77,8 @@ static const struct {
               {"data", "from text to samples", help_data, NULL},
               {"troubleshooting", "what to look at when a run hangs, fails or is slow", help_troubleshooting, NULL},
               {"columns", "what the columns on the screen and in a run's files mean", help_columns, NULL},
+              {"megatron", "from Megatron-LM: its flags, and the keys that do the same", help_megatron, NULL},
+              {"glossary", "our words, and the field's", help_glossary, NULL},
               {"families", "what is read of Hugging Face's config.json, by architecture", NULL, print_families},
               {"man", NULL, NULL, print_manual},
               {"commands", NULL, NULL, print_words},

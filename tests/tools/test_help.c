@@ -17,8 +17,8 @@
 #include "tests/jobs/workfolder.h"
 #include "tools/commands.h"
 
-static const char *const topics[] = {"layout", "memory", "multi-node",      "islands", "recovery",
-                                     "gpu",    "data",   "troubleshooting", "columns"};
+static const char *const topics[] = {"layout", "memory",          "multi-node", "islands",  "recovery", "gpu",
+                                     "data",   "troubleshooting", "columns",    "megatron", "glossary"};
 enum { TOPICS = sizeof topics / sizeof *topics };
 
 static void run_well(double limit, const char *top, const char *line)

@@ -21,7 +21,8 @@ typedef struct batch {
     int count, room;
     buffer_ids ids;
     int64_t *ends; /* [room] where each document's ids end */
-    int64_t text_bytes, malformed;
+    int64_t text_bytes, malformed, bad;
+    buffer rejects; /* a line for each bad record */
     status result;
     char *message; /* of a failure: messages belong to the thread that failed */
 } batch;
@@ -100,16 +101,31 @@ static void *read_all(void *argument)
     }
 }
 
+/* The record holds no text, as documents_text() has said. */
+static void reject_record(batch *s, int number)
+{
+    const char *why = status_message();
+    buffer_append(&s->rejects, why, (int64_t)strlen(why));
+    buffer_append(&s->rejects, "\n", 1);
+    s->ends[number] = s->ids.count;
+}
+
 static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch, buffer *text_scratch)
 {
     int32_t end = tokenizer_end_of_document(l->tokenizer);
     int64_t repaired = tokenizer_scratch_repaired(scratch);
-    s->ids.count = s->text_bytes = 0;
+    s->ids.count = s->text_bytes = s->bad = s->rejects.length = 0;
     for (int i = 0; i < s->count; i++) {
-        const char *text;
-        int64_t length;
-        TRY(documents_text(l->documents, &text, &length, text_scratch, s->bytes.bytes + s->raw[i].offset, &s->raw[i]));
-        int64_t before = s->ids.count;
+        const char *text, *bytes = s->bytes.bytes + s->raw[i].offset;
+        int64_t length, before = s->ids.count;
+        status found = documents_text(l->documents, &text, &length, text_scratch, bytes, &s->raw[i]);
+        if (found != STATUS_OK) {
+            s->bad++;
+            if (!l->settings->reject)
+                return found;
+            reject_record(s, i);
+            continue;
+        }
         TRY(tokenizer_encode(l->tokenizer, scratch, &s->ids, text, length, l->settings->flags));
         if (l->settings->end_of_document && s->ids.count > before)
             buffer_ids_append(&s->ids, &end, 1);
@@ -145,10 +161,14 @@ static void *encode_all(void *argument)
     return NULL;
 }
 
-static status hand_over(const batch *s, corpus_count *out, corpus_sink *sink, void *context)
+static status hand_over(const batch *s, const corpus_settings *settings, corpus_count *out, corpus_sink *sink,
+                        void *context)
 {
+    out->bad += s->bad;
     if (s->result != STATUS_OK)
         return status_fail(s->result, "%s", s->message);
+    if (s->bad)
+        TRY(settings->reject(context, s->rejects.bytes, s->rejects.length));
     int64_t start = 0;
     for (int i = 0; i < s->count; i++) {
         if (s->ends[i] > start) {
@@ -182,7 +202,7 @@ static status receive_all(queue *l, corpus_count *out, corpus_sink *sink, corpus
             if (tick)
                 TRY(tick(context, out));
         bool last = s->last;
-        TRY(hand_over(s, out, sink, context));
+        TRY(hand_over(s, l->settings, out, sink, context));
         if (tick)
             TRY(tick(context, out));
         if (last)
@@ -219,6 +239,7 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
         pthread_join(workers[i], NULL);
     for (int i = 0; i < l.count; i++) {
         buffer_free(&l.batches[i].bytes);
+        buffer_free(&l.batches[i].rejects);
         buffer_ids_free(&l.batches[i].ids);
         free(l.batches[i].raw);
         free(l.batches[i].ends);

@@ -13,15 +13,21 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "memory/status.h"
 
+/* Receives a line (with its end) for each bad record, which says where it is and why; in the documents' order. Called
+ * by the caller's thread; a failure ends the whole. */
+typedef status corpus_reject(void *context, const char *lines, int64_t length);
+
 typedef struct corpus_settings {
-    int threads;          /* that encode; at least 1 */
-    int flags;            /* of tokenizer_encode */
-    bool end_of_document; /* append the tokenizer's */
+    int threads;           /* that encode; at least 1 */
+    int flags;             /* of tokenizer_encode */
+    bool end_of_document;  /* append the tokenizer's */
+    corpus_reject *reject; /* bad records are left out; NULL: the first one is a failure */
 } corpus_settings;
 
 typedef struct corpus_count {
     int64_t documents, bytes, tokens; /* bytes of text, unpacked and out of its JSON */
     int64_t malformed;                /* documents in which U+FFFD replaces what is not UTF-8 */
+    int64_t bad;                      /* records that hold no text; without `reject` the one that is the failure */
 } corpus_count;
 
 /* Receives each document; a failure ends the whole. Called by the caller's thread. */

@@ -1,10 +1,15 @@
 #include "engine/text/documents.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/text/sniff.h"
 #include "engine/text/source.h"
@@ -28,6 +33,14 @@ struct documents {
     _Atomic int64_t consumed;
     buffer ahead; /* bytes read but not taken; taken: those before `at` */
     int64_t at;
+    int64_t base;       /* where in the open one `ahead` begins */
+    int64_t limit;      /* records that begin there or later are another part's */
+    int64_t *begins;    /* [count + 1] of each input, laid end to end; NULL: there are no parts */
+    int64_t first, end; /* of this part, in the same bytes */
+    /* the input that this part begins within, and there; how many lines come before: -1 until a message needs it */
+    int cut_input;
+    int64_t cut_offset, lines_before;
+    pthread_mutex_t counting;
     atomic_bool stop;
 };
 
@@ -54,6 +67,27 @@ static bool is_named_json(const char *name)
     return false;
 }
 
+static status lay_inputs(documents *d)
+{
+    int64_t parts = d->settings.parts, part = d->settings.part;
+    d->begins = must_calloc((unsigned long)d->count + 1, sizeof *d->begins);
+    for (int i = 0; i < d->count; i++) {
+        struct stat facts;
+        const char *path = d->inputs[i];
+        if (strcmp(path, "-") == 0)
+            return status_fail(STATUS_USAGE, "standard input has no parts: name files");
+        if (stat(path, &facts) != 0)
+            return status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
+        if (!S_ISREG(facts.st_mode))
+            return status_fail(STATUS_FAILED, "%s: no regular file, so that nothing tells which part holds what", path);
+        d->begins[i + 1] = d->begins[i] + facts.st_size;
+    }
+    int64_t total = d->begins[d->count], each = total / parts, rest = total % parts;
+    d->first = each * part + rest * part / parts;
+    d->end = each * (part + 1) + rest * (part + 1) / parts;
+    return STATUS_OK;
+}
+
 status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count)
 {
     MUST(!settings->separator || settings->separator_length > 0, "an empty separator");
@@ -63,8 +97,14 @@ status documents_open(documents **out, const documents_settings *settings, char 
         d->settings.field = "text";
     d->inputs = inputs;
     d->count = count;
-    *out = d;
-    return STATUS_OK;
+    d->cut_input = -1;
+    pthread_mutex_init(&d->counting, NULL);
+    status s = d->settings.parts ? lay_inputs(d) : STATUS_OK;
+    if (s == STATUS_OK)
+        *out = d;
+    else
+        documents_close(d);
+    return s;
 }
 
 void documents_close(documents *d)
@@ -73,6 +113,8 @@ void documents_close(documents *d)
         return;
     source_close(d->source);
     buffer_free(&d->ahead);
+    pthread_mutex_destroy(&d->counting);
+    free(d->begins);
     free(d);
 }
 
@@ -90,6 +132,7 @@ static status read_ahead(documents *d)
 {
     if (d->at > 0) {
         d->ahead.length -= d->at;
+        d->base += d->at;
         memmove(d->ahead.bytes, d->ahead.bytes + d->at, (size_t)d->ahead.length);
         d->at = 0;
     }
@@ -157,30 +200,92 @@ static status sniff(documents *d, const char *path)
     return STATUS_OK;
 }
 
+static const char *separator_of(const documents *d, int64_t *length)
+{
+    *length = d->json ? 1 : d->settings.separator_length;
+    return d->json ? "\n" : d->settings.separator;
+}
+
+/* Drop what comes before the next separator, and the separator; all, where none follows. */
+static status pass_separator(documents *d, const char *separator, int64_t length)
+{
+    for (;;) {
+        int64_t there = d->ahead.length - d->at;
+        const char *from = d->ahead.bytes + d->at,
+                   *found = there > 0 ? memmem(from, (size_t)there, separator, (size_t)length) : NULL;
+        if (found || d->ended) {
+            d->at = found ? found + length - d->ahead.bytes : d->ahead.length;
+            return STATUS_OK;
+        }
+        d->at = there >= length ? d->ahead.length - length + 1 : d->at; /* a block may end within a separator */
+        TRY(read_ahead(d));
+    }
+}
+
+/* A separator such as two line ends may begin within another, and where one does is told by all that comes before. */
+static bool overlaps_itself(const char *separator, int64_t length)
+{
+    for (int64_t i = 1; i < length; i++)
+        if (memcmp(separator, separator + i, (size_t)(length - i)) == 0)
+            return true;
+    return false;
+}
+
+/* Of the input that was opened, leave what is this part's. */
+static status take_share(documents *d)
+{
+    int64_t begin = d->first - d->begins[d->current], end = d->end - d->begins[d->current], length;
+    int64_t bytes = d->begins[d->current + 1] - d->begins[d->current];
+    const char *separator = separator_of(d, &length);
+    if (begin <= 0 && end >= bytes)
+        return STATUS_OK;
+    if (!separator || overlaps_itself(separator, length) || !source_seekable(d->source)) {
+        d->limit = begin <= 0 ? INT64_MAX : 0;
+        return STATUS_OK;
+    }
+    int64_t at = d->base + d->at; /* not 0 behind a byte order mark, where the first record begins nevertheless */
+    d->limit = end > at ? end : at + 1;
+    if (begin <= 0)
+        return STATUS_OK;
+    d->base = begin > length ? begin - length : 0;
+    d->at = d->ahead.length = 0;
+    d->ended = false;
+    TRY(source_seek(d->source, d->base));
+    TRY(pass_separator(d, separator, length));
+    d->cut_input = d->current;
+    d->cut_offset = d->base + d->at;
+    d->lines_before = -1;
+    return STATUS_OK;
+}
+
 static status open_next(documents *d)
 {
     const char *path = d->inputs[d->current];
     TRY(source_open(&d->source, path, &d->stop));
     d->json = d->settings.format == DOCUMENTS_JSON_LINES;
     d->ended = d->sniffed = false;
-    d->line = d->at = d->ahead.length = 0;
+    d->line = d->at = d->base = d->ahead.length = 0;
+    d->limit = INT64_MAX;
     TRY(read_until(d, 3));
     if (d->ahead.length >= 3 && memcmp(d->ahead.bytes, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is no text */
         d->at = 3;
-    return d->settings.format == DOCUMENTS_SNIFF ? sniff(d, path) : STATUS_OK;
+    if (d->settings.format == DOCUMENTS_SNIFF)
+        TRY(sniff(d, path));
+    return d->begins ? take_share(d) : STATUS_OK;
 }
 
 /* Take what comes before the next separator, or all that is left where none follows. */
-static status take_part(documents *d, buffer *bytes, documents_raw *raw, const char *separator, int64_t length)
+static status take_part(documents *d, buffer *bytes, documents_raw *raw)
 {
-    int64_t searched = 0;
+    int64_t searched = 0, length;
+    const char *separator = separator_of(d, &length);
     for (;;) {
         const char *from = d->ahead.bytes + d->at;
-        if (d->json && d->ahead.length - d->at > LONGEST_LINE && !memchr(from, '\n', LONGEST_LINE))
-            return status_fail(STATUS_FAILED,
-                               "%s:%lld: a JSON line of more than %d MiB: divide its text over several lines",
-                               source_name(d->source), (long long)d->line + 1, LONGEST_LINE >> 20);
         int64_t there = d->ahead.length - d->at;
+        if (d->json && there > LONGEST_LINE && !memchr(from, '\n', LONGEST_LINE)) {
+            raw->too_long = true;
+            return pass_separator(d, "\n", 1);
+        }
         const char *found =
             separator ? memmem(from + searched, (size_t)(there - searched), separator, (size_t)length) : NULL;
         if (!found && !d->ended) {
@@ -189,7 +294,6 @@ static status take_part(documents *d, buffer *bytes, documents_raw *raw, const c
             continue;
         }
         int64_t taken = found ? found - from : there;
-        raw->offset = bytes->length;
         raw->length = taken;
         buffer_append(bytes, from, taken);
         d->at += taken + (found ? length : 0);
@@ -205,30 +309,35 @@ static bool is_blank(const char *text, int64_t length)
     return true;
 }
 
+/* Whether an input holds nothing of this part, which its size tells. */
+static bool is_apart(const documents *d, int input)
+{
+    return d->begins && (d->begins[input + 1] <= d->first || d->begins[input] >= d->end);
+}
+
 status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *more)
 {
     for (;;) {
         if (!d->source) {
+            while (d->current < d->count && is_apart(d, d->current))
+                d->current++;
             *more = d->current < d->count;
             if (!*more)
                 return STATUS_OK;
             TRY(open_next(d));
         }
-        if (d->ended && d->at == d->ahead.length) {
+        if ((d->ended && d->at == d->ahead.length) || d->base + d->at >= d->limit) {
             d->closed += source_consumed(d->source);
             source_close(d->source);
             d->source = NULL;
             d->current++;
             continue;
         }
-        if (d->json)
-            TRY(take_part(d, bytes, raw, "\n", 1));
-        else
-            TRY(take_part(d, bytes, raw, d->settings.separator, d->settings.separator_length));
-        raw->input = d->current;
+        *raw = (documents_raw){.offset = bytes->length, .input = d->current, .sniffed = d->sniffed};
+        TRY(take_part(d, bytes, raw));
         raw->line = d->json ? ++d->line : 0;
-        raw->sniffed = d->sniffed;
-        if (raw->length == 0 || (d->json && is_blank(bytes->bytes + raw->offset, raw->length))) {
+        bool empty = raw->length == 0 || (d->json && is_blank(bytes->bytes + raw->offset, raw->length));
+        if (empty && !raw->too_long) {
             bytes->length = raw->offset;
             continue;
         }
@@ -308,34 +417,90 @@ static json_t *parse_line(const char *bytes, int64_t length, json_error_t *error
     return object;
 }
 
-status documents_text(const documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
+/* How many lines come before `offset`. */
+static status count_lines(int64_t *lines, const char *path, int64_t offset)
+{
+    source *s;
+    char block[1 << 14];
+    *lines = 0;
+    TRY(source_open(&s, path, NULL));
+    status read = STATUS_OK;
+    for (int64_t at = 0, got = 1; at < offset && got > 0 && read == STATUS_OK; at += got) {
+        int64_t room = offset - at < (int64_t)sizeof block ? offset - at : (int64_t)sizeof block;
+        read = source_read(s, block, &got, room);
+        for (int64_t i = 0; i < got; i++)
+            *lines += block[i] == '\n';
+    }
+    source_close(s);
+    return read;
+}
+
+/* The line as the file has it. A part that begins within a file counts from there, and reads what comes before only
+ * for a message. */
+static status line_in_file(documents *d, int64_t *line, const documents_raw *raw)
+{
+    *line = raw->line;
+    if (raw->input != d->cut_input)
+        return STATUS_OK;
+    pthread_mutex_lock(&d->counting);
+    status s = STATUS_OK;
+    if (d->lines_before < 0)
+        s = count_lines(&d->lines_before, d->inputs[raw->input], d->cut_offset);
+    *line += d->lines_before;
+    pthread_mutex_unlock(&d->counting);
+    return s;
+}
+
+/* A record of JSON-lines that holds no text, and why. */
+static status fail_line(documents *d, const documents_raw *raw, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static status fail_line(documents *d, const documents_raw *raw, const char *format, ...)
+{
+    char why[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    const char *path = d->inputs[raw->input];
+    int64_t line;
+    TRY(line_in_file(d, &line, raw));
+    return status_fail(STATUS_FAILED, "%s:%lld: %s%s", strcmp(path, "-") == 0 ? "standard input" : path,
+                       (long long)line, why, raw->sniffed ? "; --format text takes the file as text" : "");
+}
+
+static status take_field(documents *d, buffer *text, const documents_raw *raw, const json_t *object)
+{
+    const json_t *value = json_object_get(object, d->settings.field);
+    if (!json_is_object(object))
+        return fail_line(d, raw, "not a JSON object");
+    if (!json_is_string(value))
+        return fail_line(d, raw, "the field \"%s\" is %s (--field names another)", d->settings.field,
+                         !value                ? "missing"
+                         : json_is_null(value) ? "null"
+                                               : "no string");
+    text->length = 0;
+    buffer_append(text, json_string_value(value), (int64_t)json_string_length(value));
+    return STATUS_OK;
+}
+
+status documents_text(documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
                       const documents_raw *raw)
 {
     *text = bytes;
     *length = raw->length;
     if (raw->line == 0)
         return STATUS_OK;
-    const char *name = strcmp(d->inputs[raw->input], "-") == 0 ? "standard input" : d->inputs[raw->input];
-    const char *or_text = raw->sniffed ? "; --format text takes the file as text" : "";
-    long long line = raw->line;
+    if (raw->too_long)
+        return fail_line(d, raw, "a JSON line of more than %d MiB: divide its text over several lines",
+                         LONGEST_LINE >> 20);
     json_error_t error;
     json_t *object = parse_line(bytes, raw->length, &error);
     if (!object)
-        return status_fail(STATUS_FAILED, "%s:%lld: column %d: %s: each line must be one JSON object%s", name, line,
-                           error.column, error.text, or_text);
-    const json_t *value = json_object_get(object, d->settings.field);
-    status s = STATUS_OK;
-    if (json_is_string(value)) {
-        scratch->length = 0;
-        buffer_append(scratch, json_string_value(value), (int64_t)json_string_length(value));
-        *text = scratch->length ? scratch->bytes : "";
-        *length = scratch->length;
-    } else if (!json_is_object(object)) {
-        s = status_fail(STATUS_FAILED, "%s:%lld: not a JSON object%s", name, line, or_text);
-    } else {
-        s = status_fail(STATUS_FAILED, "%s:%lld: the field \"%s\" is %s (--field names another)%s", name, line,
-                        d->settings.field, value ? "no string" : "missing", or_text);
-    }
+        return fail_line(d, raw, "column %d: %s: each line must be one JSON object", error.column, error.text);
+    status s = take_field(d, scratch, raw, object);
+    *text = scratch->length ? scratch->bytes : "";
+    *length = scratch->length;
     json_decref(object);
     return s;
 }

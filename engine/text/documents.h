@@ -3,7 +3,8 @@
  * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a
  * document, its text the string in one field. Files may be packed (source.h). What is neither is refused (sniff.h).
  * Reading and looking into JSON are apart, so that one thread reads and many look. A document without text is passed
- * over.
+ * over. Several machines may each read a share of the same inputs: what part 1, part 2, ... give, one after the other,
+ * is what the whole gives.
  */
 #ifndef PHALANX_ENGINE_TEXT_DOCUMENTS_H
 #define PHALANX_ENGINE_TEXT_DOCUMENTS_H
@@ -26,6 +27,10 @@ typedef struct documents_settings {
     const char *field;     /* of JSON-lines; NULL: "text" */
     const char *separator; /* of text; NULL: a file is a document */
     int64_t separator_length;
+    /* Read one of `parts` equal runs of the inputs' bytes: the records that begin there. A file is divided between
+     * records if it is not packed and its records can be told from its middle: JSON-lines, and text with a separator
+     * that cannot overlap itself. Any other file is whole in the part where it begins. parts 0: read all. */
+    int64_t part, parts; /* 0 <= part < parts */
 } documents_settings;
 
 typedef struct documents documents;
@@ -33,12 +38,14 @@ typedef struct documents documents;
 /* A document as it is in its file. */
 typedef struct documents_raw {
     int64_t offset, length; /* into the buffer that documents_next appended to */
-    int64_t line;           /* from 1; 0: plain text */
+    int64_t line;           /* from 1, of those that are read of the input; 0: plain text */
     int input;              /* which of the inputs */
     bool sniffed;           /* JSON-lines by content only */
+    bool too_long;          /* a line that was not kept, since looking into it would take gigabytes; length is 0 */
 } documents_raw;
 
-/* The inputs (paths, or "-") and the settings' strings must outlive the documents. */
+/* The inputs (paths, or "-") and the settings' strings must outlive the documents. With parts, each input must be a
+ * regular file. */
 status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count);
 void documents_close(documents *d);
 /* From any thread: reading fails soon, even where a pipe has nothing to read. */
@@ -48,9 +55,9 @@ void documents_stop(documents *d);
 status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *more);
 int64_t documents_consumed(const documents *d); /* bytes of the files read so far; any thread */
 
-/* The text of a document whose bytes are at `bytes`: within them, or made in `scratch`. Any thread. Messages name file
- * and line. */
-status documents_text(const documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
+/* The text of a document whose bytes are at `bytes`: within them, or made in `scratch`. Any thread. A failure is this
+ * record's alone, and the documents go on behind it; its message names file, line and reason. */
+status documents_text(documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
                       const documents_raw *raw);
 
 #endif

@@ -10,6 +10,7 @@
 
 struct sentences {
     documents *documents;
+    bool skip_bad;
     buffer bytes, scratch, repaired;
     int64_t at; /* in `repaired` */
     int64_t total;
@@ -17,10 +18,11 @@ struct sentences {
     char *message;
 };
 
-sentences *sentences_open(documents *d)
+sentences *sentences_open(documents *d, bool skip_bad)
 {
     sentences *s = must_calloc(1, sizeof *s);
     s->documents = d;
+    s->skip_bad = skip_bad;
     return s;
 }
 
@@ -35,7 +37,7 @@ void sentences_close(sentences *s)
     free(s);
 }
 
-/* The next document's text, well-formed, into `repaired`. */
+/* The next document's text, well-formed, into `repaired`; of a bad record that is passed over, nothing. */
 static status next_document(sentences *s, bool *more)
 {
     documents_raw raw;
@@ -45,7 +47,9 @@ static status next_document(sentences *s, bool *more)
     TRY(documents_next(s->documents, &s->bytes, &raw, more));
     if (!*more)
         return STATUS_OK;
-    TRY(documents_text(s->documents, &text, &length, &s->scratch, s->bytes.bytes, &raw));
+    status found = documents_text(s->documents, &text, &length, &s->scratch, s->bytes.bytes, &raw);
+    if (found != STATUS_OK)
+        return s->skip_bad ? STATUS_OK : found;
     unicode_repair(&s->repaired, text, length);
     s->total += length;
     return STATUS_OK;

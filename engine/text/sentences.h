@@ -13,7 +13,8 @@
 
 typedef struct sentences sentences;
 
-sentences *sentences_open(documents *d); /* the documents stay the caller's */
+/* The documents stay the caller's. `skip_bad`: pass over records that documents_text() fails at. */
+sentences *sentences_open(documents *d, bool skip_bad);
 void sentences_close(sentences *s);
 bool sentences_next(void *s, const char **text, int64_t *length);
 status sentences_result(const sentences *s);

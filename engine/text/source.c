@@ -305,6 +305,22 @@ int64_t source_consumed(const source *s)
     return s->consumed;
 }
 
+bool source_seekable(const source *s)
+{
+    return s->packing == &plain && !s->waits;
+}
+
+status source_seek(source *s, int64_t offset)
+{
+    MUST(source_seekable(s), "%s: its bytes come one after the other", s->name);
+    if (lseek(s->file, offset, SEEK_SET) < 0)
+        return status_fail(STATUS_FAILED, "%s: %s", s->name, strerror(errno));
+    s->consumed -= s->filled - s->at; /* what was read beyond the old place is not used */
+    s->at = s->filled = 0;
+    s->ended = false;
+    return STATUS_OK;
+}
+
 status source_read(source *s, char *out, int64_t *got, int64_t room)
 {
     *got = 0;

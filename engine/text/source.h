@@ -7,6 +7,7 @@
 #define PHALANX_ENGINE_TEXT_SOURCE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "memory/status.h"
@@ -21,6 +22,10 @@ const char *source_name(const source *s); /* for messages */
 
 /* Read up to `room` bytes; *got is 0 at the end and only there. A packed file that is cut off or damaged fails. */
 status source_read(source *s, char *out, int64_t *got, int64_t room);
+
+/* Whether source_seek() can go to any byte of what is read: a regular file that is not packed. */
+bool source_seekable(const source *s);
+status source_seek(source *s, int64_t offset);
 
 int64_t source_consumed(const source *s); /* bytes of the file read so far, packed as they are */
 

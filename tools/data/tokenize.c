@@ -15,19 +15,20 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/data/dataset.h"
+#include "tools/data/inputs.h"
+#include "tools/data/rejects.h"
 #include "tools/options.h"
 #include "tools/stop.h"
 #include "tools/tools.h"
 #include "tools/data/train_vocab.h"
 
 typedef struct options {
-    const char *output, *tokenizer, *separator;
+    const char *output, *tokenizer, *separator, *skip_bad, *files_from, *part;
     int64_t train_vocab, threads;
     int train_type, format, append_eod, special_text;
     bool quiet, force;
     documents_settings documents;
-    char *const *inputs;
-    int count;
+    inputs inputs;
 } options;
 
 static const char *const types[] = {"unigram", "bpe", NULL};
@@ -38,17 +39,20 @@ static const char *const specials[] = {"ids", "text", NULL};
 static void more_help(FILE *out)
 {
     fputs(
-        "Inputs may be packed with gzip, zstd, xz or bzip2. --format auto looks at each file: JSON-lines if the first\n"
-        "line is a JSON object or the name ends in .jsonl, .ndjson or .json (before .gz and so on) or --field is "
-        "given,\n"
-        "else UTF-8 text; anything else (Parquet, archives, other encodings) is refused with what to do; --format "
-        "text\n"
-        "takes it as it is. Without --separator a text file is one document; TEXT may have \\n \\t \\f \\r \\0 \\xHH, "
-        "as in\n"
-        "'\\n\\n' or '<|endoftext|>'. Documents without text are passed over. A tokenizer FILE is a SentencePiece "
-        ".model,\n"
-        "a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a copy of it is stored with the\n"
-        "data set. The result is the same for any --threads.\n",
+        "Inputs are files, packed with gzip, zstd, xz or bzip2 or not, and folders, which stand for all files below\n"
+        "them with names of these kinds (.txt, .md, .jsonl, ...; no hidden ones), sorted. --format auto looks at each\n"
+        "file: JSON-lines if the first line is a JSON object or the name ends in .jsonl, .ndjson or .json (before .gz\n"
+        "and so on) or --field is given, else UTF-8 text; anything else (Parquet, archives, other encodings) is\n"
+        "refused with what to do; --format text takes it as it is. Without --separator a text file is one document;\n"
+        "TEXT may have \\n \\t \\f \\r \\0 \\xHH, as in '\\n\\n' or '<|endoftext|>'. Documents without text are "
+        "passed\n"
+        "over. A bad record (no valid JSON, the field missing, null or no string) is an error that names its line;\n"
+        "--skip-bad leaves such records out and lists them. --part I/N reads the I-th of N equal parts of the inputs'\n"
+        "bytes, from 1, on as many machines: packed files are whole in one part, others divided between records;\n"
+        "`phalanx merge` of the parts' data sets in order is, byte for byte, what one machine makes. A tokenizer FILE\n"
+        "is a SentencePiece .model, a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a "
+        "copy\n"
+        "of it is stored with the data set. The result is the same for any --threads.\n",
         out);
 }
 
@@ -81,6 +85,43 @@ static status unescape(char **out, int64_t *length, const char *text)
     return used ? STATUS_OK : status_fail(STATUS_USAGE, "--separator: the text is empty");
 }
 
+/* "3/16": the third of sixteen. */
+static status read_part(documents_settings *d, const char *text)
+{
+    long long part, parts;
+    int end = 0;
+    if (sscanf(text, "%lld/%lld%n", &part, &parts, &end) != 2 || text[end] || part < 1 || part > parts ||
+        parts > 1000000)
+        return status_fail(STATUS_USAGE, "--part %s: I/N is the I-th of N parts, counted from 1, as in 1/16 to 16/16",
+                           text);
+    d->part = part - 1;
+    d->parts = parts;
+    return STATUS_OK;
+}
+
+static bool reads_standard_input(const options *o)
+{
+    for (int i = 0; i < o->inputs.count; i++)
+        if (strcmp(o->inputs.paths[i], "-") == 0)
+            return true;
+    return false;
+}
+
+static status check_inputs(const options *o)
+{
+    bool standard = reads_standard_input(o);
+    if (o->inputs.count == 0)
+        return status_fail(STATUS_USAGE, "no input: name files or folders, --files-from FILE, or - (standard input)");
+    if (standard && o->files_from && strcmp(o->files_from, "-") == 0)
+        return status_fail(STATUS_USAGE, "--files-from -: standard input cannot be a list and an input, too");
+    if (standard && o->train_vocab)
+        return status_fail(STATUS_USAGE, "--train-vocab reads the input twice: standard input cannot be");
+    if (o->part && o->train_vocab)
+        return status_fail(STATUS_USAGE,
+                           "--part and --train-vocab: the parts need one vocabulary: train it first, from all inputs");
+    return STATUS_OK;
+}
+
 /* What the table of options cannot check. */
 static status check(options *o, char **separator)
 {
@@ -92,12 +133,11 @@ static status check(options *o, char **separator)
     if (o->separator)
         TRY(unescape(separator, &o->documents.separator_length, o->separator));
     o->documents.separator = *separator;
+    if (o->part)
+        TRY(read_part(&o->documents, o->part));
     if (o->train_vocab && strcmp(o->tokenizer, "bytes") == 0)
         return status_fail(STATUS_USAGE, "--train-vocab: the byte tokenizer is not trained; name a FILE to write");
-    for (int i = 0; i < o->count; i++)
-        if (o->train_vocab && strcmp(o->inputs[i], "-") == 0)
-            return status_fail(STATUS_USAGE, "--train-vocab reads the input twice: standard input cannot be");
-    return STATUS_OK;
+    return check_inputs(o);
 }
 
 static status train(const options *o, int64_t total)
@@ -106,9 +146,10 @@ static status train(const options *o, int64_t total)
                                      .type = types[o->train_type],
                                      .vocab_size = o->train_vocab,
                                      .total = total,
+                                     .skip_bad = o->skip_bad != NULL,
                                      .quiet = o->quiet};
     documents *d;
-    TRY(documents_open(&d, &o->documents, o->inputs, o->count));
+    TRY(documents_open(&d, &o->documents, o->inputs.paths, o->inputs.count));
     status s = train_vocab(&how, d);
     documents_close(d);
     return s;
@@ -116,6 +157,7 @@ static status train(const options *o, int64_t total)
 
 typedef struct work { /* what the sink and the ticks see */
     indexed_writer *writer;
+    rejects *rejects; /* NULL: a bad record is a failure */
     const documents *documents;
     report_progress bar;
     bool quiet;
@@ -127,6 +169,12 @@ static status take(void *context, const int32_t *ids, int64_t count)
     return indexed_writer_document(w->writer, ids, count);
 }
 
+static status reject(void *context, const char *list, int64_t length)
+{
+    work *w = context;
+    return rejects_add(w->rejects, list, length);
+}
+
 static status tick(void *context, const corpus_count *so_far)
 {
     work *w = context;
@@ -136,39 +184,66 @@ static status tick(void *context, const corpus_count *so_far)
     return stop_asked();
 }
 
+/* Bytes that will be read, for the progress; 0: unknown. */
 static int64_t size_of_inputs(const options *o)
 {
     int64_t total = 0;
-    for (int i = 0; i < o->count; i++) {
+    for (int i = 0; i < o->inputs.count; i++) {
         struct stat facts;
-        if (strcmp(o->inputs[i], "-") == 0 || stat(o->inputs[i], &facts) != 0 || !S_ISREG(facts.st_mode))
+        const char *path = o->inputs.paths[i];
+        if (strcmp(path, "-") == 0 || stat(path, &facts) != 0 || !S_ISREG(facts.st_mode))
             return 0;
         total += facts.st_size;
     }
-    return total;
+    return o->documents.parts ? total / o->documents.parts : total;
+}
+
+/* Encode all documents into the writer of `w`. */
+static status encode_documents(const options *o, const tokenizer *t, corpus_count *done, work *w, documents *d)
+{
+    const corpus_settings settings = {.threads = (int)o->threads,
+                                      .flags = o->special_text ? TOKENIZER_PLAIN : 0,
+                                      .end_of_document = o->append_eod,
+                                      .reject = w->rejects ? reject : NULL};
+    w->documents = d;
+    status s = corpus_encode(t, d, &settings, done, take, tick, w);
+    report_progress_end(&w->bar);
+    if (s != STATUS_OK && done->bad && !w->rejects) {
+        char *message = must_strdup(status_message());
+        s = status_fail(s, "%s; --skip-bad FILE leaves bad records out and lists them there", message);
+        free(message);
+    }
+    if (s == STATUS_OK && done->documents == 0 && !o->part)
+        s = status_fail(STATUS_FAILED,
+                        done->bad ? "the input holds no text but %lld bad records" : "the input holds no text",
+                        (long long)done->bad);
+    return s;
+}
+
+/* Publish what was written, the index last, or remove it. */
+static status publish(const options *o, const tokenizer *t, work *w, status s)
+{
+    if (s == STATUS_OK)
+        s = tokenizer_files_save_beside(t, o->output);
+    if (s == STATUS_OK && w->rejects) {
+        s = rejects_close(w->rejects);
+        w->rejects = NULL;
+    }
+    rejects_abandon(w->rejects);
+    return dataset_finish(s, w->writer);
 }
 
 static status encode_all(const options *o, const tokenizer *t, corpus_count *done, int64_t total)
 {
     documents *d;
     work w = {.quiet = o->quiet, .bar = report_progress_begin(stderr, "tokenizing", (double)total, true)};
-    TRY(documents_open(&d, &o->documents, o->inputs, o->count));
+    TRY(documents_open(&d, &o->documents, o->inputs.paths, o->inputs.count));
     status s = indexed_writer_open(&w.writer, o->output, tokenizer_vocab_size(t));
     if (s == STATUS_OK) {
-        corpus_settings settings = {.threads = (int)o->threads,
-                                    .flags = o->special_text ? TOKENIZER_PLAIN : 0,
-                                    .end_of_document = o->append_eod};
-        w.documents = d;
-        s = corpus_encode(t, d, &settings, done, take, tick, &w);
-        report_progress_end(&w.bar);
-        if (s == STATUS_OK && done->documents == 0)
-            s = status_fail(STATUS_FAILED, "the input holds no text");
+        s = o->skip_bad ? rejects_open(&w.rejects, o->skip_bad) : STATUS_OK;
         if (s == STATUS_OK)
-            s = tokenizer_files_save_beside(t, o->output);
-        if (s == STATUS_OK)
-            s = indexed_writer_close(w.writer);
-        else
-            indexed_writer_abandon(w.writer);
+            s = encode_documents(o, t, done, &w, d);
+        s = publish(o, t, &w, s);
     }
     documents_close(d);
     return s;
@@ -180,8 +255,10 @@ static void say(const options *o, const tokenizer *t, const corpus_count *done, 
         log_info("%s: %lld documents, %.1f MB of text, %lld tokens of a vocabulary of %d (%.2f bytes a token), %.1f "
                  "MB/s",
                  o->output, (long long)done->documents, 1e-6 * (double)done->bytes, (long long)done->tokens,
-                 tokenizer_vocab_size(t), (double)done->bytes / (double)done->tokens,
+                 tokenizer_vocab_size(t), (double)done->bytes / (double)(done->tokens ? done->tokens : 1),
                  1e-6 * (double)done->bytes / (seconds + 1e-9));
+    if (done->bad)
+        log_warn("%lld bad records are left out: %s says which and why", (long long)done->bad, o->skip_bad);
     if (done->malformed)
         log_warn("%lld of the documents are not all UTF-8: what is not became U+FFFD", (long long)done->malformed);
 }
@@ -189,6 +266,8 @@ static void say(const options *o, const tokenizer *t, const corpus_count *done, 
 static status check_outputs(const options *o)
 {
     TRY(dataset_prepare(o->output, o->force));
+    if (o->skip_bad)
+        TRY(rejects_check(o->skip_bad, o->inputs.paths, o->inputs.count, o->force));
     bool there = false;
     if (o->train_vocab && !o->force)
         TRY(atomic_look(&there, o->tokenizer));
@@ -216,6 +295,15 @@ static status run(options *o)
     return s;
 }
 
+/* The operands, then what --files-from names. */
+static status gather(options *o, char *const *operands, int count)
+{
+    o->inputs.quiet = o->quiet;
+    for (int i = 0; i < count; i++)
+        TRY(inputs_add(&o->inputs, operands[i]));
+    return o->files_from ? inputs_add_list(&o->inputs, o->files_from) : STATUS_OK;
+}
+
 int tokenize_main(int argc, char **argv)
 {
     cpu_set_t processors;
@@ -235,30 +323,37 @@ int tokenize_main(int argc, char **argv)
          no_yes},
         {"--special-tokens", OPTIONS_CHOICE, NULL, "names of special tokens within the text become (ids)",
          &o.special_text, 0, 0, specials},
+        {"--skip-bad", OPTIONS_TEXT, "FILE", "leave bad records out and list them in FILE: place and reason",
+         &o.skip_bad, 0, 0, NULL},
+        {"--files-from", OPTIONS_TEXT, "FILE", "read the inputs' names from FILE (-: standard input), one a line",
+         &o.files_from, 0, 0, NULL},
+        {"--part", OPTIONS_TEXT, "I/N", "read only the I-th (from 1) of N parts of the inputs", &o.part, 0, 0, NULL},
         {"--threads", OPTIONS_INTEGER, "N", "threads that encode (the processors at hand)", &o.threads, 1, 1024, NULL},
         {"--force", OPTIONS_FLAG, NULL, "replace a data set or a vocabulary that is there", &o.force, 0, 0, NULL},
         {"--quiet", OPTIONS_FLAG, NULL, "say nothing but what fails", &o.quiet, 0, 0, NULL},
     };
     const options_command command = {.name = "tokenize",
-                                     .operands = "INPUT...|-",
+                                     .operands = "INPUT...|-|--files-from FILE",
                                      .summary = "Turns text or JSON-lines into a data set of token ids (Megatron's "
                                                 ".bin/.idx); - is standard input.",
-                                     .least = 1,
+                                     .least = 0,
                                      .most = -1,
                                      .row = rows,
                                      .rows = sizeof rows / sizeof *rows,
                                      .more_help = more_help};
-    int parsed = options_parse(&command, &o.count, argc, argv);
+    int count, parsed = options_parse(&command, &count, argc, argv);
     if (parsed != OPTIONS_GO_ON)
         return parsed;
-    o.inputs = argv + 1;
     char *separator = NULL;
     stop_catch();
-    status s = check(&o, &separator);
+    status s = gather(&o, argv + 1, count);
+    if (s == STATUS_OK)
+        s = check(&o, &separator);
     if (s == STATUS_OK)
         s = run(&o);
     if (s != STATUS_OK)
         log_error("tokenize: %s", status_message());
     free(separator);
+    inputs_free(&o.inputs);
     return stop_exit(s);
 }

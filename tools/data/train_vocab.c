@@ -61,7 +61,7 @@ static void *watch(void *context)
 status train_vocab(const train_vocab_options *o, documents *d)
 {
     double start = clock_seconds();
-    work w = {.options = o, .documents = d, .sentences = sentences_open(d)};
+    work w = {.options = o, .documents = d, .sentences = sentences_open(d, o->skip_bad)};
     sentencepiece_training how = {
         .vocab_size = o->vocab_size, .type = o->type, .most_sentences = 1000000, .threads = 4};
     if (!o->quiet)

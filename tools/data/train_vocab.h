@@ -13,6 +13,7 @@ typedef struct train_vocab_options {
     const char *type;   /* "unigram" or "bpe" */
     int64_t vocab_size;
     int64_t total; /* bytes of the input files; 0: unknown */
+    bool skip_bad; /* pass over bad records */
     bool quiet;
 } train_vocab_options;
 

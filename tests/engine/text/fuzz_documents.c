@@ -1,5 +1,5 @@
 /* libFuzzer on what a corpus is made of: plain text, JSON-lines, and both packed with gzip, zstd or xz. The first byte
- * chooses the format. A file is refused in one line, or its documents lie within it. */
+ * chooses the format and which part is read. A file is refused in one line, or its documents lie within it. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +59,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     documents *d;
     documents_settings settings = {.format = (documents_format)(data[0] % 3),
                                    .separator = data[0] & 8 ? "\n\n" : NULL,
-                                   .separator_length = data[0] & 8 ? 2 : 0};
+                                   .separator_length = data[0] & 8 ? 2 : 0,
+                                   .part = data[0] >> 4 & 3,
+                                   .parts = data[0] & 64 ? 4 : 0};
     char *input = path;
     if (documents_open(&d, &settings, &input, 1) != STATUS_OK) {
         MUST(!strchr(status_message(), '\n'), "two lines: %s", status_message());

@@ -169,6 +169,10 @@ static void json_lines_give_the_field(void **state)
     assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_FAILED);
     workfolder_message_has("b.jsonl:2: the field \"text\" is no string");
     free(path);
+    path = make_file(state, "n.jsonl", "{\"text\": null}\n", 15);
+    assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_FAILED);
+    workfolder_message_has("n.jsonl:1: the field \"text\" is null");
+    free(path);
     path = make_file(state, "c.jsonl", "{\"text\":\"x\"}\n{\"text\":\"", 22);
     assert_int_equal(read_all(&got, &(documents_settings){0}, &path, 1), STATUS_FAILED);
     workfolder_message_has("c.jsonl:2: column");
@@ -335,23 +339,143 @@ static void json_lines_of_other_writers_are_read(void **state)
 
 static void a_json_line_that_would_take_gigabytes_is_refused(void **state)
 {
-    enum { BYTES = 129 << 20 };
+    static const char next[] = "\n{\"text\": \"next\"}";
+    enum { BYTES = 129 << 20, NEXT = sizeof next - 1 };
     char *text = must_alloc(BYTES);
     memset(text, 'a', BYTES);
     memcpy(text, "{\"text\": \"", 10);
+    memcpy(text + BYTES - NEXT, next, NEXT);
     char *path = make_file(state, "long.jsonl", text, BYTES);
     documents_settings settings = {.format = DOCUMENTS_JSON_LINES};
     documents *d;
-    buffer bytes = {0};
+    buffer bytes = {0}, scratch = {0};
     documents_raw raw;
     bool more = false;
+    const char *found;
+    int64_t length;
     assert_int_equal(documents_open(&d, &settings, &path, 1), STATUS_OK);
-    assert_int_equal(documents_next(d, &bytes, &raw, &more), STATUS_FAILED);
+    assert_int_equal(documents_next(d, &bytes, &raw, &more), STATUS_OK);
+    assert_true(more && raw.too_long);
+    assert_int_equal(documents_text(d, &found, &length, &scratch, bytes.bytes, &raw), STATUS_FAILED);
     workfolder_message_has("long.jsonl:1: a JSON line of more than 128 MiB: divide its text over several lines");
+    /* the line behind it is a record again */
+    assert_int_equal(documents_next(d, &bytes, &raw, &more), STATUS_OK);
+    assert_int_equal(documents_text(d, &found, &length, &scratch, bytes.bytes + raw.offset, &raw), STATUS_OK);
+    assert_int_equal(length, 4);
+    assert_memory_equal(found, "next", 4);
+    assert_int_equal(documents_next(d, &bytes, &raw, &more), STATUS_OK);
+    assert_false(more);
+    buffer_free(&scratch);
     buffer_free(&bytes);
     documents_close(d);
     free(path);
     free(text);
+}
+
+/* ---- parts of the inputs, for several machines ---- */
+
+/* All parts' documents and messages of bad records, one part after the other; also counts parts that gave any. */
+static int read_parts(buffer *got, const documents_settings *how, char *const *paths, int count, int64_t parts)
+{
+    int filled = 0;
+    buffer bytes = {0}, scratch = {0};
+    documents_settings settings = *how;
+    settings.parts = parts;
+    got->length = 0;
+    for (settings.part = 0; settings.part < parts || (parts == 0 && settings.part == 0); settings.part++) {
+        documents *d;
+        documents_raw raw;
+        int64_t before = got->length;
+        assert_int_equal(documents_open(&d, &settings, paths, count), STATUS_OK);
+        for (bool more = true; more;) {
+            const char *text;
+            int64_t length;
+            bytes.length = 0;
+            if (documents_next(d, &bytes, &raw, &more) != STATUS_OK)
+                fail_msg("%s", status_message());
+            if (more && documents_text(d, &text, &length, &scratch, bytes.bytes + raw.offset, &raw) != STATUS_OK) {
+                text = status_message();
+                length = (int64_t)strlen(text);
+            }
+            if (more) {
+                buffer_append(got, text, length);
+                buffer_append(got, "|", 1);
+            }
+        }
+        documents_close(d);
+        filled += got->length > before;
+    }
+    buffer_free(&bytes);
+    buffer_free(&scratch);
+    return filled;
+}
+
+/* For every number of parts up to more than there are bytes: each record is in one part, and the line of a bad record
+ * is the file's. */
+static void parts_together_are_the_whole(void **state)
+{
+    static const char lines[] = "\xEF\xBB\xBF{\"text\":\"one\"}\n\n{\"text\":null}\r\n{\"text\":\"two\"}\n"
+                                "{\"text\":3}\n{\"text\":\"three\"}";
+    static const char text[] = "a<EOD>b<EOD><EOD>long<EOD";
+    static char packed[400];
+    int64_t packed_bytes = pack_gzip(packed, sizeof packed, lines + 3, sizeof lines - 4);
+    char *paths[] = {make_file(state, "a.jsonl", lines, sizeof lines - 1), make_file(state, "empty", "", 0),
+                     make_file(state, "b.txt", text, sizeof text - 1),
+                     make_file(state, "c.jsonl.gz", packed, packed_bytes),
+                     make_file(state, "d.jsonl", "\n\n{\"text\":\"end\"}\n", 17)};
+    const documents_settings divided = {.separator = "<EOD>", .separator_length = 5},
+                             overlapping = {.separator = "aba", .separator_length = 3}, whole = {0};
+    const documents_settings *const ways[] = {&divided, &overlapping, &whole};
+    buffer wanted = {0}, got = {0};
+    for (unsigned way = 0; way < sizeof ways / sizeof *ways; way++) {
+        read_parts(&wanted, ways[way], paths, 5, 0);
+        int most = 0;
+        for (int64_t parts = 1; parts < 400; parts++) {
+            int filled = read_parts(&got, ways[way], paths, 5, parts);
+            most = filled > most ? filled : most;
+            if (got.length != wanted.length || memcmp(got.bytes, wanted.bytes, (size_t)got.length) != 0)
+                fail_msg("%lld parts: %.*s instead of %.*s", (long long)parts, (int)got.length, got.bytes,
+                         (int)wanted.length, wanted.bytes);
+        }
+        assert_int_equal(most, ways[way] == &divided ? 10 : 8);
+    }
+    assert_non_null(memmem(wanted.bytes, (size_t)wanted.length, "a.jsonl:5: the field \"text\" is no string", 38));
+    char *pipe_path = (char *)(uintptr_t) "-", *gone = workfolder_path(*state, "gone");
+    documents *d;
+    documents_settings half = {.part = 1, .parts = 2};
+    assert_int_equal(documents_open(&d, &half, &pipe_path, 1), STATUS_USAGE);
+    workfolder_message_has("standard input has no parts");
+    assert_int_equal(documents_open(&d, &half, &gone, 1), STATUS_FAILED);
+    workfolder_message_has("gone: No such file");
+    free(gone);
+    for (int i = 0; i < 5; i++)
+        free(paths[i]);
+    buffer_free(&wanted);
+    buffer_free(&got);
+}
+
+/* Borders within blocks of what is read at once, and records longer than a part. */
+static void long_files_are_divided_between_records(void **state)
+{
+    int64_t length = 3 << 20;
+    char *text = make_text(length);
+    for (int64_t i = 1 << 20; i < (1 << 20) + (1 << 19); i++)
+        text[i] = text[i] == '\n' ? ' ' : text[i];
+    char *path = make_file(state, "long.txt", text, length);
+    const documents_settings by_line = {.separator = "\n", .separator_length = 1};
+    static const int64_t parts[] = {2, 3, 7, 64, 1000};
+    buffer wanted = {0}, got = {0};
+    read_parts(&wanted, &by_line, &path, 1, 0);
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int filled = read_parts(&got, &by_line, &path, 1, parts[i]);
+        assert_int_equal(got.length, wanted.length);
+        assert_memory_equal(got.bytes, wanted.bytes, (size_t)got.length);
+        assert_true(filled >= 5 * parts[i] / 6 && filled <= parts[i]); /* a sixth of the file is one line */
+    }
+    free(path);
+    free(text);
+    buffer_free(&wanted);
+    buffer_free(&got);
 }
 
 static void json_lines_are_known_by_their_content(void **state)
@@ -523,7 +647,7 @@ static void sentences_are_all_lines_and_long_ones_in_parts(void **state)
     char *path = make_file(state, "lines", text, length);
     documents *d;
     assert_int_equal(documents_open(&d, &(documents_settings){0}, &path, 1), STATUS_OK);
-    sentences *s = sentences_open(d);
+    sentences *s = sentences_open(d, false);
     const char *line;
     int64_t bytes, total = 0, letters = 0, sum = 0;
     while (sentences_next(s, &line, &bytes)) {
@@ -559,6 +683,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(json_lines_of_other_writers_are_read, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_json_line_that_would_take_gigabytes_is_refused, workfolder_setup,
                                         workfolder_teardown),
+        cmocka_unit_test_setup_teardown(parts_together_are_the_whole, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(long_files_are_divided_between_records, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(json_lines_are_known_by_their_content, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(what_is_missing_is_said_in_one_line, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(many_threads_give_what_one_gives, workfolder_setup, workfolder_teardown),

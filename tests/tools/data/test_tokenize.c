@@ -19,6 +19,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/indexed.h"
+#include "engine/text/buffer.h"
 #include "memory/log.h"
 #include "models/huggingface.h"
 #include "models/names.h"
@@ -199,6 +200,188 @@ static void training_a_vocabulary_tells_its_stages(void **state)
     free(program);
 }
 
+/* ---- many files, bad records, parts ---- */
+
+/* Whether two files of the folder hold the same bytes. */
+static bool same_bytes(const char *folder, const char *a, const char *b)
+{
+    int64_t bytes, others;
+    char *path = workfolder_path(folder, a), *other = workfolder_path(folder, b);
+    uint8_t *x = workfolder_read(path, &bytes), *y = workfolder_read(other, &others);
+    bool same = bytes == others && memcmp(x, y, (size_t)bytes) == 0;
+    free(x);
+    free(y);
+    free(path);
+    free(other);
+    return same;
+}
+
+static bool is_there(const char *folder, const char *name)
+{
+    char *path = workfolder_path(folder, name);
+    bool there = atomic_exists(path);
+    free(path);
+    return there;
+}
+
+static void make_texts(const char *w)
+{
+    static const char *const folders[] = {"texts/sub", "texts/.git", "texts/_tmp", "texts/0"};
+    for (unsigned i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char *path = workfolder_path(w, folders[i]);
+        assert_int_equal(atomic_make_folders(path), STATUS_OK);
+        free(path);
+    }
+    put(w, "texts/b.jsonl",
+        "{\"text\": \"two\"}\n{\"text\": null}\n{\"text\": \"\xff\"}\n{\"body\": 1}\n{\"text\": 1}\n[1]\n{\n"
+        "{\"text\": \"three\"}\n",
+        -1);
+    put(w, "texts/sub/c.txt", "four", -1);
+    put(w, "texts/0/a.md", "one", -1);
+    put(w, "texts/LICENSE", "not this", -1);
+    put(w, "texts/.git/config.txt", "nor this", -1);
+    put(w, "texts/_tmp/x.txt", "nor this", -1);
+}
+
+static void a_folder_is_its_texts_sorted_and_a_list_names_files(void **state)
+{
+    const char *w = *state;
+    make_texts(w);
+    char *program = launch_beside("../phalanx");
+    launch_result r =
+        launch_run(60, "%s tokenize --output %s/folder --tokenizer bytes --skip-bad %s/bad %s/texts", program, w, w, w);
+    if (r.status)
+        fail_msg("%s%s", r.out, r.err);
+    assert_non_null(strstr(r.out, "texts: 3 files; 1 of other kinds are left out, such as"));
+    assert_non_null(strstr(r.out, "texts: 2 hidden files and folders (. and _) are left out"));
+    assert_non_null(strstr(r.err, "6 bad records are left out"));
+    launch_free(&r);
+    assert_int_equal(documents_of(w, "folder"), 4);
+    /* the same by a list, from a file and from standard input */
+    expect(0, NULL,
+           "tokenize --quiet --output %s/named --tokenizer bytes --skip-bad %s/bad2 %s/texts/0/a.md "
+           "%s/texts/b.jsonl %s/texts/sub/c.txt",
+           w, w, w, w, w);
+    assert_true(same_bytes(w, "folder.bin", "named.bin") && same_bytes(w, "folder.idx", "named.idx"));
+    expect(0, NULL,
+           "tokenize --quiet --output %s/listed --tokenizer bytes --skip-bad %s/bad3 --files-from - "
+           "%s/texts/0 <<END\n%s/texts/b.jsonl\n\n%s/texts/sub\nEND",
+           w, w, w, w, w);
+    assert_true(same_bytes(w, "folder.bin", "listed.bin") && same_bytes(w, "bad", "bad3"));
+    expect(1, "--files-from", "tokenize --output %s/x --tokenizer bytes --files-from %s/nowhere", w, w);
+    expect(2, "no input: name files or folders", "tokenize --output %s/x --tokenizer bytes", w);
+    char *empty = workfolder_path(w, "texts/none");
+    assert_int_equal(atomic_make_folders(empty), STATUS_OK);
+    expect(1, "this folder has no file whose name says", "tokenize --output %s/x --tokenizer bytes %s", w, empty);
+    free(empty);
+    free(program);
+}
+
+static void bad_records_are_left_out_and_listed(void **state)
+{
+    const char *w = *state;
+    make_texts(w);
+    expect(1, "b.jsonl:2: the field \"text\" is null (--field names another); --skip-bad FILE leaves",
+           "tokenize --output %s/bads --tokenizer bytes %s/texts/b.jsonl", w, w);
+    assert_false(is_there(w, "bads.bin") || is_there(w, "bads.idx"));
+    for (int threads = 1; threads < 4; threads++) {
+        expect(
+            0, "6 bad records are left out",
+            "tokenize --force --threads %d --output %s/bads --tokenizer bytes --skip-bad %s/bads.%d %s/texts/b.jsonl",
+            threads, w, w, threads, w);
+        assert_int_equal(documents_of(w, "bads"), 2);
+    }
+    assert_true(same_bytes(w, "bads.1", "bads.2") && same_bytes(w, "bads.1", "bads.3"));
+    char *list = must_format("%s/texts/b.jsonl", w);
+    char *wanted =
+        must_format("%s:2: the field \"text\" is null (--field names another)\n"
+                    "%s:3: column 10: unable to decode byte 0xff near '\"': each line must be one JSON object\n"
+                    "%s:4: the field \"text\" is missing (--field names another)\n"
+                    "%s:5: the field \"text\" is no string (--field names another)\n"
+                    "%s:6: not a JSON object\n",
+                    list, list, list, list, list);
+    int64_t bytes;
+    char *path = workfolder_path(w, "bads.1"), *got = (char *)workfolder_read(path, &bytes);
+    if (strncmp(got, wanted, strlen(wanted)) != 0 || !strstr(got + strlen(wanted), "b.jsonl:7: column 1: "))
+        fail_msg("%s instead of %s", got, wanted);
+    free(got);
+    free(path);
+    free(wanted);
+    free(list);
+    /* nothing is replaced, least of all an input; a stream takes the list as it comes */
+    expect(2, "this is one of the inputs",
+           "tokenize --force --output %s/bads --tokenizer bytes --skip-bad %s/texts/b.jsonl %s/texts/b.jsonl", w, w, w);
+    expect(1, "bads.1 is there already",
+           "tokenize --output %s/more --tokenizer bytes --skip-bad %s/bads.1 %s/texts/b.jsonl", w, w, w);
+    expect(0, NULL, "tokenize --quiet --output %s/more --tokenizer bytes --skip-bad - %s/texts/b.jsonl >%s/stream", w,
+           w, w);
+    assert_true(same_bytes(w, "bads.1", "stream"));
+    /* a failure leaves no list either, nor does one of bad records alone */
+    put(w, "zip", "PK\3\4", -1);
+    expect(1, "a zip archive", "tokenize --output %s/none --tokenizer bytes --skip-bad %s/none %s/texts/b.jsonl %s/zip",
+           w, w, w, w);
+    put(w, "nulls.jsonl", "{\"text\": null}\n", -1);
+    expect(1, "no text but 1 bad records",
+           "tokenize --output %s/none --tokenizer bytes --skip-bad %s/none %s/nulls.jsonl", w, w, w);
+    assert_false(is_there(w, "none") || is_there(w, "none.tmp") || is_there(w, "none.idx") || is_there(w, "none.bin"));
+    /* training a vocabulary passes over them, too */
+    expect(0, NULL,
+           "tokenize --quiet --output %s/mine --tokenizer %s/mine.model --train-vocab 400 --skip-bad %s/mine.bad "
+           "%s/nulls.jsonl tests/jobs/launch.c tests/jobs/launch.h",
+           w, w, w, w);
+    assert_true(is_there(w, "mine.bad"));
+}
+
+/* What seven machines make and merge is, byte for byte, what one makes: data set and list of bad records. */
+static void parts_merged_are_the_whole(void **state)
+{
+    const char *w = *state;
+    make_texts(w);
+    buffer text = {0};
+    for (int i = 0; i < 3000; i++) {
+        char line[200];
+        int length = i % 100 == 50 ? sprintf(line, "{\"text\": null}\n")
+                                   : sprintf(line, "{\"id\": %d, \"text\": \"%.*s %d\"}\n", i, i % 97,
+                                             "a line of text that is as long as its number says, more or less, as far "
+                                             "as that goes, and no longer",
+                                             i);
+        buffer_append(&text, line, length);
+    }
+    put(w, "texts/0/many.jsonl", text.bytes, text.length);
+    buffer_free(&text);
+    expect(0, NULL, "tokenize --quiet --output %s/whole --tokenizer " MODEL " --skip-bad %s/whole.bad %s/texts", w, w,
+           w);
+    for (int part = 1; part <= 7; part++)
+        expect(0, NULL,
+               "tokenize --quiet --part %d/7 --output %s/part%d --tokenizer " MODEL
+               " --skip-bad %s/part%d.bad %s/texts",
+               part, w, part, w, part, w);
+    expect(0, NULL, "merge --output %s/seven %s/part1 %s/part2 %s/part3 %s/part4 %s/part5 %s/part6 %s/part7", w, w, w,
+           w, w, w, w, w);
+    assert_true(same_bytes(w, "whole.bin", "seven.bin") && same_bytes(w, "whole.idx", "seven.idx"));
+    launch_result r = launch_run(60, "cat %s/part?.bad >%s/seven.bad", w, w);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    assert_true(same_bytes(w, "whole.bad", "seven.bad"));
+    assert_true(documents_of(w, "part3") > 300); /* the parts are of about one size */
+    /* more parts than bytes: some are empty, and merge as others do */
+    put(w, "tiny.txt", "xy", -1);
+    for (int part = 1; part <= 3; part++)
+        expect(0, NULL, "tokenize --quiet --part %d/3 --output %s/tiny%d --tokenizer bytes %s/tiny.txt", part, w, part,
+               w);
+    expect(0, NULL, "merge --output %s/tiny %s/tiny1 %s/tiny2 %s/tiny3", w, w, w, w);
+    assert_int_equal(documents_of(w, "tiny"), 1);
+    static const char *const wrong[] = {"0/3", "4/3", "1", "1/2x", "-1/2", "1/0", "a/b"};
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        expect(2, "is the I-th of N parts, counted from 1",
+               "tokenize --part=%s --output %s/w --tokenizer bytes "
+               "%s/tiny.txt",
+               wrong[i], w, w);
+    expect(2, "standard input has no parts", "tokenize --part 1/2 --output %s/w --tokenizer bytes - </dev/null", w);
+    expect(2, "the parts need one vocabulary",
+           "tokenize --part 1/2 --output %s/w --train-vocab 400 --tokenizer %s/w.model %s/tiny.txt", w, w, w);
+}
+
 /* ---- signals ---- */
 
 static void nap(double seconds)
@@ -377,6 +560,9 @@ int main(void)
         cmocka_unit_test(split_says_how_a_text_file_becomes_documents),
         cmocka_unit_test(split_takes_the_share_that_was_asked_for),
         cmocka_unit_test(training_a_vocabulary_tells_its_stages),
+        cmocka_unit_test(a_folder_is_its_texts_sorted_and_a_list_names_files),
+        cmocka_unit_test(bad_records_are_left_out_and_listed),
+        cmocka_unit_test(parts_merged_are_the_whole),
         cmocka_unit_test(a_signal_leaves_no_half_data_set),
         cmocka_unit_test(a_signal_leaves_no_half_model),
         cmocka_unit_test(a_missing_data_set_is_said_by_its_key_and_how_it_is_made),

@@ -1,0 +1,177 @@
+#include "tools/data/inputs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "memory/log.h"
+
+enum { DEEPEST = 64 }; /* folders within folders: a link may lead back */
+
+#define KINDS "*.txt, *.md, *.jsonl, *.json, packed or not, *.parquet, *.arrow"
+
+typedef struct left_out {
+    int files, hidden;
+    char *one; /* a file among them */
+} left_out;
+
+static void append(inputs *in, char *path)
+{
+    if (in->count == in->room) {
+        in->room = 2 * in->room + 16;
+        in->paths = must_realloc(in->paths, (unsigned long)in->room * sizeof *in->paths);
+    }
+    in->paths[in->count++] = path;
+}
+
+void inputs_free(inputs *in)
+{
+    for (int i = 0; i < in->count; i++)
+        free(in->paths[i]);
+    free(in->paths);
+    *in = (inputs){0};
+}
+
+/* Cut one of the endings off, where the name has it. */
+static bool cut_ending(const char *name, size_t *length, const char *const *endings)
+{
+    for (int i = 0; endings[i]; i++) {
+        size_t tail = strlen(endings[i]);
+        if (*length > tail && memcmp(name + *length - tail, endings[i], tail) == 0) {
+            *length -= tail;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_known(const char *name)
+{
+    static const char *const packed[] = {".gz", ".zst", ".zstd", ".xz", ".bz2", NULL};
+    static const char *const texts[] = {".txt", ".text", ".md", ".jsonl", ".ndjson", ".json", NULL};
+    static const char *const columns[] = {".parquet", ".arrow", ".feather", NULL};
+    size_t length = strlen(name);
+    if (cut_ending(name, &length, columns))
+        return true;
+    cut_ending(name, &length, packed);
+    return cut_ending(name, &length, texts);
+}
+
+static status look(struct stat *facts, const char *path)
+{
+    return stat(path, facts) == 0 ? STATUS_OK : status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
+}
+
+static status take_folder(inputs *in, left_out *out, const char *folder, int depth);
+
+static status take_entry(inputs *in, left_out *out, const char *folder, const char *name, int depth)
+{
+    if (*name == '.' || *name == '_') {
+        out->hidden += strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+        return STATUS_OK;
+    }
+    struct stat facts;
+    size_t length = strlen(folder);
+    char *path = must_format("%s%s%s", folder, length && folder[length - 1] == '/' ? "" : "/", name);
+    status s = look(&facts, path);
+    if (s == STATUS_OK && S_ISDIR(facts.st_mode)) {
+        s = take_folder(in, out, path, depth + 1);
+    } else if (s == STATUS_OK && S_ISREG(facts.st_mode) && is_known(name)) {
+        append(in, path);
+        return STATUS_OK;
+    } else if (s == STATUS_OK) {
+        out->files++;
+        if (!out->one)
+            out->one = must_strdup(path);
+    }
+    free(path);
+    return s;
+}
+
+static status take_folder(inputs *in, left_out *out, const char *folder, int depth)
+{
+    if (depth > DEEPEST)
+        return status_fail(STATUS_FAILED, "%s: more than %d folders deep: does a link lead back?", folder, DEEPEST);
+    DIR *list = opendir(folder);
+    if (!list)
+        return status_fail(STATUS_FAILED, "%s: %s", folder, strerror(errno));
+    status s = STATUS_OK;
+    errno = 0;
+    for (struct dirent *entry; s == STATUS_OK && (entry = readdir(list)); errno = 0)
+        s = take_entry(in, out, folder, entry->d_name, depth);
+    if (s == STATUS_OK && errno)
+        s = status_fail(STATUS_FAILED, "%s: %s", folder, strerror(errno));
+    closedir(list);
+    return s;
+}
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void say_folder(const char *folder, int taken, const left_out *out)
+{
+    if (out->files)
+        log_info("%s: %d files; %d of other kinds are left out, such as %s (named itself, it is read)", folder, taken,
+                 out->files, out->one);
+    else
+        log_info("%s: %d files", folder, taken);
+    if (out->hidden)
+        log_info("%s: %d hidden files and folders (. and _) are left out", folder, out->hidden);
+}
+
+static status add_folder(inputs *in, const char *folder)
+{
+    left_out out = {0};
+    int before = in->count;
+    status s = take_folder(in, &out, folder, 1);
+    int taken = in->count - before;
+    if (s == STATUS_OK && taken == 0)
+        s = status_fail(STATUS_FAILED, "%s: this folder has no file whose name says that it holds text (" KINDS ")",
+                        folder);
+    if (s == STATUS_OK) {
+        qsort(in->paths + before, (size_t)taken, sizeof *in->paths, compare);
+        if (!in->quiet)
+            say_folder(folder, taken, &out);
+    }
+    free(out.one);
+    return s;
+}
+
+status inputs_add(inputs *in, const char *path)
+{
+    struct stat facts;
+    if (strcmp(path, "-") != 0 && stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
+        return add_folder(in, path);
+    append(in, must_strdup(path)); /* what cannot be opened is said when its turn comes */
+    return STATUS_OK;
+}
+
+status inputs_add_list(inputs *in, const char *list)
+{
+    bool standard = strcmp(list, "-") == 0;
+    FILE *f = standard ? stdin : fopen(list, "re");
+    if (!f)
+        return status_fail(STATUS_FAILED, "--files-from %s: %s", list, strerror(errno));
+    char *line = NULL;
+    size_t room = 0;
+    status s = STATUS_OK;
+    errno = 0;
+    for (ssize_t length; s == STATUS_OK && (length = getline(&line, &room, f)) >= 0; errno = 0) {
+        while (length > 0 && (line[length - 1] == '\n' || line[length - 1] == '\r'))
+            line[--length] = 0;
+        if (length > 0)
+            s = inputs_add(in, line);
+    }
+    if (s == STATUS_OK && ferror(f))
+        s = status_fail(STATUS_FAILED, "--files-from %s: %s", list, strerror(errno));
+    free(line);
+    if (!standard)
+        fclose(f);
+    return s;
+}

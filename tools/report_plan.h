@@ -6,10 +6,11 @@
 
 #include "memory/status.h"
 
-/* `path`: the run's config.yaml; `ranks`: how many trained it, 0: not known. The result is the object of `plan --json`,
- * with timeline: {length, shown, kinds, stages: [{bubble, in_flight, spans: [[kind, chunk, micro-batch, start, end],
- * ...]}]}, start and end in millionths of the length. A step of very many actions is shown up to `shown`. The
+/* Of the run in `folder`, on the ranks and the device of its latest start. The result is the object of `plan --json`,
+ * with `command`, which prints the same, and timeline: {length, shown, kinds, stages: [{bubble, in_flight, seconds:
+ * [[what, seconds], ...], spans: [[kind, chunk, micro-batch, start, end], ...]}]}: `length` is the step, to which
+ * `seconds` sum; start and end are in millionths of it. A step of very many actions is shown up to `shown`. The
  * caller's. */
-status report_plan_make(json_t **out, const char *path, int ranks);
+status report_plan_make(json_t **out, const char *folder);
 
 #endif

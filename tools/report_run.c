@@ -169,11 +169,10 @@ static json_t *text_of(const char *path)
     return value ? value : json_string("");
 }
 
-static void add_plan(json_t *run, const char *path)
+static void add_plan(json_t *run, const char *folder)
 {
     json_t *plan = NULL;
-    int ranks = (int)json_integer_value(json_object_get(json_object_get(run, "summary"), "rank_count"));
-    if (report_plan_make(&plan, path, ranks) == STATUS_OK)
+    if (report_plan_make(&plan, folder) == STATUS_OK)
         json_object_set_new(run, "plan", plan);
     else
         json_object_set_new(run, "plan_error", json_string(status_message()));
@@ -191,7 +190,7 @@ status report_run_read(json_t **out, const char *folder, int points)
                                 report_series_columns(evaluations, evaluation_keys, "eval_loss", points), "events",
                                 events_of(folder, steps), "hosts", hosts_of(folder));
         MUST(run, "out of host memory");
-        add_plan(run, path);
+        add_plan(run, folder);
         json_decref(steps);
         json_decref(evaluations);
         *out = run;

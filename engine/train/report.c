@@ -161,6 +161,10 @@ status report_happened(lines *out, const report_happening *what, double time)
     json_t *line = json_pack("{s:s, s:s, s:I}", "event", what->event, "run", what->run, "step", (json_int_t)what->step);
     if (what->words)
         json_object_set_new(line, "words", json_string(what->words));
+    if (what->device)
+        json_object_set_new(line, "device", json_string(what->device));
+    if (what->ranks > 0)
+        put_integer(line, "ranks", what->ranks);
     return write_line_by(what->here ? lines_write_here : lines_write, out, line, time);
 }
 

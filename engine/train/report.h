@@ -71,8 +71,10 @@ status report_metrics_evaluation(lines *out, const report_result *result);
 typedef struct report_happening {
     const char *run, *event;
     int64_t step;
-    const char *words; /* or NULL */
-    bool here;         /* it is about what is in the folder: the events of one that was moved do not say it */
+    const char *words;  /* or NULL */
+    const char *device; /* started, resumed: where, as a profile is named ("h100"); NULL: not known */
+    int ranks;          /* and on how many; 0: not said */
+    bool here;          /* it is about what is in the folder: the events of one that was moved do not say it */
 } report_happening;
 
 status report_happened(lines *out, const report_happening *what, double time);

@@ -134,23 +134,27 @@ static status open_files(training *t)
 }
 
 /* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
-void training_event(training *t, const char *event, int64_t step, const char *words)
+static void write_event(training *t, report_happening what)
 {
-    const report_happening what = {.run = t->run, .event = event, .step = step, .words = words};
+    what.run = t->run;
     if (t->report.events)
         (void)report_happened(t->report.events, &what, wall_time());
 }
 
+void training_event(training *t, const char *event, int64_t step, const char *words)
+{
+    write_event(t, (report_happening){.event = event, .step = step, .words = words});
+}
+
 void training_event_saved(training *t, int64_t step, const char *name)
 {
-    const report_happening what = {.run = t->run, .event = "saved", .step = step, .words = name, .here = true};
     char *path = must_format("%s/%s", t->checkpoints, name);
     bool there = true;
     if (t->report.events && atomic_look(&there, path) == STATUS_OK && !there) {
         log_warn("%s is not there any more: its folder has been moved or replaced", path);
         training_event(t, "saved, then moved", step, name);
-    } else if (t->report.events)
-        (void)report_happened(t->report.events, &what, wall_time());
+    } else
+        write_event(t, (report_happening){.event = "saved", .step = step, .words = name, .here = true});
     free(path);
 }
 
@@ -188,7 +192,9 @@ static void open_resources(training *t)
 status training_report_open(training *t)
 {
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
-    training_event(t, t->at.step > 0 ? "resumed" : "started", t->at.step, t->fell_back);
+    const devices_row *row = t->device->row(comm_local_rank(t->world));
+    write_event(t, (report_happening){NULL, t->at.step > 0 ? "resumed" : "started", t->at.step, t->fell_back,
+                                      row ? row->word : NULL, comm_ranks(t->world), false});
     open_resources(t);
     return STATUS_OK;
 }

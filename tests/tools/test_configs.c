@@ -142,20 +142,21 @@ static void gemma_needs_no_more_than_the_first_stage_of_zero(void **state)
                 0.9 * (double)first);
 }
 
-/* What is priced are GPUs, and it is said. */
+/* The device of the configuration is priced, and it is said. */
 static void a_plan_for_the_cpu_says_whose_figures_it_prints(void **state)
 {
     (void)state;
     char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "%s plan models/configs/demo.yaml", phalanx);
     assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.out, "these are an H100's figures, though train.device is cpu"));
+    assert_non_null(strstr(r.out, "on cpu: "));
+    assert_non_null(strstr(r.out, "these are a small CPU's figures, as train.device is cpu"));
     launch_free(&r);
-    static const char *const others[] = {"--flops 0.5", "--device cpu"};
+    static const char *const others[] = {"--flops 0.5", "--device h100"};
     for (int i = 0; i < 2; i++) {
         r = launch_run(60, "%s plan models/configs/demo.yaml %s", phalanx, others[i]);
         assert_int_equal(r.status, 0);
-        assert_null(strstr(r.out, "these are an H100's figures"));
+        assert_null(strstr(r.out, "these are a small CPU's figures"));
         launch_free(&r);
     }
     free(phalanx);

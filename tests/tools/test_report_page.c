@@ -26,6 +26,7 @@ static void make_run(const char *top)
          *metrics = workfolder_path(folder, "metrics.jsonl"), *data = workfolder_path(top, "held");
     runs_write_small(top, 6000, STEPS, "", "");
     runs_write_data(data, 96, 1500, 77);
+    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s/alone train.steps=2", top, top));
     for (int steps = STEPS / 2; steps <= STEPS; steps += STEPS / 2)
         free(runs_train_well(90, 2,
                              "%s/run.yaml run.folder=%s parallel.pipeline=2 model.layers=4 train.steps=%d "
@@ -141,41 +142,107 @@ static void events_come_in_order_of_time_and_end_no_script(void **state)
     free(path);
 }
 
-/* What `plan --json` says of the same configuration on as many ranks, and every action of the schedule once, within the
- * step. */
-static void plan_and_timeline_are_those_of_the_layout(void **state)
+/* Whatever `said` holds, `plan` holds too; numbers of the page have 13 digits. */
+static void check_same(const json_t *said, const json_t *plan, const char *where)
 {
-    char *text, *path = page_of(*state, "run", "one.html"), *program = launch_beside("../phalanx");
-    json_t *data = pages_data(&text, path);
-    const json_t *plan = at(data, "runs/0/plan");
-    launch_result r =
-        launch_run(30, "%s plan %s/run/config.yaml train.threads=1 --json --ranks 2", program, (char *)*state);
+    json_t *value;
+    const char *key;
+    size_t i;
+    if (!plan || (json_is_number(said) ? !json_is_number(plan) : json_typeof(said) != json_typeof(plan)))
+        fail_msg("%s is another thing on the page", where);
+    if (json_is_number(said)) {
+        double a = json_number_value(said), b = json_number_value(plan);
+        if (fabs(a - b) > 1e-12 * fabs(a))
+            fail_msg("%s is %.17g, and %.17g on the page", where, a, b);
+    } else if (json_is_object(said)) {
+        json_object_foreach((json_t *)said, key, value) check_same(value, json_object_get(plan, key), key);
+    } else if (json_is_array(said)) {
+        assert_int_equal(json_array_size(said), json_array_size(plan));
+        json_array_foreach((json_t *)said, i, value) check_same(value, json_array_get(plan, i), where);
+    } else if (!json_equal(said, plan)) {
+        fail_msg("%s is another word on the page", where);
+    }
+}
+
+/* What a command that begins with "phalanx" prints, with --json. */
+static json_t *said_by(const char *top, const char *command)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(30, "cd %s && %s%s --json", top, program, command + strlen("phalanx"));
+    if (r.status)
+        fail_msg("%s: %s", command, r.err);
     json_t *said = json_loads(r.out, 0, NULL);
-    static const char *const same[] = {"parameters", "layout/pipeline", "ranks/0/arena_bytes",
-                                       "ranks/1/memory/optimizer", "bubble"};
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        assert_true(fabs(number(plan, same[i]) - number(said, same[i])) <= 1e-12 * number(said, same[i]));
+    assert_non_null(said);
+    launch_free(&r);
+    free(program);
+    return said;
+}
+
+/* A run on one rank and one on two stages: the page says all that `plan --json` says, by the command that it names, and
+ * by the one that a user would type. */
+static void the_plan_of_the_page_is_that_of_the_command(void **state)
+{
+    static const struct {
+        const char *run, *typed;
+        int ranks;
+    } cases[] = {{"alone", "phalanx plan alone/config.yaml", 1}, {"run", "phalanx plan run/config.yaml --ranks 2", 2}};
+    for (size_t i = 0; i < 2; i++) {
+        char *text, *path = page_of(*state, cases[i].run, "one.html");
+        json_t *data = pages_data(&text, path);
+        const json_t *plan = at(data, "runs/0/plan");
+        json_t *typed = said_by(*state, cases[i].typed),
+               *named = said_by(*state, json_string_value(at(plan, "command")));
+        check_same(typed, plan, "the plan");
+        check_same(named, plan, "the plan");
+        assert_int_equal(number(plan, "layout/ranks"), cases[i].ranks);
+        assert_string_equal(json_string_value(at(plan, "assumed/device")), "cpu");
+        assert_true(i == 0 || number(plan, "bubble") > 0.001);
+        json_decref(typed);
+        json_decref(named);
+        json_decref(data);
+        free(text);
+        free(path);
+    }
+}
+
+static double seconds_of(const json_t *plan, int stage)
+{
+    char place[64];
+    json_t *part;
+    double sum = 0;
+    size_t i;
+    snprintf(place, sizeof place, "timeline/stages/%d/seconds", stage);
+    json_array_foreach((json_t *)at(plan, place), i, part) sum += number(part, "1");
+    return sum;
+}
+
+/* Every action of the schedule once, one after another within the step; what its time goes for sums to it. */
+static void the_timeline_is_that_of_the_schedule_and_the_step(void **state)
+{
+    char *text, *path = page_of(*state, "run", "one.html");
+    json_t *data = pages_data(&text, path), *span;
+    const json_t *plan = at(data, "runs/0/plan");
     int micro_batches = (int)number(plan, "layout/micro_batches");
     for (int stage = 0; stage < 2; stage++) {
         char place[64];
         snprintf(place, sizeof place, "timeline/stages/%d/spans", stage);
-        json_t *span;
         size_t i;
-        int forward = 0, before = 0;
+        int forward = 0, actions = 0, before = 0;
         json_array_foreach((json_t *)at(plan, place), i, span)
         {
             forward += json_integer_value(json_array_get(span, 0)) == 0;
+            actions += number(span, "2") >= 0;
             assert_true(number(span, "3") >= before && number(span, "4") >= number(span, "3") &&
                         number(span, "4") <= 1e6);
             before = (int)number(span, "4");
         }
         assert_int_equal(forward, micro_batches);
-        assert_int_equal(json_array_size(at(plan, place)), 2 * micro_batches);
+        assert_int_equal(actions, 2 * micro_batches);
+        double step = number(plan, "step_seconds");
+        assert_true(fabs(number(plan, "timeline/length") - step) <= 1e-12 * step);
+        assert_true(fabs(seconds_of(plan, stage) - step) <= 1e-9 * step);
     }
-    json_decref(said);
     json_decref(data);
-    launch_free(&r);
-    free(program);
     free(text);
     free(path);
 }
@@ -287,7 +354,7 @@ static void a_browser_draws_every_section(void **state)
         int curves = pages_occurrences(text, "class=\"curve\"");
         assert_true(curves >= 12); /* six charts or more, of two runs */
         assert_int_equal(pages_occurrences(text, "class=\"timeline\""), 2);
-        assert_int_equal(pages_occurrences(text, "class=\"stacked\""), 3);
+        assert_int_equal(pages_occurrences(text, "class=\"stacked\""), 5);
         assert_null(strstr(text, "NaN"));
         assert_null(strstr(text, "undefined"));
         assert_non_null(strstr(text, "a &lt;/script&gt;&lt;b&gt;"));
@@ -301,7 +368,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(curves_are_the_metrics),
         cmocka_unit_test(events_come_in_order_of_time_and_end_no_script),
-        cmocka_unit_test(plan_and_timeline_are_those_of_the_layout),
+        cmocka_unit_test(the_plan_of_the_page_is_that_of_the_command),
+        cmocka_unit_test(the_timeline_is_that_of_the_schedule_and_the_step),
         cmocka_unit_test(a_long_run_keeps_its_spike_on_a_small_page),
         cmocka_unit_test(the_page_loads_nothing),
         cmocka_unit_test(what_is_no_run_is_refused),

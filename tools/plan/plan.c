@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "engine/run/choices.h"
 #include "engine/config/config.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/plan/plan.h"
@@ -11,13 +10,12 @@
 #include "engine/outer/outer.h"
 #include "engine/state/weights.h"
 #include "engine/train/report.h"
-#include "kernels/device.h"
 #include "memory/log.h"
 #include "memory/units.h"
 #include "parallel/schedule/timeline.h"
 #include "tools/options.h"
 #include "tools/page.h"
-#include "tools/threads.h"
+#include "tools/planning.h"
 #include "tools/plan/plan_data.h"
 #include "tools/plan/plan_load.h"
 #include "tools/plan/plan_search.h"
@@ -25,17 +23,17 @@
 #include "tools/tools.h"
 
 typedef struct wishes {
-    bool json, listing, schedule, every, cpu, search;
+    bool json, listing, schedule, every, search;
     const char *svg, *device, *network_file, *memory_size, *write, *data, *load;
     int64_t rank, ranks, batches; /* -1, 0, 0: not given */
     double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
 } wishes;
 
-/* The profile asked for, with what the command line says otherwise. */
-static status prices_of(profile *out, const wishes *w)
+/* The profile asked for, with what the command line says otherwise. A search is for GPUs. */
+static status prices_of(profile *out, const wishes *w, const config *c)
 {
-    TRY(profile_open(out, w->device ? w->device : "h100"));
+    TRY(profile_open(out, w->device ? w->device : w->search ? "h100" : planning_device(c, NULL)));
     if (w->network_file)
         TRY(profile_take_network(out, w->network_file));
     double share = w->efficiency > 0 ? w->efficiency / out->tile[0].share : 1;
@@ -141,14 +139,15 @@ static void print_json(const config *c, const plan *p, double bandwidth, const e
     free(members);
 }
 
-/* `another`: a machine is priced that the configuration does not mean. */
-static void print_text(const config *c, const plan *p, double bandwidth, const extras *e, bool another)
+/* `unsaid`: only the configuration says that a CPU is priced. */
+static void print_text(const config *c, const plan *p, double bandwidth, const extras *e, bool unsaid)
 {
     plan_window window;
     plan_text_report(stdout, p);
-    if (another)
-        puts("                  these are an H100's figures, though train.device is cpu: --device cpu is a small CPU,\n"
-             "                  and --flops and the options beside it describe another machine");
+    if (unsaid)
+        puts("                  these are a small CPU's figures, as train.device is cpu: --device h100 (or a100, h200, "
+             "b200,\n"
+             "                  a file of phalanx bench --profile) plans for another machine");
     if (plan_window_measure(&window, p))
         plan_window_print(stdout, &window, p);
     if (e->data)
@@ -159,33 +158,19 @@ static void print_text(const config *c, const plan *p, double bandwidth, const e
         print_islands(c, p, bandwidth);
 }
 
-/* What a run in this folder has measured of a GPU's memory beside the arena. */
-static status read_reserve(reserve *out, const config *c)
-{
-    choices known = {0};
-    char *path = must_format("%s/" CHOICES_FILE, c->run.folder);
-    *out = reserve_assumed;
-    status s = choices_read(&known, path);
-    for (int i = 0; i < known.reserves; i++)
-        reserve_note(out, known.reserve[i].communicators, known.reserve[i].bytes);
-    choices_free(&known);
-    free(path);
-    return s;
-}
-
 /* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
 static status print(const config *c, const plan *p, const extras *e, const wishes *w)
 {
-    bool another = w->cpu && !w->device && w->tflops <= 0;
+    bool unsaid = c->train.device == CONFIG_CPU && !w->device && w->tflops <= 0;
     double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
-    status fits = another ? STATUS_OK : plan_text_verdict(p), s = STATUS_OK;
+    status fits = plan_text_verdict(p), s = STATUS_OK;
     char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
     if (w->json) {
         print_json(c, p, islands, e);
     } else {
         if (fits != STATUS_OK)
             printf("%s\n\n", verdict);
-        print_text(c, p, islands, e, another);
+        print_text(c, p, islands, e, unsaid);
     }
     if (w->schedule) {
         fputc('\n', stdout);
@@ -206,7 +191,7 @@ static status show(const config *c, const compile_options *options, const wishes
     plan p = {0};
     plan_data data = {0};
     plan_load load = {0};
-    TRY(read_reserve(&beside, c));
+    TRY(planning_reserve(&beside, c->run.folder));
     prices.reserve = &beside;
     if (w->listing)
         return list_rank(options, w->rank < 0 ? 0 : (int)w->rank);
@@ -228,16 +213,6 @@ static status show(const config *c, const compile_options *options, const wishes
     return s;
 }
 
-/* Whose working memory is planned. The CUDA backend tells without a device; where its shared object is not, that part
- * is left out. */
-static const op_backend *backend_of(const config *c)
-{
-    const device_interface *cuda;
-    if (c->train.device != CONFIG_CUDA)
-        return &cpu_backend;
-    return device_load(&cuda, "cuda") == STATUS_OK ? cuda->backend : NULL;
-}
-
 /* On the ranks of --ranks, or of the configuration. */
 static status find_layout(config *c, const wishes *w)
 {
@@ -254,9 +229,9 @@ static status find_layout(config *c, const wishes *w)
     if (w->load)
         TRY(load_open(&law, w->load, &c->model.shape));
     said.law = w->load ? &law : NULL;
-    status s = prices_of(&prices, w);
+    status s = prices_of(&prices, w, c);
     if (s == STATUS_OK) {
-        s = plan_search(c, &prices, backend_of(c), &said);
+        s = plan_search(c, &prices, planning_backend(c, NULL), &said);
         profile_free(&prices);
     }
     load_free(&law);
@@ -268,11 +243,10 @@ static status show_plan(config *c, const wishes *w)
     grid g;
     compile_options o;
     TRY(lay_out(&g, c, w));
-    TRY(compile_options_from(&o, c, &g, backend_of(c),
-                             threads_of_rank(c, g.ranks, w->node_ranks > 0 ? (int)w->node_ranks : 8)));
-    o.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     profile prices = {0};
-    status s = prices_of(&prices, w);
+    status s = prices_of(&prices, w, c);
+    if (s == STATUS_OK)
+        s = planning_options(&o, c, &g, NULL, prices.node_ranks);
     if (s == STATUS_OK)
         s = show(c, &o, w, &prices);
     profile_free(&prices);
@@ -310,7 +284,6 @@ static status check_wishes(const wishes *w)
 static status run(config *c, wishes *w)
 {
     TRY(check_wishes(w));
-    w->cpu = c->train.device == CONFIG_CPU;
     TRY(weights_configure(c)); /* model.from and model.config: sizes are read, weights are not */
     status s = w->search ? find_layout(c, w) : show_plan(c, w);
     if (s != STATUS_OK) {
@@ -344,8 +317,10 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
          &w->memory_size, 0, 0, NULL},
         {"--write", OPTIONS_TEXT, "FILE", "of --search: write the best as a configuration", &w->write, 0, 0, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE",
-         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; default h100", &w->device, 0, 0,
-         NULL},
+         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; else cpu where train.device is, "
+         "or "
+         "h100",
+         &w->device, 0, 0, NULL},
         {"--network", OPTIONS_TEXT, "FILE",
          "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
          &w->network_file, 0, 0, NULL},

@@ -9,12 +9,11 @@
 #include "engine/files/output.h"
 #include "engine/run/trace.h"
 #include "engine/state/weights.h"
-#include "kernels/device.h"
 #include "memory/log.h"
 #include "tools/embed.h"
 #include "tools/options.h"
 #include "tools/page.h"
-#include "tools/threads.h"
+#include "tools/planning.h"
 #include "tools/plan/plan_load.h"
 #include "tools/plan/timeline_memory.h"
 #include "tools/plan/timeline_sources.h"
@@ -37,6 +36,14 @@ static json_t *names_of_axes(void)
     return list;
 }
 
+static json_t *names_of_kinds(void)
+{
+    json_t *list = json_array();
+    for (int k = 0; k < PICTURE_KINDS; k++)
+        json_array_append_new(list, json_string(picture_kind_words((picture_kind)k)));
+    return list;
+}
+
 static status write_page(const wishes *w, const char *title, const picture *all, int count, picture_names *names,
                          const plan *p)
 {
@@ -50,10 +57,9 @@ static status write_page(const wishes *w, const char *title, const picture *all,
                               g->size[GRID_DATA], schedule_name(p->options.layout.schedule), p->options.microbatches,
                               p->options.micro_batch, (long long)p->options.sequence);
     json_t *data =
-        json_pack("{s:s, s:s, s:[s, s, s, s, s], s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words",
-                  words, "kinds", "forward", "backward", "weights' gradients", "update", "waiting", "axes",
-                  names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer", "kept", "temporary",
-                  "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
+        json_pack("{s:s, s:s, s:o, s:o, s:[s, s, s, s, s, s], s:O, s:I, s:o}", "title", title, "words", words, "kinds",
+                  names_of_kinds(), "axes", names_of_axes(), "classes", "inputs", "weights", "gradients", "optimizer",
+                  "kept", "temporary", "names", names->list, "budget", (json_int_t)p->options.budget, "pictures", list);
     MUST(data, "out of host memory");
     status s = page_write(w->output, timeline_page, "@DATA@", data);
     json_decref(data);
@@ -75,10 +81,11 @@ static status write_events(const wishes *w, const picture *all, int count, const
     return s;
 }
 
-/* A line each: the time of the step, and the shares of it that are bubble and waits for what travels along an axis. */
+/* A line each: the time of the step, and the shares of it that sum to it: bubble, waits for what travels along an axis,
+ * and the other kinds. */
 static void print_shares(const picture *p)
 {
-    printf("%-20s %.1f ms, bubble %.1f%%", p->name, p->length / 1e3, 100 * p->bubble);
+    printf("%-20s %.1f ms, bubble %.1f%%", p->name, p->length / 1e3, 100 * p->kinds[PICTURE_BUBBLE]);
     bool any = false;
     for (int a = 0; a < PICTURE_ALONG; a++) {
         if (p->exposed[a] < 0.0005)
@@ -86,6 +93,13 @@ static void print_shares(const picture *p)
         printf("%s %s %.1f%%", any ? "," : ", waiting", picture_along(a), 100 * p->exposed[a]);
         any = true;
     }
+    double computing = 0;
+    for (int k = 0; k < PICTURE_WAIT; k++)
+        computing += p->kinds[k];
+    printf(", computing %.1f%%", 100 * computing);
+    for (int k = PICTURE_CORES; k < PICTURE_KINDS; k++)
+        if (p->kinds[k] >= 0.0005)
+            printf(", %s %.1f%%", picture_kind_words((picture_kind)k), 100 * p->kinds[k]);
     putchar('\n');
 }
 
@@ -118,8 +132,8 @@ static status draw(const wishes *w, const char *title, const char *run, const pl
     return s;
 }
 
-/* How many ranks the run had: the files of its trace say, or its summary; 0: neither is there. */
-static int ranks_of_run(const char *run)
+/* How many ranks the run had: the files of its trace say, or its events; 0: neither is there. */
+static int ranks_of_run(const char *run, const planning_run *of)
 {
     int ranks = 0;
     for (bool there = true; there; ranks += there) {
@@ -127,14 +141,7 @@ static int ranks_of_run(const char *run)
         there = access(path, F_OK) == 0;
         free(path);
     }
-    if (ranks > 0)
-        return ranks;
-    char *path = must_format("%s/summary.json", run);
-    json_t *summary = json_load_file(path, 0, NULL);
-    ranks = (int)json_array_size(json_object_get(summary, "ranks"));
-    json_decref(summary);
-    free(path);
-    return ranks;
+    return ranks > 0 ? ranks : of->ranks;
 }
 
 static status plan_and_draw(config *c, const wishes *w, const char *title, const char *run)
@@ -144,18 +151,15 @@ static status plan_and_draw(config *c, const wishes *w, const char *title, const
     profile prices = {0};
     plan p = {0};
     plan_load load = {0};
-    const device_interface *cuda = NULL;
-    int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run) : 0;
-    if (c->train.device == CONFIG_CUDA)
-        (void)device_load(&cuda, "cuda");
+    planning_run of = run ? planning_run_of(run) : (planning_run){0};
+    int ranks = (int)w->ranks ? (int)w->ranks : run ? ranks_of_run(run, &of) : 0;
     TRY(weights_configure(c));
     TRY(config_lay_out(&g, c, ranks, 0));
-    const op_backend *backend = cuda ? cuda->backend : c->train.device == CONFIG_CUDA ? NULL : &cpu_backend;
-    status s = profile_open(&prices, w->device ? w->device : c->train.device == CONFIG_CUDA ? "h100" : "cpu");
+    status s = profile_open(&prices, w->device ? w->device : planning_device(c, &of));
     if (s == STATUS_OK && w->network)
         s = profile_take_network(&prices, w->network);
     if (s == STATUS_OK)
-        s = compile_options_from(&o, c, &g, backend, threads_of_rank(c, g.ranks, prices.node_ranks));
+        s = planning_options(&o, c, &g, &of, prices.node_ranks);
     if (s == STATUS_OK && w->load)
         s = plan_load_open(&load, &prices, w->load, &o);
     if (s == STATUS_OK)
@@ -201,8 +205,8 @@ int timeline_main(int argc, char **argv)
         {"--step", OPTIONS_INTEGER, "N", "which of the steps that were traced; else the last", &w.step, 1, 1e15, NULL},
         {"--ranks", OPTIONS_INTEGER, "N", "ranks of the job; else the run's, or tensor x pipeline x parallel.data",
          &w.ranks, 1, INT32_MAX, NULL},
-        {"--device", OPTIONS_TEXT, "NAME|FILE", "prices of the prediction, as for phalanx plan; else h100 or cpu",
-         &w.device, 0, 0, NULL},
+        {"--device", OPTIONS_TEXT, "NAME|FILE",
+         "prices of the prediction, as for phalanx plan; else the run's, or train.device's", &w.device, 0, 0, NULL},
         {"--load", OPTIONS_TEXT, "LOAD", PLAN_LOAD_HELP, &w.load, 0, 0, NULL},
         {"--network", OPTIONS_TEXT, "FILE",
          "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",

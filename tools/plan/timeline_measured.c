@@ -100,14 +100,18 @@ static void take_event(reading *r, json_t *event)
         return;
     }
     bool wait = strcmp(about, op_rows[OP_wait].name) == 0;
+    int what = along_of(along);
+    bool stages = what == PICTURE_ALONG || (what < AXIS_COUNT && axis_rows[what].edges);
     picture_add_span(r->row, (picture_span){.begin = at,
                                             .end = at + lasts,
-                                            .kind = wait ? PICTURE_WAIT : picture_kind_of(p),
+                                            .kind = !wait    ? picture_kind_of(p)
+                                                    : stages ? PICTURE_BUBBLE
+                                                             : PICTURE_WAIT,
                                             .name = picture_name(r->names, name),
                                             .microbatch = microbatch,
                                             .chunk = chunk,
                                             .op = index,
-                                            .along = along_of(along)});
+                                            .along = what});
 }
 
 static status read_rank(reading *r)
@@ -199,24 +203,6 @@ static void set_times(picture *p)
     }
 }
 
-/* Waiting for another stage is bubble, and so is what is left; waiting for others is communication that is not
- * hidden. */
-static void add_up(picture *p)
-{
-    for (int i = 0; i < p->count; i++) {
-        double busy = 0;
-        for (int k = 0; k < p->rows[i].span_count; k++) {
-            const picture_span *s = &p->rows[i].spans[k];
-            bool stages = s->kind == PICTURE_WAIT &&
-                          (s->along == PICTURE_ALONG || (s->along < AXIS_COUNT && axis_rows[s->along].edges));
-            busy += stages ? 0 : s->end - s->begin;
-            if (s->kind == PICTURE_WAIT && !stages)
-                p->exposed[s->along] += (s->end - s->begin) / p->length / p->count;
-        }
-        p->bubble += (1 - busy / p->length) / p->count;
-    }
-}
-
 status timeline_measure(picture *out, bool *traced, picture_names *names, const char *run, int64_t step,
                         const compile_options *o)
 {
@@ -231,8 +217,9 @@ status timeline_measure(picture *out, bool *traced, picture_names *names, const 
     if (s != STATUS_OK || !*traced)
         return s;
     out->name = must_format("measured, step %lld", (long long)step);
-    out->note = must_strdup("Bubble: waiting for other stages, and gaps between ops.");
+    out->note = must_strdup("Bubble: waiting for other stages, or for the last rank. Between ops: launching what "
+                            "travels, and the host's other work.");
     set_times(out);
-    add_up(out);
+    picture_complete(out, names);
     return STATUS_OK;
 }

@@ -84,6 +84,69 @@ picture_kind picture_kind_of(phase p)
     return kinds[p];
 }
 
+const char *picture_kind_words(picture_kind kind)
+{
+    static const char *const words[PICTURE_KINDS] = {[PICTURE_FORWARD] = "forward",
+                                                     [PICTURE_BACKWARD] = "backward",
+                                                     [PICTURE_WEIGHT] = "weights' gradients",
+                                                     [PICTURE_UPDATE] = "update",
+                                                     [PICTURE_WAIT] = "waiting",
+                                                     [PICTURE_BUBBLE] = "bubble",
+                                                     [PICTURE_CORES] = "waiting for a core",
+                                                     [PICTURE_BETWEEN] = "between ops"};
+    return words[kind];
+}
+
+/* ---- every moment ------------------------------------------------------------------------------------------------ */
+
+static int span_order(const void *a, const void *b)
+{
+    const picture_span *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+void picture_fill(picture_row *r, double begin, double end, picture_kind kind, int name)
+{
+    if (end > begin)
+        picture_add_span(r, (picture_span){.begin = begin,
+                                           .end = end,
+                                           .kind = kind,
+                                           .name = name,
+                                           .microbatch = -1,
+                                           .op = -1,
+                                           .along = PICTURE_ALONG});
+}
+
+/* What no op and no wait fills. */
+static void fill_gaps(picture_row *r, double length, picture_names *names)
+{
+    int between = picture_name(names, picture_kind_words(PICTURE_BETWEEN));
+    double now = 0;
+    qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, span_order);
+    for (int i = 0, count = r->span_count; i < count; i++) {
+        picture_fill(r, now, r->spans[i].begin, PICTURE_BETWEEN, between);
+        now = r->spans[i].end > now ? r->spans[i].end : now;
+    }
+    picture_fill(r, now, length, PICTURE_BUBBLE, picture_name(names, PICTURE_LAST));
+    qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, span_order);
+}
+
+void picture_complete(picture *p, picture_names *names)
+{
+    for (int i = 0; i < p->count; i++) {
+        picture_row *r = &p->rows[i];
+        fill_gaps(r, p->length, names);
+        for (int k = 0; k < r->span_count; k++) {
+            const picture_span *s = &r->spans[k];
+            double share = p->length > 0 ? (s->end - s->begin) / p->length / p->count : 0;
+            r->kinds[s->kind] += s->end - s->begin;
+            p->kinds[s->kind] += share;
+            if (s->kind == PICTURE_WAIT && s->along < PICTURE_ALONG)
+                p->exposed[s->along] += share;
+        }
+    }
+}
+
 void picture_free(picture *p)
 {
     for (int i = 0; i < p->count; i++) {
@@ -103,12 +166,6 @@ void picture_free(picture *p)
 }
 
 /* ---- for the page ------------------------------------------------------------------------------------------------ */
-
-static int span_order(const void *a, const void *b)
-{
-    const picture_span *x = a, *y = b;
-    return (x->begin > y->begin) - (x->begin < y->begin);
-}
 
 static int transfer_order(const void *a, const void *b)
 {
@@ -140,19 +197,15 @@ static bool one_action(const picture_span *a, const picture_span *b)
  * own. */
 static json_t *actions_of(const picture_row *r, double length, picture_names *names)
 {
-    static const char *const words[] = {[PICTURE_FORWARD] = "forward",
-                                        [PICTURE_BACKWARD] = "backward",
-                                        [PICTURE_WEIGHT] = "weights",
-                                        [PICTURE_UPDATE] = "update"};
     json_t *list = json_array();
     picture_span now = {.end = -1};
     for (int i = 0; i < r->span_count; i++) {
         picture_span s = r->spans[i];
-        bool wait = s.kind == PICTURE_WAIT;
+        bool wait = s.kind >= PICTURE_WAIT;
         if (wait && s.end - s.begin < length / SHORT)
             continue;
         if (!wait)
-            s.name = picture_name(names, words[s.kind]);
+            s.name = picture_name(names, picture_kind_words(s.kind));
         if (now.end >= 0 && !wait && one_action(&now, &s) && s.begin - now.end < length / SHORT) {
             now.end = s.end;
             continue;
@@ -229,6 +282,14 @@ static json_t *memory_of(const picture_row *r, double length)
                      length);
 }
 
+static json_t *kinds_of(const double *kinds, int count)
+{
+    json_t *list = json_array();
+    for (int k = 0; k < count; k++)
+        json_array_append_new(list, json_real(kinds[k]));
+    return list;
+}
+
 json_t *picture_json(const picture *p, const picture_names *names, int most_spans)
 {
     json_t *rows = json_array(), *exposed = json_object();
@@ -239,11 +300,10 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
     bool many = spans > most_spans;
     for (int i = 0; i < p->count; i++) {
         picture_row *r = &p->rows[i];
-        qsort(r->spans, (size_t)r->span_count, sizeof *r->spans, span_order);
         qsort(r->transfers, (size_t)r->transfer_count, sizeof *r->transfers, transfer_order);
-        json_t *row =
-            json_pack("{s:s, s:o, s:o}", "name", r->name, "spans", many ? actions_of(r, p->length, &all) : spans_of(r),
-                      "transfers", transfers_of(r, many ? p->length / 10000 : 0));
+        json_t *row = json_pack("{s:s, s:o, s:o, s:o}", "name", r->name, "kinds", kinds_of(r->kinds, PICTURE_KINDS),
+                                "spans", many ? actions_of(r, p->length, &all) : spans_of(r), "transfers",
+                                transfers_of(r, many ? p->length / 10000 : 0));
         if (r->ops > 0)
             json_object_set_new(row, "memory", memory_of(r, p->length));
         json_array_append_new(rows, row);
@@ -256,9 +316,10 @@ json_t *picture_json(const picture *p, const picture_names *names, int most_span
                                     "ten-thousandth of the step are "
                                     "left out."
                                   : "");
-    json_t *out = json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:O?, s:i, s:o}", "name", p->name, "each", p->each, "note",
-                            note, "length", p->length, "bubble", p->bubble, "exposed", exposed, "causes", p->causes,
-                            "chunks", p->chunks, "rows", rows);
+    json_t *out =
+        json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:o, s:O?, s:i, s:o}", "name", p->name, "each", p->each, "note", note,
+                  "length", p->length, "bubble", p->kinds[PICTURE_BUBBLE], "kinds", kinds_of(p->kinds, PICTURE_KINDS),
+                  "exposed", exposed, "causes", p->causes, "chunks", p->chunks, "rows", rows);
     MUST(out, "out of host memory");
     free(note);
     return out;
@@ -284,11 +345,6 @@ static void add_transfer_events(json_t *into, const picture_transfer *t, const p
 
 void picture_events(json_t *into, const picture *p, const picture_names *names, int first)
 {
-    static const char *const kinds[] = {[PICTURE_FORWARD] = "forward",
-                                        [PICTURE_BACKWARD] = "backward",
-                                        [PICTURE_WEIGHT] = "weights",
-                                        [PICTURE_UPDATE] = "update",
-                                        [PICTURE_WAIT] = "wait"};
     int id = first << 20;
     for (int i = 0; i < p->count; i++) {
         const picture_row *r = &p->rows[i];
@@ -300,10 +356,11 @@ void picture_events(json_t *into, const picture *p, const picture_names *names, 
         free(name);
         for (int k = 0; k < r->span_count; k++) {
             const picture_span *s = &r->spans[k];
-            json_array_append_new(into, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:i, s:i, s:i}}", "name",
-                                                  words_of(names, s->name), "cat", kinds[s->kind], "ph", "X", "pid",
-                                                  first + i, "tid", 0, "ts", s->begin, "dur", s->end - s->begin, "args",
-                                                  "micro_batch", s->microbatch, "chunk", s->chunk, "op", s->op));
+            json_array_append_new(into,
+                                  json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f, s:{s:i, s:i, s:i}}", "name",
+                                            words_of(names, s->name), "cat", picture_kind_words(s->kind), "ph", "X",
+                                            "pid", first + i, "tid", 0, "ts", s->begin, "dur", s->end - s->begin,
+                                            "args", "micro_batch", s->microbatch, "chunk", s->chunk, "op", s->op));
         }
         for (int k = 0; k < r->transfer_count; k++)
             add_transfer_events(into, &r->transfers[k], names, first + i, id++);

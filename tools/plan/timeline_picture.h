@@ -11,20 +11,29 @@
 enum { PICTURE_HOST = AXIS_COUNT, PICTURE_ALONG };
 const char *picture_along(int along);
 
+/* Each moment of a row is of one kind; their shares sum to the step. */
 typedef enum picture_kind {
     PICTURE_FORWARD,
     PICTURE_BACKWARD,
     PICTURE_WEIGHT,
     PICTURE_UPDATE,
-    PICTURE_WAIT
+    PICTURE_WAIT,    /* for a transfer that nothing hides */
+    PICTURE_BUBBLE,  /* for other stages, or for the last rank to end its step */
+    PICTURE_CORES,   /* for a core of the host, whose cores the ranks share */
+    PICTURE_BETWEEN, /* measured: neither computing nor waiting, such as launching what travels */
+    PICTURE_KINDS
 } picture_kind;
+/* The name of the bubble at a step's end. */
+#define PICTURE_LAST "until the last rank is done"
+/* In words, as a legend has them. */
+const char *picture_kind_words(picture_kind kind);
 
 /* What a row did: an op, or a wait for what travelled along an axis. */
 typedef struct picture_span {
     double begin, end;
     picture_kind kind;
     int name, microbatch, chunk, op; /* -1: of no micro-batch; name: of picture_name */
-    int along;                       /* of a wait */
+    int along;                       /* of a wait; else PICTURE_ALONG */
 } picture_span;
 
 typedef struct picture_transfer {
@@ -43,14 +52,16 @@ typedef struct picture_row {
     int64_t *kept, *rest; /* [ops + 1], bytes alive */
     int64_t class_bytes[CLASS_COUNT], arena;
     int ops;
+    double kinds[PICTURE_KINDS]; /* microseconds */
 } picture_row;
 
 typedef struct picture {
     char *name;       /* "predicted", "measured, step 12" */
     const char *each; /* what a row is: "stage", "rank" */
     char *note;       /* or NULL */
-    double length, bubble;
-    double exposed[PICTURE_ALONG]; /* shares of the step */
+    double length;
+    double kinds[PICTURE_KINDS];   /* shares of the step, the mean over the rows: they sum to 1 */
+    double exposed[PICTURE_ALONG]; /* of kinds[PICTURE_WAIT], by what was waited for */
     json_t *causes;                /* [[words, share], ...], or NULL */
     int chunks;
     picture_row *rows;
@@ -67,6 +78,8 @@ int picture_name(picture_names *n, const char *name);
 void picture_names_free(picture_names *n);
 
 void picture_add_span(picture_row *r, picture_span s);
+/* A span without an op, if it lasts. */
+void picture_fill(picture_row *r, double begin, double end, picture_kind kind, int name);
 void picture_add_transfer(picture_row *r, picture_transfer t);
 /* The memory of a rank's program; `c` is compiled for it. */
 void picture_take_memory(picture_row *r, const compiled *c);
@@ -80,6 +93,9 @@ enum { PICTURE_MOMENTS = 400 };
  * is alive. Returns how many of out[PICTURE_MOMENTS] were set; a part in which no op ends has none. */
 int picture_sample_memory(picture_moment *out, const picture_row *r, double length);
 picture_kind picture_kind_of(phase p);
+/* Puts spans in order of time, fills what is between them and behind the last one, and adds up the kinds. After the
+ * last span of each row. */
+void picture_complete(picture *p, picture_names *names);
 void picture_free(picture *p);
 
 /* For the page: spans in order of time; too many become one for each action. */

@@ -11,6 +11,25 @@ static int along_of(const op *o)
     return op_copies(o) ? PICTURE_HOST : (int)o->at.axis;
 }
 
+/* A wait's parts: for other stages, for the transfers before its own, and for its own. */
+static void take_wait(picture_row *r, picture_names *names, picture_span s, const timing_span *at, const op *from)
+{
+    const double begins[] = {1e6 * at->begin, 1e6 * (at->begin + at->idle), 1e6 * (at->begin + at->idle + at->behind),
+                             1e6 * at->end};
+    for (int k = 0; k < 3; k++) {
+        char *words = k == 1 ? must_format("wait for %s, behind %s", from->label, axis_name((axis)at->before))
+                             : must_format("wait for %s", from->label);
+        s.begin = begins[k];
+        s.end = begins[k + 1];
+        s.kind = k == 0 ? PICTURE_BUBBLE : PICTURE_WAIT;
+        s.along = k == 1 ? at->before : along_of(from);
+        s.name = picture_name(names, words);
+        if (s.end > s.begin)
+            picture_add_span(r, s);
+        free(words);
+    }
+}
+
 /* What op `i` of the stage launched; the request's. */
 static void take_op(picture_row *r, picture_names *names, const timing *t, const program *list, const int *launched,
                     int stage, int i)
@@ -34,15 +53,10 @@ static void take_op(picture_row *r, picture_names *names, const timing *t, const
                       .op = i,
                       .along = PICTURE_ALONG};
     if (op_waits(o)) {
-        const op *from = list->ops[launched[o->at.request]];
-        char *words = must_format("wait for %s", from->label);
-        s.kind = PICTURE_WAIT;
-        s.along = along_of(from);
-        s.name = picture_name(names, words);
-        free(words);
-    } else {
-        s.name = picture_name(names, o->label);
+        take_wait(r, names, s, &at, list->ops[launched[o->at.request]]);
+        return;
     }
+    s.name = picture_name(names, o->label);
     picture_add_span(r, s);
 }
 
@@ -69,23 +83,40 @@ static status add_stage(picture *out, picture_names *names, const plan *p, int s
     return s;
 }
 
+static char *note_of(const plan *p)
+{
+    const char *bubble = "Bubble: waiting for other stages before their transfers begin, or for the last rank.";
+    if (p->timing.cores <= 0)
+        return must_strdup(bubble);
+    return must_format("%s Waiting for a core: %d ranks share %d cores; when in the step a rank waits is not known, so "
+                       "it is drawn at the end.",
+                       bubble, p->options.grid.ranks, p->profile.cores);
+}
+
+/* Until the last rank is done a rank is idle; then come the seconds for which all have waited for a core. */
+static void end_row(picture_row *r, picture_names *names, const timing *t, int stage)
+{
+    double played = 1e6 * (t->seconds - t->cores);
+    picture_fill(r, 1e6 * t->ranks[stage].end, played, PICTURE_BUBBLE, picture_name(names, PICTURE_LAST));
+    picture_fill(r, played, 1e6 * t->seconds, PICTURE_CORES, picture_name(names, picture_kind_words(PICTURE_CORES)));
+}
+
 status timeline_predict(picture *out, picture_names *names, const plan *p)
 {
     const timing *t = &p->timing;
     *out = (picture){.name = must_format("predicted, %s", p->profile.name),
                      .each = "stage",
-                     .note = must_strdup("Bubble: waiting for other stages before their transfers begin."),
+                     .note = note_of(p),
                      .length = 1e6 * t->seconds,
-                     .bubble = t->bubble,
                      .causes = json_array(),
                      .chunks = p->options.layout.virtual_stages};
     out->rows = must_calloc((unsigned long)t->count, sizeof *out->rows);
-    for (int a = 0; a < AXIS_COUNT; a++)
-        out->exposed[a] = t->exposed[a] / t->seconds;
-    out->exposed[PICTURE_HOST] = t->copies / t->seconds;
     for (int i = 0; i < t->cause_count && i < CAUSES; i++)
         json_array_append_new(out->causes, json_pack("[s, f]", t->causes[i].text, t->causes[i].seconds / t->seconds));
-    for (int stage = 0; stage < t->count; stage++)
+    for (int stage = 0; stage < t->count; stage++) {
         TRY(add_stage(out, names, p, stage));
+        end_row(&out->rows[stage], names, t, stage);
+    }
+    picture_complete(out, names);
     return STATUS_OK;
 }

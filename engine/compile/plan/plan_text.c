@@ -400,6 +400,15 @@ static void print_choices(FILE *out, const plan *p)
     }
 }
 
+/* The mean over the ranks that are played; with the waits, the bubble and the cores it is the step. */
+static double computing_seconds(const plan *p)
+{
+    double sum = 0;
+    for (int i = 0; i < p->timing.count; i++)
+        sum += (p->timing.ranks[i].compute - p->timing.ranks[i].cores) / p->timing.count;
+    return sum;
+}
+
 static void print_exposed(FILE *out, const plan *p)
 {
     bool any = false;
@@ -418,6 +427,16 @@ static void print_exposed(FILE *out, const plan *p)
         fputs(" of the step, for transfers that nothing hides\n", out);
 }
 
+/* What is left when the bubble and the waits are taken off. */
+static void print_cores(FILE *out, const plan *p)
+{
+    if (p->timing.cores / p->step_seconds >= 0.0005)
+        fprintf(out, "cores             %.1f%% of the step, which %d ranks wait for a core: they share %d\n",
+                100 * p->timing.cores / p->step_seconds, p->options.grid.ranks, p->profile.cores);
+    if (p->options.grid.ranks > 1)
+        fprintf(out, "computing         %.1f%% of the step\n", 100 * computing_seconds(p) / p->step_seconds);
+}
+
 static void print_time(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
@@ -428,6 +447,7 @@ static void print_time(FILE *out, const plan *p)
     if (p->timing.barrier / p->step_seconds >= 0.0005)
         fprintf(out, "norm              %.1f%% of the step, until all ranks have their gradients\n",
                 100 * p->timing.barrier / p->step_seconds);
+    print_cores(out, p);
     fputs("longest chain     ", out);
     for (int i = 0; i < p->timing.cause_count && i < 4; i++)
         fprintf(out, "%s%s %.0f%%", i ? ", " : "", p->timing.causes[i].text,
@@ -568,10 +588,12 @@ static void json_time(FILE *out, const plan *p)
         fprintf(out, "%s{\"what\": \"%s\", \"seconds\": %.17g}", i ? ", " : "", p->timing.causes[i].text,
                 p->timing.causes[i].seconds);
     fprintf(out,
-            "],\n \"step_seconds\": %.17g, \"mfu\": %.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
+            "],\n \"compute_seconds\": %.17g, \"core_wait_seconds\": %.17g,\n \"step_seconds\": %.17g, \"mfu\": "
+            "%.17g,\n \"assumed\": {\"device\": \"%s\", \"flops\": %.17g, "
             "\"efficiency\": %.17g, \"memory_bandwidth\": %.17g, \"node_bandwidth\": %.17g, "
             "\"network_bandwidth\": %.17g, \"node_ranks\": %d}",
-            p->step_seconds, p->mfu, h->name, p->peak, h->tile[0].share, h->memory, h->node, h->network, h->node_ranks);
+            computing_seconds(p), p->timing.cores, p->step_seconds, p->mfu, h->name, p->peak, h->tile[0].share,
+            h->memory, h->node, h->network, h->node_ranks);
 }
 
 void plan_text_json(FILE *out, const plan *p, const char *more)

@@ -389,6 +389,9 @@ static void wait_for(player *s, int rank, timing_op *e)
     r->exposed[q->behind] += exposed - own;
     r->idle += waited - exposed;
     r->barrier += launch->does != COPIES && launch->axis == AXIS_GRID ? waited : 0;
+    e->idle = waited - exposed;
+    e->behind = exposed - own;
+    e->before = (uint8_t)q->behind;
     s->now[rank] = now + waited;
 }
 
@@ -538,10 +541,15 @@ static void share_cores(timing *p)
         return;
     p->bubble = 0;
     for (int r = 0; r < p->count; r++) { /* a rank that waits for a core has work: that is no bubble */
+        p->ranks[r].cores = work - p->seconds;
         p->ranks[r].compute += work - p->seconds;
         p->bubble += p->ranks[r].idle / work / p->count;
     }
+    p->cores = work - p->seconds;
     p->seconds = work;
+    if (p->cause_count < TIMING_CAUSES)
+        p->causes[p->cause_count++] = (timing_cause){"waiting for a core", p->cores};
+    qsort(p->causes, (size_t)p->cause_count, sizeof *p->causes, by_seconds);
 }
 
 static void sum_up(player *s)

@@ -25,11 +25,12 @@ typedef struct timing_rank {
     int last_action; /* the last op of a micro-batch; -1: none */
     /* timing_run(): seconds */
     double compute;             /* sum of its ops; where ranks share a host's cores, what it waits for one, too */
+    double cores;               /* of that, waiting for a core: when, nobody knows */
     double exposed[AXIS_COUNT]; /* waited for while transfers ran */
     double copies;              /* waited for while state was copied to host memory or from it */
     double idle;                /* waited for others, and at the step's end */
     double barrier;             /* of both: waited for sums over all ranks, the gradients' norm */
-    double end;
+    double end;                 /* without waiting for a core; compute, exposed, copies and idle sum to the step */
 } timing_rank;
 
 /* What the longest chain of ops and transfers consists of. */
@@ -43,6 +44,7 @@ typedef struct timing {
     timing_rank *ranks;     /* by stage */
     int count;
     double seconds;             /* the step */
+    double cores;               /* of that, all ranks wait for a core */
     double bubble;              /* mean of the ranks' idle shares */
     double exposed[AXIS_COUNT]; /* mean over the ranks */
     double copies, barrier;     /* likewise */
@@ -58,9 +60,11 @@ void timing_add(timing *p, const grid *g, const program *list, int requests);
 status timing_run(timing *p);
 /* What op `index` of a stage's program did, in seconds since the step began: begin to end the rank was busy with it, or
  * waited; or, of a launch, its transfer travelled (of several launched as one, the last; else 0 to 0). `free`: then the
- * rank went on. */
+ * rank went on. Of a wait the first `idle` seconds are those before the transfer began; then `behind` seconds were for
+ * transfers along the axis `before`, behind which it stood; the rest for its own. */
 typedef struct timing_span {
-    double begin, end, free;
+    double begin, end, free, idle, behind;
+    int before;
 } timing_span;
 timing_span timing_op_at(const timing *p, int stage, int index);
 /* Begin and end of the actions of `s` as they were played, into `out` as simulate_run makes it (and frees it). */

@@ -7,10 +7,11 @@ timing_span timing_op_at(const timing *p, int stage, int index)
     const timing_op *o = &p->ranks[stage].ops[index];
     double before = index > 0 ? o[-1].end : 0;
     if (o->does == COPIES)
-        return (timing_span){o->travels, o->travels + o->seconds, o->end};
+        return (timing_span){.begin = o->travels, .end = o->travels + o->seconds, .free = o->end};
     if (o->does == LAUNCHES)
-        return o->last ? (timing_span){o->travels, o->travels + o->seconds, o->end} : (timing_span){0, 0, o->end};
-    return (timing_span){before, o->end, o->end};
+        return (timing_span){
+            .begin = o->last ? o->travels : 0, .end = o->last ? o->travels + o->seconds : 0, .free = o->end};
+    return (timing_span){before, o->end, o->end, o->idle, o->behind, o->before};
 }
 
 /* ---- actions ----------------------------------------------------------------------------------------------------- */

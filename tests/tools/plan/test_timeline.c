@@ -290,7 +290,63 @@ static void a_run_without_a_trace_is_predicted_on_its_ranks(void **state)
     free(program);
 }
 
-/* Without --output; the page has the same. */
+/* Spans follow one another without a gap from the step's begin to its end, each of a kind; the kinds of a row sum to
+ * the step, those of a picture to 1. Times on the page are rounded to a nanosecond. */
+static void check_moments(const json_t *picture)
+{
+    enum { SPAN = 6 };
+    double length = number(picture, "length"), shares = 0;
+    json_t *row, *kind;
+    size_t i, k;
+    json_array_foreach(json_object_get(picture, "rows"), i, row)
+    {
+        const json_t *spans = json_object_get(row, "spans");
+        double now = 0, sum = 0, rounding = 2e-3 * (double)json_array_size(spans);
+        for (size_t s = 0; s + SPAN <= json_array_size(spans); s += SPAN) {
+            double begin = json_number_value(json_array_get(spans, s)),
+                   lasts = json_number_value(json_array_get(spans, s + 1));
+            assert_true(fabs(begin - now) <= 2e-3 && lasts >= 0);
+            now = begin + lasts;
+        }
+        assert_true(fabs(now - length) <= 2e-3);
+        json_array_foreach(json_object_get(row, "kinds"), k, kind) sum += json_number_value(kind);
+        assert_true(fabs(sum - length) <= rounding);
+    }
+    json_array_foreach(json_object_get(picture, "kinds"), k, kind) shares += json_number_value(kind);
+    assert_true(fabs(shares - 1) <= 1e-6);
+}
+
+/* Four ranks share the two cores of the CPU that is priced. */
+static void every_moment_of_a_step_is_of_a_kind(void **state)
+{
+    char *page, *path = draw(*state, "run", "run.html", "");
+    json_t *data = pages_data(&page, path), *plan = said_by_plan(*state), *wait;
+    const json_t *pictures = json_object_get(data, "pictures"), *predicted = json_array_get(pictures, 0),
+                 *kinds = json_object_get(predicted, "kinds"), *exposed = json_object_get(predicted, "exposed");
+    double step = number(plan, "step_seconds"), waits = 0, bubble = number(plan, "bubble"),
+           cores = number(plan, "core_wait_seconds") / step, computing = 0;
+    const char *axis;
+    for (size_t i = 0; i < 2; i++)
+        check_moments(json_array_get(pictures, i));
+    json_object_foreach(json_object_get(plan, "exposed_seconds"), axis, wait)
+    {
+        waits += json_number_value(wait) / step;
+        assert_true(fabs(number(exposed, axis) - json_number_value(wait) / step) <= 1e-9);
+    }
+    for (size_t k = 0; k < 4; k++)
+        computing += json_number_value(json_array_get(kinds, k));
+    assert_true(cores > 0.1 && bubble > 0.01 && waits > 0.001);
+    assert_true(fabs(number(predicted, "bubble") - bubble) <= 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(kinds, 6)) - cores) <= 1e-9);
+    assert_true(fabs(computing - number(plan, "compute_seconds") / step) <= 1e-9);
+    assert_true(fabs(computing + waits + bubble + cores - 1) <= 1e-9);
+    json_decref(plan);
+    json_decref(data);
+    free(page);
+    free(path);
+}
+
+/* Without --output; the page has the same. Percentages of a line sum to the step, each rounded to a tenth. */
 static void shares_are_printed_as_drawn(void **state)
 {
     char *page, *path = draw(*state, "run", "run.html", ""), *program = launch_beside("../phalanx");
@@ -306,6 +362,15 @@ static void shares_are_printed_as_drawn(void **state)
         assert_int_equal(sscanf(line + strlen(name), "%lf ms, bubble %lf%%", &milliseconds, &bubble), 2);
         assert_true(fabs(milliseconds - number(picture, "length") / 1e3) <= 0.051);
         assert_true(fabs(bubble - 100 * number(picture, "bubble")) <= 0.051);
+        double sum = 0;
+        const char *end = strchr(line, '\n');
+        for (const char *at = line; (at = strchr(at, '%')) && at < end; at++) {
+            const char *from = at;
+            while (from[-1] != ' ')
+                from--;
+            sum += strtod(from, NULL);
+        }
+        assert_true(fabs(sum - 100) <= 0.6);
         line = strchr(line, '\n') + 1;
     }
     assert_int_equal(*line, 0);
@@ -330,7 +395,7 @@ static void events_for_other_viewers_are_well_formed(void **state)
         json_array_foreach((json_t *)events, i, event) if (*text(event, "ph") == 'X' && number(event, "pid") < 2) end =
             fmax(end, number(event, "ts") + number(event, "dur"));
         char *program = launch_beside("../phalanx");
-        launch_result r = launch_run(30, "cd %s && %s plan %s --ranks %d --json", (char *)*state, program,
+        launch_result r = launch_run(30, "cd %s && %s plan %s --ranks %d --device h100 --json", (char *)*state, program,
                                      k ? of[k] : "run/config.yaml", k ? 2 : RANKS);
         json_t *plan = json_loads(r.out, 0, NULL);
         assert_non_null(plan);
@@ -396,6 +461,7 @@ int main(void)
         cmocka_unit_test(an_output_of_another_kind_is_refused),
         cmocka_unit_test(memory_is_drawn_within_the_arena),
         cmocka_unit_test(a_run_without_a_trace_is_predicted_on_its_ranks),
+        cmocka_unit_test(every_moment_of_a_step_is_of_a_kind),
         cmocka_unit_test(shares_are_printed_as_drawn),
         cmocka_unit_test(events_for_other_viewers_are_well_formed),
         cmocka_unit_test(older_traces_do_not_stay),

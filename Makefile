@@ -32,7 +32,7 @@ WARNINGS += -Wno-pass-failed # sanitized loops are not vectorised, and need not 
 endif
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
 # not sentencepiece: since 0.2 its .pc wants protobuf's, which nothing here needs
-PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c libcurl libzmq
+PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c libcurl libcrypto libzmq
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 # not pkg-config: libbz2 has no .pc in Debian 12
@@ -44,7 +44,7 @@ CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-e
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
 
 ROOMS    := memory kernels kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
-            $(addprefix engine/,text tokenizer files checkpoint config) \
+            $(addprefix engine/,text tokenizer files store checkpoint config) \
             $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
             $(addprefix engine/,data run guard state infer outer server host train)
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))

@@ -15,6 +15,7 @@ BEGIN {
     may["models"] = abreast " layers"
     may["engine/text"] = may["engine/files"] = "memory"
     may["engine/tokenizer"] = "memory engine/text"
+    may["engine/store"] = "memory engine/files"
     may["engine/checkpoint"] = "memory engine/files"
     may["engine/config"] = below " engine/files"
     compiling = below " engine/files engine/config"

@@ -1,0 +1,228 @@
+#include "engine/store/account.h"
+
+#include <ctype.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "engine/files/reading.h"
+#include "memory/log.h"
+
+static void wipe_text(char **text)
+{
+    if (*text)
+        explicit_bzero(*text, strlen(*text));
+    free(*text);
+    *text = NULL;
+}
+
+void account_wipe(account *a)
+{
+    char **const texts[] = {&a->id, &a->secret, &a->token, &a->region, &a->endpoint, &a->ca_file, &a->source};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        wipe_text(texts[i]);
+    *a = (account){0};
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+bool account_same(const account *a, const account *b)
+{
+    return same_text(a->id, b->id) && same_text(a->secret, b->secret) && same_text(a->token, b->token);
+}
+
+/* A variable that is set and not empty; else NULL. */
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* ---- AWS's files ------------------------------------------------------------------------------------------------- */
+
+/* What one profile says; texts that are there already stay. */
+typedef struct profile {
+    char *id, *secret, *token, *region, *endpoint, *ca_file;
+} profile;
+
+static void take_line(profile *p, const char *name, const char *value)
+{
+    const struct {
+        const char *name;
+        char **to;
+    } known[] = {{"aws_access_key_id", &p->id}, {"aws_secret_access_key", &p->secret}, {"aws_session_token", &p->token},
+                 {"region", &p->region},        {"endpoint_url", &p->endpoint},        {"ca_bundle", &p->ca_file}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcasecmp(name, known[i].name) == 0 && !*known[i].to && *value)
+            *known[i].to = must_strdup(value);
+}
+
+/* Without space at both ends, in place. */
+static char *trim(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    for (size_t n = strlen(text); n > 0 && isspace((unsigned char)text[n - 1]); n--)
+        text[n - 1] = 0;
+    return text;
+}
+
+/* "[NAME]", or "[profile NAME]" in the file of the configuration */
+static bool names_profile(char *line, const char *name)
+{
+    line[strcspn(line, "]")] = 0;
+    char *inside = trim(line + 1);
+    if (strncmp(inside, "profile", 7) == 0 && isspace((unsigned char)inside[7]))
+        inside = trim(inside + 7);
+    return strcmp(inside, name) == 0;
+}
+
+/* Lines "name = value" of the profile's section; lines that begin with space belong to the line before, and none of
+ * those is asked for. */
+static void take_lines(bool *found, profile *p, char *text, const char *name)
+{
+    bool inside = false;
+    for (char *line = text, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = 0;
+        char *equals = strchr(line, '=');
+        if (*line == '[') {
+            inside = names_profile(line, name);
+            *found = *found || inside;
+        } else if (inside && equals && !isspace((unsigned char)*line) && *line != '#' && *line != ';') {
+            *equals = 0;
+            take_line(p, trim(line), trim(equals + 1));
+        }
+    }
+}
+
+/* A file that is not there says nothing. */
+static status take_file(bool *found, profile *p, const char *path, const char *name)
+{
+    char *text = NULL;
+    int64_t bytes = 0;
+    TRY(reading_file(&text, &bytes, path));
+    if (!text)
+        return STATUS_OK;
+    take_lines(found, p, text, name);
+    explicit_bzero(text, (size_t)bytes);
+    free(text);
+    return STATUS_OK;
+}
+
+static char *path_of(const char *name, const char *within_home)
+{
+    const char *given = variable(name), *home = variable("HOME");
+    return given ? must_strdup(given) : must_format("%s/.aws/%s", home ? home : "", within_home);
+}
+
+/* ---- one account ------------------------------------------------------------------------------------------------- */
+
+/* They become lines of headers. */
+static status check_printable(const char *what, const char *text, const char *from)
+{
+    for (const char *at = text ? text : ""; *at; at++)
+        if (!isgraph((unsigned char)*at))
+            return status_fail(STATUS_USAGE, "the %s of %s holds space or a character that no %s has", what, from,
+                               what);
+    return STATUS_OK;
+}
+
+static status check(const account *a)
+{
+    TRY(check_printable("access key", a->id, a->source));
+    TRY(check_printable("secret key", a->secret, a->source));
+    TRY(check_printable("session token", a->token, a->source));
+    TRY(check_printable("region", a->region, "AWS_REGION or the profile"));
+    TRY(check_printable("endpoint", a->endpoint, "AWS_ENDPOINT_URL or the profile"));
+    if (!a->endpoint)
+        return STATUS_OK;
+    if (strchr(a->endpoint, '@') || strpbrk(a->endpoint, "?#"))
+        return status_fail(STATUS_USAGE, "AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url holds a user, a "
+                                         "password or a query: an endpoint is http://HOST:PORT or https://HOST");
+    if (strncmp(a->endpoint, "http://", 7) != 0 && strncmp(a->endpoint, "https://", 8) != 0)
+        return status_fail(STATUS_USAGE, "the endpoint %s is none: http://HOST:PORT or https://HOST is one",
+                           a->endpoint);
+    return STATUS_OK;
+}
+
+static char *first_of(const char *a, const char *b, const char *c, const char *d)
+{
+    const char *found = a ? a : b ? b : c ? c : d;
+    return found ? must_strdup(found) : NULL;
+}
+
+static status take_keys(account *out, const profile *p, bool found, const char *name, const char *files)
+{
+    const char *id = variable("AWS_ACCESS_KEY_ID"), *secret = variable("AWS_SECRET_ACCESS_KEY");
+    const char *token = variable("AWS_SESSION_TOKEN"), *unsigned_too = variable("AWS_NO_SIGN_REQUEST");
+    out->anonymous = unsigned_too && (strcasecmp(unsigned_too, "true") == 0 || strcmp(unsigned_too, "1") == 0);
+    if (out->anonymous) {
+        out->source = must_strdup("AWS_NO_SIGN_REQUEST");
+        return STATUS_OK;
+    }
+    if (id && secret) {
+        out->id = must_strdup(id);
+        out->secret = must_strdup(secret);
+        out->token = token ? must_strdup(token) : NULL;
+        out->source = must_strdup("AWS_ACCESS_KEY_ID");
+        return STATUS_OK;
+    }
+    if (id || secret)
+        return status_fail(STATUS_USAGE, "of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set: set both");
+    if (p->id && p->secret) {
+        out->id = must_strdup(p->id);
+        out->secret = must_strdup(p->secret);
+        out->token = p->token ? must_strdup(p->token) : NULL;
+        out->source = must_format("profile %s of %s", name, files);
+        return STATUS_OK;
+    }
+    return status_fail(STATUS_USAGE,
+                       "no credentials for s3://: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and %s %s "
+                       "of %s%s; set them (a role's or a login's: aws configure export-credentials --format env), or "
+                       "AWS_NO_SIGN_REQUEST=true for public data",
+                       found ? "profile" : "there is no profile", name, files, found ? " has no keys" : "");
+}
+
+static void take_places(account *out, const profile *p)
+{
+    out->region = first_of(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), p->region, "us-east-1");
+    out->endpoint = first_of(variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"), p->endpoint, NULL);
+    out->ca_file = first_of(variable("AWS_CA_BUNDLE"), p->ca_file, variable("SSL_CERT_FILE"), NULL);
+    for (size_t n = out->endpoint ? strlen(out->endpoint) : 0; n > 0 && out->endpoint[n - 1] == '/'; n--)
+        out->endpoint[n - 1] = 0;
+}
+
+status account_load(account *out)
+{
+    account a = {0};
+    profile p = {0};
+    bool found = false;
+    const char *name = variable("AWS_PROFILE") ? variable("AWS_PROFILE") : "default";
+    char *keys = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+    char *config = path_of("AWS_CONFIG_FILE", "config");
+    char *files = must_format("%s and %s", keys, config);
+    status s = take_file(&found, &p, keys, name);
+    if (s == STATUS_OK)
+        s = take_file(&found, &p, config, name);
+    if (s == STATUS_OK)
+        s = take_keys(&a, &p, found, name, files);
+    take_places(&a, &p);
+    if (s == STATUS_OK)
+        s = check(&a);
+    if (s == STATUS_OK)
+        *out = a;
+    else
+        account_wipe(&a);
+    account_wipe(&(account){false, p.id, p.secret, p.token, p.region, p.endpoint, p.ca_file, NULL});
+    free(files);
+    free(config);
+    free(keys);
+    return s;
+}

@@ -1,0 +1,225 @@
+/* Lists: ListObjectsV2, page by page; nothing of a page is believed that was not asked for. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/store/s3_parts.h"
+#include "engine/store/xml.h"
+#include "memory/log.h"
+
+enum { KEY = 3 * 1024 + 1 };
+
+/* A page while it is read. */
+typedef struct page {
+    s3_listing *list;
+    int64_t room, most;
+    const char *prefix;
+    bool deep, listed, coded, truncated; /* coded: keys have %XX, as was asked for */
+    s3_entry entry;                      /* what is read of the object at hand */
+    char token[KEY];
+    const char *wrong; /* what the page says that it may not; NULL: nothing */
+} page;
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : isxdigit((unsigned char)c) ? tolower((unsigned char)c) - 'a' + 10 : -1;
+}
+
+/* In place, "+" too; false: what follows a '%' is no number, or a key holds a 0 or another control character. */
+static bool decode(char *text, bool coded)
+{
+    char *to = text;
+    for (const char *at = text; *at; at++, to++) {
+        *to = *at;
+        if (coded && *at == '+')
+            *to = ' ';
+        if (coded && *at == '%') {
+            int high = hex(at[1]), low = high < 0 ? -1 : hex(at[2]);
+            if (low < 0)
+                return false;
+            *to = (char)(high << 4 | low);
+            at += 2;
+        }
+        if ((unsigned char)*to < ' ' || *to == 127)
+            return false;
+    }
+    *to = 0;
+    return true;
+}
+
+static void forget(s3_entry *e)
+{
+    free(e->key);
+    free(e->etag);
+    *e = (s3_entry){0};
+}
+
+static status lie(page *p, const char *what)
+{
+    p->wrong = what;
+    return STATUS_FAILED;
+}
+
+static status add(page *p)
+{
+    s3_listing *l = p->list;
+    if (l->count == p->most)
+        return lie(p, "more objects than may be");
+    if (l->count == p->room) {
+        p->room = p->room ? 2 * p->room : 64;
+        l->entry = must_realloc(l->entry, (unsigned long)p->room * sizeof *l->entry);
+    }
+    if (!p->entry.key || (!p->entry.folder && p->entry.bytes < 0))
+        return lie(p, p->entry.key ? "an object without a size" : "a key that is none");
+    l->entry[l->count++] = p->entry;
+    p->entry = (s3_entry){.bytes = -1};
+    return STATUS_OK;
+}
+
+static status take_text(page *p, char **to, const char *text)
+{
+    if (*to)
+        return lie(p, "an object with two names");
+    *to = must_strdup(text);
+    return STATUS_OK;
+}
+
+/* Some stores say the ETag without its quotes. */
+static void take_etag(page *p, const char *text)
+{
+    bool quoted = strchr(text, '"') != NULL;
+    free(p->entry.etag);
+    p->entry.etag = strlen(text) + 3 > S3_ETAG ? NULL
+                    : quoted || !*text         ? must_strdup(text)
+                                               : must_format("\"%s\"", text);
+}
+
+static status take(void *context, const char *path, const char *text)
+{
+    page *p = context;
+    static const char root[] = "ListBucketResult";
+    if (strncmp(path, root, strlen(root)) != 0)
+        return lie(p, "something else within");
+    p->listed = true;
+    path += strlen(root) + (path[strlen(root)] == '/');
+    if (strcmp(path, "EncodingType") == 0)
+        p->coded = strcmp(text, "url") == 0;
+    else if (strcmp(path, "IsTruncated") == 0)
+        p->truncated = strcmp(text, "true") == 0;
+    else if (strcmp(path, "NextContinuationToken") == 0)
+        s3_take_word(p->token, sizeof p->token, text);
+    else if (strcmp(path, "Contents/Key") == 0)
+        return take_text(p, &p->entry.key, text);
+    else if (strcmp(path, "Contents/ETag") == 0)
+        take_etag(p, text);
+    else if (strcmp(path, "Contents/Size") == 0)
+        p->entry.bytes = s3_number(text);
+    else if (strcmp(path, "Contents") == 0)
+        return add(p);
+    else if (strcmp(path, "CommonPrefixes/Prefix") == 0) {
+        p->entry.folder = true;
+        TRY(take_text(p, &p->entry.key, text));
+        return add(p);
+    }
+    return STATUS_OK;
+}
+
+/* What the page has added, when all of it is read: the encoding may be said at its end. */
+static status check_page(page *p, int64_t from)
+{
+    if (!p->listed)
+        return lie(p, "nothing that is one");
+    for (int64_t i = from; i < p->list->count; i++) {
+        s3_entry *e = &p->list->entry[i];
+        if (!decode(e->key, p->coded) || !*e->key)
+            return lie(p, "a key that is none");
+        if (strncmp(e->key, p->prefix, strlen(p->prefix)) != 0)
+            return lie(p, "a key that was not asked for");
+        if (e->folder && (p->deep || e->key[strlen(e->key) - 1] != '/'))
+            return lie(p, "a folder that is none");
+        if (e->folder)
+            e->bytes = 0;
+        if (!e->etag)
+            e->etag = must_strdup("");
+    }
+    return STATUS_OK;
+}
+
+static status fetch_page(page *p, s3 *s)
+{
+    s3_reply r;
+    s3_call c = {.method = "GET", .doing = "list", .key = ""};
+    char *before = must_strdup(p->token);
+    c.query[c.queries++] = (signature_pair){"list-type", "2"};
+    c.query[c.queries++] = (signature_pair){"encoding-type", "url"};
+    c.query[c.queries++] = (signature_pair){"prefix", p->prefix};
+    if (!p->deep)
+        c.query[c.queries++] = (signature_pair){"delimiter", "/"};
+    if (*before)
+        c.query[c.queries++] = (signature_pair){"continuation-token", before};
+    int64_t had = p->list->count;
+    p->listed = p->coded = p->truncated = false;
+    p->token[0] = 0;
+    status result = s3_perform(&r, s, &c);
+    c.key = p->prefix; /* for messages */
+    if (result == STATUS_OK) {
+        p->entry = (s3_entry){.bytes = -1};
+        result = xml_read(r.text ? r.text : "", r.bytes, take, p);
+        if (result == STATUS_OK)
+            result = check_page(p, had);
+        if (result != STATUS_OK) {
+            char *why = p->wrong ? must_format("the store's list has %s", p->wrong) : must_strdup(status_message());
+            result = s3_refuse(s, &c, why);
+            free(why);
+        }
+    }
+    if (result == STATUS_OK && p->truncated && (!*p->token || !strcmp(p->token, before) || p->list->count == had))
+        result = s3_refuse(s, &c, "the store's list does not go on where it ended");
+    forget(&p->entry);
+    s3_reply_free(&r);
+    free(before);
+    return result;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const s3_entry *x = a, *y = b;
+    return strcmp(x->key, y->key);
+}
+
+static status check_order(const page *p, const s3 *s)
+{
+    s3_listing *l = p->list;
+    if (l->count > 0)
+        qsort(l->entry, (size_t)l->count, sizeof *l->entry, compare);
+    for (int64_t i = 1; i < l->count; i++)
+        if (strcmp(l->entry[i - 1].key, l->entry[i].key) == 0)
+            return s3_refuse(s, &(s3_call){.doing = "list", .key = p->prefix}, "the store's list has an object twice");
+    return STATUS_OK;
+}
+
+status s3_list(s3_listing *out, s3 *s, const char *prefix, bool deep, int64_t most)
+{
+    s3_listing list = {0};
+    page p = {.list = &list, .most = most, .prefix = prefix, .deep = deep};
+    status result;
+    do
+        result = fetch_page(&p, s);
+    while (result == STATUS_OK && p.truncated);
+    if (result == STATUS_OK)
+        result = check_order(&p, s);
+    if (result == STATUS_OK)
+        *out = list;
+    else
+        s3_listing_free(&list);
+    return result;
+}
+
+void s3_listing_free(s3_listing *l)
+{
+    for (int64_t i = 0; i < l->count; i++)
+        forget(&l->entry[i]);
+    free(l->entry);
+    *l = (s3_listing){0};
+}

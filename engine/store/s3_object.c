@@ -1,0 +1,223 @@
+#include "engine/store/s3.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/crc32c.h"
+#include "engine/store/s3_parts.h"
+#include "memory/log.h"
+
+static const double PATIENCE = 120; /* seconds */
+
+bool s3_is_url(const char *path)
+{
+    return strncmp(path, "s3://", 5) == 0;
+}
+
+/* Names of buckets of AWS are stricter; other stores have small and large letters and '_'. */
+static bool is_bucket(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 0 && length < 256 && name[0] != '.' &&
+           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_") == length;
+}
+
+static bool has_control(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127)
+            return true;
+    return false;
+}
+
+status s3_split(char **bucket, char **key, const char *url)
+{
+    enum { MOST_KEY = 1024 };
+    const char *begin = url + 5, *slash = strchr(begin, '/');
+    char *name = must_format("%.*s", (int)strcspn(begin, "/"), begin);
+    bool sound = s3_is_url(url) && is_bucket(name),
+         key_sound = !slash || (strlen(slash + 1) <= MOST_KEY && !has_control(slash + 1));
+    if (sound && key_sound) {
+        *bucket = name;
+        *key = must_strdup(slash ? slash + 1 : "");
+        return STATUS_OK;
+    }
+    free(name);
+    if (sound)
+        return status_fail(STATUS_USAGE, "the key of an s3:// path has a control character or more than 1,024 bytes");
+    return status_fail(STATUS_USAGE, "%s is no path of an object store: s3://BUCKET/KEY", url);
+}
+
+static void begin_curl(void)
+{
+    curl_global_init(CURL_GLOBAL_DEFAULT); /* its older versions are not safe to begin in several threads */
+}
+
+status s3_open(s3 **out, const char *bucket, const s3_limits *limits)
+{
+    static pthread_once_t begun = PTHREAD_ONCE_INIT;
+    pthread_once(&begun, begin_curl);
+    s3 *s = must_calloc(1, sizeof *s);
+    s->bucket = must_strdup(bucket);
+    s->limits = limits ? *limits : (s3_limits){0};
+    if (s->limits.patience <= 0)
+        s->limits.patience = PATIENCE;
+    status result = account_load(&s->who);
+    s->curl = result == STATUS_OK ? curl_easy_init() : NULL;
+    if (result == STATUS_OK && !s->curl)
+        result = status_fail(STATUS_FAILED, "libcurl cannot be used");
+    if (result == STATUS_OK)
+        *out = s;
+    else
+        s3_close(s);
+    return result;
+}
+
+void s3_close(s3 *s)
+{
+    if (!s)
+        return;
+    if (s->curl)
+        curl_easy_cleanup(s->curl);
+    account_wipe(&s->who);
+    free(s->bucket);
+    free(s);
+}
+
+const s3_counts *s3_counted(const s3 *s)
+{
+    return &s->counts;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static status look(s3_reply *r, s3 *s, const char *key)
+{
+    s3_call c = {.method = "HEAD", .doing = "look at", .key = key, .may_miss = true};
+    c.header[c.headers++] = (signature_pair){"x-amz-checksum-mode", "ENABLED"};
+    return s3_perform(r, s, &c);
+}
+
+/* An answer to HEAD has no body that would say why: the first byte is asked for, whose answer has one. Something may be
+ * set right by that. */
+static status ask_why(s3 *s, const char *key)
+{
+    char byte;
+    s3_reply r;
+    s3_call c = {.method = "GET", .doing = "look at", .key = key, .to = &byte, .wanted = 1, .may_miss = true};
+    status result = s3_perform(&r, s, &c);
+    s3_reply_free(&r);
+    return result;
+}
+
+status s3_head(s3_object *out, s3 *s, const char *key)
+{
+    s3_reply r;
+    status result = look(&r, s, key);
+    if (result != STATUS_OK && r.code >= 300 && r.code < 500 && ask_why(s, key) == STATUS_OK) {
+        s3_reply_free(&r);
+        result = look(&r, s, key);
+    }
+    if (result == STATUS_OK && r.code != 404 && r.length < 0)
+        result = s3_refuse(s, &(s3_call){.doing = "look at", .key = key}, "the store does not say how long it is");
+    if (result == STATUS_OK) {
+        *out = (s3_object){.there = r.code != 404, .bytes = r.length};
+        memcpy(out->etag, r.etag, sizeof out->etag);
+        out->has_crc32c = s3_object_checksum(&out->crc32c, &r);
+    }
+    s3_reply_free(&r);
+    return result;
+}
+
+static status get(void *to, s3 *s, const char *key, int64_t offset, int64_t bytes, const char *etag, bool whole)
+{
+    if (bytes == 0)
+        return STATUS_OK;
+    s3_reply r;
+    s3_call c = {
+        .method = "GET", .doing = "read", .key = key, .to = to, .offset = offset, .wanted = bytes, .whole = whole};
+    snprintf(c.etag, sizeof c.etag, "%s", etag && strncmp(etag, "W/", 2) != 0 ? etag : "");
+    status result = s3_perform(&r, s, &c);
+    s3_reply_free(&r);
+    return result;
+}
+
+status s3_get(void *to, s3 *s, const char *key, int64_t offset, int64_t bytes, const char *etag)
+{
+    return get(to, s, key, offset, bytes, etag, false);
+}
+
+status s3_get_all(char **out, int64_t *bytes, s3 *s, const char *key, int64_t most)
+{
+    s3_object o;
+    TRY(s3_head(&o, s, key));
+    if (!o.there) {
+        *out = NULL;
+        return STATUS_OK;
+    }
+    if (o.bytes > most)
+        return s3_refuse(s, &(s3_call){.doing = "read", .key = key}, "it is larger than such a file may be");
+    char *text = must_alloc((unsigned long)o.bytes + 1);
+    status result = get(text, s, key, 0, o.bytes, o.etag, true);
+    if (result != STATUS_OK) {
+        free(text);
+        return result;
+    }
+    text[o.bytes] = 0;
+    *out = text;
+    *bytes = o.bytes;
+    return STATUS_OK;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static status put(s3_reply *r, s3 *s, const char *key, const void *data, int64_t bytes, bool new)
+{
+    char checksum[9];
+    s3_checksum_text(checksum, crc32c(0, data, bytes));
+    s3_call c = {.method = "PUT", .doing = "write", .key = key, .body = data, .body_bytes = bytes, .may_refuse = new};
+    c.header[c.headers++] = (signature_pair){"x-amz-checksum-crc32c", checksum};
+    if (new)
+        c.header[c.headers++] = (signature_pair){"if-none-match", "*"};
+    return s3_perform(r, s, &c);
+}
+
+status s3_put(s3 *s, const char *key, const void *data, int64_t bytes)
+{
+    s3_reply r;
+    status result = put(&r, s, key, data, bytes, false);
+    s3_reply_free(&r);
+    return result;
+}
+
+/* Looks before and after: for stores that pass over the condition, and for answers that were lost. */
+status s3_put_new(bool *made, s3 *s, const char *key, const void *data, int64_t bytes)
+{
+    s3_object o;
+    s3_reply r = {0};
+    char *there = NULL;
+    int64_t length = 0;
+    TRY(s3_head(&o, s, key));
+    if (!o.there) {
+        status result = put(&r, s, key, data, bytes, true);
+        s3_reply_free(&r);
+        TRY(result);
+        TRY(s3_head(&o, s, key));
+    }
+    if (o.there && o.bytes == bytes)
+        TRY(s3_get_all(&there, &length, s, key, bytes));
+    *made = there && length == bytes && memcmp(there, data, (size_t)bytes) == 0;
+    free(there);
+    return STATUS_OK;
+}
+
+status s3_delete(s3 *s, const char *key)
+{
+    s3_reply r;
+    s3_call c = {.method = "DELETE", .doing = "remove", .key = key, .may_miss = true};
+    status result = s3_perform(&r, s, &c);
+    s3_reply_free(&r);
+    return result;
+}

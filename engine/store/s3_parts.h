@@ -1,0 +1,106 @@
+/* What the files of s3.h share: one call, which is tried until it is answered, and its answer. */
+#ifndef PHALANX_ENGINE_STORE_S3_PARTS_H
+#define PHALANX_ENGINE_STORE_S3_PARTS_H
+
+#include <curl/curl.h>
+
+#include "engine/store/account.h"
+#include "engine/store/s3.h"
+#include "engine/store/signature.h"
+
+struct s3 {
+    CURL *curl;
+    char *bucket;
+    account who;
+    s3_limits limits;
+    double clock_offset; /* seconds that the store's clock is ahead of this machine's */
+    bool reached;        /* it has answered anything at all */
+    s3_counts counts;
+};
+
+enum { S3_CALL_PAIRS = 6 };
+
+/* A request. `key` "" asks the bucket. */
+typedef struct s3_call {
+    const char *method, *doing; /* doing: for messages, "cannot DOING s3://..." */
+    const char *key;
+    signature_pair query[S3_CALL_PAIRS], header[S3_CALL_PAIRS];
+    int queries, headers;
+    const void *body;
+    int64_t body_bytes;
+    /* A range: its bytes go to `to`, if that is not NULL, and `got` of them are there. */
+    char *to;
+    int64_t offset, wanted, got;
+    bool whole; /* the range is all of the object, and is asked for without saying so: the store has its checksum */
+    char etag[S3_ETAG]; /* of the version that a range must be of; "": the first answer's */
+    bool has_crc32c;    /* of the whole object, as the first answer says it */
+    uint32_t crc32c;
+    bool may_miss;      /* 404 is an answer */
+    bool may_refuse;    /* 412 is an answer */
+    bool may_fail_late; /* an answer 200 may hold an error */
+    bool once;          /* it is not tried again */
+} s3_call;
+
+/* What a text that becomes part of a message, a path or a header may be, at most. */
+enum { S3_WORD = 128 };
+
+typedef struct s3_reply {
+    long code;
+    int64_t length; /* of the object, by Content-Length or Content-Range; -1: not said */
+    int64_t begins; /* of a range; -1: not said */
+    char etag[S3_ETAG], crc32c[S3_WORD], checksum_type[S3_WORD], region[S3_WORD], error[S3_WORD], message[2 * S3_WORD],
+        request[S3_WORD];
+    double retry_after;
+    double date;    /* of the store, seconds since 1970; 0: not said */
+    char *text;     /* the body, unless it went to call->to; NULL: none */
+    int64_t bytes;  /* of the text */
+    char why[1024]; /* the last failure */
+} s3_reply;
+
+/* One try of a call. */
+typedef struct s3_attempt {
+    s3 *s;
+    s3_call *c;
+    s3_reply *r;
+    int64_t from;       /* where the rest of a range begins */
+    int64_t sent;       /* of the body */
+    const char *broken; /* what is wrong with the answer, where this end has closed the connection */
+    char words[CURL_ERROR_SIZE];
+} s3_attempt;
+
+typedef enum s3_verdict {
+    S3_ANSWERED,
+    S3_AGAIN,         /* after a pause */
+    S3_AGAIN_AT_ONCE, /* something was set right */
+    S3_FAILED,        /* s3_reply.why says why */
+} s3_verdict;
+
+/* ---- s3_request.c ---- */
+
+/* Asks until there is an answer that the call allows for; fails with the whole sentence. The reply is the caller's to
+ * free by s3_reply_free in either case. */
+status s3_perform(s3_reply *out, s3 *s, s3_call *c);
+/* The failure of a call for a reason of its caller's: "cannot DOING s3://... at HOST: why". */
+status s3_refuse(const s3 *s, const s3_call *c, const char *why);
+
+/* ---- s3_answer.c ---- */
+
+/* What came of a try: judges it, and sets right what may be (credentials, region, clock). */
+s3_verdict s3_judge(s3_attempt *a, CURLcode result);
+void s3_take_header(s3_reply *r, const char *name, const char *value);
+/* The body's <Error>; false: it is no XML. */
+bool s3_take_error(s3_reply *r);
+void s3_reply_free(s3_reply *r);
+bool s3_is_stopped(const s3 *s);
+/* A name that may stand in front of AWS's: one label of small letters, digits and hyphens. */
+bool s3_is_label(const char *name);
+/* Base64 of the checksum, most significant byte first, as headers have it: 8 digits and a 0. */
+void s3_checksum_text(char out[9], uint32_t crc32c);
+/* Of the whole object; false: the answer does not say it. */
+bool s3_object_checksum(uint32_t *crc32c, const s3_reply *r);
+/* The text of an element, if it is short and printable; else out is "". */
+void s3_take_word(char *out, size_t room, const char *text);
+/* A size; -1: it is none. */
+int64_t s3_number(const char *text);
+
+#endif

@@ -1,0 +1,271 @@
+/* Objects in parts. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <openssl/evp.h>
+
+#include "engine/files/crc32c.h"
+#include "engine/store/s3_parts.h"
+#include "engine/store/xml.h"
+#include "memory/log.h"
+
+enum { MOST_ID = 1024 };
+
+typedef struct part {
+    int64_t bytes; /* -1: it is not there yet */
+    char etag[S3_ETAG], crc32c[9];
+    bool has_crc32c; /* the store has said it, too */
+} part;
+
+struct s3_upload {
+    char *key, *id;
+    int parts;
+    part *part; /* [parts] */
+};
+
+static void free_upload(s3_upload *u)
+{
+    free(u->key);
+    free(u->id);
+    free(u->part);
+    free(u);
+}
+
+/* ---- begin, parts ------------------------------------------------------------------------------------------------ */
+
+static status take_id(void *context, const char *path, const char *text)
+{
+    const char *name = strchr(path, '/'); /* stores differ in the name of the root */
+    if (name && strcmp(name, "/UploadId") == 0)
+        s3_take_word(context, MOST_ID, text);
+    return STATUS_OK;
+}
+
+status s3_upload_begin(s3_upload **out, s3 *s, const char *key, int parts)
+{
+    MUST(parts > 0 && parts <= S3_PARTS, "an upload of %d parts", parts);
+    s3_reply r;
+    char id[MOST_ID] = "";
+    s3_call c = {.method = "POST", .doing = "begin to write", .key = key};
+    c.query[c.queries++] = (signature_pair){"uploads", ""};
+    c.header[c.headers++] = (signature_pair){"x-amz-checksum-algorithm", "CRC32C"};
+    status result = s3_perform(&r, s, &c);
+    if (result == STATUS_OK && (!r.text || xml_read(r.text, r.bytes, take_id, id) != STATUS_OK || !*id))
+        result = s3_refuse(s, &c, "the store does not name the upload");
+    s3_reply_free(&r);
+    TRY(result);
+    s3_upload *u = must_calloc(1, sizeof *u);
+    *u = (s3_upload){must_strdup(key), must_strdup(id), parts, must_calloc((unsigned long)parts, sizeof(part))};
+    for (int i = 0; i < parts; i++)
+        u->part[i].bytes = -1;
+    *out = u;
+    return STATUS_OK;
+}
+
+status s3_upload_part(s3_upload *u, s3 *s, int number, const void *data, int64_t bytes)
+{
+    MUST(number >= 0 && number < u->parts, "part %d of %d", number, u->parts);
+    s3_reply r;
+    part *p = &u->part[number], made = {.bytes = bytes};
+    char name[16];
+    snprintf(name, sizeof name, "%d", number + 1);
+    s3_checksum_text(made.crc32c, crc32c(0, data, bytes));
+    s3_call c = {.method = "PUT", .doing = "write a part of", .key = u->key, .body = data, .body_bytes = bytes};
+    c.query[c.queries++] = (signature_pair){"partNumber", name};
+    c.query[c.queries++] = (signature_pair){"uploadId", u->id};
+    c.header[c.headers++] = (signature_pair){"x-amz-checksum-crc32c", made.crc32c};
+    status result = s3_perform(&r, s, &c);
+    if (result == STATUS_OK && !*r.etag)
+        result = s3_refuse(s, &c, "the store does not say the part's ETag");
+    made.has_crc32c = *r.crc32c != 0;
+    if (result == STATUS_OK && made.has_crc32c && strcmp(r.crc32c, made.crc32c) != 0)
+        result = s3_refuse(s, &c, "the store has other bytes than were sent");
+    memcpy(made.etag, r.etag, sizeof made.etag);
+    s3_reply_free(&r);
+    if (result == STATUS_OK)
+        *p = made;
+    return result;
+}
+
+/* ---- end --------------------------------------------------------------------------------------------------------- */
+
+/* The ETag that stores give to an object of parts, the MD5 of the parts' MD5s and their number, in quotes; "" where a
+ * part's ETag is no MD5. */
+static void expected_etag(char out[S3_ETAG], const s3_upload *u)
+{
+    unsigned char *sums = must_alloc(16 * (unsigned long)u->parts), hash[EVP_MAX_MD_SIZE];
+    bool known = true;
+    *out = 0;
+    for (int i = 0; i < u->parts && known; i++) {
+        const char *text = u->part[i].etag + (u->part[i].etag[0] == '"');
+        known = strspn(text, "0123456789abcdefABCDEF") == 32;
+        for (int k = 0; k < 16 && known; k++) {
+            const char digits[] = {text[2 * k], text[2 * k + 1], 0};
+            sums[16 * i + k] = (unsigned char)strtoul(digits, NULL, 16);
+        }
+    }
+    known = known && EVP_Digest(sums, 16 * (size_t)u->parts, hash, NULL, EVP_md5(), NULL) == 1;
+    free(sums);
+    size_t used = known ? (size_t)snprintf(out, S3_ETAG, "\"") : 0;
+    for (int k = 0; k < 16 && known; k++)
+        used += (size_t)snprintf(out + used, S3_ETAG - used, "%02x", hash[k]);
+    if (known)
+        snprintf(out + used, S3_ETAG - used, "-%d\"", u->parts);
+}
+
+static char *list_of_parts(const s3_upload *u)
+{
+    size_t room = 64 + (size_t)u->parts * (S3_ETAG * 6 + 128), used = 0;
+    char *out = must_alloc(room);
+    used += (size_t)snprintf(out, room, "<CompleteMultipartUpload>");
+    for (int i = 0; i < u->parts; i++) {
+        const part *p = &u->part[i];
+        used += (size_t)snprintf(out + used, room - used, "<Part><PartNumber>%d</PartNumber><ETag>", i + 1);
+        for (const char *at = p->etag; *at; at++)
+            used += (size_t)snprintf(out + used, room - used,
+                                     *at == '"'   ? "&quot;"
+                                     : *at == '&' ? "&amp;"
+                                     : *at == '<' ? "&lt;"
+                                                  : "%c",
+                                     *at);
+        used += (size_t)snprintf(out + used, room - used, "</ETag>");
+        if (p->has_crc32c)
+            used += (size_t)snprintf(out + used, room - used, "<ChecksumCRC32C>%s</ChecksumCRC32C>", p->crc32c);
+        used += (size_t)snprintf(out + used, room - used, "</Part>");
+    }
+    snprintf(out + used, room - used, "</CompleteMultipartUpload>");
+    return out;
+}
+
+/* Is the object there, and the one that the parts make? An answer that was lost may have said so. */
+static status check_object(s3 *s, const s3_upload *u, const s3_call *c, bool answered)
+{
+    s3_object o;
+    char etag[S3_ETAG];
+    int64_t bytes = 0;
+    for (int i = 0; i < u->parts; i++)
+        bytes += u->part[i].bytes;
+    TRY(s3_head(&o, s, u->key));
+    expected_etag(etag, u);
+    if (o.there && o.bytes == bytes && (answered || strcmp(o.etag, etag) == 0))
+        return STATUS_OK;
+    return s3_refuse(s, c,
+                     !o.there           ? "the store has not made an object of the parts"
+                     : o.bytes != bytes ? "the object has another size than its parts"
+                                        : "the store has forgotten the upload, and has another object");
+}
+
+status s3_upload_end(s3_upload *u, s3 *s)
+{
+    for (int i = 0; i < u->parts; i++)
+        MUST(u->part[i].bytes >= 0, "part %d of %d of %s is missing", i, u->parts, u->key);
+    s3_reply r;
+    char *text = list_of_parts(u);
+    s3_call c = {.method = "POST",
+                 .doing = "end to write",
+                 .key = u->key,
+                 .body = text,
+                 .body_bytes = (int64_t)strlen(text),
+                 .may_fail_late = true,
+                 .may_miss = true};
+    c.query[c.queries++] = (signature_pair){"uploadId", u->id};
+    status result = s3_perform(&r, s, &c);
+    if (result == STATUS_OK)
+        result = check_object(s, u, &c, r.code == 200);
+    s3_reply_free(&r);
+    free(text);
+    if (result == STATUS_OK)
+        free_upload(u);
+    else
+        s3_upload_abort(u, s);
+    return result;
+}
+
+/* ---- abort ------------------------------------------------------------------------------------------------------- */
+
+static status abort_one(s3 *s, const char *key, const char *id, bool once)
+{
+    s3_reply r;
+    s3_call c = {.method = "DELETE", .doing = "abort writing", .key = key, .may_miss = true, .once = once};
+    c.query[c.queries++] = (signature_pair){"uploadId", id};
+    status result = s3_perform(&r, s, &c);
+    s3_reply_free(&r);
+    return result;
+}
+
+void s3_upload_abort(s3_upload *u, s3 *s)
+{
+    if (!u)
+        return;
+    char *message = must_strdup(status_message());
+    (void)abort_one(s, u->key, u->id, true);
+    (void)status_fail(STATUS_FAILED, "%s", message);
+    free(message);
+    free_upload(u);
+}
+
+typedef struct open_uploads {
+    const char *prefix;
+    int count;
+    char **key, **id; /* [count] */
+    char *key_read, *id_read;
+} open_uploads;
+
+static status take_upload(void *context, const char *path, const char *text)
+{
+    open_uploads *o = context;
+    path = strchr(path, '/') ? strchr(path, '/') + 1 : ""; /* within the root */
+    char **to = strcmp(path, "Upload/Key") == 0        ? &o->key_read
+                : strcmp(path, "Upload/UploadId") == 0 ? &o->id_read
+                                                       : NULL;
+    if (to) {
+        free(*to);
+        *to = must_strdup(text);
+    }
+    if (strcmp(path, "Upload") != 0 || !o->key_read || !o->id_read)
+        return STATUS_OK;
+    if (strncmp(o->key_read, o->prefix, strlen(o->prefix)) != 0)
+        return STATUS_OK; /* it was not asked for */
+    o->key = must_realloc(o->key, (unsigned long)(o->count + 1) * sizeof *o->key);
+    o->id = must_realloc(o->id, (unsigned long)(o->count + 1) * sizeof *o->id);
+    o->key[o->count] = o->key_read;
+    o->id[o->count++] = o->id_read;
+    o->key_read = o->id_read = NULL;
+    return STATUS_OK;
+}
+
+/* One page, of at most 1,000. */
+static status abort_page(int *count, s3 *s, const char *prefix)
+{
+    s3_reply r;
+    open_uploads o = {.prefix = prefix};
+    s3_call c = {.method = "GET", .doing = "list uploads of", .key = ""};
+    c.query[c.queries++] = (signature_pair){"uploads", ""};
+    c.query[c.queries++] = (signature_pair){"prefix", prefix};
+    status result = s3_perform(&r, s, &c);
+    if (result == STATUS_OK && (!r.text || xml_read(r.text, r.bytes, take_upload, &o) != STATUS_OK))
+        result = s3_refuse(s, &c, "the store's list is none");
+    s3_reply_free(&r);
+    for (int i = 0; i < o.count; i++) {
+        if (result == STATUS_OK)
+            result = abort_one(s, o.key[i], o.id[i], false);
+        free(o.key[i]);
+        free(o.id[i]);
+    }
+    *count = o.count;
+    free(o.key);
+    free(o.id);
+    free(o.key_read);
+    free(o.id_read);
+    return result;
+}
+
+status s3_upload_abort_all(s3 *s, const char *prefix)
+{
+    enum { PAGES = 100 };
+    int count = 1;
+    for (int i = 0; i < PAGES && count > 0; i++)
+        TRY(abort_page(&count, s, prefix));
+    return STATUS_OK;
+}

@@ -1,0 +1,157 @@
+#include "engine/store/signature.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "memory/log.h"
+
+enum { HASH = 32 };
+
+static void write_hex(char hex[SIGNATURE_HEX], const unsigned char *hash)
+{
+    static const char digits[] = "0123456789abcdef";
+    for (int i = 0; i < HASH; i++) {
+        hex[2 * i] = digits[hash[i] >> 4];
+        hex[2 * i + 1] = digits[hash[i] & 15];
+    }
+    hex[2 * HASH] = 0;
+}
+
+void signature_hash(char hex[SIGNATURE_HEX], const void *data, int64_t bytes)
+{
+    unsigned char hash[EVP_MAX_MD_SIZE];
+    MUST(EVP_Digest(data, (size_t)bytes, hash, NULL, EVP_sha256(), NULL) == 1, "libcrypto computes no SHA-256");
+    write_hex(hex, hash);
+}
+
+static void authenticate(unsigned char out[HASH], const void *key, int key_bytes, const char *text)
+{
+    unsigned char hash[EVP_MAX_MD_SIZE];
+    MUST(HMAC(EVP_sha256(), key, key_bytes, (const unsigned char *)text, strlen(text), hash, NULL),
+         "libcrypto computes no HMAC");
+    memcpy(out, hash, HASH);
+}
+
+/* ---- canonical forms --------------------------------------------------------------------------------------------- */
+
+static char *encode(const char *text, bool keep_slash)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+    char *out = must_alloc(3 * strlen(text) + 1), *at = out;
+    for (; *text; text++) {
+        unsigned char byte = (unsigned char)*text;
+        if (strchr(plain, *text) || (keep_slash && *text == '/')) {
+            *at++ = *text;
+            continue;
+        }
+        *at++ = '%';
+        *at++ = digits[byte >> 4];
+        *at++ = digits[byte & 15];
+    }
+    *at = 0;
+    return out;
+}
+
+char *signature_path(const char *path)
+{
+    return encode(path, true);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+    return strcmp(*x, *y);
+}
+
+/* The texts one after another with `between` between them, into one; they are freed. */
+static char *join(char **text, int count, const char *between)
+{
+    size_t bytes = 1;
+    for (int i = 0; i < count; i++)
+        bytes += strlen(text[i]) + strlen(between);
+    char *out = must_calloc(1, bytes), *at = out;
+    for (int i = 0; i < count; i++) {
+        at = stpcpy(at, text[i]);
+        if (i + 1 < count)
+            at = stpcpy(at, between);
+        free(text[i]);
+    }
+    return out;
+}
+
+/* Sorted by name, then by value: '=' is behind every encoded byte's '%' but before letters, so names are compared with
+ * a 1 in its place. */
+char *signature_query(const signature_pair *query, int queries)
+{
+    char **text = must_calloc((unsigned long)queries + 1, sizeof *text);
+    for (int i = 0; i < queries; i++) {
+        char *name = encode(query[i].name, false), *value = encode(query[i].value, false);
+        text[i] = must_format("%s\1%s", name, value);
+        free(name);
+        free(value);
+    }
+    qsort(text, (size_t)queries, sizeof *text, compare);
+    for (int i = 0; i < queries; i++)
+        *strchr(text[i], '\1') = '=';
+    char *out = join(text, queries, "&");
+    free(text);
+    return out;
+}
+
+/* Sorted lines "name:value" (into *lines, each with its end) and the names with ";" between. */
+static void canonical_headers(char **lines, char **names, const signature_request *r)
+{
+    char **line = must_calloc((unsigned long)r->headers + 1, sizeof *line);
+    char **name = must_calloc((unsigned long)r->headers + 1, sizeof *name);
+    for (int i = 0; i < r->headers; i++) {
+        line[i] = must_format("%s\1%s\n", r->header[i].name, r->header[i].value);
+        name[i] = must_strdup(r->header[i].name);
+    }
+    qsort(line, (size_t)r->headers, sizeof *line, compare);
+    qsort(name, (size_t)r->headers, sizeof *name, compare);
+    for (int i = 0; i < r->headers; i++)
+        *strchr(line[i], '\1') = ':';
+    *lines = join(line, r->headers, "");
+    *names = join(name, r->headers, ";");
+    free(line);
+    free(name);
+}
+
+/* ---- signing ----------------------------------------------------------------------------------------------------- */
+
+static void sign(char hex[SIGNATURE_HEX], const signature_key *key, const char *day, const char *text)
+{
+    unsigned char hash[HASH];
+    char *first = must_format("AWS4%s", key->secret);
+    authenticate(hash, first, (int)strlen(first), day);
+    authenticate(hash, hash, HASH, key->region);
+    authenticate(hash, hash, HASH, key->service);
+    authenticate(hash, hash, HASH, "aws4_request");
+    authenticate(hash, hash, HASH, text);
+    write_hex(hex, hash);
+    explicit_bzero(first, strlen(first));
+    free(first);
+}
+
+char *signature_authorization(const signature_key *key, const signature_request *r)
+{
+    char *lines, *names, hash[SIGNATURE_HEX], signature[SIGNATURE_HEX];
+    char *path = signature_path(r->path), *query = signature_query(r->query, r->queries);
+    canonical_headers(&lines, &names, r);
+    char *canonical = must_format("%s\n%s\n%s\n%s\n%s\n%s", r->method, path, query, lines, names, r->payload);
+    char *day = must_format("%.8s", r->time);
+    char *scope = must_format("%s/%s/%s/aws4_request", day, key->region, key->service);
+    signature_hash(hash, canonical, (int64_t)strlen(canonical));
+    char *text = must_format("AWS4-HMAC-SHA256\n%s\n%s\n%s", r->time, scope, hash);
+    sign(signature, key, day, text);
+    char *out = must_format("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s", key->id, scope, names,
+                            signature);
+    char *const made[] = {lines, names, path, query, canonical, day, scope, text};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        free(made[i]);
+    return out;
+}

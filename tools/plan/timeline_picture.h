@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "engine/compile/compile.h"
+#include "engine/run/trace_marks.h"
 
 /* Where a transfer goes: along an axis, or between a device and its host's memory. */
 enum { PICTURE_HOST = AXIS_COUNT, PICTURE_ALONG };
@@ -42,14 +43,22 @@ typedef struct picture_transfer {
     int name;
 } picture_transfer;
 
+/* One end of a message from a row to another. */
+typedef struct picture_flow {
+    double at;
+    int64_t id; /* of both ends */
+    bool arrives;
+} picture_flow;
+
 typedef struct picture_row {
     char *name;
     int rank;
     picture_span *spans;
     picture_transfer *transfers;
-    int span_count, transfer_count;
-    double *ends;         /* [ops] of the rank's program */
-    int64_t *kept, *rest; /* [ops + 1], bytes alive */
+    picture_flow *flows;
+    int span_count, transfer_count, flow_count;
+    double *ends; /* [ops] of the rank's program */
+    trace_marks marks;
     int64_t class_bytes[CLASS_COUNT], arena;
     int ops;
     double kinds[PICTURE_KINDS]; /* microseconds */
@@ -81,6 +90,7 @@ void picture_add_span(picture_row *r, picture_span s);
 /* A span without an op, if it lasts. */
 void picture_fill(picture_row *r, double begin, double end, picture_kind kind, int name);
 void picture_add_transfer(picture_row *r, picture_transfer t);
+void picture_add_flow(picture_row *r, picture_flow f);
 /* The memory of a rank's program; `c` is compiled for it. */
 void picture_take_memory(picture_row *r, const compiled *c);
 /* Bytes of transient tensors alive from `begin` on. */

@@ -30,6 +30,16 @@ static void take_wait(picture_row *r, picture_names *names, picture_span s, cons
     }
 }
 
+/* A message's begin, where its sender launched it, or its end. Rows are stages, and so are the ends of a message. */
+static void take_message(picture_row *r, const timing *t, const op *o, int number, int stage, double at)
+{
+    bool leaves = op_has(o, OP_LEAVES);
+    int peer = grid_of(&t->ranks[stage].grid, o->at.peer).at[GRID_PIPELINE];
+    picture_add_flow(
+        r, (picture_flow){at, trace_marks_flow(0, leaves ? stage : peer, leaves ? peer : stage, o->at.upstream, number),
+                          !leaves});
+}
+
 /* What op `i` of the stage launched; the request's. */
 static void take_op(picture_row *r, picture_names *names, const timing *t, const program *list, const int *launched,
                     int stage, int i)
@@ -37,6 +47,9 @@ static void take_op(picture_row *r, picture_names *names, const timing *t, const
     const op *o = list->ops[i];
     timing_span at = timing_op_at(t, stage, i);
     r->ends[i] = 1e6 * at.free;
+    int from = op_waits(o) ? launched[o->at.request] : i, number = r->marks.message[from];
+    if (number >= 0 && op_has(list->ops[from], OP_LEAVES) != op_waits(o))
+        take_message(r, t, list->ops[from], number, stage, r->ends[i]);
     if (op_starts(o)) {
         if (at.end > at.begin)
             picture_add_transfer(

@@ -91,7 +91,7 @@ static void every_op_of_every_traced_step_is_there(void **state)
         json_array_foreach(events, i, event)
         {
             const char *kind = text(event, "ph");
-            if (*kind == 'M')
+            if (*kind == 'M' || *kind == 'C')
                 continue;
             int step = argument(event, "step");
             assert_true(step >= FIRST && step <= LAST);
@@ -114,8 +114,18 @@ static void every_op_of_every_traced_step_is_there(void **state)
     json_decref(plan);
 }
 
+/* Of a counter each series is a number. */
+static void check_counter(const json_t *event)
+{
+    json_t *value;
+    const char *series;
+    assert_true(json_is_number(json_object_get(event, "ts")));
+    assert_true(json_object_size(json_object_get(event, "args")) > 0);
+    json_object_foreach(json_object_get(event, "args"), series, value) assert_true(json_number_value(value) >= 0);
+}
+
 /* The Trace Event Format: a complete event has a time and a duration, those of a thread do not overlap; each begin of a
- * transfer has its end, with the same category, id and process. */
+ * transfer has its end, with the same category, id and process; a flow has a number. */
 static void check_format(const json_t *events)
 {
     json_t *open = json_object(), *ends = json_object(), *event;
@@ -138,6 +148,10 @@ static void check_format(const json_t *events)
             assert_non_null(json_object_get(open, key));
             assert_true(number(event, "ts") >= number(open, key));
             json_object_del(open, key);
+        } else if (*kind == 's' || *kind == 'f') {
+            assert_true(json_is_integer(json_object_get(event, "id")) && number(event, "id") < 4503599627370496.0);
+        } else if (*kind == 'C') {
+            check_counter(event);
         } else {
             assert_string_equal(kind, "M");
         }
@@ -145,6 +159,128 @@ static void check_format(const json_t *events)
     assert_int_equal(json_object_size(open), 0);
     json_decref(open);
     json_decref(ends);
+}
+
+static char *draw(const char *top, const char *what, const char *output, const char *more)
+{
+    char *program = launch_beside("../phalanx"), *path = workfolder_path(top, output);
+    launch_result r = launch_run(60, "cd %s && %s timeline %s --output %s %s", top, program, what, path, more);
+    if (r.status)
+        fail_msg("timeline %s %s: %s", what, more, r.err);
+    launch_free(&r);
+    free(program);
+    return path;
+}
+
+/* Where the ends of arrows may lie: spans of thread 0 of a process. */
+static bool lies_in_a_span(const json_t *events, const json_t *end)
+{
+    json_t *event;
+    size_t i;
+    json_array_foreach((json_t *)events, i, event)
+    {
+        double from = number(event, "ts"), at = number(end, "ts");
+        if (*text(event, "ph") == 'X' && number(event, "pid") == number(end, "pid") && at >= from &&
+            at <= from + number(event, "dur"))
+            return true;
+    }
+    return false;
+}
+
+/* Each message is sent once and arrives once, at another process, not before it was sent but for the clocks' error. */
+static void check_flows(json_t *const *lists, int count, double clocks, int least)
+{
+    json_t *sent = json_object(), *event, *from;
+    int arrived = 0;
+    size_t i;
+    char key[32];
+    for (int turn = 0; turn < 2; turn++)
+        for (int l = 0; l < count; l++)
+            json_array_foreach(lists[l], i, event)
+            {
+                if (*text(event, "ph") != (turn ? 'f' : 's'))
+                    continue;
+                snprintf(key, sizeof key, "%lld", (long long)json_integer_value(json_object_get(event, "id")));
+                assert_true(lies_in_a_span(lists[l], event));
+                from = json_object_get(sent, key);
+                if (!turn) {
+                    assert_null(from);
+                    json_object_set(sent, key, event);
+                    continue;
+                }
+                assert_non_null(from);
+                assert_true(number(from, "pid") != number(event, "pid"));
+                assert_true(number(event, "ts") >= number(from, "ts") - clocks);
+                json_object_del(sent, key);
+                arrived++;
+            }
+    assert_int_equal(json_object_size(sent), 0);
+    assert_true(arrived >= least);
+    json_decref(sent);
+}
+
+/* Of a process, the largest sum of a counter's series. */
+static double most_counted(const json_t *events, int process, const char *name)
+{
+    json_t *event, *value;
+    const char *series;
+    double most = 0;
+    size_t i;
+    json_array_foreach((json_t *)events, i, event)
+    {
+        double sum = 0;
+        if (*text(event, "ph") != 'C' || number(event, "pid") != process || strcmp(text(event, "name"), name) != 0)
+            continue;
+        json_object_foreach(json_object_get(event, "args"), series, value) sum += json_number_value(value);
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+static int threads_named(const json_t *events, int process)
+{
+    json_t *event;
+    size_t i;
+    int count = 0;
+    json_array_foreach((json_t *)events, i, event) count +=
+        number(event, "pid") == process && strcmp(text(event, "name"), "thread_name") == 0;
+    return count;
+}
+
+/* What is alive at most is what the plan says; the tokens are those of the rank's micro-batches; threads have names. */
+static void check_counters(const json_t *events, int process, const json_t *plan, int rank)
+{
+    const json_t *facts = json_array_get(json_object_get(plan, "ranks"), (size_t)rank);
+    double bound = number(facts, "lower_bound_bytes"), most = most_counted(events, process, "memory");
+    assert_true(fabs(most - bound) <= 0.001 * bound);
+    assert_true(most_counted(events, process, "tokens") == number(plan, "tokens_per_step"));
+    assert_int_equal(threads_named(events, process), 2);
+}
+
+/* Traces of ranks, and what timeline writes of them and of the prediction. */
+static void viewers_have_names_counters_and_arrows(void **state)
+{
+    json_t *events[RANKS], *plan = said_by_plan(*state);
+    int micro_batches = (int)number(json_object_get(plan, "layout"), "micro_batches");
+    for (int rank = 0; rank < RANKS; rank++) {
+        char *path = trace_path(*state, rank);
+        events[rank] = events_of(path);
+        check_counters(events[rank], rank, plan, rank);
+        free(path);
+    }
+    check_flows(events, RANKS, 200, 2 * 2 * 2 * micro_batches);
+    for (int rank = 0; rank < RANKS; rank++)
+        json_decref(events[rank]);
+    char *path = draw(*state, "run", "run.json", "");
+    json_t *all = events_of(path), *drawn = json_object_get(all, "traceEvents");
+    check_flows(&drawn, 1, 200, 3 * 2 * micro_batches);
+    for (int stage = 0; stage < 2; stage++)
+        check_counters(drawn, stage, plan, 2 * stage);
+    for (int rank = 0; rank < RANKS; rank++)
+        check_counters(drawn, 2 + rank, plan, rank);
+    json_decref(all);
+    json_decref(plan);
+    free(path);
 }
 
 /* Of a message between stages: when it was launched (first), and received (second). */
@@ -172,17 +308,6 @@ static void traces_are_whole_and_on_one_clock(void **state)
         assert_true(time_of(events[2 + tensor], "activation", "e") >= time_of(events[tensor], "activation", "b") - 200);
     for (int rank = 0; rank < RANKS; rank++)
         json_decref(events[rank]);
-}
-
-static char *draw(const char *top, const char *what, const char *output, const char *more)
-{
-    char *program = launch_beside("../phalanx"), *path = workfolder_path(top, output);
-    launch_result r = launch_run(60, "cd %s && %s timeline %s --output %s %s", top, program, what, path, more);
-    if (r.status)
-        fail_msg("timeline %s %s: %s", what, more, r.err);
-    launch_free(&r);
-    free(program);
-    return path;
 }
 
 static double most_memory(const json_t *memory)
@@ -461,6 +586,7 @@ int main(void)
         cmocka_unit_test(an_output_of_another_kind_is_refused),
         cmocka_unit_test(memory_is_drawn_within_the_arena),
         cmocka_unit_test(a_run_without_a_trace_is_predicted_on_its_ranks),
+        cmocka_unit_test(viewers_have_names_counters_and_arrows),
         cmocka_unit_test(every_moment_of_a_step_is_of_a_kind),
         cmocka_unit_test(shares_are_printed_as_drawn),
         cmocka_unit_test(events_for_other_viewers_are_well_formed),

@@ -270,7 +270,8 @@ static status measure_config(const settings *set, int operands, char **argv)
 {
     config c;
     comm *self = NULL;
-    TRY(config_load(&c, argv[1], operands - 1, argv + 2));
+    const options_said said = options_said_of(operands, argv + 1);
+    TRY(config_load(&c, said.file, said.overrides, said.override));
     status s = weights_configure(&c);
     if (s == STATUS_OK)
         s = comm_open(&self);

@@ -60,11 +60,39 @@ static void guard_close(guard *g)
     incidents_close(g->incidents);
 }
 
+/* Does an override set this key, or a key of the section that holds it? */
+static bool says(const options_said *said, const char *key)
+{
+    size_t section = strcspn(key, ".");
+    for (int i = 0; i < said->overrides; i++) {
+        size_t length = strcspn(said->override[i], "=");
+        if ((length == section || length == strlen(key)) && !strncmp(said->override[i], key, length))
+            return true;
+    }
+    return false;
+}
+
+/* Without a file, all that a job cannot do without is named at once. */
+static status check_without_file(const options_said *said)
+{
+    const char *model = says(said, "model.preset") || says(said, "model.from") || says(said, "model.config") ||
+                                says(said, "model.layers")
+                            ? NULL
+                            : "model.preset (or model.from, model.config, or every size)",
+               *data = says(said, "data.train") ? NULL : "data.train (the prefix of a .bin/.idx pair, of tokenize)";
+    if (said->file || (!model && !data))
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "no configuration file is named, and these keys are missing: %s%s%s",
+                       model ? model : "", model && data ? ", " : "", data ? data : "");
+}
+
 /* The configuration, before the job is joined: it says how long joining may take. */
-static status read_config(config *c, guard *g, const char *path, int overrides, char *const *override)
+static status read_config(config *c, guard *g, options_said said)
 {
     watchdog_enter(g->watchdog, DURING_START, true, 0, "reading the configuration");
-    status s = config_load(c, path, overrides, override);
+    status s = check_without_file(&said);
+    if (s == STATUS_OK)
+        s = config_load(c, said.file, said.overrides, said.override);
     if (s == STATUS_OK) {
         watchdog_limits limits = train_limits(c);
         watchdog_limit(g->watchdog, &limits);
@@ -176,7 +204,7 @@ int job_run(const options_command *command, int argc, char **argv, job_work *wor
     }
     if (id)
         watchdog_name_run(g.watchdog, id);
-    status loaded = read_config(&c, &g, argv[1], operands - 1, argv + 2);
+    status loaded = read_config(&c, &g, options_said_of(operands, argv + 1));
     s = join(&world, &g, loaded);
     if (s == STATUS_OK)
         s = configure(&c, world, &g);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory/log.h"
 #include "engine/config/nearest.h"
@@ -253,4 +254,11 @@ int options_parse(const options_command *c, int *operands, int argc, char **argv
     }
     *operands = count;
     return OPTIONS_GO_ON;
+}
+
+options_said options_said_of(int operands, char *const *operand)
+{
+    bool keys = operands > 0 && strchr(operand[0], '=') && access(operand[0], F_OK) != 0;
+    return (options_said){
+        .file = keys || operands == 0 ? NULL : operand[0], .overrides = operands - !keys, .override = operand + !keys};
 }

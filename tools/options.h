@@ -38,6 +38,16 @@ typedef struct options_command {
 
 enum { OPTIONS_GO_ON = -1 };
 
+/* CONFIG.yaml [key=value ...] among the operands of a command. */
+typedef struct options_said {
+    const char *file; /* NULL: only keys are said */
+    int overrides;
+    char *const *override;
+} options_said;
+
+/* The first of them is no file where it is a key=value. */
+options_said options_said_of(int operands, char *const *operand);
+
 /* Reads argv[1..argc-1]: `--name value`, `--name=value`, `--` ends the options, a lone `-` is an operand. Returns
  * OPTIONS_GO_ON with the operands moved to argv[1..*operands], or the status to exit with: 0 after --help, 2 after a
  * message on stderr. --help-man and --help-words are for `phalanx help` and for shells. */

@@ -7,7 +7,7 @@ int train_main(int argc, char **argv)
 {
     static const options_command command = {
         .name = "train",
-        .operands = "CONFIG.yaml [key=value ...]",
+        .operands = "[CONFIG.yaml] [key=value ...]",
         .summary =
             "Trains a model as CONFIG.yaml says; key=value overrides the file (`optimizer.lr=1e-4`, "
             "`data.train=[a,b]`).\n"

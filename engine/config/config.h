@@ -211,9 +211,12 @@ typedef struct config {
  * config_wants_vocabulary. */
 status config_load(config *out, const char *path, int overrides, char *const *override);
 
-/* As config_load, from text in memory; `name` is the file in messages. */
+/* As config_load, from a text that a program has written (a checkpoint's, a run's): it may include no file and name no
+ * variable of the environment (config_read.h). `name` is the file in messages. */
 status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides,
                     char *const *override);
+/* From a user's text in memory, as config_load reads the file `name`. */
+status config_parse_users(config *out, const char *name, const char *text, size_t bytes);
 
 /* True if the sizes are to come from model.config or model.from: the caller reads that file and calls
  * config_take_shape, which keeps every size that was given explicitly, and then config_check. */

@@ -155,11 +155,12 @@ static status fill_in(config *c)
     return config_wants_shape(c) || config_wants_vocabulary(c) ? STATUS_OK : config_check(c);
 }
 
-status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override)
+static status parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override,
+                    bool stored)
 {
     config c;
     set_defaults(&c);
-    status s = config_read_text(&c, name, text, bytes);
+    status s = config_read_text(&c, name, text, bytes, stored);
     if (s == STATUS_OK)
         s = config_read_overrides(&c, overrides, override);
     if (s == STATUS_OK && (s = fill_in(&c)) != STATUS_OK && *name)
@@ -171,13 +172,23 @@ status config_parse(config *out, const char *name, const char *text, size_t byte
     return s;
 }
 
+status config_parse(config *out, const char *name, const char *text, size_t bytes, int overrides, char *const *override)
+{
+    return parse(out, name, text, bytes, overrides, override, true);
+}
+
+status config_parse_users(config *out, const char *name, const char *text, size_t bytes)
+{
+    return parse(out, name, text, bytes, 0, NULL, false);
+}
+
 status config_load(config *out, const char *path, int overrides, char *const *override)
 {
     char *text = NULL;
     size_t bytes = 0;
     if (path)
         TRY(config_read_file(&text, &bytes, path));
-    status s = config_parse(out, path ? path : "", text ? text : "", bytes, overrides, override);
+    status s = parse(out, path ? path : "", text ? text : "", bytes, overrides, override, false);
     free(text);
     return s;
 }

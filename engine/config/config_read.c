@@ -8,12 +8,15 @@
 #include "engine/config/config_value.h"
 
 enum { KEY_BYTES = 128, FILE_BYTES = 1 << 20 };
+static const char include_key[] = "include";
 
 /* One source of values: a file, or all overrides together. */
 typedef struct reader {
     config *config;
     yaml_document_t *document;
-    const char *file; /* NULL: overrides */
+    const char *file;           /* NULL: overrides */
+    bool stored;                /* a program has written it: it includes nothing and names no variables */
+    const struct reader *above; /* the file that includes this one */
     int argument;
     int seen[CONFIG_MAX_KEYS]; /* where each row was said in this source: line or argument; 0: not yet */
 } reader;
@@ -41,6 +44,91 @@ static status unknown(const reader *r, const char *key, const yaml_node_t *node)
     return at(r, place(r, node), s);
 }
 
+/* ---- ${VARIABLE} in paths ---------------------------------------------------------------------------------------- */
+
+/* Appends the value of the variable whose name begins at `name`; *after: behind the closing brace. Of a stored text
+ * the braces are what they are. */
+static status append_variable(FILE *out, const reader *r, const char *name, const char **after)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
+    int length = (int)strspn(name, letters);
+    char quoted[CONFIG_VALUE_QUOTE];
+    if (r->stored) {
+        fputs("${", out);
+        *after = name;
+        return STATUS_OK;
+    }
+    config_value_quote(quoted, name);
+    if (length == 0 || name[length] != '}')
+        return status_fail(STATUS_USAGE,
+                           "${%s is no variable of the environment: write ${NAME}, or $${ for these "
+                           "characters themselves",
+                           quoted);
+    char *variable = must_format("%.*s", length, name);
+    const char *value = getenv(variable);
+    status s = value && *value ? STATUS_OK
+                               : status_fail(STATUS_USAGE, "${%s} is %s in the environment: export it first", variable,
+                                             value ? "empty" : "not set");
+    fputs(value ? value : "", out);
+    free(variable);
+    *after = name + length + 1;
+    return s;
+}
+
+/* Replaces ${NAME} in a scalar's text by what the environment says, and $${ by ${. */
+static status expand_scalar(const reader *r, yaml_node_t *node)
+{
+    const char *text = (const char *)node->data.scalar.value;
+    if (strlen(text) != node->data.scalar.length || !strstr(text, "${"))
+        return STATUS_OK;
+    char *expanded = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&expanded, &bytes);
+    MUST(out, "out of host memory");
+    status s = STATUS_OK;
+    while (*text && s == STATUS_OK)
+        if (!strncmp(text, "$${", 3)) {
+            fputs("${", out);
+            text += 3;
+        } else if (!strncmp(text, "${", 2)) {
+            s = append_variable(out, r, text + 2, &text);
+        } else {
+            fputc(*text++, out);
+        }
+    MUST(fclose(out) == 0, "out of host memory");
+    if (s == STATUS_OK) {
+        free(node->data.scalar.value); /* libyaml's allocator is malloc */
+        node->data.scalar.value = (yaml_char_t *)expanded;
+        node->data.scalar.length = bytes;
+        expanded = NULL;
+    }
+    free(expanded);
+    return s;
+}
+
+/* The scalars of a value that holds paths: itself, those of a list, and those of the maps in it. */
+static status expand(const reader *r, yaml_node_t *node, int depth)
+{
+    yaml_document_t *d = r->document;
+    if (node->type == YAML_SCALAR_NODE)
+        return expand_scalar(r, node);
+    if (node->type == YAML_SEQUENCE_NODE && depth < 2)
+        for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top; i++)
+            TRY(expand(r, yaml_document_get_node(d, *i), depth + 1));
+    if (node->type == YAML_MAPPING_NODE && depth < 2)
+        for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++)
+            TRY(expand(r, yaml_document_get_node(d, p->value), depth + 1));
+    return STATUS_OK;
+}
+
+/* Addresses are no paths: what is written into the run's files must hold no password of the environment. */
+static bool holds_paths(const config_row *row)
+{
+    return row->type == CONFIG_TYPE_STRING || row->type == CONFIG_TYPE_SOURCES;
+}
+
+/* ---- keys and sections ------------------------------------------------------------------------------------------- */
+
 static status set(reader *r, int row, const yaml_node_t *key, yaml_node_t *value)
 {
     const char *name = config_table_row(row)->key;
@@ -49,7 +137,9 @@ static status set(reader *r, int row, const yaml_node_t *key, yaml_node_t *value
                   status_fail(STATUS_USAGE, "%s is given twice (first in %s %d); keep one", name,
                               r->file ? "line" : "argument", r->seen[row]));
     r->seen[row] = place(r, key);
-    status s = config_value_set(r->config, config_table_row(row), r->document, value);
+    status s = holds_paths(config_table_row(row)) ? expand(r, value, 0) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = config_value_set(r->config, config_table_row(row), r->document, value);
     if (s != STATUS_OK)
         return at(r, place(r, key), status_context(s, "%s", name));
     r->config->given[row] = true;
@@ -84,6 +174,8 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
     int row = config_table_find(path);
     if (row >= 0)
         return set(r, row, key, value);
+    if (!r->stored && r->file && !strcmp(path, include_key))
+        return STATUS_OK; /* read before */
     if (!config_table_is_section(path))
         return unknown(r, path, key);
     if (value->type == YAML_MAPPING_NODE)
@@ -92,6 +184,55 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
         return STATUS_OK; /* a section whose keys are all commented out */
     const char *what = *path ? path : "a configuration";
     return at(r, place(r, key), status_fail(STATUS_USAGE, "%s is a section: expected keys with values under it", what));
+}
+
+/* ---- files that a file includes ---------------------------------------------------------------------------------- */
+
+static status read_file(config *c, const char *path, const reader *above);
+
+/* Includes are seen from the folder of the file that names them; a fresh string. */
+static char *beside(const char *file, const char *name)
+{
+    const char *slash = strrchr(file, '/');
+    return *name == '/' || !slash ? must_strdup(name) : must_format("%.*s/%s", (int)(slash - file), file, name);
+}
+
+static status include_one(const reader *r, yaml_node_t *name)
+{
+    if (name->type != YAML_SCALAR_NODE || config_value_is_null(name))
+        return status_fail(STATUS_USAGE, "expected a file's name, or a list of such");
+    TRY(expand_scalar(r, name));
+    char *path = beside(r->file, (const char *)name->data.scalar.value);
+    status s = STATUS_OK;
+    for (const reader *a = r; a && s == STATUS_OK; a = a->above)
+        if (!strcmp(a->file, path))
+            s = status_fail(STATUS_USAGE, "%s includes itself", path);
+    if (s == STATUS_OK)
+        s = read_file(r->config, path, r);
+    free(path);
+    return s;
+}
+
+/* Reads what a file includes before its own keys, which override it; of several, the later override the earlier. */
+static status read_included(reader *r, yaml_node_t *root)
+{
+    yaml_document_t *d = r->document;
+    if (r->stored || !r->file || root->type != YAML_MAPPING_NODE)
+        return STATUS_OK;
+    for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top; p++) {
+        yaml_node_t *key = yaml_document_get_node(d, p->key), *value = yaml_document_get_node(d, p->value);
+        if (key->type != YAML_SCALAR_NODE || strcmp((const char *)key->data.scalar.value, include_key) != 0)
+            continue;
+        bool list = value->type == YAML_SEQUENCE_NODE;
+        long count = list ? value->data.sequence.items.top - value->data.sequence.items.start : 1;
+        for (long i = 0; i < count; i++) {
+            yaml_node_t *one = list ? yaml_document_get_node(d, value->data.sequence.items.start[i]) : value;
+            status s = include_one(r, one);
+            if (s != STATUS_OK)
+                return at(r, place(r, key), status_context(s, include_key));
+        }
+    }
+    return STATUS_OK;
 }
 
 /* libyaml gives wrong bytes by offset, everything else by line. */
@@ -123,9 +264,9 @@ static status read_document(reader *r, yaml_parser_t *parser, const char *path, 
     r->document = &document;
     yaml_node_t *root = yaml_document_get_root_node(&document);
     status s = STATUS_OK;
-    if (root)
+    if (root && (s = read_included(r, root)) == STATUS_OK)
         s = walk(r, path, root, root);
-    else if (!r->file)
+    else if (!root && !r->file)
         s = at(r, r->argument, status_fail(STATUS_USAGE, "%s: no value after the =", path));
     if (s == STATUS_OK && root) {
         if (!yaml_parser_load(parser, &rest)) {
@@ -180,10 +321,21 @@ static status read_yaml(reader *r, const char *path, const char *text, size_t by
     return s;
 }
 
-status config_read_text(config *c, const char *name, const char *text, size_t bytes)
+status config_read_text(config *c, const char *name, const char *text, size_t bytes, bool stored)
 {
-    reader r = {.config = c, .file = name};
+    reader r = {.config = c, .file = name, .stored = stored};
     return read_yaml(&r, "", text, bytes);
+}
+
+static status read_file(config *c, const char *path, const reader *above)
+{
+    reader r = {.config = c, .file = path, .above = above};
+    char *text;
+    size_t bytes;
+    TRY(config_read_file(&text, &bytes, path));
+    status s = read_yaml(&r, "", text, bytes);
+    free(text);
+    return s;
 }
 
 static status read_override(reader *r, const char *text)

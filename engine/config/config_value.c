@@ -260,10 +260,28 @@ static status set_preset(void *field, const config_row *row, yaml_document_t *d,
     return set_string(field, row, d, node);
 }
 
+/* ${ is written as $${, or it would name a variable when it is read. */
+static void print_text(FILE *out, const char *text)
+{
+    if (!text || !strstr(text, "${")) {
+        scalar_print_text(out, text);
+        return;
+    }
+    char *doubled = must_alloc(2 * (unsigned long)strlen(text) + 1), *to = doubled;
+    for (const char *at = text; *at; at++) {
+        if (!strncmp(at, "${", 2))
+            *to++ = '$';
+        *to++ = *at;
+    }
+    *to = 0;
+    scalar_print_text(out, doubled);
+    free(doubled);
+}
+
 static void print_string(FILE *out, const void *field, const config_row *row)
 {
     (void)row;
-    scalar_print_text(out, *(char *const *)field);
+    print_text(out, *(char *const *)field);
 }
 
 static void free_string(void *field)
@@ -368,7 +386,7 @@ static void print_sources(FILE *out, const void *field, const config_row *row)
     fputc('[', out);
     for (int i = 0; i < list->count; i++) {
         fputs(i ? ", {path: " : "{path: ", out);
-        scalar_print_text(out, list->item[i].path);
+        print_text(out, list->item[i].path);
         fputs(", weight: ", out);
         scalar_print_number(out, list->item[i].weight);
         fputc('}', out);

@@ -9,14 +9,14 @@
 #include "engine/compile/plan/plan_text.h"
 #include "engine/outer/outer.h"
 #include "engine/state/weights.h"
-#include "engine/train/report.h"
 #include "memory/log.h"
 #include "memory/units.h"
 #include "parallel/schedule/timeline.h"
-#include "tools/options.h"
 #include "tools/page.h"
 #include "tools/planning.h"
+#include "tools/ticker.h"
 #include "tools/plan/plan_data.h"
+#include "tools/plan/plan_launch.h"
 #include "tools/plan/plan_load.h"
 #include "tools/plan/plan_search.h"
 #include "tools/plan/plan_window.h"
@@ -28,6 +28,7 @@ typedef struct wishes {
     int64_t rank, ranks, batches; /* -1, 0, 0: not given */
     double tflops, efficiency, memory, node, network, islands;
     int64_t node_ranks;
+    options_said said;
 } wishes;
 
 /* The profile asked for, with what the command line says otherwise. A search is for GPUs. */
@@ -123,12 +124,13 @@ static char *join_members(char *list, char *member)
 typedef struct extras {
     const plan_data *data;
     const plan_load *load;
+    const options_said *said; /* the command line */
 } extras;
 
 static void print_json(const config *c, const plan *p, double bandwidth, const extras *e)
 {
     plan_window window;
-    char *members = islands_json(c, p, bandwidth);
+    char *members = join_members(islands_json(c, p, bandwidth), plan_launch_json(c, p, e->said));
     if (plan_window_measure(&window, p))
         members = join_members(members, plan_window_json(&window, p));
     if (e->data)
@@ -156,6 +158,7 @@ static void print_text(const config *c, const plan *p, double bandwidth, const e
         plan_load_print(stdout, e->load, p);
     if (c->outer.every > 0)
         print_islands(c, p, bandwidth);
+    plan_launch_print(stdout, c, p, e->said);
 }
 
 /* Whether it fits comes first, and is the status: of the device that is named, or that the run would take. */
@@ -199,14 +202,13 @@ static status show(const config *c, const compile_options *options, const wishes
         TRY(plan_data_predict(&data, c, options, w->batches ? (int)w->batches : 16));
     if (w->load)
         TRY(plan_load_open(&load, &prices, w->load, options));
-    report_progress bar = report_progress_begin(stderr, "compiling and playing the ranks' programs", -1, false);
-    report_progress_update(&bar, 0);
+    ticker *told = ticker_open("compiling and playing the ranks' programs");
     status s = plan_make(&p, options, &prices, w->every, (int)w->rank);
     if (s == STATUS_OK)
         s = plan_price_order(&p);
-    report_progress_end(&bar);
+    ticker_close(told);
     if (s == STATUS_OK)
-        s = print(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL}, w);
+        s = print(c, &p, &(extras){w->data ? &data : NULL, w->load ? &load : NULL, &w->said}, w);
     plan_free(&p);
     plan_load_close(&load);
     plan_data_free(&data);
@@ -224,7 +226,8 @@ static status find_layout(config *c, const wishes *w)
         free(c->parallel.schedule_for);
         c->parallel.schedule_for = must_strdup(w->device);
     }
-    plan_search_wishes said = {.json = w->json, .ranks = (int)ranks, .memory = w->memory_size, .write = w->write};
+    plan_search_wishes said = {
+        .json = w->json, .ranks = (int)ranks, .memory = w->memory_size, .write = w->write, .said = w->said};
     load_law law = {0};
     if (w->load)
         TRY(load_open(&law, w->load, &c->model.shape));
@@ -313,16 +316,19 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
          INT32_MAX, NULL},
         {"--load", OPTIONS_TEXT, "LOAD", PLAN_LOAD_HELP, &w->load, 0, 0, NULL},
         {"--search", OPTIONS_FLAG, NULL, "find the fastest layouts on --ranks N instead", &w->search, 0, 0, NULL},
-        {"--memory", OPTIONS_TEXT, "SIZE", "of --search: memory of a device (80GiB); else the profile's",
+        {"--memory", OPTIONS_TEXT, "SIZE",
+         "of --search: memory of a device (80GiB); else the profile's, of which it leaves a twentieth free",
          &w->memory_size, 0, 0, NULL},
-        {"--write", OPTIONS_TEXT, "FILE", "of --search: write the best as a configuration", &w->write, 0, 0, NULL},
+        {"--write", OPTIONS_TEXT, "FILE", "of --search: write CONFIG.yaml with the keys of the best layout", &w->write,
+         0, 0, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE",
          "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; else cpu where train.device is, "
          "or "
          "h100",
          &w->device, 0, 0, NULL},
         {"--network", OPTIONS_TEXT, "FILE",
-         "JSON, as of a profile: node_ranks, node, network (bytes/s of a rank), latency, oversubscription, ...",
+         "JSON, as of a profile: node_ranks, node, network (\"25 GB/s\" of a rank), latency (\"5 us\"), "
+         "oversubscription, ...",
          &w->network_file, 0, 0, NULL},
         {"--flops", OPTIONS_NUMBER, "T", "peak TFLOP/s of a device, instead of the profile's", &w->tflops, 1e-6, 1e9,
          NULL},
@@ -351,16 +357,17 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
 }
 
 /* --data stands for data.train, behind the command line's own keys. */
-static status load(config *out, const wishes *w, int operands, char **argv)
+static status load(config *out, const wishes *w)
 {
-    char **keys = must_calloc((unsigned long)operands, sizeof *keys);
-    int count = operands - 1;
+    const options_said *said = &w->said;
+    char **keys = must_calloc((unsigned long)said->overrides + 1, sizeof *keys);
+    int count = said->overrides;
     for (int i = 0; i < count; i++)
-        keys[i] = argv[2 + i];
+        keys[i] = said->override[i];
     char *train = w->data ? must_format("data.train=%s", w->data) : NULL;
     if (train)
         keys[count++] = train;
-    status s = config_load(out, argv[1], count, keys);
+    status s = config_load(out, said->file, count, keys);
     free(train);
     free(keys);
     return s;
@@ -373,7 +380,8 @@ int plan_main(int argc, char **argv)
     if (code != OPTIONS_GO_ON)
         return code;
     config c;
-    status s = load(&c, &w, operands, argv);
+    w.said = options_said_of(operands, argv + 1);
+    status s = load(&c, &w);
     if (s == STATUS_OK) {
         s = run(&c, &w);
         config_free(&c);

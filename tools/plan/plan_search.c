@@ -2,14 +2,16 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/compile/plan/plan_text.h"
+#include "engine/config/config_edit.h"
 #include "engine/config/scalar.h"
 #include "engine/files/output.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/units.h"
+#include "tools/plan/plan_launch.h"
+#include "tools/ticker.h"
 
 enum { SHOWN = 10, LAYOUT_TEXT = 160, WHY_TEXT = 160 };
 
@@ -89,18 +91,25 @@ static unsigned shown_coordinates(const search *s)
     return shown;
 }
 
-static void print_row(const search *s, const config *c, int number)
+/* What a device of so many bytes has left. */
+static int64_t free_of(const search_result *r, int64_t whole)
+{
+    return whole - r->arena - r->beside;
+}
+
+static void print_row(const search *s, const config *c, int number, int64_t whole)
 {
     const search_result *r = &s->results[number - 1], *best = &s->results[0];
-    char layout[LAYOUT_TEXT], why[WHY_TEXT], memory[UNITS_TEXT], rate[UNITS_TEXT];
+    char layout[LAYOUT_TEXT], why[WHY_TEXT], memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
     double tokens = (double)c->train.global_batch * (double)c->train.sequence,
            days = r->seconds * (double)c->train.steps / 86400;
     layout_text(layout, &r->layout, shown_coordinates(s), c->model.shape.experts > 0);
     why_text(why, r, best);
     units_bytes(memory, (double)(r->arena + r->beside));
+    units_bytes(left, (double)free_of(r, whole));
     units_count(rate, tokens / r->seconds);
-    printf("%3d %8.4g %9s %5.1f%% %9s %6.1f%% %6.1f%% %8.3g | %-48s %s\n", number, r->seconds, rate, 100 * r->mfu,
-           memory, 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
+    printf("%3d %8.4g %9s %5.1f%% %9s %9s %6.1f%% %6.1f%% %8.3g | %-48s %s\n", number, r->seconds, rate, 100 * r->mfu,
+           memory, left, 100 * r->bubble, 100 * exposed_of(r) / r->seconds, days, layout, why);
 }
 
 static void print_found(const search *s, const config *c)
@@ -113,13 +122,26 @@ static void print_found(const search *s, const config *c)
         }
 }
 
-static void print_table(const search *s, const config *c, const profile *prices, int ranks, double seconds)
+/* What the columns and their codes mean, and how much was looked at. */
+static void print_legend(const search *s, const config *c, const profile *prices, int ranks, double seconds)
+{
+    printf("%d layouts on %d ranks, %d of them worth a look, %d compiled and played on %s; %.1f s\n", s->layouts, ranks,
+           s->within, s->exact, prices->name, seconds);
+    printf(
+        "memory, free: of the device that needs most; waiting: for transfers that nothing hides; days: of train.steps "
+        "= %lld\n",
+        (long long)c->train.steps);
+    puts("s behind a number of ranks: tokens between blocks are divided over them, too; zero: parallel.zero; micro: "
+         "train.micro_batch\n"
+         "recompute: memory.recompute, or the budget that memory.budget sets; xN: virtual stages; v: the vocabulary is "
+         "divided over the stages\n");
+}
+
+static void print_table(const search *s, const config *c, int ranks, int64_t whole)
 {
     const search_result *best = &s->results[0];
     double hours = best->seconds * (double)c->train.steps / 3600 * ranks;
-    printf("%d layouts on %d ranks, %d of them worth a look, %d compiled and played on %s; %.1f s\n\n", s->layouts,
-           ranks, s->within, s->exact, prices->name, seconds);
-    fputs("      step,s  tokens/s    MFU    memory  bubble waiting     days |", stdout);
+    fputs("      step,s  tokens/s    MFU    memory      free  bubble waiting     days |", stdout);
     for (int i = 0; i < GRID_AXES; i++)
         if (shown_coordinates(s) >> i & 1)
             printf(" %s", axis_coordinates[i].name);
@@ -127,20 +149,27 @@ static void print_table(const search *s, const config *c, const profile *prices,
         fputs(" expert", stdout);
     fputs(" zero micro  recompute, schedule; slower for\n", stdout);
     for (int i = 0; i < s->count && i < SHOWN; i++)
-        print_row(s, c, i + 1);
-    printf("\ndays of train.steps = %lld steps; the first takes %.4g GPU hours. s: with sequence parallelism; v: "
-           "vocabulary divided over the stages; waiting: for transfers that nothing hides\n",
-           (long long)c->train.steps, hours);
+        print_row(s, c, i + 1, whole);
+    printf("\nthe first takes %.4g GPU hours\n", hours);
     print_found(s, c);
 }
 
-static void json_row(const search_result *r, const config *c)
+/* How the first of the table is run. */
+static void print_next(const config *c, const profile *prices, const plan_search_wishes *w)
+{
+    if (w->write && strcmp(w->write, "-") != 0)
+        plan_launch_lines(stdout, c, w->ranks, prices->node_ranks, &(options_said){.file = w->write});
+    else if (!w->write)
+        puts("to run the first: the same with --write FILE, which is your configuration with its keys");
+}
+
+static void json_row(const search_result *r, const config *c, int64_t whole)
 {
     const search_layout *l = &r->layout;
     printf("{\"step_seconds\": %.17g, \"estimated_seconds\": %.17g, \"tokens_per_second\": %.17g, \"mfu\": %.17g, "
-           "\"bubble\": %.17g, \"exposed_seconds\": %.17g, \"memory_bytes\": %lld, ",
+           "\"bubble\": %.17g, \"exposed_seconds\": %.17g, \"memory_bytes\": %lld, \"free_bytes\": %lld, ",
            r->seconds, l->seconds, (double)c->train.global_batch * (double)c->train.sequence / r->seconds, r->mfu,
-           r->bubble, exposed_of(r), (long long)(r->arena + r->beside));
+           r->bubble, exposed_of(r), (long long)(r->arena + r->beside), (long long)free_of(r, whole));
     plan_text_coordinates(stdout, l->of.size, grid_named(l->of.size));
     if (c->model.shape.experts > 0)
         printf("\"expert\": %d, \"replays\": %.17g, ", l->of.expert, r->replays);
@@ -150,12 +179,12 @@ static void json_row(const search_result *r, const config *c)
            l->micro_batch, recompute_word(l), search_divides_vocabulary(l) ? "stages" : "ends");
 }
 
-static void print_json(const search *s, const config *c)
+static void print_json(const search *s, const config *c, int64_t whole)
 {
     printf("{\"layouts\": %d, \"exact\": %d, \"results\": [", s->layouts, s->exact);
     for (int i = 0; i < s->count; i++) {
         fputs(i ? ",\n  " : "\n  ", stdout);
-        json_row(&s->results[i], c);
+        json_row(&s->results[i], c, whole);
     }
     fputs("]}\n", stdout);
 }
@@ -164,22 +193,32 @@ static void print_json(const search *s, const config *c)
 
 static void show_progress(void *context, int done, int all, const search_result *best)
 {
-    bool terminal = *(const bool *)context;
     char layout[LAYOUT_TEXT] = "none fits yet", seconds[UNITS_TEXT] = "";
     if (best) {
         layout_text(layout, &best->layout, grid_named(best->layout.of.size), best->layout.of.expert > 1);
         snprintf(seconds, sizeof seconds, "%.4g s: ", best->seconds);
     }
-    fprintf(stderr, "%sphalanx: %d of at most %d played; best %s%s%s", terminal ? "\r\033[K" : "", done, all, seconds,
-            layout, terminal && done < all ? "" : "\n");
+    char *text = must_format("%d of at most %d played; best %s%s", done, all, seconds, layout);
+    ticker_say(context, text);
+    free(text);
 }
 
 /* ---- the best as a configuration --------------------------------------------------------------------------------- */
 
-static status write_best(const char *path, const search *s, const search_terms *t)
+/* The user's own file with the keys that the layout sets, and those of the command line. */
+static status write_best(const char *path, const search *s, const search_terms *t, const options_said *said)
 {
-    config best = search_configuration(t->config, &s->results[0].layout, search_budget(t, &s->results[0].layout));
-    char *text = config_text(&best);
+    static const char *const searched[] = {"parallel.", "memory.", "train.micro_batch", NULL};
+    config best = search_configuration(t->config, &s->results[0].layout, search_budget(t, &s->results[0].layout)), file;
+    char *text = NULL;
+    if (!said->file) {
+        text = config_text(&best);
+    } else {
+        TRY(config_load(&file, said->file, 0, NULL));
+        status s1 = config_rewrite(&text, said->file, &file, &best, searched, said->overrides, said->override);
+        config_free(&file);
+        TRY(s1);
+    }
     status ok = output_write(path, text, (int64_t)strlen(text));
     free(text);
     return ok;
@@ -204,16 +243,14 @@ static status say_nothing_fits(const search *s, int64_t memory)
 status plan_search(const config *c, const profile *prices, const op_backend *backend, const plan_search_wishes *w)
 {
     search s;
-    bool terminal = isatty(STDERR_FILENO);
     double began = clock_seconds();
     search_terms t = {.config = c,
                       .ranks = w->ranks,
                       .prices = prices,
-                      .memory = prices->capacity,
+                      .memory = prices->capacity - prices->capacity / PLAN_SEARCH_FREE,
                       .backend = backend,
                       .law = w->law,
-                      .progress = show_progress,
-                      .context = &terminal};
+                      .progress = show_progress};
     if (w->memory && (!scalar_size(w->memory, &t.memory) || t.memory <= 0))
         return status_fail(STATUS_USAGE, "--memory %s is no size: write it like 80GiB", w->memory);
     if (t.memory <= 0)
@@ -221,14 +258,21 @@ status plan_search(const config *c, const profile *prices, const op_backend *bac
                            prices->name);
     if (w->write)
         TRY(output_check(w->write));
-    TRY(search_run(&s, &t));
+    t.context = ticker_open("estimating all layouts");
+    status ran = search_run(&s, &t);
+    ticker_close(t.context);
+    TRY(ran);
     status ok = s.count ? STATUS_OK : say_nothing_fits(&s, t.memory);
-    if (ok == STATUS_OK && w->json)
-        print_json(&s, c);
-    else if (ok == STATUS_OK)
-        print_table(&s, c, prices, w->ranks, clock_seconds() - began);
+    int64_t whole = w->memory ? t.memory : prices->capacity;
+    if (ok == STATUS_OK && w->json) {
+        print_json(&s, c, whole);
+    } else if (ok == STATUS_OK) {
+        print_legend(&s, c, prices, w->ranks, clock_seconds() - began);
+        print_table(&s, c, w->ranks, whole);
+        print_next(c, prices, w);
+    }
     if (ok == STATUS_OK && w->write)
-        ok = write_best(w->write, &s, &t);
+        ok = write_best(w->write, &s, &t, &w->said);
     search_free(&s);
     return ok;
 }

@@ -3,13 +3,18 @@
 #define PHALANX_TOOLS_PLAN_PLAN_SEARCH_H
 
 #include "engine/compile/plan/search.h"
+#include "tools/options.h"
+
+/* A run takes some MiB that no plan knows of: what is left free of a device, one part in so many. */
+enum { PLAN_SEARCH_FREE = 20 };
 
 typedef struct plan_search_wishes {
     bool json;
     int ranks;
-    const char *memory;  /* "80GiB", or NULL: the device's */
+    const char *memory;  /* "80GiB", or NULL: the device's, less PLAN_SEARCH_FREE of it */
     const load_law *law; /* of --load, or NULL */
-    const char *write;   /* the best, as a configuration; or NULL */
+    const char *write;   /* the user's configuration with the best layout's keys; or NULL */
+    options_said said;
 } plan_search_wishes;
 
 /* STATUS_USAGE, and a message that says by how much, where nothing fits. */

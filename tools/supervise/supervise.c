@@ -280,7 +280,8 @@ static status claim_folder(supervisor *s)
 static status open_supervisor(supervisor *s, const char *hosts_file)
 {
     const supervise_command *k = &s->command;
-    TRY(config_load(&s->config, k->words[k->config], k->count - k->config - 1, k->words + k->config + 1));
+    const options_said said = options_said_of(k->count - k->config, k->words + k->config);
+    TRY(config_load(&s->config, said.file, said.overrides, said.override));
     TRY(weights_configure(&s->config));
     if (supervise_is_server(s) && (hosts_file || s->elastic || supervise_command_sized(k)))
         return status_fail(STATUS_USAGE, "a server's size is fixed: write it as mpirun -np N phalanx server ..., "

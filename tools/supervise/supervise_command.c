@@ -67,8 +67,8 @@ static char *replace(char *word, const char *name, const char *value)
 static bool is_replaced(const supervise_command *k, int word, const supervise_start *start)
 {
     const char *text = k->words[word];
-    return word > k->config && ((start->data > 0 && strncmp(text, SIZE_KEY, sizeof SIZE_KEY - 1) == 0) ||
-                                (start->resume && strncmp(text, RESUME_KEY, sizeof RESUME_KEY - 1) == 0));
+    return word >= k->config && ((start->data > 0 && strncmp(text, SIZE_KEY, sizeof SIZE_KEY - 1) == 0) ||
+                                 (start->resume && strncmp(text, RESUME_KEY, sizeof RESUME_KEY - 1) == 0));
 }
 
 char **supervise_command_expand(const supervise_command *k, const supervise_start *start)

@@ -163,11 +163,13 @@ static int64_t room_beside(const search_terms *t, int communicators)
  * gradients and one of the grid, which are the same where layers have none. */
 int64_t search_budget(const search_terms *t, const search_layout *l)
 {
+    const int64_t mebibyte = 1 << 20;
     grid g = search_grid(l);
     int of_layers = 0;
     for (int a = 0; a < AXIS_COUNT; a++)
         of_layers += axis_within_layers((axis)a) && grid_group_size(&g, (axis)a) > 1;
-    return room_beside(t, g.size[GRID_PIPELINE] > 1 ? RESERVE_ROWS : of_layers > 0 ? of_layers + 2 : 1);
+    int64_t room = room_beside(t, g.size[GRID_PIPELINE] > 1 ? RESERVE_ROWS : of_layers > 0 ? of_layers + 2 : 1);
+    return room - room % mebibyte;
 }
 
 /* The most: one communicator a coordinate. */

@@ -11,33 +11,49 @@
 #include <unistd.h>
 
 #include "engine/config/nearest.h"
+#include "engine/config/scalar.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
+
+/* What a number is of. A bare one is in bytes a second, FLOP/s or seconds; a text has its unit behind it: "25 GB/s". */
+typedef enum measure { MEASURE_NONE, MEASURE_RATE, MEASURE_SECONDS, MEASURE_FLOPS, MEASURES } measure;
+
+/* Between these is what machines of any year have: a number outside was meant in another unit. */
+static const struct {
+    double least, most;
+    const char *unit, *example;
+} measures[MEASURES] = {
+    [MEASURE_NONE] = {0, INFINITY, "", ""},
+    [MEASURE_RATE] = {1e6, 1e15, "bytes a second", "25 GB/s"},
+    [MEASURE_SECONDS] = {0, 1, "seconds", "5 us"},
+    [MEASURE_FLOPS] = {1e9, 1e18, "FLOP/s", "989 TFLOP/s"},
+};
 
 typedef struct field {
     const char *name;
     size_t at;
+    measure of;
     bool network, positive;
     double most; /* shares: more than all of it is a mistake, and with all multiprocessors taken nothing computes */
 } field;
 
-#define FIELD(name, network, positive, most)                                                                           \
+#define FIELD(name, of, network, positive, most)                                                                       \
     {                                                                                                                  \
-#name, offsetof(profile, name), network, positive, most                                                        \
+#name, offsetof(profile, name), MEASURE_##of, network, positive, most                                          \
     }
 static const field numbers[] = {
 #define DEVICE(...)
-#define PEAK(name, key) {key, offsetof(profile, peak[PEAK_##name]), false, true, INFINITY},
+#define PEAK(name, key) {key, offsetof(profile, peak[PEAK_##name]), MEASURE_FLOPS, false, true, INFINITY},
 #include "kernels/devices.def"
 #undef PEAK
 #undef DEVICE
-    FIELD(depth, false, false, INFINITY),  FIELD(product_start, false, false, INFINITY),
-    FIELD(attention, false, false, 1),     FIELD(attention_gradient, false, false, 1),
-    FIELD(memory, false, true, INFINITY),  FIELD(memory_share, false, true, 1),
-    FIELD(start, false, false, INFINITY),  FIELD(bus, false, true, INFINITY),
-    FIELD(node, true, true, INFINITY),     FIELD(network, true, true, INFINITY),
-    FIELD(latency, true, false, INFINITY), FIELD(network_latency, true, false, INFINITY),
-    FIELD(hop, true, false, INFINITY),     FIELD(taken, true, false, 0.9),
+    FIELD(depth, NONE, false, false, INFINITY),     FIELD(product_start, SECONDS, false, false, INFINITY),
+    FIELD(attention, NONE, false, false, 1),        FIELD(attention_gradient, NONE, false, false, 1),
+    FIELD(memory, RATE, false, true, INFINITY),     FIELD(memory_share, NONE, false, true, 1),
+    FIELD(start, SECONDS, false, false, INFINITY),  FIELD(bus, RATE, false, true, INFINITY),
+    FIELD(node, RATE, true, true, INFINITY),        FIELD(network, RATE, true, true, INFINITY),
+    FIELD(latency, SECONDS, true, false, INFINITY), FIELD(network_latency, SECONDS, true, false, INFINITY),
+    FIELD(hop, SECONDS, true, false, INFINITY),     FIELD(taken, NONE, true, false, 0.9),
 };
 #undef FIELD
 
@@ -82,12 +98,64 @@ static status check_keys(json_t *root, const char *path)
     return STATUS_OK;
 }
 
+/* "25 GB/s", "200 Gbit/s", "5 us", "989 TFLOP/s": in the measure's own unit. False: no number of this measure. */
+static bool read_measure(double *out, const char *text, measure of)
+{
+    static const struct {
+        const char *name;
+        double scale;
+    } units[MEASURES][18] = {
+        [MEASURE_RATE] = {{"B/s", 1},
+                          {"kB/s", 1e3},
+                          {"KB/s", 1e3},
+                          {"MB/s", 1e6},
+                          {"GB/s", 1e9},
+                          {"TB/s", 1e12},
+                          {"KiB/s", 1024.0},
+                          {"MiB/s", 1048576.0},
+                          {"GiB/s", 1073741824.0},
+                          {"TiB/s", 1099511627776.0},
+                          {"Mbit/s", 125e3},
+                          {"Gbit/s", 125e6},
+                          {"Tbit/s", 125e9},
+                          {"Mb/s", 125e3},
+                          {"Gb/s", 125e6},
+                          {"Tb/s", 125e9},
+                          {NULL, 0}},
+        [MEASURE_SECONDS] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"µs", 1e-6}, {"ns", 1e-9}, {NULL, 0}},
+        [MEASURE_FLOPS] = {{"FLOP/s", 1},
+                           {"GFLOP/s", 1e9},
+                           {"TFLOP/s", 1e12},
+                           {"PFLOP/s", 1e15},
+                           {"GFLOPS", 1e9},
+                           {"TFLOPS", 1e12},
+                           {"PFLOPS", 1e15},
+                           {NULL, 0}},
+    };
+    char *unit;
+    double number = strtod(text, &unit);
+    unit += strspn(unit, " ");
+    for (int i = 0; unit > text && units[of][i].name; i++)
+        if (!strcmp(unit, units[of][i].name)) {
+            *out = number * units[of][i].scale;
+            return true;
+        }
+    return false;
+}
+
 static status take_number(profile *p, const json_t *v, const field *f, const char *path)
 {
     double number = json_number_value(v);
-    if (!json_is_number(v) || number < 0 || (f->positive && number <= 0))
+    bool known = json_is_number(v) || (json_is_string(v) && read_measure(&number, json_string_value(v), f->of));
+    if (!known && f->of)
+        return status_fail(STATUS_USAGE, "%s: %s is neither a number of %s nor a text such as \"%s\"", path, f->name,
+                           measures[f->of].unit, measures[f->of].example);
+    if (!known || !isfinite(number) || number < 0 || (f->positive && number <= 0))
         return status_fail(STATUS_USAGE, "%s: %s is no number %s", path, f->name,
                            f->positive ? "above zero" : "of at least zero");
+    if (number < measures[f->of].least || number > measures[f->of].most)
+        return status_fail(STATUS_USAGE, "%s: %s is %g %s, which no machine has: say the unit, as in \"%s\"", path,
+                           f->name, number, measures[f->of].unit, measures[f->of].example);
     if (number > f->most)
         return status_fail(STATUS_USAGE, "%s: %s is a share: at most %g, not %g", path, f->name, f->most, number);
     *number_of(p, f) = number;
@@ -142,14 +210,22 @@ static status take_row(profile *p, const json_t *root, const char *path)
 static status take_device(profile *p, const json_t *root, const char *path)
 {
     const json_t *capacity = json_object_get(root, "capacity");
+    const char *size = json_string_value(capacity);
     for (int i = 0; i < NUMBERS; i++) {
         const json_t *v = json_object_get(root, numbers[i].name);
         if (v && !numbers[i].network)
             TRY(take_number(p, v, &numbers[i], path));
     }
-    if (capacity && (!json_is_integer(capacity) || json_integer_value(capacity) < 0))
-        return status_fail(STATUS_USAGE, "%s: capacity is no number of bytes", path);
-    p->capacity = capacity ? json_integer_value(capacity) : p->capacity;
+    const int64_t least = 1 << 24; /* 80 was meant in GiB */
+    int64_t bytes = capacity ? json_integer_value(capacity) : p->capacity;
+    if (capacity && (size ? !scalar_size(size, &bytes) : !json_is_integer(capacity) || bytes < 0))
+        return status_fail(STATUS_USAGE, "%s: capacity is neither a number of bytes nor a size such as \"80GiB\"",
+                           path);
+    if (bytes > 0 && bytes < least)
+        return status_fail(STATUS_USAGE,
+                           "%s: capacity is %lld bytes, which no device has: say the unit, as in \"80GiB\"", path,
+                           (long long)bytes);
+    p->capacity = bytes;
     if (json_object_get(root, "single") && !json_object_get(root, "tf32")) /* not another device's */
         p->peak[PEAK_TF32] = p->peak[PEAK_FP32];
     TRY(take_row(p, root, path));

@@ -2,6 +2,7 @@
  * nothing fits. */
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -62,14 +63,94 @@ static void what_is_written_takes_the_time_that_was_promised(void **state)
     free(best);
 }
 
-static void the_table_is_ranked_and_progress_is_on_standard_error(void **state)
+/* What the codes mean stands above the table; without a file to write the end says how to go on. */
+static void the_table_is_ranked_and_explained(void **state)
 {
     launch_result r = search(*state, "");
     assert_int_equal(r.status, 0);
-    assert_non_null(strstr(r.out, "  1 "));
+    const char *first = strstr(r.out, "  1 "), *codes = strstr(r.out, "xN: virtual stages");
+    assert_non_null(first);
+    assert_non_null(codes);
+    assert_true(codes < first);
+    assert_non_null(strstr(r.out, "  free "));
     assert_non_null(strstr(r.out, "GPU hours"));
-    assert_non_null(strstr(r.err, "played; best"));
+    assert_non_null(strstr(r.out, "--write FILE"));
     launch_free(&r);
+}
+
+/* A search that takes seconds says what it is at, before the first layout is compiled too. */
+static void what_takes_more_than_a_second_says_so(void **state)
+{
+    static const char *const large =
+        "model: {preset: llama-7b}\ndata: {train: none}\n"
+        "train: {steps: 10, sequence: 4096, micro_batch: 1, global_batch: 64, precision: bf16}\n";
+    char *path = workfolder_path(*state, "large.yaml"), *phalanx = launch_beside("../phalanx");
+    runs_write_text(path, large);
+    launch *l = launch_start(120, "exec %s plan %s --search --ranks 8 2>&1", phalanx, path);
+    assert_true(launch_expect(l, "phalanx: estimating all layouts, 1.", 60));
+    kill(launch_pid(l), SIGTERM);
+    launch_result r = launch_finish(l);
+    launch_free(&r);
+    free(phalanx);
+    free(path);
+}
+
+/* A twentieth of the device is left free, and the column says how much; with --memory it is what the user says. */
+static void room_is_left_unless_the_user_says_how_much(void **state)
+{
+    launch_result r = search(*state, "--json");
+    json_t *found = json_of(&r), *row;
+    size_t i;
+    json_array_foreach(json_object_get(found, "results"), i, row)
+    {
+        double left = json_number_value(json_object_get(row, "free_bytes")),
+               needs = json_number_value(json_object_get(row, "memory_bytes"));
+        assert_true(left >= (left + needs) / 20);
+        assert_true(left + needs > 78 * 1073741824.0);
+    }
+    assert_true(i > 0);
+    json_decref(found);
+    r = search(*state, "--json --memory 20GiB");
+    found = json_of(&r);
+    row = json_array_get(json_object_get(found, "results"), 0);
+    assert_true(json_number_value(json_object_get(row, "free_bytes")) +
+                    json_number_value(json_object_get(row, "memory_bytes")) ==
+                20 * 1073741824.0);
+    json_decref(found);
+}
+
+/* The user's own file, comments and all, with the keys of the layout and those of the command line; nothing else. */
+static void the_users_own_file_is_written(void **state)
+{
+    static const char *const own = "# mine\n"
+                                   "model: {architecture: llama, layers: 4, hidden_size: 1024, heads: 2, kv_heads: 2,\n"
+                                   "        ffn_size: 4096, vocab_size: 8192, max_sequence: 1024} # small\n"
+                                   "data: {train: none}\n"
+                                   "train:\n"
+                                   "  steps: 10 # few\n"
+                                   "  sequence: 1024\n"
+                                   "  micro_batch: 1\n"
+                                   "  global_batch: 4\n"
+                                   "  precision: bf16\n";
+    char *path = workfolder_path(*state, "own.yaml"), *best = workfolder_path(*state, "best.yaml"),
+         *phalanx = launch_beside("../phalanx");
+    runs_write_text(path, own);
+    launch_result r = launch_run(120, "%s plan %s --search --ranks 2 train.steps=500 --write %s", phalanx, path, best);
+    assert_int_equal(r.status, 0);
+    assert_non_null(strstr(r.out, "phalanx train"));
+    assert_non_null(strstr(r.out, "sbatch --nodes=1 --ntasks-per-node=2"));
+    launch_free(&r);
+    int64_t bytes;
+    char *text_written = (char *)workfolder_read(best, &bytes);
+    assert_non_null(strstr(text_written,
+                           "# mine\nmodel: {architecture: llama, layers: 4, hidden_size: 1024, heads: 2, "
+                           "kv_heads: 2,\n        ffn_size: 4096, vocab_size: 8192, max_sequence: 1024} # "
+                           "small\ndata: {train: none}\ntrain:\n  steps: 500 # few\n"));
+    assert_true(bytes < (int64_t)strlen(own) + 300);
+    free(text_written);
+    free(phalanx);
+    free(best);
+    free(path);
 }
 
 static void where_nothing_fits_it_says_by_how_much(void **state)
@@ -165,8 +246,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_written_takes_the_time_that_was_promised, workfolder_setup,
                                         workfolder_teardown),
-        cmocka_unit_test_setup_teardown(the_table_is_ranked_and_progress_is_on_standard_error, workfolder_setup,
+        cmocka_unit_test_setup_teardown(the_table_is_ranked_and_explained, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(what_takes_more_than_a_second_says_so, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(room_is_left_unless_the_user_says_how_much, workfolder_setup,
                                         workfolder_teardown),
+        cmocka_unit_test_setup_teardown(the_users_own_file_is_written, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(where_nothing_fits_it_says_by_how_much, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written_is_known_before_the_search, workfolder_setup,
                                         workfolder_teardown),

@@ -96,6 +96,58 @@ static void a_network_that_is_none_is_refused(void **state)
     free(path);
 }
 
+/* Numbers have their units behind them; one that was meant in another unit is refused, with what to write. */
+static void units_are_read_and_absurd_numbers_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        double network, latency;
+    } good[] = {{"{\"network\": \"25 GB/s\"}", 25e9, 0},
+                {"{\"network\": \"25GB/s\"}", 25e9, 0},
+                {"{\"network\": \"400 Gbit/s\"}", 50e9, 0},
+                {"{\"network\": \"100 Gb/s\", \"oversubscription\": 2}", 6.25e9, 0},
+                {"{\"network\": \"1.5 GiB/s\", \"network_latency\": \"5 us\"}", 1610612736.0, 5e-6},
+                {"{\"network\": 45e9, \"network_latency\": \"0.01 ms\"}", 45e9, 1e-5}};
+    static const struct {
+        const char *text, *said;
+    } bad[] = {
+        {"{\"network\": 25}", "network is 25 bytes a second, which no machine has: say the unit, as in \"25 GB/s\""},
+        {"{\"node\": 1e18}", "node is 1e+18 bytes a second"},
+        {"{\"network\": \"25 GB\"}", "a text such as \"25 GB/s\""},
+        {"{\"network\": \"GB/s\"}", "a text such as"},
+        {"{\"network\": \"-25 GB/s\"}", "above zero"},
+        {"{\"network\": \"nan GB/s\"}", "above zero"},
+        {"{\"network_latency\": 5}", "network_latency is 5 seconds"},
+        {"{\"network_latency\": \"5 m\"}", "\"5 us\""},
+        {"{\"taken\": \"5 us\"}", "taken is no number"}};
+    char *path = workfolder_path(*state, "network.json");
+    for (unsigned i = 0; i < sizeof good / sizeof *good; i++) {
+        profile p = profile_named("h100");
+        workfolder_write(path, good[i].text, (int64_t)strlen(good[i].text));
+        assert_int_equal(profile_take_network(&p, path), STATUS_OK);
+        assert_true(near(p.network, good[i].network));
+        assert_true(good[i].latency == 0 || near(p.network_latency, good[i].latency));
+    }
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
+        profile p = profile_named("h100");
+        workfolder_write(path, bad[i].text, (int64_t)strlen(bad[i].text));
+        assert_int_equal(profile_take_network(&p, path), STATUS_USAGE);
+        workfolder_message_has(bad[i].said);
+        assert_true(near(p.network, profile_named("h100").network));
+    }
+    static const char gpu[] = "{\"half\": \"989 TFLOP/s\", \"memory\": \"3.35 TB/s\", \"capacity\": \"80GiB\"}",
+                      small[] = "{\"capacity\": 80}";
+    profile p;
+    workfolder_write(path, gpu, sizeof gpu - 1);
+    assert_int_equal(profile_open(&p, path), STATUS_OK);
+    assert_true(near(p.peak[PEAK_HALF], 989e12) && near(p.memory, 3.35e12) && p.capacity == (int64_t)80 << 30);
+    profile_free(&p);
+    workfolder_write(path, small, sizeof small - 1);
+    assert_int_equal(profile_open(&p, path), STATUS_USAGE);
+    workfolder_message_has("as in \"80GiB\"");
+    free(path);
+}
+
 /* 4 nodes' worth of senders share what carries one: a quarter for each. */
 static void an_oversubscribed_network_is_divided(void **state)
 {
@@ -257,6 +309,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_file_says_what_differs, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_network_that_is_none_is_refused, workfolder_setup, workfolder_teardown),
+        cmocka_unit_test_setup_teardown(units_are_read_and_absurd_numbers_refused, workfolder_setup,
+                                        workfolder_teardown),
         cmocka_unit_test_setup_teardown(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown),
         cmocka_unit_test(a_wave_that_is_not_full_takes_as_long),
         cmocka_unit_test(what_was_measured_is_the_price),

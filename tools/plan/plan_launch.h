@@ -1,0 +1,17 @@
+/* The last step of planning: how long the whole run takes, what it leaves on disk, what is free, and the line that
+ * starts it. */
+#ifndef PHALANX_TOOLS_PLAN_PLAN_LAUNCH_H
+#define PHALANX_TOOLS_PLAN_PLAN_LAUNCH_H
+
+#include <stdio.h>
+
+#include "engine/compile/plan/plan.h"
+#include "tools/options.h"
+
+void plan_launch_print(FILE *out, const config *c, const plan *p, const options_said *said);
+/* The two lines that start `ranks` ranks, `node_ranks` of them a node; each ends with a line's end. */
+void plan_launch_lines(FILE *out, const config *c, int ranks, int node_ranks, const options_said *said);
+/* Members of plan's JSON object, the caller's. */
+char *plan_launch_json(const config *c, const plan *p, const options_said *said);
+
+#endif

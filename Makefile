@@ -164,15 +164,16 @@ $(BUILD)/tests/test_decoder: LIBS += -Wl,--wrap=shape_layer
 PREFIX  ?= /usr/local
 DESTDIR ?=
 INSTALLED = $(DESTDIR)$(PREFIX)
-install: all ## into PREFIX (/usr/local): program, CUDA device if built, example configurations, man page, bash completion
+install: all ## into PREFIX (/usr/local): program, CUDA device if built, example configurations, man page, completion for bash and zsh
 	install -d $(INSTALLED)/bin $(INSTALLED)/lib/phalanx $(INSTALLED)/share/phalanx $(INSTALLED)/share/man/man1 \
-	    $(INSTALLED)/share/bash-completion/completions
+	    $(INSTALLED)/share/bash-completion/completions $(INSTALLED)/share/zsh/site-functions
 	install $(BUILD)/phalanx $(INSTALLED)/lib/phalanx/phalanx
 	if [ -f $(BUILD)/libphalanx_cuda.so ]; then install $(BUILD)/libphalanx_cuda.so $(INSTALLED)/lib/phalanx/; fi
 	ln -sf ../lib/phalanx/phalanx $(INSTALLED)/bin/phalanx
 	cp -r models/configs $(INSTALLED)/share/phalanx/
 	$(BUILD)/phalanx help man | gzip -9n >$(INSTALLED)/share/man/man1/phalanx.1.gz
 	install -m 644 tools/completion.bash $(INSTALLED)/share/bash-completion/completions/phalanx
+	install -m 644 tools/completion.zsh $(INSTALLED)/share/zsh/site-functions/_phalanx
 
 tests: $(BUILD)/phalanx $(TESTS) $(RANK_PROGRAMS) $(SPIES) ## build every test program
 
@@ -201,7 +202,7 @@ debian-13:
 
 include tests/lanes.mk
 SCRIPT_TESTS := tests/test_run.sh tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh \
-                tests/jobs/test_older_states.sh
+                tests/jobs/test_older_states.sh tests/tools/test_schema.sh
 named         = $(sort $(filter $(1:%=$(BUILD)/tests/test_%),$(TESTS)))
 SHARING      := $(call named,$(LONGEST)) $(call named,$(filter-out $(LONGEST),$(SHARED)))
 TALLIED       = awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $1

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/log_line.h"
 
 enum { BUFFER = 64 << 10, CHUNK = 4096 /* a pipe that takes anything takes so much at once */, STREAMS = 2 };
 
@@ -28,10 +30,19 @@ typedef struct channel {
     pthread_t thread;
 } channel;
 
+/* What is written to one of them, and the line that is not at its end yet: lines are made objects when they are. */
+typedef struct stream {
+    channel *to;
+    bool error;
+    char line[LOG_LINE];
+    size_t length;
+} stream;
+
 static struct {
-    _Atomic bool open;
+    _Atomic bool open, json;
     channel channel[STREAMS];
     channel *of[STREAMS]; /* standard output's and error's: one, where both lead to the same place */
+    stream streams[STREAMS];
     FILE *before[STREAMS], *now[STREAMS];
     _Atomic int64_t dropped;
     _Atomic bool deaf; /* the same of those that go directly */
@@ -65,12 +76,8 @@ static void add_notice(channel *c)
     c->missing = 0;
 }
 
-/* A cookie's write: 0 is an error. */
-static ssize_t put(void *cookie, const char *bytes, size_t count)
+static void put(channel *c, const char *bytes, size_t count)
 {
-    channel *c = cookie;
-    if ((errno = atomic_load(&c->error)))
-        return 0;
     pthread_mutex_lock(&c->lock);
     if (c->missing > 0 && room_of(c) >= BUFFER / 2)
         add_notice(c);
@@ -82,6 +89,33 @@ static ssize_t put(void *cookie, const char *bytes, size_t count)
         atomic_fetch_add(&outlet.dropped, (int64_t)count);
     }
     pthread_mutex_unlock(&c->lock);
+}
+
+/* Passes on the line as an object; nothing of an empty one. */
+static void end_line(stream *s)
+{
+    char object[LOG_LINE_JSON];
+    if (s->length > 0)
+        put(s->to, object, log_line_json(object, s->line, s->length, s->error, log_rank()));
+    s->length = 0;
+}
+
+/* A cookie's write, under its stream's lock: 0 is an error. A line that is too long becomes several. */
+static ssize_t write_stream(void *cookie, const char *bytes, size_t count)
+{
+    stream *s = cookie;
+    if ((errno = atomic_load(&s->to->error)))
+        return 0;
+    if (!atomic_load(&outlet.json)) {
+        put(s->to, bytes, count);
+        return (ssize_t)count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] != '\n')
+            s->line[s->length++] = bytes[i];
+        if (bytes[i] == '\n' || s->length == sizeof s->line)
+            end_line(s);
+    }
     return (ssize_t)count;
 }
 
@@ -180,9 +214,10 @@ static bool tell_missing(channel *c, double seconds)
     return drain(c, seconds);
 }
 
-static FILE *stream_into(channel *c, int mode)
+static FILE *open_stream(stream *s, channel *to, bool error, int mode)
 {
-    FILE *f = fopencookie(c, "w", (cookie_io_functions_t){.write = put});
+    *s = (stream){.to = to, .error = error};
+    FILE *f = fopencookie(s, "w", (cookie_io_functions_t){.write = write_stream});
     if (f)
         setvbuf(f, NULL, mode, BUFSIZ);
     return f;
@@ -207,8 +242,8 @@ void outlet_open(void)
     outlet.of[1] = one ? out : error;
     outlet.before[0] = stdout;
     outlet.before[1] = stderr;
-    outlet.now[0] = stream_into(outlet.of[0], isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
-    outlet.now[1] = stream_into(outlet.of[1], _IONBF);
+    outlet.now[0] = open_stream(&outlet.streams[0], outlet.of[0], false, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF);
+    outlet.now[1] = open_stream(&outlet.streams[1], outlet.of[1], true, _IONBF);
     if (!outlet.now[0] || !outlet.now[1])
         return; /* the threads have nothing to do */
     stdout = outlet.now[0];
@@ -223,8 +258,11 @@ void outlet_close(double seconds)
 {
     if (!atomic_load(&outlet.open))
         return;
-    for (int i = 0; i < STREAMS; i++)
+    for (int i = 0; i < STREAMS; i++) {
         fflush(outlet.now[i]);
+        end_line(&outlet.streams[i]);
+    }
+    atomic_store(&outlet.json, false);
     for (int i = 0; i < STREAMS; i++) {
         channel *c = outlet.of[i];
         bool gone = i == 1 && c == outlet.of[0];
@@ -236,12 +274,18 @@ void outlet_close(double seconds)
     stderr = outlet.before[1];
 }
 
-int outlet_descriptor(FILE *stream)
+void outlet_write_json(void)
+{
+    fflush(stdout);
+    atomic_store(&outlet.json, atomic_load(&outlet.open));
+}
+
+int outlet_descriptor(FILE *of)
 {
     for (int i = 0; atomic_load(&outlet.open) && i < STREAMS; i++)
-        if (stream == outlet.now[i])
+        if (of == outlet.now[i])
             return i ? STDERR_FILENO : STDOUT_FILENO;
-    return fileno(stream);
+    return fileno(of);
 }
 
 size_t outlet_room(void)
@@ -259,6 +303,11 @@ int64_t outlet_dropped(void)
 
 void outlet_last_words(const char *text, size_t bytes, double seconds)
 {
+    char object[LOG_LINE_JSON];
+    if (atomic_load(&outlet.json)) {
+        bytes = log_line_json(object, text, bytes - (bytes > 0 && text[bytes - 1] == '\n'), true, log_rank());
+        text = object;
+    }
     for (int i = 0; atomic_load(&outlet.open) && i < STREAMS; i++)
         if (!drain(outlet.of[i], atomic_load(&outlet.of[i]->deaf) ? 0 : seconds))
             atomic_store(&outlet.of[i]->deaf, true);

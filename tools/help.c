@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/config/config_table.h"
+#include "engine/config/config.h"
 #include "engine/config/nearest.h"
 #include "memory/log.h"
 #include "tools/commands.h"
@@ -12,6 +12,8 @@
 #include "tools/families.h"
 #include "tools/options.h"
 
+EMBED(help_configuration, "tools/help/configuration.txt");
+EMBED(help_planning, "tools/help/planning.txt");
 EMBED(help_layout, "tools/help/layout.txt");
 EMBED(help_memory, "tools/help/memory.txt");
 EMBED(help_multi_node, "tools/help/multi-node.txt");
@@ -34,10 +36,15 @@ static void print_words(void)
     puts("help");
 }
 
+/* Each with the words that it may be. */
 static void print_keys(void)
 {
-    for (int i = 0; i < config_table_rows(); i++)
-        printf("%s=\n", config_table_row(i)->key);
+    config_words(stdout);
+}
+
+static void print_schema(void)
+{
+    config_schema(stdout);
 }
 
 static void print_manual(void)
@@ -64,11 +71,15 @@ static void print_families(void)
 
 /* ---- topics ---- */
 
+static void print_topics(void);
+
 static const struct {
     const char *name, *summary; /* summary NULL: not listed */
     const char *text;           /* NULL: */
     void (*print)(void);
-} topics[] = {{"layout", "choosing tensor, pipeline and data ranks", help_layout, NULL},
+} topics[] = {{"configuration", "files, overrides, includes, variables, editors", help_configuration, NULL},
+              {"planning", "from a file of ten lines to the line that starts the job", help_planning, NULL},
+              {"layout", "choosing tensor, pipeline and data ranks", help_layout, NULL},
               {"memory", "what a rank needs, and what to do when it does not fit", help_memory, NULL},
               {"multi-node", "Slurm, mpirun, containers, exit status, supervision", help_multi_node, NULL},
               {"islands", "several jobs that merge over slow links", help_islands, NULL},
@@ -80,11 +91,22 @@ static const struct {
               {"megatron", "from Megatron-LM: its flags, and the keys that do the same", help_megatron, NULL},
               {"glossary", "our words, and the field's", help_glossary, NULL},
               {"families", "what is read of Hugging Face's config.json, by architecture", NULL, print_families},
+              {"schema", "the configuration's keys as a JSON schema, for editors", NULL, print_schema},
               {"man", NULL, NULL, print_manual},
               {"commands", NULL, NULL, print_words},
-              {"keys", NULL, NULL, print_keys}};
+              {"keys", NULL, NULL, print_keys},
+              {"topics", NULL, NULL, print_topics}};
 
 enum { TOPICS = sizeof topics / sizeof *topics };
+
+static void print_topics(void)
+{
+    for (int i = 0; i < TOPICS; i++)
+        if (topics[i].summary)
+            puts(topics[i].name);
+    for (int i = 0; commands_at(i); i++)
+        puts(commands_at(i)->name);
+}
 
 static void list(FILE *out)
 {
@@ -114,6 +136,8 @@ static int say(const char *name)
         snprintf(own, sizeof own, "%s", name);
         return command->main(2, arguments);
     }
+    if (config_help_about(stdout, name))
+        return STATUS_OK;
     const char *meant = nearest_word(&n);
     if (meant)
         log_error("no topic %.60s; did you mean %s?", name, meant);

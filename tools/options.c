@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "engine/config/config_table.h"
 #include "engine/config/nearest.h"
 
 /* "--tokens N", "--format huggingface|phalanx": as in the help. */
@@ -222,6 +223,21 @@ static status check_operands(const options_command *c, int count, char **argv)
     return STATUS_OK;
 }
 
+/* The exit status. A subject that a command knows nothing of may be any word behind --help. */
+static int say_help(const options_command *c, const char *subject)
+{
+    if (!subject || !c->help_about || *subject == '-') {
+        options_help(stdout, c);
+        return STATUS_OK;
+    }
+    if (c->help_about(stdout, subject))
+        return STATUS_OK;
+    const char *meant = config_table_nearest(subject);
+    log_error("%s --help: no key and no section %.60s%s%s%s", c->name, subject, meant ? "; did you mean " : "",
+              meant ? meant : "", meant ? "?" : "");
+    return STATUS_USAGE;
+}
+
 int options_parse(const options_command *c, int *operands, int argc, char **argv)
 {
     int count = 0;
@@ -234,8 +250,7 @@ int options_parse(const options_command *c, int *operands, int argc, char **argv
         } else if (strcmp(text, "--") == 0) {
             ended = true;
         } else if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
-            options_help(stdout, c);
-            return 0;
+            return say_help(c, i + 1 < argc ? argv[i + 1] : NULL);
         } else if (strcmp(text, "--help-man") == 0) {
             print_manual(stdout, c);
             return 0;

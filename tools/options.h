@@ -4,6 +4,7 @@
 #ifndef PHALANX_TOOLS_OPTIONS_H
 #define PHALANX_TOOLS_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "memory/status.h"
@@ -34,6 +35,8 @@ typedef struct options_command {
     const options_row *row;
     int rows;
     void (*more_help)(FILE *out); /* printed after the options; may be NULL */
+    /* Of `--help SUBJECT`: prints what there is about it alone; false: nothing. May be NULL. */
+    bool (*help_about)(FILE *out, const char *subject);
 } options_command;
 
 enum { OPTIONS_GO_ON = -1 };

@@ -15,6 +15,7 @@ int train_main(int argc, char **argv)
         .least = 1,
         .most = -1,
         .more_help = config_help,
+        .help_about = config_help_about,
     };
     return job_run(&command, argc, argv, train_run);
 }

@@ -28,6 +28,7 @@ typedef enum config_optimizer {
 } config_optimizer;
 typedef enum config_adjust { CONFIG_ADJUST_ORIGINAL, CONFIG_ADJUST_RMS } config_adjust;
 typedef enum config_offload { CONFIG_OFFLOAD_NONE, CONFIG_OFFLOAD_OPTIMIZER } config_offload;
+typedef enum config_log_format { CONFIG_LOG_PLAIN, CONFIG_LOG_JSON } config_log_format;
 typedef enum config_outer { CONFIG_OUTER_AVERAGE, CONFIG_OUTER_NESTEROV } config_outer;
 typedef enum config_outer_topology { CONFIG_OUTER_ALL, CONFIG_OUTER_GOSSIP, CONFIG_OUTER_SERVER } config_outer_topology;
 typedef enum config_robust {
@@ -181,6 +182,7 @@ typedef struct config {
     struct {
         char *folder;
         int log_every, loads_every;
+        config_log_format log_format;
         bool tensorboard;
         unsigned exports;     /* a bit a config_export */
         int resource_seconds; /* 0: hosts are not looked at */
@@ -253,6 +255,12 @@ status config_each(const config *c, status (*each)(void *context, const char *ke
 
 /* Every key with its type, default and meaning. */
 void config_help(FILE *out);
+/* The same of one key or of those of a section; false if there is neither. */
+bool config_help_about(FILE *out, const char *name);
+/* For a shell: a line a key, "section.key=", and the words that it may be. */
+void config_words(FILE *out);
+/* The table as a JSON schema (draft 2020-12), for editors. */
+void config_schema(FILE *out);
 
 /* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);

@@ -25,6 +25,7 @@ static const char *const optimizers[] = {
     NULL};
 static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
+static const char *const log_formats[] = {"plain", "json", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const orders[] = {"auto", "none", "launches", "products", "halves", "parts", NULL};
 static const char *const gathers[] = {"auto", "latent", "keys", NULL};
@@ -198,6 +199,7 @@ static const config_row rows[] = {
 
     STRING("run.folder", run.folder, "runs/phalanx", CONFIG_SILENT, "where everything the run writes goes"),
     INT("run.log_every", run.log_every, "1", 1, INTMAX, CONFIG_SILENT, "steps between lines on the screen"),
+    WORD("run.log_format", run.log_format, log_formats, "plain", CONFIG_SILENT, "of what is printed: plain lines; or json, an object a line, with time, level, rank, and message or metrics"),
     INT("run.loads_every", run.loads_every, "100", 0, INTMAX, CONFIG_SILENT, "steps between lines of run.folder/loads.jsonl, the tokens of each expert, and one of the last step; 0: none"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
     INT("run.resource_seconds", run.resource_seconds, "10", 0, INTMAX, CONFIG_SILENT, "seconds between lines about each host's cores, memory, disks, network and GPUs; 0: none"),

@@ -7,6 +7,7 @@
 #include "memory/log.h"
 #include "engine/config/config_table.h"
 #include "engine/config/config_value.h"
+#include "models/presets.h"
 
 /* --- write and compare -------------------------------------------------------------------------------------------- */
 
@@ -133,20 +134,51 @@ status config_each(const config *c, status (*each)(void *context, const char *ke
 
 /* --- help and small answers --------------------------------------------------------------------------------------- */
 
+static void help_key(FILE *out, const config_row *row)
+{
+    fprintf(out, "  %s: ", row->key);
+    config_value_expected(out, row);
+    fprintf(out, "\n      %s [%s]\n", row->doc, row->fallback ? row->fallback : row->otherwise);
+}
+
 void config_help(FILE *out)
 {
     fputs("Configuration keys (in the file as section: {key: value}, on the command line as section.key=value):\n",
           out);
     for (int i = 0; i < config_table_rows(); i++) {
         const config_row *row = config_table_row(i);
-        const char *last, *before = i ? config_table_row(i - 1)->key : "";
-        depth(row->key, &last);
+        const char *before = i ? config_table_row(i - 1)->key : "";
         size_t section = strcspn(row->key, ".") + 1;
         if (strncmp(before, row->key, section) != 0)
             fputc('\n', out);
-        fprintf(out, "  %s: ", row->key);
-        config_value_expected(out, row);
-        fprintf(out, "\n      %s [%s]\n", row->doc, row->fallback ? row->fallback : row->otherwise);
+        help_key(out, row);
+    }
+}
+
+bool config_help_about(FILE *out, const char *name)
+{
+    size_t length = strlen(name);
+    bool any = false;
+    for (int i = 0; length && i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        if (strncmp(row->key, name, length) != 0 || (row->key[length] != '.' && row->key[length]))
+            continue;
+        help_key(out, row);
+        any = true;
+    }
+    return any;
+}
+
+void config_words(FILE *out)
+{
+    for (int i = 0; i < config_table_rows(); i++) {
+        const config_row *row = config_table_row(i);
+        fprintf(out, "%s=", row->key);
+        for (int k = 0; row->word && row->word[k]; k++)
+            fprintf(out, " %s", row->word[k]);
+        for (int k = 0; row->type == CONFIG_TYPE_PRESET && k < presets_count(); k++)
+            fprintf(out, " %s", presets_at(k)->name);
+        fputs(row->type == CONFIG_TYPE_BOOL ? " true false\n" : "\n", out);
     }
 }
 

@@ -130,7 +130,7 @@ static status write_line(lines *out, json_t *object, double time)
     return write_line_by(lines_write, out, object, time);
 }
 
-status report_metrics(lines *out, const report_step *s)
+static json_t *step_object(const report_step *s)
 {
     json_t *line = json_object();
     put_integer(line, "step", s->step);
@@ -140,10 +140,15 @@ status report_metrics(lines *out, const report_step *s)
 #include "engine/train/metrics.def"
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
-    return write_line(out, line, s->time);
+    return line;
 }
 
-status report_metrics_evaluation(lines *out, const report_result *r)
+status report_metrics(lines *out, const report_step *s)
+{
+    return write_line(out, step_object(s), s->time);
+}
+
+static json_t *evaluation_object(const report_result *r)
 {
     json_t *line = json_object(), *each = json_object();
     put_integer(line, "step", r->step);
@@ -153,7 +158,33 @@ status report_metrics_evaluation(lines *out, const report_result *r)
     if (r->sets > 1)
         MUST(json_object_set(line, "eval_losses", each) == 0, "out of host memory");
     json_decref(each);
-    return write_line(out, line, r->time);
+    return line;
+}
+
+status report_metrics_evaluation(lines *out, const report_result *r)
+{
+    return write_line(out, evaluation_object(r), r->time);
+}
+
+/* On the screen, where run.log_format is json: the logger adds the time. Takes the object. */
+static void print_object(FILE *out, json_t *object)
+{
+    char *text = json_dumps(object, JSON_FLAGS);
+    MUST(text, "out of host memory");
+    fprintf(out, "%s\n", text);
+    fflush(out);
+    free(text);
+    json_decref(object);
+}
+
+void report_line_object(FILE *out, const report_step *s)
+{
+    print_object(out, step_object(s));
+}
+
+void report_evaluation_object(FILE *out, const report_result *r)
+{
+    print_object(out, evaluation_object(r));
 }
 
 status report_happened(lines *out, const report_happening *what, double time)

@@ -297,7 +297,8 @@ void training_header(const training *t)
     say_choices(t);
     printf("  first step  under way: memory is touched and kernels are %s, so it takes longer than the others\n",
            t->device == &device_cpu ? "prepared" : "loaded and timed");
-    report_columns(stdout);
+    if (c->run.log_format == CONFIG_LOG_PLAIN)
+        report_columns(stdout);
     fflush(stdout);
     free(model);
     free(where);
@@ -462,7 +463,7 @@ void training_report_step(training *t, const training_figures *f)
         t->report.trained_steps > 1 ? t->report.trained_seconds / (double)(t->report.trained_steps - 1) : f->seconds;
     r.left_seconds = each * (double)(c->train.steps - t->at.step);
     if (c->run.log_every > 0 && (t->at.step % c->run.log_every == 0 || t->at.step == c->train.steps || r.skipped))
-        report_line(stdout, &r);
+        (c->run.log_format == CONFIG_LOG_JSON ? report_line_object : report_line)(stdout, &r);
     screen_done(t, errno);
     status s = report_metrics(t->report.metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
@@ -517,7 +518,7 @@ void training_report_evaluation(training *t, const double *losses, double second
         t->report.best_loss = r.loss;
     }
     watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "writing metrics");
-    report_evaluation(stdout, &r);
+    (t->config->run.log_format == CONFIG_LOG_JSON ? report_evaluation_object : report_evaluation)(stdout, &r);
     screen_done(t, errno);
     status s = report_metrics_evaluation(t->report.metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);

@@ -243,6 +243,7 @@ static const keys_row rows[] = {
 
     FILES("run.folder", "TOP/observed/elsewhere", ""),
     SCREEN("run.log_every", "2", ""),
+    SCREEN("run.log_format", "json", ""),
     FILES("run.loads_every", "0", EXPERTS),
     SHOWN_BY("run.verify_every", "tests/jobs/test_verify.c"),
     SHOWN_BY("run.slow_ratio", "tests/jobs/test_pace.c"),

@@ -204,6 +204,45 @@ static void a_reader_that_is_gone_is_an_error_of_the_stream(void **state)
     close(error[0]);
 }
 
+/* Lines of both streams, one that comes in pieces, one without an end, and last words: an object each. */
+static void speak_json(void)
+{
+    outlet_open();
+    outlet_write_json();
+    fputs("one ", stdout);
+    fflush(stdout);
+    fputs("line\n\n{\"step\": 1}\n", stdout);
+    fflush(stdout);
+    fputs("phalanx: warning: two\n", stderr);
+    fputs("the end", stdout);
+    outlet_close(OUTLET_CLOSE_SECONDS);
+    outlet_open();
+    outlet_write_json();
+    outlet_last_words("phalanx: last\n", 14, 1);
+    _exit(0);
+}
+
+static void lines_become_objects_last_words_too(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {"\"message\": \"one line\"", "\"metrics\": {\"step\": 1}",
+                                        "\"level\": \"warning\", \"rank\": 0, \"message\": \"two\"",
+                                        "\"message\": \"the end\"",
+                                        "\"level\": \"error\", \"rank\": 0, \"message\": \"last\""};
+    int both[2], lines = 0;
+    open_pipe(both);
+    pid_t pid = speaker(both, both, speak_json);
+    char *text = read_all(both[0]), *at = text;
+    assert_int_equal(status_of(pid), 0);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), lines++) {
+        assert_memory_equal(line, "{\"time\": \"", 10);
+        assert_true(lines < 5);
+        assert_non_null(strstr(line, parts[lines]));
+    }
+    assert_int_equal(lines, 5);
+    free(at);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +251,7 @@ int main(void)
         cmocka_unit_test(output_and_error_that_lead_to_one_place_stay_in_order),
         cmocka_unit_test(last_words_are_written_directly_or_given_up_soon),
         cmocka_unit_test(a_reader_that_is_gone_is_an_error_of_the_stream),
+        cmocka_unit_test(lines_become_objects_last_words_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

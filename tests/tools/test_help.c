@@ -17,8 +17,9 @@
 #include "tests/jobs/workfolder.h"
 #include "tools/commands.h"
 
-static const char *const topics[] = {"layout", "memory",          "multi-node", "islands",  "recovery", "gpu",
-                                     "data",   "troubleshooting", "columns",    "megatron", "glossary"};
+static const char *const topics[] = {"configuration", "planning", "layout",  "memory", "multi-node",
+                                     "islands",       "recovery", "gpu",     "data",   "troubleshooting",
+                                     "columns",       "megatron", "glossary"};
 enum { TOPICS = sizeof topics / sizeof *topics };
 
 static void run_well(double limit, const char *top, const char *line)
@@ -179,6 +180,58 @@ static void no_line_is_wider_than_a_terminal(void **state)
     }
 }
 
+/* train --help SECTION, and `help` of a section or a key: those keys and no others. */
+static void help_of_a_section_is_its_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *has, *not ;
+        int status;
+    } rows[] = {
+        {"train --help optimizer", "  optimizer.muon_lr: ", "parallel.", 0},
+        {"plan --help run.spike", "  run.spike.zscore: ", "run.folder", 0},
+        {"help optimizer.lr", "  optimizer.lr: a number", "optimizer.min_lr", 0},
+        {"help run", "  run.folder: ", "debug.", 0},
+        {"train --help optimzer", "no key and no section optimzer; did you mean optimizer?", "optimizer.lr:", 2},
+        {"train --help opt", "no key and no section opt", "optimizer.lr:", 2}};
+    char *program = launch_beside("../phalanx");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        launch_result r = launch_run(20, "%s %s 2>&1", program, rows[i].line);
+        assert_int_equal(r.status, rows[i].status);
+        if (!strstr(r.out, rows[i].has) || strstr(r.out, rows[i].not ))
+            fail_msg("%s: %s", rows[i].line, r.out);
+        launch_free(&r);
+    }
+    free(program);
+}
+
+/* Does the schema have the key, below its sections, with a meaning? */
+static bool in_schema(json_t *schema, const char *key)
+{
+    json_t *at = schema;
+    char name[64];
+    for (; *key; key += strcspn(key, ".") + (strchr(key, '.') != NULL)) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(key, "."), key);
+        at = json_object_get(json_object_get(at, "properties"), name);
+    }
+    return json_is_string(json_object_get(at, "description"));
+}
+
+/* A validator of another language checks all shipped configurations by it in check-all (tests/tools/schema.py). */
+static void the_schema_has_every_key(void **state)
+{
+    (void)state;
+    char *text = help_on("schema");
+    json_t *schema = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(schema);
+    for (int i = 0; i < config_table_rows(); i++)
+        if (!in_schema(schema, config_table_row(i)->key))
+            fail_msg("the schema has no %s", config_table_row(i)->key);
+    assert_false(in_schema(schema, "train.stepz"));
+    json_decref(schema);
+    free(text);
+}
+
 static void an_unknown_topic_is_refused_with_the_one_meant(void **state)
 {
     (void)state;
@@ -243,7 +296,11 @@ static void bash_completes_commands_options_words_and_keys(void **state)
                 {"phalanx generate --t", "\n--temperature\n", "\n--seed\n"},
                 {"phalanx eval --device ", "\ncuda\n", "\n--json\n"},
                 {"phalanx train x.yaml parallel.t", "\nparallel.tensor=\n", "\nparallel.data=\n"},
-                {"phalanx plan --no", "\n--node-ranks\n", "\n--json\n"}};
+                {"phalanx plan --no", "\n--node-ranks\n", "\n--json\n"},
+                {"phalanx help multi", "\nmulti-node\n", "\nmemory\n"},
+                {"phalanx train x.yaml optimizer.name=", "\nmuon\n", "\noptimizer.name=\n"},
+                {"phalanx train x.yaml optimizer.name = ad", "\nadamw\n", "\nmuon\n"}, /* as bash breaks words */
+                {"phalanx train x.yaml run.lock = ", "\ntrue\n", "\nfalse=\n"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *text = completed(*state, rows[i].line);
         if (!strstr(text, rows[i].offered) || strstr(text, rows[i].not ))
@@ -264,7 +321,7 @@ static void an_installed_tree_runs(void **state)
     r = launch_run(
         30,
         "cd %s/tree/usr && bin/phalanx plan share/phalanx/configs/demo.yaml && gzip -dc share/man/man1/phalanx.1.gz "
-        "&& bash -n share/bash-completion/completions/phalanx",
+        "&& bash -n share/bash-completion/completions/phalanx && test -f share/zsh/site-functions/_phalanx",
         top);
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "parameters "));
@@ -281,6 +338,8 @@ int main(void)
         cmocka_unit_test(the_keys_of_all_topics_are_keys),
         cmocka_unit_test(the_columns_are_those_of_a_run),
         cmocka_unit_test(no_line_is_wider_than_a_terminal),
+        cmocka_unit_test(help_of_a_section_is_its_keys),
+        cmocka_unit_test(the_schema_has_every_key),
         cmocka_unit_test(an_unknown_topic_is_refused_with_the_one_meant),
         cmocka_unit_test(the_manual_has_every_command_option_and_key),
         cmocka_unit_test(bash_completes_commands_options_words_and_keys),

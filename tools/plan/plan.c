@@ -352,6 +352,7 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         .row = rows,
         .rows = sizeof rows / sizeof *rows,
         .more_help = config_help,
+        .help_about = config_help_about,
     };
     return options_parse(&command, operands, argc, argv);
 }

@@ -1,0 +1,190 @@
+/* The table of keys as a JSON schema, by which editors complete and check a configuration while it is written. */
+#include "engine/config/config.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/config_table.h"
+#include "engine/config/config_value.h"
+#include "memory/log.h"
+#include "models/presets.h"
+
+/* YAML 1.1 libraries, which editors use, take 3e-4 for a string: it has no point. */
+#define NUMBER_PATTERN "^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$"
+#define SIZE_PATTERN   "^[0-9.]+ *([KkMmGgTt][Ii]?[Bb]|[Bb])?$"
+
+static json_t *must_pack(json_t *made)
+{
+    MUST(made, "out of host memory");
+    return made;
+}
+
+/* A member that stands for itself is the caller's no longer. */
+static void set(json_t *object, const char *key, json_t *value)
+{
+    MUST(json_object_set_new(object, key, must_pack(value)) == 0, "out of host memory");
+}
+
+static json_t *any_of(json_t *one, json_t *other)
+{
+    return must_pack(json_pack("{s:[o, o]}", "anyOf", one, other));
+}
+
+static json_t *nothing(void)
+{
+    return must_pack(json_pack("{s:s}", "type", "null"));
+}
+
+static json_t *list_of(json_t *items)
+{
+    return must_pack(json_pack("{s:s, s:o}", "type", "array", "items", items));
+}
+
+/* Whole numbers that a double holds exactly are written as such. */
+static json_t *integer_of(const config_row *row)
+{
+    json_t *out = must_pack(json_pack("{s:s, s:I}", "type", "integer", "minimum", (json_int_t)row->low));
+    set(out, "maximum", json_integer((json_int_t)row->high));
+    return out;
+}
+
+static json_t *number_of(const config_row *row)
+{
+    return any_of(must_pack(json_pack("{s:s, s:f, s:f}", "type", "number", "minimum", row->low, "maximum", row->high)),
+                  must_pack(json_pack("{s:s, s:s}", "type", "string", "pattern", NUMBER_PATTERN)));
+}
+
+static json_t *size_of(const config_row *row)
+{
+    (void)row;
+    return any_of(must_pack(json_pack("{s:s, s:i}", "type", "integer", "minimum", 0)),
+                  must_pack(json_pack("{s:s, s:s}", "type", "string", "pattern", SIZE_PATTERN)));
+}
+
+static json_t *bool_of(const config_row *row)
+{
+    (void)row;
+    return must_pack(json_pack("{s:s}", "type", "boolean"));
+}
+
+static json_t *word_of(const config_row *row)
+{
+    json_t *words = must_pack(json_array());
+    for (int i = 0; row->word[i]; i++)
+        json_array_append_new(words, json_string(row->word[i]));
+    return must_pack(json_pack("{s:o}", "enum", words));
+}
+
+static json_t *words_of(const config_row *row)
+{
+    return any_of(any_of(word_of(row), nothing()), list_of(word_of(row)));
+}
+
+static json_t *string_of(const config_row *row)
+{
+    (void)row;
+    return must_pack(json_pack("{s:[s, s, s, s]}", "type", "string", "number", "boolean", "null"));
+}
+
+static json_t *preset_of(const config_row *row)
+{
+    (void)row;
+    json_t *names = must_pack(json_array());
+    for (int i = 0; i < presets_count(); i++)
+        json_array_append_new(names, json_string(presets_at(i)->name));
+    json_array_append_new(names, json_null());
+    return must_pack(json_pack("{s:o}", "enum", names));
+}
+
+static json_t *source_of(const config_row *row)
+{
+    static const config_row weight = {.low = 1e-12, .high = 1e12};
+    json_t *map =
+        must_pack(json_pack("{s:s, s:{s:o, s:o}, s:[s], s:b}", "type", "object", "properties", "path", string_of(row),
+                            "weight", number_of(&weight), "required", "path", "additionalProperties", 0));
+    return any_of(string_of(row), map);
+}
+
+static json_t *sources_of(const config_row *row)
+{
+    return any_of(string_of(row), list_of(source_of(row)));
+}
+
+static json_t *integers_of(const config_row *row)
+{
+    return any_of(nothing(), list_of(integer_of(row)));
+}
+
+static json_t *factors_of(const config_row *row)
+{
+    return any_of(nothing(), list_of(number_of(row)));
+}
+
+static json_t *pairs_of(const config_row *row)
+{
+    json_t *pair = list_of(integer_of(row));
+    set(pair, "minItems", json_integer(2));
+    set(pair, "maxItems", json_integer(2));
+    return any_of(nothing(), list_of(pair));
+}
+
+static json_t *(*const makers[CONFIG_TYPES])(const config_row *) = {
+    [CONFIG_TYPE_INT] = integer_of,     [CONFIG_TYPE_LONG] = integer_of,      [CONFIG_TYPE_SIZE] = size_of,
+    [CONFIG_TYPE_NUMBER] = number_of,   [CONFIG_TYPE_BOOL] = bool_of,         [CONFIG_TYPE_WORD] = word_of,
+    [CONFIG_TYPE_WORDS] = words_of,     [CONFIG_TYPE_STRING] = string_of,     [CONFIG_TYPE_PRESET] = preset_of,
+    [CONFIG_TYPE_SOURCES] = sources_of, [CONFIG_TYPE_ADDRESSES] = sources_of, [CONFIG_TYPE_INTEGERS] = integers_of,
+    [CONFIG_TYPE_FACTORS] = factors_of, [CONFIG_TYPE_PAIRS] = pairs_of,
+};
+
+/* What a key takes, what it means, and its default as YAML means it. */
+static json_t *property_of(const config_row *row)
+{
+    json_t *out = makers[row->type](row);
+    set(out, "description", json_sprintf("%s [%s]", row->doc, row->fallback ? row->fallback : row->otherwise));
+    if (!row->fallback)
+        return out;
+    json_t *value = json_loads(row->fallback, JSON_DECODE_ANY, NULL);
+    set(out, "default", value ? value : json_string(row->fallback));
+    return out;
+}
+
+static json_t *new_section(void)
+{
+    return must_pack(
+        json_pack("{s:[s, s], s:{}, s:b}", "type", "object", "null", "properties", "additionalProperties", 0));
+}
+
+/* Puts a key's property where its sections lead to, and makes those that are not there. */
+static void add_key(json_t *root, const config_row *row)
+{
+    char name[64];
+    const char *key = row->key;
+    json_t *section = root;
+    for (const char *dot; (dot = strchr(key, '.')); key = dot + 1) {
+        json_t *properties = json_object_get(section, "properties");
+        snprintf(name, sizeof name, "%.*s", (int)(dot - key), key);
+        if (!json_object_get(properties, name))
+            set(properties, name, new_section());
+        section = json_object_get(properties, name);
+    }
+    set(json_object_get(section, "properties"), key, property_of(row));
+}
+
+void config_schema(FILE *out)
+{
+    json_t *root = new_section();
+    set(root, "$schema", json_string("https://json-schema.org/draft/2020-12/schema"));
+    set(root, "title", json_string("configuration of phalanx"));
+    json_t *properties = json_object_get(root, "properties");
+    json_t *include = any_of(json_pack("{s:s}", "type", "string"), list_of(json_pack("{s:s}", "type", "string")));
+    set(include, "description", json_string("files, seen from this one's folder, whose keys this one's override"));
+    set(properties, "include", include);
+    for (int i = 0; i < config_table_rows(); i++)
+        add_key(root, config_table_row(i));
+    char *text = json_dumps(root, JSON_INDENT(1));
+    MUST(text, "out of host memory");
+    fprintf(out, "%s\n", text);
+    free(text);
+    json_decref(root);
+}

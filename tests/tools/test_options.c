@@ -36,7 +36,7 @@ static int parse(values *v, int *operands, int argc, const char **argv)
         {"--prompt", OPTIONS_TEXT, "TEXT", "what to continue", &v->prompt, 0, 0, NULL},
         {"--format", OPTIONS_CHOICE, NULL, "of the output", &v->format, 0, 0, formats},
     };
-    const options_command command = {"generate", "FILE [FILE]", "Continues text.", 1, 2, rows, 5, more};
+    const options_command command = {"generate", "FILE [FILE]", "Continues text.", 1, 2, rows, 5, more, NULL};
     return options_parse(&command, operands, argc, (char **)argv);
 }
 
@@ -131,7 +131,7 @@ static void help_is_complete(void **state)
         {"--json", OPTIONS_FLAG, NULL, "print JSON", &flag, 0, 0, NULL},
         {"--format", OPTIONS_CHOICE, NULL, "of the output", &choice, 0, 0, formats},
     };
-    const options_command command = {"convert", "FOLDER", "Converts.", 1, 1, rows, 2, more};
+    const options_command command = {"convert", "FOLDER", "Converts.", 1, 1, rows, 2, more, NULL};
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "memory/clock.h"
-#include "memory/log.h"
 #include "memory/log_line.h"
 
 enum { BUFFER = 64 << 10, CHUNK = 4096 /* a pipe that takes anything takes so much at once */, STREAMS = 2 };
@@ -44,6 +43,7 @@ static struct {
     channel *of[STREAMS]; /* standard output's and error's: one, where both lead to the same place */
     stream streams[STREAMS];
     FILE *before[STREAMS], *now[STREAMS];
+    int (*rank)(void); /* of lines that are objects */
     _Atomic int64_t dropped;
     _Atomic bool deaf; /* the same of those that go directly */
     bool at_exit;
@@ -96,7 +96,7 @@ static void end_line(stream *s)
 {
     char object[LOG_LINE_JSON];
     if (s->length > 0)
-        put(s->to, object, log_line_json(object, s->line, s->length, s->error, log_rank()));
+        put(s->to, object, log_line_json(object, s->line, s->length, s->error, outlet.rank()));
     s->length = 0;
 }
 
@@ -274,9 +274,10 @@ void outlet_close(double seconds)
     stderr = outlet.before[1];
 }
 
-void outlet_write_json(void)
+void outlet_write_json(int (*rank)(void))
 {
     fflush(stdout);
+    outlet.rank = rank;
     atomic_store(&outlet.json, atomic_load(&outlet.open));
 }
 
@@ -305,7 +306,7 @@ void outlet_last_words(const char *text, size_t bytes, double seconds)
 {
     char object[LOG_LINE_JSON];
     if (atomic_load(&outlet.json)) {
-        bytes = log_line_json(object, text, bytes - (bytes > 0 && text[bytes - 1] == '\n'), true, log_rank());
+        bytes = log_line_json(object, text, bytes - (bytes > 0 && text[bytes - 1] == '\n'), true, outlet.rank());
         text = object;
     }
     for (int i = 0; atomic_load(&outlet.open) && i < STREAMS; i++)

@@ -26,8 +26,9 @@ void outlet_open(void);
  * were. */
 void outlet_close(double seconds);
 
-/* From now on each line is a JSON object (memory/log_line.h), last words too. Nothing, where the outlet is not open. */
-void outlet_write_json(void);
+/* From now on each line is a JSON object (memory/log_line.h), last words too; `rank` says whose. Nothing, where the
+ * outlet is not open. */
+void outlet_write_json(int (*rank)(void));
 
 /* The descriptor that a stream leads to, which fileno() does not know while the outlet is open. */
 int outlet_descriptor(FILE *of);

@@ -3,8 +3,8 @@
 # there.
 #   tools/dependencies.sh          to build, train and run the tests
 #   tools/dependencies.sh lint     and what `make lint` wants
-#   tools/dependencies.sh ci       and etcd, NumPy, jsonschema, a Slurm, an sshd and debootstrap: islands, jobs over two hosts, a
-#                                  bare Debian
+#   tools/dependencies.sh ci       and etcd, NumPy, jsonschema, a Slurm, an sshd and debootstrap: islands, jobs over
+#                                  two hosts, a bare Debian
 set -eu
 packages="gcc g++ make pkg-config libc6-dev libdnnl-dev libopenmpi-dev openmpi-bin openmpi-common libyaml-dev libjansson-dev
 libpcre2-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libzstd-dev liblzma-dev libbz2-dev libcmocka-dev

@@ -94,7 +94,7 @@ static status read_config(config *c, guard *g, options_said said)
     if (s == STATUS_OK)
         s = config_load(c, said.file, said.overrides, said.override);
     if (s == STATUS_OK && c->run.log_format == CONFIG_LOG_JSON)
-        outlet_write_json();
+        outlet_write_json(log_rank);
     if (s == STATUS_OK) {
         watchdog_limits limits = train_limits(c);
         watchdog_limit(g->watchdog, &limits);

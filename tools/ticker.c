@@ -4,7 +4,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
@@ -16,7 +15,7 @@ static const double FIRST = 1, AGAIN = 30, REDRAW = 0.5; /* seconds */
 struct ticker {
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* by CLOCK_MONOTONIC */
+    pthread_cond_t changed;
     char doing[200];
     bool terminal, fresh, ended, drawn; /* fresh: `doing` was not printed yet */
     double begun, last;                 /* when it began; when a line was printed, 0: never */
@@ -51,12 +50,7 @@ static void *tick(void *context)
             print(t, now);
             continue;
         }
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        double seconds = (double)until.tv_sec + 1e-9 * (double)until.tv_nsec + at - now;
-        until.tv_sec = (time_t)seconds;
-        until.tv_nsec = (long)(1e9 * (seconds - (double)until.tv_sec));
-        pthread_cond_timedwait(&t->changed, &t->mutex, &until);
+        clock_wait(&t->changed, &t->mutex, at);
     }
     pthread_mutex_unlock(&t->mutex);
     return NULL;
@@ -65,15 +59,11 @@ static void *tick(void *context)
 ticker *ticker_open(const char *doing)
 {
     ticker *t = must_calloc(1, sizeof *t);
-    pthread_condattr_t monotonic;
     t->begun = clock_seconds();
     t->terminal = isatty(STDERR_FILENO);
     snprintf(t->doing, sizeof t->doing, "%s", doing);
     pthread_mutex_init(&t->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&t->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    clock_condition(&t->changed);
     MUST(pthread_create(&t->thread, NULL, tick, t) == 0, "a thread cannot be created");
     return t;
 }

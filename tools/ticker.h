@@ -1,6 +1,6 @@
 /* Says on standard error what is being done, and for how long, while the caller computes and cannot: from a thread of
- * its own, once it has taken more than a second. On a terminal one line is drawn again and again; else a line is printed
- * when what is done changes, and every half a minute. */
+ * its own, once it has taken more than a second. On a terminal one line is drawn again and again; else a line is
+ * printed when what is done changes, and every half a minute. */
 #ifndef PHALANX_TOOLS_TICKER_H
 #define PHALANX_TOOLS_TICKER_H
 

@@ -62,7 +62,7 @@ typedef struct report_result {
 void report_columns(FILE *out);
 void report_line(FILE *out, const report_step *step);
 void report_evaluation(FILE *out, const report_result *result);
-/* The same as the objects of metrics.jsonl, without their time, for a screen whose lines are objects (run.log_format). */
+/* The objects of metrics.jsonl without their time, for a screen whose lines are objects (run.log_format). */
 void report_line_object(FILE *out, const report_step *step);
 void report_evaluation_object(FILE *out, const report_result *result);
 

@@ -208,7 +208,7 @@ static void a_reader_that_is_gone_is_an_error_of_the_stream(void **state)
 static void speak_json(void)
 {
     outlet_open();
-    outlet_write_json();
+    outlet_write_json(log_rank);
     fputs("one ", stdout);
     fflush(stdout);
     fputs("line\n\n{\"step\": 1}\n", stdout);
@@ -217,7 +217,7 @@ static void speak_json(void)
     fputs("the end", stdout);
     outlet_close(OUTLET_CLOSE_SECONDS);
     outlet_open();
-    outlet_write_json();
+    outlet_write_json(log_rank);
     outlet_last_words("phalanx: last\n", 14, 1);
     _exit(0);
 }

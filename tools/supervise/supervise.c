@@ -283,7 +283,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     const options_said said = options_said_of(k->count - k->config, k->words + k->config);
     TRY(config_load(&s->config, said.file, said.overrides, said.override));
     if (s->config.run.log_format == CONFIG_LOG_JSON)
-        outlet_write_json(); /* the job's own lines have their time, and pass as they are */
+        outlet_write_json(log_rank); /* the job's own lines have their time, and pass as they are */
     TRY(weights_configure(&s->config));
     if (supervise_is_server(s) && (hosts_file || s->elastic || supervise_command_sized(k)))
         return status_fail(STATUS_USAGE, "a server's size is fixed: write it as mpirun -np N phalanx server ..., "

@@ -25,6 +25,7 @@ EMBED(help_gpu, "tools/help/gpu.txt");
 EMBED(help_columns, "tools/help/columns.txt");
 EMBED(help_megatron, "tools/help/megatron.txt");
 EMBED(help_glossary, "tools/help/glossary.txt");
+EMBED(help_storage, "tools/help/storage.txt");
 
 /* ---- what programs ask for ---- */
 
@@ -86,6 +87,7 @@ static const struct {
               {"recovery", "restarts, signals, copies in memory", help_recovery, NULL},
               {"gpu", "what is built, the self-check, determinism, profiling", help_gpu, NULL},
               {"data", "from text to samples", help_data, NULL},
+              {"storage", "objects of a store, s3://BUCKET/KEY", help_storage, NULL},
               {"troubleshooting", "what to look at when a run hangs, fails or is slow", help_troubleshooting, NULL},
               {"columns", "what the columns on the screen and in a run's files mean", help_columns, NULL},
               {"megatron", "from Megatron-LM: its flags, and the keys that do the same", help_megatron, NULL},

@@ -1,6 +1,7 @@
 /* What must hold between keys of a configuration: a list of rules, each with the line a person reads when it is broken.
  * The messages name keys, not lines: a broken rule is rarely the fault of one line. */
 #include <inttypes.h>
+#include <string.h>
 
 #include <stdlib.h>
 
@@ -35,6 +36,16 @@ static status check_upcycle(const config *c)
     if (c->model.upcycle && c->model.shape.experts == 0)
         return status_fail(STATUS_USAGE, "model.upcycle makes experts of a dense model's mlp, but model.experts is 0: "
                                          "say how many, or leave model.upcycle out");
+    return STATUS_OK;
+}
+
+static status check_sources(const char *key, const config_sources *sources)
+{
+    for (int i = 0; i < sources->count; i++)
+        if (strncmp(sources->item[i].path, "s3://", 5) == 0)
+            return status_fail(STATUS_USAGE,
+                               "%s: %s is in an object store, and data sets are read from disk: copy its .bin and .idx",
+                               key, sources->item[i].path);
     return STATUS_OK;
 }
 
@@ -198,6 +209,8 @@ static status check_outer(const config *c)
 status config_check(const config *c)
 {
     TRY(check_upcycle(c));
+    TRY(check_sources("data.train", &c->data.train));
+    TRY(check_sources("data.validation", &c->data.validation));
     TRY(check_named(c));
     TRY(check_training(c));
     TRY(batch_ramp_check(c));

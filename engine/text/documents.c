@@ -1,6 +1,5 @@
 #include "engine/text/documents.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -9,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/text/sniff.h"
 #include "engine/text/source.h"
@@ -72,15 +70,12 @@ static status lay_inputs(documents *d)
     int64_t parts = d->settings.parts, part = d->settings.part;
     d->begins = must_calloc((unsigned long)d->count + 1, sizeof *d->begins);
     for (int i = 0; i < d->count; i++) {
-        struct stat facts;
+        int64_t bytes;
         const char *path = d->inputs[i];
         if (strcmp(path, "-") == 0)
             return status_fail(STATUS_USAGE, "standard input has no parts: name files");
-        if (stat(path, &facts) != 0)
-            return status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
-        if (!S_ISREG(facts.st_mode))
-            return status_fail(STATUS_FAILED, "%s: no regular file, so that nothing tells which part holds what", path);
-        d->begins[i + 1] = d->begins[i] + facts.st_size;
+        TRY(source_size(&bytes, path));
+        d->begins[i + 1] = d->begins[i] + bytes;
     }
     int64_t total = d->begins[d->count], each = total / parts, rest = total % parts;
     d->first = each * part + rest * part / parts;

@@ -45,7 +45,7 @@ typedef struct documents_raw {
 } documents_raw;
 
 /* The inputs (paths, or "-") and the settings' strings must outlive the documents. With parts, each input must be a
- * regular file. */
+ * regular file or an object. */
 status documents_open(documents **out, const documents_settings *settings, char *const *inputs, int count);
 void documents_close(documents *d);
 /* From any thread: reading fails soon, even where a pipe has nothing to read. */

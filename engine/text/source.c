@@ -13,6 +13,8 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "engine/store/remote.h"
+#include "engine/store/s3.h"
 #include "memory/log.h"
 
 #define INPUT_BYTES (1 << 18)
@@ -31,7 +33,9 @@ typedef struct packing {
 struct source {
     char *name;
     int file;
-    bool waits; /* reading may wait for others: not a regular file */
+    remote *remote; /* an object of a store in place of a file; NULL: none */
+    int64_t place;  /* in the object: what is fetched next */
+    bool waits;     /* reading may wait for others: not a regular file */
     const atomic_bool *stop;
     const packing *packing;
     uint8_t *input; /* [INPUT_BYTES]; at .. filled is not used yet */
@@ -59,11 +63,26 @@ static status wait_for_input(const source *s)
     }
 }
 
+/* Read more of an object of a store. */
+static status fetch(source *s)
+{
+    int64_t left = remote_bytes(s->remote) - s->place, room = INPUT_BYTES - s->filled;
+    int64_t bytes = left < room ? left : room;
+    TRY(remote_read(s->remote, s->input + s->filled, s->place, bytes));
+    s->ended = bytes == left;
+    s->place += bytes;
+    s->filled += bytes;
+    s->consumed += bytes;
+    return STATUS_OK;
+}
+
 /* Read more into the input buffer, after what it has. */
 static status fill(source *s)
 {
     if (s->at == s->filled)
         s->at = s->filled = 0;
+    if (s->remote)
+        return fetch(s);
     while (!s->ended && s->filled < INPUT_BYTES) {
         TRY(wait_for_input(s));
         ssize_t got = read(s->file, s->input + s->filled, (size_t)(INPUT_BYTES - s->filled));
@@ -247,7 +266,7 @@ static const packing *packing_of(const source *s)
     return &plain;
 }
 
-static status begin(source *s)
+static status look_at_file(source *s)
 {
     struct stat facts;
     if (s->file < 0)
@@ -257,11 +276,30 @@ static status begin(source *s)
     if (S_ISDIR(facts.st_mode))
         return status_fail(STATUS_FAILED, "%s: this is a folder: name the files in it", s->name);
     s->waits = !S_ISREG(facts.st_mode);
+    return STATUS_OK;
+}
+
+static status begin(source *s, const char *path)
+{
+    TRY(s3_is_url(path) ? remote_open(&s->remote, path, s->stop) : look_at_file(s));
     TRY(fill(s));
     s->packing = packing_of(s);
     s->complete = s->packing == &plain;
     if (s->packing->begin)
         s->packing->begin(s);
+    return STATUS_OK;
+}
+
+status source_size(int64_t *bytes, const char *path)
+{
+    struct stat facts;
+    if (s3_is_url(path))
+        return remote_look(bytes, path);
+    if (stat(path, &facts) != 0)
+        return status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(facts.st_mode))
+        return status_fail(STATUS_FAILED, "%s: no regular file, so that nothing tells which part holds what", path);
+    *bytes = facts.st_size;
     return STATUS_OK;
 }
 
@@ -272,8 +310,8 @@ status source_open(source **out, const char *path, const atomic_bool *stop)
     s->name = must_strdup(standard ? "standard input" : path);
     s->stop = stop;
     s->input = must_alloc(INPUT_BYTES);
-    s->file = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    status begun = begin(s);
+    s->file = standard ? STDIN_FILENO : s3_is_url(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    status begun = begin(s, path);
     if (begun != STATUS_OK) {
         source_close(s);
         return begun;
@@ -288,6 +326,7 @@ void source_close(source *s)
         return;
     if (s->file > STDIN_FILENO)
         close(s->file);
+    remote_close(s->remote);
     if (s->packing && s->packing->end)
         s->packing->end(s);
     free(s->name);
@@ -313,7 +352,9 @@ bool source_seekable(const source *s)
 status source_seek(source *s, int64_t offset)
 {
     MUST(source_seekable(s), "%s: its bytes come one after the other", s->name);
-    if (lseek(s->file, offset, SEEK_SET) < 0)
+    if (s->remote)
+        s->place = offset < remote_bytes(s->remote) ? offset : remote_bytes(s->remote);
+    else if (lseek(s->file, offset, SEEK_SET) < 0)
         return status_fail(STATUS_FAILED, "%s: %s", s->name, strerror(errno));
     s->consumed -= s->filled - s->at; /* what was read beyond the old place is not used */
     s->at = s->filled = 0;

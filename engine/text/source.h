@@ -1,4 +1,5 @@
-/* The bytes of a file or of standard input; gzip, zstd, xz and bzip2 are unpacked while they are read.
+/* The bytes of a file, of an object of a store (s3://BUCKET/KEY) or of standard input; gzip, zstd, xz and bzip2 are
+ * unpacked while they are read.
  *
  * The format is recognised by the first bytes, not by the name. A source is the caller's until source_close, and is
  * read by one thread.
@@ -18,12 +19,14 @@ typedef struct source source;
  * it never does. */
 status source_open(source **out, const char *path, const atomic_bool *stop);
 void source_close(source *s);
+/* The bytes of a regular file or an object, packed as they are; fails with what else it is. */
+status source_size(int64_t *bytes, const char *path);
 const char *source_name(const source *s); /* for messages */
 
 /* Read up to `room` bytes; *got is 0 at the end and only there. A packed file that is cut off or damaged fails. */
 status source_read(source *s, char *out, int64_t *got, int64_t room);
 
-/* Whether source_seek() can go to any byte of what is read: a regular file that is not packed. */
+/* Whether source_seek() can go to any byte of what is read: a regular file or an object that is not packed. */
 bool source_seekable(const source *s);
 status source_seek(source *s, int64_t offset);
 

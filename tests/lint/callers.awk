@@ -5,7 +5,7 @@
 BEGIN {
     excuse["scanner_pattern"] = "the patterns with a scanner of their own, each of which is compared with the plain engine"
     # engine/store before its readers and the mirror of checkpoints
-    split("s3_split s3_open s3_counted s3_get s3_list s3_put s3_put_new " \
+    split("s3_counted s3_put s3_put_new " \
           "s3_delete s3_upload_begin s3_upload_part s3_upload_end s3_upload_abort_all", store, " ")
     for (i in store)
         excuse[store[i]] = "object storage: its callers follow"

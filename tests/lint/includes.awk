@@ -13,7 +13,8 @@ BEGIN {
     may["parallel/watch"] = ground " parallel/comm"
     may["layers"] = abreast
     may["models"] = abreast " layers"
-    may["engine/text"] = may["engine/files"] = "memory"
+    may["engine/files"] = "memory"
+    may["engine/text"] = "memory engine/files engine/store"
     may["engine/tokenizer"] = "memory engine/text"
     may["engine/store"] = "memory engine/files"
     may["engine/checkpoint"] = "memory engine/files"
@@ -35,7 +36,7 @@ BEGIN {
     may["engine/outer"] = may["engine/infer"] " engine/islands engine/host"
     may["engine/server"] = may["engine/outer"] " engine/outer"
     may["engine/train"] = may["engine/server"] " engine/guard"
-    may["tools"] = may["engine/train"] " engine/text engine/infer engine/server engine/train"
+    may["tools"] = may["engine/train"] " engine/text engine/store engine/infer engine/server engine/train"
     may["tools/plan"] = may["tools/data"] = may["tools/supervise"] = may["tools"] " tools"
 }
 

@@ -17,9 +17,9 @@
 #include "tests/jobs/workfolder.h"
 #include "tools/commands.h"
 
-static const char *const topics[] = {"configuration", "planning", "layout",  "memory", "multi-node",
-                                     "islands",       "recovery", "gpu",     "data",   "troubleshooting",
-                                     "columns",       "megatron", "glossary"};
+static const char *const topics[] = {"configuration", "planning", "layout",   "memory", "multi-node",
+                                     "islands",       "recovery", "gpu",      "data",   "troubleshooting",
+                                     "columns",       "megatron", "glossary", "storage"};
 enum { TOPICS = sizeof topics / sizeof *topics };
 
 static void run_well(double limit, const char *top, const char *line)

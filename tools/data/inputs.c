@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/store/s3.h"
 #include "memory/log.h"
 
 enum { DEEPEST = 64 }; /* folders within folders: a link may lead back */
@@ -143,9 +144,71 @@ static status add_folder(inputs *in, const char *folder)
     return s;
 }
 
+/* An object's path below the folder, as one of a file would be taken or left out. */
+static bool is_hidden_path(const char *path)
+{
+    for (const char *name = path; name; name = strchr(name, '/') ? strchr(name, '/') + 1 : NULL)
+        if (*name == '.' || *name == '_')
+            return true;
+    return false;
+}
+
+static void take_objects(inputs *in, left_out *out, const char *bucket, size_t prefix, const s3_listing *list)
+{
+    for (int64_t i = 0; i < list->count; i++) {
+        const char *key = list->entry[i].key, *below = key + prefix;
+        size_t length = strlen(key);
+        if (key[length - 1] == '/') /* some tools mark folders by empty objects */
+            continue;
+        if (is_hidden_path(below)) {
+            out->hidden++;
+        } else if (is_known(below)) {
+            append(in, must_format("s3://%s/%s", bucket, key));
+        } else {
+            out->files++;
+            out->one = out->one ? out->one : must_format("s3://%s/%s", bucket, key);
+        }
+    }
+}
+
+/* All objects below a prefix that ends in a slash. */
+static status add_objects(inputs *in, const char *folder)
+{
+    enum { MOST = 10 << 20 };
+    char *bucket, *prefix;
+    s3 *s = NULL;
+    s3_listing list = {0};
+    left_out out = {0};
+    int before = in->count;
+    TRY(s3_split(&bucket, &prefix, folder));
+    status result = s3_open(&s, bucket, NULL);
+    if (result == STATUS_OK)
+        result = s3_list(&list, s, prefix, true, MOST);
+    if (result == STATUS_OK) {
+        take_objects(in, &out, bucket, strlen(prefix), &list);
+        if (in->count == before)
+            result =
+                status_fail(STATUS_FAILED,
+                            "%s: there is no object below it whose name says that it holds text (" KINDS ")", folder);
+    }
+    if (result == STATUS_OK) {
+        qsort(in->paths + before, (size_t)(in->count - before), sizeof *in->paths, compare);
+        if (!in->quiet)
+            say_folder(folder, in->count - before, &out);
+    }
+    s3_listing_free(&list);
+    s3_close(s);
+    free(out.one);
+    free(bucket);
+    free(prefix);
+    return result;
+}
+
 status inputs_add(inputs *in, const char *path)
 {
     struct stat facts;
+    if (s3_is_url(path) && path[strlen(path) - 1] == '/')
+        return add_objects(in, path);
     if (strcmp(path, "-") != 0 && stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
         return add_folder(in, path);
     append(in, must_strdup(path)); /* what cannot be opened is said when its turn comes */

@@ -2,8 +2,8 @@
  *
  * A folder stands for the files in it and below it whose names say that they hold text (.txt, .text, .md, .jsonl,
  * .ndjson, .json, each packed or not, .parquet, .arrow, .feather), in the order of their paths' bytes. Hidden files and
- * folders, and those that begin with an underscore as Spark's do, are left out. Inputs are the caller's until
- * inputs_free.
+ * folders, and those that begin with an underscore as Spark's do, are left out. The same of objects below
+ * s3://BUCKET/PREFIX/, whose slash at the end says that it is a folder. Inputs are the caller's until inputs_free.
  */
 #ifndef PHALANX_TOOLS_DATA_INPUTS_H
 #define PHALANX_TOOLS_DATA_INPUTS_H
@@ -18,7 +18,7 @@ typedef struct inputs {
     bool quiet; /* do not say what of a folder was taken and left out */
 } inputs;
 
-/* Add a file, a folder's files, or "-". */
+/* Add a file or an object, a folder's files, or "-". */
 status inputs_add(inputs *in, const char *path);
 /* Add what a file names, a path a line; "-": what standard input names. */
 status inputs_add_list(inputs *in, const char *list);

@@ -3,13 +3,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/files/atomic.h"
 #include "engine/files/indexed.h"
 #include "engine/train/report.h"
 #include "engine/data/corpus.h"
+#include "engine/store/s3.h"
 #include "engine/text/documents.h"
+#include "engine/text/source.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
@@ -40,10 +41,11 @@ static void more_help(FILE *out)
 {
     fputs(
         "Inputs are files, packed with gzip, zstd, xz or bzip2 or not, and folders, which stand for all files below\n"
-        "them with names of these kinds (.txt, .md, .jsonl, ...; no hidden ones), sorted. --format auto looks at each\n"
-        "file: JSON-lines if the first line is a JSON object or the name ends in .jsonl, .ndjson or .json (before .gz\n"
-        "and so on) or --field is given, else UTF-8 text; anything else (Parquet, archives, other encodings) is\n"
-        "refused with what to do; --format text takes it as it is. Without --separator a text file is one document;\n"
+        "them with names of these kinds (.txt, .md, .jsonl, ...; no hidden ones), sorted; so are objects of a store,\n"
+        "s3://BUCKET/KEY, and s3://BUCKET/PREFIX/ (phalanx help storage). --format auto looks at each file:\n"
+        "JSON-lines if the first line is a JSON object or the name ends in .jsonl, .ndjson or .json (before .gz and\n"
+        "so on) or --field is given, else UTF-8 text; anything else (Parquet, archives, other encodings) is refused\n"
+        "with what to do; --format text takes it as it is. Without --separator a text file is one document;\n"
         "TEXT may have \\n \\t \\f \\r \\0 \\xHH, as in '\\n\\n' or '<|endoftext|>'. Documents without text are "
         "passed\n"
         "over. A bad record (no valid JSON, the field missing, null or no string) is an error that names its line;\n"
@@ -185,17 +187,24 @@ static status tick(void *context, const corpus_count *so_far)
 }
 
 /* Bytes that will be read, for the progress; 0: unknown. */
-static int64_t size_of_inputs(const options *o)
+/* 0: not known. Each object is asked for, unless there are many. */
+static status size_of_inputs(int64_t *out, const options *o)
 {
+    enum { MANY = 100 };
     int64_t total = 0;
+    *out = 0;
     for (int i = 0; i < o->inputs.count; i++) {
-        struct stat facts;
+        int64_t bytes = 0;
         const char *path = o->inputs.paths[i];
-        if (strcmp(path, "-") == 0 || stat(path, &facts) != 0 || !S_ISREG(facts.st_mode))
-            return 0;
-        total += facts.st_size;
+        if (strcmp(path, "-") == 0 || (s3_is_url(path) && o->inputs.count > MANY))
+            return STATUS_OK;
+        status s = source_size(&bytes, path);
+        if (s != STATUS_OK)
+            return s3_is_url(path) ? s : STATUS_OK; /* a file is said to be missing when its turn comes */
+        total += bytes;
     }
-    return o->documents.parts ? total / o->documents.parts : total;
+    *out = o->documents.parts ? total / o->documents.parts : total;
+    return STATUS_OK;
 }
 
 /* Encode all documents into the writer of `w`. */
@@ -280,7 +289,8 @@ static status check_outputs(const options *o)
 
 static status run(options *o)
 {
-    int64_t total = size_of_inputs(o);
+    int64_t total;
+    TRY(size_of_inputs(&total, o));
     TRY(check_outputs(o));
     if (o->train_vocab)
         TRY(train(o, total));

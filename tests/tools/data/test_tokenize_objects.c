@@ -1,0 +1,194 @@
+/* phalanx tokenize of objects of a store: byte for byte what it makes of the same files, whatever the network does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "memory/log.h"
+#include "tests/engine/store/s3_server.h"
+#include "tests/jobs/launch.h"
+#include "tests/jobs/workfolder.h"
+
+enum { LINES = 300000 }; /* of 60 bytes or so: more than one block that is fetched */
+
+static s3_server *server;
+
+/* In a file and as an object of the same name. */
+static void put_both(const char *folder, const char *name, const char *text, int64_t bytes)
+{
+    char *path = workfolder_path(folder, name), *key = must_format("data/%s", name);
+    workfolder_write(path, text, bytes);
+    s3_server_put(server, key, text, bytes);
+    free(path);
+    free(key);
+}
+
+static char *make_lines(int64_t *bytes, int lines, unsigned seed)
+{
+    char *text = must_alloc((unsigned long)lines * 80 + 1), *at = text;
+    for (int i = 0; i < lines; i++)
+        at += sprintf(at, "{\"id\": %d, \"text\": \"line %u of a text, and its number is %d\"}\n", i, seed,
+                      i % 1000 * 7919 % 100003);
+    *bytes = at - text;
+    return text;
+}
+
+static launch_result tokenize(const char *folder, const char *output, const char *words)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r =
+        launch_run(120, "cd %s && %s tokenize --tokenizer bytes --output %s %s", folder, program, output, words);
+    free(program);
+    return r;
+}
+
+static void make(const char *folder, const char *output, const char *words)
+{
+    launch_result r = tokenize(folder, output, words);
+    if (r.status != 0)
+        fail_msg("%s: %s", words, r.err);
+    if (strstr(r.err, S3_SERVER_SECRET) || strstr(r.out, S3_SERVER_SECRET))
+        fail_msg("a secret: %s%s", r.out, r.err);
+    launch_free(&r);
+}
+
+static void assert_same(const char *folder, const char *a, const char *b)
+{
+    launch_result r = launch_run(20, "cd %s && cmp %s.bin %s.bin && cmp %s.idx %s.idx", folder, a, b, a, b);
+    if (r.status != 0)
+        fail_msg("%s is not %s: %s", b, a, r.out);
+    launch_free(&r);
+}
+
+static void objects_give_the_same_data_set_as_files(void **state)
+{
+    const char *w = *state;
+    int64_t bytes;
+    char *text = make_lines(&bytes, LINES, 1);
+    put_both(w, "large.jsonl", text, bytes);
+    put_both(w, "small.txt", "one text\n", 9);
+    put_both(w, "empty.txt", "", 0);
+    free(text);
+    launch_result r = launch_run(60, "cd %s && gzip -k large.jsonl", w);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    char *path = workfolder_path(w, "large.jsonl.gz");
+    uint8_t *packed = workfolder_read(path, &bytes);
+    s3_server_put(server, "data/large.jsonl.gz", packed, bytes);
+    free(packed);
+    free(path);
+    make(w, "files", "large.jsonl large.jsonl.gz small.txt empty.txt");
+    make(w, "objects",
+         "s3://bucket/data/large.jsonl s3://bucket/data/large.jsonl.gz s3://bucket/data/small.txt "
+         "s3://bucket/data/empty.txt");
+    assert_same(w, "files", "objects");
+    s3_server_faults(server, "HEAD:503 HEAD:reset GET:cut=1000000 GET:503 GET:reset GET:cut=17 GET:500 GET:cut=3000000 "
+                             "GET:lost GET:html");
+    make(w, "troubled",
+         "s3://bucket/data/large.jsonl large.jsonl.gz s3://bucket/data/small.txt "
+         "s3://bucket/data/empty.txt");
+    assert_same(w, "files", "troubled");
+    assert_true(s3_server_faults_done(server));
+    s3_server_faults(server, "GET:damage"); /* of a block, of which a store says no checksum */
+    r = tokenize(w, "damaged", "--format text s3://bucket/data/large.jsonl");
+    assert_int_not_equal(r.status, 0);
+    assert_non_null(strstr(r.err, "do not have the checksum"));
+    launch_free(&r);
+}
+
+/* As objects below a prefix; hidden ones, those of other kinds and markers of folders are left out. */
+static void a_prefix_stands_for_its_objects(void **state)
+{
+    const char *w = *state;
+    int64_t bytes;
+    static const char *const names[] = {"b.jsonl", "a.jsonl", "c/d.jsonl"};
+    launch_result r = launch_run(20, "mkdir -p %s/tree/c", w);
+    launch_free(&r);
+    for (unsigned i = 0; i < 3; i++) {
+        char *text = make_lines(&bytes, 2000, i), *path = must_format("%s/tree/%s", w, names[i]);
+        char *key = must_format("tree/%s", names[i]);
+        workfolder_write(path, text, bytes);
+        s3_server_put(server, key, text, bytes);
+        free(key);
+        free(path);
+        free(text);
+    }
+    static const char *const others[] = {"tree/",      "tree/c/",    "tree/_SUCCESS", "tree/c/.hidden.txt",
+                                         "tree/x.png", "treetop.txt"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        s3_server_put(server, others[i], "x", strchr(others[i], '.') ? 1 : 0);
+    s3_server_be(server, (s3_server_traits){.page = 2});
+    make(w, "tree-files", "tree");
+    r = tokenize(w, "tree-objects", "s3://bucket/tree/");
+    assert_int_equal(r.status, 0);
+    assert_non_null(
+        strstr(r.out, "s3://bucket/tree/: 3 files; 1 of other kinds are left out, such as s3://bucket/tree/x.png"));
+    launch_free(&r);
+    assert_same(w, "tree-files", "tree-objects");
+    make(w, "part-1", "--part 1/3 s3://bucket/tree/");
+    make(w, "part-2", "--part 2/3 s3://bucket/tree/");
+    make(w, "part-3", "--part 3/3 s3://bucket/tree/");
+    char *program = launch_beside("../phalanx");
+    r = launch_run(60, "cd %s && %s merge --output merged part-1 part-2 part-3", w, program);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    free(program);
+    assert_same(w, "tree-files", "merged");
+    s3_server_be(server, (s3_server_traits){0});
+}
+
+static void assert_refused(const char *w, const char *words, const char *said)
+{
+    launch_result r = tokenize(w, "refused", words);
+    if (r.status == 0 || !strstr(r.err, said) || strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+        fail_msg("%s: exit status %d, %s", words, r.status, r.err);
+    if (strstr(r.err, S3_SERVER_SECRET) || strstr(r.err, S3_SERVER_ID))
+        fail_msg("a secret: %s", r.err);
+    launch_free(&r);
+}
+
+static void what_cannot_be_read_is_said_in_a_line(void **state)
+{
+    const char *w = *state;
+    s3_server_put(server, "data/cut.gz", "\x1F\x8B\x08\0\0\0\0\0\0\3abc", 13);
+    assert_refused(w, "s3://bucket/data/none.txt", "s3://bucket/data/none.txt: there is no such object");
+    assert_refused(w, "s3://bucket/data", "as a folder, ends in /");
+    assert_refused(w, "s3://bucket/nothing/", "s3://bucket/nothing/: there is no object below it");
+    assert_refused(w, "s3://elsewhere/x.txt", "NoSuchBucket");
+    assert_refused(w, "s3://", "s3://BUCKET/KEY");
+    assert_refused(w, "s3://bucket/data/cut.gz", "s3://bucket/data/cut.gz");
+    s3_server_set_secret(server, "another", false);
+    assert_refused(w, "s3://bucket/data/small.txt", "secret key of AWS_ACCESS_KEY_ID");
+    s3_server_set_secret(server, S3_SERVER_SECRET, false);
+    setenv("AWS_ACCESS_KEY_ID", "", 1);
+    setenv("AWS_SECRET_ACCESS_KEY", "", 1);
+    assert_refused(w, "s3://bucket/data/small.txt", "no credentials for s3://");
+    setenv("AWS_ACCESS_KEY_ID", S3_SERVER_ID, 1);
+    setenv("AWS_SECRET_ACCESS_KEY", S3_SERVER_SECRET, 1);
+}
+
+static int begin_all(void **state)
+{
+    server = s3_server_start();
+    return workfolder_setup(state);
+}
+
+static int end_all(void **state)
+{
+    s3_server_stop(server);
+    return workfolder_teardown(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(objects_give_the_same_data_set_as_files),
+        cmocka_unit_test(a_prefix_stands_for_its_objects),
+        cmocka_unit_test(what_cannot_be_read_is_said_in_a_line),
+    };
+    return cmocka_run_group_tests(tests, begin_all, end_all);
+}

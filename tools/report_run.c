@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/config/config.h"
 #include "engine/files/atomic.h"
 #include "memory/log.h"
 #include "tools/report_plan.h"
@@ -169,6 +170,25 @@ static json_t *text_of(const char *path)
     return value ? value : json_string("");
 }
 
+static status put_key(void *context, const char *key, const char *value)
+{
+    json_object_set_new(context, key, json_string(value));
+    return STATUS_OK;
+}
+
+/* Every key with its value, to compare runs by. */
+static void add_keys(json_t *run, const char *path)
+{
+    config c;
+    json_t *keys = json_object();
+    if (config_load(&c, path, 0, NULL) == STATUS_OK) {
+        if (config_each(&c, put_key, keys) == STATUS_OK)
+            json_object_set(run, "keys", keys);
+        config_free(&c);
+    }
+    json_decref(keys);
+}
+
 static void add_plan(json_t *run, const char *folder)
 {
     json_t *plan = NULL;
@@ -191,6 +211,7 @@ status report_run_read(json_t **out, const char *folder, int points)
                                 events_of(folder, steps), "hosts", hosts_of(folder));
         MUST(run, "out of host memory");
         add_plan(run, folder);
+        add_keys(run, path);
         json_decref(steps);
         json_decref(evaluations);
         *out = run;

@@ -265,6 +265,9 @@ static void write_op(trace *t, const compiled_program *p, const trace_marks *m, 
     write_counters(t, m, o, i);
     if (launches(o)) {
         t->launched[o->at.request] = i;
+        snprintf(label, sizeof label, "launch %s", o->label);
+        if (!t->interface->times.stamp)
+            write_span(t, o, i, step, label, NULL);
         if (m->message[i] >= 0 && op_has(o, OP_LEAVES))
             write_flow(t, o, m->message[i], i, step);
         if (t->interface->times.stamp && o->at.bundle + 1 >= o->at.bundle_of)

@@ -2,11 +2,11 @@
  * Perfetto and chrome://tracing read (run.folder/trace/rank-00003.json). `phalanx timeline` draws them, below what the
  * plan has predicted.
  *
- * On the CPU the host's clock is read around each op: 0.1 us. On a GPU an event is recorded on the op's queue before
- * and after it, and a step that is traced is enqueued op by op, also with a graph. A message lasts from its launch to
- * the end of the wait for it where the host moves messages, else as long as its queue was busy with it. All ranks'
- * times count from the moment at which rank 0 began the first traced step; clocks of several hosts are set by a few
- * exchanges, to some ten microseconds.
+ * On the CPU the host's clock is read around each op, launches included: 0.1 us. On a GPU an event is recorded on the
+ * op's queue before and after it, and a step that is traced is enqueued op by op, also with a graph. A message lasts
+ * from its launch to the end of the wait for it where the host moves messages, else as long as its queue was busy with
+ * it. All ranks' times count from the moment at which rank 0 began the first traced step; clocks of several hosts are
+ * set by a few exchanges, to some ten microseconds.
  *
  * Beside them counters say how many bytes are alive and how many of the step's tokens are done, and arrows lead from a
  * message's sender to its receiver (trace_marks.h).

@@ -52,7 +52,9 @@ static void make_run(const char *top)
 static void make_long_run(const char *top)
 {
     char *folder = workfolder_path(top, "long"), *metrics = workfolder_path(folder, "metrics.jsonl");
-    launch_result r = launch_run(10, "mkdir -p %s && cp %s/run/config.yaml %s", folder, top, folder);
+    launch_result r =
+        launch_run(10, "mkdir -p %s && sed 's/^\\( *steps:\\).*/\\1 20000/' %s/run/config.yaml >%s/config.yaml", folder,
+                   top, folder);
     assert_int_equal(r.status, 0);
     launch_free(&r);
     FILE *f = fopen(metrics, "w");
@@ -363,6 +365,137 @@ static void a_browser_draws_every_section(void **state)
     free(path);
 }
 
+/* What a reader does with the page, and what it then shows. */
+static const char *const script =
+    "const loss = charted[0], plot = () => loss.querySelector('svg.plot');"
+    "const at = share => { const b = plot().getBoundingClientRect(); return b.left + 66 + share * (b.width - 74); };"
+    "const send = (type, share) => plot().dispatchEvent(new PointerEvent(type, {button: 0, clientX: at(share), "
+    "bubbles: "
+    "true}));"
+    "const values = c => [...c.querySelectorAll('.legend b')].map(b => b.textContent);"
+    "const press = (where, words) => [...where.querySelectorAll('button')].find(b => "
+    "b.textContent.startsWith(words)).click();"
+    "const rows = id => [...document.querySelectorAll(`#${id} tbody tr`)].map(r => [...r.children].map(c => "
+    "c.textContent));"
+    "const labels = () => [...loss.querySelectorAll('svg.plot > text')].map(t => t.textContent).join(' ');"
+    "const curves = () => document.querySelectorAll('.curve').length, mine = () => "
+    "loss.querySelectorAll('.curve').length;"
+    "out.title = document.title; out.heading = document.querySelector('h1').textContent;"
+    "out.width = window.innerWidth; out.scroll = document.documentElement.scrollWidth;"
+    "out.cut = [...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre, svg svg') && "
+    "e.getBoundingClientRect().right > window.innerWidth + 1).length;"
+    "out.marks = ['restart', 'checkpoint', 'incident'].map(k => loss.querySelectorAll('.mark.' + k).length);"
+    "send('pointermove', .5); out.linked = charted.map(c => c.querySelector('.readout').textContent.split(' ')[1]);"
+    "out.past = values(loss); send('pointerleave', .5); out.rest = values(loss);"
+    "send('pointerdown', .25); send('pointermove', .5); send('pointerup', .5);"
+    "out.zoomed = page.dataset.view.split(' ').map(Number);"
+    "out.inside = loss.csv().trim().split('\\n').slice(1).map(l => +l.split(',')[0]);"
+    "plot().dispatchEvent(new MouseEvent('dblclick', {bubbles: true})); out.whole = page.dataset.view;"
+    "const linear = labels(); press(loss, 'log'); out.log = labels() !== linear; press(loss, 'log'); out.linear = "
+    "labels() "
+    "=== linear;"
+    "out.curves = [curves()]; for (let k = 0; k < 2; k++) { press(document.querySelector('.runs'), 'long'); "
+    "out.curves.push(curves()); }"
+    "out.legend = [mine()]; for (let k = 0; k < 2; k++) { press(loss.querySelector('.legend'), 'run'); "
+    "out.legend.push(mine()); }"
+    "out.csv = loss.csv().split('\\n').slice(0, 2); out.all = allValues().split('\\n').slice(0, 2);"
+    "out.differ = rows('differences-of-configurations'); out.memory = rows('memory-by-class');"
+    "out.timeline = document.querySelector('#timeline-of-a-step .card').textContent;"
+    "document.getElementById('marks').click(); out.unmarked = loss.querySelectorAll('.mark').length;"
+    "out.axes = Object.keys(axes).map(k => { const c = document.getElementById('axis'); c.value = k; "
+    "c.dispatchEvent(new "
+    "Event('change')); return mine(); });";
+
+static const char *word(const json_t *value, const char *path)
+{
+    const char *found = json_string_value(at(value, path));
+    if (!found)
+        fail_msg("no words at %s", path);
+    return found;
+}
+
+/* Curves of a run of 6 steps, stopped, resumed and skipped, and of one of 20000, as a reader uses them. */
+static void check_curves(const json_t *out)
+{
+    const char *title = word(out, "title");
+    json_t *step;
+    size_t i;
+    assert_string_equal(title, "run, long - phalanx report");
+    assert_string_equal(word(out, "heading"), "Runs run, long");
+    assert_true(number(out, "marks/0") == 1 && number(out, "marks/1") == 2 && number(out, "marks/2") == 2);
+    assert_int_equal(number(out, "unmarked"), 0);
+    assert_true(json_array_size(at(out, "linked")) > 6);
+    json_array_foreach(at(out, "linked"), i, step)
+        assert_true(abs(atoi(json_string_value(step)) - LONG / 2) < LONG / 100);
+    assert_string_equal(word(out, "past/0"), "ended at 6");
+    assert_string_equal(word(out, "past/1"), "3");
+    assert_true(atof(word(out, "rest/0")) > 1);
+    assert_true(fabs(number(out, "zoomed/0") - LONG / 4.0) < LONG / 100.0);
+    assert_true(fabs(number(out, "zoomed/1") - LONG / 2.0) < LONG / 100.0);
+    assert_true(json_array_size(at(out, "inside")) > 100);
+    json_array_foreach(at(out, "inside"), i, step) assert_true(json_number_value(step) >= number(out, "zoomed/0") &&
+                                                               json_number_value(step) <= number(out, "zoomed/1"));
+    assert_string_equal(word(out, "whole"), "whole");
+    assert_true(json_is_true(at(out, "log")) && json_is_true(at(out, "linear")));
+    assert_true(number(out, "curves/1") < number(out, "curves/0") &&
+                number(out, "curves/2") == number(out, "curves/0"));
+    assert_int_equal(number(out, "legend/1"), number(out, "legend/0") - 1);
+    assert_int_equal(number(out, "legend/2"), number(out, "legend/0"));
+    for (i = 0; i < 3; i++)
+        assert_int_equal(json_number_value(json_array_get(at(out, "axes"), i)), number(out, "legend/0"));
+}
+
+/* The numbers of the files, to their last digit, and those that plan prints, to the digits that it prints. */
+static void check_values(const char *top, const json_t *out)
+{
+    char *folder = workfolder_path(top, "run"), row[128], *program = launch_beside("../phalanx");
+    runs_metrics m = runs_read_metrics(folder);
+    assert_string_equal(word(out, "csv/0"), "step,run,long,run validation");
+    assert_int_equal(sscanf(word(out, "csv/1"), "1,%127[^,]", row), 1);
+    assert_true(strtod(row, NULL) == m.step[0].loss);
+    assert_int_equal(strncmp(word(out, "all/0"), "run,step,time,loss,", 19), 0);
+    assert_true(strtod(strchr(strchr(strchr(word(out, "all/1"), ',') + 1, ',') + 1, ',') + 1, NULL) == m.step[0].loss);
+    launch_result r = launch_run(30, "cd %s && %s plan run/config.yaml --ranks 2", top, program);
+    assert_int_equal(r.status, 0);
+    for (int stage = 0; stage < 2; stage++) {
+        char path[32], unit[8], number_text[16];
+        const char *line = strstr(r.out, "memory of one rank");
+        for (int skip = 0; skip < stage + 2; skip++)
+            line = strchr(line, '\n') + 1;
+        line = strchr(strchr(line, '|') + 1, '|');
+        assert_int_equal(sscanf(line, "| %15s %7s", number_text, unit), 2);
+        snprintf(row, sizeof row, "%s %s", number_text, unit);
+        snprintf(path, sizeof path, "memory/%d/8", stage);
+        assert_string_equal(word(out, path), row);
+    }
+    double bubble;
+    assert_int_equal(sscanf(strstr(r.out, "\nbubble"), "\nbubble %lf%%", &bubble), 1);
+    snprintf(row, sizeof row, "bubble %.1f%% of it", bubble);
+    assert_non_null(strstr(word(out, "timeline"), row));
+    launch_free(&r);
+    free(program);
+    free(folder);
+}
+
+static void a_reader_zooms_hides_compares_and_saves(void **state)
+{
+    static const int widths[] = {1400, 400};
+    if (!pages_browser())
+        skip_because("no browser: apt-get install chromium");
+    char *path = page_of(*state, "run long", "two.html");
+    for (int w = 0; w < 2; w++) {
+        json_t *out = pages_probe(*state, path, widths[w], script);
+        assert_true(number(out, "width") == widths[w] && number(out, "scroll") == widths[w]);
+        assert_int_equal(number(out, "cut"), 0);
+        check_curves(out);
+        check_values(*state, out);
+        assert_int_equal(json_array_size(at(out, "differ")), 1);
+        assert_string_equal(word(out, "differ/0/0"), "train.steps");
+        json_decref(out);
+    }
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +508,7 @@ int main(void)
         cmocka_unit_test(what_is_no_run_is_refused),
         cmocka_unit_test(a_script_sends_a_run_to_wandb),
         cmocka_unit_test(a_browser_draws_every_section),
+        cmocka_unit_test(a_reader_zooms_hides_compares_and_saves),
     };
     return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
 }

@@ -73,6 +73,18 @@ static void take_transfer(reading *r, const char *name, const char *kind, const 
     json_object_del(r->open, id);
 }
 
+/* `about`: the name of an op. */
+static picture_kind kind_of(const char *about, phase p, bool stages)
+{
+    if (strcmp(about, op_rows[OP_wait].name) == 0)
+        return stages ? PICTURE_BUBBLE : PICTURE_WAIT;
+    for (int k = 0; k < OP_COUNT; k++)
+        if (strcmp(about, op_rows[k].name) == 0 &&
+            (op_rows[k].class == OP_CLASS_COMMUNICATION || op_rows[k].class == OP_CLASS_HOST))
+            return PICTURE_LAUNCH;
+    return picture_kind_of(p);
+}
+
 static void take_event(reading *r, json_t *event)
 {
     const char *name, *kind, *about = "", *within = "", *along = "";
@@ -105,14 +117,11 @@ static void take_event(reading *r, json_t *event)
         take_transfer(r, name, kind, json_is_string(id) ? json_string_value(id) : "", about, at);
         return;
     }
-    bool wait = strcmp(about, op_rows[OP_wait].name) == 0;
     int what = along_of(along);
     bool stages = what == PICTURE_ALONG || (what < AXIS_COUNT && axis_rows[what].edges);
     picture_add_span(r->row, (picture_span){.begin = at,
                                             .end = at + lasts,
-                                            .kind = !wait    ? picture_kind_of(p)
-                                                    : stages ? PICTURE_BUBBLE
-                                                             : PICTURE_WAIT,
+                                            .kind = kind_of(about, p, stages),
                                             .name = picture_name(r->names, name),
                                             .microbatch = microbatch,
                                             .chunk = chunk,
@@ -225,8 +234,9 @@ status timeline_measure(picture *out, bool *traced, picture_names *names, const 
     if (s != STATUS_OK || !*traced)
         return s;
     out->name = must_format("measured, step %lld", (long long)step);
-    out->note = must_strdup("Bubble: waiting for other stages, or for the last rank. Between ops: launching what "
-                            "travels, and the host's other work.");
+    out->note =
+        must_strdup("Bubble: waiting for other stages, or for the last rank. Launching: handing what travels to MPI. "
+                    "Between ops: moving messages that are under way, or another process has the core.");
     set_times(out);
     picture_complete(out, names);
     return STATUS_OK;

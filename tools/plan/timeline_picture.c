@@ -96,6 +96,7 @@ const char *picture_kind_words(picture_kind kind)
                                                      [PICTURE_WAIT] = "waiting",
                                                      [PICTURE_BUBBLE] = "bubble",
                                                      [PICTURE_CORES] = "waiting for a core",
+                                                     [PICTURE_LAUNCH] = "launching",
                                                      [PICTURE_BETWEEN] = "between ops"};
     return words[kind];
 }

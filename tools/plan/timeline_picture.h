@@ -21,7 +21,8 @@ typedef enum picture_kind {
     PICTURE_WAIT,    /* for a transfer that nothing hides */
     PICTURE_BUBBLE,  /* for other stages, or for the last rank to end its step */
     PICTURE_CORES,   /* for a core of the host, whose cores the ranks share */
-    PICTURE_BETWEEN, /* measured: neither computing nor waiting, such as launching what travels */
+    PICTURE_LAUNCH,  /* measured: a host hands what travels to MPI */
+    PICTURE_BETWEEN, /* measured: messages under way are moved, or another process has the core */
     PICTURE_KINDS
 } picture_kind;
 /* The name of the bubble at a step's end. */

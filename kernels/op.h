@@ -69,6 +69,12 @@ typedef struct op_compression {
     uint8_t kind;     /* compress_kind */
 } op_compression;
 
+/* This rank's rows or columns of the vocabulary. */
+typedef struct op_vocabulary {
+    int64_t first; /* id of the first */
+    int64_t ids;   /* columns that are real, not padding */
+} op_vocabulary;
+
 /* Which random numbers dropout draws. */
 typedef struct op_dropout {
     int32_t sample;        /* the micro-batch's first sample, after scalars.first_sample */
@@ -113,6 +119,15 @@ typedef struct op_balance {
     uint8_t sigmoid;         /* probabilities are sigmoids divided by their sum, else a softmax */
 } op_balance;
 
+/* Which rows of a weight make elements of which heads of q or k (op qk_factors). */
+typedef struct op_qk_clip {
+    int32_t heads;   /* of this rank */
+    int32_t blocks;  /* of rows, from the first: block b is head b mod heads's */
+    int32_t size;    /* rows of a block */
+    int32_t whole;   /* the last so many rows of a block take the whole factor, the others its root */
+    float threshold; /* of scores */
+} op_qk_clip;
+
 /* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION,
  * HOST and WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second
  * part an op has the one struct of its family; whoever asks for an attribute of the others reads its bytes as something
@@ -133,9 +148,9 @@ typedef struct op_attributes {
     float offset;       /* of an RMS norm: its values are multiplied by w + offset */
     float scale;        /* of scores; of an op scale; of counts; muon: of the learning rate */
     int64_t first; /* all_reduce: the first of the rows that it sums; regroup: slots; assign: the first expert of this
-                           rank */
+                           rank; qk_factors: the layer among the rank's */
     int64_t rows;  /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all; that
-                     assign numbers and dispatch makes */
+                     assign numbers and dispatch makes; qk_factors: of each rank, one a layer */
     union {
         struct { /* attention, rope, head_norm, scale, soft_cap */
             int32_t heads, kv_heads, head_size;
@@ -158,14 +173,12 @@ typedef struct op_attributes {
             uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
         };
         op_dropout dropout;
-        struct {              /* embed, cross_entropy and their like */
-            int64_t first_id; /* of this rank's rows or columns of the vocabulary */
-            int64_t ids;      /* columns that are real, not padding */
-        };
+        op_vocabulary vocabulary; /* embed, cross_entropy and their like */
         op_compression compression;
         op_routing routing; /* route, route_grad, assign, slots, dispatch, combine */
         op_ladder ladder;   /* overflow */
         op_balance balance;
+        op_qk_clip qk;
     };
 } op_attributes;
 

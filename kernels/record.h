@@ -51,6 +51,10 @@ tensor *record_latent_decode(recorder *r, const char *name, const record_latent 
  * NULL. */
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
                          tensor *sinks, const op_attributes *at);
+/* The same without sinks and a cap; peaks fp32[heads] become the largest scores of each head over the step's
+ * micro-batches. */
+tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
+                               tensor *places, tensor *peaks, const op_attributes *at);
 /* Rows of x at their places among all. */
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
 tensor *record_copy(recorder *r, const char *name, tensor *x);

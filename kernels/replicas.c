@@ -56,6 +56,13 @@ op replicas_sum(const axis_group *groups, const storage *s, axis a, tensor *d)
     return o;
 }
 
+op replicas_gather_notes(const axis_group *groups, axis a, tensor *own)
+{
+    op o = {.kind = OP_all_gather, .in = {own}, .at = op_along(groups, a)};
+    o.at.replicate = 1;
+    return o;
+}
+
 /* ---- in compressed form ---------------------------------------------------------------------------------------- */
 
 static op_attributes along_sums(const axis_group *groups, const storage *s)

@@ -21,6 +21,9 @@ axis replicas_next_sum(const parameter *p, const tensor *d, axis after);
  * rows, of those that this rank owns; along an axis of copies of some rows, of these alone. */
 op replicas_sum(const axis_group *groups, const storage *s, axis a, tensor *d);
 
+/* What each rank along the axis has noted of its own tokens, as many rows each -> all of them, rank after rank. */
+op replicas_gather_notes(const axis_group *groups, axis a, tensor *own);
+
 /* In compressed form: each replica's message [parts, bytes] to those that make the sum, of storage.sum_rows on this
  * rank... */
 op replicas_exchange(const axis_group *groups, const storage *s, tensor *message);

@@ -37,7 +37,7 @@ static tensor *attend_heads(recorder *r, const attention_layer *a, const layer_i
     tensor *sinks = a->sinks ? recorder_weight(r, a->sinks) : NULL;
     if (!in->caches) {
         layer_share_keys(r, &heads, in);
-        return layer_attend(r, in, &heads, sinks, at);
+        return layer_attend(r, a, in, &heads, sinks, at);
     }
     tensor *const *caches = in->caches + 2 * a->index;
     op decode = {.kind = OP_attention_decode,

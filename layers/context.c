@@ -23,10 +23,14 @@ void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in)
     heads->v = layer_gather_context(r, "v", heads->v, in);
 }
 
-tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, tensor *sinks, op_attributes at)
+tensor *layer_attend(recorder *r, const attention_layer *a, const layer_inputs *in, const record_qkv *heads,
+                     tensor *sinks, op_attributes at)
 {
+    tensor *places = in->run ? in->places : NULL;
     if (in->halves)
         at.group_size = r->grid.group[AXIS_CONTEXT].ranks, at.group_rank = r->grid.group[AXIS_CONTEXT].rank;
-    return record_attention(r, "attention/attention", heads, in->document_start, in->run ? in->places : NULL, sinks,
-                            &at);
+    if (!r->training || !in->peaks || tensor_elements(in->peaks) == 0)
+        return record_attention(r, "attention/attention", heads, in->document_start, places, sinks, &at);
+    tensor *peaks = recorder_row(r, in->peaks, a->index);
+    return record_attention_noted(r, "attention/attention", heads, in->document_start, places, peaks, &at);
 }

@@ -66,5 +66,5 @@ tensor *layer_latent(recorder *r, const attention_layer *a, const layer_inputs *
         latent = layer_gather_context(r, "latent", latent, in);
         expand(r, a, &heads, latent, layer_gather_context(r, "k", heads.k, in));
     }
-    return layer_attend(r, in, &heads, NULL, at);
+    return layer_attend(r, a, in, &heads, NULL, at);
 }

@@ -121,8 +121,8 @@ typedef struct experts_layer {
 
 /* What the block behind the last layer has beside a layer's weights (layers/mtp.c). */
 typedef struct mtp_layer {
-    norm_layer enorm, hnorm, norm;      /* of the embedding, of what the head reads, of what the block makes */
-    const parameter *embedded, *hidden; /* [hidden, hidden] each: what the block reads of the first two */
+    norm_layer enorm, hnorm, norm; /* of the embedding, of what the head reads, of what the block makes */
+    const parameter *joined;       /* [hidden, 2 hidden]: what the block reads of the first two */
 } mtp_layer;
 
 typedef struct block_layer {
@@ -188,8 +188,9 @@ tensor *layer_gather_context(recorder *r, const char *name, tensor *x, const lay
 /* Each rank's queries meet the keys and values of all (2407.21783): gathers k and v. */
 void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in);
 /* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. sinks
- * NULL: there are none. */
-tensor *layer_attend(recorder *r, const layer_inputs *in, const record_qkv *heads, tensor *sinks, op_attributes at);
+ * NULL: there are none. In training, in->peaks notes the largest scores where it has rows. */
+tensor *layer_attend(recorder *r, const attention_layer *a, const layer_inputs *in, const record_qkv *heads,
+                     tensor *sinks, op_attributes at);
 tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 /* What the experts of each token make of x, summed by the router's weights. */
 tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x);

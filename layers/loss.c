@@ -34,7 +34,7 @@ static tensor *record_cap_gradient(recorder *r, const loss_layer *l, tensor *dlo
 /* The statistics of the logits of all tensor ranks. */
 static tensor *record_statistics(recorder *r, const loss_layer *l, tensor *logits, tensor *targets)
 {
-    op_attributes at = {.first_id = l->first, .ids = l->count};
+    op_attributes at = {.vocabulary = {l->first, l->count}};
     op seen = {.kind = OP_cross_entropy_stats, .in = {logits, targets}, .at = at};
     tensor *stats = recorder_record(r, "loss/stats", &seen, 1, NULL)->out[0];
     return record_all_gather_replicate(r, "loss/gather stats", AXIS_TENSOR, stats,
@@ -45,7 +45,7 @@ static tensor *record_statistics(recorder *r, const loss_layer *l, tensor *logit
 static tensor *record_loss(recorder *r, const loss_layer *l, const chunk *c, tensor *logits, tensor *stats)
 {
     op loss = {.kind = OP_cross_entropy, .in = {logits, c->targets, stats, c->of->scalars}, .out = {c->of->loss}};
-    loss.at = (op_attributes){.first_id = l->first, .ids = l->count};
+    loss.at = (op_attributes){.vocabulary = {l->first, l->count}};
     loss.at.accumulate = c->index == 0 ? OP_WRITES_FIRST : OP_ADDS;
     return recorder_record(r, "loss/loss", &loss, r->training ? 2 : 0, NULL)->out[1];
 }

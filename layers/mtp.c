@@ -3,9 +3,8 @@
  *
  *     x_i = W [norm(embedding of token i + 1) | norm(h_i)]
  *
- * W lies in two parts, so that two products are added and nothing is put side by side. Then come a block like the last
- * layer and a norm of its own; the head is the model's. Tokens without a next one (target -1) have an embedding of
- * zeros, and no label. */
+ * Then come a block like the last layer and a norm of its own; the head is the model's. Tokens without a next one
+ * (target -1) have an embedding of zeros, and no label. */
 #include "layers/layer.h"
 
 tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h)
@@ -15,8 +14,8 @@ tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tens
     recorder_keep(x); /* to make it again would be to sum it again over the tensor ranks */
     x = layer_norm_of(r, "mtp/embedding norm", x, &own->enorm, in);
     h = layer_norm_of(r, "mtp/hidden norm", h, &own->hnorm, in);
-    stream s = {.sum = record_linear(r, "mtp/of embedding", x, recorder_weight(r, own->embedded), NULL),
-                .delta = record_linear(r, "mtp/of hidden", h, recorder_weight(r, own->hidden), NULL)};
+    x = record_join_keys(r, "mtp/join", x, h, 1); /* side by side, as one head's key is made of two parts */
+    stream s = {.sum = record_linear(r, "mtp/of both", x, recorder_weight(r, own->joined), NULL)};
     layer_block(r, &s, m->block, in);
     tensor *y = layer_norm(r, &s, &own->norm, in);
     recorder_keep(s.sum);

@@ -121,7 +121,6 @@ static placement placement_of(const builder *b, parts_divided divided)
         [PARTS_COLUMNS] = place_shard(1),
         [PARTS_STREAM] = b->layout->grid.sequence ? place_shared() : place_replicate(),
         [PARTS_COUNTED] = b->layout->grid.sequence ? place_shared() : place_replicate(),
-        [PARTS_BESIDE] = b->layout->grid.sequence ? place_shared() : place_replicate(),
         [PARTS_SHARED] = place_shared(),
         [PARTS_FIRST_RANK] = place_partial(),
         [PARTS_EXPERTS] = place_replicate(), /* and along AXIS_EXPERT a tensor of its own for each rank */
@@ -154,8 +153,7 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     p->of_block = b->layer >= 0;
     p->place = place_along(AXIS_COORDINATE_TENSOR, placement_of(b, row->divided));
     p->counted = row->divided == PARTS_COUNTED;
-    const bool everywhere =
-        row->divided == PARTS_STREAM || row->divided == PARTS_BESIDE || row->divided == PARTS_SHARED || p->counted;
+    const bool everywhere = row->divided == PARTS_STREAM || row->divided == PARTS_SHARED || p->counted;
     if (b->tensor > 1 && everywhere)
         add_copies(p, AXIS_TENSOR, 0);
     const axis_group *group = b->layout->grid.group;
@@ -200,8 +198,8 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
     q->start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
     q->size[out] = rows.real > 0 ? rows.real : 0;
     if (!vector) {
-        q->global[in] = span.columns;
-        q->start[in] = span.left + columns.first;
+        q->global[in] = columns.all;
+        q->start[in] = columns.first;
         q->size[in] = columns.real > 0 ? columns.real : 0;
     }
     if (b->expert < 0 || names_by_expert(b->d->shape.architecture, slot))

@@ -113,21 +113,13 @@ static int64_t stacked(parts_slot slot, const model_shape *s, const layer_shape 
 
 names_span names_span_of(parts_slot slot, const model_shape *s, const layer_shape *l)
 {
-    const parts_row *row = parts_row_of(slot);
-    names_span span = {.unit = stacked(slot, s, l),
-                       .rows = parts_length(row->rows, s, l),
-                       .columns = parts_length(row->columns, s, l)};
+    names_span span = {.unit = stacked(slot, s, l), .rows = parts_length(parts_row_of(slot)->rows, s, l)};
     span.stride = span.unit;
     const bool shares = find_neighbour(slot, -1, s, l) != SLOT_COUNT || find_neighbour(slot, 1, s, l) != SLOT_COUNT;
     if (!shares)
         span.unit = span.stride = span.rows;
     for (int step = -1; step <= 1; step += 2)
         for (parts_slot i = slot; (i = find_neighbour(i, step, s, l)) != SLOT_COUNT;) {
-            if (row->divided == PARTS_BESIDE) {
-                span.left += step < 0 ? parts_length(parts_row_of(i)->columns, s, l) : 0;
-                span.columns += parts_length(parts_row_of(i)->columns, s, l);
-                continue;
-            }
             span.first += step < 0 ? stacked(i, s, l) : 0;
             span.stride += stacked(i, s, l);
             span.rows += parts_length(parts_row_of(i)->rows, s, l);
@@ -156,10 +148,9 @@ static void append_tensor(tensor_list *to, const model_shape *s, parts_slot slot
     char name[NAMES_BYTES];
     t->name = must_strdup(names_write(name, s->architecture, slot, layer, expert));
     bool swap = names_transposed(s->architecture, slot);
-    const names_span span = names_span_of(slot, s, &l);
-    t->shape[swap] = span.rows;
+    t->shape[swap] = names_span_of(slot, s, &l).rows;
     if (t->dims == 2)
-        t->shape[!swap] = span.columns;
+        t->shape[!swap] = parts_length(row->columns, s, &l);
     if (row->divided == PARTS_EXPERTS && expert < 0) {
         t->stacked = l.experts;
         t->shape[0] *= l.experts;

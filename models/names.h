@@ -27,7 +27,6 @@ bool names_transposed(shape_architecture architecture, parts_slot slot);
  * and as many `stride` rows after those, for as long as it has some. */
 typedef struct names_span {
     int64_t first, rows, unit, stride;
-    int64_t left, columns; /* of the tensor's columns its own begin at `left` */
 } names_span;
 names_span names_span_of(parts_slot slot, const model_shape *shape, const layer_shape *layer);
 

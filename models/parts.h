@@ -36,7 +36,6 @@ typedef enum parts_divided {
     PARTS_FIRST_RANK,
     PARTS_EXPERTS,
     PARTS_COUNTED,
-    PARTS_BESIDE,
 } parts_divided;
 typedef enum parts_initial { PARTS_NORMAL, PARTS_RESIDUAL, PARTS_ZERO, PARTS_GAIN } parts_initial;
 

@@ -16,7 +16,7 @@ SHARED := account adjoint adjoint_axes arena atomic axes bits box bpe causes che
 LONGEST := ops
 
 # Tables of which `make check` runs a covering third (tests/cover.h); `make check-all` runs the other rows as well.
-HAS_REST := layouts parity optimizers narrow_state compress read_errors
+HAS_REST := layouts parity optimizers qk_clip narrow_state compress read_errors
 
 # Not under ASan: matrices of whole runs on many ranks and searches of every layout (minutes), and promises about
 # resident memory and about time.

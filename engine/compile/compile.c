@@ -295,6 +295,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .optimizer = {.name = c->optimizer.name,
                                            .nesterov = c->optimizer.nesterov,
                                            .adjust = c->optimizer.muon_adjust,
+                                           .qk_clip = c->optimizer.qk_clip,
                                            .state = precision_compute(c->optimizer.state),
                                            .master = precision_compute(c->optimizer.master)},
                              .offload = c->memory.offload == CONFIG_OFFLOAD_OPTIMIZER,

@@ -140,7 +140,8 @@ typedef struct config {
         double muon_lr;               /* peak, where lr is that of the rest */
         precision_kind state, master; /* in whose compute types they are kept */
         config_adjust muon_adjust;
-        double clip; /* largest gradient norm; 0: no clipping */
+        double qk_clip; /* muon: the score of attention beyond which queries and keys shrink; 0: none */
+        double clip;    /* largest gradient norm; 0: no clipping */
     } optimizer;
     config_layout parallel;
     struct {

@@ -101,6 +101,32 @@ static status check_master(const config *c)
     return STATUS_OK;
 }
 
+/* QK-clip scales weights after Muon's update; where that leaves scores as they are, or has been seen to already, it is
+ * refused. */
+static status check_qk_clip(const config *c)
+{
+    const model_shape *s = &c->model.shape;
+    uint64_t traits = 0;
+    if (c->optimizer.qk_clip == 0)
+        return STATUS_OK;
+    for (int i = 0; i < shape_blocks(s); i++)
+        traits |= shape_layer(s, i).traits;
+    const char *why =
+        traits >> TRAIT_QK_NORM & 1 || traits >> TRAIT_QK_WIDTH_NORM & 1
+            ? "the model normalises queries and keys, so that their weights' size changes no score"
+        : traits >> TRAIT_QKV_BIAS & 1 ? "the model adds biases to queries and keys, which would stay as they are"
+        : traits >> TRAIT_SINKS & 1    ? "the model's heads have sinks, beside which scores mean another thing"
+        : s->attention_cap > 0         ? "model.attention_cap bounds scores already"
+                                       : NULL;
+    if (c->optimizer.name != CONFIG_OPTIMIZER_muon)
+        return status_fail(STATUS_USAGE,
+                           "optimizer.qk_clip %g scales weights after Muon's update: set optimizer.name to muon, or "
+                           "leave optimizer.qk_clip out",
+                           c->optimizer.qk_clip);
+    return why ? status_fail(STATUS_USAGE, "optimizer.qk_clip %g: %s; leave it out", c->optimizer.qk_clip, why)
+               : STATUS_OK;
+}
+
 /* What the exit statuses 1 and 2 say, and a launcher's above 125, is something else. */
 static status check_stopped(const config *c)
 {
@@ -216,6 +242,7 @@ status config_check(const config *c)
     TRY(batch_ramp_check(c));
     TRY(check_rate(c));
     TRY(check_master(c));
+    TRY(check_qk_clip(c));
     TRY(check_stopped(c));
     TRY(check_outer(c));
     TRY(config_check_layout(c));

@@ -122,6 +122,7 @@ static const config_row rows[] = {
     BOOL("optimizer.nesterov", optimizer.nesterov, "true", CONFIG_CHANGES, "sgd, muon: Nesterov's momentum"),
     DERIVED("optimizer.muon_lr", NUMBER, optimizer.muon_lr, 0, 1e3, NULL, CONFIG_CHANGES, "lr", "muon: peak learning rate of the blocks' matrices; adamw updates the rest with lr"),
     WORD("optimizer.muon_adjust", optimizer.muon_adjust, adjusts, "original", CONFIG_CHANGES, "muon: rate by a matrix's shape [a, b]: sqrt(max(1, a / b)), or 0.2 sqrt(max(a, b))"),
+    NUMBER("optimizer.qk_clip", optimizer.qk_clip, "0", 0, 1e6, CONFIG_CHANGES, "muon: after an update, weights of heads whose largest score of attention in the step was above it shrink so that it is reached (QK-clip; 100 is the published value); 0: none"),
     WORD("optimizer.state", optimizer.state, widths, "fp32", CONFIG_CHANGES, "type of the optimizer's state; bf16 is rounded stochastically"),
     WORD("optimizer.master", optimizer.master, widths, "fp32", CONFIG_CHANGES, "type of the weights that updates add to; bf16: no copy beside the bf16 weights, rounded stochastically"),
     NUMBER("optimizer.clip", optimizer.clip, "1", 0, 1e18, CONFIG_CHANGES, "largest norm of the gradient; 0: no clipping"),

@@ -47,6 +47,7 @@ typedef struct report_step {
     const char *skipped; /* why nothing changed; NULL: the weights were updated */
     int rungs;           /* of training programs (layers/ladder.h) */
     bool drops;          /* rows of experts that there is no room for */
+    bool clips;          /* the largest score of attention is known */
 } report_step;
 
 /* An evaluation: the mean over `sets` data sets by their weights, and each one's. */

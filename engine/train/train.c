@@ -248,6 +248,13 @@ static void note_mtp_loss(training *t)
             : 0;
 }
 
+static void note_peak(training *t)
+{
+    const tensor *peak = t->compiled.values.peak;
+    if (tensor_elements(peak) > 0)
+        t->now.attention_logit_max = (double)*(const float *)executor_at(t->executor, peak);
+}
+
 /* What the step dropped of its assignments to experts. */
 static void note_drops(training *t)
 {
@@ -316,6 +323,7 @@ static status play_step(training *t, bool *undone)
     bool skipped = control[CONTROL_SKIP] > 0;
     note_mtp_loss(t);
     note_router_losses(t);
+    note_peak(t);
     note_drops(t);
     double mean = (double)*loss / batch_tokens(t, true);
     after_update(t, skipped);

@@ -43,6 +43,7 @@ typedef struct training_now {
     double waited_before;              /* comm_waited() when it began */
     double stalled_before;             /* seconds that it could not begin, for a checkpoint */
     double router_loss, router_z_loss; /* with their coefficients; 0: there is none */
+    double attention_logit_max;        /* the largest score of attention, where QK-clip watches it */
     double mtp_loss;                   /* mean over its labels, without its coefficient; 0: there is none */
     double dropped_share;              /* of the assignments to experts */
     int rung, replays; /* of experts: the rung that it was played on, and how often it was played again */

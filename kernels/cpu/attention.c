@@ -183,8 +183,11 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         begun = true;
     }
     float *lse = (float *)(void *)row_at(o->out[1], r, head) + token;
+    float *largest = o->out[2] ? (float *)(void *)row_at(o->out[2], r, head) + token : NULL;
     for (int64_t i = 0; i < count; i++) {
         lse[i] = top[i] * (float)ATTENTION_LN_2 + logf(sum[i]);
+        if (largest)
+            largest[i] = top[i] * (float)ATTENTION_LN_2;
         fade[i] = 1 / sum[i];
     }
     t->transposed_out(row_at(o->out[0], r, token) + head * a->e * bytes, o->out[0]->pitch, m->y, TILE_QUERIES, fade,

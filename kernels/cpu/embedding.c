@@ -13,7 +13,7 @@ void cpu_embed(const op *o, const run_context *r)
     size_t bytes = (size_t)(table->shape[1] * dtype_bytes((dtype)table->type));
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(y))) schedule(static)
     for (int64_t t = 0; t < y->shape[0]; t++) {
-        int64_t row = tokens[t] - o->at.first_id;
+        int64_t row = tokens[t] - o->at.vocabulary.first;
         if (row >= 0 && row < table->shape[0])
             memcpy(row_at(y, r, t), row_at(table, r, row), bytes);
         else
@@ -41,7 +41,7 @@ static void table_columns(const op *o, const run_context *r, const int32_t *indi
         for (int64_t row = 0; row < dtable->shape[0]; row++)
             memset(row_at(dtable, r, row) + column * 4, 0, (size_t)count * 4);
     for (int64_t t = 0; t < dy->shape[0]; t++) {
-        int64_t row = indices[t] - o->at.first_id;
+        int64_t row = indices[t] - o->at.vocabulary.first;
         if (row >= 0 && row < dtable->shape[0])
             loops->accumulate((float *)(void *)row_at(dtable, r, row) + column, row_at(dy, r, t) + column * bytes,
                               count);

@@ -21,11 +21,11 @@ void cpu_cross_entropy_stats(const op *o, const run_context *r)
     const tensor *logits = o->in[0];
     const row_loops *loops = isa_of(r)->rows[logits->type];
     const int32_t *targets = tensor_at(o->in[1], r->arena);
-    int64_t columns = o->at.ids;
+    int64_t columns = o->at.vocabulary.ids;
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(logits))) schedule(static)
     for (int64_t t = 0; t < logits->shape[0]; t++) {
         float *stats = (float *)(void *)row_at(o->out[0], r, t);
-        int64_t target = targets[t] - o->at.first_id;
+        int64_t target = targets[t] - o->at.vocabulary.first;
         loops->logits_stats(stats, stats + 1, row_at(logits, r, t), columns);
         stats[2] = targets[t] >= 0 && target >= 0 && target < columns ? logit_at(o, r, t, target) : -INFINITY;
     }
@@ -58,7 +58,7 @@ static void row_gradient(const op *o, const run_context *r, int64_t t, float sca
 {
     const tensor *logits = o->in[0], *dlogits = o->out[1];
     const row_loops *loops = isa_of(r)->rows[logits->type];
-    int64_t columns = o->at.ids, bytes = dtype_bytes((dtype)logits->type);
+    int64_t columns = o->at.vocabulary.ids, bytes = dtype_bytes((dtype)logits->type);
     int32_t target = ((const int32_t *)tensor_at(o->in[1], r->arena))[t];
     char *to = row_at(dlogits, r, t);
     if (target < 0) {
@@ -66,7 +66,7 @@ static void row_gradient(const op *o, const run_context *r, int64_t t, float sca
         return;
     }
     row_stats s = merge(o, r, t);
-    int64_t column = target - o->at.first_id;
+    int64_t column = target - o->at.vocabulary.first;
     bool own = column >= 0 && column < columns;
     float logit = own ? logit_at(o, r, t, column) : 0;
     loops->logits_grad(to, row_at(logits, r, t), columns, s.largest, scale / s.sum);

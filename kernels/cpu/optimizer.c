@@ -81,6 +81,17 @@ static void update_narrow(const isa *set, const updated *u, update_loop loop, vo
     }
 }
 
+/* What a row's own factor makes of an update's: the new weight is a multiple of it. */
+static update_factors of_row(const update_factors *f, const float *factors, int64_t row)
+{
+    update_factors own = *f;
+    if (factors) {
+        own.rate *= factors[row];
+        own.keep *= factors[row];
+    }
+    return own;
+}
+
 /* The loop of `rule` over all elements, in pieces. */
 static void update(const op *o, const run_context *r, int rule, const update_factors *f)
 {
@@ -88,7 +99,8 @@ static void update(const op *o, const run_context *r, int rule, const update_fac
     const isa *set = isa_of(r);
     update_loop loop = set->rows[o->out[0] ? o->out[0]->type : DTYPE_FP32]->update[rule];
     const updated u = operands_of(o, r);
-    bool flat = !u.rounds || gradient->dims == 1 || o->at.stride == row_length(gradient);
+    const float *factors = o->in[3] ? tensor_at(o->in[3], r->arena) : NULL;
+    bool flat = !factors && (!u.rounds || gradient->dims == 1 || o->at.stride == row_length(gradient));
     for (int i = 0; i < UPDATE_OPERANDS; i++)
         flat = flat && (!u.t[i] || tensor_contiguous(u.t[i]));
     int64_t elements = tensor_elements(gradient), length = flat ? elements : row_length(gradient);
@@ -97,14 +109,15 @@ static void update(const op *o, const run_context *r, int rule, const update_fac
 #pragma omp parallel for num_threads(parallel_threads(r, elements)) schedule(static)
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t row = i / pieces, first = i % pieces * most, n = length - first < most ? length - first : most;
+        const update_factors own = of_row(f, factors, row);
         void *p[UPDATE_OPERANDS] = {0};
         for (int j = 0; j < UPDATE_OPERANDS; j++)
             if (u.t[j])
                 p[j] = row_at(u.t[j], r, row) + first * dtype_bytes((dtype)u.t[j]->type);
         if (u.rounds)
-            update_narrow(set, &u, loop, p, n, f, (uint64_t)(o->at.first_element + row * o->at.stride + first));
+            update_narrow(set, &u, loop, p, n, &own, (uint64_t)(o->at.first_element + row * o->at.stride + first));
         else
-            loop(p, p[UPDATE_OPERANDS - 1], n, f);
+            loop(p, p[UPDATE_OPERANDS - 1], n, &own);
     }
 }
 

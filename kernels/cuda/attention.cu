@@ -110,8 +110,11 @@ attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
     seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(of, query), of.shift + query + 1, WARP,
                     score_of<CAP>{in.scale, in.cap}, sink_of(in.sinks, head));
     write_row(y.at(of.row + query, head, v_size), s.out, 1.0f / s.sum, v_size);
-    if (threadIdx.x % WARP == 0)
-        in.lse[head * in.lse_pitch + of.row + query] = s.most + logf(s.sum);
+    if (threadIdx.x % WARP)
+        return;
+    in.lse[head * in.lse_pitch + of.row + query] = s.most + logf(s.sum);
+    if (in.largest)
+        in.largest[head * in.largest_pitch + of.row + query] = s.most;
 }
 
 /* delta[head, t] = sum over the head of dy y: `lanes` lanes an item, V elements a lane at a time. grid (heads, blocks

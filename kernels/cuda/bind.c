@@ -194,7 +194,7 @@ void cuda_bias_grad(const op *o, const run_context *r)
 void cuda_embed(const op *o, const run_context *r)
 {
     const tensor *table = o->in[1], *y = o->out[0];
-    launch_rows of = {y->shape[0], y->shape[1], o->at.first_id, table->shape[0]};
+    launch_rows of = {y->shape[0], y->shape[1], o->at.vocabulary.first, table->shape[0]};
     launched(o, launch_embed(r->stream, y->type, whole(o, y, r), at(o->in[0], r), whole(o, table, r), of));
 }
 
@@ -211,7 +211,7 @@ void cuda_embed_grad(const op *o, const run_context *r)
     const tensor *dy = o->in[0], *dtable = o->out[0];
     launch_embed_grad_in in = {.dy = whole(o, dy, r),
                                .ids = at(o->in[1], r),
-                               .of = {dy->shape[0], dy->shape[1], o->at.first_id, dtable->shape[0]},
+                               .of = {dy->shape[0], dy->shape[1], o->at.vocabulary.first, dtable->shape[0]},
                                .accumulate = o->at.accumulate,
                                .scratch = at(o->scratch, r)};
     launched(o, launch_embed_grad(r->stream, dy->type, whole(o, dtable, r), in));
@@ -424,6 +424,8 @@ void cuda_attention(const op *o, const run_context *r)
         return;
     launch_attention_operands of = attention_operands(o, r, o->in, o->out[0], o->out[1], &o->in[3]);
     of.sinks = at(o->in[5], r);
+    of.largest = at(o->out[2], r);
+    of.largest_pitch = o->out[2] ? o->out[2]->pitch : 0;
     launched(o, launch_attention(r->stream, o->in[0]->type, &of));
 }
 
@@ -529,8 +531,8 @@ static launch_logits logits_of(const op *o, const run_context *r)
                            .targets = at(o->in[1], r),
                            .tokens = logits->shape[0],
                            .columns = logits->shape[1],
-                           .count = o->at.ids,
-                           .first = o->at.first_id};
+                           .count = o->at.vocabulary.ids,
+                           .first = o->at.vocabulary.first};
 }
 
 void cuda_cross_entropy_stats(const op *o, const run_context *r)

@@ -86,7 +86,8 @@ static bool takes(const op *o)
 {
     if (!op_is(o, OP_CLASS_ATTENTION))
         return false;
-    if (!op_has(o, OP_GRADIENT) && o->in[5]) /* its softmax has no sinks; its gradient reads y and lse alone */
+    /* its softmax has no sinks, and says no largest score; its gradient reads y and lse alone */
+    if (!op_has(o, OP_GRADIENT) && (o->in[5] || o->out[2]))
         return false;
     cudnn_operands x = cudnn_operands_of(o);
     return runs_are_known(o, &x) && rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&

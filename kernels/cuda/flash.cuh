@@ -54,6 +54,8 @@ template <typename T> struct flash_in {
     int32_t heads, kv_heads, sequence, window, run, runs;
     float scale, cap;
     const T *sinks; /* [heads] or NULL */
+    float *largest; /* [heads, tokens] or NULL */
+    int64_t largest_pitch;
 
     __device__ flash_run run_at(int32_t i) const
     {
@@ -230,7 +232,9 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             (int32_t)(of->tokens / of->run),
             of->at.scale,
             of->at.cap,
-            (const T *)of->sinks};
+            (const T *)of->sinks,
+            of->largest,
+            of->largest_pitch};
 }
 
 #endif

@@ -103,8 +103,11 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
         total += warp_xor(total, 2);
         factor[m][half] = 1.0f / total;
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
-        if (lane % 4 == 0 && query < end)
-            in.lse[head * in.lse_pitch + of.row + query] = most[m][half] * exponent_of<CAP>(in) + logf(total);
+        if (lane % 4 || query >= end)
+            continue;
+        in.lse[head * in.lse_pitch + of.row + query] = most[m][half] * exponent_of<CAP>(in) + logf(total);
+        if (in.largest)
+            in.largest[head * in.largest_pitch + of.row + query] = most[m][half] * in.scale;
     }
     write_rows<E, MT>(y.at(of.row, head, E), y.pitch, first, end, q_tile, a_row, out, factor);
 }

@@ -291,9 +291,11 @@ typedef struct launch_attention_operands {
     int32_t run; /* so many queries each have neighbouring places in one sample; without places, a sample */
     launch_heads at;
     const void *sinks; /* [heads] T or NULL; its gradient does not read them */
+    float *largest;    /* [heads, tokens], of neither sinks nor a cap; or NULL */
+    int64_t largest_pitch;
 } launch_attention_operands;
 
-/* writes y and lse, which its gradient reads */
+/* writes y and lse, which its gradient reads, and the largest scores */
 int launch_attention(void *stream, int type, const launch_attention_operands *of);
 
 typedef struct launch_attention_gradients {
@@ -460,6 +462,20 @@ int launch_sum_bits(void *stream, uint64_t *total, const launch_bytes *of);
 int launch_settle_bits(void *stream, uint64_t *total, uint64_t *sum, uint64_t *note, uint64_t what,
                        const int64_t *step);
 
+/* ---- qk_clip.cu ------------------------------------------------------------------------------------------------ */
+/* y[rows] = the largest element of each row, and of what y was where it accumulates */
+int launch_largest(void *stream, float *y, launch_matrix x, launch_extent of, bool accumulate);
+
+/* As the op qk_factors has them; peaks are rows of `heads`, of each rank `layers`. */
+typedef struct launch_qk_factors {
+    const float *peaks;
+    int64_t peak_rows, layers, layer;
+    int32_t heads, blocks, size, whole;
+    float threshold;
+} launch_qk_factors;
+
+int launch_qk_clip(void *stream, float *factors, int64_t rows, const launch_qk_factors *of);
+
 /* ---- update.cu ------------------------------------------------------------------------------------------------- */
 enum launch_rule {
 #define UPDATE(name) LAUNCH_##name,
@@ -470,6 +486,7 @@ enum launch_rule {
 
 typedef struct launch_update_segment {
     const float *gradient; /* of LAUNCH_muon the direction x */
+    const float *factors;  /* of rows of `columns` elements; or NULL */
     void *weight;          /* T, or NULL */
     void *master;          /* fp32, or bf16; of LAUNCH_muon_momentum x, which is written only, and fp32 */
     void *state[2];        /* fp32, or bf16; as many as the rule has */

@@ -1,8 +1,8 @@
 /* The rules of the optimizer's update, each over a list of tensors in one launch, and each byte read and written once;
  * and what Muon does to its small square matrices. What differs from step to step is read from device memory.
  *
- * A rule is a type: how many states it has, whether it reads what it writes first (the master), and what it does to one
- * element. The formulas are those of kernels/ops.def.
+ * A rule is a type: how many states it has, whether it reads what it writes first (the master), whether rows may have
+ * factors of their own, and what it does to one element. The formulas are those of kernels/ops.def.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -31,7 +31,7 @@ struct update_factors {
 /* rate = lr / (1 - beta1^s), root = 1 / (1 - beta2^s) */
 struct adamw_rule {
     static constexpr int STATES = 2;
-    static constexpr bool READS = true;
+    static constexpr bool READS = true, SCALES = false;
     DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
     {
         f.beta1 = scalars->beta1;
@@ -52,7 +52,7 @@ struct adamw_rule {
 
 struct lion_rule {
     static constexpr int STATES = 1;
-    static constexpr bool READS = true;
+    static constexpr bool READS = true, SCALES = false;
     DEVICE void prepare(update_factors &f, const launch_update_segment &, const scalars_device *scalars)
     {
         f.beta1 = scalars->beta1;
@@ -72,7 +72,7 @@ struct lion_rule {
 
 struct sgd_rule {
     static constexpr int STATES = 1;
-    static constexpr bool READS = true;
+    static constexpr bool READS = true, SCALES = false;
     DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
     {
         f.beta1 = scalars->momentum;
@@ -91,7 +91,7 @@ struct sgd_rule {
 /* `master` is x, which is only written. */
 struct muon_momentum_rule {
     static constexpr int STATES = 1;
-    static constexpr bool READS = false;
+    static constexpr bool READS = false, SCALES = false;
     DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
     {
         f.beta1 = scalars->momentum;
@@ -109,7 +109,7 @@ struct muon_momentum_rule {
 /* `gradient` is x, the orthogonalised direction. */
 struct muon_rule {
     static constexpr int STATES = 0;
-    static constexpr bool READS = true;
+    static constexpr bool READS = true, SCALES = true;
     DEVICE void prepare(update_factors &f, const launch_update_segment &s, const scalars_device *scalars)
     {
         f.rate = scalars->muon_lr * s.scale;
@@ -184,6 +184,8 @@ DEVICE void update_some(const launch_update_segment &s, int64_t i, const update_
         UNROLL for (int k = 0; k < Rule::STATES; k++) own[k] = state[k][j];
         Rule::element(master[j], own, gradient[j], f);
         UNROLL for (int k = 0; k < Rule::STATES; k++) state[k][j] = own[k];
+        if (Rule::SCALES && s.factors)
+            master[j] *= s.factors[(i + j) / s.columns];
     }
     UNROLL for (int k = 0; k < Rule::STATES; k++)
         store_either(s.state[k], state[k], i, s.narrow_state, 1 + k, s, scalars);

@@ -52,6 +52,7 @@ static launch_update_segment segment(const op *o, const run_context *r, int64_t 
     bool weighs = !WEIGHTLESS[o->kind];
     tensor *const *out = o->out + weighs;
     return (launch_update_segment){.gradient = row_at(o->in[0], r, row),
+                                   .factors = row_at(o->in[3], r, row),
                                    .weight = weighs ? row_at(o->out[0], r, row) : NULL,
                                    .master = row_at(out[0], r, row),
                                    .state = {row_at(out[1], r, row), row_at(out[2], r, row)},

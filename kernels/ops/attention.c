@@ -61,6 +61,16 @@ tensor *record_attention(recorder *r, const char *name, const record_qkv *in, te
     return record_first(r, name, &o, 3);
 }
 
+tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *in, tensor *document_start,
+                               tensor *places, tensor *peaks, const op_attributes *at)
+{
+    const op attention = {.kind = OP_attention, .in = {in->q, in->k, in->v, document_start, places}, .at = *at};
+    const op *made = recorder_record(r, name, &attention, 7, NULL);
+    const op note = {.kind = OP_largest, .in = {made->out[2]}, .out = {peaks}, .at.accumulate = OP_WRITES_FIRST};
+    recorder_record(r, "attention/largest", &note, 0, NULL);
+    return made->out[0];
+}
+
 static void check_sinks(const op *o, const tensor *sinks, int type)
 {
     OPERANDS_CHECK(!sinks || infer_is_vector(sinks, (dtype)type, o->at.heads), "sinks[heads] of q's type");
@@ -74,7 +84,9 @@ void infer_attention(op *o)
     check_sinks(o, o->in[5], q->type);
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, o->in[2]), 0);
     infer_shape(o->out[1], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
-    operands_place(o, "rrr..r>rr 111..0>10 sss..s>ss bbb..s>b1 0ss.0s>01");
+    OPERANDS_CHECK(!o->out[2] || (o->at.cap == 0 && !o->in[5]), "the largest scores are of neither a cap nor sinks");
+    infer_shape(o->out[2], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
+    operands_place(o, "rrr..r>rrr 111..0>100 sss..s>sss bbb..s>b11 0ss.0s>011");
 }
 
 /* Scores and values: products of 2 head_size and of 2 v_head_size operations a pair. */

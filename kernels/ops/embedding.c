@@ -3,7 +3,7 @@
 
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row)
 {
-    return record_first(r, name, &(op){.kind = OP_embed, .in = {tokens, table}, .at.first_id = first_row}, 1);
+    return record_first(r, name, &(op){.kind = OP_embed, .in = {tokens, table}, .at.vocabulary.first = first_row}, 1);
 }
 
 void infer_embed(op *o)
@@ -20,7 +20,7 @@ COST(embed, (op_cost){0, cost_bytes(o->in[0]) + 2 * cost_bytes(o->out[0])})
 
 void gradient_embed(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
-    op like = {.kind = OP_embed_grad, .in = {cotangent[0], o->in[0]}, .at.first_id = o->at.first_id};
+    op like = {.kind = OP_embed_grad, .in = {cotangent[0], o->in[0]}, .at.vocabulary.first = o->at.vocabulary.first};
     gradient_of_weight(r, "dtable", like, o->in[1]);
 }
 

@@ -25,7 +25,7 @@ void infer_clip(op *o)
 COST(clip, cost_each(o, 2, 0))
 NO_GRADIENT(clip)
 
-/* An update: gradient (or direction), scalars, control -> weight, master and states. */
+/* An update: gradient (or direction), scalars, control, and factors of rows -> weight, master and states. */
 static void infer_update(op *o)
 {
     operands_present(o);
@@ -39,7 +39,7 @@ static void infer_update(op *o)
                        "master and states fp32 or bf16 in the gradient's shape");
     OPERANDS_CHECK(!o->out[0] || (infer_same_shape(o->out[0], gradient) && infer_is_compute(o->out[0])),
                    "the weight in the gradient's shape");
-    operands_place(o, "r..>.... 0..>.... 1..>.... 2..>....");
+    operands_place(o, "r...>.... 0...>.... 1...>.... 2...>....");
 }
 
 void infer_adamw(op *o)
@@ -110,6 +110,7 @@ NO_GRADIENT(muon_polynomial)
 void infer_muon(op *o)
 {
     infer_update(o);
+    OPERANDS_CHECK(!o->in[3] || infer_is_vector(o->in[3], DTYPE_FP32, o->in[0]->shape[0]), "factors fp32[rows]");
 }
 
 COST(muon, (op_cost){3 * cost_elements(o->in[0]), cost_traffic(o, 2)})

@@ -66,7 +66,7 @@ int64_t lowest(const problem &p, const vector<double> &start, int64_t token)
 }
 
 struct reference {
-    vector<double> y, lse, dqkv, dsinks;
+    vector<double> y, lse, dqkv, dsinks, largest;
 };
 
 /* One (token, head): probabilities, output, and if dy is given its share of every gradient. */
@@ -89,6 +89,7 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
         slope[(size_t)j] = (double)p.at.scale * (cap > 0 ? 1 - pow(prob[(size_t)j] / cap, 2) : 1);
         most = fmax(most, prob[(size_t)j]);
     }
+    r.largest[(size_t)(head * p.tokens() + token)] = most;
     for (int64_t j = low; j <= i; j++)
         sum += prob[(size_t)j] = exp(prob[(size_t)j] - most);
     if (!p.sinks.empty())
@@ -129,7 +130,7 @@ reference reference_of(const problem &p, const vector<double> &qkv, const vector
 {
     reference r = {vector<double>((size_t)(p.tokens() * p.y_pitch())),
                    vector<double>((size_t)(p.tokens() * p.at.heads)), vector<double>((size_t)(p.tokens() * p.pitch())),
-                   vector<double>((size_t)p.at.heads)};
+                   vector<double>((size_t)p.at.heads), vector<double>((size_t)(p.tokens() * p.at.heads))};
     for (int64_t token = 0; token < p.tokens(); token++)
         for (int64_t head = 0; head < p.at.heads; head++)
             reference_row(r, p, qkv, start, dy, token, head);
@@ -162,7 +163,9 @@ void attention_both_ways(int type, const problem &p)
         dy(type, randoms((size_t)(p.tokens() * p.dy_pitch())));
     array start(INT32, document_starts(p));
     array y(type, vector<double>((size_t)(p.tokens() * p.y_pitch()), 0.0)),
-        lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
+        lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads)),
+        largest(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
+    const bool notes = p.sinks.empty() && p.at.cap == 0;
     array dqkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
     array scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(p.tokens(), p.at) / 4);
     launch_attention_operands of = {columns_from(qkv, 0, p.pitch()),
@@ -177,7 +180,9 @@ void attention_both_ways(int type, const problem &p)
                                     p.tokens(),
                                     p.at.sequence,
                                     p.at,
-                                    p.sinks.empty() ? nullptr : sinks.to()};
+                                    p.sinks.empty() ? nullptr : sinks.to(),
+                                    notes ? largest.to<float>() : nullptr,
+                                    p.tokens()};
     launch_attention_gradients to = {columns_from(dqkv, 0, p.pitch()), columns_from(dqkv, p.k_first(), p.pitch()),
                                      columns_from(dqkv, p.v_first(), p.pitch()), columns_from(dy, 0, p.dy_pitch()),
                                      scratch.to<float>()};
@@ -187,6 +192,8 @@ void attention_both_ways(int type, const problem &p)
     double narrow = type == LAUNCH_FP32 ? 2e-6 : 1.25 * (type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10);
     compare("y", y, r.y, narrow);
     compare("lse", lse, r.lse, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
+    if (notes)
+        compare("largest", largest, r.largest, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
     run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
     compare("dqkv", dqkv, r.dqkv, type == LAUNCH_FP32 ? 1e-5 : 3 * narrow);
     if (!p.sinks.empty())
@@ -224,7 +231,8 @@ void attention_divided(int type, const problem &p)
     /* the ranks' shares of dk and dv are rounded, too */
     double narrow = type == LAUNCH_FP32 ? 2e-6 : 1.25 * (type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10);
     for (int64_t rank = 0; rank < 2; rank++) {
-        vector<double> places, lse_own, all_places((size_t)rows);
+        vector<double> places, lse_own, all_places((size_t)rows), most;
+        const bool notes = p.sinks.empty() && p.at.cap == 0;
         for (int64_t i = 0; i < rows; i++)
             places.push_back((double)token_dealt(p, rank, i));
         array at(INT32, places), own_start(INT32, rows_dealt(p, rank, start, 1, 1));
@@ -232,7 +240,7 @@ void attention_divided(int type, const problem &p)
             own_dy(type, rows_dealt(p, rank, dy.value, p.dy_pitch(), p.y_columns()));
         array y(type, vector<double>((size_t)(rows * p.y_columns()), 0.0)),
             dq(type, vector<double>((size_t)(rows * q_columns), 0.0));
-        array lse(LAUNCH_FP32, (size_t)(rows * p.at.heads)),
+        array lse(LAUNCH_FP32, (size_t)(rows * p.at.heads)), largest(LAUNCH_FP32, (size_t)(rows * p.at.heads)),
             dkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0)),
             scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(rows, p.at) / 4);
         launch_attention_operands of = {columns_from(q, 0, q_columns),
@@ -247,12 +255,19 @@ void attention_divided(int type, const problem &p)
                                         rows,
                                         p.at.sequence / 4,
                                         p.at,
-                                        p.sinks.empty() ? nullptr : sinks.to()};
+                                        p.sinks.empty() ? nullptr : sinks.to(),
+                                        notes ? largest.to<float>() : nullptr,
+                                        rows};
         launch_attention_gradients to = {columns_from(dq, 0, q_columns), columns_from(dkv, p.k_first(), p.pitch()),
                                          columns_from(dkv, p.v_first(), p.pitch()),
                                          columns_from(own_dy, 0, p.y_columns()), scratch.to<float>()};
         run_ok("launch_attention", launch_attention(nullptr, type, &of));
         compare("y", y, rows_dealt(p, rank, r.y, p.y_pitch(), p.y_columns()), narrow);
+        for (int64_t head = 0; notes && head < p.at.heads; head++)
+            for (int64_t i = 0; i < rows; i++)
+                most.push_back(r.largest[(size_t)(head * p.tokens() + token_dealt(p, rank, i))]);
+        if (notes)
+            compare("largest", largest, most, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
         run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
         compare("dq", dq, rows_dealt(p, rank, r.dqkv, p.pitch(), q_columns), type == LAUNCH_FP32 ? 1e-5 : 4 * narrow);
         dkv.get();

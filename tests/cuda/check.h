@@ -139,6 +139,6 @@ struct test_case {
 };
 
 extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases, update_cases,
-    compress_cases, expert_cases, grouped_cases, balance_cases, latent_cases, instruction_cases;
+    compress_cases, expert_cases, grouped_cases, balance_cases, latent_cases, qk_clip_cases, instruction_cases;
 
 #endif

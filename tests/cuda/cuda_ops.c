@@ -38,6 +38,8 @@ static const op_kernel KERNELS[OP_COUNT] = {
     BOUND(split_keys),
     BOUND(latent_decode),
     BOUND(attention_sinks_grad),
+    BOUND(largest),
+    BOUND(qk_factors),
     BOUND(scale),
     BOUND(soft_cap),
     BOUND(soft_cap_grad),
@@ -121,7 +123,7 @@ static const op_kind WHOLE[] = {OP_embed,         OP_embed_grad,
                                 OP_cross_entropy, OP_compress,
                                 OP_decompress,    OP_arrange,
                                 OP_expert_load,   OP_balance,
-                                OP_balance_grad};
+                                OP_balance_grad,  OP_qk_factors};
 
 static status prepare_nothing(op *o, int threads)
 {

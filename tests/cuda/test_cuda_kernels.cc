@@ -266,7 +266,7 @@ int main(int count, char **arguments)
 #endif
     for (const vector<test_case> *cases :
          {&pointwise_cases, &row_cases, &loss_cases, &attention_cases, &optimizer_cases, &update_cases, &compress_cases,
-          &expert_cases, &grouped_cases, &balance_cases, &latent_cases, &instruction_cases})
+          &expert_cases, &grouped_cases, &balance_cases, &latent_cases, &qk_clip_cases, &instruction_cases})
         for (const test_case &c : *cases)
             if (!strncmp(c.name, prefix, strlen(prefix)))
                 run_case(c);

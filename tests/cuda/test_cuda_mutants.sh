@@ -198,6 +198,15 @@ plain|balance.cu|balance.cu|balance/losses|s,scalars->batch_tokens,scalars->loss
 plain|balance.cu|balance.cu|balance/losses|s,(load\[e\] - f.mean),load[e],|a gradient of probabilities without their sum
 plain|balance.cu|balance.cu|balance/losses|s,k < SUM_THREADS / WARP,k < SUM_THREADS / WARP - 1,|the last warp's tokens are lost
 race|balance.cu|balance.cu|balance/losses|s,^    block_barrier();,,|sums are read before they are there
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,most\[m\]\[half\] \* in.scale;,most[m][half];,|the largest score is not scaled
+plain|attention.cu|attention.cu|attention/any_size|s,of.row + query\] = s.most;,of.row + query] = s.most + logf(s.sum);,|the largest score is log sum exp
+plain|qk_clip.cu|qk_clip.cu|qk_clip/largest|s,accumulate ? fmaxf(y\[blockIdx.x\]\, most) : most,most,|the largest of earlier micro-batches is forgotten
+plain|qk_clip.cu|qk_clip.cu|qk_clip/largest|s,k < WARPS;,k < WARPS - 1;,|the last warp's numbers are lost
+race|qk_clip.cu|qk_clip.cu|qk_clip/largest|s,^    block_barrier();,,|a block's largest is read before it is there
+plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s,row < of.peak_rows;,row < of.layers;,|scores of other ranks' tokens are ignored
+plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s,whole ? gamma : sqrtf(gamma),sqrtf(gamma),|what rotates takes the root of the factor
+plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s, \&\& most < INFINITY,,|an infinite score makes weights zero
+plain|update.cu|update.cu|update/factors|s,(i + j) / s.columns\];,i / s.columns];,|a vector's elements take the factor of its first
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
 race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,mantissa >> (64 - shift),0 * shift,|the highest digit is lost

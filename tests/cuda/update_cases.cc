@@ -224,6 +224,34 @@ void narrow()
     run_narrow({LAUNCH_muon, 0, muon_step});
 }
 
+/* Rows that are multiplied by factors of their own, of lengths that vectors divide and do not: the update as it is
+ * without, times the factor. */
+void factors()
+{
+    constexpr int64_t ROWS = 13;
+    const rule_case c = {LAUNCH_muon, 0, muon_step};
+    scalars_device s = some_scalars();
+    array scalars = bytes_of(&s, sizeof s);
+    for (int type : check_types)
+        for (int64_t columns : {8, 7, 300})
+            for (bool skip : {false, true}) {
+                array control(LAUNCH_FP32, {12.0, FACTOR, skip ? 1.0 : 0.0}), by(LAUNCH_FP32, randoms(ROWS));
+                operands t = make_operands(c, type, (size_t)(columns * ROWS));
+                launch_update_segment a = segment_of(t, type, true, true);
+                a.factors = by.to<float>();
+                a.columns = columns;
+                vector<double> want = t.master->value;
+                for (size_t i = 0; i < want.size() && !skip; i++)
+                    want[i] = by.value[i / (size_t)columns] *
+                              c.step({want[i], {}}, t.gradient->value[i] * FACTOR, s, true).master;
+                vector<double> weight = skip || type == LAUNCH_FP32 ? t.weight->value : want;
+                run_ok("launch_update",
+                       launch_update(nullptr, c.rule, type, &a, 1, scalars.to(), control.to<float>()));
+                compare("master", *t.master, want, skip ? 0 : 6e-7);
+                compare("weight", *t.weight, weight, skip ? 0 : 6e-7);
+            }
+}
+
 void adamw()
 {
     run_rule({LAUNCH_adamw, 2, adamw_step});
@@ -308,6 +336,7 @@ const vector<test_case> update_cases = {
     {"update/sgd", sgd},
     {"update/muon_momentum", muon_momentum},
     {"update/muon", muon},
+    {"update/factors", factors},
     {"update/muon_scale", muon_scale},
     {"update/muon_polynomial", muon_polynomial},
 };

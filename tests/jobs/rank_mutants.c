@@ -99,6 +99,8 @@ static int times(const op *o)
         return !(reduces(o, AXIS_GRID) && o->in[0]->type == DTYPE_INT32);
     if (is("counts-of-all-steps"))
         return !(o->kind == OP_zero && o->out[0] == of->values.choices);
+    if (is("peaks-of-one-micro-batch"))
+        return !(o->kind == OP_largest && o->microbatch > 0);
     if (is("dropped-feedback"))
         return o->kind != OP_store_feedback;
     return 1;
@@ -111,6 +113,12 @@ static void edit_update(op *o)
         o->kind = OP_copy;
     if (is("shape-ignored") && o->kind == OP_muon)
         o->at.scale = 1;
+    if (is("peaks-of-one-rank") && o->kind == OP_qk_factors)
+        o->in[0] = of->values.peaks;
+    if (is("peaks-of-another-layer") && o->kind == OP_qk_factors)
+        o->at.first = (o->at.first + 1) % o->at.rows;
+    if (is("rotating-rows-by-the-root") && o->kind == OP_qk_factors)
+        o->at.qk.whole = 0;
 }
 
 /* This rank's rows of what a reduce-scatter sums. */

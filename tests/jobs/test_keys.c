@@ -165,6 +165,7 @@ static const keys_row rows[] = {
     TRAINED("optimizer.momentum", "0.5", "optimizer.name=sgd"),
     TRAINED("optimizer.nesterov", "false", "optimizer.name=sgd"),
     TRAINED("optimizer.muon_lr", "0.5", "optimizer.name=muon"),
+    TRAINED("optimizer.qk_clip", "1e-6", "optimizer.name=muon"),
     TRAINED("optimizer.muon_adjust", "match_rms_adamw", "optimizer.name=muon"),
     TRAINED("optimizer.clip", "0.01", ""),
     TRAINED("optimizer.state", "bf16", ""),

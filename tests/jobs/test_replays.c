@@ -442,6 +442,8 @@ static void whatever_updates_experts_their_ranks_do_not_matter(void **state)
     } rows[] = {
         {"muon", "optimizer.lr=5e-4 optimizer.name=muon", 1e-5},
         {"muon-stacked", "optimizer.lr=5e-4 optimizer.name=muon model.architecture=granitemoe", 1e-5},
+        {"muon-clipped", "optimizer.lr=5e-4 optimizer.name=muon optimizer.qk_clip=0.01 model.architecture=granitemoe",
+         1e-5},
         {"lion", "optimizer.lr=1e-4 optimizer.name=lion", 1e-5},
         {"fp16", "optimizer.lr=5e-4 train.precision=fp16 train.loss_scale=4096", 1e-4},
         {"ramp", "optimizer.lr=5e-4 train.batch_ramp=[[0,4],[5,8]]", 1e-5},

@@ -234,7 +234,7 @@ static void bench_loss(int64_t t)
     tensor logits = make(DTYPE_BF16, rows, v), targets = make(DTYPE_INT32, rows, 0), stats = make(DTYPE_FP32, rows, 3);
     tensor scalars = make(DTYPE_UINT8, sizeof(step_scalars), 0), loss = make(DTYPE_FP32, 1, 0);
     *(step_scalars *)tensor_at(&scalars, arena) = (step_scalars){.loss_scale = 1, .loss_tokens = 1};
-    op_attributes at = {.ids = 50257};
+    op_attributes at = {.vocabulary.ids = 50257};
     print_bytes(&(op){.kind = OP_cross_entropy_stats, .in = {&logits, &targets}, .out = {&stats}, .at = at}, "50304");
     print_bytes(
         &(op){.kind = OP_cross_entropy, .in = {&logits, &targets, &stats, &scalars}, .out = {&loss, &logits}, .at = at},

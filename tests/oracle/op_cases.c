@@ -119,12 +119,13 @@ enum { VOCABULARY = 50 };
 
 CASES(embed)
 {
-    c->o.at.first_id = op_case_option(&variant, 2) * 20; /* the second shard of two, whose last tokens are of a third */
+    c->o.at.vocabulary.first =
+        op_case_option(&variant, 2) * 20; /* the second shard of two, whose last tokens are of a third */
     int64_t t, h;
     if (!op_case_sizes(&t, &h, variant))
         return false;
     op_case_in(c, 0, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = VOCABULARY - 1}, t, 0);
-    op_case_in(c, 1, c->type, UNIT, c->o.at.first_id ? 20 : VOCABULARY, h);
+    op_case_in(c, 1, c->type, UNIT, c->o.at.vocabulary.first ? 20 : VOCABULARY, h);
     op_case_infer(c, 1);
     c->exact = true;
     return true;
@@ -133,13 +134,13 @@ CASES(embed)
 CASES(embed_grad)
 {
     c->o.at.accumulate = (uint8_t)op_case_option(&variant, 2);
-    c->o.at.first_id = op_case_option(&variant, 2) * 20;
+    c->o.at.vocabulary.first = op_case_option(&variant, 2) * 20;
     int64_t t, h;
     if (!op_case_sizes(&t, &h, variant))
         return false;
     op_case_in(c, 0, c->type, UNIT, t, h);
     op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_INTEGERS, .b = VOCABULARY - 1}, t, 0);
-    op_case_update(c, 0, DTYPE_FP32, UNIT, c->o.at.first_id ? 20 : VOCABULARY, h, c->o.at.accumulate);
+    op_case_update(c, 0, DTYPE_FP32, UNIT, c->o.at.vocabulary.first ? 20 : VOCABULARY, h, c->o.at.accumulate);
     op_case_infer(c, 0);
     c->terms = (double)t;
     return true;
@@ -603,7 +604,7 @@ CASES(attention)
     attention_operands(c, &a, 0, 3);
     if (a.sinks)
         op_case_in(c, 5, c->type, sinks_of(&a), c->o.at.heads, 0);
-    op_case_infer(c, 3);
+    op_case_infer(c, a.sinks || c->o.at.cap > 0 || variant % 5 == 0 ? 3 : 7);
     c->terms = c->o.at.head_size + c->o.at.sequence;
     c->roundings = 1; /* probabilities are rounded to T for the product with v */
     c->growth = 2;

@@ -282,7 +282,7 @@ static const int LOSS[][4] = {{1, 1, 1, 0},      {3, 17, 17, 0},  {5, 64, 50, 0}
 static void give_targets(const op_case *c, void *bytes, const tensor *t)
 {
     /* of a vocabulary that ends beyond this shard; every fourth counts nothing */
-    int64_t ids = c->o.at.first_id + c->o.at.ids + (c->o.at.first_id ? 20 : 0);
+    int64_t ids = c->o.at.vocabulary.first + c->o.at.vocabulary.ids + (c->o.at.vocabulary.first ? 20 : 0);
     for (int64_t i = 0; i < t->shape[0]; i++)
         ((int32_t *)bytes)[i] = i % 4 == 3 ? -1 : (int32_t)((i * 7919 + 3) % ids);
 }
@@ -292,8 +292,8 @@ static bool logits(op_case *c, int variant)
     if (variant >= COUNT(LOSS))
         return false;
     const int *s = LOSS[variant];
-    c->o.at.ids = s[2];
-    c->o.at.first_id = s[3];
+    c->o.at.vocabulary.ids = s[2];
+    c->o.at.vocabulary.first = s[3];
     op_case_in(c, 0, c->type, WIDE, s[0], s[1]);
     op_case_in(c, 1, DTYPE_INT32, (fill){.kind = FILL_GIVEN, .give = give_targets}, s[0], 0);
     c->terms = s[1];
@@ -304,8 +304,8 @@ CASES(cross_entropy_stats)
 {
     if (variant == COUNT(LOSS)) { /* a shard without real columns */
         logits(c, 1);
-        c->o.at.ids = 0;
-        c->o.at.first_id = 100;
+        c->o.at.vocabulary.ids = 0;
+        c->o.at.vocabulary.first = 100;
     } else if (!logits(c, variant)) {
         return false;
     }
@@ -328,8 +328,8 @@ static void give_stats(op_case *c, int shards)
         forward->out[0] = view;
         forward->at = c->o.at;
         if (i > 0) {
-            forward->at.first_id = c->o.at.first_id ? 0 : c->o.at.ids;
-            forward->at.ids = 20;
+            forward->at.vocabulary.first = c->o.at.vocabulary.first ? 0 : c->o.at.vocabulary.ids;
+            forward->at.vocabulary.ids = 20;
         }
     }
 }
@@ -337,7 +337,7 @@ static void give_stats(op_case *c, int shards)
 /* Where other shards are, targets of theirs must be theirs: ids below 100 of the shard at 100 belong to 20 columns. */
 static void give_shard_targets(const op_case *c, void *bytes, const tensor *t)
 {
-    int64_t first = c->o.at.first_id, count = c->o.at.ids;
+    int64_t first = c->o.at.vocabulary.first, count = c->o.at.vocabulary.ids;
     for (int64_t i = 0; i < t->shape[0]; i++) {
         int64_t other = first ? i % 20 : count + i % 20;
         ((int32_t *)bytes)[i] = i % 4 == 3 ? -1 : (int32_t)(i % 2 ? other : first + i * 31 % count);
@@ -353,7 +353,7 @@ CASES(cross_entropy)
     training_scalars(c);
     c->scalars.loss_scale = 8;
     if (shards == 1)
-        c->o.at.first_id = 0;
+        c->o.at.vocabulary.first = 0;
     c->fills[1].give = shards > 1 ? give_shard_targets : give_targets;
     give_stats(c, shards);
     op_case_scalars(c, 3);
@@ -464,7 +464,13 @@ CASES(muon)
 {
     c->o.at.decay = (uint8_t)op_case_option(&variant, 2);
     c->o.at.scale = 1.75f;
-    return update_case(c, variant, 0);
+    const bool factors = op_case_option(&variant, 2);
+    if (!update_case(c, variant, 0))
+        return false;
+    const tensor *x = c->o.in[0];
+    if (factors && x->dims == 2)
+        op_case_in(c, 3, DTYPE_FP32, (fill){.kind = FILL_UNIFORM, .a = 0.25, .b = 1}, x->shape[0], 0);
+    return true;
 }
 
 CASES(muon_momentum)

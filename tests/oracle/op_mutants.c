@@ -1,4 +1,5 @@
-/* Mutants of attention's sinks, of clamped gates and of experts' biases: see op_mutants.h. */
+/* Mutants of attention's sinks and largest scores, of QK-clip, of clamped gates and of experts' biases: see
+ * op_mutants.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,7 +105,43 @@ static void limits_forgotten(const op *o, const run_context *r)
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
+/* Sums of exponentials for the largest of their terms. */
+static void largest_is_lse(const op *o, const run_context *r)
+{
+    cpu_backend.kernels[o->kind](o, r);
+    for (int64_t i = 0; o->out[2] && i < o->out[1]->shape[0]; i++)
+        memcpy(row_of(o->out[2], r, i), row_of(o->out[1], r, i), (size_t)o->out[1]->shape[1] * sizeof(float));
+}
+
+static void roots_of_all(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.at.qk.whole = 0;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void first_rank_alone(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    tensor peaks = *o->in[0];
+    peaks.shape[0] = o->at.rows;
+    wrong.in[0] = &peaks;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
+static void factors_forgotten(const op *o, const run_context *r)
+{
+    op wrong = *o;
+    wrong.in[3] = NULL;
+    cpu_backend.kernels[o->kind](&wrong, r);
+}
+
 const op_mutant OP_MUTANTS[] = {
+    {"the largest score is log sum exp", OP_attention, largest_is_lse},
+    {"accumulate flipped", OP_largest, accumulate_flipped},
+    {"what rotates takes the root of the factor", OP_qk_factors, roots_of_all},
+    {"scores of other ranks' tokens ignored", OP_qk_factors, first_rank_alone},
+    {"factors of rows forgotten", OP_muon, factors_forgotten},
     {"sinks ignored", OP_attention, sinks_ignored},
     {"sinks ignored, decoding", OP_attention_decode, sinks_ignored},
     {"sinks left out of the weights' sum", OP_attention, sinks_left_out_of_y},

@@ -131,7 +131,7 @@ void reference_embed(const op *o, const run_context *r)
     const tensor *table = o->in[1], *y = o->out[0];
     for (int64_t t = 0; t < y->shape[0]; t++)
         for (int64_t h = 0; h < y->shape[1]; h++) {
-            int64_t row = tokens[t] - o->at.first_id;
+            int64_t row = tokens[t] - o->at.vocabulary.first;
             bool own = row >= 0 && row < table->shape[0];
             reference_row(y, r, t)[h] = own ? reference_row(table, r, row)[h] : 0;
         }
@@ -153,7 +153,7 @@ static void table_gradient(const op *o, const run_context *r, int64_t first_row)
 
 void reference_embed_grad(const op *o, const run_context *r)
 {
-    table_gradient(o, r, o->at.first_id);
+    table_gradient(o, r, o->at.vocabulary.first);
 }
 
 void reference_add_positions(const op *o, const run_context *r)

@@ -12,8 +12,8 @@
 /* The column of this shard that token t's target is, or -1. */
 static int64_t target_column(const op *o, const run_context *r, int64_t t)
 {
-    int64_t target = ((const int32_t *)tensor_at(o->in[1], r->arena))[t], column = target - o->at.first_id;
-    return target >= 0 && column >= 0 && column < o->at.ids ? column : -1;
+    int64_t target = ((const int32_t *)tensor_at(o->in[1], r->arena))[t], column = target - o->at.vocabulary.first;
+    return target >= 0 && column >= 0 && column < o->at.vocabulary.ids ? column : -1;
 }
 
 void reference_cross_entropy_stats(const op *o, const run_context *r)
@@ -21,9 +21,9 @@ void reference_cross_entropy_stats(const op *o, const run_context *r)
     for (int64_t t = 0; t < o->in[0]->shape[0]; t++) {
         const double *logit = reference_row(o->in[0], r, t);
         double largest = -INFINITY, sum = 0;
-        for (int64_t v = 0; v < o->at.ids; v++)
+        for (int64_t v = 0; v < o->at.vocabulary.ids; v++)
             largest = fmax(largest, logit[v]);
-        for (int64_t v = 0; v < o->at.ids; v++)
+        for (int64_t v = 0; v < o->at.vocabulary.ids; v++)
             sum += exp(logit[v] - largest);
         double *stats = reference_row(o->out[0], r, t);
         stats[0] = largest;
@@ -60,7 +60,7 @@ void reference_cross_entropy(const op *o, const run_context *r)
         if (targets[t] >= 0)
             sum += lse - target;
         for (int64_t v = 0; dlogits && v < logits->shape[1]; v++) {
-            bool counts = targets[t] >= 0 && v < o->at.ids;
+            bool counts = targets[t] >= 0 && v < o->at.vocabulary.ids;
             double p = exp(reference_row(logits, r, t)[v] - lse), onehot = v == target_column(o, r, t);
             reference_row(dlogits, r, t)[v] = counts ? (p - onehot) * scale : 0;
         }

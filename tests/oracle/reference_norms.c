@@ -315,12 +315,19 @@ static double score_of(const op *o, double product, double *slope)
     return cap > 0 ? cap * t : product * scale;
 }
 
-/* log sum exp of `count` scores and of a sink, -INFINITY where there is none */
-static double log_sum_exp(const double *score, int64_t count, double sink)
+/* The largest of `count` scores and of a sink, -INFINITY where there is none. */
+static double largest_of(const double *score, int64_t count, double sink)
 {
-    double largest = sink, sum = 0;
+    double largest = sink;
     for (int64_t j = 0; j < count; j++)
         largest = fmax(largest, score[j]);
+    return largest;
+}
+
+/* log sum exp of the same */
+static double log_sum_exp(const double *score, int64_t count, double sink)
+{
+    double largest = largest_of(score, count, sink), sum = 0;
     for (int64_t j = 0; j < count; j++)
         sum += exp(score[j] - largest);
     sum += exp(sink - largest);
@@ -348,6 +355,8 @@ void reference_attention(const op *o, const run_context *r)
                     NULL);
             double lse = log_sum_exp(score, keys, sink_of(o->in[5], r, head));
             reference_row(o->out[1], r, head)[t] = lse;
+            if (o->out[2])
+                reference_row(o->out[2], r, head)[t] = largest_of(score, keys, -INFINITY);
             double *y = head_of(r, o->out[0], t, head, o->at.heads);
             for (int i = 0; i < e; i++) {
                 y[i] = 0;

@@ -26,6 +26,8 @@ static void each(const op *o, const run_context *r, void (*rule)(element *e))
             for (int k = 0; k < 2; k++)
                 e.state[k] = o->out[2 + k] ? &reference_row(o->out[2 + k], r, i)[j] : NULL;
             rule(&e);
+            if (o->in[3])
+                *e.master *= *reference_row(o->in[3], r, i);
             if (e.weight && o->kind != OP_muon_momentum)
                 *e.weight = *e.master;
         }

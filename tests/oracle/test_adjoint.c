@@ -562,7 +562,7 @@ static void written_over(op **ops, int forward, int count)
 static void shard_swapped(op **ops, int forward, int count)
 {
     op *o = backward_op(ops, forward, count, OP_embed_grad);
-    o->at.first_id = o->at.first_id ? 0 : 7;
+    o->at.vocabulary.first = o->at.vocabulary.first ? 0 : 7;
 }
 
 static void documents_ignored(op **ops, int forward, int count)

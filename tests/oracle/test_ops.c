@@ -218,7 +218,7 @@ static void another_site(const op *o, const run_context *r)
 static void shard_swapped(const op *o, const run_context *r)
 {
     op wrong = *o;
-    wrong.at.first_id = 20 - o->at.first_id;
+    wrong.at.vocabulary.first = 20 - o->at.vocabulary.first;
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 

@@ -240,7 +240,7 @@ static void rope_turns_by_the_angle_and_back(void **state)
 static void cross_entropy_is_the_logarithm_of_a_probability(void **state)
 {
     (void)state;
-    bench b = {.o = {.kind = OP_cross_entropy, .at = {.ids = 4, .first_id = 4}}};
+    bench b = {.o = {.kind = OP_cross_entropy, .at = {.vocabulary = {4, 4}}}};
     b.o.in[0] = bench_operand(&b, DTYPE_FP32, 2, 5); /* the second of two shards of 4 ids, one padding column */
     b.o.in[1] = bench_operand(&b, DTYPE_INT32, 2, 0);
     b.o.in[2] = bench_operand(&b, DTYPE_FP32, 4, 3);

@@ -55,6 +55,7 @@ typedef struct compile_options {
         config_optimizer name;
         bool nesterov;
         config_adjust adjust;
+        double qk_clip; /* of scores, by Muon (qk_clip.h); 0: none */
         dtype state,
             master; /* narrower than fp32: stochastically rounded; a master of the compute type is the weight */
     } optimizer;

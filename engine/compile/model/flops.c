@@ -50,7 +50,8 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
     const int64_t routers = s->experts > 0;
     const int64_t choices = 0;
     const int64_t mtp = s->mtp_layers;
-    int64_t rope[3], logits[2] = {0};
+    const int64_t clips = 0;
+    int64_t rope[3], logits[2] = {0}, peaks[2] = {0};
     rope_size(rope, s, sequence);
     decoder_layout layout = {.grid = recorder_alone(),
                              .compute = compute,

@@ -164,7 +164,7 @@ void offload_ahead(offload *o)
         load_from_host(o);
 }
 
-void offload_update(offload *o, int i, tensor *const *gradient, tensor *control)
+void offload_update(offload *o, int i, tensor *const *gradient, tensor *control, tensor *peaks)
 {
     piece *q = &o->pieces[i];
     while (o->fetched < o->count && o->fetched <= i + AHEAD)
@@ -180,6 +180,7 @@ void offload_update(offload *o, int i, tensor *const *gradient, tensor *control)
                                          .first = q->first,
                                          .rows = q->rows,
                                          .gradient = gradient[s->of->number],
-                                         .control = control});
+                                         .control = control,
+                                         .peaks = peaks});
     store_in_host(o, q);
 }

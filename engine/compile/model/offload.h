@@ -17,7 +17,7 @@ int offload_pieces(const offload *o);
 /* Appends the fetches of the first pieces; once. */
 void offload_ahead(offload *o);
 /* Appends the update of piece i, after all those before: the fetch of a later piece, the optimizer's ops, and what
- * takes the piece back. `gradient`: by number. */
-void offload_update(offload *o, int i, tensor *const *gradient, tensor *control);
+ * takes the piece back. `gradient`: by number. peaks: qk_clip_gather()'s. */
+void offload_update(offload *o, int i, tensor *const *gradient, tensor *control, tensor *peaks);
 
 #endif

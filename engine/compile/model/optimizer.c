@@ -5,6 +5,7 @@
 
 #include "engine/compile/model/append.h"
 #include "engine/compile/model/duty.h"
+#include "engine/compile/model/qk_clip.h"
 #include "kernels/muon.h"
 #include "kernels/rounding.h"
 
@@ -76,8 +77,9 @@ static int find_spans(span **spans, const optimizer_update *u, int64_t first, in
     return count;
 }
 
-/* One op of the optimizer over rows of what this rank owns; x: those rows of the gradient, or what was made of them. */
-static void append_update(const optimizer_update *u, tensor *x, const span *at, float scale)
+/* One op of the optimizer over rows of what this rank owns; x: those rows of the gradient, or what was made of them.
+ * factors: of all rows, or NULL. */
+static void append_update(const optimizer_update *u, tensor *x, const span *at, float scale, tensor *factors)
 {
     const compiled *c = u->c;
     const storage *s = u->s;
@@ -85,6 +87,8 @@ static void append_update(const optimizer_update *u, tensor *x, const span *at, 
                .in = {x, c->values.scalars, u->control},
                .out = {NULL, append_rows(u->out, s->master, at->first, at->rows)},
                .at = at->at};
+    if (factors)
+        like.in[3] = append_rows(u->out, factors, at->first, at->rows);
     like.at.decay = s->of->decay;
     like.at.nesterov = c->options.optimizer.nesterov;
     like.at.scale = scale;
@@ -101,7 +105,7 @@ static void each(const optimizer_update *u)
     span *at;
     int count = find_spans(&at, u, u->first, u->rows);
     for (int i = 0; i < count; i++)
-        append_update(u, append_rows(u->out, u->gradient, at[i].first, at[i].rows), &at[i], 1);
+        append_update(u, append_rows(u->out, u->gradient, at[i].first, at[i].rows), &at[i], 1, NULL);
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------------------------ */
@@ -278,12 +282,13 @@ static void orthogonal(const optimizer_update *of)
         for (int i = 0; i < count; i++)
             improve(&u, &m[i], g[i], iteration == 0);
     }
+    tensor *factors = qk_clip_factors(of->out, of->c, of->s, of->peaks);
     for (int i = 0; i < count; i++) {
         span *at;
         int spans = m[i].rows > 0 ? find_spans(&at, of, m[i].first, m[i].rows) : 0;
         for (int k = 0; k < spans; k++)
             append_update(of, append_rows(of->out, m[i].x, at[k].first - m[i].first, at[k].rows), &at[k],
-                          adjust(of->c, &m[i]));
+                          adjust(of->c, &m[i]), factors);
     }
 }
 

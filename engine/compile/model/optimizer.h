@@ -14,6 +14,7 @@ typedef struct optimizer_update {
         rows; /* of the owned rows (of a vector: elements), those to update; all where matrices are updated whole */
     tensor *gradient; /* complete, of the owned rows */
     tensor *control;  /* what `clip` left */
+    tensor *peaks;    /* qk_clip_gather()'s; NULL: nothing clips */
 } optimizer_update;
 
 typedef struct optimizer {

@@ -353,7 +353,7 @@ static tensor *new_ids(compiled *c, const char *name, bool given, ids_of of)
 }
 
 /* What the ranks have of a value (layers/values.def). */
-typedef enum value_ranks { RANKS_SAME, RANKS_SUMMED, RANKS_COLUMNS } value_ranks;
+typedef enum value_ranks { RANKS_SAME, RANKS_SUMMED, RANKS_COLUMNS, RANKS_APART } value_ranks;
 
 static tensor *new_value(compiled *c, const char *name, dtype type, const int64_t size[2], value_ranks ranks)
 {
@@ -361,9 +361,20 @@ static tensor *new_value(compiled *c, const char *name, dtype type, const int64_
     for (int i = 0; i < AXIS_COORDINATES; i++)
         if (ranks == RANKS_SUMMED && c->options.grid.size[i] > 1)
             t->place.along[i] = place_partial();
+        else if (ranks == RANKS_APART && c->options.grid.size[i] > 1)
+            t->place.along[i] = place_shard(0);
     if (ranks == RANKS_COLUMNS && c->options.grid.size[GRID_TENSOR] > 1)
         t->place.along[GRID_TENSOR] = place_shard(1);
     return t;
+}
+
+/* Layers that attend, of this rank, with the block behind the last one. */
+static int64_t count_attention(const compiled *c)
+{
+    int64_t count = 0;
+    for (int i = 0; i < c->model.chunk_count; i++)
+        count += c->model.chunks[i].block_count;
+    return count;
 }
 
 static void describe_values(compiled *c)
@@ -381,6 +392,8 @@ static void describe_values(compiled *c)
     const int64_t routers = LOSS && o->shape.experts > 0;
     const int64_t mtp = MTP;
     const int64_t choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0;
+    const int64_t clips = o->train && o->optimizer.qk_clip > 0;
+    const int64_t peaks[] = {clips ? count_attention(c) : 0, c->model.chunks[0].blocks[0].attention.heads};
     int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){

@@ -202,7 +202,8 @@ static void print_slow_heads(FILE *out, const plan *p)
     if (p->profile.capacity <= 0 || dtype_bytes(precision_compute(p->options.precision)) > 2 ||
         attention_is_fused(size, parts_head_size(SLOT_V, shape, &layer)))
         return;
-    if (attention_suits_cudnn(size) && shape->attention_cap == 0 && !shape_has(shape, TRAIT_SINKS))
+    if (attention_suits_cudnn(size) && shape->attention_cap == 0 && !shape_has(shape, TRAIT_SINKS) &&
+        p->options.optimizer.qk_clip == 0)
         fprintf(
             out,
             "attention         heads of %d elements have no fused kernel of ours: cuDNN's, or about 50 times slower\n",
@@ -250,8 +251,10 @@ static void print_attention(FILE *out, const plan *p)
     if (most == 0)
         return;
     bytes_text(bytes, (double)most);
-    if (shape_has(&p->options.shape, TRAIT_SINKS))
-        fprintf(out, "attention         our own forward pass: cuDNN is left out where heads have sinks\n");
+    if (shape_has(&p->options.shape, TRAIT_SINKS) || p->options.optimizer.qk_clip > 0)
+        fprintf(out, "attention         our own forward pass: cuDNN is left out where %s\n",
+                p->options.optimizer.qk_clip > 0 ? "optimizer.qk_clip asks for the largest scores"
+                                                 : "heads have sinks");
     const char *without = without_cudnn(&p->options);
     if (without)
         fprintf(out,

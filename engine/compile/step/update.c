@@ -17,6 +17,7 @@
 #include "engine/compile/model/duty.h"
 #include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
+#include "engine/compile/model/qk_clip.h"
 #include "kernels/exact_sum.h"
 #include "kernels/operands.h"
 #include "kernels/replicas.h"
@@ -38,6 +39,7 @@ typedef struct update {
     offload *offload;       /* of what is in host memory */
     bool counts;            /* something was added to the norm's bins */
     tensor *choices;        /* tokens by expert, of all ranks */
+    tensor *peaks;          /* largest scores of attention, of all ranks; or NULL */
 } update;
 
 static tensor *append(compiled_program *out, const char *label, const op *like, tensor *into)
@@ -353,8 +355,13 @@ static void append_update(update *u, const parameter *p, tensor *control)
     const storage *s = &u->c->storage[p->number];
     tensor *d = u->gradient[p->number];
     if (!p->counted && duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
-        optimizer_append(&(optimizer_update){
-            .out = u->out, .c = u->c, .s = s, .rows = d->shape[0], .gradient = d, .control = control});
+        optimizer_append(&(optimizer_update){.out = u->out,
+                                             .c = u->c,
+                                             .s = s,
+                                             .rows = d->shape[0],
+                                             .gradient = d,
+                                             .control = control,
+                                             .peaks = u->peaks});
 }
 
 /* The biases of this stage's layers, by what the tokens of all ranks have chosen. */
@@ -381,7 +388,7 @@ static void append_updates(update *u, tensor *control)
     for (int i = 0; i < u->c->model.parameter_count; i++)
         append_update(u, u->c->model.parameters[i], control);
     for (int i = 0; i < offload_pieces(u->offload); i++)
-        offload_update(u->offload, i, u->gradient, control);
+        offload_update(u->offload, i, u->gradient, control, u->peaks);
 }
 
 void update_append(compiled_program *out, const compiled *c)
@@ -399,6 +406,7 @@ void update_append(compiled_program *out, const compiled *c)
         sum_losses(out, c, "mtp loss", c->values.mtp_loss, c->values.mtp_total,
                    c->last_stage && c->options.grid.at[GRID_TENSOR] == 0);
     sum_choices(&u);
+    u.peaks = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
     if (u.compressed) {
         compressed_keep(u.compressed, control);

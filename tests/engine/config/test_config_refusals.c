@@ -133,6 +133,22 @@ static const struct {
      "a.yaml: train.global_batch 32 is not a multiple of train.micro_batch 5: change one"},
     {SMALL "optimizer: {master: bf16}\ntrain: {precision: fp32}\n", NULL,
      "a.yaml: optimizer.master bf16 needs train.precision bf16, not fp32: change one"},
+    {SMALL "optimizer: {qk_clip: 100}\n", NULL,
+     "a.yaml: optimizer.qk_clip 100 scales weights after Muon's update: set optimizer.name to muon, or leave "
+     "optimizer.qk_clip out"},
+    {"model: {architecture: qwen3, layers: 2, hidden_size: 32, heads: 4, vocab_size: 64}\n"
+     "optimizer: {name: muon, qk_clip: 100}\n",
+     NULL,
+     "a.yaml: optimizer.qk_clip 100: the model normalises queries and keys, so that their weights' size changes no "
+     "score; leave it out"},
+    {"model: {architecture: qwen2, layers: 2, hidden_size: 32, heads: 4, vocab_size: 64}\n"
+     "optimizer: {name: muon, qk_clip: 100}\n",
+     NULL,
+     "a.yaml: optimizer.qk_clip 100: the model adds biases to queries and keys, which would stay as they are; leave it "
+     "out"},
+    {"model: {architecture: gemma2, layers: 2, hidden_size: 32, heads: 4, vocab_size: 64, attention_cap: 50}\n"
+     "optimizer: {name: muon, qk_clip: 100}\n",
+     NULL, "a.yaml: optimizer.qk_clip 100: model.attention_cap bounds scores already; leave it out"},
     {SMALL "optimizer: {lr: 1e-4, min_lr: 2e-4}\n", NULL,
      "a.yaml: optimizer.min_lr 0.0002 exceeds optimizer.lr 0.0001: lower the first"},
     {SMALL "optimizer: {schedule: wsd, warmup: 600, decay_fraction: 0.5}\n", NULL,

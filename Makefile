@@ -66,7 +66,7 @@ HELPERS       := $(filter-out $(PROGRAM_SRC) $(FUZZ_SRC) $(OF_KEYS),$(TEST_SRC))
 TESTS         := $(foreach s,$(call begin,test_),$(call program,$s))
 RANK_PROGRAMS := $(foreach s,$(call begin,rank_),$(call program,$s))
 
-all: $(BUILD)/phalanx ## build/phalanx (and, with nvcc, build/libphalanx_cuda.so)
+all: $(BUILD)/phalanx ## build/phalanx (with nvcc, build/libphalanx_cuda.so; with Arrow, build/libphalanx_parquet.so)
 
 $(BUILD)/phalanx: $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
 	@echo "link $@"; $(CXX) -fopenmp $(SANITIZE) -o $@ $^ $(LIBS)
@@ -139,6 +139,7 @@ $(BUILD)/tests/test_server: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state $(BUILD)/tests/test_qk_clip: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_metrics $(BUILD)/tests/test_timeline $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
+$(BUILD)/tests/test_tokenize $(BUILD)/tests/test_parquet: | $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble
 $(BUILD)/tests/test_comm: | $(BUILD)/tests/rank_comm
 $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
@@ -151,7 +152,8 @@ $(BUILD)/tests/test_pace $(BUILD)/tests/test_verify: | $(BUILD)/tests/rank_fault
 $(BUILD)/tests/rank_faulty: LIBS += -Wl,--wrap=executor_observe,--wrap=verify_open,--wrap=MPI_Irecv,--wrap=MPI_Testsome
 # An island that lies to the others.
 $(BUILD)/tests/rank_hostile: LIBS += -Wl,--wrap=compress_encode
-# Likewise a driver, for resources_gpu_open().
+# Likewise a reader of columns, for columns_open(), and a driver, for resources_gpu_open().
+$(BUILD)/tests/test_columns: LIBS += -rdynamic
 $(BUILD)/tests/test_resources: LIBS += -rdynamic
 # Mutants: the parity test's proof that it can fail.
 $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_describe,--wrap=executor_launch,--wrap=cpu_muon_polynomial,--wrap=deal_halves,--wrap=batch_fill
@@ -160,15 +162,16 @@ $(BUILD)/tests/rank_mutants: LIBS += -Wl,--wrap=place_waits,--wrap=storage_descr
 $(BUILD)/tests/test_reductions: LIBS += -Wl,--wrap=op_make
 $(BUILD)/tests/test_decoder: LIBS += -Wl,--wrap=shape_layer
 
-# The program finds its CUDA device beside itself, so they live in a folder of their own, and bin/ has a link.
+# The program finds its CUDA device and its reader of Parquet beside itself: they have a folder, and bin/ a link.
 PREFIX  ?= /usr/local
 DESTDIR ?=
 INSTALLED = $(DESTDIR)$(PREFIX)
-install: all ## into PREFIX (/usr/local): program, CUDA device if built, example configurations, man page, completion for bash and zsh
+install: all ## into PREFIX (/usr/local): program and what is beside it, examples, man page, completion for bash and zsh
 	install -d $(INSTALLED)/bin $(INSTALLED)/lib/phalanx $(INSTALLED)/share/phalanx $(INSTALLED)/share/man/man1 \
 	    $(INSTALLED)/share/bash-completion/completions $(INSTALLED)/share/zsh/site-functions
 	install $(BUILD)/phalanx $(INSTALLED)/lib/phalanx/phalanx
-	if [ -f $(BUILD)/libphalanx_cuda.so ]; then install $(BUILD)/libphalanx_cuda.so $(INSTALLED)/lib/phalanx/; fi
+	for part in cuda parquet; do \
+	if [ -f $(BUILD)/libphalanx_$$part.so ]; then install $(BUILD)/libphalanx_$$part.so $(INSTALLED)/lib/phalanx/; fi; done
 	ln -sf ../lib/phalanx/phalanx $(INSTALLED)/bin/phalanx
 	cp -r models/configs $(INSTALLED)/share/phalanx/
 	$(BUILD)/phalanx help man | gzip -9n >$(INSTALLED)/share/man/man1/phalanx.1.gz
@@ -323,6 +326,7 @@ clean: ## remove what was built
 help: ## this list
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /\1|/' | awk -F'|' '{printf "  make %-22s %s\n", $$1, $$2}'
 
+include engine/text/arrow/build.mk
 ifneq ($(NVCC),)
 include kernels/cuda/build.mk
 include kernels/cuda/host.mk

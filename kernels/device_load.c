@@ -2,22 +2,10 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "memory/log.h"
-
-static char *beside_program(const char *name)
-{
-    char path[4096];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (length < 0)
-        length = 0;
-    path[length] = 0;
-    char *slash = strrchr(path, '/');
-    return must_format("%.*s/libphalanx_%s.so", slash ? (int)(slash - path) : 1, slash ? path : ".", name);
-}
+#include "memory/beside.h"
 
 /* dlerror()'s sentence begins with the library that is missing: a dependency, when the file itself is there. */
 static status open_object(void **out, const char *path, const char *name)

@@ -2,7 +2,8 @@
 # A folder to copy to a cluster whose machines have an NVIDIA driver, CUDA's cuBLASLt and NCCL, and glibc no older than
 # this one's: the program, its CUDA device, every shared library they need except glibc's, mpirun with its plugins.
 # cuBLASLt (half a gigabyte), NCCL and cuDNN stay outside: env.sh finds them in the folders that PHALANX_CUDA_LIBS
-# names, in CUDA's, or where pip puts NVIDIA's packages.
+# names, in CUDA's, or where pip puts NVIDIA's packages. The reader of Parquet and its libraries are left out where they
+# would make the archive too large.
 # Usage: tools/bundle.sh BUILD [WHAT]      ->  BUILD/WHAT and an archive of it. WHAT:
 #   bundle             (the default)
 #   gpu-kit            and the tests and measurements for a machine with a GPU (tests/cuda/gpu): check.sh, bench.sh
@@ -42,9 +43,20 @@ pmix=$(ls -d /usr/lib/*/pmix2/lib/pmix /usr/lib/*/pmix /usr/lib64/pmix 2>/dev/nu
 strip --strip-unneeded "$out"/bin/* "$out"/lib/openmpi/*.so 2>/dev/null || true
 
 # what the loader would take, without glibc, the driver, and the two libraries of the machine's
-find "$out" -type f \( -name '*.so' -o -path '*/bin/*' \) -exec ldd {} + 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u |
-    grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv|libutil|ld-linux[^/]*|libcuda|libnvidia[^/]*|libcublas[^/]*|libnccl)\.so' |
-    while read -r library; do cp -Ln "$library" "$out/lib/"; done
+collect() {
+    find "$out" -type f \( -name '*.so' -o -path '*/bin/*' \) -exec ldd {} + 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u |
+        grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv|libutil|ld-linux[^/]*|libcuda|libnvidia[^/]*|libcublas[^/]*|libnccl)\.so' |
+        while read -r library; do cp -Ln "$library" "$out/lib/"; done
+}
+collect
+arrow= # files that only the reader of Parquet needs, and itself
+if [ "$what" = bundle ] && [ -f "$build/libphalanx_parquet.so" ]; then
+    before=$(ls "$out/lib")
+    cp "$build/libphalanx_parquet.so" "$out/bin/"
+    strip --strip-unneeded "$out/bin/libphalanx_parquet.so" 2>/dev/null || true
+    collect
+    arrow="$out/bin/libphalanx_parquet.so $(cd "$out/lib" && ls | grep -vxF "$before" | sed "s|^|$out/lib/|" | tr '\n' ' ')"
+fi
 
 cat >"$out/env.sh" <<'END'
 # . env.sh: what the programs of this folder need to know of where they are; on every node, and before mpirun.
@@ -69,13 +81,22 @@ cat >"$out/phalanx" <<'END'
 exec "$phalanx_home/bin/phalanx" "$@"
 END
 chmod +x "$out/bin/mpirun" "$out/phalanx"
-if [ "$what" = bundle ]; then
-    archive=$out.tar.zst
-    tar -C "$build" -c bundle | zstd -q -12 -T0 -o "$archive"
-else # a borrowed machine may have no zstd
-    archive=$out.tar.gz
-    tar -C "$build" -c "$what" | gzip -9 >"$archive"
+pack() { # sets archive and bytes
+    if [ "$what" = bundle ]; then
+        archive=$out.tar.zst
+        tar -C "$build" -c bundle | zstd -q -f -12 -T0 -o "$archive"
+    else # a borrowed machine may have no zstd
+        archive=$out.tar.gz
+        tar -C "$build" -c "$what" | gzip -9 >"$archive"
+    fi
+    bytes=$(stat -c %s "$archive")
+}
+pack
+if [ "$bytes" -gt "$most" ] && [ -n "$arrow" ]; then
+    echo "the reader of Parquet is left out: with Arrow's libraries this is $((bytes >> 20)) MiB, more than $((most >> 20))"
+    # shellcheck disable=SC2086
+    rm -f $arrow
+    pack
 fi
-bytes=$(stat -c %s "$archive")
 echo "$archive: $((bytes >> 20)) MiB compressed, $(du -sm "$out" | cut -f1) MiB unpacked; cuBLASLt and NCCL are the machine's"
 [ "$bytes" -le "$most" ] || { echo "$what: larger than $((most >> 20)) MiB"; exit 1; }

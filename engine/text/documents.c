@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/text/columns.h"
 #include "engine/text/sniff.h"
 #include "engine/text/source.h"
+#include "engine/text/unicode.h"
 #include "memory/log.h"
 
 #define MOST_BYTES      ((int64_t)INT32_MAX - 1)
@@ -23,6 +25,7 @@ struct documents {
     char *const *inputs;
     int count, current; /* current: the input that is open, or the next to open */
     source *source;     /* NULL: none is open */
+    columns *columns;   /* the rows of the open one; NULL: it is text */
     bool json;          /* the open one is JSON-lines */
     bool sniffed;       /* ... by content only */
     bool ended;         /* the open one has no more bytes than those in `ahead` */
@@ -106,6 +109,7 @@ void documents_close(documents *d)
 {
     if (!d)
         return;
+    columns_close(d->columns);
     source_close(d->source);
     buffer_free(&d->ahead);
     pthread_mutex_destroy(&d->counting);
@@ -226,6 +230,14 @@ static bool overlaps_itself(const char *separator, int64_t length)
     return false;
 }
 
+/* The first row of those that begin at a share of the file. Two parts that meet there find the same one. */
+static int64_t row_at(int64_t rows, int64_t byte, int64_t bytes)
+{
+    if (byte <= 0)
+        return 0;
+    return byte >= bytes ? rows : (int64_t)ceil((double)rows * ((double)byte / (double)bytes));
+}
+
 /* Of the input that was opened, leave what is this part's. */
 static status take_share(documents *d)
 {
@@ -234,7 +246,10 @@ static status take_share(documents *d)
     const char *separator = separator_of(d, &length);
     if (begin <= 0 && end >= bytes)
         return STATUS_OK;
-    if (!separator || overlaps_itself(separator, length) || !source_seekable(d->source)) {
+    int64_t rows = d->columns ? columns_rows(d->columns) : -1;
+    if (rows >= 0)
+        return columns_select(d->columns, row_at(rows, begin, bytes), row_at(rows, end, bytes));
+    if (d->columns || !separator || overlaps_itself(separator, length) || !source_seekable(d->source)) {
         d->limit = begin <= 0 ? INT64_MAX : 0;
         return STATUS_OK;
     }
@@ -253,20 +268,69 @@ static status take_share(documents *d)
     return STATUS_OK;
 }
 
+static status open_columns(documents *d, const char *path)
+{
+    if (!source_seekable(d->source) || strcmp(path, "-") == 0)
+        return status_fail(STATUS_FAILED,
+                           "%s: Parquet and Arrow are read from files that are not packed as a whole: unpack it, and "
+                           "name the file",
+                           source_name(d->source));
+    return columns_open(&d->columns, d->source, d->settings.field);
+}
+
+/* What the open one is, unless the settings say. */
+static status recognise(documents *d, const char *path)
+{
+    documents_format format = d->settings.format;
+    d->json = format == DOCUMENTS_JSON_LINES || format == DOCUMENTS_FIELDS;
+    if (format == DOCUMENTS_TEXT || format == DOCUMENTS_JSON_LINES)
+        return STATUS_OK;
+    TRY(read_until(d, SNIFF_BYTES));
+    const char *bytes = d->ahead.bytes + d->at;
+    int64_t length = d->ahead.length - d->at;
+    if (columns_recognise(bytes, length)) {
+        bool there = false;
+        TRY(columns_available(&there));
+        d->json = false;
+        return there ? open_columns(d, path) : sniff_check(source_name(d->source), bytes, length, false);
+    }
+    return format == DOCUMENTS_SNIFF ? sniff(d, path) : STATUS_OK;
+}
+
 static status open_next(documents *d)
 {
     const char *path = d->inputs[d->current];
     TRY(source_open(&d->source, path, &d->stop));
-    d->json = d->settings.format == DOCUMENTS_JSON_LINES;
-    d->ended = d->sniffed = false;
+    d->json = d->ended = d->sniffed = false;
     d->line = d->at = d->base = d->ahead.length = 0;
     d->limit = INT64_MAX;
     TRY(read_until(d, 3));
     if (d->ahead.length >= 3 && memcmp(d->ahead.bytes, "\xEF\xBB\xBF", 3) == 0) /* a byte order mark is no text */
         d->at = 3;
-    if (d->settings.format == DOCUMENTS_SNIFF)
-        TRY(sniff(d, path));
+    TRY(recognise(d, path));
     return d->begins ? take_share(d) : STATUS_OK;
+}
+
+static void close_current(documents *d)
+{
+    d->closed += d->columns ? source_bytes(d->source) : source_consumed(d->source);
+    columns_close(d->columns);
+    source_close(d->source);
+    d->columns = NULL;
+    d->source = NULL;
+    d->current++;
+}
+
+/* Take the next row; *more is false where there is none. */
+static status take_row(documents *d, buffer *bytes, documents_raw *raw, bool *more)
+{
+    const char *text = NULL;
+    TRY(columns_next(d->columns, &text, &raw->length, &raw->row, more));
+    raw->null = *more && !text;
+    if (*more && text)
+        buffer_append(bytes, text, raw->length);
+    atomic_store(&d->consumed, d->closed + (int64_t)(columns_done(d->columns) * (double)source_bytes(d->source)));
+    return STATUS_OK;
 }
 
 /* Take what comes before the next separator, or all that is left where none follows. */
@@ -321,18 +385,19 @@ status documents_next(documents *d, buffer *bytes, documents_raw *raw, bool *mor
                 return STATUS_OK;
             TRY(open_next(d));
         }
-        if ((d->ended && d->at == d->ahead.length) || d->base + d->at >= d->limit) {
-            d->closed += source_consumed(d->source);
-            source_close(d->source);
-            d->source = NULL;
-            d->current++;
+        *raw = (documents_raw){.offset = bytes->length, .input = d->current, .row = -1, .sniffed = d->sniffed};
+        bool there = d->base + d->at < d->limit && (d->columns || !d->ended || d->at < d->ahead.length);
+        if (there && d->columns)
+            TRY(take_row(d, bytes, raw, &there));
+        else if (there)
+            TRY(take_part(d, bytes, raw));
+        if (!there) {
+            close_current(d);
             continue;
         }
-        *raw = (documents_raw){.offset = bytes->length, .input = d->current, .sniffed = d->sniffed};
-        TRY(take_part(d, bytes, raw));
         raw->line = d->json ? ++d->line : 0;
         bool empty = raw->length == 0 || (d->json && is_blank(bytes->bytes + raw->offset, raw->length));
-        if (empty && !raw->too_long) {
+        if (empty && !raw->too_long && !raw->null) {
             bytes->length = raw->offset;
             continue;
         }
@@ -479,11 +544,26 @@ static status take_field(documents *d, buffer *text, const documents_raw *raw, c
     return STATUS_OK;
 }
 
+/* The text of a row is UTF-8, as in JSON-lines. */
+static status check_row(const documents *d, const char *bytes, const documents_raw *raw)
+{
+    const char *path = d->inputs[raw->input], *field = d->settings.field;
+    if (raw->null)
+        return status_fail(STATUS_FAILED, "%s:row %lld: the column \"%s\" is null", path, (long long)raw->row, field);
+    int64_t good = unicode_check(bytes, raw->length);
+    if (good < raw->length)
+        return status_fail(STATUS_FAILED, "%s:row %lld: the column \"%s\" is not UTF-8: byte %lld is 0x%02x", path,
+                           (long long)raw->row, field, (long long)good, (uint8_t)bytes[good]);
+    return STATUS_OK;
+}
+
 status documents_text(documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
                       const documents_raw *raw)
 {
     *text = bytes;
     *length = raw->length;
+    if (raw->row >= 0)
+        return check_row(d, bytes, raw);
     if (raw->line == 0)
         return STATUS_OK;
     if (raw->too_long)

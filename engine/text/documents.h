@@ -1,7 +1,8 @@
 /* The documents of a list of files, in order.
  *
  * Plain text: a file is a document, or, with a separator, each part between two of them. JSON-lines: a line is a
- * document, its text the string in one field. Files may be packed (source.h). What is neither is refused (sniff.h).
+ * document, its text the string in one field. Files may be packed (source.h). Parquet and Arrow: a row is a document,
+ * its text what one column has (columns.h). What is none of these is refused (sniff.h).
  * Reading and looking into JSON are apart, so that one thread reads and many look. A document without text is passed
  * over. Several machines may each read a share of the same inputs: what part 1, part 2, ... give, one after the other,
  * is what the whole gives.
@@ -16,20 +17,22 @@
 #include "memory/status.h"
 
 typedef enum documents_format {
-    DOCUMENTS_SNIFF, /* JSON-lines if the first line is a JSON object or the name says so (.jsonl, .ndjson, .json), else
-                        text; refused if it is neither */
-    DOCUMENTS_TEXT,  /* whatever it is */
+    /* Parquet or Arrow by its first bytes; JSON-lines if the first line is a JSON object or the name says so (.jsonl,
+     * .ndjson, .json); else text; refused if it is none of them */
+    DOCUMENTS_SNIFF,
+    DOCUMENTS_TEXT, /* whatever it is */
     DOCUMENTS_JSON_LINES,
+    DOCUMENTS_FIELDS, /* Parquet or Arrow by its first bytes, else JSON-lines */
 } documents_format;
 
 typedef struct documents_settings {
     documents_format format;
-    const char *field;     /* of JSON-lines; NULL: "text" */
+    const char *field;     /* of JSON-lines, or the column; NULL: "text" */
     const char *separator; /* of text; NULL: a file is a document */
     int64_t separator_length;
     /* Read one of `parts` equal runs of the inputs' bytes: the records that begin there. A file is divided between
-     * records if it is not packed and its records can be told from its middle: JSON-lines, and text with a separator
-     * that cannot overlap itself. Any other file is whole in the part where it begins. parts 0: read all. */
+     * records if it is not packed and its records can be told from its middle: JSON-lines, text with a separator that
+     * cannot overlap itself, and Parquet. Any other file is whole in the part where it begins. parts 0: read all. */
     int64_t part, parts; /* 0 <= part < parts */
 } documents_settings;
 
@@ -38,10 +41,12 @@ typedef struct documents documents;
 /* A document as it is in its file. */
 typedef struct documents_raw {
     int64_t offset, length; /* into the buffer that documents_next appended to */
-    int64_t line;           /* from 1, of those that are read of the input; 0: plain text */
+    int64_t line;           /* from 1, of those that are read of the input; 0: no JSON-lines */
+    int64_t row;            /* from 0, of Parquet or Arrow; -1: neither */
     int input;              /* which of the inputs */
     bool sniffed;           /* JSON-lines by content only */
     bool too_long;          /* a line that was not kept, since looking into it would take gigabytes; length is 0 */
+    bool null;              /* of Parquet or Arrow; length is 0 */
 } documents_raw;
 
 /* The inputs (paths, or "-") and the settings' strings must outlive the documents. With parts, each input must be a

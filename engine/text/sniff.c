@@ -5,10 +5,12 @@
 
 #include "engine/text/unicode.h"
 
-#define PARQUET_TO_JSON                                                                                                \
-    "make JSON-lines of it, with pandas and pyarrow: python3 -c 'import sys, pandas; "                                 \
-    "pandas.read_parquet(sys.argv[1]).to_json(sys.stdout, orient=\"records\", lines=True, force_ascii=False)' %s > "   \
-    "x.jsonl"
+/* Rows as JSON lines, a batch at a time; `open` is an iterable of record batches. */
+#define BY_PYARROW(open)                                                                                               \
+    "python3 -c 'import sys, json, pyarrow, pyarrow.parquet; sys.stdout.writelines(json.dumps({\"text\": t}) + "       \
+    "\"\\n\" for b in " open                                                                                           \
+    " for t in b[\"text\"].to_pylist())' %s | phalanx tokenize ... -; or build phalanx's own "                         \
+    "reader: pip install pyarrow, then make (make ARROW=FOLDER where Arrow is elsewhere)"
 #define UNPACK        "unpack it and name the files in it"
 #define TO_UTF8(from) "convert it: iconv -f " from " -t UTF-8 %s > x.txt"
 
@@ -18,11 +20,14 @@ static const struct {
     int length, offset;
     const char *what, *todo;
 } kinds[] = {
-    {"PAR1", 4, 0, "a Parquet file", PARQUET_TO_JSON},
+    {"PAR1", 4, 0, "a Parquet file",
+     BY_PYARROW("pyarrow.parquet.ParquetFile(sys.argv[1]).iter_batches(columns=[\"text\"])")},
     {"ARROW1", 6, 0, "an Arrow file",
-     "make JSON-lines of it, with pandas and pyarrow: python3 -c 'import sys, pandas; "
-     "pandas.read_feather(sys.argv[1]).to_json(sys.stdout, orient=\"records\", lines=True, force_ascii=False)' %s > "
-     "x.jsonl"},
+     BY_PYARROW("(f.get_batch(i) for f in [pyarrow.ipc.open_file(sys.argv[1])] for i in range(f.num_record_batches))")},
+    {"\xFF\xFF\xFF\xFF", 4, 0, "an Arrow stream", BY_PYARROW("pyarrow.ipc.open_stream(open(sys.argv[1], \"rb\"))")},
+    {"FEA1", 4, 0, "a Feather file of version 1",
+     "write it as Arrow: python3 -c 'import sys, pyarrow.feather as f; f.write_feather(f.read_table(sys.argv[1]), "
+     "\"x.arrow\")' %s"},
     {"PK\3\4", 4, 0, "a zip archive", UNPACK},
     {"7z\xBC\xAF\x27\x1C", 6, 0, "a 7z archive", UNPACK},
     {"Rar!\x1A\x07", 6, 0, "a rar archive", UNPACK},

@@ -349,6 +349,14 @@ bool source_seekable(const source *s)
     return s->packing == &plain && !s->waits;
 }
 
+int64_t source_bytes(const source *s)
+{
+    struct stat facts;
+    if (s->remote)
+        return remote_bytes(s->remote);
+    return fstat(s->file, &facts) == 0 ? facts.st_size : 0;
+}
+
 status source_seek(source *s, int64_t offset)
 {
     MUST(source_seekable(s), "%s: its bytes come one after the other", s->name);

@@ -28,6 +28,7 @@ status source_read(source *s, char *out, int64_t *got, int64_t room);
 
 /* Whether source_seek() can go to any byte of what is read: a regular file or an object that is not packed. */
 bool source_seekable(const source *s);
+int64_t source_bytes(const source *s); /* of one that is seekable */
 status source_seek(source *s, int64_t offset);
 
 int64_t source_consumed(const source *s); /* bytes of the file read so far, packed as they are */

@@ -41,20 +41,20 @@ static void more_help(FILE *out)
 {
     fputs(
         "Inputs are files, packed with gzip, zstd, xz or bzip2 or not, and folders, which stand for all files below\n"
-        "them with names of these kinds (.txt, .md, .jsonl, ...; no hidden ones), sorted; so are objects of a store,\n"
-        "s3://BUCKET/KEY, and s3://BUCKET/PREFIX/ (phalanx help storage). --format auto looks at each file:\n"
+        "them with names of these kinds (.txt, .md, .jsonl, .parquet, ...; no hidden ones), sorted; so are objects of\n"
+        "a store, s3://BUCKET/KEY, and s3://BUCKET/PREFIX/ (phalanx help storage). --format auto looks at each file:\n"
+        "Parquet or Arrow by its first bytes (`phalanx help data`: they want libphalanx_parquet.so beside phalanx);\n"
         "JSON-lines if the first line is a JSON object or the name ends in .jsonl, .ndjson or .json (before .gz and\n"
-        "so on) or --field is given, else UTF-8 text; anything else (Parquet, archives, other encodings) is refused\n"
-        "with what to do; --format text takes it as it is. Without --separator a text file is one document;\n"
-        "TEXT may have \\n \\t \\f \\r \\0 \\xHH, as in '\\n\\n' or '<|endoftext|>'. Documents without text are "
-        "passed\n"
-        "over. A bad record (no valid JSON, the field missing, null or no string) is an error that names its line;\n"
-        "--skip-bad leaves such records out and lists them. --part I/N reads the I-th of N equal parts of the inputs'\n"
-        "bytes, from 1, on as many machines: packed files are whole in one part, others divided between records;\n"
-        "`phalanx merge` of the parts' data sets in order is, byte for byte, what one machine makes. A tokenizer FILE\n"
-        "is a SentencePiece .model, a Hugging Face tokenizer.json of byte-level BPE, or a folder that holds one; a "
-        "copy\n"
-        "of it is stored with the data set. The result is the same for any --threads.\n",
+        "so on) or --field is given; else UTF-8 text. Anything else (archives, other encodings) is refused with what\n"
+        "to do; --format text takes it as it is. Without --separator a text file is one document; TEXT may have \\n\n"
+        "\\t \\f \\r \\0 \\xHH, as in '\\n\\n' or '<|endoftext|>'. Documents without text are passed over. A bad "
+        "record\n"
+        "(no valid JSON, the field missing, null or no string, a row that is null) is an error that names its line or\n"
+        "row; --skip-bad leaves such records out and lists them. --part I/N reads the I-th of N equal parts of the\n"
+        "inputs' bytes, from 1, on as many machines: packed files are whole in one part, others divided between\n"
+        "records; `phalanx merge` of the parts' data sets in order is, byte for byte, what one machine makes. A\n"
+        "tokenizer FILE is a SentencePiece .model, a Hugging Face tokenizer.json of byte-level BPE, or a folder that\n"
+        "holds one; a copy of it is stored with the data set. The result is the same for any --threads.\n",
         out);
 }
 
@@ -131,7 +131,7 @@ static status check(options *o, char **separator)
     if (!o->output || !o->tokenizer)
         return status_fail(STATUS_USAGE, "%s is missing; `phalanx tokenize --help` explains",
                            o->output ? "--tokenizer" : "--output");
-    o->documents.format = o->format == 0 && o->documents.field ? DOCUMENTS_JSON_LINES : by_choice[o->format];
+    o->documents.format = o->format == 0 && o->documents.field ? DOCUMENTS_FIELDS : by_choice[o->format];
     if (o->separator)
         TRY(unescape(separator, &o->documents.separator_length, o->separator));
     o->documents.separator = *separator;
@@ -186,8 +186,7 @@ static status tick(void *context, const corpus_count *so_far)
     return stop_asked();
 }
 
-/* Bytes that will be read, for the progress; 0: unknown. */
-/* 0: not known. Each object is asked for, unless there are many. */
+/* Bytes that will be read, for the progress; 0: not known. Each object is asked for, unless there are many. */
 static status size_of_inputs(int64_t *out, const options *o)
 {
     enum { MANY = 100 };
@@ -326,8 +325,8 @@ int tokenize_main(int argc, char **argv)
          &o.train_vocab, 300, 1 << 20, NULL},
         {"--train-type", OPTIONS_CHOICE, NULL, "what kind of model (unigram)", &o.train_type, 0, 0, types},
         {"--format", OPTIONS_CHOICE, NULL, "what the inputs are (auto)", &o.format, 0, 0, formats},
-        {"--field", OPTIONS_TEXT, "NAME", "field of a JSON line that holds the text (text)", &o.documents.field, 0, 0,
-         NULL},
+        {"--field", OPTIONS_TEXT, "NAME", "field of a JSON line, or column, that holds the text (text)",
+         &o.documents.field, 0, 0, NULL},
         {"--separator", OPTIONS_TEXT, "TEXT", "what separates the documents of a text file", &o.separator, 0, 0, NULL},
         {"--append-eod", OPTIONS_CHOICE, NULL, "end each document with the tokenizer's end (yes)", &o.append_eod, 0, 0,
          no_yes},
@@ -344,8 +343,9 @@ int tokenize_main(int argc, char **argv)
     };
     const options_command command = {.name = "tokenize",
                                      .operands = "INPUT...|-|--files-from FILE",
-                                     .summary = "Turns text or JSON-lines into a data set of token ids (Megatron's "
-                                                ".bin/.idx); - is standard input.",
+                                     .summary =
+                                         "Turns text, JSON-lines or Parquet into a data set of token ids (Megatron's "
+                                         ".bin/.idx); - is standard input.",
                                      .least = 0,
                                      .most = -1,
                                      .row = rows,

@@ -253,8 +253,10 @@ static void what_is_not_text_is_refused_with_what_to_do(void **state)
         int64_t bytes; /* -1: a string */
         const char *what, *todo;
     } cases[] = {
-        {"x.parquet", "PAR1\x15\x04\x15", 7, "this is a Parquet file", "x.parquet > x.jsonl"},
-        {"x.arrow", "ARROW1\0\0", 8, "an Arrow file", "JSON-lines"},
+        {"x.parquet", "PAR1\x15\x04\x15", 7, "this is a Parquet file", "x.parquet | phalanx tokenize ... -; or build"},
+        {"x.arrow", "ARROW1\0\0", 8, "an Arrow file", "pyarrow.ipc.open_file(sys.argv[1])"},
+        {"stream.arrow", "\xFF\xFF\xFF\xFF\x80\0\0\0", 8, "an Arrow stream", "pyarrow.ipc.open_stream("},
+        {"old.feather", "FEA1\0\0", 6, "a Feather file of version 1", "f.write_feather("},
         {"x.zip", "PK\3\4abc", 7, "a zip archive", "unpack it"},
         {"x.7z", "7z\xBC\xAF\x27\x1C..", 8, "a 7z archive", "unpack it"},
         {"x.tar", tar, sizeof tar, "a tar archive", "name the files in it"},

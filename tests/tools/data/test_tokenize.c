@@ -85,9 +85,9 @@ static void put(const char *folder, const char *name, const char *text, int64_t 
 static void what_is_no_text_is_refused_and_leaves_nothing(void **state)
 {
     const char *w = *state;
-    put(w, "x.parquet", "PAR1\x15\x04\x15", -1);
+    put(w, "x.zip", "PK\3\4\x15\x04\x15", -1);
     put(w, "x.bin", "a\0b", 3);
-    expect(1, "this is a Parquet file", "tokenize --output %s/corpus/a --tokenizer bytes %s/x.parquet", w, w);
+    expect(1, "this is a zip archive", "tokenize --output %s/corpus/a --tokenizer bytes %s/x.zip", w, w);
     expect(1, "this is a binary file", "tokenize --output %s/corpus/a --tokenizer bytes - < %s/x.bin", w, w);
     char *corpus = workfolder_path(w, "corpus");
     assert_int_equal(entries(corpus), 0);

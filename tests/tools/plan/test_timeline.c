@@ -574,6 +574,37 @@ static void a_browser_draws_the_page(void **state)
     free(path);
 }
 
+/* Its title names the run, nothing is wider than the window, and its table has the shares of the line that is
+ * printed. */
+static void a_page_for_a_phone_has_what_is_printed(void **state)
+{
+    if (!pages_browser())
+        skip_because("no browser: apt-get install chromium");
+    static const int widths[] = {1400, 400};
+    char *path = draw(*state, "run", "browser.html", ""), *program = launch_beside("../phalanx"), said[16];
+    launch_result r = launch_run(60, "cd %s && %s timeline run", (char *)*state, program);
+    double bubble, computing;
+    assert_int_equal(sscanf(strstr(r.out, "bubble "), "bubble %lf%%", &bubble), 1);
+    assert_int_equal(sscanf(strstr(r.out, "computing "), "computing %lf%%", &computing), 1);
+    for (int w = 0; w < 2; w++) {
+        json_t *out = pages_probe(*state, path, widths[w],
+                                  "out.title = document.title; out.width = window.innerWidth; out.scroll = "
+                                  "document.documentElement.scrollWidth; out.row = [...document.querySelector('#facts "
+                                  "tbody tr').children].map(c => c.textContent);");
+        const json_t *row = json_object_get(out, "row");
+        assert_string_equal(text(out, "title"), "A step of run - phalanx timeline");
+        assert_true(number(out, "width") == widths[w] && number(out, "scroll") == widths[w]);
+        snprintf(said, sizeof said, "%.1f%%", computing);
+        assert_string_equal(json_string_value(json_array_get(row, 2)), said);
+        snprintf(said, sizeof said, "%.1f%%", bubble);
+        assert_string_equal(json_string_value(json_array_get(row, 3)), said);
+        json_decref(out);
+    }
+    launch_free(&r);
+    free(program);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -591,6 +622,7 @@ int main(void)
         cmocka_unit_test(older_traces_do_not_stay),
         cmocka_unit_test(a_traced_run_computes_the_same_bits),
         cmocka_unit_test(a_browser_draws_the_page),
+        cmocka_unit_test(a_page_for_a_phone_has_what_is_printed),
     };
     return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
 }

@@ -146,7 +146,7 @@ $(BUILD)/tests/test_watchdog: | $(BUILD)/tests/rank_watchdog
 # It brings a device of its own, which device_load() finds among the program's symbols.
 $(BUILD)/tests/test_keys: LIBS += -rdynamic
 $(BUILD)/tests/test_keys: $(OF_KEYS:%.c=$(BUILD)/%.o)
-$(BUILD)/tests/test_spikes: | $(BUILD)/phalanx
+$(BUILD)/tests/test_spikes $(BUILD)/tests/test_storage $(BUILD)/tests/test_tokenize_objects: | $(BUILD)/phalanx
 $(BUILD)/tests/test_pace $(BUILD)/tests/test_verify: | $(BUILD)/tests/rank_faulty
 # A machine that is not as it should be.
 $(BUILD)/tests/rank_faulty: LIBS += -Wl,--wrap=executor_observe,--wrap=verify_open,--wrap=MPI_Irecv,--wrap=MPI_Testsome

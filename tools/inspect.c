@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 
 #include "engine/files/atomic.h"
+#include "engine/store/folder.h"
+#include "engine/store/s3.h"
 #include "memory/log.h"
 #include "tools/inspect_parts.h"
 #include "tools/options.h"
@@ -79,12 +81,15 @@ static const kind kinds[] = {
     {is_folder, inspect_gather_checkpoint, inspect_print_checkpoint},
 };
 
-static status inspect(const inspect_request *r)
+/* `shown`: the path as it was given, of a folder of a store. */
+static status inspect(const inspect_request *r, const char *shown)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].is(r->path)) {
             json_t *object = NULL; /* of what is refused there may be some, too */
             status s = kinds[i].gather(&object, r);
+            if (object && s3_is_url(shown))
+                json_object_set_new(object, "path", json_string(shown));
             if (object && r->json) {
                 json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
                 printf("\n");
@@ -139,9 +144,13 @@ int inspect_main(int argc, char **argv)
     int operands, exit_status = options_parse(&command, &operands, argc, argv);
     if (exit_status != OPTIONS_GO_ON)
         return exit_status;
-    r.path = argv[1];
-    status s = inspect(&r);
+    char *folder = NULL;
+    status s = folder_local(&folder, argv[1], r.verify ? FOLDER_WHOLE : FOLDER_HEADERS);
+    r.path = folder;
+    if (s == STATUS_OK)
+        s = inspect(&r, argv[1]);
     if (s != STATUS_OK)
         log_error("%s", status_message());
+    free(folder);
     return (int)s;
 }

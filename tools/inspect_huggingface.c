@@ -184,7 +184,7 @@ static status gather_config(json_t *object, model_shape *shape, const char *fold
 static status gather_weights(json_t *object, const char *folder)
 {
     weights *w;
-    TRY(weights_open(&w, folder));
+    TRY(weights_open_names(&w, folder));
     json_t *types = json_object();
     int64_t bytes = 0;
     for (int i = 0; i < weights_count(w); i++) {

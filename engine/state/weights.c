@@ -11,6 +11,7 @@
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/state/mxfp4.h"
+#include "engine/store/folder.h"
 #include "memory/log.h"
 #include "models/dense.h"
 #include "models/huggingface.h"
@@ -375,10 +376,16 @@ static status open_either(weights *w, const char *folder)
     return s;
 }
 
-status weights_open(weights **out, const char *folder)
+static status open_part(weights **out, const char *path, folder_part part)
 {
+    char *folder;
+    TRY(folder_local(&folder, path, part));
     weights *w = must_calloc(1, sizeof *w);
-    status s = open_either(w, folder);
+    status s = part == FOLDER_WHOLE && has(folder, FOLDER_NO_VALUES)
+                   ? status_fail(STATUS_FAILED,
+                                 "%s has names and sizes of tensors, but no values: name the s3:// folder", folder)
+                   : open_either(w, folder);
+    free(folder);
     if (!json_is_object(w->tokens)) {
         json_decref(w->tokens);
         w->tokens = json_object();
@@ -388,6 +395,16 @@ status weights_open(weights **out, const char *folder)
     else
         weights_close(w);
     return s;
+}
+
+status weights_open(weights **out, const char *folder)
+{
+    return open_part(out, folder, FOLDER_WHOLE);
+}
+
+status weights_open_names(weights **out, const char *folder)
+{
+    return open_part(out, folder, FOLDER_HEADERS);
 }
 
 bool weights_leave_biases(weights *w)
@@ -634,7 +651,7 @@ status weights_configure(config *c)
         TRY(read_config_json(&shape, NULL, c->model.config));
     } else {
         weights *w;
-        TRY(weights_open(&w, c->model.from));
+        TRY(weights_open_names(&w, c->model.from));
         shape = w->shape;
         weights_close(w);
     }

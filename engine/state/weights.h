@@ -18,8 +18,12 @@
 
 typedef struct weights weights;
 
-/* `folder`: one with config.json and safetensors files, or whatever checkpoint_open takes. */
+/* `folder`: one with config.json and safetensors files, whatever checkpoint_open takes, or one of these in a store
+ * (s3://BUCKET/PREFIX), which is fetched first (engine/store/folder.h). */
 status weights_open(weights **out, const char *folder);
+/* The same for names, shapes and types alone: of a folder of a store no values are fetched, and weights_read() must not
+ * be called. */
+status weights_open_names(weights **out, const char *folder);
 void weights_close(weights *w);
 
 bool weights_is_huggingface(const weights *w);

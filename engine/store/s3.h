@@ -42,6 +42,9 @@ status s3_split(char **bucket, char **key, const char *url);
 status s3_open(s3 **out, const char *bucket, const s3_limits *limits);
 void s3_close(s3 *s); /* NULL is accepted; overwrites the credentials */
 
+/* "http://HOST:PORT" of the environment, or "" for AWS. */
+const char *s3_endpoint(const s3 *s);
+
 /* What a handle has done so far. */
 typedef struct s3_counts {
     int64_t requests, retries;         /* retries: of these requests, those that repeat one that failed */

@@ -86,6 +86,11 @@ void s3_close(s3 *s)
     free(s);
 }
 
+const char *s3_endpoint(const s3 *s)
+{
+    return s->who.endpoint ? s->who.endpoint : "";
+}
+
 const s3_counts *s3_counted(const s3 *s)
 {
     return &s->counts;

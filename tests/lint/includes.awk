@@ -31,7 +31,7 @@ BEGIN {
     may["engine/host"] = below " engine/files"
     may["engine/run"] = may["engine/compile/plan"] " engine/compile/plan engine/data"
     may["engine/guard"] = may["engine/run"] " engine/run"
-    may["engine/state"] = may["engine/run"] " engine/run engine/checkpoint engine/tokenizer"
+    may["engine/state"] = may["engine/run"] " engine/run engine/store engine/checkpoint engine/tokenizer"
     may["engine/infer"] = may["engine/state"] " engine/state"
     may["engine/outer"] = may["engine/infer"] " engine/islands engine/host"
     may["engine/server"] = may["engine/outer"] " engine/outer"

@@ -1,0 +1,376 @@
+#include "engine/store/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/reading.h"
+#include "engine/store/download.h"
+#include "engine/store/s3.h"
+#include "engine/store/signature.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/units.h"
+
+enum { MOST_FILES = 100000 };
+static const int64_t LEFT_FREE = 1 << 30; /* bytes of the disk */
+
+#define INDEX ".fetched.json" /* what the folder's files are: {"url": ..., "files": {NAME: {"bytes", "etag"}}} */
+
+typedef struct fetch {
+    const char *url;
+    char *bucket, *prefix; /* the prefix is "" or ends in a slash */
+    folder_part part;
+    s3 *s;
+    s3_listing list;
+    char *folder;  /* on this machine */
+    json_t *index; /* of INDEX */
+    download_item *item;
+    int items;
+    int64_t bytes, there; /* of all files; of those that are here already */
+    double begun;
+} fetch;
+
+/* ---- which objects ----------------------------------------------------------------------------------------------- */
+
+static bool ends_in(const char *name, const char *ending)
+{
+    size_t length = strlen(name), tail = strlen(ending);
+    return length > tail && strcmp(name + length - tail, ending) == 0;
+}
+
+/* A name that can be one of a file within the folder. */
+static bool is_file_name(const char *name)
+{
+    return *name && *name != '.' && strlen(name) < 200 && !strchr(name, '/');
+}
+
+/* The weights of other programs, which repeat those in safetensors files, are left out. */
+static bool is_needed(const char *name)
+{
+    static const char *const others[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (ends_in(name, others[i]))
+            return false;
+    return is_file_name(name);
+}
+
+static const s3_entry *find(const fetch *f, const char *name)
+{
+    for (int64_t i = 0; i < f->list.count; i++)
+        if (strcmp(f->list.entry[i].key + strlen(f->prefix), name) == 0)
+            return &f->list.entry[i];
+    return NULL;
+}
+
+static status list(fetch *f)
+{
+    s3_listing_free(&f->list);
+    return s3_list(&f->list, f->s, f->prefix, false, MOST_FILES);
+}
+
+static void go_down(fetch *f, const char *name)
+{
+    char *prefix = must_format("%s%s/", f->prefix, name);
+    free(f->prefix);
+    f->prefix = prefix;
+}
+
+/* Into the checkpoint that `latest` names. */
+static status go_to_latest(fetch *f)
+{
+    char *key = must_format("%slatest", f->prefix), *name = NULL;
+    int64_t bytes = 0;
+    status s = s3_get_all(&name, &bytes, f->s, key, 200);
+    if (s == STATUS_OK && name) {
+        name[strcspn(name, "\r\n")] = 0;
+        if (is_file_name(name))
+            go_down(f, name);
+        else
+            s = status_fail(STATUS_FAILED, "s3://%s/%s names no checkpoint", f->bucket, key);
+    }
+    free(name);
+    free(key);
+    return s == STATUS_OK ? list(f) : s;
+}
+
+static status choose(fetch *f)
+{
+    TRY(list(f));
+    if (!find(f, "latest") && find(f, "checkpoints/")) {
+        go_down(f, "checkpoints");
+        TRY(list(f));
+    }
+    if (find(f, "latest"))
+        TRY(go_to_latest(f));
+    for (int64_t i = 0; i < f->list.count; i++)
+        if (!f->list.entry[i].folder && is_needed(f->list.entry[i].key + strlen(f->prefix)))
+            return STATUS_OK;
+    return status_fail(STATUS_FAILED, "%s: there is no object in this folder of the store", f->url);
+}
+
+/* ---- where they are kept ----------------------------------------------------------------------------------------- */
+
+static status name_folder(fetch *f)
+{
+    const char *given = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *endpoint = s3_endpoint(f->s);
+    if ((!given || !*given) && (!home || !*home))
+        return status_fail(STATUS_FAILED, "%s: neither XDG_CACHE_HOME nor HOME says where fetched files are kept",
+                           f->url);
+    char hash[SIGNATURE_HEX], *whole = must_format("%s\n%s\n%s", endpoint, f->bucket, f->prefix);
+    signature_hash(hash, whole, (int64_t)strlen(whole));
+    char *base = given && *given ? must_format("%s/phalanx", given) : must_format("%s/.cache/phalanx", home);
+    size_t length = strlen(f->prefix), end = length > 0 ? length - 1 : 0, begin = end;
+    while (begin > 0 && f->prefix[begin - 1] != '/')
+        begin--;
+    char *last = must_format("%.*s", (int)(end - begin), f->prefix + begin);
+    f->folder = must_format("%s/%s-%.12s%s", base, is_file_name(last) ? last : f->bucket, hash,
+                            f->part == FOLDER_HEADERS ? "-headers" : "");
+    free(last);
+    free(base);
+    free(whole);
+    return STATUS_OK;
+}
+
+/* Waits for another process that fetches the same. */
+static status lock_folder(const fetch *f, int *lock)
+{
+    TRY(atomic_make_folders(f->folder));
+    if (chmod(f->folder, 0700) != 0)
+        return status_fail(STATUS_FAILED, "cannot keep files in %s: %s", f->folder, strerror(errno));
+    char *path = must_format("%s/.lock", f->folder);
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    while (*lock >= 0 && flock(*lock, LOCK_EX) != 0)
+        if (errno != EINTR) {
+            close(*lock);
+            *lock = -1;
+        }
+    status s = *lock < 0 ? status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno)) : STATUS_OK;
+    free(path);
+    return s;
+}
+
+static status read_index(fetch *f)
+{
+    char *path = must_format("%s/" INDEX, f->folder), *text = NULL;
+    int64_t bytes = 0;
+    status s = reading_file(&text, &bytes, path);
+    json_t *found = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
+    free(text);
+    free(path);
+    if (!json_is_object(json_object_get(found, "files"))) { /* fetched anew */
+        json_decref(found);
+        found = json_pack("{s:s, s:{}}", "url", f->url, "files");
+    }
+    f->index = found;
+    return s;
+}
+
+static status write_index(const fetch *f)
+{
+    char *path = must_format("%s/" INDEX, f->folder), *text = json_dumps(f->index, JSON_INDENT(1) | JSON_SORT_KEYS);
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    free(path);
+    return s;
+}
+
+/* Is the file of this name here, and of the same version? A store that says no ETag has no versions. */
+static bool is_here(const fetch *f, const char *name, const s3_entry *e)
+{
+    struct stat facts;
+    char *path = must_format("%s/%s", f->folder, name);
+    bool there = stat(path, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == e->bytes;
+    free(path);
+    const json_t *known = json_object_get(json_object_get(f->index, "files"), name);
+    const char *etag = json_string_value(json_object_get(known, "etag"));
+    return there && etag && *etag && strcmp(etag, e->etag) == 0;
+}
+
+static status mark_folder(const fetch *f)
+{
+    char *path = must_format("%s/" FOLDER_NO_VALUES, f->folder);
+    status s = f->part == FOLDER_HEADERS ? atomic_replace(path, "", 0) : STATUS_OK;
+    free(path);
+    return s;
+}
+
+/* What the store no longer has is removed, so that no file of an older version stands among the new. */
+static status remove_others(const fetch *f)
+{
+    const char *name;
+    json_t *value, *files = json_object_get(f->index, "files");
+    void *next;
+    status s = STATUS_OK;
+    json_object_foreach_safe(files, next, name, value)
+    {
+        const s3_entry *e = find(f, name);
+        if (e && is_file_name(name) && is_here(f, name, e))
+            continue;
+        char *path = must_format("%s/%s", f->folder, name);
+        if (is_file_name(name))
+            s = atomic_remove(path);
+        free(path);
+        json_object_del(files, name);
+        if (s != STATUS_OK)
+            return s;
+    }
+    return write_index(f);
+}
+
+/* ---- fetching ---------------------------------------------------------------------------------------------------- */
+
+static void list_missing(fetch *f)
+{
+    f->item = must_calloc((unsigned long)f->list.count + 1, sizeof *f->item);
+    for (int64_t i = 0; i < f->list.count; i++) {
+        const s3_entry *e = &f->list.entry[i];
+        const char *name = e->key + strlen(f->prefix);
+        if (e->folder || !is_needed(name))
+            continue;
+        f->bytes += e->bytes;
+        if (is_here(f, name, e)) {
+            f->there += e->bytes;
+            continue;
+        }
+        f->item[f->items++] = (download_item){.key = e->key,
+                                              .etag = e->etag,
+                                              .path = must_format("%s/%s", f->folder, name),
+                                              .bytes = e->bytes,
+                                              .header = f->part == FOLDER_HEADERS && ends_in(name, ".safetensors")};
+    }
+}
+
+static status check_room(const fetch *f)
+{
+    struct statvfs disk;
+    int64_t wanted = 0;
+    for (int i = 0; i < f->items; i++)
+        wanted += f->item[i].header ? 0 : f->item[i].bytes;
+    if (statvfs(f->folder, &disk) != 0)
+        return STATUS_OK; /* writing will tell */
+    int64_t room = (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
+    char want[UNITS_TEXT], have[UNITS_TEXT];
+    units_bytes(want, (double)wanted);
+    units_bytes(have, (double)room);
+    if (wanted > 0 && room - wanted < LEFT_FREE)
+        return status_fail(STATUS_FAILED,
+                           "%s: %s are to be fetched into %s, whose disk has %s free, and 1 GiB is left: "
+                           "free some, or set XDG_CACHE_HOME",
+                           f->url, want, f->folder, have);
+    return STATUS_OK;
+}
+
+static void note_finished(void *context, int item)
+{
+    fetch *f = context;
+    const download_item *it = &f->item[item];
+    json_object_set_new(json_object_get(f->index, "files"), it->key + strlen(f->prefix),
+                        json_pack("{s:s, s:I}", "etag", it->etag, "bytes", (json_int_t)it->bytes));
+    if (write_index(f) != STATUS_OK) /* it is fetched again then */
+        log_warn("%s", status_message());
+}
+
+/* To standard error: what the command makes may go to standard output. */
+static void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void tell(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    if (log_rank() == 0)
+        vfprintf(stderr, format, list);
+    va_end(list);
+}
+
+static void tell_progress(void *context, int64_t bytes)
+{
+    const fetch *f = context;
+    char done[UNITS_TEXT], all[UNITS_TEXT], rate[UNITS_TEXT];
+    units_bytes(done, (double)(f->there + bytes));
+    units_bytes(all, (double)f->bytes);
+    units_bytes(rate, (double)bytes / (clock_seconds() - f->begun));
+    tell("%s: %s of %s, %s/s\n", f->url, done, all, rate);
+}
+
+static status fetch_missing(fetch *f)
+{
+    char all[UNITS_TEXT], here[UNITS_TEXT];
+    list_missing(f);
+    TRY(check_room(f));
+    units_bytes(all, (double)f->bytes);
+    units_bytes(here, (double)f->there);
+    if (f->items == 0) {
+        tell("%s: %s, kept in %s\n", f->url, all, f->folder);
+        return STATUS_OK;
+    }
+    if (f->part == FOLDER_HEADERS)
+        tell("%s: names and sizes of %s\n", f->url, all);
+    else
+        tell("%s: %s, of which %s are here, into %s\n", f->url, all, here, f->folder);
+    f->begun = clock_seconds();
+    const download_watcher watcher = {note_finished, tell_progress, f};
+    return download(f->bucket, f->item, f->items, &watcher);
+}
+
+static status fetch_all(fetch *f)
+{
+    int lock = -1;
+    TRY(s3_open(&f->s, f->bucket, NULL));
+    TRY(choose(f));
+    TRY(name_folder(f));
+    TRY(lock_folder(f, &lock));
+    status s = mark_folder(f);
+    if (s == STATUS_OK)
+        s = read_index(f);
+    if (s == STATUS_OK)
+        s = remove_others(f);
+    if (s == STATUS_OK)
+        s = fetch_missing(f);
+    close(lock); /* and unlocked */
+    return s;
+}
+
+static void free_fetch(fetch *f)
+{
+    for (int i = 0; i < f->items; i++)
+        free((char *)f->item[i].path);
+    free(f->item);
+    s3_listing_free(&f->list);
+    s3_close(f->s);
+    json_decref(f->index);
+    free(f->folder);
+    free(f->bucket);
+    free(f->prefix);
+}
+
+status folder_local(char **out, const char *path, folder_part part)
+{
+    fetch f = {.url = path, .part = part};
+    if (!s3_is_url(path)) {
+        *out = must_strdup(path);
+        return STATUS_OK;
+    }
+    TRY(s3_split(&f.bucket, &f.prefix, path));
+    if (*f.prefix && f.prefix[strlen(f.prefix) - 1] != '/') {
+        char *prefix = must_format("%s/", f.prefix);
+        free(f.prefix);
+        f.prefix = prefix;
+    }
+    status s = fetch_all(&f);
+    if (s == STATUS_OK)
+        *out = must_strdup(f.folder);
+    free_fetch(&f);
+    return s;
+}

@@ -185,7 +185,8 @@ typedef struct config {
         int log_every, loads_every;
         config_log_format log_format;
         bool tensorboard;
-        unsigned exports;     /* a bit a config_export */
+        unsigned exports; /* a bit a config_export */
+        char *mlflow, *mlflow_experiment, *mlflow_name;
         int resource_seconds; /* 0: hosts are not looked at */
         bool lock;            /* no second run in the folder */
         int hang_seconds, silent_seconds, setup_seconds, evaluation_seconds, load_seconds, save_seconds;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/compress.h"
 #include "memory/log.h"
@@ -137,6 +138,27 @@ static status check_stopped(const config *c)
     return STATUS_OK;
 }
 
+/* An address is in config.yaml, in logs and in the list of processes: it holds no secret. */
+static status check_mlflow(const config *c)
+{
+    const char *address = c->run.mlflow;
+    if (!address)
+        return STATUS_OK;
+    if (strchr(address, '@') || strchr(address, '?')) /* and it is not repeated */
+        return status_fail(STATUS_USAGE, "run.mlflow holds a user, a password or a query, which would be in the run's "
+                                         "files and in the list of processes: put them into the environment, as "
+                                         "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or as "
+                                         "MLFLOW_TRACKING_TOKEN");
+    const char *host = strstr(address, "://");
+    bool web = strncmp(address, "http://", 7) == 0 || strncmp(address, "https://", 8) == 0;
+    if (!web || !host[3] || strpbrk(address, " \t\r\n#\\"))
+        return status_fail(STATUS_USAGE, "run.mlflow %s is no address of an MLflow server: http://HOST:5000 is one",
+                           address);
+    if (!*c->run.mlflow_experiment)
+        return status_fail(STATUS_USAGE, "run.mlflow_experiment is empty: name an experiment");
+    return STATUS_OK;
+}
+
 /* With noise, nothing is sent but what was clipped and got it. */
 static status check_privacy(const config *c)
 {
@@ -244,6 +266,7 @@ status config_check(const config *c)
     TRY(check_master(c));
     TRY(check_qk_clip(c));
     TRY(check_stopped(c));
+    TRY(check_mlflow(c));
     TRY(check_outer(c));
     TRY(config_check_layout(c));
     if (c->run.spike.rewind && c->run.spike.zscore <= 0)

@@ -6,12 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
 #include "engine/files/atomic.h"
+
+double report_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 /* --- for people --------------------------------------------------------------------------------------------------- */
 
@@ -292,6 +300,16 @@ report_end report_ending(const char *folder, const char *run)
     return end;
 }
 
+static void put_tracked(json_t *root, const tracker_counts *k)
+{
+    json_t *object = json_object();
+    put_integer(object, "sent", k->sent);
+    put_integer(object, "refused", k->refused);
+    put_integer(object, "bytes_behind", k->behind);
+    put_integer(object, "failures", k->failures);
+    MUST(json_object_set_new(root, "mlflow", object) == 0, "out of host memory");
+}
+
 status report_summary(const char *path, const report_summary_values *v)
 {
     json_t *root = json_object(), *ranks = json_array();
@@ -309,6 +327,8 @@ status report_summary(const char *path, const report_summary_values *v)
         MUST(json_object_set_new(root, "plays", plays) == 0, "out of host memory");
     }
     put_integer(root, "metrics_lost", v->metrics_lost);
+    if (v->tracked)
+        put_tracked(root, v->tracked);
     put_integer(root, "output_dropped", v->output_dropped);
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);

@@ -10,9 +10,13 @@
 #include <stdio.h>
 
 #include "engine/files/lines.h"
+#include "engine/tracking/tracker.h"
 #include "kernels/axis.h"
 #include "memory/status.h"
 #include "memory/units.h"
+
+/* Seconds since 1970, for people. */
+double report_time(void);
 
 typedef struct report_run {
     const char *model;     /* "llama-160m: 12 layers, hidden 768, ..." */
@@ -126,6 +130,7 @@ typedef struct report_summary_values {
     int rungs;                          /* of training programs (layers/ladder.h) */
     const int64_t *plays;               /* [rungs]: how often each was played */
     int64_t metrics_lost;               /* lines that could not be written */
+    const tracker_counts *tracked;      /* by an MLflow server; NULL: there is none */
     int64_t output_dropped;             /* bytes for a reader of standard output or error that did not read */
     int64_t saves, saves_lost;          /* checkpoints */
     int64_t saves_in_memory;            /* copies in the memory of nodes */

@@ -480,6 +480,8 @@ static status complete(training *t)
         comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? atomic_look(&there, summary) : STATUS_OK);
     free(summary);
     comm_broadcast_bytes(comm_world(t->world), &there, sizeof there, 0);
+    if (s == STATUS_OK && there && !t->new_stage)
+        s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? training_tracking_catch_up(t) : STATUS_OK);
     if (s != STATUS_OK || there || t->new_stage)
         return s;
     if (comm_rank(t->world) == 0)
@@ -552,8 +554,13 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
         s = training_islands_join(&t);
     if (s == STATUS_OK)
         s = train_on(&t, stopped);
-    if (s != STATUS_OK)
+    if (s != STATUS_OK) {
+        char *words = must_strdup(status_message());
         incidents_say_held(t.folder, &t.ending);
+        training_tracking_end(&t, TRAINING_FAILED);
+        (void)status_fail(s, "%s", words);
+        free(words);
+    }
     if (t.ending.known)
         (void)comm_all_status(comm_world(world), STATUS_OK); /* written before rank 0 asks whether somebody has */
     training_close(&t);

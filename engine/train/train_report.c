@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "engine/compile/model/rungs.h"
 #include "engine/files/atomic.h"
@@ -22,13 +21,6 @@
 static bool speaks(const training *t)
 {
     return comm_rank(t->world) == 0;
-}
-
-static double wall_time(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static int64_t peak_resident(void)
@@ -69,23 +61,6 @@ static status keep_lines(const char *path, int64_t step)
     return s;
 }
 
-static status put_parameter(void *context, const char *key, const char *value)
-{
-    return mlflow_parameter(context, key, value);
-}
-
-/* The configuration as the run's parameters. */
-static status open_mlflow(training *t)
-{
-    if (!(t->config->run.exports >> CONFIG_EXPORT_MLFLOW & 1))
-        return STATUS_OK;
-    char *folder = must_format("%s/mlruns", t->folder), *slash = strrchr(t->folder, '/');
-    status s = mlflow_open(&t->report.mlflow, folder, t->run, slash && slash[1] ? slash + 1 : t->folder, t->at.step + 1,
-                           wall_time());
-    free(folder);
-    return s == STATUS_OK ? config_each(t->config, put_parameter, t->report.mlflow) : s;
-}
-
 static status open_loads(training *t)
 {
     char *path = must_format("%s/loads.jsonl", t->folder);
@@ -100,15 +75,19 @@ static status open_loads(training *t)
 static status open_steps(training *t)
 {
     char *path = must_format("%s/metrics.jsonl", t->folder);
-    status s = keep_lines(path, t->at.step);
+    status s = training_tracking_hold(t);
+    if (s == STATUS_OK)
+        s = keep_lines(path, t->at.step);
     if (s == STATUS_OK)
         s = lines_open(&t->report.metrics, path);
+    if (s == STATUS_OK)
+        s = training_tracking_go_on(t);
     free(path);
     if (s == STATUS_OK && t->report.loads && t->config->run.loads_every > 0)
         s = open_loads(t);
     if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->report.board, t->folder, t->at.step + 1, wall_time());
-    return s == STATUS_OK ? open_mlflow(t) : s;
+        s = tensorboard_open(&t->report.board, t->folder, t->at.step + 1, report_time());
+    return s == STATUS_OK ? training_open_store(t) : s;
 }
 
 static status open_files(training *t)
@@ -120,7 +99,9 @@ static status open_files(training *t)
     free(path);
     TRY(s);
     t->report.loads = loads_open(&t->config->model.shape, t->compiled.around.group[AXIS_EXPERT].ranks);
-    s = open_steps(t);
+    s = training_tracking_open(t);
+    if (s == STATUS_OK)
+        s = open_steps(t);
     path = must_format("%s/events.jsonl", t->folder);
     if (s == STATUS_OK)
         s = lines_open(&t->report.events, path);
@@ -138,7 +119,7 @@ static void write_event(training *t, report_happening what)
 {
     what.run = t->run;
     if (t->report.events)
-        (void)report_happened(t->report.events, &what, wall_time());
+        (void)report_happened(t->report.events, &what, report_time());
 }
 
 void training_event(training *t, const char *event, int64_t step, const char *words)
@@ -440,7 +421,7 @@ void training_report_step(training *t, const training_figures *f)
                      .step_seconds = f->seconds,
                      .skipped = skips[f->outcome],
                      .tokens_per_second = tokens / f->seconds,
-                     .time = wall_time(),
+                     .time = report_time(),
                      .tokens = t->at.samples * c->train.sequence,
                      .epoch = samples_epoch(t->data.train, t->at.samples),
                      .loss_scale = t->at.loss_scale,
@@ -511,7 +492,7 @@ void training_report_evaluation(training *t, const double *losses, double second
     report_result r = {.step = t->at.step,
                        .loss = t->data.set_count > 1 ? sum / weights : losses[0],
                        .seconds = seconds,
-                       .time = wall_time(),
+                       .time = report_time(),
                        .sets = t->data.set_count,
                        .name = names,
                        .losses = losses};
@@ -530,13 +511,13 @@ void training_report_evaluation(training *t, const double *losses, double second
 void training_report_event(training *t, const report_event *what)
 {
     if (speaks(t))
-        metrics_done(t, report_metrics_event(t->report.metrics, what, wall_time()));
+        metrics_done(t, report_metrics_event(t->report.metrics, what, report_time()));
 }
 
 void training_report_disagreement(training *t, double apart)
 {
     if (speaks(t))
-        metrics_done(t, report_metrics_disagreement(t->report.metrics, t->at.step, apart, wall_time()));
+        metrics_done(t, report_metrics_disagreement(t->report.metrics, t->at.step, apart, report_time()));
 }
 
 /* As a new process would find the files. */
@@ -654,8 +635,9 @@ status training_summary(training *t, bool stopped)
     report_resources(t, true);
     training_event(t, stopped ? "stopped" : "done", t->at.step, NULL);
     if (t->report.mlflow &&
-        mlflow_end(t->report.mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, wall_time()) != STATUS_OK)
+        mlflow_end(t->report.mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, report_time()) != STATUS_OK)
         log_warn("%s", status_message());
+    training_tracking_end(t, stopped ? TRAINING_STOPPED : TRAINING_DONE);
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
@@ -672,6 +654,9 @@ status training_summary(training *t, bool stopped)
     report_islands islands = {0};
     if (t->outer)
         islands = count_islands(t->outer);
+    tracker_counts tracked = {0};
+    if (t->report.tracker)
+        tracked = tracker_counted(t->report.tracker);
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
@@ -684,6 +669,7 @@ status training_summary(training *t, bool stopped)
                                         .rungs = compile_rungs(&t->compiled.options),
                                         .plays = t->report.plays,
                                         .metrics_lost = lines_lost(t->report.metrics),
+                                        .tracked = t->report.tracker ? &tracked : NULL,
                                         .output_dropped = outlet_dropped(),
                                         .saves = t->saves.published,
                                         .saves_lost = t->saves.lost,

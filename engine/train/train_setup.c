@@ -415,6 +415,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     watchdog_name_folder(w, t->folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
     comm_group *all = comm_world(world);
+    TRY(comm_all_status(all, training_tracking_login(t)));
     TRY(draw_id(t));
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
@@ -456,6 +457,8 @@ void training_close(training *t)
     loads_close(t->report.loads);
     tensorboard_close(t->report.board);
     mlflow_close(t->report.mlflow);
+    tracker_close(t->report.tracker);
+    mlflow_login_wipe(&t->report.login);
     tokenizer_close(t->data.tokenizer);
     saver_close(t->saves.saver);
     outer_close(t->outer);

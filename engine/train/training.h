@@ -1,5 +1,5 @@
 /* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_aside.c, train_restore.c, train_checkpoint.c, train_report.c, train_data.c). */
+ * train_aside.c, train_restore.c, train_checkpoint.c, train_report.c, train_tracking.c, train_data.c). */
 #ifndef PHALANX_ENGINE_TRAIN_TRAINING_H
 #define PHALANX_ENGINE_TRAIN_TRAINING_H
 
@@ -23,6 +23,7 @@
 #include "engine/train/loads.h"
 #include "engine/train/train_meta.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tracking/tracker.h"
 #include "engine/guard/verify.h"
 #include "parallel/watch/watchdog.h"
 
@@ -96,6 +97,8 @@ typedef struct training_report {
     lines *load_lines; /* loads.jsonl; NULL: it is not written */
     tensorboard *board;
     mlflow *mlflow;                             /* NULL: not exported to */
+    tracker *tracker;                           /* NULL: run.mlflow is not set */
+    mlflow_login login;                         /* the tracker's */
     resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */
     double first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;                      /* that were played, by this process */
@@ -210,6 +213,21 @@ status training_islands_leave(training *t);
 
 /* train_data.c: the header's lines about the data, and warnings. */
 void training_say_data(const training *t);
+
+/* train_tracking.c: nothing, where neither run.export nor run.mlflow asks for it. */
+/* Takes who the run is from the environment, which does not show it any more. On every rank. */
+status training_tracking_login(training *t);
+/* By rank 0: the file store that lines are written to; and the server, which is told by a thread. */
+status training_open_store(training *t);
+status training_tracking_open(training *t);
+/* Between the two, lines are dropped from metrics.jsonl. */
+status training_tracking_hold(training *t);
+status training_tracking_go_on(training *t);
+/* Of a run that is complete: what its server has yet to get. */
+status training_tracking_catch_up(training *t);
+/* What the run has come to; waits some seconds for the server, if it must. */
+typedef enum training_ending { TRAINING_DONE, TRAINING_STOPPED, TRAINING_FAILED } training_ending;
+void training_tracking_end(training *t, training_ending how);
 
 /* train_report.c */
 /* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */

@@ -13,6 +13,7 @@
 
 #include "engine/files/mapping.h"
 #include "memory/log.h"
+#include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -259,6 +260,90 @@ static void mlflow_itself_reads_the_store(void **state)
     free(folder);
 }
 
+/* ---- run.mlflow ---- */
+
+/* How many values the server has of a metric, and the last one. */
+static int count_values(double *last, const json_t *run, const char *key)
+{
+    const json_t *metric;
+    size_t i;
+    int count = 0;
+    int64_t step = 0;
+    json_array_foreach(json_object_get(run, "metrics"), i, metric)
+    {
+        if (strcmp(json_string_value(json_object_get(metric, "key")), key) != 0)
+            continue;
+        count++;
+        if (json_integer_value(json_object_get(metric, "step")) > step) {
+            step = json_integer_value(json_object_get(metric, "step"));
+            *last = json_number_value(json_object_get(metric, "value"));
+        }
+    }
+    return count;
+}
+
+static void check_tracked(mlflow_standin *server, const char *folder, int steps)
+{
+    runs_metrics m = runs_read_metrics(folder);
+    json_t *run = mlflow_standin_run(server);
+    double loss = 0, held = 0;
+    assert_int_equal(json_integer_value(json_object_get(run, "count")), 1);
+    assert_string_equal(json_string_value(json_object_get(run, "status")), "FINISHED");
+    assert_string_equal(json_string_value(json_object_get(run, "name")), "some name");
+    assert_int_equal(count_values(&loss, run, "train/loss"), steps);
+    assert_int_equal(count_values(&held, run, "eval/loss"), steps / 3);
+    assert_true(m.count == steps && loss == m.step[steps - 1].loss);
+    assert_true(held == m.evaluation[m.evaluations - 1].loss);
+    json_decref(run);
+}
+
+/* Six steps; then, by the same command with more of them, six more, of which a server that is away hears afterwards. */
+static void an_mlflow_server_follows_a_run_over_its_starts(void **state)
+{
+    mlflow_standin *server = mlflow_standin_open();
+    char *folder = workfolder_path(*state, "tracked");
+    char *common = must_format("%s/run.yaml run.folder=%s run.mlflow=%s run.mlflow_name='some name' "
+                               "run.mlflow_experiment=tests data.validation=%s/books evaluate.every=3",
+                               (char *)*state, folder, mlflow_standin_address(server), (char *)*state);
+    free(runs_train_well(120, 2, "%s parallel.data=2", common));
+    check_tracked(server, folder, 6);
+    mlflow_standin_set(server, MLFLOW_STANDIN_AWAY);
+    char *said = runs_train_well(120, 1, "%s train.steps=12", common);
+    free(said);
+    mlflow_standin_set(server, MLFLOW_STANDIN_WELL);
+    json_t *summary = runs_read_summary(folder), *counts = json_object_get(summary, "mlflow");
+    assert_true(number(counts, "bytes_behind") > 0 && number(counts, "failures") >= 1);
+    json_decref(summary);
+    free(runs_train_well(120, 1, "%s train.steps=12", common));
+    check_tracked(server, folder, 12);
+    free(common);
+    free(folder);
+    mlflow_standin_close(server);
+}
+
+static void an_address_of_no_server_is_refused(void **state)
+{
+    static const struct {
+        const char *address, *said;
+    } rows[] = {{"ftp://h", "is no address of an MLflow server"},
+                {"h:5000", "is no address of an MLflow server"},
+                {"http://", "is no address of an MLflow server"},
+                {"http://h/#/experiments", "is no address of an MLflow server"},
+                {"http://h?token=S3CR3Tpw", "MLFLOW_TRACKING_TOKEN"},
+                {"http://me:S3CR3Tpw@h:5000", "MLFLOW_TRACKING_PASSWORD"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *all = must_format("%s/run.yaml run.folder=%s/nowhere 'run.mlflow=%s'", (char *)*state, (char *)*state,
+                                rows[i].address);
+        launch_result r = runs_train(60, 1, all);
+        assert_int_equal(r.status, STATUS_USAGE);
+        assert_null(strstr(r.err, "S3CR3Tpw"));
+        if (!strstr(r.err, rows[i].said))
+            fail_msg("%s: %s", rows[i].address, r.err);
+        launch_free(&r);
+        free(all);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +352,8 @@ int main(void)
         cmocka_unit_test(tensorboard_has_them_and_the_hosts_resources),
         cmocka_unit_test(export_writes_a_store_that_mlflow_reads),
         cmocka_unit_test(mlflow_itself_reads_the_store),
+        cmocka_unit_test(an_mlflow_server_follows_a_run_over_its_starts),
+        cmocka_unit_test(an_address_of_no_server_is_refused),
     };
     return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
 }

@@ -1,7 +1,8 @@
-/* etcd's password is in nothing that a run writes, says, shows in the list of processes or hands to a child, whether it
- * comes from outer.credentials or from the environment; where an address holds one, nothing begins. Who may write to an
- * island's keys is looked at. */
+/* Passwords of etcd and of an MLflow server, and the latter's token: each is in nothing that a run writes, says, shows
+ * in the list of processes or hands to a child, whether it comes from outer.credentials or from the environment; where
+ * an address holds one, nothing begins. Who may write to an island's keys is looked at. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +17,9 @@
 #include "engine/islands/credentials.h"
 #include "engine/islands/etcd.h"
 #include "engine/islands/keys.h"
+#include "engine/tracking/mlflow_login.h"
 #include "memory/log.h"
+#include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -127,6 +130,59 @@ static void the_password_is_in_nothing_that_a_run_writes(void **state)
     free(file);
 }
 
+/* ---- of an MLflow server ---- */
+
+#define CODED "cGh4OlMzQ1IzVHB3" /* LOGIN, as it travels */
+
+/* A run that logs in to a server that repeats it, and then to one that does not. */
+static void track_and_search(const char *top, const char *name, const char *before, const char *header)
+{
+    mlflow_standin *server = mlflow_standin_open();
+    char *program = launch_beside("../phalanx"), *folder = must_format("%s/%s", top, name);
+    mlflow_standin_set(server, MLFLOW_STANDIN_ECHO);
+    launch *l = launch_start(ISLAND_JOBS_LIMIT,
+                             "mkdir %s && exec env %s %s train %s/run.yaml run.folder=%s/run train.steps=100000 "
+                             "outer.every=0 run.mlflow=%s checkpoint.every=100",
+                             folder, before, program, top, folder, mlflow_standin_address(server));
+    assert_true(launch_expect(l, "it repeats what it was logged in with", ISLAND_JOBS_LIMIT));
+    char *sent = mlflow_standin_login(server);
+    assert_string_equal(sent, header);
+    free(sent);
+    mlflow_standin_set(server, MLFLOW_STANDIN_WELL);
+    assert_true(launch_expect(l, "takes metrics again", ISLAND_JOBS_LIMIT));
+    assert_not_shown_by(launch_pid(l));
+    assert_int_equal(kill(launch_pid(l), SIGTERM), 0);
+    launch_result r = launch_finish(l);
+    assert_int_equal(r.status, 75);
+    assert_null(strstr(r.out, PASSWORD));
+    assert_null(strstr(r.err, PASSWORD));
+    assert_null(strstr(r.err, CODED));
+    launch_free(&r);
+    r = launch_run(ISLAND_JOBS_LIMIT,
+                   "%s report %s/run --output %s/report.html --wandb %s/wandb.py >/dev/null && grep -rl %s %s", program,
+                   folder, folder, folder, CODED, folder);
+    assert_int_equal(r.status, 1); /* grep: nothing was found */
+    assert_string_equal(r.out, "");
+    launch_free(&r);
+    assert_nowhere_in(folder);
+    json_t *run = mlflow_standin_run(server);
+    char *text = json_dumps(run, 0); /* nor in parameters and tags */
+    assert_null(strstr(text, PASSWORD));
+    assert_string_equal(json_string_value(json_object_get(run, "status")), "KILLED");
+    free(text);
+    json_decref(run);
+    free(folder);
+    free(program);
+    mlflow_standin_close(server);
+}
+
+static void what_mlflow_is_logged_in_with_is_in_nothing_that_a_run_writes(void **state)
+{
+    track_and_search(*state, "by-password", MLFLOW_LOGIN_USER "=phx " MLFLOW_LOGIN_PASSWORD "=" PASSWORD,
+                     "Basic " CODED);
+    track_and_search(*state, "by-token", MLFLOW_LOGIN_TOKEN "=" PASSWORD, "Bearer " PASSWORD);
+}
+
 static void a_password_in_an_address_is_refused_and_not_repeated(void **state)
 {
     static const char *const words[] = {
@@ -201,6 +257,7 @@ int main(void)
         cmocka_unit_test(a_password_in_an_address_is_refused_and_not_repeated),
         cmocka_unit_test(a_password_goes_to_no_other_machine_in_the_clear),
         cmocka_unit_test(keys_that_everybody_can_add_to_are_refused),
+        cmocka_unit_test(what_mlflow_is_logged_in_with_is_in_nothing_that_a_run_writes),
         cmocka_unit_test(the_password_is_in_nothing_that_a_run_writes),
     };
     return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);

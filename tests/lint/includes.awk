@@ -27,6 +27,7 @@ BEGIN {
     may["engine/compile"] = may["engine/compile/time"] " engine/compile/time"
     may["engine/compile/plan"] = may["engine/compile"] " engine/compile"
     may["engine/islands"] = below " engine/files engine/checkpoint"
+    may["engine/tracking"] = "memory engine/files"
     may["engine/data"] = below " engine/files engine/text engine/tokenizer engine/config"
     may["engine/host"] = below " engine/files"
     may["engine/run"] = may["engine/compile/plan"] " engine/compile/plan engine/data"
@@ -35,7 +36,7 @@ BEGIN {
     may["engine/infer"] = may["engine/state"] " engine/state"
     may["engine/outer"] = may["engine/infer"] " engine/islands engine/host"
     may["engine/server"] = may["engine/outer"] " engine/outer"
-    may["engine/train"] = may["engine/server"] " engine/guard"
+    may["engine/train"] = may["engine/server"] " engine/guard engine/tracking"
     may["tools"] = may["engine/train"] " engine/text engine/store engine/infer engine/server engine/train"
     may["tools/plan"] = may["tools/data"] = may["tools/supervise"] = may["tools"] " tools"
 }

@@ -1,0 +1,294 @@
+#include "engine/tracking/mlflow_rest.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <curl/curl.h>
+
+#include "memory/log.h"
+
+enum { MOST_BODY = 160 << 10, MOST_ANSWER = 1 << 20, MOST_WORDS = 240 };
+static const long CONNECT_MS = 5000, ANSWER_MS = 60000, BUFFER = 16 << 10;
+
+struct mlflow_rest {
+    CURL *curl;
+    const char *address;
+    size_t address_length; /* without slashes at its end */
+    const mlflow_login *login;
+    const atomic_bool *stop;
+    char *body; /* [MOST_BODY]: nothing as large is allocated while steps are under way */
+    long code;  /* of the last answer; 0: there was none */
+    bool gone;
+};
+
+typedef struct answer_text {
+    char *data;
+    size_t bytes;
+} answer_text;
+
+/* ---- one request ------------------------------------------------------------------------------------------------- */
+
+static size_t collect(char *data, size_t size, size_t count, void *context)
+{
+    answer_text *t = context;
+    size_t bytes = size * count;
+    if (t->bytes + bytes > MOST_ANSWER)
+        return 0;
+    t->data = must_realloc(t->data, t->bytes + bytes + 1);
+    memcpy(t->data + t->bytes, data, bytes);
+    t->bytes += bytes;
+    t->data[t->bytes] = 0;
+    return bytes;
+}
+
+static int give_up(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    const mlflow_rest *m = context;
+    (void)a, (void)b, (void)c, (void)d;
+    return atomic_load(m->stop);
+}
+
+static struct curl_slist *set_headers(const mlflow_rest *m)
+{
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    return m->login->header ? curl_slist_append(headers, m->login->header) : headers;
+}
+
+/* `body` NULL: it is a GET. */
+static CURLcode perform(mlflow_rest *m, answer_text *out, const char *url, const char *body)
+{
+    CURL *c = m->curl;
+    struct curl_slist *headers = set_headers(m);
+    curl_easy_reset(c); /* connections stay open */
+    curl_easy_setopt(c, CURLOPT_URL, url);
+    if (body)
+        curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
+    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(c, CURLOPT_WRITEDATA, out);
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
+    curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, ANSWER_MS);
+    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, give_up);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, m);
+    curl_easy_setopt(c, CURLOPT_BUFFERSIZE, BUFFER);
+    curl_easy_setopt(c, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER);
+    if (mlflow_login_is_loopback(m->address))
+        curl_easy_setopt(c, CURLOPT_PROXY, "");
+    if (m->login->ca)
+        curl_easy_setopt(c, CURLOPT_CAINFO, m->login->ca);
+    CURLcode result = curl_easy_perform(c);
+    m->code = 0;
+    curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &m->code);
+    curl_slist_free_all(headers);
+    return result;
+}
+
+/* Keeps the server's own words; a server that repeats a secret is not repeated. */
+static status refuse(mlflow_rest *m, const json_t *answer)
+{
+    const char *error = json_string_value(json_object_get(answer, "error_code"));
+    const char *said = json_string_value(json_object_get(answer, "message"));
+    char words[MOST_WORDS];
+    m->gone = m->code == 404 && error && !strcmp(error, "RESOURCE_DOES_NOT_EXIST");
+    snprintf(words, sizeof words, "%s", said ? said : error ? error : "no JSON of MLflow's");
+    if ((said && mlflow_login_in(m->login, said)) || (error && mlflow_login_in(m->login, error)))
+        snprintf(words, sizeof words, "it repeats what it was logged in with");
+    log_make_printable(words);
+    return status_fail(STATUS_FAILED, "MLflow at %s answers %ld: %s%s", m->address, m->code, words,
+                       m->code == 401 || m->code == 403 ? " (the environment's " MLFLOW_LOGIN_USER
+                                                          " and " MLFLOW_LOGIN_PASSWORD ", or " MLFLOW_LOGIN_TOKEN
+                                                          ", are sent)"
+                                                        : "");
+}
+
+/* `body` is taken; NULL: a GET. *out, unless `out` is NULL, is the caller's. */
+static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
+{
+    char *url = must_format("%.*s/api/2.0/mlflow/%s", (int)m->address_length, m->address, path);
+    answer_text reply = {0};
+    size_t bytes = body ? json_dumpb(body, m->body, MOST_BODY - 1, JSON_COMPACT) : 0;
+    MUST(bytes < MOST_BODY, "a request of %zu bytes to MLflow", bytes);
+    m->body[bytes] = 0;
+    m->gone = false;
+    CURLcode result = perform(m, &reply, url, body ? m->body : NULL);
+    json_decref(body);
+    json_t *answer = result == CURLE_OK && reply.data ? json_loads(reply.data, 0, NULL) : NULL;
+    status s = STATUS_OK;
+    if (result != CURLE_OK)
+        s = status_fail(STATUS_FAILED, "MLflow at %s: %s", m->address,
+                        result == CURLE_WRITE_ERROR ? "it answers more than this reads" : curl_easy_strerror(result));
+    else if (m->code != 200 || !json_is_object(answer))
+        s = refuse(m, answer);
+    if (result != CURLE_OK)
+        m->code = 0;
+    if (s == STATUS_OK && out)
+        *out = answer;
+    else
+        json_decref(answer);
+    free(reply.data);
+    free(url);
+    return s;
+}
+
+/* A body that could not be made holds text that is no UTF-8. */
+static status post(json_t **out, mlflow_rest *m, const char *path, json_t *body)
+{
+    return body ? ask(out, m, path, body)
+                : status_fail(STATUS_FAILED, "run.mlflow_experiment or run.mlflow_name is no UTF-8");
+}
+
+bool mlflow_rest_refused(const mlflow_rest *m)
+{
+    static const long passing[] = {401, 403, 404, 408, 425, 429};
+    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
+        if (m->code == passing[i])
+            return false;
+    return m->code >= 400 && m->code < 500;
+}
+
+bool mlflow_rest_gone(const mlflow_rest *m)
+{
+    return m->gone;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+status mlflow_rest_open(mlflow_rest **out, const char *address, const mlflow_login *login, const atomic_bool *stop)
+{
+    mlflow_rest *m = must_calloc(1, sizeof *m);
+    *m = (mlflow_rest){.address = address, .address_length = strlen(address), .login = login, .stop = stop};
+    while (m->address_length > 0 && address[m->address_length - 1] == '/')
+        m->address_length--;
+    m->body = must_alloc(MOST_BODY);
+    m->curl = curl_easy_init();
+    if (!m->curl) {
+        mlflow_rest_close(m);
+        return status_fail(STATUS_FAILED, "libcurl cannot be used");
+    }
+    *out = m;
+    return STATUS_OK;
+}
+
+void mlflow_rest_close(mlflow_rest *m)
+{
+    if (!m)
+        return;
+    if (m->curl)
+        curl_easy_cleanup(m->curl);
+    free(m->body);
+    free(m);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+/* An id becomes part of requests and of what is shown: letters, digits, - and _. */
+static status take_id(char out[MLFLOW_REST_ID], const mlflow_rest *m, const json_t *holder, const char *key)
+{
+    static const char sound[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    const char *id = json_string_value(json_object_get(holder, key));
+    size_t length = id ? strlen(id) : 0;
+    if (length == 0 || length >= MLFLOW_REST_ID || strspn(id, sound) != length)
+        return status_fail(STATUS_FAILED, "MLflow at %s answers without a sound %s", m->address, key);
+    memcpy(out, id, length + 1);
+    return STATUS_OK;
+}
+
+static status make_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *name)
+{
+    json_t *answer;
+    TRY(post(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
+    status s = take_id(out, m, answer, "experiment_id");
+    json_decref(answer);
+    return s;
+}
+
+status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *name)
+{
+    json_t *answer = NULL;
+    char *coded = curl_easy_escape(m->curl, name, 0);
+    char *path = must_format("experiments/get-by-name?experiment_name=%s", coded ? coded : "");
+    status s = ask(&answer, m, path, NULL);
+    curl_free(coded);
+    free(path);
+    if (s != STATUS_OK)
+        return m->gone ? make_experiment(out, m, name) : s; /* of two that make it, the second asks again later */
+    const json_t *experiment = json_object_get(answer, "experiment");
+    const char *stage = json_string_value(json_object_get(experiment, "lifecycle_stage"));
+    if (stage && strcmp(stage, "deleted") == 0)
+        s = status_fail(STATUS_FAILED,
+                        "MLflow at %s: experiment %s is deleted: restore it, or name another with "
+                        "run.mlflow_experiment",
+                        m->address, name);
+    else
+        s = take_id(out, m, experiment, "experiment_id");
+    json_decref(answer);
+    return s;
+}
+
+status mlflow_rest_find(bool *found, char out[MLFLOW_REST_ID], mlflow_rest *m, const char *experiment, const char *tag,
+                        const char *value)
+{
+    char *filter = must_format("tags.`%s` = '%s'", tag, value);
+    json_t *answer,
+        *body = json_pack("{s:[s], s:s, s:i}", "experiment_ids", experiment, "filter", filter, "max_results", 1);
+    free(filter);
+    TRY(post(&answer, m, "runs/search", body));
+    const json_t *run = json_array_get(json_object_get(answer, "runs"), 0);
+    *found = json_is_object(run);
+    status s = *found ? take_id(out, m, json_object_get(run, "info"), "run_id") : STATUS_OK;
+    json_decref(answer);
+    return s;
+}
+
+status mlflow_rest_create(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *experiment, const char *name,
+                          int64_t began, const char *tag, const char *value)
+{
+    json_t *answer, *body = json_pack("{s:s, s:s, s:I, s:[{s:s, s:s}]}", "experiment_id", experiment, "run_name", name,
+                                      "start_time", (json_int_t)began, "tags", "key", tag, "value", value);
+    TRY(post(&answer, m, "runs/create", body));
+    status s = take_id(out, m, json_object_get(json_object_get(answer, "run"), "info"), "run_id");
+    json_decref(answer);
+    return s;
+}
+
+status mlflow_rest_data(json_t **out, mlflow_rest *m, const char *run)
+{
+    json_t *answer;
+    char *path = must_format("runs/get?run_id=%s", run);
+    status s = ask(&answer, m, path, NULL);
+    free(path);
+    TRY(s);
+    json_t *data = json_object_get(json_object_get(answer, "run"), "data");
+    *out = json_is_object(data) ? json_incref(data) : json_object();
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+static void put(json_t *body, const char *key, json_t *array)
+{
+    if (array)
+        json_object_set_new(body, key, array);
+}
+
+status mlflow_rest_log(mlflow_rest *m, const char *run, json_t *metrics, json_t *parameters, json_t *tags)
+{
+    json_t *body = json_pack("{s:s}", "run_id", run);
+    put(body, "metrics", metrics);
+    put(body, "params", parameters);
+    put(body, "tags", tags);
+    return post(NULL, m, "runs/log-batch", body);
+}
+
+status mlflow_rest_update(mlflow_rest *m, const char *run, mlflow_rest_state state, int64_t ended)
+{
+    static const char *const words[] = {[MLFLOW_REST_RUNNING] = "RUNNING",
+                                        [MLFLOW_REST_FINISHED] = "FINISHED",
+                                        [MLFLOW_REST_FAILED] = "FAILED",
+                                        [MLFLOW_REST_KILLED] = "KILLED"};
+    json_t *body = json_pack("{s:s, s:s}", "run_id", run, "status", words[state]);
+    if (ended > 0)
+        json_object_set_new(body, "end_time", json_integer(ended));
+    return post(NULL, m, "runs/update", body);
+}

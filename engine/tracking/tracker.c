@@ -1,0 +1,470 @@
+#include "engine/tracking/tracker.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/reading.h"
+#include "engine/tracking/tracker_lines.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+/* MLflow takes 1,000 metrics, 100 parameters of 6,000 characters, and 100 tags of 5,000 at a time; a line of metrics
+ * has some dozens. What a server did not take in time is sent in smaller requests. */
+enum { CHUNK = 64 << 10, MOST_METRICS = 900, FEWEST_METRICS = 50, MOST_PARAMETERS = 40, MOST_VALUE = 500, ID = 33 };
+static const double EVERY = 1, FIRST_PAUSE = 1, LAST_PAUSE = 2, LONGEST_PAUSE = 60; /* seconds */
+static const char tag_of_id[] = "phalanx.id";
+
+struct tracker {
+    tracker_options options; /* its texts are copies */
+    char *metrics;           /* the path */
+    char id[ID];
+    json_t *parameters, *tags; /* [{key, value}] */
+
+    /* the thread's */
+    mlflow_rest *rest;
+    char experiment[MLFLOW_REST_ID], run[MLFLOW_REST_ID];
+    bool known; /* the run, its parameters are there, and it is running again */
+    int64_t last[TRACKER_KINDS];
+    double pause;
+    bool failing, saw_end;
+    char *text;  /* [CHUNK] of the file */
+    size_t most; /* metrics of a request */
+
+    /* of both, under the lock */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    atomic_bool stop; /* what is under way is given up */
+    bool ends, over;  /* nothing is added to the file any more; the server knows, or will not */
+    mlflow_rest_state end;
+    int64_t ended;      /* milliseconds since 1970 */
+    int64_t at;         /* bytes of the file that are dealt with */
+    int64_t generation; /* of the file: lines were dropped in between */
+    bool held;
+    int64_t base; /* lines up to this step are those that they were in earlier starts */
+    tracker_points dropped;
+    tracker_counts counts;
+};
+
+/* ---- the run on the server --------------------------------------------------------------------------------------- */
+
+/* What the server has of a key; NULL: nothing. */
+static const char *value_there(const json_t *list, const char *key)
+{
+    size_t i;
+    const json_t *item;
+    json_array_foreach(list, i, item)
+    {
+        const char *name = json_string_value(json_object_get(item, "key"));
+        if (name && strcmp(name, key) == 0)
+            return json_string_value(json_object_get(item, "value"));
+    }
+    return NULL;
+}
+
+/* Sends some items at a time, as parameters or as tags. */
+static status send_items(tracker *t, const json_t *items, bool as_tags)
+{
+    size_t count = json_array_size(items);
+    for (size_t first = 0; first < count; first += MOST_PARAMETERS) {
+        json_t *some = json_array();
+        for (size_t i = first; i < count && i < first + MOST_PARAMETERS; i++)
+            json_array_append(some, json_array_get(items, i));
+        TRY(as_tags ? mlflow_rest_log(t->rest, t->run, NULL, NULL, some)
+                    : mlflow_rest_log(t->rest, t->run, NULL, some, NULL));
+    }
+    return STATUS_OK;
+}
+
+/* Parameters never change in MLflow: one that a later start has otherwise becomes a tag of its name. */
+static status send_parameters(tracker *t, const json_t *data)
+{
+    json_t *fresh = json_array(), *other = json_array(), *item;
+    const json_t *there = json_object_get(data, "params");
+    size_t i;
+    json_array_foreach(t->parameters, i, item)
+    {
+        const char *now = json_string_value(json_object_get(item, "value"));
+        const char *then = value_there(there, json_string_value(json_object_get(item, "key")));
+        if (!then)
+            json_array_append(fresh, item);
+        else if (now && strcmp(now, then) != 0)
+            json_array_append(other, item);
+    }
+    json_array_foreach(t->tags, i, item) json_array_append(other, item);
+    status s = send_items(t, fresh, false);
+    if (s == STATUS_OK)
+        s = send_items(t, other, true);
+    json_decref(fresh);
+    json_decref(other);
+    return s;
+}
+
+/* Where the run is on the server; what it has of it already. */
+static status meet(tracker *t)
+{
+    bool found;
+    json_t *data;
+    TRY(mlflow_rest_experiment(t->experiment, t->rest, t->options.experiment));
+    TRY(mlflow_rest_find(&found, t->run, t->rest, t->experiment, tag_of_id, t->id));
+    if (!found)
+        TRY(mlflow_rest_create(t->run, t->rest, t->experiment, t->options.name, t->options.began, tag_of_id, t->id));
+    TRY(mlflow_rest_data(&data, t->rest, t->run));
+    tracker_lines_last(t->last, data);
+    status s = send_parameters(t, data);
+    json_decref(data);
+    if (s == STATUS_OK)
+        s = mlflow_rest_update(t->rest, t->run, MLFLOW_REST_RUNNING, 0);
+    if (s == STATUS_OK)
+        log_info("MLflow: %s/#/experiments/%s/runs/%s", t->options.address, t->experiment, t->run);
+    t->known = s == STATUS_OK;
+    return s;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
+/* Some lines of the file, and what is sent of them. */
+typedef struct batch {
+    json_t *metrics;
+    int64_t begin, end, generation; /* bytes of the file */
+    int lines;                      /* of which something is sent */
+    int64_t last[TRACKER_KINDS];    /* the server's, once it has them */
+} batch;
+
+/* Has the server a line of that step, which says the same? Under the lock. */
+static bool is_there(const tracker *t, const batch *b, const tracker_point *point)
+{
+    return point->step <= b->last[point->kind] && (point->step <= t->base || tracker_points_have(&t->dropped, point));
+}
+
+static void add_line(tracker *t, batch *b, const char *text, size_t bytes)
+{
+    tracker_point point;
+    json_t *line = json_loadb(text, bytes, 0, NULL);
+    if (tracker_lines_point(&point, line) && !is_there(t, b, &point)) {
+        tracker_lines_add(b->metrics, line, &point, t->options.names, t->options.name_count);
+        b->lines++;
+        if (point.step > b->last[point.kind])
+            b->last[point.kind] = point.step;
+    }
+    json_decref(line);
+}
+
+/* The next lines of the file that fit a request; none: b->end is b->begin. A line longer than a chunk is passed over:
+ * no run writes one. */
+static status read_batch(batch *b, tracker *t)
+{
+    char *text = t->text;
+    int64_t got;
+    *b = (batch){.metrics = json_array()};
+    pthread_mutex_lock(&t->lock);
+    b->begin = b->end = t->at;
+    b->generation = t->generation;
+    memcpy(b->last, t->last, sizeof b->last);
+    status s = t->held ? STATUS_OK : reading_at(&got, text, t->metrics, t->at, CHUNK);
+    int64_t there = s == STATUS_OK && !t->held && got > 0 ? got : 0;
+    const char *line = text;
+    for (const char *end; (end = memchr(line, '\n', (size_t)(text + there - line))); line = end + 1) {
+        add_line(t, b, line, (size_t)(end - line));
+        b->end = b->begin + (end + 1 - text);
+        if (json_array_size(b->metrics) >= t->most)
+            break;
+    }
+    if (there == CHUNK && b->end == b->begin)
+        b->end += there;
+    pthread_mutex_unlock(&t->lock);
+    return s;
+}
+
+/* The batch is dealt with, unless lines were dropped meanwhile: then what is left of it is read again, and known. */
+static void pass(tracker *t, const batch *b, bool refused)
+{
+    pthread_mutex_lock(&t->lock);
+    if (b->generation == t->generation)
+        t->at = b->end;
+    memcpy(t->last, b->last, sizeof t->last);
+    if (refused)
+        t->counts.refused += b->lines;
+    else
+        t->counts.sent += (int64_t)json_array_size(b->metrics);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* It took something, even if there is more to send. */
+static void recover(tracker *t)
+{
+    if (t->failing)
+        log_info("MLflow at %s takes metrics again", t->options.address);
+    t->failing = false;
+    t->pause = 0;
+}
+
+/* *more: there may be lines behind them. */
+static status send_lines(bool *more, tracker *t)
+{
+    batch b;
+    status s = read_batch(&b, t);
+    *more = b.end > b.begin;
+    bool refused = false;
+    if (s == STATUS_OK && json_array_size(b.metrics) > 0) {
+        s = mlflow_rest_log(t->rest, t->run, json_incref(b.metrics), NULL, NULL);
+        refused = s != STATUS_OK && mlflow_rest_refused(t->rest);
+        if (s == STATUS_OK)
+            recover(t);
+        else if (mlflow_rest_gone(t->rest))
+            t->known = false;
+    }
+    if (s == STATUS_OK || refused)
+        pass(t, &b, refused);
+    t->most = s == STATUS_OK ? 2 * t->most : t->most / 2;
+    t->most = t->most < FEWEST_METRICS ? FEWEST_METRICS : t->most > MOST_METRICS ? MOST_METRICS : t->most;
+    json_decref(b.metrics);
+    return s;
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+static bool has_ended(tracker *t)
+{
+    pthread_mutex_lock(&t->lock);
+    bool ends = t->ends;
+    pthread_mutex_unlock(&t->lock);
+    return ends;
+}
+
+/* All that can be sent now; when the run has ended, that too. */
+static status send_all(tracker *t)
+{
+    t->saw_end = has_ended(t); /* before the file is read: what it has then is all of it */
+    if (!t->known)
+        TRY(meet(t));
+    for (bool more = true; more && !atomic_load(&t->stop);)
+        TRY(send_lines(&more, t));
+    if (!t->saw_end || atomic_load(&t->stop))
+        return STATUS_OK;
+    TRY(mlflow_rest_update(t->rest, t->run, t->end, t->ended));
+    pthread_mutex_lock(&t->lock);
+    t->over = true;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    return STATUS_OK;
+}
+
+/* A failure is said once, and so is its end. */
+static void judge(tracker *t, status s)
+{
+    if (atomic_load(&t->stop))
+        return;
+    if (s == STATUS_OK) {
+        recover(t);
+        return;
+    }
+    pthread_mutex_lock(&t->lock);
+    t->counts.failures++;
+    pthread_mutex_unlock(&t->lock);
+    t->pause = t->pause > 0 ? 2 * t->pause : FIRST_PAUSE;
+    t->pause = t->pause < LONGEST_PAUSE ? t->pause : LONGEST_PAUSE;
+    if (!t->failing)
+        log_warn("%s; the run goes on%s", status_message(),
+                 mlflow_rest_refused(t->rest) ? " without what it does not take"
+                                              : ", and sends its metrics when that is over");
+    t->failing = true;
+}
+
+/* Until there may be something to do; false: the thread is to end. */
+static bool wait_for_more(tracker *t)
+{
+    double pause = t->pause > 0 ? t->pause : EVERY;
+    double until = clock_seconds() + (t->saw_end && pause > LAST_PAUSE ? LAST_PAUSE : pause);
+    pthread_mutex_lock(&t->lock);
+    while (!atomic_load(&t->stop) && (t->over || t->ends == t->saw_end))
+        if (t->over)
+            pthread_cond_wait(&t->changed, &t->lock);
+        else if (!clock_wait(&t->changed, &t->lock, until))
+            break;
+    bool go_on = !atomic_load(&t->stop);
+    pthread_mutex_unlock(&t->lock);
+    return go_on;
+}
+
+static void *follow(void *context)
+{
+    tracker *t = context;
+    do
+        judge(t, send_all(t));
+    while (wait_for_more(t));
+    return NULL;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* The id of FOLDER/mlflow.json, in which a run that begins writes that of its first start. */
+static status take_id(tracker *t)
+{
+    char *path = must_format("%s/" TRACKER_FILE, t->options.folder), *text = NULL;
+    int64_t bytes;
+    status s = reading_file(&text, &bytes, path);
+    json_t *file = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
+    const char *id = json_string_value(json_object_get(file, "id"));
+    if (s == STATUS_OK && id && strlen(id) == ID - 1 && strspn(id, "0123456789abcdef") == ID - 1) {
+        memcpy(t->id, id, ID);
+    } else if (s == STATUS_OK && text) {
+        s = status_fail(STATUS_FAILED, "%s holds no id of a run: remove it, and the run begins anew in MLflow", path);
+    } else if (s == STATUS_OK) {
+        char *out = must_format("{\"id\": \"%s\"}\n", t->id);
+        s = atomic_replace(path, out, (int64_t)strlen(out));
+        free(out);
+    }
+    json_decref(file);
+    free(text);
+    free(path);
+    return s;
+}
+
+static void add_item(json_t *list, const char *key, const char *value)
+{
+    size_t length = strnlen(value, MOST_VALUE);
+    while (value[length] && length > 0 && ((unsigned char)value[length] & 0xC0) == 0x80)
+        length--; /* not within a character */
+    json_t *item = json_pack("{s:s, s:s%}", "key", key, "value", value, length);
+    if (item) /* NULL: no UTF-8, which MLflow has no use for */
+        json_array_append_new(list, item);
+}
+
+static void copy_options(tracker *t, const tracker_options *from)
+{
+    t->options = *from;
+    t->options.folder = must_strdup(from->folder);
+    t->options.address = must_strdup(from->address);
+    t->options.experiment = must_strdup(from->experiment);
+    t->options.name = must_strdup(from->name);
+    t->options.tags = NULL;
+    t->metrics = must_format("%s/metrics.jsonl", from->folder);
+    t->text = must_alloc(CHUNK);
+    t->most = MOST_METRICS;
+    t->parameters = json_array();
+    t->tags = json_array();
+    for (int i = 0; i < from->tag_count; i++)
+        add_item(t->tags, from->tags[i].key, from->tags[i].name);
+}
+
+status tracker_open(tracker **out, const tracker_options *options)
+{
+    tracker *t = must_calloc(1, sizeof *t);
+    copy_options(t, options);
+    snprintf(t->id, sizeof t->id, "%s", options->id);
+    pthread_mutex_init(&t->lock, NULL);
+    clock_condition(&t->changed);
+    status s = mlflow_rest_open(&t->rest, t->options.address, t->options.login, &t->stop);
+    if (s == STATUS_OK)
+        s = take_id(t);
+    if (s != STATUS_OK) {
+        tracker_close(t);
+        return s;
+    }
+    *out = t;
+    return STATUS_OK;
+}
+
+status tracker_parameter(void *t, const char *key, const char *value)
+{
+    add_item(((tracker *)t)->parameters, key, value);
+    return STATUS_OK;
+}
+
+status tracker_hold(tracker *t, int64_t step)
+{
+    pthread_mutex_lock(&t->lock);
+    t->held = true;
+    t->base = step;
+    status s = tracker_points_read(&t->dropped, t->metrics, step);
+    pthread_mutex_unlock(&t->lock);
+    return s;
+}
+
+status tracker_go_on(tracker *t)
+{
+    bool there;
+    struct stat about;
+    TRY(reading_look(&there, &about, t->metrics));
+    pthread_mutex_lock(&t->lock);
+    int64_t bytes = there ? (int64_t)about.st_size : 0;
+    t->at = t->at < bytes ? t->at : bytes;
+    t->generation++;
+    t->held = false;
+    pthread_mutex_unlock(&t->lock);
+    if (t->started)
+        return STATUS_OK;
+    if (pthread_create(&t->thread, NULL, follow, t) != 0)
+        return status_fail(STATUS_FAILED, "cannot start the thread that speaks to MLflow");
+    t->started = true;
+    return STATUS_OK;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
+
+void tracker_end(tracker *t, mlflow_rest_state state, int64_t ended, double seconds)
+{
+    if (!t->started)
+        return;
+    double until = clock_seconds() + seconds;
+    pthread_mutex_lock(&t->lock);
+    t->ends = true;
+    t->end = state;
+    t->ended = ended;
+    pthread_cond_broadcast(&t->changed);
+    while (!t->over && clock_wait(&t->changed, &t->lock, until))
+        ;
+    bool over = t->over;
+    pthread_mutex_unlock(&t->lock);
+    if (!over)
+        log_warn("MLflow at %s has not taken all metrics in %.3g s: the same command again sends the rest",
+                 t->options.address, seconds);
+}
+
+tracker_counts tracker_counted(tracker *t)
+{
+    bool there;
+    struct stat about;
+    bool known = reading_look(&there, &about, t->metrics) == STATUS_OK && there;
+    pthread_mutex_lock(&t->lock);
+    t->counts.behind = known && about.st_size > t->at ? (int64_t)about.st_size - t->at : 0;
+    tracker_counts out = t->counts;
+    pthread_mutex_unlock(&t->lock);
+    return out;
+}
+
+static void end_thread(tracker *t)
+{
+    pthread_mutex_lock(&t->lock);
+    atomic_store(&t->stop, true);
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+}
+
+void tracker_close(tracker *t)
+{
+    if (!t)
+        return;
+    if (t->started)
+        end_thread(t);
+    mlflow_rest_close(t->rest);
+    tracker_points_free(&t->dropped);
+    json_decref(t->parameters);
+    json_decref(t->tags);
+    free((char *)(uintptr_t)t->options.folder);
+    free((char *)(uintptr_t)t->options.address);
+    free((char *)(uintptr_t)t->options.experiment);
+    free((char *)(uintptr_t)t->options.name);
+    free(t->metrics);
+    free(t->text);
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->changed);
+    free(t);
+}

@@ -1,0 +1,115 @@
+/* Stores of metrics beside metrics.jsonl: MLflow's file store, and an MLflow server that follows the file. Rank 0's. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/tracking/tracker.h"
+#include "engine/train/training.h"
+#include "memory/log.h"
+#include "models/parts.h"
+
+/* How long the end of a run waits for the server, in seconds. */
+static const double AFTER_DONE = 20, AFTER_FAILURE = 5;
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/* ---- the file store ---------------------------------------------------------------------------------------------- */
+
+static status put_parameter(void *context, const char *key, const char *value)
+{
+    return mlflow_parameter(context, key, value);
+}
+
+status training_open_store(training *t)
+{
+    if (!(t->config->run.exports >> CONFIG_EXPORT_MLFLOW & 1))
+        return STATUS_OK;
+    char *folder = must_format("%s/mlruns", t->folder);
+    status s = mlflow_open(&t->report.mlflow, folder, t->run, last_part(t->folder), t->at.step + 1, report_time());
+    free(folder);
+    return s == STATUS_OK ? config_each(t->config, put_parameter, t->report.mlflow) : s;
+}
+
+/* ---- the server -------------------------------------------------------------------------------------------------- */
+
+static const tracker_lines_name names[] = {
+#define METRIC(kind, name, when, tag, ...) {#name, tag},
+#include "engine/train/metrics.def"
+};
+
+status training_tracking_login(training *t)
+{
+    if (!t->config->run.mlflow)
+        return STATUS_OK;
+    TRY(mlflow_login_take(&t->report.login));
+    return mlflow_login_check(&t->report.login, t->config->run.mlflow);
+}
+
+static status open_tracker(training *t, const tracker_lines_name *tags, int count)
+{
+    const config *c = t->config;
+    const tracker_options o = {.folder = t->folder,
+                               .id = t->run,
+                               .address = c->run.mlflow,
+                               .experiment = c->run.mlflow_experiment,
+                               .name = c->run.mlflow_name ? c->run.mlflow_name : last_part(t->folder),
+                               .login = &t->report.login,
+                               .names = names,
+                               .name_count = sizeof names / sizeof *names,
+                               .tags = tags,
+                               .tag_count = count,
+                               .began = (int64_t)(1000 * report_time())};
+    TRY(tracker_open(&t->report.tracker, &o));
+    return config_each(c, tracker_parameter, t->report.tracker);
+}
+
+status training_tracking_open(training *t)
+{
+    if (!t->config->run.mlflow)
+        return STATUS_OK;
+    char *parameters = must_format("%lld", (long long)parts_parameters(&t->config->model.shape));
+    char *ranks = must_format("%d", comm_ranks(t->world));
+    const tracker_lines_name tags[] = {{"mlflow.source.name", "phalanx train"},
+                                       {"mlflow.source.type", "JOB"},
+                                       {"phalanx.start", t->run},
+                                       {"phalanx.host", watchdog_host(t->watchdog)},
+                                       {"phalanx.folder", t->folder},
+                                       {"phalanx.parameters", parameters},
+                                       {"phalanx.ranks", ranks}};
+    status s = open_tracker(t, tags, sizeof tags / sizeof *tags);
+    free(parameters);
+    free(ranks);
+    return s;
+}
+
+status training_tracking_hold(training *t)
+{
+    return t->report.tracker ? tracker_hold(t->report.tracker, t->at.step) : STATUS_OK;
+}
+
+status training_tracking_go_on(training *t)
+{
+    return t->report.tracker ? tracker_go_on(t->report.tracker) : STATUS_OK;
+}
+
+void training_tracking_end(training *t, training_ending how)
+{
+    static const mlflow_rest_state states[] = {[TRAINING_DONE] = MLFLOW_REST_FINISHED,
+                                               [TRAINING_STOPPED] = MLFLOW_REST_KILLED,
+                                               [TRAINING_FAILED] = MLFLOW_REST_FAILED};
+    if (t->report.tracker && !t->evicted) /* else the folder, and the run in MLflow, are another start's */
+        tracker_end(t->report.tracker, states[how], (int64_t)(1000 * report_time()),
+                    how == TRAINING_FAILED ? AFTER_FAILURE : AFTER_DONE);
+}
+
+status training_tracking_catch_up(training *t)
+{
+    TRY(training_tracking_open(t));
+    TRY(training_tracking_hold(t));
+    TRY(training_tracking_go_on(t));
+    training_tracking_end(t, TRAINING_DONE);
+    return STATUS_OK;
+}

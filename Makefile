@@ -195,6 +195,7 @@ check: deps ## install, build and run the tests: a third of the tables of layout
 	@$(MAKE) --no-print-directory run-tests
 
 check-all: deps ## all tests: make check, the other rows of its tables, CUDA for every architecture, and a bare Debian 13 (as root)
+	@tools/dependencies.sh browser || echo "no Chromium: tests that draw pages are skipped"
 	@failed=; for target in run-tests run-rest cuda-tests debian-13; do \
 	$(MAKE) --no-print-directory $$target || failed="$$failed $$target"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }

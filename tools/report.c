@@ -71,11 +71,11 @@ int report_main(int argc, char **argv)
         .name = "report",
         .operands = "RUN [RUN ...]",
         .summary =
-            "Makes a page about one run's folder, or several to compare: curves, where a step's time goes, layout, "
-            "memory,\n"
-            "the simulated timeline of a step, hosts, and events (checkpoints, resumes, skipped steps, incidents). "
-            "One\n"
-            "file for any browser; it loads nothing. A run that is still going on is shown as far as it has come.",
+            "Makes a page about one run's folder, or several to compare: curves (to zoom, hide and save as CSV, with\n"
+            "marks of restarts, checkpoints and incidents), where a step's time goes, layout, memory and the "
+            "simulated\n"
+            "timeline of a step as phalanx plan has them, hosts, events, and what differs between the configurations.\n"
+            "One file for any browser; it loads nothing. A run that is still going on is shown as far as it has come.",
         .least = 1,
         .most = 64,
         .row = rows,

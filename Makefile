@@ -46,7 +46,7 @@ CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(S
 ROOMS    := memory kernels kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
             $(addprefix engine/,text tokenizer files store checkpoint config) \
             $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
-            $(addprefix engine/,data run guard state infer outer server host tracking train)
+            $(addprefix engine/,mirror data run guard state infer outer server host tracking train)
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(foreach room,tools tools/plan tools/data tools/supervise,$(wildcard $(room)/*.c))
@@ -121,6 +121,7 @@ $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
+$(BUILD)/tests/test_mirror: | $(BUILD)/phalanx
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
 $(BUILD)/tests/test_kill_calls: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_no_memory: | $(BUILD)/tests/allocation_faults.so

@@ -115,12 +115,18 @@ static status is_within(bool *within, const char *there, const char *folder)
 status checkpoint_is_of_run(bool *within, const char *path, const char *run_folder)
 {
     char *there, *checkpoints = must_format("%s/checkpoints", run_folder);
+    char *origin = must_format("%s/" CHECKPOINT_ORIGIN, run_folder);
+    bool others = false;
     *within = false;
     status s = reading_real_path(&there, path);
     if (s == STATUS_OK && there)
         s = is_within(within, there, run_folder);
     if (s == STATUS_OK && there && !*within)
         s = is_within(within, there, checkpoints);
+    if (s == STATUS_OK && there)
+        s = is_within(&others, there, origin);
+    *within = *within && !others;
+    free(origin);
     free(checkpoints);
     free(there);
     return s;
@@ -288,7 +294,7 @@ static status remove_leftovers(const char *folder, int64_t last)
     return s;
 }
 
-status checkpoint_prune(const char *folder, int keep, int keep_every)
+status checkpoint_prune(const char *folder, int keep, int keep_every, const checkpoint_needed *needed)
 {
     char *latest;
     steps all;
@@ -307,7 +313,8 @@ status checkpoint_prune(const char *folder, int keep, int keep_every)
         bool whole = false;
         if (step <= last)
             s = look_for_manifest(&whole, path);
-        bool always = step == last || (keep_every > 0 && step % keep_every == 0);
+        bool always = step == last || (keep_every > 0 && step % keep_every == 0) ||
+                      (needed && needed->is(needed->context, all.name[i]));
         if (s == STATUS_OK && whole && kept >= keep && !always)
             s = remove_checkpoint(folder, all.name[i]);
         kept += whole;

@@ -7,17 +7,26 @@
 
 #include "memory/status.h"
 
+/* What else needs a checkpoint to stay, by its name. */
+typedef struct checkpoint_needed {
+    bool (*is)(void *context, const char *name);
+    void *context;
+} checkpoint_needed;
+
 /* Remove all but the `keep` newest (by step) whole checkpoints of a checkpoints folder, up to the one that `latest`
  * names, which stays. Those of later steps are left alone: the run may reach them again. keep_every > 0 keeps the
  * multiples of so many steps, too. keep < 1 keeps all. What interrupted saves of steps before `latest` have left is
- * removed. By one rank. */
-status checkpoint_prune(const char *folder, int keep, int keep_every);
+ * removed. `needed` may be NULL. By one rank. */
+status checkpoint_prune(const char *folder, int keep, int keep_every, const checkpoint_needed *needed);
 
 /* The folder of the checkpoint that `path` means (see checkpoint_open); the caller's to free. */
 status checkpoint_resolve(char **out, const char *path);
 
-/* Does the path lead into the run's folder, or its checkpoints, which may be a link to another disk? What is not there
- * leads nowhere. */
+/* In a run's folder: what was fetched of another run, for a stage to begin from. */
+#define CHECKPOINT_ORIGIN "origin"
+
+/* Does the path lead into the run's folder, or its checkpoints, which may be a link to another disk, and not to what
+ * it has of another run (CHECKPOINT_ORIGIN)? What is not there leads nowhere. */
 status checkpoint_is_of_run(bool *within, const char *path, const char *run_folder);
 
 /* What a run may go on from: folders, the best first. */

@@ -171,11 +171,12 @@ typedef struct config {
     struct {
         int every, keep;                     /* 0: only at the end; 0: all */
         int keep_every;                      /* 0: none is kept for ever */
-        char *resume;                        /* "auto", "never" or a folder */
+        char *resume;                        /* "auto", "never", a folder, or s3://... */
         bool restart_data, restart_schedule; /* where a new stage begins */
         bool fallback;                       /* to an older one if the latest is damaged */
         bool asynchronous;                   /* written while the run trains */
         int memory_every;                    /* steps between copies in the memory of nodes; 0: none */
+        char *mirror;                        /* "s3://BUCKET/PREFIX"; NULL: none */
     } checkpoint;
     struct {
         int every, batches; /* 0: never */

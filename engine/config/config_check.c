@@ -1,8 +1,6 @@
 /* What must hold between keys of a configuration: a list of rules, each with the line a person reads when it is broken.
  * The messages name keys, not lines: a broken rule is rarely the fault of one line. */
 #include <inttypes.h>
-#include <string.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +25,23 @@ static status check_named(const config *c)
     if (missing)
         return status_fail(STATUS_USAGE, "%s is not given: name a model.preset, a model.config or every size", missing);
     return shape_check(s);
+}
+
+/* A value that holds more than names is not shown: it may be a secret. */
+static status check_mirror(const config *c)
+{
+    static const char scheme[] = "s3://";
+    const char *url = c->checkpoint.mirror;
+    size_t begin = strlen(scheme), bucket = 0;
+    if (!url)
+        return STATUS_OK;
+    if (strncmp(url, scheme, begin) == 0)
+        bucket = strcspn(url + begin, "/@:?");
+    if (bucket > 0 && url[begin + bucket] == '/' && url[begin + bucket + strspn(url + begin + bucket, "/")])
+        return STATUS_OK;
+    return status_fail(
+        STATUS_USAGE, "checkpoint.mirror is not of the form s3://BUCKET/PREFIX: credentials and the endpoint are taken "
+                      "from AWS's environment variables and files (phalanx help recovery)");
 }
 
 static status check_upcycle(const config *c)
@@ -259,6 +274,7 @@ status config_check(const config *c)
     TRY(check_upcycle(c));
     TRY(check_sources("data.train", &c->data.train));
     TRY(check_sources("data.validation", &c->data.validation));
+    TRY(check_mirror(c));
     TRY(check_named(c));
     TRY(check_training(c));
     TRY(batch_ramp_check(c));

@@ -215,7 +215,8 @@ static status publish(server *v, const char *name)
                    : checkpoint_publisher_publish(v->publisher, v->checkpoints, name, meta);
     json_decref(meta);
     TRY(s);
-    if (checkpoint_prune(v->checkpoints, v->config->checkpoint.keep, v->config->checkpoint.keep_every) != STATUS_OK)
+    if (checkpoint_prune(v->checkpoints, v->config->checkpoint.keep, v->config->checkpoint.keep_every, NULL) !=
+        STATUS_OK)
         log_warn("%s; an older checkpoint stays", status_message());
     return STATUS_OK;
 }

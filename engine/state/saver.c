@@ -200,7 +200,10 @@ static status publish(saver *s)
     if (o->may_publish && !o->may_publish(o->context))
         return status_fail(STATUS_FAILED, "the run's folder belongs to another run by now");
     TRY(checkpoint_publisher_publish(s->publisher, o->folder, s->name, s->meta));
-    if (checkpoint_prune(o->folder, o->keep, o->keep_every) != STATUS_OK)
+    const checkpoint_needed needed = {o->needs, o->context};
+    if (o->published)
+        o->published(o->context, s->name);
+    if (checkpoint_prune(o->folder, o->keep, o->keep_every, o->needs ? &needed : NULL) != STATUS_OK)
         log_warn("%s; an older checkpoint stays", status_message()); /* the new one is there all the same */
     return STATUS_OK;
 }

@@ -33,8 +33,10 @@ typedef struct saver_options {
     int keep, keep_every;
     const checkpoint_piece *more; /* what lies in other host memory, in one run each; the caller's */
     int more_count;
-    watchdog *watchdog;                 /* hears of the thread's work; NULL: nobody does */
-    bool (*may_publish)(void *context); /* asked by rank 0's thread; NULL: always */
+    watchdog *watchdog;                                 /* hears of the thread's work; NULL: nobody does */
+    bool (*may_publish)(void *context);                 /* asked by rank 0's thread; NULL: always */
+    void (*published)(void *context, const char *name); /* told by rank 0's thread, before others are pruned; or NULL */
+    bool (*needs)(void *context, const char *name);     /* must that one stay? NULL: none must */
     void *context;
 } saver_options;
 

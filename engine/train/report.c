@@ -310,6 +310,18 @@ static void put_tracked(json_t *root, const tracker_counts *k)
     MUST(json_object_set_new(root, "mlflow", object) == 0, "out of host memory");
 }
 
+static void put_mirror(json_t *root, const report_mirror *m)
+{
+    json_t *mirror = json_object();
+    put_integer(mirror, "step", m->step);
+    put_integer(mirror, "behind_bytes", m->behind_bytes);
+    put_integer(mirror, "uploaded", m->uploaded);
+    put_integer(mirror, "passed_over", m->passed_over);
+    if (*m->why)
+        MUST(json_object_set_new(mirror, "failing", json_string(m->why)) == 0, "words that are not UTF-8");
+    MUST(json_object_set_new(root, "mirror", mirror) == 0, "out of host memory");
+}
+
 status report_summary(const char *path, const report_summary_values *v)
 {
     json_t *root = json_object(), *ranks = json_array();
@@ -336,6 +348,8 @@ status report_summary(const char *path, const report_summary_values *v)
     put_real(root, "checkpoint_seconds", v->save_seconds);
     if (v->islands)
         put_islands(root, v->islands);
+    if (v->mirror)
+        put_mirror(root, v->mirror);
     put_real(root, "verify_seconds", v->verify_seconds);
     put_integer(root, "times_gone_back", v->times_back);
     put_integer(root, "samples_left_out", v->omitted);

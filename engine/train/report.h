@@ -52,6 +52,7 @@ typedef struct report_step {
     int rungs;           /* of training programs (layers/ladder.h) */
     bool drops;          /* rows of experts that there is no room for */
     bool clips;          /* the largest score of attention is known */
+    bool mirrors;        /* checkpoints, to an object store */
 } report_step;
 
 /* An evaluation: the mean over `sets` data sets by their weights, and each one's. */
@@ -121,6 +122,13 @@ typedef struct report_islands {
     double disagreement; /* of islands that gossip, at the last exchange */
 } report_islands;
 
+/* Of checkpoint.mirror. */
+typedef struct report_mirror {
+    int64_t step, behind_bytes; /* of the newest there, -1: none; what the newest checkpoint lacks there */
+    int uploaded, passed_over;  /* checkpoints, by this start */
+    const char *why;            /* of the last try, if that has failed; "" */
+} report_mirror;
+
 typedef struct report_summary_values {
     const char *run; /* the id of this start */
     int64_t parameters, steps;
@@ -136,6 +144,7 @@ typedef struct report_summary_values {
     int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */
     const report_islands *islands;      /* NULL: the job is no island */
+    const report_mirror *mirror;        /* NULL: there is none */
     double verify_seconds;              /* that verification has taken, on the rank where it took longest */
     int64_t times_back, omitted;        /* steps undone, samples left out for it */
     const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */

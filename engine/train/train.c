@@ -424,6 +424,7 @@ static status train_loop(training *t, signals_request *asked)
 {
     const config *c = t->config;
     while (t->at.step < c->train.steps) {
+        training_upload_look(t);
         t->now.began = clock_seconds();
         t->now.waited_before = comm_waited(t->world);
         t->now.stalled_before = saver_stall(t->saves.saver);
@@ -474,6 +475,8 @@ static status complete(training *t)
     const config *c = t->config;
     log_info("nothing left to do: %lld steps are done, and train.steps is %lld; raise it to go on",
              (long long)t->at.step, (long long)c->train.steps);
+    TRY(comm_all_status(comm_world(t->world), training_upload_open(t)));
+    training_upload_finish(t, false);
     char *summary = must_format("%s/summary.json", t->folder);
     bool there = false;
     status s =
@@ -489,7 +492,7 @@ static status complete(training *t)
     if (comm_rank(t->world) == 0 && s == STATUS_OK)
         s = checkpoint_settle(t->checkpoints);
     if (comm_rank(t->world) == 0 && s == STATUS_OK)
-        s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every);
+        s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every, NULL);
     if (s != STATUS_OK)
         log_warn("%s", status_message());
     node_copies_forget(t->saves.copies);
@@ -505,6 +508,7 @@ static status train_on(training *t, bool *stopped)
     TRY(training_open_verify(t));
     TRY(training_report_open(t));
     TRY(training_save_open(t));
+    TRY(comm_all_status(comm_world(t->world), training_upload_open(t)));
     training_header(t);
     if (t->guards.verify)
         verify_begin(t->guards.verify);
@@ -521,6 +525,7 @@ static status train_on(training *t, bool *stopped)
     if (t->config->checkpoint.memory_every > 0)
         node_copies_forget(t->saves.copies);
     *stopped = asked == SIGNALS_STOP && t->at.step < t->config->train.steps;
+    training_upload_finish(t, *stopped);
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->at.step);
     watchdog_enter(t->watchdog, DURING_END, true, t->at.step, "writing the summary");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/host/incidents.h"
@@ -11,9 +12,10 @@
 #include "memory/log.h"
 
 /* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */
-static const char *const written[] = {"checkpoints", "mlflow.json",  "metrics.jsonl",  "events.jsonl",
-                                      "hosts",       "mlruns",       "summary.json",   "trace",
-                                      "config.yaml", INCIDENTS_FILE, "flight-*.jsonl", "events.out.tfevents*"};
+static const char *const written[] = {
+    "checkpoints",  CHECKPOINT_ORIGIN, "mirror",         "mlflow.json",         "metrics.jsonl",
+    "events.jsonl", "hosts",           "mlruns",         "summary.json",        "trace",
+    "config.yaml",  INCIDENTS_FILE,    "flight-*.jsonl", "events.out.tfevents*"};
 
 static bool is_written(const char *name)
 {

@@ -93,6 +93,19 @@ static bool may_publish(void *context)
     return (!t->lock || lock_confirm(t->lock)) && (!t->report.metrics || lines_are_here(t->report.metrics));
 }
 
+static void published(void *context, const char *name)
+{
+    const training *t = context;
+    if (t->mirroring.thread)
+        mirror_offer(t->mirroring.thread, name);
+}
+
+static bool is_needed(void *context, const char *name)
+{
+    const training *t = context;
+    return mirror_needs(t->mirroring.thread, name);
+}
+
 status training_save_open(training *t)
 {
     comm_group *all = comm_world(t->world);
@@ -109,6 +122,8 @@ status training_save_open(training *t)
                        .keep_every = t->config->checkpoint.keep_every,
                        .watchdog = t->watchdog,
                        .may_publish = may_publish,
+                       .published = published,
+                       .needs = is_needed,
                        .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
@@ -133,6 +148,8 @@ static json_t *make_meta(const training *t)
     json_t *meta = train_meta_write(&m, t->config, t->data.train, t->data.validation);
     if (t->outer)
         json_object_set_new(meta, "outer", outer_meta(t->outer));
+    if (*t->mirroring.id)
+        json_object_set_new(meta, "run_id", json_string(t->mirroring.id));
     return meta;
 }
 

@@ -379,6 +379,7 @@ static void divide_seconds(report_step *r, training *t, double stalled)
     r->data_seconds = t->now.data_seconds;
     r->context_imbalance = t->now.batch.imbalance;
     r->context_imbalance_of_halves = t->now.batch.imbalance_of_halves;
+    training_mirror_report(r, t);
     r->communication_seconds = seen ? waited : -1;
     r->checkpoint_seconds = t->now.stalled_before + stalled;
     r->compute_seconds = fmax(0, r->step_seconds - t->now.data_seconds - stalled - (seen ? waited : 0));
@@ -657,6 +658,7 @@ status training_summary(training *t, bool stopped)
     tracker_counts tracked = {0};
     if (t->report.tracker)
         tracked = tracker_counted(t->report.tracker);
+    report_mirror mirrored;
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
@@ -676,6 +678,7 @@ status training_summary(training *t, bool stopped)
                                         .saves_in_memory = t->saves.in_memory,
                                         .save_seconds = t->saves.seconds + saver_stall(t->saves.saver),
                                         .islands = t->outer ? &islands : NULL,
+                                        .mirror = training_mirror_summary(&mirrored, t),
                                         .verify_seconds = t->guards.verify_seconds,
                                         .times_back = t->guards.times_back,
                                         .omitted = train_past_omitted(&t->at.past),

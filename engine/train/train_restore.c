@@ -332,7 +332,7 @@ static status step_on_disk(int64_t *step, const training *t)
 static status take_from_memory(training *t)
 {
     comm_group *all = comm_world(t->world);
-    const char *resume = t->config->checkpoint.resume;
+    const char *resume = t->resume;
     int64_t step = -1, after = -1;
     char *trouble;
     bool own = !strcmp(resume, "auto");
@@ -408,13 +408,13 @@ static status restore_named(bool *own, training *t)
 {
     checkpoint_offers offers = {0};
     bool elsewhere = false;
-    TRY(share_elsewhere(&elsewhere, t, t->config->checkpoint.resume));
+    TRY(share_elsewhere(&elsewhere, t, t->resume));
     status s = elsewhere ? share_offers(&offers, t) : STATUS_OK;
     *own = offers.count > 0;
     if (s == STATUS_OK && *own)
         s = restore_best(t, &offers);
     else if (s == STATUS_OK)
-        (void)restore_from(&s, t, t->config->checkpoint.resume);
+        (void)restore_from(&s, t, t->resume);
     checkpoint_offers_free(&offers);
     return s;
 }
@@ -439,7 +439,7 @@ static void place_back(training *t, bool own)
 
 status training_restore(training *t)
 {
-    const char *resume = t->config->checkpoint.resume;
+    const char *resume = t->resume;
     checkpoint_offers offers = {0};
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
     status s = check_same_data(t);

@@ -21,6 +21,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incidents.h"
+#include "engine/store/s3.h"
 #include "engine/train/training.h"
 #include "memory/log.h"
 
@@ -225,19 +226,20 @@ static status open_rank(training *t, const devices_row *row)
  * there any more once a stage that began from it has checkpoints of its own. */
 static status find_origin(char **out, const training *t)
 {
-    const char *resume = t->config->checkpoint.resume;
+    const char *resume = t->resume;
     checkpoint_offers own = {0};
-    bool within = false;
+    bool within = false, alone = !strcmp(resume, "auto");
     *out = NULL;
-    if (!strcmp(resume, "auto") || !strcmp(resume, "never"))
+    if ((alone && !t->config->checkpoint.mirror) || !strcmp(resume, "never"))
         return STATUS_OK;
-    TRY(checkpoint_is_of_run(&within, resume, t->folder));
+    if (!alone)
+        TRY(checkpoint_is_of_run(&within, resume, t->folder));
     if (!within)
         TRY(checkpoint_offers_find(&own, t->checkpoints));
     status s = STATUS_OK;
     if (own.count > 0)
         *out = must_strdup(own.folder[0]);
-    else
+    else if (!alone)
         s = checkpoint_resolve(out, resume);
     checkpoint_offers_free(&own);
     return s;
@@ -379,6 +381,16 @@ static status draw_id(training *t)
     return STATUS_OK;
 }
 
+/* Locked, seen by all ranks, and with what its mirror has. */
+static status open_folder(training *t)
+{
+    watchdog_enter(t->watchdog, DURING_SETUP, true, 0, "looking at the run's folder");
+    TRY(comm_all_status(comm_world(t->world), take_lock(t)));
+    TRY(check_shared_folder(t));
+    watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "looking at the run's mirror");
+    return training_mirror_begin(t, false);
+}
+
 /* What this rank computes on, in a few words. */
 static void name_device(training *t)
 {
@@ -414,6 +426,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->folder = must_strdup(c->run.folder);
     watchdog_name_folder(w, t->folder);
     t->checkpoints = must_format("%s/checkpoints", t->folder);
+    t->resume = must_strdup(c->checkpoint.resume);
     comm_group *all = comm_world(world);
     TRY(comm_all_status(all, training_tracking_login(t)));
     TRY(draw_id(t));
@@ -421,12 +434,16 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     TRY(choose_device(t));
     const devices_row *row = shared_device(t);
     TRY(comm_all_status(all, open_rank(t, row)));
+    bool early = c->checkpoint.mirror || s3_is_url(c->checkpoint.resume); /* a checkpoint says what timing chose */
+    if (early)
+        TRY(open_folder(t));
     TRY(comm_all_status(all, open_executor(t)));
     name_device(t);
-    watchdog_enter(w, DURING_SETUP, true, 0, "looking at the run's folder");
-    TRY(comm_all_status(all, take_lock(t)));
-    TRY(check_shared_folder(t));
+    if (!early)
+        TRY(open_folder(t));
     TRY(comm_all_status(all, training_move_aside(t)));
+    if (early && !strcmp(t->resume, "never"))
+        TRY(training_mirror_begin(t, true));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
     t->report.peak_flops = peak_of(t) * comm_ranks(world);
@@ -461,6 +478,7 @@ void training_close(training *t)
     mlflow_login_wipe(&t->report.login);
     tokenizer_close(t->data.tokenizer);
     saver_close(t->saves.saver);
+    mirror_close(t->mirroring.thread);
     outer_close(t->outer);
     node_copies_close(t->saves.copies);
     lock_release(t->lock);
@@ -477,6 +495,7 @@ void training_close(training *t)
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);
+    free(t->resume);
     free(t->fell_back);
     free(t->stage);
     free(t->guards.origin);

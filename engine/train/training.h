@@ -1,5 +1,6 @@
 /* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_aside.c, train_restore.c, train_checkpoint.c, train_report.c, train_tracking.c, train_data.c). */
+ * train_aside.c, train_mirror.c, train_upload.c, train_restore.c, train_checkpoint.c, train_report.c, train_tracking.c,
+ * train_data.c). */
 #ifndef PHALANX_ENGINE_TRAIN_TRAINING_H
 #define PHALANX_ENGINE_TRAIN_TRAINING_H
 
@@ -12,6 +13,7 @@
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/outer/outer.h"
+#include "engine/mirror/mirror.h"
 #include "engine/guard/pace.h"
 #include "engine/train/report.h"
 #include "engine/host/incidents.h"
@@ -77,6 +79,14 @@ typedef struct training_saves {
     char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
 } training_saves;
 
+/* The mirror of the checkpoints in an object store, under checkpoint.mirror; rank 0's. */
+typedef struct training_mirroring {
+    mirror *thread;        /* NULL before training_upload_open, and on other ranks */
+    char id[MANIFEST_RUN]; /* of the run over all its starts; "": it has none */
+    bool held;             /* this start has written that it holds the mirror */
+    mirror_facts facts;    /* at the last look */
+} training_mirroring;
+
 /* What has become of a step. */
 typedef enum training_outcome {
     TRAINING_UPDATED,
@@ -132,12 +142,14 @@ typedef struct training {
     training_now now;
     training_guards guards;
     training_saves saves;
+    training_mirroring mirroring;
     training_report report;
 
     double began;
     lock *lock;             /* rank 0's, of the run's folder; NULL: run.lock is off */
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints;
+    char *resume;          /* checkpoint.resume: "auto", "never" or a folder of the disk */
     incidents_held ending; /* what ends the run, if this rank knows it */
     bool new_stage;        /* this process begins a stage, from another run's checkpoint */
     char *stage;           /* in words; NULL: it does not */
@@ -158,6 +170,23 @@ status training_check_place(const training *t);
 /* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By
  * rank 0. */
 status training_move_aside(const training *t);
+
+/* train_mirror.c: nothing, without checkpoint.mirror or an s3:// path in checkpoint.resume. Collective.
+ *
+ * While the run begins, in its folder; again, with `aside`, when an earlier run has been moved aside. Whose the mirror
+ * is is settled, and what is newer in it is fetched. */
+status training_mirror_begin(training *t, bool aside);
+void training_mirror_report(report_step *out, const training *t);
+/* `out`, filled, or NULL. */
+const report_mirror *training_mirror_summary(report_mirror *out, const training *t);
+
+/* train_upload.c: nothing, without checkpoint.mirror. */
+/* After training_save_open. Not collective. */
+status training_upload_open(training *t);
+/* Between steps: what has become of uploads. */
+void training_upload_look(training *t);
+/* Waits for the last upload, so long at most as a save may take, a minute where the run was asked to stop. */
+void training_upload_finish(training *t, bool stopped);
 
 /* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t, int set);

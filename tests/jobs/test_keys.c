@@ -235,6 +235,7 @@ static const keys_row rows[] = {
     SHOWN_BY("checkpoint.fallback", "tests/jobs/test_recovery.c"),
     SHOWN_BY("checkpoint.asynchronous", "tests/jobs/test_recovery.c"),
     SHOWN_BY("checkpoint.memory_every", "tests/jobs/test_node_copies.c"),
+    SHOWN_BY("checkpoint.mirror", "tests/jobs/test_mirror.c"),
     AGAIN("checkpoint.resume", "never", "train.steps=4"),
     SHOWN_BY("checkpoint.restart_data", "tests/jobs/test_stages.c"),
     SHOWN_BY("checkpoint.restart_schedule", "tests/jobs/test_stages.c"),

@@ -18,6 +18,7 @@ BEGIN {
     may["engine/tokenizer"] = "memory engine/text"
     may["engine/store"] = "memory engine/files"
     may["engine/checkpoint"] = "memory engine/files"
+    may["engine/mirror"] = "memory engine/files engine/store engine/checkpoint"
     may["engine/config"] = below " engine/files"
     compiling = below " engine/files engine/config"
     may["engine/compile/model"] = compiling
@@ -36,7 +37,7 @@ BEGIN {
     may["engine/infer"] = may["engine/state"] " engine/state"
     may["engine/outer"] = may["engine/infer"] " engine/islands engine/host"
     may["engine/server"] = may["engine/outer"] " engine/outer"
-    may["engine/train"] = may["engine/server"] " engine/guard engine/tracking"
+    may["engine/train"] = may["engine/server"] " engine/guard engine/tracking engine/store engine/mirror"
     may["tools"] = may["engine/train"] " engine/text engine/store engine/infer engine/server engine/train"
     may["tools/plan"] = may["tools/data"] = may["tools/supervise"] = may["tools"] " tools"
 }

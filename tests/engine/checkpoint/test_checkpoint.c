@@ -364,7 +364,7 @@ static void prune_keeps_the_newest_up_to_latest_and_the_multiples(void **state)
         const char *kept;
     } rounds[] = {{0, 0, "11111111"}, {4, 0, "00111111"}, {2, 10, "00111111"}, {1, 20, "00010111"}, {1, 0, "00000111"}};
     for (size_t k = 0; k < sizeof rounds / sizeof *rounds; k++) {
-        assert_int_equal(checkpoint_prune(folder, rounds[k].keep, rounds[k].keep_every), STATUS_OK);
+        assert_int_equal(checkpoint_prune(folder, rounds[k].keep, rounds[k].keep_every, NULL), STATUS_OK);
         for (int i = 0; i < 8; i++) {
             char *path = workfolder_path(folder, names[i]);
             assert_int_equal(atomic_exists(path), rounds[k].kept[i] == '1');
@@ -389,7 +389,7 @@ static void prune_removes_what_interrupted_saves_have_left(void **state)
         free(file);
         free(path);
     }
-    assert_int_equal(checkpoint_prune(folder, 0, 0), STATUS_OK);
+    assert_int_equal(checkpoint_prune(folder, 0, 0, NULL), STATUS_OK);
     for (int i = 0; i < 4; i++) {
         char *path = workfolder_path(folder, left[i]);
         assert_int_equal(atomic_exists(path), i >= 2);

@@ -19,12 +19,22 @@
 
 enum { CONNECTIONS = 512 };
 
+/* A connection that is over keeps its number until its thread is joined, so that no other one gets it. */
+typedef struct connection {
+    struct s3_server *server;
+    pthread_t thread;
+    int fd;
+    bool used;
+    atomic_bool over;
+} connection;
+
 struct s3_server {
-    int listener, connections;
+    int listener;
     char endpoint[64];
-    atomic_bool stopping;
-    pthread_t thread, connection[CONNECTIONS];
-    int descriptor[CONNECTIONS];
+    atomic_bool stopping, down;
+    pthread_t thread;
+    pthread_mutex_t accepting; /* of the connections */
+    connection connection[CONNECTIONS];
     pthread_mutex_t lock; /* of what follows */
     s3_server_traits traits;
     shelf shelf;
@@ -47,11 +57,6 @@ typedef struct request {
     char *body;
     int64_t bytes;
 } request;
-
-typedef struct connection {
-    s3_server *server;
-    int fd;
-} connection;
 
 static const char *header_of(const request *r, const char *name)
 {
@@ -539,23 +544,58 @@ static void *serve_connection(void *argument)
     connection *c = argument;
     while (!atomic_load(&c->server->stopping) && serve(c->server, c->fd))
         ;
-    shutdown(c->fd, SHUT_RDWR); /* closed by s3_server_stop, so that no other one gets its number */
-    free(c);
+    shutdown(c->fd, SHUT_RDWR);
+    atomic_store(&c->over, true);
     return NULL;
+}
+
+static void end_connection(connection *c)
+{
+    pthread_join(c->thread, NULL);
+    close(c->fd);
+    c->used = false;
+}
+
+/* One that is free, or over. */
+static connection *find_connection(s3_server *s)
+{
+    connection *c = s->connection, *end = c + CONNECTIONS;
+    while (c < end && c->used && !atomic_load(&c->over))
+        c++;
+    MUST(c < end, "more than %d connections to the stand-in", CONNECTIONS);
+    if (c->used)
+        end_connection(c);
+    return c;
 }
 
 static void *accept_connections(void *argument)
 {
     s3_server *s = argument;
     for (int fd; (fd = accept(s->listener, NULL, NULL)) >= 0;) {
-        MUST(s->connections < CONNECTIONS, "more than %d connections to the stand-in", CONNECTIONS);
-        connection *c = must_alloc(sizeof *c);
-        *c = (connection){s, fd};
-        s->descriptor[s->connections] = fd;
-        MUST(pthread_create(&s->connection[s->connections], NULL, serve_connection, c) == 0, "no thread");
-        s->connections++;
+        pthread_mutex_lock(&s->accepting);
+        if (atomic_load(&s->down)) {
+            close(fd);
+        } else {
+            connection *c = find_connection(s);
+            c->server = s;
+            c->fd = fd;
+            c->used = true;
+            atomic_store(&c->over, false);
+            MUST(pthread_create(&c->thread, NULL, serve_connection, c) == 0, "no thread");
+        }
+        pthread_mutex_unlock(&s->accepting);
     }
     return NULL;
+}
+
+void s3_server_set_down(s3_server *s, bool down)
+{
+    pthread_mutex_lock(&s->accepting);
+    atomic_store(&s->down, down);
+    for (int i = 0; i < CONNECTIONS && down; i++)
+        if (s->connection[i].used)
+            shutdown(s->connection[i].fd, SHUT_RDWR);
+    pthread_mutex_unlock(&s->accepting);
 }
 
 s3_server *s3_server_start(void)
@@ -569,6 +609,7 @@ s3_server *s3_server_start(void)
          "the stand-in has no port");
     snprintf(s->endpoint, sizeof s->endpoint, "http://127.0.0.1:%d", ntohs(at.sin_port));
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->accepting, NULL);
     s->secret = must_strdup(S3_SERVER_SECRET);
     static const char *const cleared[] = {"AWS_SESSION_TOKEN",  "AWS_PROFILE",   "AWS_ENDPOINT_URL",   "AWS_REGION",
                                           "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_NO_SIGN_REQUEST"};
@@ -590,12 +631,13 @@ void s3_server_stop(s3_server *s)
     shutdown(s->listener, SHUT_RDWR);
     pthread_join(s->thread, NULL);
     close(s->listener);
-    for (int i = 0; i < s->connections; i++)
-        shutdown(s->descriptor[i], SHUT_RDWR);
-    for (int i = 0; i < s->connections; i++) {
-        pthread_join(s->connection[i], NULL);
-        close(s->descriptor[i]);
-    }
+    for (int i = 0; i < CONNECTIONS; i++)
+        if (s->connection[i].used)
+            shutdown(s->connection[i].fd, SHUT_RDWR);
+    for (int i = 0; i < CONNECTIONS; i++)
+        if (s->connection[i].used)
+            end_connection(&s->connection[i]);
+    pthread_mutex_destroy(&s->accepting);
     pthread_mutex_destroy(&s->lock);
     shelf_free(&s->shelf);
     free(s->secret);

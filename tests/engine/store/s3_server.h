@@ -30,6 +30,8 @@ s3_server *s3_server_start(void);
 void s3_server_stop(s3_server *s);
 const char *s3_server_endpoint(const s3_server *s); /* "http://127.0.0.1:PORT" */
 void s3_server_be(s3_server *s, s3_server_traits traits);
+/* As if it had been killed: connections are cut, and new ones closed, until it is up again. Its objects stay. */
+void s3_server_set_down(s3_server *s, bool down);
 /* Another secret, which it accepts from now on (S3_SERVER_SECRET at first), and whether a token is asked for. */
 void s3_server_set_secret(s3_server *s, const char *secret, bool token);
 

@@ -1,0 +1,293 @@
+#include "engine/mirror/mirror.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/mirror/mirror_upload.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { NICE = 10 };
+static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds after a failure */
+
+struct mirror {
+    mirror_prefix prefix;
+    char start[MANIFEST_RUN], *folder, *checkpoints;
+    int keep, keep_every;
+    mirror_owner owner;
+    bool held, tidied; /* the thread's */
+    mirror_upload *upload;
+    atomic_bool stop;
+
+    /* shared with the thread, under the lock */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    char next[MIRROR_NAME], present[MIRROR_NAME]; /* to be uploaded, being uploaded; "": none */
+    int64_t next_bytes, present_bytes;
+    mirror_facts facts;
+    bool reported_behind;
+    bool hurries; /* somebody waits for the end */
+};
+
+/* ---- what is said ------------------------------------------------------------------------------------------------ */
+
+/* One warning until it is well again. Under the lock. */
+static void note_failure(mirror *m, const char *why, bool for_good)
+{
+    bool first = !m->facts.failing;
+    m->facts.failing = true;
+    snprintf(m->facts.why, sizeof m->facts.why, "%s", why);
+    if (for_good) {
+        m->facts.ended = true;
+        log_warn("checkpoint.mirror: %s: nothing is mirrored any more; training goes on", why);
+    } else if (first) {
+        log_warn("checkpoint.mirror: %s; training goes on, and it is tried again with the newest checkpoint", why);
+    }
+}
+
+static void note_success(mirror *m, const char *name)
+{
+    if (m->facts.failing)
+        log_info("checkpoint.mirror: %s is in %s: all is well again", name, m->prefix.url);
+    m->facts.failing = false;
+    *m->facts.why = 0;
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+/* A start that began while the store could not be asked asks now. */
+static status take_hold(mirror *m, s3 *s, bool *for_good)
+{
+    mirror_owner there;
+    if (m->held)
+        return STATUS_OK;
+    TRY(mirror_prefix_owner(&there, s, &m->prefix));
+    *for_good = *there.run && strcmp(there.run, m->owner.run) != 0;
+    status result = *for_good ? status_fail(STATUS_FAILED, "%s is the mirror of another run (%s, of run.folder %s)",
+                                            m->prefix.url, there.run, there.folder)
+                              : STATUS_OK;
+    if (result == STATUS_OK && !*there.run)
+        result = mirror_prefix_claim(s, &m->prefix, &m->owner);
+    if (result == STATUS_OK)
+        result = mirror_prefix_hold(s, &m->prefix, m->start);
+    m->held = result == STATUS_OK;
+    free(there.folder);
+    return result;
+}
+
+static status put_text(mirror *m, s3 *s, const char *name)
+{
+    char *path = must_format("%s/%s", m->folder, name);
+    status result = mirror_upload_text(m->upload, s, path, name);
+    free(path);
+    return result;
+}
+
+/* The checkpoint, `latest`, and what lies around them. */
+static status mirror_one(mirror *m, const char *name, bool *for_good)
+{
+    s3 *s;
+    char to[MIRROR_NAME];
+    TRY(s3_open(&s, m->prefix.bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = &m->stop}));
+    status result = take_hold(m, s, for_good);
+    if (result == STATUS_OK)
+        result = mirror_upload_run(to, for_good, m->upload, s, m->checkpoints, name);
+    if (result == STATUS_OK)
+        result = mirror_prefix_set_latest(s, &m->prefix, to);
+    bool there = result == STATUS_OK;
+    if (there && !m->tidied)
+        m->tidied = s3_upload_abort_all(s, m->prefix.root) == STATUS_OK; /* what a start that was killed has begun */
+    if (there &&
+        ((result = put_text(m, s, "config.yaml")) != STATUS_OK ||
+         (result = put_text(m, s, "events.jsonl")) != STATUS_OK ||
+         (result = mirror_prefix_prune(s, &m->prefix, m->keep, m->keep_every)) != STATUS_OK) &&
+        !atomic_load(&m->stop))
+        log_warn("checkpoint.mirror: %s; %s is there all the same", status_message(), name);
+    s3_close(s);
+    return there ? STATUS_OK : result;
+}
+
+/* Under the lock. */
+static void take_next(mirror *m)
+{
+    memcpy(m->present, m->next, sizeof m->present);
+    m->present_bytes = m->next_bytes;
+    *m->next = 0;
+}
+
+/* What has failed is tried again, if no newer one has come. Under the lock. */
+static void give_back(mirror *m)
+{
+    if (!*m->next) {
+        memcpy(m->next, m->present, sizeof m->next);
+        m->next_bytes = m->present_bytes;
+    }
+}
+
+static void pause_after(mirror *m, double seconds)
+{
+    bool hurries = m->hurries;
+    double until = clock_seconds() + seconds;
+    while (!atomic_load(&m->stop) && hurries == m->hurries && clock_wait(&m->changed, &m->lock, until))
+        ;
+}
+
+static void conclude(mirror *m, status result, bool for_good, double *pause)
+{
+    char *words = must_strdup(result == STATUS_OK ? "" : status_message());
+    if (result == STATUS_OK) {
+        note_success(m, m->present);
+        memcpy(m->facts.name, m->present, sizeof m->facts.name);
+        m->facts.step = mirror_prefix_step(m->present);
+        m->facts.uploaded++;
+    } else if (!atomic_load(&m->stop)) {
+        note_failure(m, words, for_good);
+        give_back(m);
+    }
+    *m->present = 0;
+    if (m->facts.ended)
+        *m->next = 0;
+    pthread_cond_broadcast(&m->changed);
+    if (result != STATUS_OK && !m->facts.ended)
+        pause_after(m, m->hurries ? FIRST_PAUSE : *pause);
+    *pause = result == STATUS_OK ? FIRST_PAUSE : *pause * 2 < LONGEST_PAUSE ? *pause * 2 : LONGEST_PAUSE;
+    free(words);
+}
+
+static void *run_thread(void *argument)
+{
+    mirror *m = argument;
+    double pause = FIRST_PAUSE;
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+    pthread_mutex_lock(&m->lock);
+    while (!atomic_load(&m->stop)) {
+        if (!*m->next) {
+            pthread_cond_wait(&m->changed, &m->lock);
+            continue;
+        }
+        bool for_good = false;
+        take_next(m);
+        pthread_mutex_unlock(&m->lock);
+        status result = mirror_one(m, m->present, &for_good);
+        pthread_mutex_lock(&m->lock);
+        conclude(m, result, for_good, &pause);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+status mirror_open(mirror **out, const mirror_options *o)
+{
+    mirror *m = must_calloc(1, sizeof *m);
+    pthread_mutex_init(&m->lock, NULL);
+    clock_condition(&m->changed);
+    m->folder = must_strdup(o->folder);
+    m->checkpoints = must_format("%s/checkpoints", o->folder);
+    m->keep = o->keep;
+    m->keep_every = o->keep_every;
+    m->held = o->held;
+    m->owner = *o->owner;
+    m->owner.folder = must_strdup(o->owner->folder);
+    m->facts.step = -1;
+    snprintf(m->start, sizeof m->start, "%s", o->start);
+    status result = mirror_prefix_make(&m->prefix, o->url);
+    if (result == STATUS_OK) {
+        m->upload = mirror_upload_open(&m->prefix, m->start, o->largest, &m->stop);
+        m->started = pthread_create(&m->thread, NULL, run_thread, m) == 0;
+    }
+    if (result == STATUS_OK && !m->started)
+        result = status_fail(STATUS_FAILED, "cannot start the thread that mirrors checkpoints");
+    if (result != STATUS_OK)
+        mirror_close(m);
+    else
+        *out = m;
+    return result;
+}
+
+void mirror_close(mirror *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->lock);
+    atomic_store(&m->stop, true);
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    if (m->started)
+        pthread_join(m->thread, NULL);
+    mirror_upload_close(m->upload);
+    mirror_prefix_free(&m->prefix);
+    pthread_mutex_destroy(&m->lock);
+    pthread_cond_destroy(&m->changed);
+    free(m->owner.folder);
+    free(m->folder);
+    free(m->checkpoints);
+    free(m);
+}
+
+/* ---- from the run ------------------------------------------------------------------------------------------------ */
+
+void mirror_offer(mirror *m, const char *name)
+{
+    int64_t bytes = mirror_upload_bytes(m->checkpoints, name);
+    pthread_mutex_lock(&m->lock);
+    bool slow = *m->present || *m->next, passes_over = *m->next;
+    m->facts.passed_over += passes_over;
+    if (!m->facts.ended) {
+        snprintf(m->next, sizeof m->next, "%s", name);
+        m->next_bytes = bytes;
+    }
+    if (slow && !m->facts.failing && !m->facts.ended && !m->reported_behind) {
+        m->reported_behind = true;
+        log_warn("checkpoint.mirror: %s is there before the one before it is uploaded: the newest goes first, and what "
+                 "comes in between is passed over; a larger checkpoint.every would do",
+                 name);
+    }
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+}
+
+bool mirror_needs(mirror *m, const char *name)
+{
+    if (!m)
+        return false;
+    pthread_mutex_lock(&m->lock);
+    bool needs = strcmp(m->present, name) == 0 || strcmp(m->next, name) == 0;
+    pthread_mutex_unlock(&m->lock);
+    return needs;
+}
+
+mirror_facts mirror_now(mirror *m)
+{
+    pthread_mutex_lock(&m->lock);
+    mirror_facts f = m->facts;
+    int64_t done = mirror_upload_done(m->upload);
+    if (*m->next)
+        f.behind_bytes = m->next_bytes;
+    else if (*m->present)
+        f.behind_bytes = done < m->present_bytes ? m->present_bytes - done : 1;
+    pthread_mutex_unlock(&m->lock);
+    return f;
+}
+
+bool mirror_finish(mirror *m, double seconds)
+{
+    double until = clock_seconds() + seconds;
+    pthread_mutex_lock(&m->lock);
+    m->hurries = true;
+    pthread_cond_broadcast(&m->changed);
+    while ((*m->next || *m->present) && clock_wait(&m->changed, &m->lock, until))
+        ;
+    bool all = !*m->next && !*m->present && !m->facts.ended;
+    pthread_mutex_unlock(&m->lock);
+    return all;
+}

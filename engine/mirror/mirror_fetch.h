@@ -1,0 +1,37 @@
+/* Checkpoints from an object store into a folder of the disk, whole or not at all.
+ *
+ * What is fetched is held to its manifest (sizes, checksums) and to the store's own checksums, written under a
+ * temporary name, fsynced, read back and renamed. Whether an object is damaged or the store does not answer is told
+ * apart: an older checkpoint may do for the first, and nothing may be begun anew for the second.
+ */
+#ifndef PHALANX_ENGINE_MIRROR_MIRROR_FETCH_H
+#define PHALANX_ENGINE_MIRROR_MIRROR_FETCH_H
+
+#include "engine/mirror/mirror_prefix.h"
+
+/* Hears of progress: bytes so far of so many. NULL: nobody does. */
+typedef void mirror_progress(void *context, double done, double total);
+
+typedef struct mirror_fetch {
+    const char *folder; /* where to: FOLDER/step-00000100, then FOLDER/latest */
+    const char *run;    /* only checkpoints of this run; NULL: of any */
+    int64_t after;      /* only of later steps; -1: of any */
+    bool fallback;      /* an older one may do where the newest is damaged */
+    mirror_progress *progress;
+    void *context;
+} mirror_fetch;
+
+typedef struct mirror_fetched {
+    int64_t step;   /* -1: there is none such */
+    char *trouble;  /* why it is not what `latest` names; NULL: it is; the caller's to free */
+    bool no_answer; /* of a failure: the store could not be asked */
+} mirror_fetched;
+
+/* The checkpoint that `latest` names, or else the newest before it that is whole. */
+status mirror_fetch_newest(mirror_fetched *out, s3 *s, const mirror_prefix *p, const mirror_fetch *how);
+
+/* What s3://BUCKET/KEY names: a mirror's newest checkpoint, or the one whose folder that is. `out` is its folder on the
+ * disk, the caller's to free. */
+status mirror_fetch_url(char **out, const char *url, const mirror_fetch *how);
+
+#endif

@@ -1,0 +1,312 @@
+#include "engine/mirror/mirror_prefix.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "memory/log.h"
+
+enum { MOST_TEXT = 16 << 10, MOST_FOLDERS = 10000, MOST_FILES = 1000000 };
+
+#define FORMAT "phalanx mirror"
+
+/* ---- names ------------------------------------------------------------------------------------------------------ */
+
+status mirror_prefix_make(mirror_prefix *out, const char *url)
+{
+    char *bucket, *key;
+    TRY(s3_split(&bucket, &key, url));
+    size_t length = strlen(key);
+    while (length > 0 && key[length - 1] == '/')
+        key[--length] = 0;
+    if (!*bucket || !*key) {
+        free(bucket);
+        free(key);
+        return status_fail(STATUS_USAGE, "%s names no place of a mirror: write s3://BUCKET/PREFIX", url);
+    }
+    *out = (mirror_prefix){
+        .url = must_format("s3://%s/%s", bucket, key), .bucket = bucket, .root = must_format("%s/", key)};
+    free(key);
+    return STATUS_OK;
+}
+
+void mirror_prefix_free(mirror_prefix *p)
+{
+    free(p->url);
+    free(p->bucket);
+    free(p->root);
+    *p = (mirror_prefix){0};
+}
+
+char *mirror_prefix_key(const mirror_prefix *p, const char *name, const char *file)
+{
+    return file ? must_format("%s%s/%s", p->root, name, file) : must_format("%s%s", p->root, name);
+}
+
+/* The step, and which one of that step it is: 1 for a name without a number behind it. */
+static bool take_name(int64_t *step, int64_t *turn, const char *name)
+{
+    static const char digits[] = "0123456789", begin[] = "step-";
+    const char *at = name + strlen(begin);
+    size_t count = strncmp(name, begin, strlen(begin)) == 0 ? strspn(at, digits) : 0;
+    if (count < 1 || count > 18)
+        return false;
+    *step = strtoll(at, NULL, 10);
+    *turn = 1;
+    at += count;
+    if (!*at)
+        return true;
+    count = *at == '-' ? strspn(at + 1, digits) : 0;
+    if (count < 1 || count > 9 || at[1 + count])
+        return false;
+    *turn = strtoll(at + 1, NULL, 10);
+    return true;
+}
+
+int64_t mirror_prefix_step(const char *name)
+{
+    int64_t step, turn;
+    return take_name(&step, &turn, name) ? step : -1;
+}
+
+/* ---- small objects ---------------------------------------------------------------------------------------------- */
+
+static status get_text(char **out, s3 *s, const mirror_prefix *p, const char *name)
+{
+    int64_t bytes;
+    char *key = mirror_prefix_key(p, name, NULL);
+    status result = s3_get_all(out, &bytes, s, key, MOST_TEXT);
+    free(key);
+    return result;
+}
+
+static status put_text(s3 *s, const mirror_prefix *p, const char *name, const char *text)
+{
+    char *key = mirror_prefix_key(p, name, NULL);
+    status result = s3_put(s, key, text, (int64_t)strlen(text));
+    free(key);
+    return result;
+}
+
+static void cut_line(char *text)
+{
+    text[strcspn(text, "\r\n")] = 0;
+}
+
+/* ---- whose it is ------------------------------------------------------------------------------------------------ */
+
+static bool is_id(const char *id)
+{
+    size_t length = id ? strlen(id) : 0;
+    return length > 0 && length < MANIFEST_RUN && strspn(id, "0123456789abcdef") == length;
+}
+
+static status take_owner(mirror_owner *out, const mirror_prefix *p, const char *text)
+{
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    const char *format = json_string_value(json_object_get(root, "format"));
+    const char *id = json_string_value(json_object_get(root, "run"));
+    const char *folder = json_string_value(json_object_get(root, "folder"));
+    bool good = format && strcmp(format, FORMAT) == 0 && is_id(id) && folder;
+    if (good) {
+        snprintf(out->run, sizeof out->run, "%s", id);
+        out->folder = must_strdup(folder);
+        log_make_printable(out->folder);
+    }
+    json_decref(root);
+    return good ? STATUS_OK
+                : status_fail(STATUS_FAILED,
+                              "%s/run does not say whose mirror this is: give the run another prefix "
+                              "(checkpoint.mirror)",
+                              p->url);
+}
+
+status mirror_prefix_owner(mirror_owner *out, s3 *s, const mirror_prefix *p)
+{
+    char *text;
+    *out = (mirror_owner){0};
+    TRY(get_text(&text, s, p, "run"));
+    status result = text ? take_owner(out, p, text) : STATUS_OK;
+    free(text);
+    return result;
+}
+
+/* The id is in the text, so that the same bytes are this run's. */
+static char *owner_text(const mirror_owner *o)
+{
+    json_t *root = json_pack("{s:s,s:i,s:s,s:s}", "format", FORMAT, "version", 1, "run", o->run, "folder", o->folder);
+    MUST(root, "a folder's name that is not UTF-8, or out of host memory");
+    char *text = json_dumps(root, JSON_COMPACT);
+    MUST(text, "out of host memory");
+    json_decref(root);
+    return text;
+}
+
+status mirror_prefix_claim(s3 *s, const mirror_prefix *p, const mirror_owner *mine)
+{
+    char *text = owner_text(mine), *key = mirror_prefix_key(p, "run", NULL);
+    bool made = false;
+    status result = s3_put_new(&made, s, key, text, (int64_t)strlen(text));
+    free(text);
+    free(key);
+    TRY(result);
+    if (made)
+        return STATUS_OK;
+    mirror_owner other;
+    TRY(mirror_prefix_owner(&other, s, p));
+    if (strcmp(other.run, mine->run) != 0)
+        result = status_fail(STATUS_FAILED,
+                             "%s is the mirror of another run (%s, of run.folder %s), which has just begun: give this "
+                             "run another prefix (checkpoint.mirror)",
+                             p->url, *other.run ? other.run : "?", other.folder ? other.folder : "?");
+    free(other.folder);
+    return result;
+}
+
+status mirror_prefix_hold(s3 *s, const mirror_prefix *p, const char *id)
+{
+    return put_text(s, p, "holder", id);
+}
+
+status mirror_prefix_confirm(bool *mine, s3 *s, const mirror_prefix *p, const char *id)
+{
+    char *text;
+    TRY(get_text(&text, s, p, "holder"));
+    if (text)
+        cut_line(text);
+    *mine = text && strcmp(text, id) == 0;
+    free(text);
+    return STATUS_OK;
+}
+
+/* ---- which checkpoints there are -------------------------------------------------------------------------------- */
+
+status mirror_prefix_latest(char out[MIRROR_NAME], s3 *s, const mirror_prefix *p)
+{
+    char *text;
+    *out = 0;
+    TRY(get_text(&text, s, p, "latest"));
+    if (!text)
+        return STATUS_OK;
+    cut_line(text);
+    bool good = strlen(text) < MIRROR_NAME && mirror_prefix_step(text) >= 0;
+    if (good)
+        snprintf(out, MIRROR_NAME, "%s", text);
+    free(text);
+    return good ? STATUS_OK
+                : status_fail(STATUS_FAILED,
+                              "%s/latest does not hold the name of a checkpoint: write one of those there "
+                              "into it",
+                              p->url);
+}
+
+status mirror_prefix_set_latest(s3 *s, const mirror_prefix *p, const char *name)
+{
+    char *line = must_format("%s\n", name);
+    status result = put_text(s, p, "latest", line);
+    free(line);
+    return result;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const mirror_checkpoint *x = a, *y = b;
+    int64_t step, mine = 0, others = 0;
+    if (x->step != y->step)
+        return x->step < y->step ? 1 : -1;
+    (void)take_name(&step, &mine, x->name);
+    (void)take_name(&step, &others, y->name);
+    return (mine < others) - (mine > others);
+}
+
+static status look_for_manifest(bool *there, s3 *s, const mirror_prefix *p, const char *name)
+{
+    s3_object o;
+    char *key = mirror_prefix_key(p, name, "manifest.json");
+    status result = s3_head(&o, s, key);
+    free(key);
+    *there = result == STATUS_OK && o.there;
+    return result;
+}
+
+/* "PREFIX/NAME/" of a list, if it is a checkpoint's. */
+static status add_entry(mirror_checkpoints *out, s3 *s, const mirror_prefix *p, const s3_entry *e)
+{
+    mirror_checkpoint c = {.step = -1};
+    size_t root = strlen(p->root), length = strlen(e->key);
+    if (!e->folder || length <= root + 1 || length - root - 1 >= sizeof c.name)
+        return STATUS_OK;
+    memcpy(c.name, e->key + root, length - root - 1);
+    c.step = mirror_prefix_step(c.name);
+    if (c.step < 0)
+        return STATUS_OK;
+    TRY(look_for_manifest(&c.whole, s, p, c.name));
+    out->item = must_realloc(out->item, (unsigned long)(out->count + 1) * sizeof c);
+    out->item[out->count++] = c;
+    return STATUS_OK;
+}
+
+status mirror_prefix_list(mirror_checkpoints *out, s3 *s, const mirror_prefix *p)
+{
+    s3_listing all = {0};
+    char *begin = must_format("%sstep-", p->root);
+    *out = (mirror_checkpoints){0};
+    status result = s3_list(&all, s, begin, false, MOST_FOLDERS);
+    free(begin);
+    for (int64_t i = 0; i < all.count && result == STATUS_OK; i++)
+        result = add_entry(out, s, p, &all.entry[i]);
+    s3_listing_free(&all);
+    if (result != STATUS_OK)
+        mirror_prefix_list_free(out);
+    else if (out->count > 1)
+        qsort(out->item, (size_t)out->count, sizeof *out->item, newest_first);
+    return result;
+}
+
+void mirror_prefix_list_free(mirror_checkpoints *l)
+{
+    free(l->item);
+    *l = (mirror_checkpoints){0};
+}
+
+/* ---- pruning ---------------------------------------------------------------------------------------------------- */
+
+/* The manifest first: what is half removed is no checkpoint. */
+static status remove_checkpoint(s3 *s, const mirror_prefix *p, const char *name)
+{
+    s3_listing all = {0};
+    char *first = mirror_prefix_key(p, name, "manifest.json"), *below = mirror_prefix_key(p, name, "");
+    status result = s3_delete(s, first);
+    if (result == STATUS_OK)
+        result = s3_list(&all, s, below, true, MOST_FILES);
+    for (int64_t i = 0; i < all.count && result == STATUS_OK; i++)
+        result = s3_delete(s, all.entry[i].key);
+    s3_listing_free(&all);
+    free(below);
+    free(first);
+    return result;
+}
+
+status mirror_prefix_prune(s3 *s, const mirror_prefix *p, int keep, int keep_every)
+{
+    char latest[MIRROR_NAME];
+    mirror_checkpoints all;
+    TRY(mirror_prefix_latest(latest, s, p));
+    TRY(mirror_prefix_list(&all, s, p));
+    int64_t last = mirror_prefix_step(latest), before = -1;
+    int kept = 0;
+    status result = STATUS_OK;
+    for (int i = 0; i < all.count && result == STATUS_OK; i++) {
+        const mirror_checkpoint *c = &all.item[i];
+        bool named = strcmp(c->name, latest) == 0, ahead = c->step > last;
+        bool again = c->whole && (c->step == before || (c->step == last && !named));
+        bool old = keep > 0 && kept >= keep && !(keep_every > 0 && c->step % keep_every == 0);
+        if (!named && (!c->whole || again || (!ahead && old)))
+            result = remove_checkpoint(s, p, c->name);
+        kept += c->whole && !again && !ahead;
+        before = c->whole ? c->step : before;
+    }
+    mirror_prefix_list_free(&all);
+    return result;
+}

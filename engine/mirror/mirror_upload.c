@@ -1,0 +1,370 @@
+#include "engine/mirror/mirror_upload.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <jansson.h>
+
+#include "engine/files/crc32c.h"
+#include "engine/files/mapping.h"
+#include "memory/log.h"
+
+enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 10, MOST_NAME = 256, MOST_LINE = 1024 };
+
+/* The lines of a manifest's files (manifest_text.c), one after another. */
+typedef struct lines_of_files {
+    const char *at, *end;
+} lines_of_files;
+
+/* What the helpers of an upload share. */
+struct mirror_upload {
+    const mirror_prefix *prefix;
+    char start[MANIFEST_RUN];
+    const atomic_bool *stop;
+    int64_t part; /* bytes of a part, and of each buffer */
+    char *buffer[HELPERS];
+    _Atomic int64_t done;
+
+    /* of the present upload */
+    const char *to;
+    int folder;
+    pthread_mutex_t lock;
+    lines_of_files next;
+    status result; /* the first failure, with its message */
+    char message[2048];
+};
+
+typedef struct helper {
+    mirror_upload *u;
+    char *buffer;
+} helper;
+
+/* ---- the files of a manifest ------------------------------------------------------------------------------------ */
+
+static lines_of_files begin_files(const mapping *m)
+{
+    static const char head[] = "\n\"files\":[\n";
+    const char *text = (const char *)m->data,
+               *found = m->bytes > 0 ? memmem(text, (size_t)m->bytes, head, strlen(head)) : NULL;
+    return (lines_of_files){found ? found + strlen(head) : NULL, text + m->bytes};
+}
+
+/* {"name":"model-00000.safetensors","bytes":1234,"crc32c":"01234567"} of one line; *there false: none is left. */
+static status next_file(manifest_file *out, char name[MOST_NAME], bool *there, lines_of_files *l)
+{
+    const char *end = l->at ? memchr(l->at, '\n', (size_t)(l->end - l->at)) : NULL;
+    *there = false;
+    if (!end || end - l->at > MOST_LINE)
+        return status_fail(STATUS_FAILED, "its manifest cannot be read");
+    if (*l->at == ']')
+        return STATUS_OK;
+    size_t length = (size_t)(end - l->at);
+    json_t *root = json_loadb(l->at, length - (l->at[length - 1] == ','), 0, NULL);
+    const char *text = json_string_value(json_object_get(root, "name"));
+    const char *checksum = json_string_value(json_object_get(root, "crc32c"));
+    bool good = text && strlen(text) < MOST_NAME && !strchr(text, '/') && *text && *text != '.';
+    if (good) {
+        snprintf(name, MOST_NAME, "%s", text);
+        *out = (manifest_file){.name = name,
+                               .bytes = json_integer_value(json_object_get(root, "bytes")),
+                               .crc32c = checksum ? (uint32_t)strtoul(checksum, NULL, 16) : 0,
+                               .has_crc32c = checksum != NULL};
+    }
+    json_decref(root);
+    l->at = end + 1;
+    *there = good;
+    return good ? STATUS_OK : status_fail(STATUS_FAILED, "its manifest cannot be read");
+}
+
+int64_t mirror_upload_bytes(const char *folder, const char *name)
+{
+    char *path = must_format("%s/%s/manifest.json", folder, name), file_name[MOST_NAME];
+    mapping m = {0};
+    int64_t bytes = 0;
+    bool there = mapping_open(&m, path) == STATUS_OK;
+    lines_of_files l = begin_files(&m);
+    for (manifest_file f; there && next_file(&f, file_name, &there, &l) == STATUS_OK && there;)
+        bytes += f.bytes;
+    mapping_close(&m);
+    free(path);
+    return bytes;
+}
+
+/* ---- one file --------------------------------------------------------------------------------------------------- */
+
+static status read_part(int file, char *to, int64_t offset, int64_t bytes)
+{
+    for (int64_t got = 0; got < bytes;) {
+        ssize_t n = pread(file, to + got, (size_t)(bytes - got), offset + got);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return status_fail(STATUS_FAILED, "cannot be read: %s",
+                               n < 0 ? strerror(errno) : "it is shorter than it was");
+        got += n;
+    }
+    (void)posix_fadvise(file, offset, bytes, POSIX_FADV_DONTNEED);
+    return STATUS_OK;
+}
+
+/* `whole`: the checksum of all before the last part is in *crc; a file that is another one is not to be published. */
+static status check_sum(const manifest_file *f, uint32_t crc)
+{
+    return !f->has_crc32c || f->crc32c == crc
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED, "its checksum is not the manifest's: it is damaged, or was replaced");
+}
+
+static status put_parts(helper *h, s3 *s, s3_upload *up, int file, const manifest_file *f)
+{
+    uint32_t crc = 0;
+    int part = 0;
+    for (int64_t at = 0, now; at < f->bytes; at += now, part++) {
+        now = f->bytes - at < h->u->part ? f->bytes - at : h->u->part;
+        TRY(read_part(file, h->buffer, at, now));
+        crc = crc32c(crc, h->buffer, now);
+        TRY(s3_upload_part(up, s, part, h->buffer, now));
+        atomic_fetch_add(&h->u->done, now);
+    }
+    return check_sum(f, crc);
+}
+
+static status put_large(helper *h, s3 *s, int file, const manifest_file *f, const char *key)
+{
+    s3_upload *up;
+    int64_t parts = (f->bytes + h->u->part - 1) / h->u->part;
+    if (parts > S3_PARTS)
+        return status_fail(STATUS_FAILED, "%lld bytes are more than %d parts of %lld", (long long)f->bytes, S3_PARTS,
+                           (long long)h->u->part);
+    TRY(s3_upload_begin(&up, s, key, (int)parts));
+    status result = put_parts(h, s, up, file, f);
+    if (result == STATUS_OK)
+        return s3_upload_end(up, s);
+    s3_upload_abort(up, s);
+    return result;
+}
+
+static status put_small(helper *h, s3 *s, int file, const manifest_file *f, const char *key)
+{
+    TRY(read_part(file, h->buffer, 0, f->bytes));
+    TRY(check_sum(f, crc32c(0, h->buffer, f->bytes)));
+    TRY(s3_put(s, key, h->buffer, f->bytes));
+    atomic_fetch_add(&h->u->done, f->bytes);
+    return STATUS_OK;
+}
+
+static status put_file(helper *h, s3 *s, const manifest_file *f)
+{
+    struct stat about;
+    int file = openat(h->u->folder, f->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0)
+        return status_fail(STATUS_FAILED, "%s cannot be opened: %s", f->name, strerror(errno));
+    char *key = mirror_prefix_key(h->u->prefix, h->u->to, f->name);
+    status result = fstat(file, &about) == 0 && about.st_size == f->bytes
+                        ? STATUS_OK
+                        : status_fail(STATUS_FAILED, "its size is not the manifest's");
+    if (result == STATUS_OK)
+        result = f->bytes > h->u->part ? put_large(h, s, file, f, key) : put_small(h, s, file, f, key);
+    free(key);
+    close(file);
+    return result == STATUS_OK ? result : status_context(result, "%s", f->name);
+}
+
+/* ---- helpers ---------------------------------------------------------------------------------------------------- */
+
+static bool take_file(manifest_file *f, char name[MOST_NAME], mirror_upload *u)
+{
+    bool there = false;
+    pthread_mutex_lock(&u->lock);
+    if (u->result == STATUS_OK && next_file(f, name, &there, &u->next) != STATUS_OK) {
+        u->result = STATUS_FAILED;
+        snprintf(u->message, sizeof u->message, "%s", status_message());
+    }
+    pthread_mutex_unlock(&u->lock);
+    return there;
+}
+
+static void note_failure(mirror_upload *u, status result)
+{
+    pthread_mutex_lock(&u->lock);
+    if (u->result == STATUS_OK && result != STATUS_OK) {
+        u->result = result;
+        snprintf(u->message, sizeof u->message, "%s", status_message());
+    }
+    pthread_mutex_unlock(&u->lock);
+}
+
+static void *help(void *argument)
+{
+    helper *h = argument;
+    manifest_file f;
+    char name[MOST_NAME];
+    s3 *s = NULL;
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training goes first */
+    status result = s3_open(&s, h->u->prefix->bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = h->u->stop});
+    while (result == STATUS_OK && take_file(&f, name, h->u))
+        result = put_file(h, s, &f);
+    note_failure(h->u, result);
+    s3_close(s);
+    return NULL;
+}
+
+static status put_files(mirror_upload *u)
+{
+    pthread_t thread[HELPERS];
+    helper helpers[HELPERS];
+    int begun = 0;
+    u->result = STATUS_OK;
+    for (; begun < HELPERS; begun++) {
+        helpers[begun] = (helper){u, u->buffer[begun]};
+        if (pthread_create(&thread[begun], NULL, help, &helpers[begun]) != 0)
+            break;
+    }
+    for (int i = 0; i < begun; i++)
+        pthread_join(thread[i], NULL);
+    if (begun == 0)
+        return status_fail(STATUS_FAILED, "cannot start a thread that uploads");
+    return u->result == STATUS_OK ? STATUS_OK : status_fail(u->result, "%s", u->message);
+}
+
+/* ---- a checkpoint ----------------------------------------------------------------------------------------------- */
+
+/* Is the checkpoint of that name in the mirror this one? *there: there is one at all. */
+static status look_for_same(bool *there, bool *same, mirror_upload *u, s3 *s, const mapping *m, const char *name)
+{
+    s3_object o;
+    char *key = mirror_prefix_key(u->prefix, name, "manifest.json");
+    *same = false;
+    status result = s3_head(&o, s, key);
+    *there = result == STATUS_OK && o.there;
+    bool equal = *there && o.bytes == m->bytes;
+    for (int64_t at = 0, now; equal && at < m->bytes && result == STATUS_OK; at += now) {
+        now = m->bytes - at < u->part ? m->bytes - at : u->part;
+        result = s3_get(u->buffer[0], s, key, at, now, o.etag);
+        equal = result == STATUS_OK && memcmp(u->buffer[0], m->data + at, (size_t)now) == 0;
+    }
+    *same = equal && result == STATUS_OK;
+    free(key);
+    return result;
+}
+
+/* NAME, or NAME-2, ... where there is another checkpoint of that name, which stays until this one is there. */
+static status choose_name(char to[MIRROR_NAME], bool *same, mirror_upload *u, s3 *s, const mapping *m, const char *name)
+{
+    bool there = true;
+    snprintf(to, MIRROR_NAME, "%s", name);
+    for (int turn = 2; there; turn++) {
+        TRY(look_for_same(&there, same, u, s, m, to));
+        if (*same)
+            return STATUS_OK;
+        if (there)
+            snprintf(to, MIRROR_NAME, "%s-%d", name, turn);
+    }
+    return STATUS_OK;
+}
+
+static status put_manifest(mirror_upload *u, s3 *s, const mapping *m)
+{
+    char *key = mirror_prefix_key(u->prefix, u->to, "manifest.json");
+    status result = s3_put(s, key, m->data, m->bytes);
+    free(key);
+    return result;
+}
+
+static status check_holder(bool *shut_out, const mirror_upload *u, s3 *s)
+{
+    bool mine;
+    TRY(mirror_prefix_confirm(&mine, s, u->prefix, u->start));
+    *shut_out = !mine;
+    return mine ? STATUS_OK : status_fail(STATUS_FAILED, "another start of this run has taken %s over", u->prefix->url);
+}
+
+/* The manifest is on the disk as a whole, or it is not there. */
+static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, s3 *s, const mapping *m,
+                             const char *name)
+{
+    bool same;
+    TRY(check_holder(shut_out, u, s));
+    TRY(choose_name(to, &same, u, s, m, name));
+    if (same)
+        return STATUS_OK;
+    u->to = to;
+    u->next = begin_files(m);
+    TRY(put_files(u));
+    TRY(check_holder(shut_out, u, s));
+    return put_manifest(u, s, m);
+}
+
+status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, s3 *s, const char *folder,
+                         const char *name)
+{
+    char *path = must_format("%s/%s", folder, name), *listed = must_format("%s/manifest.json", path);
+    mapping m = {0};
+    atomic_store(&u->done, 0);
+    *shut_out = false;
+    u->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    status result = u->folder >= 0 ? mapping_open(&m, listed)
+                                   : status_fail(STATUS_FAILED, "%s cannot be opened: %s", path, strerror(errno));
+    if (result == STATUS_OK)
+        result = put_checkpoint(to, shut_out, u, s, &m, name);
+    mapping_close(&m);
+    if (u->folder >= 0)
+        close(u->folder);
+    free(listed);
+    free(path);
+    return result == STATUS_OK ? result : status_context(result, "%s is not mirrored", name);
+}
+
+int64_t mirror_upload_done(const mirror_upload *u)
+{
+    return atomic_load(&u->done);
+}
+
+status mirror_upload_text(mirror_upload *u, s3 *s, const char *path, const char *name)
+{
+    struct stat about;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    status result = STATUS_OK;
+    if (file >= 0 && fstat(file, &about) == 0 && S_ISREG(about.st_mode) && about.st_size <= u->part) {
+        char *key = mirror_prefix_key(u->prefix, name, NULL);
+        result = read_part(file, u->buffer[0], 0, about.st_size);
+        if (result == STATUS_OK)
+            result = s3_put(s, key, u->buffer[0], about.st_size);
+        free(key);
+    }
+    if (file >= 0)
+        close(file);
+    return result;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+mirror_upload *mirror_upload_open(const mirror_prefix *p, const char *start, int64_t largest, const atomic_bool *stop)
+{
+    mirror_upload *u = must_calloc(1, sizeof *u);
+    u->prefix = p;
+    u->stop = stop;
+    u->part = largest / MOST_PARTS > PART ? (largest / MOST_PARTS + PART) / PART * PART : PART;
+    snprintf(u->start, sizeof u->start, "%s", start);
+    pthread_mutex_init(&u->lock, NULL);
+    for (int i = 0; i < HELPERS; i++)
+        u->buffer[i] = must_alloc((unsigned long)u->part);
+    return u;
+}
+
+void mirror_upload_close(mirror_upload *u)
+{
+    if (!u)
+        return;
+    for (int i = 0; i < HELPERS; i++)
+        free(u->buffer[i]);
+    pthread_mutex_destroy(&u->lock);
+    free(u);
+}

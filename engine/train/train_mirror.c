@@ -1,0 +1,295 @@
+/* A run's mirror in an object store (engine/mirror/): whose it is, and what the run takes from it where it begins. Rank
+ * 0 asks the store; the others learn what came of it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/files/atomic.h"
+#include "engine/files/reading.h"
+#include "engine/mirror/mirror_fetch.h"
+#include "engine/train/training.h"
+#include "memory/log.h"
+
+/* FOLDER/mirror: "ID URL", the run's id, and the mirror that it has claimed with it. */
+#define ID_FILE "mirror"
+
+/* Seconds until a store that has been asked before counts as out of reach for now. */
+static const double PATIENCE = 20;
+
+/* What rank 0 knows of the run where it begins. */
+typedef struct beginning {
+    mirror_prefix prefix;
+    s3 *s;
+    char id[MANIFEST_RUN]; /* of the run; "": it has none yet */
+    bool claimed;          /* it has had this mirror before */
+    bool empty;            /* nothing of a run is in the folder */
+    int64_t step;          /* of the newest checkpoint on the disk; -1: none */
+} beginning;
+
+/* ---- the run's id ------------------------------------------------------------------------------------------------ */
+
+static status read_id(beginning *b, const training *t)
+{
+    char *path = must_format("%s/" ID_FILE, t->folder), *text;
+    int64_t bytes;
+    int end = 0;
+    status s = reading_file(&text, &bytes, path);
+    if (text && sscanf(text, "%32[0-9a-f] %n", b->id, &end) == 1 && end > 0) {
+        text[strcspn(text, "\n")] = 0;
+        b->claimed = strcmp(text + end, b->prefix.url) == 0;
+    }
+    free(text);
+    free(path);
+    return s;
+}
+
+static status write_id(const training *t, const beginning *b)
+{
+    char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(text);
+    free(path);
+    return s;
+}
+
+/* What cannot be told of the folder is not empty, and offers no checkpoint. */
+static status look_at_folder(beginning *b, const training *t)
+{
+    checkpoint_offers offers = {0};
+    TRY(read_id(b, t));
+    status s = checkpoint_offers_find(&offers, t->checkpoints);
+    b->step = -1;
+    b->empty = s == STATUS_OK && offers.count == 0 && !*b->id;
+    if (offers.count > 0) {
+        const char *name = strrchr(offers.folder[0], '/') + 1;
+        b->step = mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-"));
+        b->step = b->step < 0 ? INT64_MAX : b->step; /* a name of somebody's own: nothing is newer */
+    }
+    checkpoint_offers_free(&offers);
+    return STATUS_OK;
+}
+
+/* ---- whose mirror it is ------------------------------------------------------------------------------------------ */
+
+static bool begins_anew(const training *t)
+{
+    return strcmp(t->config->checkpoint.resume, "never") == 0;
+}
+
+/* checkpoint.resume may name the mirror itself: then a run under another folder's name goes on from it. */
+static bool names_mirror(const training *t)
+{
+    mirror_prefix a = {0}, b = {0};
+    const char *resume = t->config->checkpoint.resume, *url = t->config->checkpoint.mirror;
+    bool same = url && s3_is_url(resume) && mirror_prefix_make(&a, resume) == STATUS_OK &&
+                mirror_prefix_make(&b, url) == STATUS_OK && strcmp(a.url, b.url) == 0;
+    mirror_prefix_free(&a);
+    mirror_prefix_free(&b);
+    return same;
+}
+
+static status refuse(const training *t, const beginning *b, const mirror_owner *there)
+{
+    return status_fail(
+        STATUS_FAILED,
+        "checkpoint.mirror: %s is the mirror of another run (%s, of run.folder %s): give this run a prefix "
+        "of its own%s%s%s",
+        b->prefix.url, there->run, there->folder,
+        b->empty && !begins_anew(t) ? ", or go on with that run from there by checkpoint.resume=" : "",
+        b->empty && !begins_anew(t) ? b->prefix.url : "", " (nothing was changed)");
+}
+
+/* The run whose mirror it is has lost its folder, if this is a start of the same name, or one that says so. */
+static status take_ownership(beginning *b, const training *t, const mirror_owner *there)
+{
+    bool same_name = strcmp(there->folder, t->config->run.folder) == 0;
+    if (*b->id)
+        return strcmp(b->id, there->run) == 0 ? STATUS_OK : refuse(t, b, there);
+    if (!b->empty || begins_anew(t) || !(same_name || names_mirror(t)))
+        return refuse(t, b, there);
+    snprintf(b->id, sizeof b->id, "%s", there->run);
+    log_info("checkpoint.mirror: %s holds nothing of this run, whose mirror is %s: it goes on from there", t->folder,
+             b->prefix.url);
+    return STATUS_OK;
+}
+
+static status claim_as(const training *t, const beginning *b)
+{
+    mirror_owner mine = {.folder = t->config->run.folder};
+    snprintf(mine.run, sizeof mine.run, "%s", b->id);
+    return mirror_prefix_claim(b->s, &b->prefix, &mine);
+}
+
+/* The id is on the disk before it is in the store: a start that is cut short between the two is no stranger to the
+ * next. */
+static status claim(training *t, beginning *b)
+{
+    mirror_owner there;
+    TRY(mirror_prefix_owner(&there, b->s, &b->prefix));
+    status s = *there.run ? take_ownership(b, t, &there) : *b->id ? STATUS_OK : manifest_draw_run(b->id);
+    if (s == STATUS_OK)
+        s = write_id(t, b);
+    if (s == STATUS_OK && !*there.run)
+        s = claim_as(t, b);
+    free(there.folder);
+    return s;
+}
+
+/* ---- where a run begins ------------------------------------------------------------------------------------------ */
+
+typedef struct bar {
+    report_progress bar;
+    bool begun;
+} bar;
+
+static void show_progress(void *context, double done, double total)
+{
+    bar *b = context;
+    if (!b->begun)
+        b->bar = report_progress_begin(stderr, "fetching a checkpoint", total, true);
+    b->begun = true;
+    report_progress_update(&b->bar, done);
+}
+
+static void end_progress(bar *b)
+{
+    if (b->begun)
+        report_progress_end(&b->bar);
+}
+
+/* A checkpoint of the mirror that is newer than all on the disk comes to the disk. */
+static status fetch_newer(training *t, beginning *b)
+{
+    mirror_fetched got = {.step = -1};
+    bar shown = {0};
+    const mirror_fetch how = {.folder = t->checkpoints,
+                              .run = b->id,
+                              .after = b->step,
+                              .fallback = t->config->checkpoint.fallback,
+                              .progress = show_progress,
+                              .context = &shown};
+    status s = mirror_fetch_newest(&got, b->s, &b->prefix, &how);
+    end_progress(&shown);
+    if (s == STATUS_OK && got.step >= 0)
+        log_info("fetched step %lld from %s", (long long)got.step, b->prefix.url);
+    if (s == STATUS_OK && got.trouble) {
+        free(t->fell_back);
+        t->fell_back = must_strdup(got.trouble);
+    }
+    free(got.trouble);
+    return s;
+}
+
+/* A run that has a checkpoint, and has had this mirror before, goes on without a store that does not answer. */
+static status forgive(const beginning *b, status s)
+{
+    if (s == STATUS_OK || !b->claimed || b->step < 0 || s == STATUS_USAGE)
+        return s;
+    log_warn("checkpoint.mirror: %s; the run goes on from its folder, and the mirror is tried again beside training",
+             status_message());
+    return STATUS_OK;
+}
+
+static status ask_store(training *t, beginning *b)
+{
+    mirror_owner there;
+    const s3_limits limits = {.patience = b->claimed && b->step >= 0 ? PATIENCE : 0};
+    status s = s3_open(&b->s, b->prefix.bucket, &limits);
+    if (s == STATUS_OK)
+        s = mirror_prefix_owner(&there, b->s, &b->prefix);
+    if (s != STATUS_OK)
+        return forgive(b, s);
+    free(there.folder);
+    TRY(claim(t, b)); /* the store answers: a refusal is one */
+    s = mirror_prefix_hold(b->s, &b->prefix, t->run);
+    t->mirroring.held = s == STATUS_OK;
+    if (s == STATUS_OK)
+        s = fetch_newer(t, b);
+    return forgive(b, s);
+}
+
+static status begin(training *t)
+{
+    beginning b = {.step = -1};
+    status s = mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror);
+    if (s == STATUS_OK)
+        s = look_at_folder(&b, t);
+    if (s == STATUS_OK)
+        s = ask_store(t, &b);
+    snprintf(t->mirroring.id, sizeof t->mirroring.id, "%s", b.id);
+    s3_close(b.s);
+    mirror_prefix_free(&b.prefix);
+    return s;
+}
+
+/* With checkpoint.resume=never: nobody may have the mirror. */
+static status check_free(const training *t)
+{
+    beginning b = {0};
+    mirror_owner there = {0};
+    status s = mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror);
+    if (s == STATUS_OK)
+        s = s3_open(&b.s, b.prefix.bucket, NULL);
+    if (s == STATUS_OK)
+        s = mirror_prefix_owner(&there, b.s, &b.prefix);
+    if (s == STATUS_OK && *there.run)
+        s = refuse(t, &b, &there);
+    free(there.folder);
+    s3_close(b.s);
+    mirror_prefix_free(&b.prefix);
+    return s;
+}
+
+/* Where a stage begins from another run's mirror, what is there comes to FOLDER/origin, once. */
+static status fetch_origin(training *t)
+{
+    checkpoint_offers own = {0};
+    char *fetched = NULL, *to = must_format("%s/" CHECKPOINT_ORIGIN, t->folder);
+    bar shown = {0};
+    const mirror_fetch how = {
+        .folder = to, .after = -1, .fallback = false, .progress = show_progress, .context = &shown};
+    status s = checkpoint_offers_find(&own, t->checkpoints);
+    if (s == STATUS_OK && own.count == 0)
+        s = mirror_fetch_url(&fetched, t->config->checkpoint.resume, &how);
+    end_progress(&shown);
+    checkpoint_offers_free(&own);
+    free(fetched);
+    free(to);
+    return s == STATUS_OK ? s : status_context(s, "checkpoint.resume");
+}
+
+/* The run that is there is not moved aside for one that may not have the mirror. */
+status training_mirror_begin(training *t, bool aside)
+{
+    const char *resume = t->config->checkpoint.resume;
+    bool other = s3_is_url(resume) && !names_mirror(t), first = comm_rank(t->world) == 0;
+    free(t->resume);
+    t->resume = names_mirror(t) ? must_strdup("auto")
+                : other         ? must_format("%s/" CHECKPOINT_ORIGIN, t->folder)
+                                : must_strdup(resume);
+    status s = STATUS_OK;
+    if (first && t->config->checkpoint.mirror && begins_anew(t) == aside)
+        s = begin(t);
+    else if (first && t->config->checkpoint.mirror && begins_anew(t))
+        s = check_free(t);
+    if (first && s == STATUS_OK && other && !aside)
+        s = fetch_origin(t);
+    return comm_all_status(comm_world(t->world), s);
+}
+
+/* ---- what is shown ----------------------------------------------------------------------------------------------- */
+
+void training_mirror_report(report_step *out, const training *t)
+{
+    out->mirrors = t->mirroring.thread;
+    out->mirror_behind_bytes = t->mirroring.facts.behind_bytes;
+    out->mirrored_step = t->mirroring.facts.step;
+}
+
+const report_mirror *training_mirror_summary(report_mirror *out, const training *t)
+{
+    const mirror_facts *f = &t->mirroring.facts;
+    *out = (report_mirror){f->step, f->behind_bytes, f->uploaded, f->passed_over, f->why};
+    return t->mirroring.thread ? out : NULL;
+}

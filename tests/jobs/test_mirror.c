@@ -1,0 +1,329 @@
+/* A run's mirror in an object store: what was mirrored is there whole, a run that has lost its folder goes on from it
+ * bit by bit, a store that fails holds nothing up, and a prefix has one run. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/files/atomic.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "tests/engine/store/s3_server.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+enum { STEPS = 8 };
+
+static s3_server *server;
+
+static int begin(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    server = s3_server_start();
+    runs_write_small(*state, 9000, STEPS, "micro_batch: 2, global_batch: 12",
+                     "optimizer: {lr: 3e-3, schedule: constant}\n"
+                     "checkpoint: {every: 2, keep: 2}\n");
+    char *whole = workfolder_path(*state, "whole");
+    free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s", *(char **)state, whole));
+    free(whole);
+    return 0;
+}
+
+static int end(void **state)
+{
+    s3_server_stop(server);
+    return workfolder_teardown(state);
+}
+
+static int well_again(void **state)
+{
+    (void)state;
+    s3_server_set_down(server, false);
+    s3_server_faults(server, NULL);
+    s3_server_be(server, (s3_server_traits){0});
+    s3_server_set_secret(server, S3_SERVER_SECRET, false);
+    return 0;
+}
+
+/* ---- what is seen ------------------------------------------------------------------------------------------------ */
+
+/* An object below a mirror as text, the caller's; NULL: there is none. */
+static char *object(const char *mirror, const char *name)
+{
+    int64_t bytes;
+    char *key = must_format("%s/%s", mirror, name), *text = s3_server_get(server, key, &bytes);
+    free(key);
+    return text;
+}
+
+static bool is_there(const char *mirror, const char *name)
+{
+    char *text = object(mirror, name);
+    free(text);
+    return text != NULL;
+}
+
+static void assert_latest(const char *mirror, const char *name)
+{
+    char *text = object(mirror, "latest"), *line = must_format("%s\n", name);
+    assert_non_null(text);
+    assert_string_equal(text, line);
+    free(line);
+    free(text);
+}
+
+static char *train(const char *top, const char *name, const char *mirror, const char *keys)
+{
+    return runs_train_well(300, 1, "%s/run.yaml run.folder=%s/%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s",
+                           top, top, name, mirror, keys);
+}
+
+static launch *begin_train(const char *top, const char *name, const char *mirror, const char *keys)
+{
+    char *arguments = must_format("%s/run.yaml run.folder=%s/%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s", top,
+                                  top, name, mirror, keys);
+    launch *l = runs_start(300, 1, arguments);
+    free(arguments);
+    return l;
+}
+
+static void refused(const char *top, const char *name, const char *mirror, const char *keys, const char *words)
+{
+    launch_result r = launch_finish(begin_train(top, name, mirror, keys));
+    if (r.status == 0 || r.timed_out || !strstr(r.err, words) || strstr(r.err, S3_SERVER_SECRET))
+        fail_msg("%s: status %d, out: %s err: %s", words, r.status, r.out, r.err);
+    launch_free(&r);
+}
+
+/* The run's last checkpoint is that of the run that nobody disturbed. */
+static void assert_same_bits(const char *top, const char *name)
+{
+    char *run = workfolder_path(top, name), *whole = workfolder_path(top, "whole"), difference[512];
+    if (runs_compare_checkpoints(difference, sizeof difference, run, whole) == 0 || *difference)
+        fail_msg("%s: %s", name, difference);
+    free(whole);
+    free(run);
+}
+
+static void remove_run(const char *top, const char *name)
+{
+    char *run = workfolder_path(top, name);
+    assert_int_equal(atomic_remove(run), STATUS_OK);
+    free(run);
+}
+
+static void assert_said(const char *out, const char *words)
+{
+    if (!strstr(out, words))
+        fail_msg("no \"%s\" in: %s", words, out);
+}
+
+/* ---- uploads ----------------------------------------------------------------------------------------------------- */
+
+static void checkpoints_are_mirrored_and_pruned(void **state)
+{
+    const char *top = *state;
+    free(train(top, "first", "first", "checkpoint.keep=1"));
+    assert_latest("first", "step-00000008");
+    assert_true(is_there("first", "step-00000008/manifest.json"));
+    assert_true(is_there("first", "step-00000008/model-00000.safetensors"));
+    assert_false(is_there("first", "step-00000002/manifest.json"));
+    assert_false(is_there("first", "step-00000002/model-00000.safetensors"));
+    assert_true(is_there("first", "config.yaml") && is_there("first", "events.jsonl"));
+    assert_int_equal(s3_server_open_uploads(server), 0);
+    char *run = workfolder_path(top, "first"), *path = workfolder_path(run, "checkpoints/step-00000008/manifest.json");
+    int64_t bytes;
+    char *local = (char *)workfolder_read(path, &bytes), *there = object("first", "step-00000008/manifest.json");
+    assert_string_equal(local, there);
+    json_t *summary = runs_read_summary(run), *mirror = json_object_get(summary, "mirror");
+    assert_int_equal(json_integer_value(json_object_get(mirror, "step")), 8);
+    assert_int_equal(json_integer_value(json_object_get(mirror, "behind_bytes")), 0);
+    assert_null(json_object_get(mirror, "failing"));
+    json_decref(summary);
+    free(there);
+    free(local);
+    free(path);
+    free(run);
+    assert_same_bits(top, "first");
+}
+
+/* Files of several parts, on two ranks. */
+static void large_files_go_in_parts(void **state)
+{
+    const char *top = *state;
+    char *out = runs_train_well(300, 2,
+                                "%s/run.yaml run.folder=%s/large checkpoint.mirror=s3://" S3_SERVER_BUCKET
+                                "/large model.hidden_size=512 model.ffn_size=1536 train.steps=1",
+                                top, top);
+    free(out);
+    assert_latest("large", "step-00000001");
+    int64_t bytes;
+    char *there = s3_server_get(server, "large/step-00000001/model-00000.safetensors", &bytes);
+    assert_non_null(there);
+    assert_true(bytes > 16 << 20);
+    free(there);
+    remove_run(top, "large");
+    out = runs_train_well(300, 2,
+                          "%s/run.yaml run.folder=%s/large checkpoint.mirror=s3://" S3_SERVER_BUCKET
+                          "/large model.hidden_size=512 model.ffn_size=1536 train.steps=1",
+                          top, top);
+    assert_said(out, "nothing left to do: 1 steps");
+    free(out);
+    remove_run(top, "large");
+}
+
+/* ---- whose it is ------------------------------------------------------------------------------------------------- */
+
+static void a_prefix_has_one_run(void **state)
+{
+    const char *top = *state;
+    free(train(top, "owner", "owned", "train.steps=2"));
+    refused(top, "stranger", "owned", "", "is the mirror of another run");
+    refused(top, "owner", "owned", "checkpoint.resume=never", "is the mirror of another run");
+    free(train(top, "apart", "apart", "train.steps=2"));
+    refused(top, "apart", "owned", "", "is the mirror of another run");
+    assert_latest("owned", "step-00000002");
+    char *moved = workfolder_path(top, "owner/earlier-1"), *begun = workfolder_path(top, "stranger/metrics.jsonl");
+    assert_int_not_equal(access(moved, F_OK), 0);
+    assert_int_not_equal(access(begun, F_OK), 0);
+    free(begun);
+    free(moved);
+    free(train(top, "owner", "owned", ""));
+    assert_latest("owned", "step-00000008");
+    static const char *const wrong[] = {"s3://AKID:SECRET@bucket/x", "/tmp/x", "s3://bucket", "s3:///x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char *arguments = must_format("%s/run.yaml run.folder=%s/wrong checkpoint.mirror=%s", top, top, wrong[i]);
+        launch_result r = launch_finish(runs_start(60, 1, arguments));
+        if (r.status == 0 || !strstr(r.err, "is not of the form") || strstr(r.err, "SECRET"))
+            fail_msg("%s: status %d, err: %s", wrong[i], r.status, r.err);
+        launch_free(&r);
+        free(arguments);
+    }
+}
+
+/* ---- what a run takes from it ------------------------------------------------------------------------------------ */
+
+static void a_lost_folder_goes_on_from_the_mirror(void **state)
+{
+    const char *top = *state;
+    free(train(top, "lost", "lost", "train.steps=4"));
+    remove_run(top, "lost");
+    char *out = train(top, "lost", "lost", "");
+    assert_said(out, "after step 4");
+    assert_same_bits(top, "lost");
+    assert_latest("lost", "step-00000008");
+    free(out);
+    out = train(top, "elsewhere", "lost", "checkpoint.resume=s3://" S3_SERVER_BUCKET "/lost/");
+    assert_said(out, "nothing left to do: 8 steps");
+    free(out);
+}
+
+static void flip(const char *key)
+{
+    int64_t bytes;
+    char *data = s3_server_get(server, key, &bytes);
+    assert_non_null(data);
+    data[bytes - 1] ^= 1;
+    s3_server_put(server, key, data, bytes);
+    free(data);
+}
+
+static void a_damaged_checkpoint_is_passed_over(void **state)
+{
+    const char *top = *state;
+    free(train(top, "hurt", "hurt", "train.steps=4"));
+    remove_run(top, "hurt");
+    flip("hurt/step-00000004/model-00000.safetensors");
+    refused(top, "hurt", "hurt", "checkpoint.fallback=false", "has another checksum than the manifest says");
+    char *out = train(top, "hurt", "hurt", "");
+    assert_said(out, "after step 2");
+    free(out);
+    assert_same_bits(top, "hurt");
+    assert_latest("hurt", "step-00000008");
+}
+
+/* With nothing whole in the mirror nothing is begun anew. */
+static void what_is_wholly_damaged_is_refused(void **state)
+{
+    const char *top = *state;
+    free(train(top, "ruin", "ruin", "train.steps=2"));
+    remove_run(top, "ruin");
+    flip("ruin/step-00000002/manifest.json");
+    refused(top, "ruin", "ruin", "", "there is no other checkpoint");
+}
+
+static void the_newer_of_disk_and_mirror_wins(void **state)
+{
+    const char *top = *state;
+    char *run = workfolder_path(top, "both"), *old = workfolder_path(top, "both-of-old");
+    free(train(top, "both", "both", "train.steps=2"));
+    launch_result r = launch_run(60, "cp -r %s %s", run, old);
+    launch_free(&r);
+    free(train(top, "both", "both", "train.steps=6"));
+    remove_run(top, "both");
+    assert_int_equal(rename(old, run), 0);
+    char *out = train(top, "both", "both", "");
+    assert_said(out, "after step 6");
+    free(out);
+    assert_same_bits(top, "both");
+    free(old);
+    free(run);
+}
+
+static void a_stage_begins_from_a_mirror(void **state)
+{
+    const char *top = *state;
+    free(train(top, "stage-1", "stage-1", "train.steps=4"));
+    char *out = train(top, "stage-2", "stage-2", "checkpoint.resume=s3://" S3_SERVER_BUCKET "/stage-1 train.steps=6");
+    assert_said(out, "begins after step 4");
+    free(out);
+    assert_latest("stage-2", "step-00000006");
+    out = train(top, "stage-2", "stage-2", "checkpoint.resume=s3://" S3_SERVER_BUCKET "/stage-1");
+    assert_said(out, "after step 6");
+    free(out);
+    assert_same_bits(top, "stage-2");
+}
+
+/* ---- a store that fails ------------------------------------------------------------------------------------------ */
+
+static void a_dead_store_holds_nothing_up(void **state)
+{
+    const char *top = *state;
+    free(train(top, "alone", "alone", "train.steps=2"));
+    launch *l = begin_train(top, "alone", "alone", "run.save_seconds=2");
+    assert_true(launch_expect(l, "resumed from", 60));
+    s3_server_set_down(server, true);
+    launch_result r = launch_finish(l);
+    if (r.status != 0 || !strstr(r.err, "the same command begins with what is missing"))
+        fail_msg("status %d, out: %s err: %s", r.status, r.out, r.err);
+    assert_null(strstr(r.err, S3_SERVER_SECRET));
+    launch_free(&r);
+    assert_same_bits(top, "alone");
+    s3_server_set_down(server, false);
+    char *out = train(top, "alone", "alone", "");
+    assert_said(out, "nothing left to do: 8 steps");
+    free(out);
+    assert_latest("alone", "step-00000008");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(checkpoints_are_mirrored_and_pruned, well_again),
+        cmocka_unit_test_setup(large_files_go_in_parts, well_again),
+        cmocka_unit_test_setup(a_prefix_has_one_run, well_again),
+        cmocka_unit_test_setup(a_lost_folder_goes_on_from_the_mirror, well_again),
+        cmocka_unit_test_setup(a_damaged_checkpoint_is_passed_over, well_again),
+        cmocka_unit_test_setup(what_is_wholly_damaged_is_refused, well_again),
+        cmocka_unit_test_setup(the_newer_of_disk_and_mirror_wins, well_again),
+        cmocka_unit_test_setup(a_stage_begins_from_a_mirror, well_again),
+        cmocka_unit_test_setup(a_dead_store_holds_nothing_up, well_again),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

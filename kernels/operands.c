@@ -1,6 +1,7 @@
 #include "kernels/operands.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,24 +10,68 @@
 
 /* ---- refusal ------------------------------------------------------------------------------------------------- */
 
-/* The name of operand i in a list like "x w bias?", its marks in *marks ("", "?", "+", "=" or "?+"). */
-static void operand_name(char name[32], char marks[3], const char *names, int i)
+/* A word of a list of operands' names, "x w bias? y+", cut into what it calls the operand and its marks: ?, + or =. */
+typedef struct operand {
+    const char *name;
+    int length, marks; /* of the name, 0: there is none; of its marks behind it */
+} operand;
+
+/* The first word of a list, which may be at its end; *rest: behind it. */
+static operand take_operand(const char **rest)
 {
-    name[0] = marks[0] = 0;
-    while (i-- > 0 && (names = strchr(names, ' ')))
-        names++;
-    if (!names)
-        return;
-    int length = (int)strcspn(names, " ?+=");
-    snprintf(name, 32, "%.*s", length, names);
-    snprintf(marks, 3, "%.*s", (int)strcspn(names + length, " "), names + length);
+    operand o = {.name = *rest};
+    o.length = (int)strcspn(o.name, " ?+=");
+    o.marks = (int)strcspn(o.name + o.length, " ");
+    const char *end = o.name + o.length + o.marks;
+    *rest = end + (*end == ' ');
+    return o;
+}
+
+static bool is_marked(const operand *o, char mark)
+{
+    return memchr(o->name + o->length, mark, (size_t)o->marks);
+}
+
+/* What the rows of the op table say of their operands, a bit each; texts are read once, since ops are made by the
+ * hundred thousand. */
+typedef struct operand_bits {
+    uint8_t named, optional, described;
+} operand_bits;
+
+static operand_bits in_bits[OP_COUNT], out_bits[OP_COUNT];
+_Static_assert(OP_MAX_IN <= 8 && OP_MAX_OUT <= 8, "an operand has a bit of its own");
+
+static operand_bits bits_of(const char *names, int count)
+{
+    operand_bits bits = {0};
+    bool any = names[0] == '*';
+    for (int i = 0; i < count; i++) {
+        operand o = take_operand(&names);
+        bits.named |= (uint8_t)((o.length > 0) << i);
+        bits.optional |= (uint8_t)((o.length == 0 || is_marked(&o, '?')) << i);
+        bits.described |= (uint8_t)((any || is_marked(&o, '+') || is_marked(&o, '=')) << i);
+    }
+    return bits;
+}
+
+static void read_rows(void)
+{
+    for (int i = 0; i < OP_COUNT; i++) {
+        in_bits[i] = bits_of(op_rows[i].in_names, OP_MAX_IN);
+        out_bits[i] = bits_of(op_rows[i].out_names, OP_MAX_OUT);
+    }
+}
+
+static const operand_bits *row_bits(const operand_bits *of, const op *o)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_rows);
+    return &of[o->kind];
 }
 
 bool operands_described(const op *o, int i)
 {
-    char name[32], marks[3];
-    operand_name(name, marks, op_row_of(o)->out_names, i);
-    return strchr(marks, '+') || strchr(marks, '=') || op_row_of(o)->out_names[0] == '*';
+    return row_bits(out_bits, o)->described >> i & 1;
 }
 
 const char *operands_text(char *out, int bytes, const tensor *t)
@@ -48,10 +93,10 @@ const char *operands_text(char *out, int bytes, const tensor *t)
 static int add_operands(char *out, int used, int bytes, const char *names, tensor *const *operands, int count)
 {
     for (int i = 0; i < count && used < bytes; i++) {
-        char name[32], marks[3], text[256];
-        operand_name(name, marks, names, i);
+        char text[256];
+        operand at = take_operand(&names);
         if (operands[i])
-            used += snprintf(out + used, (size_t)(bytes - used), " %s %s", name,
+            used += snprintf(out + used, (size_t)(bytes - used), " %.*s %s", at.length, at.name,
                              operands_text(text, sizeof text, operands[i]));
     }
     return used;
@@ -73,17 +118,19 @@ _Noreturn void operands_refuse(const op *o, const char *file, int line, const ch
     log_die(file, line, condition, "%s of%s: %s", op_text(label, sizeof label, o), operands, why);
 }
 
+/* Is each operand that is given named, and each that is not optional? */
+static bool are_due(const operand_bits *bits, tensor *const *given, int count)
+{
+    bool due = true;
+    for (int i = 0; i < count; i++)
+        due &= (given[i] ? bits->named : bits->optional) >> i & 1;
+    return due;
+}
+
 void operands_present(const op *o)
 {
-    char name[32], marks[3];
-    for (int i = 0; i < OP_MAX_IN; i++) {
-        operand_name(name, marks, op_row_of(o)->in_names, i);
-        OPERANDS_CHECK(o->in[i] ? name[0] : !name[0] || marks[0] == '?', "an input is missing or one too many");
-    }
-    for (int i = 0; i < OP_MAX_OUT; i++) {
-        operand_name(name, marks, op_row_of(o)->out_names, i);
-        OPERANDS_CHECK(o->out[i] ? name[0] : !name[0] || marks[0] == '?', "an output is missing or one too many");
-    }
+    OPERANDS_CHECK(are_due(row_bits(in_bits, o), o->in, OP_MAX_IN), "an input is missing or one too many");
+    OPERANDS_CHECK(are_due(row_bits(out_bits, o), o->out, OP_MAX_OUT), "an output is missing or one too many");
 }
 
 /* ---- placements ---------------------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/step/alive.h"
+#include "engine/compile/step/users.h"
 #include "engine/compile/model/collective.h"
 #include "kernels/op_make.h"
 #include "memory/log.h"
@@ -48,39 +49,6 @@ static bool is_lowered(const op *o)
     return op_communicates(o) && axis_between_stages((axis)o->at.axis);
 }
 
-/* Parameters that share a weight have a tensor each: persistent tensors have addresses by now. */
-static bool same_bytes(const tensor *a, const tensor *b)
-{
-    return a == b || (a->address >= 0 && a->address == b->address && tensor_bytes(a) == tensor_bytes(b));
-}
-
-static bool touches(const op *later, tensor *t, bool reads_matter)
-{
-    const tensor *s = bytes_of(t);
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        if (later->out[i] && same_bytes(bytes_of(later->out[i]), s))
-            return true;
-    for (int i = 0; reads_matter && i < OP_MAX_IN; i++)
-        if (later->in[i] && same_bytes(bytes_of(later->in[i]), s))
-            return true;
-    return false;
-}
-
-/* The first later op that must find `o` complete: it reads or writes what `o` writes, or writes what `o` reads. */
-static int first_user(const program *p, int at)
-{
-    const op *o = p->ops[at];
-    for (int j = at + 1; j < p->count; j++) {
-        for (int k = 0; k < OP_MAX_OUT; k++)
-            if (o->out[k] && touches(p->ops[j], o->out[k], true))
-                return j;
-        for (int k = 0; k < OP_MAX_IN; k++)
-            if (o->in[k] && touches(p->ops[j], o->in[k], false))
-                return j;
-    }
-    return p->count;
-}
-
 /* Of a gather of what ranks have updated: the first op behind all of those. */
 static int after_gathers(const program *p, int at)
 {
@@ -102,6 +70,7 @@ void place_waits(compiled_program *out, compile_order how)
     out->list = (program){0};
     unsigned long n = (unsigned long)before.count + 1;
     int *head = must_alloc(n * sizeof(int)), *next = must_alloc(n * sizeof(int));
+    users *index = users_open(&before);
     for (int i = 0; i <= before.count; i++)
         head[i] = -1;
     for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */
@@ -109,7 +78,7 @@ void place_waits(compiled_program *out, compile_order how)
         if (!starts(o) || is_lowered(o))
             continue; /* where messages are waited for is decided by the lowering */
         bool updated = o->phase == PHASE_BEGIN && !is_transient(o->out[0]);
-        int user = updated && how == ORDER_AS_LOWERED ? after_gathers(&before, i) : first_user(&before, i);
+        int user = updated && how == ORDER_AS_LOWERED ? after_gathers(&before, i) : users_first(index, i);
         next[i] = head[user];
         head[user] = i;
     }
@@ -123,6 +92,7 @@ void place_waits(compiled_program *out, compile_order how)
             o->at.request = out->requests++;
         program_append(&out->list, o);
     }
+    users_close(index);
     free(head);
     free(next);
     program_free(&before);

@@ -49,6 +49,7 @@ typedef struct compile_options {
     /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h);
      * NULL: compile() makes it. */
     const schedule *found;
+    const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */
     compile_order order;      /* the best, as far as memory allows */
     compress_method compress; /* of gradients, where they are summed over data ranks (compressed.h) */
     struct {

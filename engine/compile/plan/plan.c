@@ -365,6 +365,19 @@ static status keep_only(plan *p, int rank)
     return STATUS_OK;
 }
 
+/* All ranks have them, and all that is tried for a budget: they are made once. */
+static status share_schedules(plan *out)
+{
+    compile_options *o = &out->options;
+    int few = recompute_microbatches(o);
+    o->found = out->schedule;
+    if (few == o->microbatches)
+        return STATUS_OK;
+    TRY(compile_schedule(&out->few, o, few));
+    o->few = &out->few;
+    return STATUS_OK;
+}
+
 static status measure_step(plan *out, const compile_options *options, const profile *prices, bool every)
 {
     *out = (plan){.options = *options, .profile = *prices};
@@ -395,7 +408,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     }
     TRY(compile_schedule(out->schedule, &out->options, options->microbatches));
     if (compile_divides_vocabulary(options))
-        out->options.found = out->schedule;
+        TRY(share_schedules(out));
     timing_open(&out->timing, &out->profile, stages);
     out->even_prices = out->profile;
     out->even_prices.load = 0;
@@ -447,6 +460,7 @@ void plan_free(plan *p)
         schedule_free(p->schedule);
     free(p->schedule);
     schedule_free(&p->found);
+    schedule_free(&p->few);
     free_ranks(p);
     *p = (plan){0};
 }

@@ -59,6 +59,7 @@ typedef struct plan {
     int count;
     schedule *schedule;
     schedule found; /* with SCHEDULE_AUTO: options.found */
+    schedule few;   /* where the vocabulary is divided: options.few */
     timing timing;
     simulation spans; /* of the actions, as they are played */
     double peak;      /* FLOP/s that products of its precision can reach: those of a step are the MFU of it */

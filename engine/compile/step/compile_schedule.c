@@ -103,6 +103,8 @@ status compile_schedule(schedule *out, const compile_options *o, int microbatche
     const schedule *s = o->found;
     MUST(!is_found(o) || (s && s->microbatches == microbatches),
          "a schedule was found for another number of micro-batches");
+    if (o->few && o->few->microbatches == microbatches)
+        s = o->few;
     if (!s || s->microbatches != microbatches)
         return compile_schedule_named(out, o, kind_of(o), microbatches);
     schedule_alloc(out, s->kind, schedule_map(s), microbatches, 3 * (s->chunks + s->shared) * microbatches);

@@ -50,7 +50,7 @@ typedef struct compile_options {
      * NULL: compile() makes it. */
     const schedule *found;
     const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */
-    compile_order order;      /* the best, as far as memory allows */
+    compile_order order; /* the best, as far as memory allows */
     compress_method compress; /* of gradients, where they are summed over data ranks (compressed.h) */
     struct {
         config_optimizer name;

@@ -207,7 +207,7 @@ debian-13:
 
 include tests/lanes.mk
 SCRIPT_TESTS := tests/test_run.sh tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh \
-                tests/jobs/test_older_states.sh tests/tools/test_schema.sh
+                tests/jobs/test_older_states.sh tests/engine/store/test_rclone.sh tests/tools/test_schema.sh
 named         = $(sort $(filter $(1:%=$(BUILD)/tests/test_%),$(TESTS)))
 SHARING      := $(call named,$(LONGEST)) $(call named,$(filter-out $(LONGEST),$(SHARED)))
 TALLIED       = awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $1

@@ -492,7 +492,11 @@ static void wait_unless_stopping(const s3_server *s, double seconds)
 static bool reply(s3_server *s, int fd, const request *r, answer *a, const char *word)
 {
     char date[64];
+    pthread_mutex_lock(&s->lock);
     time_t now = (time_t)store_time(s);
+    double rate = strncmp(word, "slow=", 5) == 0 ? atof(word + 5) : s->traits.rate;
+    int64_t number = s->requests;
+    pthread_mutex_unlock(&s->lock);
     struct tm utc;
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &utc));
     int64_t bytes = a->bytes, sent = strcmp(r->method, "HEAD") == 0 ? 0 : bytes;
@@ -500,10 +504,9 @@ static bool reply(s3_server *s, int fd, const request *r, answer *a, const char 
         a->body[bytes / 2] ^= 4;
     if (strncmp(word, "cut=", 4) == 0)
         sent = atoll(word + 4) < bytes ? atoll(word + 4) : bytes;
-    double rate = strncmp(word, "slow=", 5) == 0 ? atof(word + 5) : s->traits.rate;
     char *head =
         must_format("HTTP/1.1 %d Said\r\ndate: %s\r\nx-amz-request-id: R%lld\r\n%scontent-length: %lld\r\n\r\n",
-                    a->code, date, (long long)s->requests, a->headers, (long long)bytes);
+                    a->code, date, (long long)number, a->headers, (long long)bytes);
     bool well = send_all(s, fd, head, (int64_t)strlen(head), 0) && send_all(s, fd, a->body, sent, rate);
     free(head);
     return well && (sent == bytes || strcmp(r->method, "HEAD") == 0);
@@ -669,7 +672,9 @@ void s3_server_be(s3_server *s, s3_server_traits traits)
 void s3_server_set_secret(s3_server *s, const char *secret, bool token)
 {
     replace(s, &s->secret, secret);
+    pthread_mutex_lock(&s->lock);
     s->token = token;
+    pthread_mutex_unlock(&s->lock);
 }
 
 void s3_server_faults(s3_server *s, const char *script)

@@ -175,15 +175,16 @@ static void a_lost_upload_is_not_taken_for_an_older_object(void **state)
 {
     (void)state;
     s3_upload *u;
-    char *data = stores_bytes(100, 20);
+    char *data = stores_bytes(100, 20), *older = stores_bytes(100, 21);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20), *other = stores_open(S3_SERVER_BUCKET, 20);
-    s3_server_put(server, "gone", stores_bytes(100, 21), 100);
+    s3_server_put(server, "gone", older, 100);
     stores_assert_ok(s3_upload_begin(&u, s, "gone", 1));
     stores_assert_ok(s3_upload_part(u, s, 0, data, 100));
     stores_assert_ok(s3_upload_abort_all(other, "gone"));
     stores_assert_failed(s3_upload_end(u, s), "gone|forgotten the upload");
     s3_close(other);
     s3_close(s);
+    free(older);
     free(data);
 }
 

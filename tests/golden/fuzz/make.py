@@ -121,3 +121,8 @@ coded = [{"key": base64.b64encode(key.encode()).decode(),
          for key, value in kept.items()]
 put("fuzz_islands", "answer", b"\7" + json.dumps({"kvs": coded}).encode())
 put("fuzz_islands", "topk", b"\x12" + bytes(range(200)))
+put("fuzz_store", "list", b"""<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><EncodingType>url</EncodingType><Contents><Key>a/b%20c</Key>
+<ETag>&quot;781e5e245d69b566979b86e28d23f2c7&quot;</ETag><Size>10</Size></Contents><CommonPrefixes><Prefix>a/</Prefix>
+</CommonPrefixes><IsTruncated>true</IsTruncated><NextContinuationToken>t&#43;&#x2F;</NextContinuationToken></ListBucketResult>""")
+put("fuzz_store", "error", b"<Error><Code>SlowDown</Code><!-- x --><Message>a &lt; b</Message><Empty/></Error>")

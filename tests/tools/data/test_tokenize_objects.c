@@ -8,10 +8,12 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/files/atomic.h"
 #include "memory/log.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/skip.h"
 
 enum { LINES = 300000 }; /* of 60 bytes or so: more than one block that is fetched */
 
@@ -141,6 +143,36 @@ static void a_prefix_stands_for_its_objects(void **state)
     s3_server_be(server, (s3_server_traits){0});
 }
 
+/* Parquet is read from both ends. */
+static void parquet_objects_are_read_in_ranges(void **state)
+{
+    const char *w = *state;
+    static const char *const names[] = {"pyarrow-snappy.parquet", "pyarrow-file.arrow"};
+    char *reader = launch_beside("../libphalanx_parquet.so");
+    bool there = atomic_exists(reader);
+    free(reader);
+    if (!there)
+        skip_because("no libphalanx_parquet.so: pip install pyarrow, then make PYTHON=... or ARROW=its folder");
+    for (int i = 0; i < 2; i++) {
+        char *path = workfolder_path("tests/golden/parquet", names[i]),
+             *objects = must_format("s3://bucket/data/%s", names[i]);
+        int64_t bytes;
+        uint8_t *data = workfolder_read(path, &bytes);
+        put_both(w, names[i], (const char *)data, bytes);
+        make(w, "rows-files", names[i]);
+        s3_server_faults(server, "GET:cut=100 GET:503");
+        launch_result r = tokenize(w, "rows-objects", objects);
+        assert_int_equal(r.status, 0);
+        launch_free(&r);
+        assert_same(w, "rows-files", "rows-objects");
+        r = launch_run(10, "cd %s && rm rows-*", w);
+        launch_free(&r);
+        free(data);
+        free(objects);
+        free(path);
+    }
+}
+
 static void assert_refused(const char *w, const char *words, const char *said)
 {
     launch_result r = tokenize(w, "refused", words);
@@ -188,6 +220,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(objects_give_the_same_data_set_as_files),
         cmocka_unit_test(a_prefix_stands_for_its_objects),
+        cmocka_unit_test(parquet_objects_are_read_in_ranges),
         cmocka_unit_test(what_cannot_be_read_is_said_in_a_line),
     };
     return cmocka_run_group_tests(tests, begin_all, end_all);

@@ -44,7 +44,8 @@ static status find_reader(const columns_reader **out)
         void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         found = object ? dlsym(object, "columns_arrow") : NULL;
         if (!found)
-            s = status_fail(STATUS_FAILED, "%s cannot be loaded: %s", path, dlerror());
+            s = status_fail(STATUS_FAILED, "%s cannot be loaded: %s: build it again (make), or remove it", path,
+                            dlerror());
     }
     if (found && found->version != COLUMNS_VERSION)
         s = status_fail(STATUS_FAILED, "%s is of another build (interface %d, not %d): build it again", path,

@@ -51,7 +51,6 @@ typedef struct report_step {
     const char *skipped; /* why nothing changed; NULL: the weights were updated */
     int rungs;           /* of training programs (layers/ladder.h) */
     bool drops;          /* rows of experts that there is no room for */
-    bool clips;          /* the largest score of attention is known */
     bool mirrors;        /* checkpoints, to an object store */
 } report_step;
 

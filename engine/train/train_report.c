@@ -427,7 +427,6 @@ void training_report_step(training *t, const training_figures *f)
                      .epoch = samples_epoch(t->data.train, t->at.samples),
                      .loss_scale = t->at.loss_scale,
                      .mtp_loss = t->now.mtp_loss,
-                     .clips = t->compiled.options.optimizer.qk_clip > 0,
                      .attention_logit_max = t->now.attention_logit_max,
                      .router_loss = t->now.router_loss,
                      .router_z_loss = t->now.router_z_loss,

@@ -16,13 +16,41 @@
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 
-const char *const golden_models[] = {
-    "deepseek-v2",    "deepseek-v3", "gemma2",       "gemma3",  "glm4",        "glm4-moe",
-    "glm4-moe-mtp",   "gpt-oss",     "gpt2",         "granite", "granite-moe", "llama",
-    "llama-tied",     "llama-deep",  "llama-yarn",   "mistral", "mixtral",     "mixtral-balanced",
-    "neox",           "olmo2",       "olmo3",        "olmoe",   "phi3",        "phi3-short",
-    "phi3-long",      "qwen2",       "qwen2-layers", "qwen3",   "qwen3-moe",   "qwen3-moe-balanced",
-    "qwen3-moe-step", "smollm3",     "starcoder2",   NULL};
+const char *const golden_models[] = {"deepseek-v2",
+                                     "deepseek-v3",
+                                     "deepseek-v3-mtp",
+                                     "gemma2",
+                                     "gemma3",
+                                     "glm4",
+                                     "glm4-moe",
+                                     "glm4-moe-mtp",
+                                     "gpt-oss",
+                                     "gpt2",
+                                     "granite",
+                                     "granite-moe",
+                                     "llama",
+                                     "llama-tied",
+                                     "llama-deep",
+                                     "llama-yarn",
+                                     "mistral",
+                                     "mixtral",
+                                     "mixtral-balanced",
+                                     "neox",
+                                     "olmo2",
+                                     "olmo3",
+                                     "olmoe",
+                                     "phi3",
+                                     "phi3-short",
+                                     "phi3-long",
+                                     "qwen2",
+                                     "qwen2-layers",
+                                     "qwen3",
+                                     "qwen3-moe",
+                                     "qwen3-moe-balanced",
+                                     "qwen3-moe-step",
+                                     "smollm3",
+                                     "starcoder2",
+                                     NULL};
 
 static json_t *expected(const char *model)
 {

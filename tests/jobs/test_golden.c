@@ -62,7 +62,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.mtp <= 1);
         free(run);
     }
-    assert_int_equal(models, 33);
+    assert_int_equal(models, 34);
 }
 
 /* Recompute and other micro-batches are the same model. */

@@ -24,13 +24,14 @@
 enum { STEPS = 20, MOST_RANKS = 4 };
 static const double LIMIT = 1e-5; /* of losses and largest scores, relative */
 
-/* Heads that share keys, that have keys of their own, and latents, without and with a latent of queries. */
+/* Heads that share keys, that have keys of their own, and latents, without and with a latent of queries; and with a
+ * block behind the last layer. */
 static const struct {
     const char *name;
     double threshold;
-} MODELS[] = {{"llama", 1}, {"llama-tied", 1}, {"deepseek-v2", 1.2}, {"deepseek-v3", 0.8}};
+} MODELS[] = {{"llama", 1}, {"llama-tied", 1}, {"deepseek-v2", 1.2}, {"deepseek-v3", 0.8}, {"deepseek-v3-mtp", 0.8}};
 
-enum { LLAMA, TIED, V2, V3 };
+enum { LLAMA, TIED, V2, V3, MTP };
 
 /* Rows of one letter must leave the same bits. */
 static const struct {
@@ -62,6 +63,10 @@ static const struct {
     {V3, 2, "parallel.pipeline=2 parallel.schedule=zb-h1 memory.recompute=full", 'c'},
     {V3, 2, "parallel.pipeline=2 parallel.schedule=1f1b", 'c'},
     {V3, 4, "parallel.tensor=2 parallel.expert=2", 0},
+    {MTP, 1, "", 0},
+    {MTP, 2, "parallel.tensor=2", 0},
+    {MTP, 2, "parallel.pipeline=2", 0},
+    {MTP, 2, "parallel.zero=3", 0},
 };
 
 enum { NRUNS = sizeof RUNS / sizeof *RUNS };
@@ -116,7 +121,7 @@ static int train_all(void **state)
         return -1;
     const char *top = *state;
     take_ring();
-    for (int model = LLAMA; model <= V3; model++)
+    for (int model = LLAMA; model <= MTP; model++)
         write_yaml(top, model);
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
         FILE *list = parity_open_list(top, "playlist");

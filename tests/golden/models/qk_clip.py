@@ -7,7 +7,8 @@ Each run is STEPS steps from the weights in the model's folder, in float64: the 
 score that attention has seen. Muon and AdamW are torch.optim's (optimizers.py); each expert's gate, up and down are
 matrices of their own. QK-clip is written from its paper (2507.20534, algorithm 1): the scores are computed here beside
 transformers' own, before its softmax, and a head whose largest exceeds the threshold has its weights scaled after the
-update. Heads of queries that share a key take all of the factor, since the paper leaves shared keys as they are.
+update. Heads of queries that share a key take all of the factor, since the paper leaves shared keys as they are. The
+block behind the last layer, where a model has one, is make.py's, and so is its loss.
 """
 import json
 import math
@@ -21,10 +22,11 @@ import torch.nn.functional as F
 import make
 import optimizers
 from optimizers import CLIP, DECAY, LR, MUON_LR, share
+from safetensors.torch import load_file
 
 STEPS = 20
 # below the largest scores that training without them reaches
-THRESHOLDS = {"llama": 1.0, "llama-tied": 1.0, "deepseek-v2": 1.2, "deepseek-v3": 0.8}
+THRESHOLDS = {"llama": 1.0, "llama-tied": 1.0, "deepseek-v2": 1.2, "deepseek-v3": 0.8, "deepseek-v3-mtp": 0.8}
 
 
 class Peaks:
@@ -57,6 +59,22 @@ def matrices(model):
                 yield p, lambda t, of=of, part=part: of(t)[part]
 
 
+def add_block(model, folder):
+    """The block behind the last layer, with its weights: transformers leaves them out."""
+    stored, prefix = load_file(os.path.join(folder, "model.safetensors")), f"model.layers.{model.config.num_hidden_layers}."
+    make.add_block(model)
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if not name.startswith(prefix):
+            continue
+        if name in stored:
+            t.data.copy_(stored[name])
+            continue
+        experts, kind = name.rsplit(".", 1)  # one tensor of all
+        kinds = ["gate_proj", "up_proj"] if kind == "gate_up_proj" else [kind]
+        for expert in range(t.shape[0]):
+            t.data[expert].copy_(torch.cat([stored[f"{experts}.{expert}.{k}.weight"] for k in kinds]))
+
+
 def scale_heads(layer, gamma, threshold):
     """gamma: of each head of queries."""
     config = layer.config
@@ -87,6 +105,8 @@ def train(model, stream, threshold):
                                adjust_lr_fn="original"), MUON_LR),
              (torch.optim.AdamW(optimizers.divided(rest), lr=LR, betas=(0.9, 0.95), eps=1e-8), LR)]
     peaks, losses, largest, clipped = Peaks(model), [], [], 0
+    behind, last = len(model.base_model.layers) > model.config.num_hidden_layers, {}
+    model.base_model.register_forward_hook(lambda module, given, made: last.update(h=made.last_hidden_state))
     for step in range(STEPS):
         model.zero_grad()
         peaks.of = {}
@@ -94,7 +114,7 @@ def train(model, stream, threshold):
                             for i in range(step * make.GLOBAL_BATCH, (step + 1) * make.GLOBAL_BATCH)])
         logits = model(input_ids=rows[:, :-1]).logits
         loss = F.cross_entropy(logits.reshape(-1, make.VOCABULARY), rows[:, 1:].reshape(-1))
-        loss.backward()
+        (loss + make.MTP_LOSS * make.mtp_loss(model, rows, last["h"]) if behind else loss).backward()
         norm = math.sqrt(sum(p.grad.square().sum().item() for p in parameters.values()))
         for p in parameters.values():
             p.grad.mul_(min(1.0, CLIP / norm))
@@ -123,6 +143,8 @@ if __name__ == "__main__":
     models = {name: table[name][0].from_pretrained(os.path.join(make.HERE, name), dtype=torch.float32,
                                                    attn_implementation="eager", experts_implementation="eager")
               for name in THRESHOLDS}
+    for name, model in models.items():
+        add_block(model, os.path.join(make.HERE, name))
     torch.float32 = torch.float = torch.bfloat16 = torch.float64
     torch.Tensor.float = torch.Tensor.double
     for name, threshold in THRESHOLDS.items():

@@ -78,7 +78,7 @@ static const config_row rows[] = {
     DERIVED("model.rope_scaling.short_factor", FACTORS, model.shape.rope_scaling.short_factor, 1e-6, 1e6, NULL, CONFIG_STAGE, "none", "of longrope: what each frequency is divided by where the run's sequences are at most original_max_sequence long"),
     DERIVED("model.rope_scaling.long_factor", FACTORS, model.shape.rope_scaling.long_factor, 1e-6, 1e6, NULL, CONFIG_STAGE, "none", "of longrope: the same where they are longer, prompt and continuation together when text is generated"),
     WORD("model.router_loss_over", model.router_over, router_overs, "sequence", CONFIG_STAGE, "over what it takes loads and probabilities: each sample; a layer's tokens of a micro-batch; batch, loads of a layer's tokens of the step's micro-batches so far on all data ranks (2501.11873), probabilities of this one's; pooled, those of all layers, as transformers does"),
-    STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
+    STRING("model.from", model.from, NULL, CONFIG_SILENT, "folder, or s3://, to take the weights (and the sizes) from: Hugging Face's or a checkpoint"),
     BOOL("model.upcycle", model.upcycle, "false", CONFIG_SILENT, "model.from is a dense model: each expert begins as a copy of its mlp, routers are drawn"),
     STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
 

@@ -190,11 +190,23 @@ static status take_keys(account *out, const profile *p, bool found, const char *
                        found ? "profile" : "there is no profile", name, files, found ? " has no keys" : "");
 }
 
+/* Where systems keep the certificates of authorities: a program that was built on one may run on another. NULL: where
+ * the library looks by itself. */
+static const char *find_authorities(void)
+{
+    static const char *const places[] = {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                                         "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (access(places[i], R_OK) == 0)
+            return places[i];
+    return NULL;
+}
+
 static void take_places(account *out, const profile *p)
 {
     out->region = first_of(variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), p->region, "us-east-1");
     out->endpoint = first_of(variable("AWS_ENDPOINT_URL_S3"), variable("AWS_ENDPOINT_URL"), p->endpoint, NULL);
-    out->ca_file = first_of(variable("AWS_CA_BUNDLE"), p->ca_file, variable("SSL_CERT_FILE"), NULL);
+    out->ca_file = first_of(variable("AWS_CA_BUNDLE"), p->ca_file, variable("SSL_CERT_FILE"), find_authorities());
     for (size_t n = out->endpoint ? strlen(out->endpoint) : 0; n > 0 && out->endpoint[n - 1] == '/'; n--)
         out->endpoint[n - 1] = 0;
 }

@@ -21,7 +21,7 @@ typedef struct account {
     bool anonymous;
     char *id, *secret, *token; /* token NULL: none */
     char *region, *endpoint;   /* endpoint "http://HOST:PORT" or "https://...", without a slash; NULL: AWS's */
-    char *ca_file;             /* NULL: the system's */
+    char *ca_file;             /* NULL: where libcurl looks by itself */
     char *source;              /* where the keys come from, for messages: "AWS_ACCESS_KEY_ID", "profile x of FILE" */
 } account;
 

@@ -1,10 +1,11 @@
 #!/bin/sh
-# What an installed phalanx needs to run, as root in a fresh Debian or Ubuntu: its libraries, mpirun, and a sshd that a
-# user may start, through which mpirun reaches other containers of a job. The images run this in their last stage.
+# What an installed phalanx needs to run, as root in a fresh Debian or Ubuntu: its libraries, certificates of
+# authorities, mpirun, and a sshd that a user may start, through which mpirun reaches other containers of a job. The
+# images run this in their last stage.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends $(cat /usr/share/phalanx/packages) openmpi-bin openssh-server openssh-client >/dev/null
+apt-get install -y -qq --no-install-recommends $(cat /usr/share/phalanx/packages) ca-certificates openmpi-bin openssh-server openssh-client >/dev/null
 apt-get clean
 rm -rf /var/lib/apt/lists/*
 useradd --create-home --uid 1000 mpi

@@ -138,7 +138,7 @@ $(BUILD)/tests/test_recovery $(BUILD)/tests/test_read_errors: | $(BUILD)/tests/i
 $(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands $(BUILD)/tests/test_island_experts $(BUILD)/tests/test_merges: | $(BUILD)/phalanx
 $(BUILD)/tests/test_server: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state $(BUILD)/tests/test_qk_clip: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
-$(BUILD)/tests/test_metrics $(BUILD)/tests/test_timeline $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
+$(BUILD)/tests/test_exports $(BUILD)/tests/test_metrics $(BUILD)/tests/test_timeline $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx
 $(BUILD)/tests/test_memory: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_tokenize $(BUILD)/tests/test_parquet: | $(BUILD)/phalanx
 $(BUILD)/tests/test_bubble: | $(BUILD)/tests/rank_bubble

@@ -4,6 +4,7 @@
 #define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_FIND_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "memory/status.h"
 

@@ -175,6 +175,7 @@ typedef struct config {
         bool restart_data, restart_schedule; /* where a new stage begins */
         bool fallback;                       /* to an older one if the latest is damaged */
         bool asynchronous;                   /* written while the run trains */
+        int export_every, export_format;     /* steps, 0: nothing is exported */
         int memory_every;                    /* steps between copies in the memory of nodes; 0: none */
         char *mirror;                        /* "s3://BUCKET/PREFIX"; NULL: none */
     } checkpoint;

@@ -26,6 +26,7 @@ static const char *const optimizers[] = {
 static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const log_formats[] = {"plain", "json", NULL};
+static const char *const export_formats[] = {"huggingface", NULL};
 static const char *const exports[] = {"mlflow", NULL};
 static const char *const orders[] = {"auto", "none", "launches", "products", "halves", "parts", NULL};
 static const char *const gathers[] = {"auto", "latent", "keys", NULL};
@@ -193,6 +194,8 @@ static const config_row rows[] = {
     BOOL("checkpoint.restart_schedule", checkpoint.restart_schedule, "false", CONFIG_SILENT, "its learning rate warms up and decays anew, over the steps that are left; the optimizer's state goes on"),
     BOOL("checkpoint.fallback", checkpoint.fallback, "true", CONFIG_SILENT, "resume from the checkpoint before if the latest is damaged, and say so"),
     BOOL("checkpoint.asynchronous", checkpoint.asynchronous, "true", CONFIG_SILENT, "write checkpoints while the run trains, from a copy in host memory"),
+    INT("checkpoint.export.every", checkpoint.export_every, "0", 0, INTMAX, CONFIG_SILENT, "steps between exports, beside training, into run.folder/exports, and one at the end; each is a checkpoint, too; all are kept; 0: none"),
+    WORD("checkpoint.export.format", checkpoint.export_format, export_formats, "huggingface", CONFIG_SILENT, "of exports: a folder that transformers loads, with a model card"),
     INT("checkpoint.memory_every", checkpoint.memory_every, "0", 0, INTMAX, CONFIG_SILENT, "steps between copies of the state in the memory of each node and a neighbour, for a restart; 0: none"),
     STRING("checkpoint.mirror", checkpoint.mirror, NULL, CONFIG_SILENT, "s3://BUCKET/PREFIX: each checkpoint is uploaded there beside training, and a run that has lost its folder goes on from there"),
 
@@ -267,8 +270,8 @@ bool config_table_is_section(const char *name)
 
 /* Sections as words of their own, so that "trian" finds "train" and "model.rope_scale" finds "model.rope_scaling". */
 static const char *const sections[] = {
-    "model", "model.rope_scaling", "data",     "train", "optimizer", "parallel", "memory",
-    "outer", "checkpoint",         "evaluate", "run",   "run.spike", "debug",    "profile"};
+    "model",      "model.rope_scaling", "data",     "train", "optimizer", "parallel", "memory", "outer",
+    "checkpoint", "checkpoint.export",  "evaluate", "run",   "run.spike", "debug",    "profile"};
 
 static const char *last_part(const char *key)
 {

@@ -527,6 +527,8 @@ static status write_folder(copy *c)
         TRY(write_shard(c, i));
     TRY(copy_companions(c));
     TRY(c->manifest ? write_manifest(c) : write_huggingface(c));
+    if (c->options->card)
+        TRY(put_text(c, "README.md", c->options->card));
     return atomic_sync_folder(c->folder);
 }
 

@@ -17,6 +17,7 @@ typedef struct weights_copy_options {
     int type;            /* a dtype, or WEIGHTS_KEEP */
     int64_t shard_bytes; /* tensors of one file; 0: 5 GB */
     bool replace;        /* a model's folder that is there is replaced when the new one is whole */
+    const char *card;    /* README.md of a Hugging Face folder; NULL: none */
     /* bytes written; a failure ends the copying, and nothing is left of it; may be NULL */
     status (*progress)(void *context, int64_t done, int64_t total);
     void *context;

@@ -451,7 +451,8 @@ static status train_loop(training *t, signals_request *asked)
             TRY(save_anyway(t, evaluate(t, asked)));
         if (*asked == SIGNALS_STOP)
             TRY(training_islands_leave(t));
-        if (due(c->checkpoint.every, t->at.step) || last || *asked == SIGNALS_STOP)
+        bool saving = due(c->checkpoint.every, t->at.step) || due(c->checkpoint.export_every, t->at.step);
+        if (saving || last || *asked == SIGNALS_STOP)
             TRY(save(t, last || *asked == SIGNALS_STOP));
         else if (due(c->checkpoint.memory_every, t->at.step)) {
             TRY(training_islands_save(t));
@@ -465,6 +466,16 @@ static status train_loop(training *t, signals_request *asked)
         }
     }
     seal_open();
+    return STATUS_OK;
+}
+
+/* Of a run that is complete: what its server and its exports have yet to get. By rank 0. */
+static status catch_up(training *t)
+{
+    TRY(training_tracking_catch_up(t));
+    TRY(training_export_open(t));
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");
+    training_export_finish(t);
     return STATUS_OK;
 }
 
@@ -484,7 +495,7 @@ static status complete(training *t)
     free(summary);
     comm_broadcast_bytes(comm_world(t->world), &there, sizeof there, 0);
     if (s == STATUS_OK && there && !t->new_stage)
-        s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? training_tracking_catch_up(t) : STATUS_OK);
+        s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? catch_up(t) : STATUS_OK);
     if (s != STATUS_OK || there || t->new_stage)
         return s;
     if (comm_rank(t->world) == 0)
@@ -526,6 +537,9 @@ static status train_on(training *t, bool *stopped)
         node_copies_forget(t->saves.copies);
     *stopped = asked == SIGNALS_STOP && t->at.step < t->config->train.steps;
     training_upload_finish(t, *stopped);
+    watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");
+    if (!*stopped) /* else the next start exports what is left */
+        training_export_finish(t);
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->at.step);
     watchdog_enter(t->watchdog, DURING_END, true, t->at.step, "writing the summary");

@@ -103,7 +103,7 @@ static void published(void *context, const char *name)
 static bool is_needed(void *context, const char *name)
 {
     const training *t = context;
-    return mirror_needs(t->mirroring.thread, name);
+    return training_export_holds(t, name) || mirror_needs(t->mirroring.thread, name);
 }
 
 status training_save_open(training *t)
@@ -126,6 +126,7 @@ status training_save_open(training *t)
                        .needs = is_needed,
                        .context = t};
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
+    TRY(comm_all_status(all, first ? training_export_open(t) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
     o.more = list_more(&o.more_count, t->outer);
     o.extra_count = first ? list_extras(extras, t) : 0;
@@ -168,6 +169,7 @@ static void say_saved(training *t)
         t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves.saver));
     }
     training_event_saved(t, step, saver_name(t->saves.saver));
+    training_export_saved(t, step, saver_name(t->saves.saver));
     log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves.saver), saver_seconds(t->saves.saver));
 }
 

@@ -479,6 +479,7 @@ void training_close(training *t)
     tokenizer_close(t->data.tokenizer);
     saver_close(t->saves.saver);
     mirror_close(t->mirroring.thread);
+    training_export_close(t);
     outer_close(t->outer);
     node_copies_close(t->saves.copies);
     lock_release(t->lock);

@@ -19,6 +19,7 @@
 #include "engine/host/incidents.h"
 #include "engine/host/resources.h"
 #include "engine/data/samples.h"
+#include "engine/state/exporter.h"
 #include "engine/state/node_copies.h"
 #include "engine/state/saver.h"
 #include "engine/run/trace.h"
@@ -76,6 +77,7 @@ typedef struct training_saves {
     node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
     int64_t in_memory;                /* saves there */
     double seconds;                   /* that training has waited for the saver */
+    exporter *exporter;               /* rank 0's; NULL: checkpoint.export is not set */
     char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
 } training_saves;
 
@@ -148,7 +150,7 @@ typedef struct training {
     double began;
     lock *lock;             /* rank 0's, of the run's folder; NULL: run.lock is off */
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
-    char *folder, *checkpoints;
+    char *folder, *checkpoints, *exports;
     char *resume;          /* checkpoint.resume: "auto", "never" or a folder of the disk */
     incidents_held ending; /* what ends the run, if this rank knows it */
     bool new_stage;        /* this process begins a stage, from another run's checkpoint */
@@ -233,6 +235,16 @@ status training_save_advance(training *t, bool any_working, bool any_failed);
 status training_save_finish(training *t);
 /* Every parameter's gradient of the step just played, under debug.gradients. */
 status training_dump_gradients(training *t);
+
+/* train_export.c: nothing, where checkpoint.export is not set. By rank 0. */
+/* Refuses a model that has no config.json; begins with what an earlier start has not come to. */
+status training_export_open(training *t);
+/* A checkpoint is published. */
+void training_export_saved(training *t, int64_t step, const char *name);
+/* Does it wait to be exported? Any thread. */
+bool training_export_holds(const training *t, const char *name);
+void training_export_finish(training *t); /* waits for all */
+void training_export_close(training *t);  /* gives up what is under way */
 
 /* train_islands.c: nothing, for a job that is no island. Collective. */
 status training_islands_join(training *t); /* before the first step */

@@ -234,6 +234,8 @@ static const keys_row rows[] = {
     FILES("checkpoint.keep_every", "2", "checkpoint.every=1 checkpoint.keep=1"),
     SHOWN_BY("checkpoint.fallback", "tests/jobs/test_recovery.c"),
     SHOWN_BY("checkpoint.asynchronous", "tests/jobs/test_recovery.c"),
+    SHOWN_BY("checkpoint.export.every", "tests/jobs/test_exports.c"),
+    SHOWN_BY("checkpoint.export.format", "tests/jobs/test_exports.c"),
     SHOWN_BY("checkpoint.memory_every", "tests/jobs/test_node_copies.c"),
     SHOWN_BY("checkpoint.mirror", "tests/jobs/test_mirror.c"),
     AGAIN("checkpoint.resume", "never", "train.steps=4"),

@@ -1,0 +1,138 @@
+/* checkpoint.export.every, checkpoint.export.format: Hugging Face folders beside training, of every layout, each there
+ * whole or not at all. That transformers loads them is shown by interop_export.py. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/files/atomic.h"
+#include "memory/log.h"
+#include "tests/jobs/runs.h"
+#include "tests/jobs/workfolder.h"
+
+static int prepare(void **state)
+{
+    if (workfolder_setup(state))
+        return -1;
+    runs_write_small(*state, 6000, 8, "micro_batch: 2, global_batch: 4",
+                     "checkpoint: {every: 4, export: {every: 3, format: huggingface}}\n");
+    return 0;
+}
+
+static void train(const char *top, const char *name, int ranks, const char *words)
+{
+    free(runs_train_well(120, ranks, "%s/run.yaml run.folder=%s/%s checkpoint.keep=0 %s", top, top, name, words));
+}
+
+/* The export of a step holds what convert makes of that checkpoint, to the byte, and a card that says what it is. */
+static void check_export(const char *top, const char *name, int step)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(60,
+                                 "cd %s/%s && rm -rf plain && %s convert --from checkpoints/step-%08d --to plain && "
+                                 "diff -r -x README.md plain exports/step-%08d && cat exports/step-%08d/README.md",
+                                 top, name, program, step, step, step);
+    if (r.status)
+        fail_msg("%s, step %d: %s%s", name, step, r.out, r.err);
+    char *steps = must_format("| steps | %d of 8 |", step), *tokens = must_format("| tokens | %d |", step * 4 * 32);
+    assert_non_null(strstr(r.out, "library_name: transformers"));
+    assert_non_null(strstr(r.out, steps));
+    if (!strstr(r.out, tokens))
+        fail_msg("no %s in %s", tokens, r.out);
+    assert_non_null(strstr(r.out, "| training data | data |"));
+    assert_non_null(strstr(r.out, "training loss of that step"));
+    assert_non_null(strstr(r.out, "activations fp32"));
+    free(steps);
+    free(tokens);
+    launch_free(&r);
+    free(program);
+}
+
+/* All names in exports/, sorted, and what `latest` says. */
+static void assert_holds(const char *top, const char *name, const char *all)
+{
+    launch_result r = launch_run(10, "cd %s/%s/exports && echo $(ls) && cat latest", top, name);
+    char *expected = must_format("latest %s\n%s\n", all, strrchr(all, ' ') ? strrchr(all, ' ') + 1 : all);
+    assert_string_equal(r.out, expected);
+    free(expected);
+    launch_free(&r);
+}
+
+static void exports_hold_what_convert_makes_in_every_layout(void **state)
+{
+    static const struct {
+        const char *name, *words;
+        int ranks;
+    } rows[] = {{"one", "", 1},
+                {"tensor", "parallel.tensor=2", 2},
+                {"pipeline", "parallel.pipeline=2", 2},
+                {"sharded", "parallel.data=2 parallel.zero=3 checkpoint.asynchronous=false", 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        train(*state, rows[i].name, rows[i].ranks, rows[i].words);
+        assert_holds(*state, rows[i].name, "step-00000003 step-00000006 step-00000008");
+        for (int step = 3; step <= 9; step += 3)
+            check_export(*state, rows[i].name, step < 9 ? step : 8);
+    }
+}
+
+/* What a start that was killed has left: half of an export, the one that it was to replace, and one it has not begun;
+ * the next start, which has nothing to train, leaves all of them whole. */
+static void a_start_puts_right_what_a_killed_one_has_left(void **state)
+{
+    const char *top = *state;
+    launch_result r =
+        launch_run(10,
+                   "cd %s/one/exports && mv step-00000003 step-00000003.old && mkdir step-00000003.tmp && "
+                   "echo x >step-00000003.tmp/model.safetensors && cp -r step-00000006 step-00000006.old && "
+                   "rm -rf step-00000008",
+                   top);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    train(top, "one", 1, "");
+    assert_holds(top, "one", "step-00000003 step-00000006 step-00000008");
+    check_export(top, "one", 3);
+    check_export(top, "one", 8);
+}
+
+/* With one checkpoint kept, those that are exported stay until they are. */
+static void a_checkpoint_that_waits_is_not_pruned(void **state)
+{
+    free(runs_train_well(120, 1,
+                         "%s/run.yaml run.folder=%s/pruned checkpoint.keep=1 checkpoint.every=1 "
+                         "checkpoint.export.every=1",
+                         (char *)*state, (char *)*state));
+    launch_result r = launch_run(10, "ls %s/pruned/exports | wc -l", (char *)*state);
+    assert_int_equal(atoi(r.out), 9); /* all steps, and latest */
+    launch_free(&r);
+}
+
+static void an_export_that_fails_does_not_end_the_run(void **state)
+{
+    char *path = must_format("%s/refused", (char *)*state), *exports = must_format("%s/exports", path);
+    assert_int_equal(atomic_make_folders(path), STATUS_OK);
+    workfolder_write(exports, "a file", 6);
+    char *all = must_format("%s/run.yaml run.folder=%s", (char *)*state, path);
+    launch_result r = runs_train(120, 1, all);
+    assert_int_equal(r.status, STATUS_OK);
+    assert_non_null(strstr(r.err, "step-00000008 is not exported: cannot make folder"));
+    launch_free(&r);
+    free(all);
+    free(exports);
+    free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exports_hold_what_convert_makes_in_every_layout),
+        cmocka_unit_test(a_start_puts_right_what_a_killed_one_has_left),
+        cmocka_unit_test(a_checkpoint_that_waits_is_not_pruned),
+        cmocka_unit_test(an_export_that_fails_does_not_end_the_run),
+    };
+    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
+}

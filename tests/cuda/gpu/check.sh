@@ -2,18 +2,20 @@
 # What can only be shown on a GPU: kernels and ops against float64, the CUDA losses against the CPU's, resume bit for
 # bit, device memory beyond the arena, NCCL between ranks that share the GPU, and a small step under compute-sanitizer.
 # Usage: check.sh [BUILD] [--only REGEX]     (make check-gpu; common.sh says more)
-# Parts, which REGEX chooses from: versions self-check kernels ops cudnn gpt2 llama wide gpt2-ranks llama-ranks
-# context four-ranks memory sanitizer. Where the programs are linked with the stand-ins, sizes are small: that tries the
-# scripts, and shows nothing of a GPU.
+# Parts, which REGEX chooses from: versions self-check kernels ops cudnn gpt2 llama latent sinks clip wide gpt2-ranks
+# llama-ranks context latent-ranks four-ranks memory sanitizer. Where the programs are linked with the stand-ins, sizes
+# are small: that tries the scripts, and shows nothing of a GPU.
 . "$(dirname "$0")/common.sh"
 export OMP_NUM_THREADS=4
 phalanx=$(program phalanx)
 
 if [ $standins = yes ]; then
     layers=2 hidden=32 heads=4 ffn=64 wide=96 wide_heads=2 sequence=16 micro=1 batch=4 steps=4 small=1 large=3 words=2000
+    latent="head_size: 24, kv_lora_rank: 16, rope_head_size: 8, v_head_size: 16"
     export OMP_NUM_THREADS=1
 else
     layers=4 hidden=256 heads=4 ffn=1024 wide=12288 wide_heads=96 sequence=256 micro=2 batch=8 steps=20 small=2 large=24 words=60000
+    latent="head_size: 192, kv_lora_rank: 128, rope_head_size: 64, v_head_size: 128" # the sizes of our flash kernels
 fi
 awk -v n=$words 'BEGIN { srand(1); for (i = 0; i < n; i++) printf "%c%c%s", 97 + int(26 * rand()), 97 + (i * 7) % 26, i % 9 ? " " : ".\n" }' >"$work/text"
 "$phalanx" tokenize --output "$work/data" --tokenizer bytes "$work/text" >/dev/null || exit 1
@@ -30,6 +32,13 @@ END
 }
 config gpt2 "architecture: gpt2, layers: $layers, hidden_size: $hidden, heads: $heads, ffn_size: $ffn"
 config llama "architecture: llama, layers: $layers, hidden_size: $hidden, heads: $heads, kv_heads: $((heads / 2)), ffn_size: $ffn"
+# latent attention, two of four experts a token and one for all, a block behind the last layer; sinks and biased
+# experts; QK-clip where each head has a key of its own, with a threshold that scores reach
+experts="experts: 4, experts_per_token: 2, expert_ffn_size: $ffn"
+config latent "architecture: deepseek_v3, layers: $layers, hidden_size: $hidden, heads: $heads, ffn_size: $ffn, $latent, dense_layers: 1, mtp_layers: 1, shared_experts: 1, $experts"
+config sinks "architecture: gpt_oss, layers: $layers, hidden_size: $hidden, heads: $heads, kv_heads: $((heads / 2)), sliding_window: 8, $experts"
+config clip "architecture: llama, layers: $layers, hidden_size: $hidden, heads: $heads, kv_heads: $heads, ffn_size: $ffn"
+sed -i 's/^optimizer: .*/optimizer: {name: muon, lr: 1e-3, muon_lr: 0.02, warmup: 2, qk_clip: 0.02}/' "$work/latent.yaml" "$work/clip.yaml"
 config gpt2-wide "architecture: gpt2, layers: 1, hidden_size: $wide, heads: $wide_heads, ffn_size: $ffn"
 config llama-wide "architecture: llama, layers: 1, hidden_size: $wide, heads: $wide_heads, kv_heads: 2, ffn_size: $ffn"
 
@@ -133,8 +142,8 @@ else
     skip "attention by cuDNN" "libcudnn.so.9 is not found"
 fi
 
-one_rank() { # MODEL
-    local model=$1 half
+one_rank() { # MODEL [cuDNN: it is compared with our kernels, forwards and backwards]
+    local model=$1 library=${2:-} half
     try "$model: cpu, fp32" train 1 $model $model-cpu train.device=cpu checkpoint.every=$steps
     for precision in fp32 bf16 fp16; do
         try "$model: cuda, $precision" train 1 $model $model-$precision train.precision=$precision
@@ -146,7 +155,7 @@ one_rank() { # MODEL
     try "$model: fp16 losses follow" compare $model-fp16 $model-cpu 2e-2
     try "$model: a rerun" train 1 $model $model-again train.precision=bf16
     try "$model: reruns are bitwise" compare $model-again $model-bf16 0
-    if [ $cudnn = yes ]; then
+    if [ $cudnn = yes ] && [ "$library" = cuDNN ]; then
         try "$model: attention chosen" chosen $model-bf16
         try "$model: attention by our kernels" forced own $model $model-own
         try "$model: attention by cuDNN" forced cuDNN $model $model-cudnn
@@ -180,8 +189,11 @@ several_ranks() { # MODEL, and lines of ranks, name and keys
         try "$model: $name, the graph changes nothing" compare $model-$name-graph $model-$name 0
     done
 }
-part gpt2 && one_rank gpt2
-part llama && one_rank llama
+part gpt2 && one_rank gpt2 cuDNN
+part llama && one_rank llama cuDNN
+part latent && one_rank latent
+part sinks && one_rank sinks
+part clip && one_rank clip
 part wide && wide gpt2 && wide llama
 for model in gpt2 llama; do
     part $model-ranks && several_ranks $model <<END
@@ -197,6 +209,10 @@ part context && for model in gpt2 llama; do
 2 context2-zero3-recompute parallel.context=2 parallel.zero=3 memory.recompute=full
 END
 done
+part latent-ranks && several_ranks latent <<END
+2 latent-tensor2 parallel.tensor=2
+2 latent-expert2-zero3 parallel.expert=2 parallel.zero=3
+END
 part four-ranks && several_ranks llama <<END
 4 tensor2-context2 parallel.tensor=2 parallel.context=2
 4 tensor2-pipeline2 parallel.tensor=2 parallel.pipeline=2

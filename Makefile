@@ -121,7 +121,7 @@ $(SPIES): $(BUILD)/tests/%.so: tests/memory/spy/%.c memory/seal.h
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CC) -std=c11 -D_GNU_SOURCE -O2 $(CWARNINGS) -I. -shared -fPIC -o $@ $< -ldl
 
-$(BUILD)/tests/test_mirror: | $(BUILD)/phalanx
+$(BUILD)/tests/test_mirror $(BUILD)/tests/test_mirror_campaign: | $(BUILD)/phalanx
 $(BUILD)/tests/test_endings: | $(BUILD)/phalanx
 $(BUILD)/tests/test_kill_calls: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_no_memory: | $(BUILD)/tests/allocation_faults.so
@@ -308,8 +308,9 @@ cuda-tests: tests ## the CUDA kernels and host side, executed without a GPU
 
 FAULTS ?= 100
 SEED ?= 1
-faults: $(BUILD)/tests/test_campaign $(BUILD)/tests/test_checkpoint_damage ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; 10 N damages to checkpoints
+faults: $(addprefix $(BUILD)/tests/,test_campaign test_mirror_campaign test_checkpoint_damage) ## FAULTS=N faults at random (SEED=S) under phalanx supervise, what each kind costs; as many of runs with a mirror; 10 N damages to checkpoints
 	FAULTS=$(or $(FAULTS),100) SEED=$(SEED) $(BUILD)/tests/test_campaign
+	FAULTS=$(or $(FAULTS),100) SEED=$(or $(SEED),1) $(BUILD)/tests/test_mirror_campaign
 	DAMAGES=$(or $(FAULTS),100)0 SEED=$(SEED) $(BUILD)/tests/test_checkpoint_damage
 
 soak: all ## 50,000 steps under phalanx supervise with kills: memory, descriptors and files stay constant

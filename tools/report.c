@@ -19,6 +19,22 @@ EMBED(report_wandb, "tools/report_wandb.py");
 /* Points of a curve: few enough for a page under a megabyte, more than a screen has columns. */
 enum { POINTS = 3600, POINTS_LEAST = 120, POINTS_MOST = 1200 };
 
+/* What the numbers of a step are called, there as in TensorBoard and MLflow. */
+static json_t *names_of_metrics(void)
+{
+    static const struct {
+        const char *key, *tag;
+    } rows[] = {
+#define METRIC(kind, name, when, tag, ...) {#name, tag},
+#include "engine/train/metrics.def"
+    };
+    json_t *names = json_object();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].tag)
+            json_object_set_new(names, rows[i].key, json_string(rows[i].tag));
+    return names;
+}
+
 /* Their folders, from the root, so that the script may run anywhere. */
 static status write_wandb(char *const *folders, int count, const char *path)
 {
@@ -33,9 +49,10 @@ static status write_wandb(char *const *folders, int count, const char *path)
         free(metrics);
         free(whole);
     }
+    json_t *data = json_pack("{s:o, s:o}", "runs", list, "names", names_of_metrics());
     if (s == STATUS_OK)
-        s = page_write(path, report_wandb, "@RUNS@", list);
-    json_decref(list);
+        s = page_write(path, report_wandb, "@DATA@", data);
+    json_decref(data);
     return s;
 }
 

@@ -12,10 +12,10 @@
 #include "memory/log.h"
 
 /* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */
-static const char *const written[] = {
-    "checkpoints",   CHECKPOINT_ORIGIN, "mirror",       "exports",        "mlflow.json",
-    "metrics.jsonl", "events.jsonl",    "hosts",        "mlruns",         "summary.json",
-    "trace",         "config.yaml",     INCIDENTS_FILE, "flight-*.jsonl", "events.out.tfevents*"};
+static const char *const written[] = {"checkpoints", CHECKPOINT_ORIGIN, "mirror",         "exports",
+                                      "mlflow.json", "wandb.json",      "metrics.jsonl",  "events.jsonl",
+                                      "hosts",       "mlruns",          "summary.json",   "trace",
+                                      "config.yaml", INCIDENTS_FILE,    "flight-*.jsonl", "events.out.tfevents*"};
 
 static bool is_written(const char *name)
 {

@@ -336,16 +336,19 @@ static void a_script_sends_a_run_to_wandb(void **state)
     if (python) {
         runs_write_text(fake, "class Run:\n"
                               "    def define_metric(self, *a, **k): pass\n"
-                              "    def log(self, values): print('logged', values['step'])\n"
+                              "    def log(self, values): print('logged', values['step'], 'train/loss' in values)\n"
                               "    def finish(self): print('finished')\n"
-                              "def init(project, name, config):\n"
-                              "    print('began', project, name, config)\n"
+                              "def init(project, name, id, resume, config):\n"
+                              "    print('began', project, name, len(id), resume)\n"
                               "    return Run()\n");
-        runs_write_text(yaml, "def safe_load(file): return len(file.read()) > 100\n");
+        runs_write_text(yaml, "def safe_load(file): return {'train': {'steps': len(file.read())}}\n");
         r = launch_run(20, "cd %s/fake && PYTHONPATH=. python3 ../send.py", top);
         assert_string_equal(r.err, "");
-        assert_non_null(strstr(r.out, "began phalanx run True\nlogged 1\n"));
-        assert_non_null(strstr(r.out, "logged 7\nfinished\n")); /* the line that is not whole is left out */
+        assert_non_null(strstr(r.out, "began phalanx run 16 allow\nlogged 1 True\n"));
+        assert_non_null(strstr(r.out, "logged 7 False\nfinished\n")); /* the line that is not whole is left out */
+        launch_free(&r);
+        r = launch_run(20, "cd %s/fake && PYTHONPATH=. python3 ../send.py && rm ../run/wandb.json", top);
+        assert_non_null(strstr(r.out, "began phalanx run 16 allow\nfinished\n")); /* nothing is sent twice */
         launch_free(&r);
     }
     free(program);

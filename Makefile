@@ -134,7 +134,7 @@ $(BUILD)/tests/test_buckets: | $(BUILD)/tests/rank_playlist
 $(BUILD)/tests/test_parity: | $(BUILD)/tests/rank_playlist $(BUILD)/phalanx
 $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
-$(BUILD)/tests/test_recovery $(BUILD)/tests/test_read_errors: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_recovery $(BUILD)/tests/test_read_errors $(BUILD)/tests/test_stored: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands $(BUILD)/tests/test_island_experts $(BUILD)/tests/test_merges: | $(BUILD)/phalanx
 $(BUILD)/tests/test_server: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state $(BUILD)/tests/test_qk_clip: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/data/stored.h"
 #include "engine/files/atomic.h"
 #include "engine/store/folder.h"
 #include "engine/store/s3.h"
@@ -22,7 +23,8 @@ typedef struct kind {
 static bool is_data(const char *path)
 {
     char *index = must_format("%s.idx", path);
-    bool yes = inspect_ends_with(path, ".idx") || inspect_ends_with(path, ".bin") || atomic_exists(index);
+    bool yes =
+        inspect_ends_with(path, ".idx") || inspect_ends_with(path, ".bin") || stored_is(path) || atomic_exists(index);
     free(index);
     return yes;
 }
@@ -133,7 +135,8 @@ int inspect_main(int argc, char **argv)
         .operands = "PATH",
         .summary =
             "Shows what PATH holds: a checkpoint (its folder, or a checkpoints folder: the latest), a data set (the\n"
-            "prefix of .bin and .idx), a safetensors file, a configuration (.yaml), a run folder, or a Hugging Face "
+            "prefix of .bin and .idx, also s3://BUCKET/PREFIX), a safetensors file, a configuration (.yaml), a run "
+            "folder, or a Hugging Face "
             "folder:\n"
             "what training from it has, which keys of its config.json were taken and which not, or why it is refused.",
         .least = 1,
@@ -145,8 +148,14 @@ int inspect_main(int argc, char **argv)
     if (exit_status != OPTIONS_GO_ON)
         return exit_status;
     char *folder = NULL;
+    bool data = false; /* in a store */
     status s = folder_local(&folder, argv[1], r.verify ? FOLDER_WHOLE : FOLDER_HEADERS);
-    r.path = folder;
+    if (s != STATUS_OK && stored_is(argv[1])) {
+        char *words = must_strdup(status_message());
+        s = stored_look(&data, argv[1]) == STATUS_OK && data ? STATUS_OK : status_fail(s, "%s", words);
+        free(words);
+    }
+    r.path = data ? argv[1] : folder;
     if (s == STATUS_OK)
         s = inspect(&r, argv[1]);
     if (s != STATUS_OK)

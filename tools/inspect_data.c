@@ -9,6 +9,7 @@
 
 #include "engine/files/indexed.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 
@@ -125,13 +126,24 @@ static status read_tokens(json_t *object, const indexed *x)
     return s;
 }
 
+/* One in an object store is read without a cache on disk. */
+static status open_set(indexed **out, stored **store, const char *prefix)
+{
+    stored_set *set;
+    if (!stored_is(prefix))
+        return indexed_open(out, prefix);
+    *store = stored_open_once();
+    return stored_indexed(out, &set, *store, prefix, true);
+}
+
 status inspect_gather_data(json_t **out, const inspect_request *r)
 {
     indexed *x;
     char *prefix = must_strdup(r->path);
     if (inspect_ends_with(prefix, ".idx") || inspect_ends_with(prefix, ".bin"))
         prefix[strlen(prefix) - 4] = 0;
-    status s = indexed_open(&x, prefix);
+    stored *store = NULL;
+    status s = open_set(&x, &store, prefix);
     if (s == STATUS_OK) {
         json_t *object = inspect_object("data", prefix);
         json_object_set_new(object, "dtype", json_string(indexed_dtype(x)));
@@ -152,6 +164,7 @@ status inspect_gather_data(json_t **out, const inspect_request *r)
         else
             json_decref(object);
     }
+    stored_close(store);
     free(prefix);
     return s;
 }

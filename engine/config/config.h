@@ -72,7 +72,7 @@ typedef struct config_integers {
 
 typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of bits */
 
-enum { CONFIG_MAX_KEYS = 208 };
+enum { CONFIG_MAX_KEYS = 256 };
 
 /* How a run is laid out over ranks: as the file has it, as it is compiled (compile_options), and as a search tries
  * it. */
@@ -111,6 +111,8 @@ typedef struct config {
         bool shuffle, document_mask;
         bool skip_bad;      /* samples that hold an id outside the vocabulary do not count, and do not stop the run */
         bool allow_changed; /* a resumed run may go on with other bytes at the same paths */
+        char *cache;        /* folder for blocks of data sets in an object store; NULL: the user's */
+        int64_t cache_size; /* bytes that it may take */
     } data;
     struct {
         int64_t steps, sequence;

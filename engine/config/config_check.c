@@ -55,16 +55,6 @@ static status check_upcycle(const config *c)
     return STATUS_OK;
 }
 
-static status check_sources(const char *key, const config_sources *sources)
-{
-    for (int i = 0; i < sources->count; i++)
-        if (strncmp(sources->item[i].path, "s3://", 5) == 0)
-            return status_fail(STATUS_USAGE,
-                               "%s: %s is in an object store, and data sets are read from disk: copy its .bin and .idx",
-                               key, sources->item[i].path);
-    return STATUS_OK;
-}
-
 static status check_training(const config *c)
 {
     if (c->train.sequence > c->model.shape.max_sequence)
@@ -272,8 +262,6 @@ static status check_outer(const config *c)
 status config_check(const config *c)
 {
     TRY(check_upcycle(c));
-    TRY(check_sources("data.train", &c->data.train));
-    TRY(check_sources("data.validation", &c->data.validation));
     TRY(check_mirror(c));
     TRY(check_named(c));
     TRY(check_training(c));

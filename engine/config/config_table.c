@@ -83,13 +83,15 @@ static const config_row rows[] = {
     BOOL("model.upcycle", model.upcycle, "false", CONFIG_SILENT, "model.from is a dense model: each expert begins as a copy of its mlp, routers are drawn"),
     STRING("model.config", model.config, NULL, CONFIG_SILENT, "Hugging Face config.json to take the sizes from"),
 
-    DERIVED("data.train", SOURCES, data.train, 0, 0, NULL, CONFIG_STAGE, "none", "prefix of .bin/.idx, or a list of prefixes or {path, weight}"),
+    DERIVED("data.train", SOURCES, data.train, 0, 0, NULL, CONFIG_STAGE, "none", "prefix of .bin/.idx, or a list of prefixes or {path, weight}; s3://BUCKET/PREFIX is in an object store"),
     DERIVED("data.validation", SOURCES, data.validation, 0, 0, NULL, CONFIG_CHANGES, "none", "the same for evaluation"),
     STRING("data.tokenizer", data.tokenizer, NULL, CONFIG_CHANGES, "tokenizer file to keep with the checkpoints"),
     BOOL("data.shuffle", data.shuffle, "true", CONFIG_FIXED, "draw samples in a random order that depends on the seed only"),
     BOOL("data.document_mask", data.document_mask, "false", CONFIG_STAGE, "no attention across documents, positions restart"),
     BOOL("data.skip_bad", data.skip_bad, "false", CONFIG_CHANGES, "leave out samples that hold an id outside the vocabulary, instead of stopping"),
     BOOL("data.allow_changed", data.allow_changed, "false", CONFIG_SILENT, "resume although a data set is not the one that the checkpoint was made with"),
+    DERIVED("data.cache", STRING, data.cache, 0, 0, NULL, CONFIG_SILENT, "$XDG_CACHE_HOME/phalanx/blocks, or ~/.cache", "folder on local disk for what is read of s3:// prefixes; jobs may share it"),
+    SIZE("data.cache_size", data.cache_size, "100GiB", CONFIG_SILENT, "bytes that data.cache may take; what was not used for longest goes"),
 
     LONG("train.steps", train.steps, "1000", 1, ANY, CONFIG_CHANGES, "optimizer steps"),
     DERIVED("train.sequence", LONG, train.sequence, 1, ANY, NULL, CONFIG_STAGE, "1024, or model.max_sequence if that is less", "tokens a sequence"),

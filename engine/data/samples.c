@@ -8,13 +8,22 @@
 #include "memory/log.h"
 
 /* The site of philox_draws() for data order; the initialiser has 0xffff. */
-enum { ORDER_SITE = 0xfffe, FEISTEL_ROUNDS = 6 };
+enum { ORDER_SITE = 0xfffe, FEISTEL_ROUNDS = 6, MOST_RUNS = 64 };
 
 typedef struct source {
     indexed *data;
-    int64_t count;  /* samples */
-    int per_period; /* of SAMPLES_PERIOD numbers */
+    stored_set *set; /* NULL: its files are local */
+    int64_t count;   /* samples */
+    int per_period;  /* of SAMPLES_PERIOD numbers */
 } source;
+
+/* Runs of samples that are read soon, of data sets in a store: the first has been passed on up to sample `at`. */
+typedef struct ahead {
+    struct {
+        int64_t at, end;
+    } run[MOST_RUNS];
+    int count;
+} ahead;
 
 struct samples {
     int slot, slots; /* samples_interleave; 0 of 1 */
@@ -23,6 +32,8 @@ struct samples {
     uint64_t seed;
     int sources;
     source *source;
+    stored *remote; /* NULL: all files are local */
+    ahead *ahead;
     void (*told)(void *context, const char *words); /* of samples left out; NULL: none may be */
     void *told_context;
     uint16_t slot_source[SAMPLES_PERIOD]; /* which data set number i of a period is of */
@@ -114,8 +125,25 @@ void samples_locate(const samples *s, int *which, int64_t *sample, int64_t index
 
 /* ---- opening and reading --------------------------------------------------------------------------------------- */
 
-status samples_open(samples **out, const config_sources *sources, int64_t sequence, int64_t vocab_size, bool shuffle,
-                    uint64_t seed)
+static status open_source(source *out, samples *s, const char *path, stored *from)
+{
+    if (!stored_is(path))
+        TRY(indexed_open(&out->data, path));
+    else if (!from)
+        return status_fail(STATUS_USAGE, "%s: a data set in an object store cannot be read here", path);
+    else {
+        s->remote = from;
+        TRY(stored_indexed(&out->data, &out->set, from, path, s->shuffle));
+    }
+    out->count = (indexed_tokens(out->data) - 1) / s->sequence;
+    if (out->count < 1)
+        return status_fail(STATUS_USAGE, "%s: %lld tokens are too few for one sample of train.sequence + 1 = %lld",
+                           path, (long long)indexed_tokens(out->data), (long long)s->sequence + 1);
+    return STATUS_OK;
+}
+
+status samples_open(samples **out, const config_sources *sources, stored *from, int64_t sequence, int64_t vocab_size,
+                    bool shuffle, uint64_t seed)
 {
     if (sources->count > SAMPLES_PERIOD)
         return status_fail(STATUS_USAGE, "%d data sets are more than can be blended (%d): merge some (phalanx merge)",
@@ -129,16 +157,10 @@ status samples_open(samples **out, const config_sources *sources, int64_t sequen
     s->source = must_calloc((unsigned long)sources->count, sizeof *s->source);
     status ok = STATUS_OK;
     for (int i = 0; i < sources->count && ok == STATUS_OK; i++) {
-        source *from = &s->source[i];
-        ok = indexed_open(&from->data, sources->item[i].path);
         s->sources = i + 1;
-        if (ok != STATUS_OK)
-            break;
-        from->count = (indexed_tokens(from->data) - 1) / sequence;
-        if (from->count < 1)
-            ok = status_fail(STATUS_USAGE, "%s: %lld tokens are too few for one sample of train.sequence + 1 = %lld",
-                             sources->item[i].path, (long long)indexed_tokens(from->data), (long long)sequence + 1);
+        ok = open_source(&s->source[i], s, sources->item[i].path, from);
     }
+    s->ahead = s->remote ? must_calloc(1, sizeof *s->ahead) : NULL;
     if (ok != STATUS_OK) {
         samples_close(s);
         return ok;
@@ -156,7 +178,77 @@ void samples_close(samples *s)
     for (int i = 0; i < s->sources; i++)
         indexed_close(s->source[i].data);
     free(s->source);
+    free(s->ahead);
     free(s);
+}
+
+/* ---- fetching ahead -------------------------------------------------------------------------------------------- */
+
+bool samples_are_remote(const samples *s)
+{
+    return s->remote != NULL;
+}
+
+/* Of sample `index` among those of all slots: its data set, and its first token. */
+static const source *find_sample(int64_t *first, const samples *s, int64_t index)
+{
+    int which;
+    samples_locate(s, &which, first, s->slot + index * s->slots);
+    *first *= s->sequence;
+    return &s->source[which];
+}
+
+static void drop_runs(ahead *a, int count)
+{
+    a->count -= count;
+    memmove(&a->run[0], &a->run[count], (size_t)a->count * sizeof a->run[0]);
+}
+
+/* Passes on what there is room for. */
+static void pass_on(const samples *s)
+{
+    ahead *a = s->ahead;
+    while (a->count > 0) {
+        for (int64_t first; a->run[0].at < a->run[0].end; a->run[0].at++) {
+            const source *from = find_sample(&first, s, a->run[0].at);
+            if (from->set && !stored_expect(from->set, from->data, first, s->sequence + 1))
+                return;
+        }
+        drop_runs(a, 1);
+    }
+}
+
+/* Sample `index` is read now: what comes before it, and was not passed on, is not needed any more. */
+static void meet_sample(const samples *s, int64_t index)
+{
+    ahead *a = s->ahead;
+    for (int i = 0; a && i < a->count; i++)
+        if (index >= a->run[i].at && index < a->run[i].end) {
+            drop_runs(a, i);
+            a->run[0].at = index + 1;
+            break;
+        }
+    if (a)
+        pass_on(s);
+}
+
+bool samples_expect(samples *s, int64_t first, int64_t count)
+{
+    ahead *a = s->ahead;
+    if (!a || a->count == MOST_RUNS)
+        return false;
+    a->run[a->count].at = first;
+    a->run[a->count++].end = first + count;
+    pass_on(s);
+    return true;
+}
+
+void samples_expect_nothing(samples *s)
+{
+    if (!s->ahead)
+        return;
+    s->ahead->count = 0;
+    stored_expect_nothing(s->remote);
 }
 
 void samples_interleave(samples *s, int slot, int slots)
@@ -221,14 +313,15 @@ void samples_leave_out(samples *s, void (*told)(void *context, const char *words
     s->told_context = context;
 }
 
-static status read_ids(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, const indexed *data,
+static status read_ids(const samples *s, bool *left_out, int32_t *tokens, int32_t *targets, const source *from,
                        int64_t first)
 {
+    const indexed *data = from->data;
     status ok = indexed_read(data, tokens, first, s->sequence, s->vocab_size);
     if (ok == STATUS_OK)
         ok = indexed_read(data, targets, first + 1, s->sequence, s->vocab_size);
     *left_out = ok != STATUS_OK;
-    if (ok == STATUS_OK || !s->told)
+    if (ok == STATUS_OK || !s->told || (from->set && stored_failed(from->set)))
         return ok;
     s->told(s->told_context, status_message());
     for (int64_t i = 0; i < s->sequence; i++) {
@@ -242,14 +335,12 @@ status samples_read(const samples *s, bool *left_out, int32_t *const into[INPUT_
 {
     int32_t *positions = into[INPUT_positions], *document_start = into[INPUT_document_start];
     int32_t *second = into[INPUT_second_targets];
-    int which;
-    int64_t sample;
-    samples_locate(s, &which, &sample, s->slot + index * s->slots);
-    const indexed *data = s->source[which].data;
-    int64_t first = sample * s->sequence;
-    TRY(read_ids(s, left_out, into[INPUT_tokens], into[INPUT_targets], data, first));
+    int64_t first;
+    const source *from = find_sample(&first, s, index);
+    meet_sample(s, index);
+    TRY(read_ids(s, left_out, into[INPUT_tokens], into[INPUT_targets], from, first));
     if (document_start)
-        mark_documents(s, data, positions, document_start, first);
+        mark_documents(s, from->data, positions, document_start, first);
     else if (positions)
         for (int64_t i = 0; i < s->sequence; i++)
             positions[i] = (int32_t)i;

@@ -14,6 +14,7 @@
 #define PHALANX_ENGINE_DATA_SAMPLES_H
 
 #include "engine/config/config.h"
+#include "engine/data/stored.h"
 #include "engine/files/indexed.h"
 #include "layers/layer.h"
 
@@ -21,13 +22,20 @@ enum { SAMPLES_PERIOD = 4096 };
 
 typedef struct samples samples;
 
-/* Data sets of `sources`; ids must lie in [0, vocab_size). A data set too short for one sample is refused. */
-status samples_open(samples **out, const config_sources *sources, int64_t sequence, int64_t vocab_size, bool shuffle,
-                    uint64_t seed);
+/* Data sets of `sources`; ids must lie in [0, vocab_size). A data set too short for one sample is refused. `from`,
+ * which outlives the result: for prefixes in an object store; NULL: they are refused. */
+status samples_open(samples **out, const config_sources *sources, stored *from, int64_t sequence, int64_t vocab_size,
+                    bool shuffle, uint64_t seed);
 void samples_close(samples *s);
 
 /* From now on sample i is what was slot + slots i: the share of one of several jobs. */
 void samples_interleave(samples *s, int slot, int slots);
+
+/* Samples first .. first + count - 1 are read soon: what lies in a store is fetched ahead, in this order. Runs of
+ * samples may follow one another; false: as many are known as may be, this one is not taken. */
+bool samples_expect(samples *s, int64_t first, int64_t count);
+void samples_expect_nothing(samples *s);
+bool samples_are_remote(const samples *s); /* any of them */
 
 /* From now on a sample that holds an id outside the vocabulary is no failure: `told` hears why, and samples_read says
  * *left_out. */

@@ -6,6 +6,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/mapping.h"
+#include "engine/store/s3.h"
 #include "memory/log.h"
 
 /* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for
@@ -19,19 +20,85 @@ static char *config_beside(const char *path)
     return must_format("%.*stokenizer_config.json", (int)(length - tail), path);
 }
 
+/* A file of this machine, or an object of a store. */
+typedef struct content {
+    mapping map;
+    char *memory; /* of an object */
+    const char *data;
+    int64_t bytes;
+} content;
+
+static status open_object(s3 **out, char **key, const char *url)
+{
+    char *bucket;
+    TRY(s3_split(&bucket, key, url));
+    status s = s3_open(out, bucket, NULL);
+    free(bucket);
+    if (s != STATUS_OK)
+        free(*key);
+    return s;
+}
+
+static status read_object(content *out, const char *url)
+{
+    enum { MOST = 1 << 30 };
+    s3 *store = NULL;
+    char *key;
+    TRY(open_object(&store, &key, url));
+    status s = s3_get_all(&out->memory, &out->bytes, store, key, MOST);
+    out->data = out->memory;
+    if (s == STATUS_OK && !out->memory)
+        s = status_fail(STATUS_FAILED, "there is no object %s", url);
+    s3_close(store);
+    free(key);
+    return s;
+}
+
+static status read_content(content *out, const char *path)
+{
+    if (s3_is_url(path))
+        return read_object(out, path);
+    TRY(mapping_open(&out->map, path));
+    out->data = (const char *)out->map.data;
+    out->bytes = out->map.bytes;
+    return STATUS_OK;
+}
+
+static void free_content(content *c)
+{
+    mapping_close(&c->map);
+    free(c->memory);
+}
+
+/* What cannot be told counts as not there. */
+static bool is_there(const char *path)
+{
+    s3 *store = NULL;
+    s3_object o = {0};
+    char *key;
+    if (!s3_is_url(path))
+        return atomic_exists(path);
+    if (open_object(&store, &key, path) != STATUS_OK)
+        return false;
+    bool there = s3_head(&o, store, key) == STATUS_OK && o.there;
+    s3_close(store);
+    free(key);
+    return there;
+}
+
 static status open_file(tokenizer **out, const char *path)
 {
     char *config_path = config_beside(path);
-    mapping file = {0}, config = {0};
-    status s = mapping_open(&file, path);
-    if (s == STATUS_OK && config_path && atomic_exists(config_path))
-        s = mapping_open(&config, config_path);
+    content file = {0}, config = {0};
+    status s = read_content(&file, path);
+    if (s == STATUS_OK && config_path && is_there(config_path))
+        s = read_content(&config, config_path);
     if (s == STATUS_OK) {
-        const tokenizer_source source = {(const char *)file.data, file.bytes, (const char *)config.data, config.bytes};
+        const tokenizer_source source = {file.data, file.bytes, config.data, config.bytes};
         s = tokenizer_open(out, &source, path);
     }
-    mapping_close(&file);
-    mapping_close(&config);
+    free_content(&file);
+    free_content(&config);
     free(config_path);
     return s;
 }
@@ -41,7 +108,7 @@ static char *find(const char *stem)
 {
     for (int i = 0; tokenizer_suffixes[i]; i++) {
         char *path = must_format("%stokenizer.%s", stem, tokenizer_suffixes[i]);
-        if (atomic_exists(path))
+        if (is_there(path))
             return path;
         free(path);
     }
@@ -55,8 +122,8 @@ static bool open_json_beside(tokenizer **out, const char *stem, const char *foun
 {
     char *path = must_format("%stokenizer.json", stem);
     tokenizer *t = NULL;
-    bool taken = strcmp(found, path) != 0 && atomic_exists(path) && open_file(&t, path) == STATUS_OK &&
-                 !tokenizer_splits_special(t);
+    bool taken =
+        strcmp(found, path) != 0 && is_there(path) && open_file(&t, path) == STATUS_OK && !tokenizer_splits_special(t);
     if (taken)
         *out = t;
     else

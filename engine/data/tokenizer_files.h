@@ -11,7 +11,7 @@
  * beside a tokenizer.model, as AutoTokenizer does, unless it cannot be read or an export wrote it). Beside a
  * tokenizer.json a tokenizer_config.json is read. */
 status tokenizer_files_open(tokenizer **out, const char *spec);
-/* The tokenizer that tokenizer_files_save_beside left beside a data set. */
+/* The tokenizer that tokenizer_files_save_beside left beside a data set, here or in an object store (s3://). */
 status tokenizer_files_open_beside(tokenizer **out, const char *prefix);
 bool tokenizer_files_is_in(const char *folder);     /* whether a folder holds one */
 bool tokenizer_files_is_beside(const char *prefix); /* whether there is one beside a data set */

@@ -150,7 +150,8 @@ status indexed_writer_close(indexed_writer *w)
 struct indexed {
     char *bin_path, *idx_path;
     mapping bin, idx;
-    bool mapped; /* by indexed_open; else their bytes are the caller's */
+    bool mapped;           /* by indexed_open; else their bytes are the caller's */
+    indexed_source source; /* of .bin; read NULL: `bin` has them */
     dtype type;
     int64_t sequences, documents, tokens;
     const uint8_t *lengths, *offsets, *boundaries; /* in the mapped index, not aligned */
@@ -253,14 +254,15 @@ static void find_starts(indexed *x)
         x->starts[i + 1] = x->starts[i] + load32(x->lengths, i);
 }
 
-status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
-                     const char *prefix)
+static status parse(indexed **out, const mapping *idx, const mapping *bin, const indexed_source *source,
+                    const char *prefix)
 {
     indexed *x = must_calloc(1, sizeof *x);
     x->bin_path = must_format("%s.bin", prefix);
     x->idx_path = must_format("%s.idx", prefix);
-    x->idx = (mapping){idx, idx_bytes};
-    x->bin = (mapping){bin, bin_bytes};
+    x->idx = *idx;
+    x->bin = *bin;
+    x->source = *source;
     bool end_to_end = true;
     status s = check_header(x);
     if (s == STATUS_OK)
@@ -275,6 +277,18 @@ status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const vo
         find_starts(x);
     *out = x;
     return STATUS_OK;
+}
+
+status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
+                     const char *prefix)
+{
+    return parse(out, &(mapping){idx, idx_bytes}, &(mapping){bin, bin_bytes}, &(indexed_source){0}, prefix);
+}
+
+status indexed_parse_source(indexed **out, const void *idx, int64_t idx_bytes, const indexed_source *bin,
+                            const char *prefix)
+{
+    return parse(out, &(mapping){idx, idx_bytes}, &(mapping){NULL, bin->bytes}, bin, prefix);
 }
 
 status indexed_open(indexed **out, const char *prefix)
@@ -362,16 +376,39 @@ int64_t indexed_document_of(const indexed *x, int64_t token)
 }
 
 /* Ids to int32; what int32 cannot hold is clamped, so that it stays outside of any vocabulary. */
+static void convert_ids(int32_t *out, const uint8_t *from, dtype type, int64_t count)
+{
+    if (type != DTYPE_UINT16) {
+        dtype_convert(out, DTYPE_INT32, from, type, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t id;
+        memcpy(&id, from + 2 * i, sizeof id);
+        out[i] = id;
+    }
+}
+
+/* Ids of a .bin that is not mapped, some at a time. */
+static status read_source(const indexed *x, int32_t *out, int64_t offset, int64_t count)
+{
+    enum { PIECE = 16 << 10 };
+    uint64_t words[PIECE / sizeof(uint64_t)];
+    int64_t size = dtype_bytes(x->type), most = PIECE / size;
+    for (int64_t done = 0, now; done < count; done += now) {
+        now = count - done < most ? count - done : most;
+        TRY(x->source.read(x->source.context, words, offset + done * size, now * size));
+        convert_ids(out + done, (const uint8_t *)words, x->type, now);
+    }
+    return STATUS_OK;
+}
+
 static status read_run(const indexed *x, int32_t *out, int64_t offset, int64_t count, int64_t first, int64_t vocab_size)
 {
-    if (x->type == DTYPE_UINT16)
-        for (int64_t i = 0; i < count; i++) {
-            uint16_t id;
-            memcpy(&id, x->bin.data + offset + 2 * i, sizeof id);
-            out[i] = id;
-        }
+    if (x->source.read)
+        TRY(read_source(x, out, offset, count));
     else
-        dtype_convert(out, DTYPE_INT32, x->bin.data + offset, x->type, count);
+        convert_ids(out, x->bin.data + offset, x->type, count);
     for (int64_t i = 0; i < count; i++)
         if (out[i] < 0 || out[i] >= vocab_size)
             return status_fail(
@@ -403,11 +440,29 @@ status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count
     return STATUS_OK;
 }
 
+/* The byte at which a token lies. */
+static int64_t byte_of(const indexed *x, int64_t token)
+{
+    int64_t size = dtype_bytes(x->type);
+    if (!x->starts)
+        return token * size;
+    int64_t sequence = search(x, x->sequences, token, sequence_start);
+    return load64(x->offsets, sequence) + (token - x->starts[sequence]) * size;
+}
+
+void indexed_place(const indexed *x, int64_t *offset, int64_t *bytes, int64_t first, int64_t count)
+{
+    MUST(first >= 0 && count > 0 && first <= x->tokens - count, "%s: tokens %lld to %lld of %lld", x->bin_path,
+         (long long)first, (long long)(first + count), (long long)x->tokens);
+    *offset = byte_of(x, first);
+    *bytes = byte_of(x, first + count - 1) + dtype_bytes(x->type) - *offset;
+}
+
 /* ---- identity ---- */
 
 /* The checksum of a file's ends, and of pages between them at equal distances: enough to tell two files apart, and read
  * in a moment whatever their size. */
-static uint32_t sampled_checksum(const mapping *file)
+static uint32_t sampled_checksum(const mapping *file, bool mapped)
 {
     enum { END = 64 << 10, PAGE = 4096, PAGES = 64 };
     int64_t end = file->bytes < END ? file->bytes : END, between = file->bytes - PAGE;
@@ -415,7 +470,8 @@ static uint32_t sampled_checksum(const mapping *file)
     crc = crc32c(crc, file->data + file->bytes - end, end);
     for (int i = 0; i < PAGES && file->bytes > 2 * END; i++)
         crc = crc32c(crc, file->data + between / PAGES * i, PAGE);
-    mapping_forget(file, 0, file->bytes);
+    if (mapped)
+        mapping_forget(file, 0, file->bytes);
     return crc;
 }
 
@@ -424,6 +480,6 @@ void indexed_identify(indexed_identity *out, const indexed *x)
     *out = (indexed_identity){.tokens = indexed_tokens(x),
                               .bin_bytes = x->bin.bytes,
                               .idx_bytes = x->idx.bytes,
-                              .bin_crc32c = sampled_checksum(&x->bin),
-                              .idx_crc32c = sampled_checksum(&x->idx)};
+                              .bin_crc32c = x->source.read ? x->source.version : sampled_checksum(&x->bin, x->mapped),
+                              .idx_crc32c = sampled_checksum(&x->idx, x->mapped)};
 }

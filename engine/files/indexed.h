@@ -1,8 +1,9 @@
 /* Megatron's indexed data set: PREFIX.bin holds token ids and nothing else, PREFIX.idx says where they lie.
  *
- * An `indexed` maps both files and has checked every field of the index against their lengths, so that reading needs no
- * check but that of the ids. It is the caller's until indexed_close. A writer is the caller's until
- * indexed_writer_close or indexed_writer_abandon; the data set appears whole, at close, and replaces an older one.
+ * An `indexed` maps both files, or reads .bin from where a caller has it, and has checked every field of the index
+ * against their lengths, so that reading needs no check but that of the ids. It is the caller's until indexed_close. A
+ * writer is the caller's until indexed_writer_close or indexed_writer_abandon; the data set appears whole, at close,
+ * and replaces an older one.
  *
  * The .idx file, little-endian, S sequences, D document boundaries (documents + 1):
  *
@@ -32,6 +33,18 @@ void indexed_writer_abandon(indexed_writer *w);
 typedef struct indexed indexed;
 
 status indexed_open(indexed **out, const char *prefix);
+
+/* The bytes of a .bin that is not mapped. */
+typedef struct indexed_source {
+    status (*read)(void *context, void *to, int64_t offset, int64_t bytes);
+    void *context; /* outlives the data set */
+    int64_t bytes;
+    uint32_t version; /* stands for the checksum of its bytes */
+} indexed_source;
+
+/* An index in memory that outlives the result, and tokens that are read when they are asked for. */
+status indexed_parse_source(indexed **out, const void *idx, int64_t idx_bytes, const indexed_source *bin,
+                            const char *prefix);
 /* The same from memory that outlives the result; `prefix` is for messages. */
 status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
                      const char *prefix);
@@ -45,6 +58,8 @@ int64_t indexed_document_of(const indexed *x, int64_t token);
 /* tokens first .. first+count-1, which must lie within the data set. An id outside [0, vocab_size) is a failure that
  * names file, position and id. */
 status indexed_read(const indexed *x, int32_t *out, int64_t first, int64_t count, int64_t vocab_size);
+/* Where these tokens lie in .bin: from the first one's first byte to the last one's last. */
+void indexed_place(const indexed *x, int64_t *offset, int64_t *bytes, int64_t first, int64_t count);
 /* Name of the stored type: "uint16", ... */
 const char *indexed_dtype(const indexed *x);
 

@@ -346,6 +346,11 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "checkpoints_lost", v->saves_lost);
     put_integer(root, "copies_in_memory", v->saves_in_memory);
     put_real(root, "checkpoint_seconds", v->save_seconds);
+    if (v->remote) {
+        put_real(root, "stall_seconds", v->stall_seconds);
+        put_integer(root, "cache_misses", v->cache_misses);
+        put_integer(root, "fetched_bytes", v->fetched_bytes);
+    }
     if (v->islands)
         put_islands(root, v->islands);
     if (v->mirror)

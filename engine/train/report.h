@@ -52,6 +52,7 @@ typedef struct report_step {
     int rungs;           /* of training programs (layers/ladder.h) */
     bool drops;          /* rows of experts that there is no room for */
     bool mirrors;        /* checkpoints, to an object store */
+    bool remote;         /* data lie in an object store */
 } report_step;
 
 /* An evaluation: the mean over `sets` data sets by their weights, and each one's. */
@@ -142,11 +143,14 @@ typedef struct report_summary_values {
     int64_t saves, saves_lost;          /* checkpoints */
     int64_t saves_in_memory;            /* copies in the memory of nodes */
     double save_seconds;                /* that training has waited for them */
-    const report_islands *islands;      /* NULL: the job is no island */
-    const report_mirror *mirror;        /* NULL: there is none */
-    double verify_seconds;              /* that verification has taken, on the rank where it took longest */
-    int64_t times_back, omitted;        /* steps undone, samples left out for it */
-    const char *fell_back;              /* why the run did not go on from the latest checkpoint; NULL: it did */
+    bool remote;                        /* data lie in an object store: */
+    double stall_seconds;               /* that training has waited for their blocks */
+    int64_t cache_misses, fetched_bytes;
+    const report_islands *islands; /* NULL: the job is no island */
+    const report_mirror *mirror;   /* NULL: there is none */
+    double verify_seconds;         /* that verification has taken, on the rank where it took longest */
+    int64_t times_back, omitted;   /* steps undone, samples left out for it */
+    const char *fell_back;         /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;
 } report_summary_values;

@@ -86,8 +86,25 @@ typedef struct readiness {
     int failed, asked, saves;
     uint32_t deal;
     int64_t left_out, second_targets;
+    blocks_counts fetched;
     pace_share lately;
 } readiness;
+
+/* What ranks have waited for: the most of one, and the blocks of all. */
+static void add_fetched(training *t, const readiness *all)
+{
+    training_fetched *f = &t->fetched;
+    f->stall = 0;
+    f->misses = f->fetched = 0;
+    for (int i = 0; i < comm_ranks(t->world); i++) {
+        f->stall = fmax(f->stall, all[i].fetched.stall);
+        f->misses += all[i].fetched.misses;
+        f->fetched += all[i].fetched.fetched;
+    }
+    t->report.stall_seconds += f->stall;
+    t->report.cache_misses += f->misses;
+    t->report.fetched_bytes += f->fetched;
+}
 
 /* The rank whose tokens were dealt otherwise than on the first that has the same samples; -1: there is none. */
 static int find_other_deal(int *like, const training *t, const readiness *all)
@@ -114,6 +131,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
                       batch->deal,
                       batch->left_out,
                       batch->second_targets,
+                      training_counts_fetched(t),
                       lately},
               *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
@@ -129,6 +147,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
         lost |= all[i].saves == SAVER_FAILED;
     }
     training_judge_pace(t, &all->lately, sizeof *all);
+    add_fetched(t, all);
     int other = first < 0 ? find_other_deal(&like, t, all) : -1;
     free(all);
     TRY(training_save_advance(t, saving, lost));
@@ -191,8 +210,10 @@ static status ready_step(training *t, signals_request *asked)
                             "%s is another folder than the one in which this run began, which was moved: it ends, and "
                             "the next start goes on from what is there now",
                             t->folder);
-    else
+    else {
+        training_fetch_ahead(t);
         ready = take_batch(t, &t->now.batch);
+    }
     t->now.data_seconds = clock_seconds() - t->now.began;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step + 1, "agreeing that all ranks are ready");
     return agree(t, asked, &t->now.batch, pace_take(t->guards.pace), ready);
@@ -346,6 +367,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
     int64_t end = training_evaluation_samples(t, set), missing = 0;
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
     status ready = STATUS_OK;
+    training_fetch_evaluation(t, set, end, together);
     for (int64_t first = 0; first < end; first += together) {
         batch_facts batch = {0};
         watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "reading a batch");

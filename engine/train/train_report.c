@@ -439,6 +439,7 @@ void training_report_step(training *t, const training_figures *f)
                      .resident_bytes = peak_resident()};
     add_pace(&r, t);
     add_loads(&r, t, f->outcome);
+    training_report_fetched(&r, t);
     divide_seconds(&r, t, stalled);
     r.tflops = r.tokens_per_second * t->report.flops_per_token / 1e12;
     r.mfu = t->report.peak_flops > 0 ? r.tflops * 1e12 / t->report.peak_flops : NAN;
@@ -684,6 +685,7 @@ status training_summary(training *t, bool stopped)
                                         .fell_back = t->fell_back,
                                         .ranks = comm_ranks(t->world),
                                         .rank = all};
+        training_sum_fetched(&values, t);
         s = report_summary(path, &values);
         free(path);
     }

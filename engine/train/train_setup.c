@@ -84,8 +84,8 @@ static status check_sources(const config_sources *sources, const char *key, int6
     for (int i = 0; i < sources->count; i++) {
         const char *prefix = sources->item[i].path;
         char *index = must_format("%s.idx", prefix);
-        bool there;
-        status s = atomic_look(&there, index);
+        bool there = true; /* a store is asked when it is opened */
+        status s = stored_is(prefix) ? STATUS_OK : atomic_look(&there, index);
         free(index);
         TRY(s);
         if (!there)
@@ -113,11 +113,12 @@ static status open_validation(training *t, int64_t vocabulary)
 {
     const config *c = t->config;
     int count = c->data.validation.count;
-    TRY(samples_open(&t->data.validation, &c->data.validation, c->train.sequence, vocabulary, false, 0));
+    TRY(samples_open(&t->data.validation, &c->data.validation, t->data.remote, c->train.sequence, vocabulary, false,
+                     0));
     t->data.sets = must_calloc((unsigned long)count, sizeof(samples *));
     for (int i = 0; i < count && count > 1; i++) {
         const config_sources one = {.count = 1, .item = &c->data.validation.item[i]};
-        TRY(samples_open(&t->data.sets[i], &one, c->train.sequence, vocabulary, false, 0));
+        TRY(samples_open(&t->data.sets[i], &one, t->data.remote, c->train.sequence, vocabulary, false, 0));
         t->data.set_count++;
     }
     if (count == 1)
@@ -134,9 +135,10 @@ static status open_data(training *t)
     if (c->data.train.count == 0)
         return status_fail(STATUS_USAGE,
                            "data.train is not set: the prefix of a .bin/.idx pair (phalanx tokenize makes one)");
+    t->data.remote = stored_open(c, comm_local_ranks(t->world));
     TRY(check_sources(&c->data.train, "data.train", vocabulary, comm_rank(t->world)));
     TRY(check_sources(&c->data.validation, "data.validation", vocabulary, comm_rank(t->world)));
-    TRY(samples_open(&t->data.train, &c->data.train, c->train.sequence, vocabulary, c->data.shuffle,
+    TRY(samples_open(&t->data.train, &c->data.train, t->data.remote, c->train.sequence, vocabulary, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.validation.count > 0)
         TRY(open_validation(t, vocabulary));
@@ -492,6 +494,7 @@ void training_close(training *t)
         samples_close(t->data.sets[i]);
     free(t->data.sets);
     samples_close(t->data.validation);
+    stored_close(t->data.remote);
     resources_close(t->report.resources);
     compile_free(&t->compiled);
     free(t->folder);

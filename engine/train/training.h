@@ -35,8 +35,21 @@ typedef struct training_data {
     samples *train, *validation;
     samples **sets; /* the data sets of validation, each by itself; with one that one */
     int set_count;
+    stored *remote;       /* what those in an object store share */
     tokenizer *tokenizer; /* rank 0's, to go with the checkpoints; NULL: none is known */
 } training_data;
+
+/* What is fetched ahead of data sets in an object store. */
+typedef struct training_fetched {
+    bool known;
+    int64_t step, samples;           /* the first step that has not been asked for, and its first sample */
+    int64_t next_step, next_samples; /* where the run is by the next time, if nothing is undone */
+    blocks_counts told;              /* what this rank has told the others of */
+    double stall, window_stall, window_seconds;
+    int64_t misses, fetched; /* stall: the most of a rank; these: of all ranks; since the step before */
+    int window_steps;
+    bool warned;
+} training_fetched;
 
 /* The step that is being made. */
 typedef struct training_now {
@@ -114,6 +127,8 @@ typedef struct training_report {
     resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */
     double first_step_seconds, trained_seconds; /* since the first step of this process ended */
     int64_t trained_steps;                      /* that were played, by this process */
+    double stall_seconds;                       /* that training has waited for blocks of data */
+    int64_t cache_misses, fetched_bytes;        /* blocks that it has waited for, of all ranks; what they fetched */
     int64_t plays[LADDER_RUNGS];                /* of training programs by rung, steps played again each time */
     double flops_per_token, peak_flops;
     double best_loss;       /* of the evaluations of this process */
@@ -142,6 +157,7 @@ typedef struct training {
     training_position at;
     training_data data;
     training_now now;
+    training_fetched fetched;
     training_guards guards;
     training_saves saves;
     training_mirroring mirroring;
@@ -254,6 +270,15 @@ status training_islands_leave(training *t);
 
 /* train_data.c: the header's lines about the data, and warnings. */
 void training_say_data(const training *t);
+/* Before a step's batch is taken: what steps to come read is fetched from the store. */
+void training_fetch_ahead(training *t);
+/* The same for an evaluation of data set number `set`: samples of this rank from `first` on, every so many. */
+void training_fetch_evaluation(const training *t, int set, int64_t end, int64_t together);
+/* What this rank has waited for and fetched since it was asked last. */
+blocks_counts training_counts_fetched(training *t);
+/* Rank 0: what a step has waited for and fetched; it is said once where training waits for data. */
+void training_report_fetched(report_step *out, training *t);
+void training_sum_fetched(report_summary_values *out, const training *t);
 
 /* train_tracking.c: nothing, where neither run.export nor run.mlflow asks for it. */
 /* Takes who the run is from the environment, which does not show it any more. On every rank. */

@@ -130,6 +130,8 @@ static const keys_row rows[] = {
     TRAINED("data.validation", "TOP/held", "evaluate.every=1"),
     FILES("data.tokenizer", "tests/golden/text/gpt2.json", ""),
     SHOWN_BY("data.allow_changed", "tests/jobs/test_recovery.c"),
+    SHOWN_BY("data.cache", "tests/jobs/test_stored.c"),
+    SHOWN_BY("data.cache_size", "tests/jobs/test_stored.c"),
     SHOWN_BY("data.skip_bad", "tests/jobs/test_endings.c"),
     TRAINED("data.shuffle", "false", ""),
     TRAINED("data.document_mask", "true", ""),

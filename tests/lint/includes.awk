@@ -29,7 +29,7 @@ BEGIN {
     may["engine/compile/plan"] = may["engine/compile"] " engine/compile"
     may["engine/islands"] = below " engine/files engine/checkpoint"
     may["engine/tracking"] = "memory engine/files"
-    may["engine/data"] = below " engine/files engine/text engine/tokenizer engine/config"
+    may["engine/data"] = below " engine/files engine/store engine/text engine/tokenizer engine/config"
     may["engine/host"] = below " engine/files"
     may["engine/run"] = may["engine/compile/plan"] " engine/compile/plan engine/data"
     may["engine/guard"] = may["engine/run"] " engine/run"

@@ -14,9 +14,9 @@ static void keep_silent(void *context, const char *words)
     (void)words;
 }
 
-static status open_samples(samples **out, const config *c)
+static status open_samples(samples **out, const config *c, stored *from)
 {
-    TRY(samples_open(out, &c->data.train, c->train.sequence, c->model.shape.vocab_size, c->data.shuffle,
+    TRY(samples_open(out, &c->data.train, from, c->train.sequence, c->model.shape.vocab_size, c->data.shuffle,
                      (uint64_t)c->train.seed));
     if (c->data.skip_bad)
         samples_leave_out(*out, keep_silent, NULL);
@@ -61,11 +61,15 @@ status plan_data_predict(plan_data *out, const config *c, const compile_options 
     if (o->grid.size[GRID_CONTEXT] == 1)
         return status_fail(STATUS_USAGE, "--data predicts how equal the work of context ranks is, and parallel.context "
                                          "is 1: set it, or leave out --data");
-    TRY(open_samples(&s, c));
-    out->count = batches < c->train.steps ? batches : (int)c->train.steps;
-    out->steps = must_calloc((unsigned long)out->count, sizeof *out->steps);
-    status got = measure_steps(out, c, o, s);
+    stored *from = stored_open(c, 1);
+    status got = open_samples(&s, c, from);
+    if (got == STATUS_OK) {
+        out->count = batches < c->train.steps ? batches : (int)c->train.steps;
+        out->steps = must_calloc((unsigned long)out->count, sizeof *out->steps);
+        got = measure_steps(out, c, o, s);
+    }
     samples_close(s);
+    stored_close(from);
     if (got != STATUS_OK)
         plan_data_free(out);
     return got;

@@ -50,9 +50,6 @@ static const struct {
      "a.yaml:5: train.steps is given twice (first in line 3); keep one"},
     {SMALL, "train={steps: 1, steps: 2}", "argument 1: train.steps is given twice (first in argument 1); keep one"},
     {SMALL "data: {train: [{path: a, path: b}]}\n", NULL, "a.yaml:2: data.train: path of a data set is given twice"},
-    {SMALL "data: {train: [a, s3://bucket/b]}\n", NULL,
-     "a.yaml: data.train: s3://bucket/b is in an object store, and data sets are read from disk: copy its .bin and "
-     ".idx"},
     /* types */
     {SMALL "train: 3\n", NULL, "a.yaml:2: train is a section: expected keys with values under it"},
     {"- 3\n", NULL, "a.yaml:1: a configuration is a section: expected keys with values under it"},

@@ -50,7 +50,7 @@ static samples *open_sets(const char *folder, const double *weights, int count, 
     }
     const config_sources sources = {.item = item, .count = count};
     samples *s = NULL;
-    assert_int_equal(samples_open(&s, &sources, LENGTH, VOCABULARY, shuffle, 7), STATUS_OK);
+    assert_int_equal(samples_open(&s, &sources, NULL, LENGTH, VOCABULARY, shuffle, 7), STATUS_OK);
     for (int i = 0; i < count; i++)
         free(path[i]);
     return s;

@@ -1,0 +1,161 @@
+#include "engine/data/stored.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/log.h"
+
+struct stored_set {
+    blocks_object *bin;
+    blocks_file idx;
+    bool failed;
+    stored_set *next;
+};
+
+struct stored {
+    char *folder; /* NULL: none is known */
+    int64_t bytes;
+    int sharers;
+    bool once;      /* nothing is kept */
+    blocks *blocks; /* NULL: no data set is open */
+    stored_set *sets;
+};
+
+bool stored_is(const char *prefix)
+{
+    return s3_is_url(prefix);
+}
+
+status stored_look(bool *there, const char *prefix)
+{
+    char *url = must_format("%s.idx", prefix), *bucket, *key;
+    s3 *store = NULL;
+    s3_object o = {0};
+    status s = s3_split(&bucket, &key, url);
+    free(url);
+    TRY(s);
+    s = s3_open(&store, bucket, NULL);
+    if (s == STATUS_OK)
+        s = s3_head(&o, store, key);
+    *there = o.there;
+    s3_close(store);
+    free(bucket);
+    free(key);
+    return s;
+}
+
+/* Where data.cache says nothing, as the XDG base directories have it. */
+static char *default_folder(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && *cache == '/')
+        return must_format("%s/phalanx/blocks", cache);
+    return home && *home == '/' ? must_format("%s/.cache/phalanx/blocks", home) : NULL;
+}
+
+stored *stored_open(const config *c, int sharers)
+{
+    stored *r = must_calloc(1, sizeof *r);
+    r->folder = c->data.cache ? must_strdup(c->data.cache) : default_folder();
+    r->bytes = c->data.cache_size;
+    r->sharers = sharers;
+    return r;
+}
+
+stored *stored_open_once(void)
+{
+    stored *r = must_calloc(1, sizeof *r);
+    r->once = true;
+    return r;
+}
+
+void stored_close(stored *r)
+{
+    if (!r)
+        return;
+    blocks_close(r->blocks);
+    for (stored_set *set = r->sets, *next; set; set = next) {
+        next = set->next;
+        blocks_file_close(&set->idx);
+        free(set);
+    }
+    free(r->folder);
+    free(r);
+}
+
+static status open_blocks(stored *r)
+{
+    if (r->blocks)
+        return STATUS_OK;
+    return blocks_open(
+        &r->blocks, &(blocks_settings){.folder = r->folder, .bytes = r->bytes, .sharers = r->sharers, .once = r->once});
+}
+
+static status read_bin(void *context, void *to, int64_t offset, int64_t bytes)
+{
+    stored_set *set = context;
+    status s = blocks_read(set->bin, to, offset, bytes);
+    set->failed = s != STATUS_OK;
+    return s;
+}
+
+/* Samples of random order from more data than the cache has room for: most of a block would go unread, so that blocks
+ * are small. */
+static status find_bin(blocks_object **out, stored *r, const char *url, bool scattered)
+{
+    blocks_object *o = NULL;
+    TRY(blocks_find(&o, r->blocks, url, BLOCKS_BYTES));
+    if (scattered && blocks_bytes(o) > r->bytes)
+        TRY(blocks_find(&o, r->blocks, url, BLOCKS_SMALL));
+    *out = o;
+    return STATUS_OK;
+}
+
+status stored_indexed(indexed **out, stored_set **set, stored *r, const char *prefix, bool scattered)
+{
+    TRY(open_blocks(r));
+    stored_set *made = must_calloc(1, sizeof *made);
+    made->next = r->sets;
+    r->sets = made;
+    char *idx = must_format("%s.idx", prefix), *bin = must_format("%s.bin", prefix);
+    status s = blocks_whole(&made->idx, r->blocks, idx);
+    if (s == STATUS_OK)
+        s = find_bin(&made->bin, r, bin, scattered);
+    if (s == STATUS_OK) {
+        const indexed_source source = {
+            .read = read_bin, .context = made, .bytes = blocks_bytes(made->bin), .version = blocks_version(made->bin)};
+        s = indexed_parse_source(out, made->idx.data, made->idx.bytes, &source, prefix);
+    }
+    free(idx);
+    free(bin);
+    *set = made;
+    return s;
+}
+
+bool stored_expect(stored_set *set, const indexed *data, int64_t first, int64_t count)
+{
+    int64_t offset, bytes;
+    indexed_place(data, &offset, &bytes, first, count);
+    return blocks_expect(set->bin, offset, bytes);
+}
+
+void stored_expect_nothing(stored *r)
+{
+    if (r->blocks)
+        blocks_expect_nothing(r->blocks);
+}
+
+bool stored_failed(const stored_set *set)
+{
+    return set->failed;
+}
+
+blocks_counts stored_counted(const stored *r)
+{
+    return r->blocks ? blocks_counted(r->blocks) : (blocks_counts){0};
+}
+
+const char *stored_folder(const stored *r)
+{
+    return r->folder;
+}

@@ -1,0 +1,405 @@
+#include "engine/store/blocks_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/files/atomic.h"
+#include "engine/files/crc32c.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { MOST_FILES = 1 << 16, PATH = 4096, NAME = 80 };
+static const double ADMISSION = 10; /* seconds */
+
+/* A file of the folder, as blocks are removed. */
+typedef struct entry {
+    int64_t used, bytes; /* used: when, in nanoseconds; only their order counts */
+    blocks_name name;
+    bool unfinished;
+} entry;
+
+struct blocks_disk {
+    char *folder;
+    int64_t bytes;  /* that it may take */
+    entry *entries; /* [MOST_FILES], for whoever holds the admission lock */
+    pthread_mutex_t entries_lock;
+};
+
+static void name_file(char out[NAME], const blocks_name *name, bool unfinished)
+{
+    if (name->block < 0)
+        snprintf(out, NAME, "%s-whole%s", name->object, unfinished ? ".tmp" : "");
+    else
+        snprintf(out, NAME, "%s-%lld%s", name->object, (long long)name->block, unfinished ? ".tmp" : "");
+}
+
+static void find_path(char out[PATH], const blocks_disk *d, const blocks_name *name, bool unfinished)
+{
+    char file[NAME];
+    name_file(file, name, unfinished);
+    snprintf(out, PATH, "%s/%s", d->folder, file);
+}
+
+char *blocks_disk_path(const blocks_disk *d, const blocks_name *name)
+{
+    char path[PATH];
+    find_path(path, d, name, false);
+    return must_strdup(path);
+}
+
+const char *blocks_disk_folder(const blocks_disk *d)
+{
+    return d->folder;
+}
+
+/* ---- locks ------------------------------------------------------------------------------------------------------- */
+
+/* Which byte of the file `lock` is a block's: blocks that share one by chance wait for each other. */
+static off_t lock_byte(const blocks_name *name)
+{
+    char file[NAME];
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    name_file(file, name, false);
+    for (const char *c = file; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+    return (off_t)(hash >> 2) + 1;
+}
+
+static bool set_lock(int descriptor, off_t byte, short type)
+{
+    struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(descriptor, F_OFD_SETLK, &l) == 0;
+}
+
+int blocks_disk_descriptor(const blocks_disk *d)
+{
+    char path[PATH];
+    snprintf(path, sizeof path, "%s/lock", d->folder);
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+bool blocks_disk_lock(int descriptor, const blocks_name *name)
+{
+    return set_lock(descriptor, lock_byte(name), F_WRLCK);
+}
+
+void blocks_disk_unlock(int descriptor, const blocks_name *name)
+{
+    (void)set_lock(descriptor, lock_byte(name), F_UNLCK);
+}
+
+static bool is_held(int descriptor, const blocks_name *name)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = lock_byte(name), .l_len = 1};
+    return fcntl(descriptor, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
+}
+
+/* The lock for adding blocks; who holds it is done in moments, unless it is stopped: then errno is ETIMEDOUT. */
+static bool lock_admission(int descriptor)
+{
+    for (double until = clock_seconds() + ADMISSION; !set_lock(descriptor, 0, F_WRLCK);) {
+        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
+            return false;
+        if (clock_seconds() > until) {
+            errno = ETIMEDOUT;
+            return false;
+        }
+        clock_nap(0.002);
+    }
+    return true;
+}
+
+/* ---- room -------------------------------------------------------------------------------------------------------- */
+
+/* "OBJECT-BLOCK", "OBJECT-whole", each with or without ".tmp"; false: another file, which is left alone. */
+static bool parse_name(entry *out, const char *file)
+{
+    enum { HEX = BLOCKS_HEX - 1 };
+    char again[NAME];
+    if (strspn(file, "0123456789abcdef") != HEX || file[HEX] != '-')
+        return false;
+    memcpy(out->name.object, file, HEX);
+    out->name.object[HEX] = 0;
+    out->name.block = strncmp(file + HEX + 1, "whole", 5) == 0 ? -1 : strtoll(file + HEX + 1, NULL, 10);
+    size_t length = strlen(file);
+    out->unfinished = length > 4 && strcmp(file + length - 4, ".tmp") == 0;
+    name_file(again, &out->name, out->unfinished);
+    return strcmp(again, file) == 0;
+}
+
+/* The entries as a heap whose first was not used for longest. */
+static void sift(entry *heap, int count, int at)
+{
+    for (int child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && heap[child + 1].used < heap[child].used)
+            child++;
+        if (heap[at].used <= heap[child].used)
+            return;
+        entry kept = heap[at];
+        heap[at] = heap[child];
+        heap[child] = kept;
+    }
+}
+
+/* What the folder takes, and its files that may be removed. A file .tmp whose lock nobody holds is what a process has
+ * left that is no more: it goes. */
+static int64_t scan(int *count, blocks_disk *d, int locks)
+{
+    int64_t sum = 0;
+    *count = 0;
+    DIR *folder = opendir(d->folder);
+    if (!folder)
+        return 0;
+    for (struct dirent *f; (f = readdir(folder));) {
+        struct stat facts;
+        entry e;
+        if (!parse_name(&e, f->d_name) || fstatat(dirfd(folder), f->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (e.unfinished && !is_held(locks, &e.name) && unlinkat(dirfd(folder), f->d_name, 0) == 0)
+            continue;
+        sum += facts.st_size;
+        e.used = (int64_t)facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec;
+        e.bytes = facts.st_size;
+        if (!e.unfinished && *count < MOST_FILES)
+            d->entries[(*count)++] = e;
+    }
+    closedir(folder);
+    return sum;
+}
+
+/* Removes blocks until the folder takes at most `most` bytes; what it takes then. */
+static int64_t evict(blocks_disk *d, int locks, int64_t most)
+{
+    int count;
+    char path[PATH];
+    pthread_mutex_lock(&d->entries_lock);
+    int64_t sum = scan(&count, d, locks);
+    for (int i = count / 2 - 1; i >= 0; i--)
+        sift(d->entries, count, i);
+    while (count > 0 && sum > most) {
+        find_path(path, d, &d->entries[0].name, false);
+        if (unlink(path) == 0 || errno == ENOENT)
+            sum -= d->entries[0].bytes;
+        d->entries[0] = d->entries[--count];
+        sift(d->entries, count, 0);
+    }
+    pthread_mutex_unlock(&d->entries_lock);
+    return sum;
+}
+
+/* `bytes` more: counted before they are there, so that a process that is killed leaves too high a number. */
+static bool make_room(blocks_disk *d, int locks, int64_t bytes)
+{
+    int64_t used = 0;
+    if (bytes > d->bytes) {
+        errno = EFBIG;
+        return false;
+    }
+    bool known = pread(locks, &used, sizeof used, 0) == sizeof used && used >= 0;
+    if (!known || used > d->bytes - bytes) {
+        int64_t spare = d->bytes / 16, most = d->bytes - bytes;
+        used = evict(d, locks, most > spare ? most - spare : 0);
+        if (used > most) {
+            errno = ENOSPC;
+            return false;
+        }
+    }
+    used += bytes;
+    return pwrite(locks, &used, sizeof used, 0) == sizeof used;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static int64_t chunks_of(int64_t bytes)
+{
+    return (bytes + BLOCKS_CHUNK - 1) / BLOCKS_CHUNK;
+}
+
+static int64_t file_bytes(int64_t bytes)
+{
+    return bytes + chunks_of(bytes) * (int64_t)sizeof(uint32_t);
+}
+
+static bool read_at(int file, void *to, int64_t bytes, int64_t offset)
+{
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t n = pread(file, (char *)to + done, (size_t)(bytes - done), (off_t)(offset + done));
+        if (n <= 0 && !(n < 0 && errno == EINTR))
+            return false;
+        done += n > 0 ? n : 0;
+    }
+    return true;
+}
+
+static bool write_at(int file, const void *from, int64_t bytes, int64_t offset)
+{
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(file, (const char *)from + done, (size_t)(bytes - done), (off_t)(offset + done));
+        if (n < 0 && errno != EINTR)
+            return false;
+        done += n > 0 ? n : 0;
+    }
+    return true;
+}
+
+/* A descriptor of a file of the right length, or -1 with errno (EBADF: it has another). */
+static int open_file(const blocks_disk *d, const blocks_name *name, int64_t bytes)
+{
+    char path[PATH];
+    struct stat facts;
+    find_path(path, d, name, false);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0 || (fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size == file_bytes(bytes))) {
+        if (file >= 0)
+            (void)futimens(file, (struct timespec[2]){{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}});
+        return file;
+    }
+    close(file);
+    errno = EBADF;
+    return -1;
+}
+
+bool blocks_disk_has(const blocks_disk *d, const blocks_name *name, int64_t bytes)
+{
+    int file = open_file(d, name, bytes);
+    if (file >= 0)
+        close(file);
+    return file >= 0;
+}
+
+blocks_sight blocks_disk_read(const blocks_disk *d, void *to, const blocks_name *name, int64_t bytes, int64_t chunk)
+{
+    uint32_t crc;
+    int64_t offset = chunk * BLOCKS_CHUNK, count = bytes - offset < BLOCKS_CHUNK ? bytes - offset : BLOCKS_CHUNK;
+    int file = open_file(d, name, bytes);
+    if (file < 0)
+        return errno == ENOENT ? BLOCKS_MISSING : BLOCKS_DAMAGED;
+    bool good = read_at(file, to, count, offset) && read_at(file, &crc, sizeof crc, bytes + 4 * chunk) &&
+                crc32c(0, to, count) == crc;
+    close(file);
+    return good ? BLOCKS_THERE : BLOCKS_DAMAGED;
+}
+
+static int begin_file(const blocks_disk *d, const blocks_name *name, int64_t bytes)
+{
+    char path[PATH];
+    find_path(path, d, name, true);
+    int file = atomic_create(path, 0600);
+    if (file < 0)
+        return -1;
+    int error = fallocate(file, 0, 0, (off_t)bytes) == 0 ? 0 : errno;
+    if ((error == EOPNOTSUPP || error == ENOSYS) && ftruncate(file, (off_t)bytes) == 0)
+        error = 0;
+    if (!error)
+        return file;
+    close(file);
+    unlink(path);
+    errno = error;
+    return -1;
+}
+
+int blocks_disk_begin(blocks_disk *d, int locks, const blocks_name *name, int64_t bytes)
+{
+    if (!lock_admission(locks))
+        return -1;
+    int64_t all = file_bytes(bytes);
+    int file = make_room(d, locks, all) ? begin_file(d, name, all) : -1, error = errno;
+    (void)set_lock(locks, 0, F_UNLCK);
+    errno = error;
+    return file;
+}
+
+bool blocks_disk_put(int file, const void *data, int64_t offset, int64_t bytes, int64_t total)
+{
+    MUST(offset % BLOCKS_CHUNK == 0, "a piece of a block's file begins within a chunk");
+    if (!write_at(file, data, bytes, offset))
+        return false;
+    for (int64_t at = 0; at < bytes; at += BLOCKS_CHUNK) {
+        uint32_t crc = crc32c(0, (const char *)data + at, bytes - at < BLOCKS_CHUNK ? bytes - at : BLOCKS_CHUNK);
+        if (!write_at(file, &crc, sizeof crc, total + (offset + at) / BLOCKS_CHUNK * 4))
+            return false;
+    }
+    return true;
+}
+
+bool blocks_disk_end(const blocks_disk *d, int file, const blocks_name *name, bool good)
+{
+    char unfinished[PATH], path[PATH];
+    int error = errno;
+    find_path(unfinished, d, name, true);
+    find_path(path, d, name, false);
+    if (close(file) != 0 && good) {
+        error = errno;
+        good = false;
+    }
+    if (good && rename(unfinished, path) == 0)
+        return true;
+    error = good ? errno : error;
+    unlink(unfinished);
+    errno = error;
+    return false;
+}
+
+bool blocks_disk_remove(const blocks_disk *d, const blocks_name *name)
+{
+    char path[PATH];
+    find_path(path, d, name, false);
+    return unlink(path) == 0 || errno == ENOENT;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* Can it be written to, and locked? What processes have left that are no more goes, and what is too much. */
+static bool try_folder(blocks_disk *d)
+{
+    int locks = blocks_disk_descriptor(d);
+    if (locks < 0)
+        return false;
+    bool good = lock_admission(locks);
+    if (good) {
+        int64_t used = evict(d, locks, d->bytes);
+        good = pwrite(locks, &used, sizeof used, 0) == sizeof used;
+        int error = errno;
+        (void)set_lock(locks, 0, F_UNLCK);
+        errno = error;
+    }
+    int error = errno;
+    close(locks);
+    errno = error;
+    return good;
+}
+
+status blocks_disk_open(blocks_disk **out, const char *folder, int64_t bytes)
+{
+    if (strlen(folder) > PATH - NAME - 2)
+        return status_fail(STATUS_USAGE, "the path of a cache's folder is too long");
+    TRY(atomic_make_folders(folder));
+    blocks_disk *d = must_calloc(1, sizeof *d);
+    d->folder = must_strdup(folder);
+    d->bytes = bytes;
+    d->entries = must_alloc(MOST_FILES * sizeof *d->entries);
+    pthread_mutex_init(&d->entries_lock, NULL);
+    if (try_folder(d)) {
+        *out = d;
+        return STATUS_OK;
+    }
+    status s = status_fail(STATUS_FAILED, "%s cannot be written to: %s", folder, strerror(errno));
+    blocks_disk_close(d);
+    return s;
+}
+
+void blocks_disk_close(blocks_disk *d)
+{
+    if (!d)
+        return;
+    pthread_mutex_destroy(&d->entries_lock);
+    free(d->entries);
+    free(d->folder);
+    free(d);
+}

@@ -1,0 +1,562 @@
+#include "engine/store/blocks.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/files/crc32c.h"
+#include "engine/store/blocks_parts.h"
+#include "engine/store/signature.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+static const double WAIT_FOR_OTHERS = 180, WRITE_AGAIN = 60; /* seconds */
+
+static int64_t block_bytes(const blocks_object *o, int64_t block)
+{
+    int64_t left = o->bytes - block * o->block;
+    return left < o->block ? left : o->block;
+}
+
+blocks_name blocks_name_of(const blocks_object *o, int64_t block)
+{
+    blocks_name name = {.block = block};
+    memcpy(name.object, o->name, sizeof name.object);
+    return name;
+}
+
+/* ---- a folder that fails ----------------------------------------------------------------------------------------- */
+
+static void tell(blocks *b, const char *why)
+{
+    pthread_mutex_lock(&b->lock);
+    bool first = !b->told;
+    b->told = true;
+    pthread_mutex_unlock(&b->lock);
+    if (first)
+        log_warn("data.cache: %s: blocks are read from the store into memory meanwhile, and are not kept", why);
+}
+
+/* The folder could not be written to: not tried again for a minute. */
+void blocks_rest_disk(blocks *b, int error)
+{
+    if (atomic_load(&b->stop))
+        return;
+    char *why = must_format("%s cannot be written to: %s", blocks_disk_folder(b->disk),
+                            error == EFBIG ? "data.cache_size is less than a block" : strerror(error));
+    pthread_mutex_lock(&b->lock);
+    b->write_after = clock_seconds() + WRITE_AGAIN;
+    pthread_mutex_unlock(&b->lock);
+    tell(b, why);
+    free(why);
+}
+
+static bool may_write(blocks *b)
+{
+    pthread_mutex_lock(&b->lock);
+    bool may = b->disk && !b->distrusted && clock_seconds() >= b->write_after;
+    pthread_mutex_unlock(&b->lock);
+    return may;
+}
+
+bool blocks_may_read(blocks *b)
+{
+    pthread_mutex_lock(&b->lock);
+    bool may = b->disk && !b->distrusted;
+    pthread_mutex_unlock(&b->lock);
+    return may;
+}
+
+/* A chunk whose checksum is wrong: its file goes, and the block is fetched again. A disk that does so again and again
+ * is not read any more. */
+void blocks_drop_damaged(blocks *b, const blocks_object *o, int64_t block)
+{
+    blocks_name name = blocks_name_of(o, block);
+    bool gone = blocks_disk_remove(b->disk, &name);
+    pthread_mutex_lock(&b->lock);
+    bool first = !b->told_damage;
+    b->told_damage = true;
+    b->distrusted = !gone || ++b->counts.damaged >= BLOCKS_MOST_DAMAGED;
+    bool distrusted = b->distrusted;
+    pthread_mutex_unlock(&b->lock);
+    char *path = blocks_disk_path(b->disk, &name);
+    if (first)
+        log_warn("%s is damaged: the block is fetched again", path);
+    free(path);
+    if (distrusted)
+        tell(b, "the disk has damaged many blocks");
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
+
+static blocks_slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
+{
+    for (int i = 0; i < b->slots; i++)
+        if (b->slot[i].state != SLOT_EMPTY && b->slot[i].object == o && b->slot[i].block == block)
+            return &b->slot[i];
+    return NULL;
+}
+
+/* The slot that is empty, or was not used for longest; NULL: all are being filled. Where the folder works, few slots
+ * are ever touched. */
+static blocks_slot *take_slot(blocks *b)
+{
+    bool works = b->disk && !b->distrusted && clock_seconds() >= b->write_after;
+    blocks_slot *best = NULL;
+    for (int i = 0; i < (works ? BLOCKS_HANDS + 1 : b->slots); i++) {
+        blocks_slot *s = &b->slot[i];
+        if (s->state == SLOT_EMPTY)
+            return s;
+        if (s->state == SLOT_VALID && (!best || s->used < best->used))
+            best = s;
+    }
+    return best;
+}
+
+/* A slot to be filled with the block; NULL: it is in memory already, or stop. */
+blocks_slot *blocks_claim_slot(blocks *b, blocks_object *o, int64_t block)
+{
+    blocks_slot *s = NULL;
+    pthread_mutex_lock(&b->lock);
+    while (!s && !atomic_load(&b->stop)) {
+        blocks_slot *there = find_slot(b, o, block);
+        if (there && there->state == SLOT_VALID)
+            break;
+        s = there ? NULL : take_slot(b);
+        if (!s)
+            pthread_cond_wait(&b->changed, &b->lock);
+    }
+    if (s) {
+        s->state = SLOT_FILLING;
+        s->object = o;
+        s->block = block;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return s;
+}
+
+void blocks_release_slot(blocks *b, blocks_slot *s, bool valid, int64_t fetched)
+{
+    pthread_mutex_lock(&b->lock);
+    s->state = valid ? SLOT_VALID : SLOT_EMPTY;
+    s->used = ++b->uses;
+    b->counts.fetched += fetched;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static bool copy_from_slot(blocks *b, void *to, const blocks_object *o, int64_t block, int64_t within, int64_t bytes)
+{
+    pthread_mutex_lock(&b->lock);
+    blocks_slot *s = find_slot(b, o, block);
+    bool there = s && s->state == SLOT_VALID;
+    if (there) {
+        s->used = ++b->uses;
+        memcpy(to, s->bytes + within, (size_t)bytes);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return there;
+}
+
+/* ---- fetching ---------------------------------------------------------------------------------------------------- */
+
+static status store_of(s3 **out, blocks_hand *h, int bucket)
+{
+    if (!h->store[bucket]) {
+        s3_limits limits = h->owner->settings.limits;
+        limits.stop = &h->owner->stop;
+        TRY(s3_open(&h->store[bucket], h->owner->bucket[bucket], &limits));
+    }
+    *out = h->store[bucket];
+    return STATUS_OK;
+}
+
+status blocks_fetch(blocks_hand *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
+{
+    s3 *store = NULL;
+    TRY(store_of(&store, h, o->bucket));
+    return s3_get(to, store, o->key, offset, bytes, o->etag);
+}
+
+/* Waits until no other process or thread fetches the block: *there: its file has come. true: its lock is held. */
+bool blocks_lock(bool *there, blocks_hand *h, const blocks_name *name, int64_t bytes)
+{
+    blocks *b = h->owner;
+    *there = false;
+    if (!may_write(b) || h->locks < 0)
+        return false;
+    for (double until = clock_seconds() + WAIT_FOR_OTHERS; !atomic_load(&b->stop) && clock_seconds() < until;) {
+        bool locked = blocks_disk_lock(h->locks, name);
+        int error = errno;
+        *there = blocks_disk_has(b->disk, name, bytes);
+        if (locked && *there)
+            blocks_disk_unlock(h->locks, name);
+        if (*there || locked)
+            return locked && !*there;
+        if (error != EAGAIN && error != EACCES && error != EINTR) {
+            blocks_rest_disk(b, error);
+            return false;
+        }
+        clock_nap(0.002);
+    }
+    return false;
+}
+
+static void keep(blocks_hand *h, const blocks_name *name, const void *data, int64_t bytes)
+{
+    blocks *b = h->owner;
+    int file = blocks_disk_begin(b->disk, h->locks, name, bytes);
+    bool good = file >= 0 && blocks_disk_put(file, data, 0, bytes, bytes);
+    if (file >= 0)
+        good = blocks_disk_end(b->disk, file, name, good);
+    if (!good)
+        blocks_rest_disk(b, errno);
+}
+
+/* The block into memory and the folder, unless it is there. */
+static status bring(blocks_hand *h, blocks_object *o, int64_t block)
+{
+    blocks *b = h->owner;
+    const blocks_name name = blocks_name_of(o, block);
+    int64_t bytes = block_bytes(o, block), fetched = 0;
+    blocks_slot *s = blocks_claim_slot(b, o, block);
+    if (!s)
+        return STATUS_OK;
+    bool there = false, locked = blocks_lock(&there, h, &name, bytes);
+    status got = there ? STATUS_OK : blocks_fetch(h, o, s->bytes, block * o->block, bytes);
+    if (!there && got == STATUS_OK) {
+        fetched = bytes;
+        if (locked)
+            keep(h, &name, s->bytes, bytes);
+    }
+    if (locked)
+        blocks_disk_unlock(h->locks, &name);
+    blocks_release_slot(b, s, fetched > 0, fetched);
+    return got;
+}
+
+/* ---- fetching ahead ---------------------------------------------------------------------------------------------- */
+
+static int find_expected(const blocks *b, const blocks_object *o, int64_t block)
+{
+    for (int i = b->ahead - 1; i >= 0; i--)
+        if (b->expected[i].object == o && b->expected[i].block == block)
+            return i;
+    return -1;
+}
+
+/* As many as the folder, or memory, has room for until they are read. */
+static int most_ahead(blocks *b, const blocks_object *o)
+{
+    bool works = b->disk && !b->distrusted && clock_seconds() >= b->write_after;
+    int64_t most = works ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->slots - BLOCKS_HANDS - 1;
+    return (int)(most < 1 ? 1 : most > BLOCKS_MOST_AHEAD ? BLOCKS_MOST_AHEAD : most);
+}
+
+bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes)
+{
+    blocks *b = o->owner;
+    bool room = true;
+    pthread_mutex_lock(&b->lock);
+    int most = most_ahead(b, o);
+    for (int64_t n = offset / o->block; n * o->block < offset + bytes && room; n++) {
+        if (find_expected(b, o, n) >= 0)
+            continue;
+        room = b->ahead < most;
+        if (!room)
+            break;
+        b->expected[b->ahead++] = (blocks_expected){.object = o, .block = n};
+        pthread_cond_broadcast(&b->changed);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return room;
+}
+
+void blocks_expect_nothing(blocks *b)
+{
+    pthread_mutex_lock(&b->lock);
+    b->ahead = 0;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* The block is read now. */
+static void meet_expected(blocks *b, const blocks_object *o, int64_t block)
+{
+    pthread_mutex_lock(&b->lock);
+    int at = find_expected(b, o, block);
+    if (at >= 0) {
+        b->ahead--;
+        memmove(&b->expected[at], &b->expected[at + 1], (size_t)(b->ahead - at) * sizeof *b->expected);
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* The next block that nobody has begun; false: stop. */
+static bool wait_for_expected(blocks *b, blocks_object **o, int64_t *block)
+{
+    bool found = false;
+    pthread_mutex_lock(&b->lock);
+    while (!found && !atomic_load(&b->stop)) {
+        for (int i = 0; i < b->ahead && !found; i++)
+            if (!b->expected[i].begun) {
+                b->expected[i].begun = found = true;
+                *o = b->expected[i].object;
+                *block = b->expected[i].block;
+            }
+        if (!found)
+            pthread_cond_wait(&b->changed, &b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return found;
+}
+
+/* What cannot be fetched is tried again, and its failure told, by who reads it. */
+static void *fetch_ahead(void *argument)
+{
+    blocks_hand *h = argument;
+    blocks *b = h->owner;
+    blocks_object *o;
+    int64_t block;
+    while (wait_for_expected(b, &o, &block)) {
+        const blocks_name name = blocks_name_of(o, block);
+        if (!blocks_may_read(b) || !blocks_disk_has(b->disk, &name, block_bytes(o, block)))
+            (void)bring(h, o, block);
+    }
+    return NULL;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+/* Bytes of one chunk from the folder. */
+static bool copy_from_disk(blocks *b, void *to, blocks_object *o, int64_t block, int64_t within, int64_t bytes)
+{
+    const blocks_name name = blocks_name_of(o, block);
+    int64_t number = within / BLOCKS_CHUNK;
+    if (!blocks_may_read(b))
+        return false;
+    b->chunk_object = NULL;
+    blocks_sight seen = blocks_disk_read(b->disk, b->chunk, &name, block_bytes(o, block), number);
+    if (seen == BLOCKS_DAMAGED)
+        blocks_drop_damaged(b, o, block);
+    if (seen != BLOCKS_THERE)
+        return false;
+    b->chunk_object = o;
+    b->chunk_block = block;
+    b->chunk_number = number;
+    memcpy(to, b->chunk + within % BLOCKS_CHUNK, (size_t)bytes);
+    return true;
+}
+
+static bool copy_from_chunk(const blocks *b, void *to, const blocks_object *o, int64_t block, int64_t within,
+                            int64_t bytes)
+{
+    if (b->chunk_object != o || b->chunk_block != block || b->chunk_number != within / BLOCKS_CHUNK)
+        return false;
+    memcpy(to, b->chunk + within % BLOCKS_CHUNK, (size_t)bytes);
+    return true;
+}
+
+/* Bytes of one chunk, from where they are or come to be. */
+static status read_piece(blocks_object *o, void *to, int64_t block, int64_t within, int64_t bytes)
+{
+    blocks *b = o->owner;
+    double began = 0;
+    meet_expected(b, o, block);
+    if (copy_from_chunk(b, to, o, block, within, bytes))
+        return STATUS_OK;
+    status got = STATUS_OK;
+    while (got == STATUS_OK && !copy_from_slot(b, to, o, block, within, bytes) &&
+           !copy_from_disk(b, to, o, block, within, bytes)) {
+        if (began == 0)
+            began = clock_seconds();
+        got = bring(&b->hand[BLOCKS_READER], o, block);
+    }
+    if (began > 0) {
+        pthread_mutex_lock(&b->lock);
+        b->counts.misses++;
+        b->counts.stall += clock_seconds() - began;
+        pthread_mutex_unlock(&b->lock);
+    }
+    return got;
+}
+
+status blocks_read(blocks_object *o, void *to, int64_t offset, int64_t bytes)
+{
+    MUST(offset >= 0 && bytes >= 0 && offset <= o->bytes - bytes, "%s: bytes %lld to %lld of %lld", o->key,
+         (long long)offset, (long long)(offset + bytes), (long long)o->bytes);
+    for (int64_t done = 0, now; done < bytes; done += now) {
+        int64_t block = (offset + done) / o->block, within = (offset + done) % o->block;
+        now = BLOCKS_CHUNK - within % BLOCKS_CHUNK;
+        now = now < bytes - done ? now : bytes - done;
+        TRY(read_piece(o, (char *)to + done, block, within, now));
+    }
+    return STATUS_OK;
+}
+
+blocks_counts blocks_counted(blocks *b)
+{
+    pthread_mutex_lock(&b->lock);
+    blocks_counts counts = b->counts;
+    pthread_mutex_unlock(&b->lock);
+    return counts;
+}
+
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
+
+static status find_bucket(int *out, blocks *b, const char *bucket)
+{
+    for (*out = 0; *out < b->buckets; ++*out)
+        if (!strcmp(b->bucket[*out], bucket))
+            return STATUS_OK;
+    if (b->buckets == BLOCKS_BUCKETS)
+        return status_fail(STATUS_USAGE, "data sets lie in more than %d buckets", BLOCKS_BUCKETS);
+    b->bucket[b->buckets++] = must_strdup(bucket);
+    return STATUS_OK;
+}
+
+/* What stands for this version of the object, cut into such blocks. */
+static void name_version(char out[BLOCKS_HEX], const blocks *b, const blocks_object *o, int64_t block)
+{
+    char hex[SIGNATURE_HEX];
+    char *text = must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[o->bucket], o->key, o->etag, (long long)o->bytes,
+                             (long long)block);
+    signature_hash(hex, text, (int64_t)strlen(text));
+    snprintf(out, BLOCKS_HEX, "%.*s", BLOCKS_HEX - 1, hex);
+    free(text);
+}
+
+static status look(blocks_object *o, blocks *b, const char *url)
+{
+    s3 *store = NULL;
+    s3_object facts;
+    TRY(store_of(&store, &b->hand[BLOCKS_READER], o->bucket));
+    TRY(s3_head(&facts, store, o->key));
+    if (!facts.there)
+        return status_fail(STATUS_FAILED, "there is no object %s", url);
+    if (!*facts.etag)
+        return status_fail(STATUS_FAILED, "%s: the store says no ETag, so that a change of it could not be noticed",
+                           url);
+    o->bytes = facts.bytes;
+    memcpy(o->etag, facts.etag, sizeof o->etag);
+    o->has_crc32c = facts.has_crc32c;
+    o->crc32c = facts.crc32c;
+    return STATUS_OK;
+}
+
+status blocks_find(blocks_object **out, blocks *b, const char *url, int64_t block)
+{
+    char *bucket, *key;
+    TRY(s3_split(&bucket, &key, url));
+    blocks_object *o = must_calloc(1, sizeof *o);
+    o->owner = b;
+    o->key = key;
+    o->block = block < b->slot_bytes ? block : b->slot_bytes;
+    status s = find_bucket(&o->bucket, b, bucket);
+    if (s == STATUS_OK)
+        s = look(o, b, url);
+    free(bucket);
+    if (s != STATUS_OK) {
+        free(key);
+        free(o);
+        return s;
+    }
+    name_version(o->name, b, o, o->block);
+    o->next = b->objects;
+    b->objects = *out = o;
+    return STATUS_OK;
+}
+
+int64_t blocks_bytes(const blocks_object *o)
+{
+    return o->bytes;
+}
+
+uint32_t blocks_version(const blocks_object *o)
+{
+    return crc32c(0, o->etag, (int64_t)strlen(o->etag));
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static void open_disk(blocks *b)
+{
+    const char *folder = b->settings.folder;
+    if (b->settings.once)
+        return;
+    if (folder && blocks_disk_open(&b->disk, folder, b->settings.bytes) == STATUS_OK)
+        return;
+    char *why = folder ? must_strdup(status_message()) : must_strdup("no folder is known");
+    tell(b, why);
+    free(why);
+}
+
+static void take_memory(blocks *b)
+{
+    b->slots = b->disk ? BLOCKS_SLOTS : BLOCKS_SMALL_SLOTS;
+    b->slot_bytes = b->disk ? BLOCKS_BYTES : BLOCKS_SMALL;
+    for (int i = 0; i < b->slots; i++)
+        b->slot[i].bytes = must_alloc((unsigned long)b->slot_bytes);
+    b->chunk = must_alloc(BLOCKS_CHUNK);
+}
+
+status blocks_open(blocks **out, const blocks_settings *settings)
+{
+    blocks *b = must_calloc(1, sizeof *b);
+    b->settings = *settings;
+    b->settings.sharers = settings->sharers > 0 ? settings->sharers : 1;
+    pthread_mutex_init(&b->lock, NULL);
+    clock_condition(&b->changed);
+    open_disk(b);
+    take_memory(b);
+    for (int i = 0; i < BLOCKS_HANDS; i++) {
+        b->hand[i].owner = b;
+        b->hand[i].locks = b->disk ? blocks_disk_descriptor(b->disk) : -1;
+    }
+    for (int i = 0; i < BLOCKS_READER; i++) {
+        b->hand[i].runs = pthread_create(&b->hand[i].thread, NULL, fetch_ahead, &b->hand[i]) == 0;
+        if (!b->hand[i].runs && i == 0) {
+            blocks_close(b);
+            return status_fail(STATUS_FAILED, "cannot start a thread that fetches data");
+        }
+    }
+    *out = b;
+    return STATUS_OK;
+}
+
+static void close_hand(blocks_hand *h)
+{
+    if (h->runs)
+        pthread_join(h->thread, NULL);
+    for (int i = 0; i < BLOCKS_BUCKETS; i++)
+        s3_close(h->store[i]);
+    if (h->locks >= 0)
+        close(h->locks);
+}
+
+void blocks_close(blocks *b)
+{
+    if (!b)
+        return;
+    pthread_mutex_lock(&b->lock);
+    atomic_store(&b->stop, true);
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    for (int i = 0; i < BLOCKS_HANDS; i++)
+        close_hand(&b->hand[i]);
+    for (blocks_object *o = b->objects, *next; o; o = next) {
+        next = o->next;
+        free(o->key);
+        free(o);
+    }
+    for (int i = 0; i < b->slots; i++)
+        free(b->slot[i].bytes);
+    for (int i = 0; i < b->buckets; i++)
+        free(b->bucket[i]);
+    free(b->chunk);
+    blocks_disk_close(b->disk);
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->changed);
+    free(b);
+}

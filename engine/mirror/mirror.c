@@ -13,7 +13,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 
-enum { NICE = 10 };
+enum { NICE = 19 };
 static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds after a failure */
 
 struct mirror {

@@ -16,7 +16,7 @@
 #include "engine/files/mapping.h"
 #include "memory/log.h"
 
-enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 10, MOST_NAME = 256, MOST_LINE = 1024 };
+enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };
 
 /* The lines of a manifest's files (manifest_text.c), one after another. */
 typedef struct lines_of_files {

@@ -262,7 +262,9 @@ static void go_down(subject *s)
 static void ask_to_stop(subject *s)
 {
     kill(launch_pid(s->job), SIGTERM);
+    s->killed = shapes[s->shape].ranks > 1; /* mpirun gives its ranks a second */
     (void)finish(s);
+    s->killed = false;
 }
 
 static void lose_folder_and_cut(subject *s)

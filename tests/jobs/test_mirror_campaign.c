@@ -195,6 +195,17 @@ static void kill_job(subject *s)
     s->killed = false;
 }
 
+/* At one of the first requests that remove something. */
+static void kill_in_prune(subject *s)
+{
+    static const char *const scripts[] = {"DELETE:ok", "DELETE:ok DELETE:ok", "DELETE:ok DELETE:ok DELETE:ok"};
+    s3_server_faults(server, scripts[draw(s, 3)]);
+    for (double end = clock_seconds() + 3; !s3_server_faults_done(server) && clock_seconds() < end && !is_over(s);)
+        usleep(100);
+    kill_job(s);
+    s3_server_faults(server, NULL);
+}
+
 static void lose_folder(subject *s)
 {
     kill_job(s);
@@ -262,7 +273,7 @@ static void go_down(subject *s)
 static void ask_to_stop(subject *s)
 {
     kill(launch_pid(s->job), SIGTERM);
-    s->killed = shapes[s->shape].ranks > 1; /* mpirun gives its ranks a second */
+    s->killed = true; /* mpirun gives its ranks a second, and a start may not listen yet */
     (void)finish(s);
     s->killed = false;
 }
@@ -337,6 +348,7 @@ static const struct {
     {"credentials expire", let_expire, 2, false},
     {"the store dies, and comes back", go_down, 3, false},
     {"training is killed", kill_job, 8, true},
+    {"training is killed in a prune", kill_in_prune, 4, true},
     {"training is asked to stop", ask_to_stop, 2, true},
     {"killed, and the folder is lost", lose_folder, 8, true},
     {"the folder is lost, and bodies are cut", lose_folder_and_cut, 3, true},

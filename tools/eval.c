@@ -11,11 +11,12 @@
 #include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "tools/eval_logits.h"
 #include "tools/options.h"
 #include "tools/tools.h"
 
 typedef struct settings {
-    const char *checkpoint, *data, *text, *tokenizer;
+    const char *checkpoint, *data, *text, *tokenizer, *logits;
     int64_t sequence, batch, limit, tensor, pipeline;
     int precision, device;
     bool json;
@@ -199,6 +200,20 @@ static status evaluate(evaluation *e, int64_t length, const inference_ranks *ran
     return STATUS_OK;
 }
 
+/* The same with the logits of every token kept, which takes as long as decoding them. */
+static status keep_logits(evaluation *e, int64_t length, const inference_ranks *ranks)
+{
+    const eval_windows of = {.ids = e->tokens.ids,
+                             .begins = e->mask ? e->begins.bytes : NULL,
+                             .count = e->tokens.count,
+                             .length = length < e->tokens.count ? length : e->tokens.count};
+    double begun = clock_seconds();
+    TRY(eval_logits_write(&e->loss, e->set->logits, e->from, ranks, (precision_kind)e->set->precision, &of));
+    e->counted = of.count - 1;
+    e->seconds = clock_seconds() - begun;
+    return STATUS_OK;
+}
+
 static void print_result(const evaluation *e)
 {
     double loss = e->loss / (double)e->counted, speed = (double)e->counted / e->seconds;
@@ -233,9 +248,9 @@ static status run(evaluation *e, comm *world)
                                    .where = (inference_where)e->set->device,
                                    .tensor = e->set->tensor,
                                    .pipeline = e->set->pipeline,
-                                   .data = true};
+                                   .data = !e->set->logits};
     TRY(comm_all_status(comm_world(world), prepare(e, &length)));
-    status s = evaluate(e, length, &ranks);
+    status s = e->set->logits ? keep_logits(e, length, &ranks) : evaluate(e, length, &ranks);
     if (s == STATUS_OK && comm_rank(world) == 0)
         print_result(e);
     inference_close(&e->model);
@@ -266,6 +281,9 @@ int eval_main(int argc, char **argv)
          NULL},
         {"--device", OPTIONS_CHOICE, NULL, "where to run; auto: cuda where there is one (auto)", &set.device, 0, 0,
          inference_devices},
+        {"--logits", OPTIONS_TEXT, "FILE",
+         "write the logits of every predicted token, input_ids and labels as safetensors; a token at a time",
+         &set.logits, 0, 0, NULL},
         {"--json", OPTIONS_FLAG, NULL, "one JSON object", &set.json, 0, 0, NULL},
     };
     const options_command command = {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -239,6 +240,74 @@ static void eval_is_the_evaluation_of_training_at_any_batch(void **state)
     free(folder);
 }
 
+static const safetensors_tensor *tensor_named(const safetensors *file, const char *name)
+{
+    for (int i = 0; i < safetensors_count(file); i++)
+        if (!strcmp(safetensors_at(file, i)->name, name))
+            return safetensors_at(file, i);
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+/* -log softmax of the labels, summed over the rows of a file of logits. */
+static double loss_of_file(const safetensors *file, int64_t rows, int64_t vocabulary)
+{
+    const safetensors_tensor *t = tensor_named(file, "logits"), *y = tensor_named(file, "labels");
+    assert_true(t && t->type == DTYPE_FP32 && t->dims == 2 && t->shape[0] == rows && t->shape[1] == vocabulary);
+    assert_true(y && y->type == DTYPE_INT32 && y->dims == 1 && y->shape[0] == rows);
+    const float *row = safetensors_data(file, t);
+    const int32_t *label = safetensors_data(file, y);
+    double loss = 0;
+    for (int64_t i = 0; i < rows; i++, row += vocabulary) {
+        double sum = 0;
+        for (int64_t k = 0; k < vocabulary; k++)
+            sum += exp((double)row[k] - row[label[i]]);
+        loss += log(sum);
+    }
+    return loss / (double)rows;
+}
+
+/* The logits of all tokens that are predicted, of windows and of documents apart in them: their loss is that of eval,
+ * by the file too, and on ranks that share the model. */
+static void logits_of_evaluated_tokens_are_kept(void **state)
+{
+    const char *top = *state;
+    static const char *const layouts[] = {"", "--tensor 2"};
+    double loss = loss_of(top, "--limit 200");
+    char *path = must_format("%s/logits.safetensors", top);
+    for (int i = 0; i < 2; i++) {
+        char *mpirun = i ? launch_mpirun(2) : must_strdup(""), *program = launch_beside("../phalanx");
+        launch_result r =
+            launch_run(60, "%s %s eval --checkpoint %s/run --data %s/held --json --limit 200 --logits %s %s", mpirun,
+                       program, top, top, path, layouts[i]);
+        if (r.status)
+            fail_msg("%s", r.err);
+        json_t *object = json_loads(r.out, 0, NULL);
+        double said = json_number_value(json_object_get(object, "loss"));
+        safetensors *file;
+        assert_int_equal(safetensors_open(&file, path), STATUS_OK);
+        double kept = loss_of_file(file, 200, tensor_named(file, "logits")->shape[1]);
+        if (!(fabs(said / loss - 1) < 1e-6 && fabs(kept / loss - 1) < 1e-6))
+            fail_msg("eval %.9g, with --logits %.9g, its file %.9g", loss, said, kept);
+        const safetensors_tensor *x = tensor_named(file, "input_ids"), *y = tensor_named(file, "labels");
+        assert_memory_equal((const int32_t *)safetensors_data(file, x) + 1, safetensors_data(file, y), 199 * 4);
+        safetensors_close(file);
+        json_decref(object);
+        launch_free(&r);
+        free(program);
+        free(mpirun);
+    }
+    char *nowhere = must_format("--limit 5 --logits %s/none/x.safetensors", top),
+         *program = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "%s eval --checkpoint %s/run --data %s/held %s", program, top, top, nowhere);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "none/x.safetensors"));
+    launch_free(&r);
+    free(program);
+    free(nowhere);
+    free(path);
+}
+
 static void evaluation_takes_the_same_samples_in_every_layout(void **state)
 {
     static const char *const layouts[] = {"train.micro_batch=1", "train.micro_batch=8",
@@ -408,6 +477,7 @@ int main(void)
         cmocka_unit_test(a_continuation_keeps_its_first_space),
         cmocka_unit_test(a_model_of_divided_samples_continues_texts_alike),
         cmocka_unit_test(eval_is_the_evaluation_of_training_at_any_batch),
+        cmocka_unit_test(logits_of_evaluated_tokens_are_kept),
         cmocka_unit_test(evaluation_takes_the_same_samples_in_every_layout),
         cmocka_unit_test(ranks_that_share_a_model_generate_what_one_does),
         cmocka_unit_test(ranks_that_share_latents_generate_what_one_does),

@@ -32,7 +32,7 @@ SHIM_UNITS  := $(CUDA_UNITS:%.cu=$(BUILD)/shim/%.o)
 SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/shim/*.cc))
 SHIM_TESTS  := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/*.cc))
 # what messages of compressed gradients are compared with
-SHIM_JUDGES := $(BUILD)/kernels/compress.o $(BUILD)/memory/dtype.o $(BUILD)/memory/log.o $(BUILD)/memory/outlet.o
+SHIM_JUDGES := $(patsubst %,$(BUILD)/%.o,kernels/compress memory/dtype memory/log memory/log_line memory/outlet)
 
 $(BUILD)/shim/%.o: %.cu
 	@mkdir -p $(@D)

@@ -15,6 +15,7 @@
 #include "engine/store/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "tests/engine/store/s3_request.h"
 #include "tests/engine/store/shelf.h"
 
 enum { CONNECTIONS = 512 };
@@ -44,134 +45,6 @@ struct s3_server {
     int64_t requests;
 };
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
-
-enum { MOST_HEAD = 32 << 10, MOST_PAIRS = 64 };
-
-typedef struct request {
-    char *head, *method, *path, *query;                  /* path and query as they came, encoded */
-    char *key;                                           /* decoded, without the bucket */
-    bool bucket;                                         /* it is ours */
-    signature_pair header[MOST_PAIRS], pair[MOST_PAIRS]; /* pair: of the query, decoded; names of headers are small */
-    int headers, pairs;
-    char *body;
-    int64_t bytes;
-} request;
-
-static const char *header_of(const request *r, const char *name)
-{
-    for (int i = 0; i < r->headers; i++)
-        if (strcmp(r->header[i].name, name) == 0)
-            return r->header[i].value;
-    return NULL;
-}
-
-static const char *parameter_of(const request *r, const char *name)
-{
-    for (int i = 0; i < r->pairs; i++)
-        if (strcmp(r->pair[i].name, name) == 0)
-            return r->pair[i].value;
-    return NULL;
-}
-
-static void unescape(char *text)
-{
-    char *to = text;
-    for (const char *at = text; *at; at++, to++) {
-        unsigned value;
-        *to = *at;
-        if (*at == '%' && sscanf(at + 1, "%2x", &value) == 1) {
-            *to = (char)value;
-            at += 2;
-        }
-    }
-    *to = 0;
-}
-
-static void parse_query(request *r)
-{
-    for (char *at = r->query, *next; at && *at && r->pairs < MOST_PAIRS; at = next) {
-        next = strchr(at, '&');
-        if (next)
-            *next++ = 0;
-        char *equals = strchr(at, '=');
-        if (equals)
-            *equals++ = 0;
-        unescape(at);
-        if (equals)
-            unescape(equals);
-        r->pair[r->pairs++] = (signature_pair){at, equals ? equals : ""};
-    }
-}
-
-static void parse_head(request *r)
-{
-    char *save = NULL, *line = strtok_r(r->head, "\r\n", &save);
-    r->method = line ? line : r->head;
-    while ((line = strtok_r(NULL, "\r\n", &save)) && r->headers < MOST_PAIRS) {
-        char *colon = strchr(line, ':');
-        if (!colon)
-            continue;
-        *colon++ = 0;
-        for (char *c = line; *c; c++)
-            *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 'a' - 'A' : *c);
-        r->header[r->headers++] = (signature_pair){line, colon + strspn(colon, " ")};
-    }
-    char *space = strchr(r->method, ' ');
-    if (!space)
-        return;
-    *space = 0;
-    r->path = space + 1;
-    r->path[strcspn(r->path, " ")] = 0;
-    r->query = strchr(r->path, '?');
-    if (r->query)
-        *r->query++ = 0;
-    parse_query(r);
-    unescape(r->path);
-    static const char ours[] = "/" S3_SERVER_BUCKET;
-    r->bucket = strncmp(r->path, ours, strlen(ours)) == 0 && (!r->path[strlen(ours)] || r->path[strlen(ours)] == '/');
-    char *slash = strchr(r->path + 1, '/');
-    r->key = slash ? slash + 1 : r->path + strlen(r->path);
-}
-
-/* false: the connection has ended */
-static bool read_request(request *r, int fd)
-{
-    *r = (request){.head = must_calloc(1, MOST_HEAD + 1)};
-    size_t got = 0;
-    char *end = NULL;
-    while (!end && got < MOST_HEAD) {
-        ssize_t now = recv(fd, r->head + got, MOST_HEAD - got, 0);
-        if (now <= 0)
-            return false;
-        got += (size_t)now;
-        end = memmem(r->head, got, "\r\n\r\n", 4);
-    }
-    if (!end)
-        return false;
-    const char *length = strcasestr(r->head, "\r\ncontent-length:");
-    r->bytes = length && length < end ? atoll(length + strlen("\r\ncontent-length:")) : 0;
-    r->body = must_alloc((unsigned long)r->bytes + 1);
-    int64_t had = (int64_t)(r->head + got - (end + 4));
-    memcpy(r->body, end + 4, (size_t)had);
-    *end = 0;
-    while (had < r->bytes) {
-        ssize_t now = recv(fd, r->body + had, (size_t)(r->bytes - had), 0);
-        if (now <= 0)
-            return false;
-        had += now;
-    }
-    r->body[r->bytes] = 0;
-    parse_head(r);
-    return r->path != NULL;
-}
-
-static void free_request(request *r)
-{
-    free(r->head);
-    free(r->body);
-}
-
 /* ---- who asks ---------------------------------------------------------------------------------------------------- */
 
 static double store_time(const s3_server *s)
@@ -188,9 +61,9 @@ static double time_of(const char *text)
 }
 
 /* The header as it should be: signed for `region`, by the secret that is right just now. */
-static char *expected(const s3_server *s, const request *r, const char *names, const char *region)
+static char *expected(const s3_server *s, const s3_request *r, const char *names, const char *region)
 {
-    signature_pair signed_headers[MOST_PAIRS];
+    signature_pair signed_headers[S3_MOST_PAIRS];
     int count = 0;
     for (int i = 0; i < r->headers; i++) {
         char *name = must_format(";%s;", r->header[i].name), *all = must_format(";%s;", names);
@@ -206,16 +79,17 @@ static char *expected(const s3_server *s, const request *r, const char *names, c
                                      .queries = r->pairs,
                                      .header = signed_headers,
                                      .headers = count,
-                                     .payload = header_of(r, "x-amz-content-sha256"),
-                                     .time = header_of(r, "x-amz-date")};
+                                     .payload = s3_request_header(r, "x-amz-content-sha256"),
+                                     .time = s3_request_header(r, "x-amz-date")};
     return signature_authorization(&key, &asked);
 }
 
 /* The error's name, or NULL: it is who it says. */
-static const char *refusal(s3_server *s, const request *r)
+static const char *refusal(s3_server *s, const s3_request *r)
 {
-    const char *given = header_of(r, "authorization"), *time = header_of(r, "x-amz-date");
-    const char *hash = header_of(r, "x-amz-content-sha256"), *token = header_of(r, "x-amz-security-token");
+    const char *given = s3_request_header(r, "authorization"), *time = s3_request_header(r, "x-amz-date");
+    const char *hash = s3_request_header(r, "x-amz-content-sha256"),
+               *token = s3_request_header(r, "x-amz-security-token");
     char region[64], names[1024], actual[SIGNATURE_HEX];
     if (!given || !time || !hash)
         return "AccessDenied";
@@ -279,10 +153,10 @@ static bool is_word(const char *word, const char *what)
     return strcmp(word, what) == 0;
 }
 
-static answer answer_object(const s3_server *s, const request *r, const shelf_object *o)
+static answer answer_object(const s3_server *s, const s3_request *r, const shelf_object *o)
 {
     long long first = 0, last = o->bytes - 1;
-    const char *range = header_of(r, "range"), *match = header_of(r, "if-match");
+    const char *range = s3_request_header(r, "range"), *match = s3_request_header(r, "if-match");
     if (match && strcmp(match, o->etag) != 0)
         return fail(s, 412, "PreconditionFailed");
     if (range && (sscanf(range, "bytes=%lld-%lld", &first, &last) != 2 || first >= o->bytes))
@@ -296,25 +170,26 @@ static answer answer_object(const s3_server *s, const request *r, const shelf_ob
         last = o->bytes - 1;
     char *part = range ? must_format("content-range: bytes %lld-%lld/%lld\r\n", first, last, (long long)o->bytes)
                        : must_strdup("");
-    bool checksum = !s->traits.old && header_of(r, "x-amz-checksum-mode") && (!range || last - first + 1 == o->bytes);
+    bool checksum =
+        !s->traits.old && s3_request_header(r, "x-amz-checksum-mode") && (!range || last - first + 1 == o->bytes);
     char *headers = must_format("etag: %s\r\n%s%s%s%s", o->etag, part, checksum ? "x-amz-checksum-crc32c: " : "",
                                 checksum ? o->crc32c : "", checksum ? "\r\n" : "");
     free(part);
     return say(range ? 206 : 200, headers, o->data + first, last - first + 1);
 }
 
-static answer answer_put(s3_server *s, const request *r)
+static answer answer_put(s3_server *s, const s3_request *r)
 {
-    const char *said = header_of(r, "x-amz-checksum-crc32c"), *number = parameter_of(r, "partNumber");
+    const char *said = s3_request_header(r, "x-amz-checksum-crc32c"), *number = s3_request_parameter(r, "partNumber");
     char sum[9];
     shelf_checksum(sum, r->body, r->bytes);
     if (said && !s->traits.old && strcmp(said, sum) != 0)
         return fail(s, 400, "BadDigest");
-    if (!number && header_of(r, "if-none-match") && !s->traits.old && shelf_find(&s->shelf, r->key))
+    if (!number && s3_request_header(r, "if-none-match") && !s->traits.old && shelf_find(&s->shelf, r->key))
         return fail(s, 412, "PreconditionFailed");
     shelf_object *made;
     if (number) {
-        shelf_upload *u = shelf_find_upload(&s->shelf, r->key, parameter_of(r, "uploadId"));
+        shelf_upload *u = shelf_find_upload(&s->shelf, r->key, s3_request_parameter(r, "uploadId"));
         if (!u)
             return fail(s, 404, "NoSuchUpload");
         made = shelf_put_part(u, atoi(number), r->body, r->bytes);
@@ -325,16 +200,16 @@ static answer answer_put(s3_server *s, const request *r)
                             s->traits.old ? "" : made->crc32c, s->traits.old ? "" : "\r\n"));
 }
 
-static answer answer_post(s3_server *s, const request *r)
+static answer answer_post(s3_server *s, const s3_request *r)
 {
     char *body = NULL;
-    if (parameter_of(r, "uploads")) {
+    if (s3_request_parameter(r, "uploads")) {
         const shelf_upload *u = shelf_begin(&s->shelf, r->key);
         body = must_format("<InitiateMultipartUploadResult><Bucket>" S3_SERVER_BUCKET "</Bucket><UploadId>%s"
                            "</UploadId></InitiateMultipartUploadResult>",
                            u->id);
     } else {
-        shelf_upload *u = shelf_find_upload(&s->shelf, r->key, parameter_of(r, "uploadId"));
+        shelf_upload *u = shelf_find_upload(&s->shelf, r->key, s3_request_parameter(r, "uploadId"));
         if (!u)
             return fail(s, 404, "NoSuchUpload");
         const char *wrong = shelf_end(&s->shelf, u, r->body);
@@ -347,9 +222,9 @@ static answer answer_post(s3_server *s, const request *r)
     return a;
 }
 
-static answer answer_delete(s3_server *s, const request *r)
+static answer answer_delete(s3_server *s, const s3_request *r)
 {
-    const char *id = parameter_of(r, "uploadId");
+    const char *id = s3_request_parameter(r, "uploadId");
     if (!id) {
         shelf_remove(&s->shelf, r->key);
     } else {
@@ -362,24 +237,24 @@ static answer answer_delete(s3_server *s, const request *r)
 }
 
 /* A token is the last key of the page before, encoded. */
-static char *list_page(s3_server *s, const request *r, const char *prefix)
+static char *list_page(s3_server *s, const s3_request *r, const char *prefix)
 {
-    const char *token = parameter_of(r, "continuation-token");
+    const char *token = s3_request_parameter(r, "continuation-token");
     char *behind = token ? must_strdup(token) : NULL;
     if (behind)
-        unescape(behind);
-    char *out = shelf_list(&s->shelf, prefix, parameter_of(r, "delimiter") != NULL, behind,
+        s3_request_unescape(behind);
+    char *out = shelf_list(&s->shelf, prefix, s3_request_parameter(r, "delimiter") != NULL, behind,
                            s->traits.page ? s->traits.page : 1000);
     free(behind);
     return out;
 }
 
-static answer answer_list(s3_server *s, const request *r)
+static answer answer_list(s3_server *s, const s3_request *r)
 {
     char *body = s->lie;
     s->lie = NULL;
-    const char *prefix = parameter_of(r, "prefix");
-    if (!body && parameter_of(r, "uploads"))
+    const char *prefix = s3_request_parameter(r, "prefix");
+    if (!body && s3_request_parameter(r, "uploads"))
         body = shelf_list_uploads(&s->shelf, prefix ? prefix : "");
     else if (!body)
         body = list_page(s, r, prefix ? prefix : "");
@@ -388,7 +263,7 @@ static answer answer_list(s3_server *s, const request *r)
     return a;
 }
 
-static answer answer_truly(s3_server *s, const request *r)
+static answer answer_truly(s3_server *s, const s3_request *r)
 {
     static const struct {
         const char *error;
@@ -489,7 +364,7 @@ static void wait_unless_stopping(const s3_server *s, double seconds)
 }
 
 /* The answer, and what the word does to its body; false: the connection ends. */
-static bool reply(s3_server *s, int fd, const request *r, answer *a, const char *word)
+static bool reply(s3_server *s, int fd, const s3_request *r, answer *a, const char *word)
 {
     char date[64];
     pthread_mutex_lock(&s->lock);
@@ -514,11 +389,11 @@ static bool reply(s3_server *s, int fd, const request *r, answer *a, const char 
 
 static bool serve(s3_server *s, int fd)
 {
-    request r;
+    s3_request r;
     answer a = {0};
     char word[64];
-    if (!read_request(&r, fd)) {
-        free_request(&r);
+    if (!s3_request_read(&r, fd, S3_SERVER_BUCKET)) {
+        s3_request_free(&r);
         return false;
     }
     pthread_mutex_lock(&s->lock);
@@ -536,7 +411,7 @@ static bool serve(s3_server *s, int fd)
     bool well = !gone && !is_word(word, "lost") && reply(s, fd, &r, &a, word);
     free(a.headers);
     free(a.body);
-    free_request(&r);
+    s3_request_free(&r);
     return well;
 }
 

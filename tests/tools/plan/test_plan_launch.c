@@ -94,8 +94,8 @@ static void a_checkpoint_is_as_large_as_planned(void **state)
         "train.precision=bf16",
         "train.precision=bf16 optimizer.name=lion optimizer.state=bf16",
         "train.precision=bf16 optimizer.name=muon optimizer.master=bf16 model.tied_embeddings=true",
-        "train.precision=bf16 model.architecture=glm4_moe model.experts=4 model.experts_per_token=2 "
-        "model.expert_ffn_size=32 model.router_bias_rate=0.01",
+        ("train.precision=bf16 model.architecture=glm4_moe model.experts=4 model.experts_per_token=2 "
+         "model.expert_ffn_size=32 model.router_bias_rate=0.01"),
     };
     char *phalanx = launch_beside("../phalanx");
     runs_write_small(*state, 4000, 1, "", "");

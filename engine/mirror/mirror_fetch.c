@@ -1,19 +1,17 @@
 #include "engine/mirror/mirror_fetch.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/files/atomic.h"
-#include "engine/files/direct.h"
-#include "memory/clock.h"
+#include "engine/store/download.h"
 #include "memory/log.h"
 
-enum { HELPERS = 4, PIECE = 8 << 20, MOST_MANIFEST = 1 << 30, MOST_FILES = 1000000 };
+enum { MOST_MANIFEST = 1 << 30, MOST_FILES = 1000000 };
+static const double SHOWN_EVERY = 0.2; /* seconds */
 
-/* One checkpoint that is fetched, by several threads. */
+/* One checkpoint that is fetched. */
 typedef struct job {
     s3 *s;
     const mirror_prefix *prefix;
@@ -25,16 +23,7 @@ typedef struct job {
     manifest *manifest;
     s3_listing listing; /* what is there of it */
     int64_t total;
-
-    atomic_bool stop;
-    _Atomic int64_t done;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int next, working;
-    status result;
-    atomic_bool unread; /* an object could not be read */
-    bool damaged;       /* the failure is the mirror's, not the disk's or the network's */
-    char message[2048];
+    bool damaged; /* the failure is the mirror's, not the disk's or the network's */
 } job;
 
 /* ---- what is there ----------------------------------------------------------------------------------------------- */
@@ -107,116 +96,50 @@ static status look(job *j)
     return result == STATUS_OK ? check_manifest(j) : result;
 }
 
-/* ---- one file ---------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static status copy_bytes(direct *out, job *j, s3 *s, const s3_entry *e)
+/* A failed read of an object is the object's, if the store answers otherwise. The failure's words stay. */
+static void judge(job *j, download_fault fault)
 {
-    for (int64_t at = 0, now, room; at < e->bytes; at += now) {
-        char *to = direct_room(out, &room);
-        now = e->bytes - at < room ? e->bytes - at : room;
-        if (s3_get(to, s, e->key, at, now, e->etag) != STATUS_OK) {
-            atomic_store(&j->unread, true);
-            return STATUS_FAILED;
-        }
-        TRY(direct_added(out, now, NULL));
-        atomic_fetch_add(&j->done, now);
-    }
-    return STATUS_OK;
-}
-
-static status fetch_file(job *j, s3 *s, const manifest_file *f, char *buffer)
-{
-    direct out;
-    int error;
-    char *path = must_format("%s/%s", j->temporary, f->name);
-    status result = direct_open(&out, path, buffer, PIECE);
-    if (result == STATUS_OK) {
-        result = copy_bytes(&out, j, s, find_entry(j, f->name));
-        result = direct_close(&out, result);
-    }
-    if (result == STATUS_OK && f->has_crc32c && out.crc32c != f->crc32c)
-        result = damage(j, f->name, "has another checksum than the manifest says");
-    if (result == STATUS_OK)
-        result = direct_verify(&error, path, f->bytes, out.crc32c, buffer, PIECE);
-    free(path);
-    return result;
-}
-
-/* A failed read of an object is the object's, if the store answers otherwise. */
-static void note_failure(job *j, s3 *s, status result)
-{
+    mirror_owner owner = {0};
     char *words = must_strdup(status_message());
-    mirror_owner owner;
-    bool answers =
-        s && !j->damaged && atomic_load(&j->unread) && mirror_prefix_owner(&owner, s, j->prefix) == STATUS_OK;
-    pthread_mutex_lock(&j->lock);
-    if (j->result == STATUS_OK) {
-        j->result = result;
-        j->damaged |= answers;
-        snprintf(j->message, sizeof j->message, "%s", words);
-    }
-    pthread_mutex_unlock(&j->lock);
-    atomic_store(&j->stop, true);
-    if (answers)
-        free(owner.folder);
+    j->damaged |= fault == DOWNLOAD_DAMAGED ||
+                  (fault == DOWNLOAD_UNREAD && mirror_prefix_owner(&owner, j->s, j->prefix) == STATUS_OK);
+    (void)status_fail(STATUS_FAILED, "%s", words);
+    free(owner.folder);
     free(words);
 }
 
-static const manifest_file *take_file(job *j)
+static void show(void *context, int64_t done)
 {
-    pthread_mutex_lock(&j->lock);
-    bool there = j->result == STATUS_OK && j->next < j->manifest->file_count;
-    const manifest_file *f = there ? &j->manifest->files[j->next++] : NULL;
-    pthread_mutex_unlock(&j->lock);
-    return f;
-}
-
-static void *help(void *argument)
-{
-    job *j = argument;
-    s3 *s = NULL;
-    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, PIECE);
-    MUST(buffer, "out of host memory");
-    status result = s3_open(&s, j->prefix->bucket, NULL);
-    for (const manifest_file *f; result == STATUS_OK && (f = take_file(j));)
-        result = fetch_file(j, s, f, buffer);
-    if (result != STATUS_OK)
-        note_failure(j, s, result);
-    s3_close(s);
-    free(buffer);
-    pthread_mutex_lock(&j->lock);
-    j->working--;
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
-    return NULL;
-}
-
-static void watch(job *j)
-{
-    pthread_mutex_lock(&j->lock);
-    while (j->working > 0) {
-        (void)clock_wait(&j->changed, &j->lock, clock_seconds() + 0.2);
-        if (j->how->progress)
-            j->how->progress(j->how->context, (double)atomic_load(&j->done), (double)j->total);
-    }
-    pthread_mutex_unlock(&j->lock);
+    const job *j = context;
+    if (j->how->progress)
+        j->how->progress(j->how->context, (double)done, (double)j->total);
 }
 
 static status fetch_files(job *j)
 {
-    pthread_t thread[HELPERS];
-    int begun = 0;
-    for (; begun < HELPERS && begun < j->manifest->file_count; begun++) {
-        pthread_mutex_lock(&j->lock);
-        j->working++;
-        pthread_mutex_unlock(&j->lock);
-        int failed = pthread_create(&thread[begun], NULL, help, j);
-        MUST(!failed, "cannot start a thread that fetches a checkpoint");
+    int count = j->manifest->file_count;
+    download_item *items = must_calloc((unsigned long)count + 1, sizeof *items);
+    download_fault fault = DOWNLOAD_ELSEWHERE;
+    for (int i = 0; i < count; i++) {
+        const manifest_file *f = &j->manifest->files[i];
+        const s3_entry *e = find_entry(j, f->name);
+        items[i] = (download_item){.key = e->key,
+                                   .etag = e->etag,
+                                   .path = must_format("%s/%s", j->temporary, f->name),
+                                   .bytes = e->bytes,
+                                   .has_crc32c = f->has_crc32c,
+                                   .crc32c = f->crc32c};
     }
-    watch(j);
-    for (int i = 0; i < begun; i++)
-        pthread_join(thread[i], NULL);
-    return j->result == STATUS_OK ? STATUS_OK : status_fail(j->result, "%s", j->message);
+    const download_watcher watcher = {.progress = show, .every = SHOWN_EVERY, .context = j};
+    status result = download(j->prefix->bucket, items, count, 0666, &watcher, &fault);
+    if (result != STATUS_OK)
+        judge(j, fault);
+    for (int i = 0; i < count; i++)
+        free((char *)items[i].path);
+    free(items);
+    return result;
 }
 
 /* ---- one checkpoint ---------------------------------------------------------------------------------------------- */
@@ -253,6 +176,14 @@ static status fetch_into(job *j, const char *name)
     return result;
 }
 
+static void free_job(job *j)
+{
+    s3_listing_free(&j->listing);
+    manifest_free(j->manifest);
+    free(j->text);
+    free(j->temporary);
+}
+
 /* The checkpoint `name` of the mirror, as FOLDER/step-N. */
 static status fetch(bool *damaged, s3 *s, const mirror_prefix *p, const char *name, const mirror_fetch *how)
 {
@@ -261,16 +192,9 @@ static status fetch(bool *damaged, s3 *s, const mirror_prefix *p, const char *na
     snprintf(local, sizeof local, "step-%08lld", (long long)step);
     job j = {.s = s, .prefix = p, .how = how, .name = name};
     j.temporary = must_format("%s/.tmp-%s", how->folder, local);
-    pthread_mutex_init(&j.lock, NULL);
-    clock_condition(&j.changed);
     status result = fetch_into(&j, local);
     *damaged = j.damaged;
-    pthread_mutex_destroy(&j.lock);
-    pthread_cond_destroy(&j.changed);
-    s3_listing_free(&j.listing);
-    manifest_free(j.manifest);
-    free(j.text);
-    free(j.temporary);
+    free_job(&j);
     return result;
 }
 
@@ -295,53 +219,153 @@ static void say_trouble(mirror_fetched *out, char *words)
         out->trouble = words;
 }
 
-/* May it be offered: what `latest` names, or one before it? */
-static bool is_offered(const mirror_checkpoint *c, const char *latest, int64_t last)
+/* What can be told of a checkpoint by its manifest: step -1, where that is damaged. Fails if the store does not answer.
+ */
+static status look_at_place(checkpoint_place *out, s3 *s, const mirror_prefix *p, const char *name)
 {
-    return c->whole && (!*latest || strcmp(c->name, latest) == 0 || c->step < last);
+    job j = {.s = s, .prefix = p, .name = name};
+    *out = (checkpoint_place){.step = -1};
+    status result = read_manifest(&j);
+    if (result == STATUS_OK) {
+        checkpoint_place_take(out, j.manifest->meta);
+        out->step = mirror_prefix_step(name);
+    }
+    result = j.damaged ? STATUS_OK : result;
+    free_job(&j);
+    return result;
 }
 
-static status fetch_best(mirror_fetched *out, s3 *s, const mirror_prefix *p, const mirror_fetch *how,
-                         const mirror_checkpoints *all, const char *latest)
+/* The mirror's checkpoints while one of them is chosen. */
+typedef struct choice {
+    mirror_fetched *out;
+    s3 *s;
+    const mirror_prefix *prefix;
+    const mirror_fetch *how;
+    char latest[MIRROR_NAME];
+    mirror_checkpoints all;
+    checkpoint_place *place; /* [all.count], where looked at; step -1: cannot be told, or has been tried */
+    checkpoint_place head;   /* of the checkpoint whose history counts; step -1: cannot be told */
+} choice;
+
+static int find_latest(const choice *c)
 {
-    int64_t last = mirror_prefix_step(latest);
-    bool first = true;
-    for (int i = 0; i < all->count; i++) {
-        const mirror_checkpoint *c = &all->item[i];
-        bool damaged = false;
-        if (!is_offered(c, latest, last) || c->step <= how->after)
+    for (int i = 0; i < c->all.count && *c->latest; i++)
+        if (c->all.item[i].whole && strcmp(c->all.item[i].name, c->latest) == 0)
+            return i;
+    return -1;
+}
+
+/* Those that are offered where `latest` does not do: those before it. A step after it has been undone, and its branch's
+ * number is taken. */
+static status look_at_others(choice *c, int latest)
+{
+    int64_t last = mirror_prefix_step(c->latest);
+    for (int i = 0; i < c->all.count; i++) {
+        const mirror_checkpoint *x = &c->all.item[i];
+        if (i == latest || !x->whole)
             continue;
-        if (first && *latest && strcmp(c->name, latest) != 0)
-            say_trouble(out, must_format("%s/latest names %s, which is not there", p->url, latest));
-        first = false;
-        status result = out->trouble && !how->fallback ? status_fail(STATUS_FAILED, "%s", out->trouble)
-                                                       : fetch(&damaged, s, p, c->name, how);
-        if (result == STATUS_OK) {
-            out->step = c->step;
-            return set_latest(how->folder, c->step);
-        }
-        out->no_answer = !damaged;
-        if (!damaged || !how->fallback)
-            return result;
-        say_trouble(out, must_format("%s; an older checkpoint is looked for", status_message()));
+        TRY(look_at_place(&c->place[i], c->s, c->prefix, x->name));
+        if (checkpoint_place_later(&c->place[i], &c->out->newest))
+            c->out->newest = c->place[i];
+        if (*c->latest && x->step >= last)
+            c->place[i].step = -1;
     }
-    return how->after < 0 && out->trouble
-               ? status_fail(STATUS_FAILED, "%s; and there is no other checkpoint", out->trouble)
-               : STATUS_OK;
+    return STATUS_OK;
+}
+
+/* The latest of those that are left; -1: there is none. */
+static int choose(const choice *c)
+{
+    int best = -1;
+    for (int i = 0; i < c->all.count; i++) {
+        const checkpoint_place *p = &c->place[i];
+        bool fits = p->step >= 0 && (c->head.step < 0 || checkpoint_place_within(p, &c->head)) &&
+                    (!c->how->after || checkpoint_place_later(p, c->how->after));
+        if (fits && (best < 0 || checkpoint_place_later(p, &c->place[best])))
+            best = i;
+    }
+    return best;
+}
+
+/* What is damaged is passed over, if that may be. */
+static status try_one(bool *done, choice *c, int i)
+{
+    const mirror_checkpoint *x = &c->all.item[i];
+    bool damaged = false;
+    status result = c->out->trouble && !c->how->fallback ? status_fail(STATUS_FAILED, "%s", c->out->trouble)
+                                                         : fetch(&damaged, c->s, c->prefix, x->name, c->how);
+    *done = result == STATUS_OK;
+    if (*done) {
+        c->out->step = x->step;
+        return set_latest(c->how->folder, x->step);
+    }
+    if (!damaged || !c->how->fallback)
+        return result;
+    say_trouble(c->out, must_format("%s; an older checkpoint is looked for", status_message()));
+    c->place[i].step = -1;
+    return STATUS_OK;
+}
+
+static status try_others(choice *c)
+{
+    bool done = false;
+    for (int i; (i = choose(c)) >= 0 && !done;) {
+        if (c->head.step < 0)
+            c->head = c->place[i];
+        TRY(try_one(&done, c, i));
+    }
+    return done || c->how->after || !c->out->trouble
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED, "%s; and there is no other checkpoint", c->out->trouble);
+}
+
+/* Is there a whole checkpoint of a later step than that of `latest`? Then the run has gone back. */
+static bool has_later(const choice *c)
+{
+    return *c->latest && c->all.count > 0 && c->all.item[0].step > mirror_prefix_step(c->latest);
+}
+
+/* Than what is there already; of a damaged one the name alone says something. */
+static bool may_be_later(const choice *c)
+{
+    const checkpoint_place *after = c->how->after;
+    if (!after)
+        return true;
+    return c->head.step < 0 ? mirror_prefix_step(c->latest) > after->step : checkpoint_place_later(&c->head, after);
+}
+
+static status fetch_best(choice *c)
+{
+    int latest = find_latest(c);
+    bool done = false;
+    for (int i = 0; i < c->all.count; i++)
+        c->place[i].step = -1;
+    if (latest >= 0)
+        TRY(look_at_place(&c->head, c->s, c->prefix, c->latest));
+    c->out->newest = c->head;
+    if (latest < 0 || has_later(c))
+        TRY(look_at_others(c, latest));
+    if (latest >= 0 && !may_be_later(c))
+        return STATUS_OK;
+    if (latest >= 0)
+        TRY(try_one(&done, c, latest));
+    else if (*c->latest && choose(c) >= 0)
+        say_trouble(c->out, must_format("%s/latest names %s, which is not there", c->prefix->url, c->latest));
+    if (!done && latest >= 0)
+        TRY(look_at_others(c, latest));
+    return done ? STATUS_OK : try_others(c);
 }
 
 status mirror_fetch_newest(mirror_fetched *out, s3 *s, const mirror_prefix *p, const mirror_fetch *how)
 {
-    char latest[MIRROR_NAME];
-    mirror_checkpoints all = {0};
-    *out = (mirror_fetched){.step = -1, .no_answer = true};
-    TRY(mirror_prefix_latest(latest, s, p));
-    if (*latest && mirror_prefix_step(latest) <= how->after)
-        return STATUS_OK;
-    TRY(mirror_prefix_list(&all, s, p));
-    out->no_answer = false;
-    status result = fetch_best(out, s, p, how, &all, latest);
-    mirror_prefix_list_free(&all);
+    choice c = {.out = out, .s = s, .prefix = p, .how = how, .head = {.step = -1}};
+    *out = (mirror_fetched){.step = -1, .newest = {.step = -1}};
+    TRY(mirror_prefix_latest(c.latest, s, p));
+    TRY(mirror_prefix_list(&c.all, s, p));
+    c.place = must_calloc((unsigned long)c.all.count + 1, sizeof *c.place);
+    status result = fetch_best(&c);
+    free(c.place);
+    mirror_prefix_list_free(&c.all);
     return result;
 }
 

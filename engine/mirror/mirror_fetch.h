@@ -7,27 +7,29 @@
 #ifndef PHALANX_ENGINE_MIRROR_MIRROR_FETCH_H
 #define PHALANX_ENGINE_MIRROR_MIRROR_FETCH_H
 
+#include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror_prefix.h"
 
 /* Hears of progress: bytes so far of so many. NULL: nobody does. */
 typedef void mirror_progress(void *context, double done, double total);
 
 typedef struct mirror_fetch {
-    const char *folder; /* where to: FOLDER/step-00000100, then FOLDER/latest */
-    const char *run;    /* only checkpoints of this run; NULL: of any */
-    int64_t after;      /* only of later steps; -1: of any */
-    bool fallback;      /* an older one may do where the newest is damaged */
+    const char *folder;            /* where to: FOLDER/step-00000100, then FOLDER/latest */
+    const char *run;               /* only checkpoints of this run; NULL: of any */
+    const checkpoint_place *after; /* only later ones; NULL: any */
+    bool fallback;                 /* an older one may do where the newest is damaged */
     mirror_progress *progress;
     void *context;
 } mirror_fetch;
 
 typedef struct mirror_fetched {
-    int64_t step;   /* -1: there is none such */
-    char *trouble;  /* why it is not what `latest` names; NULL: it is; the caller's to free */
-    bool no_answer; /* of a failure: the store could not be asked */
+    int64_t step;            /* -1: there is none such */
+    checkpoint_place newest; /* the latest of the mirror's that can be told, whether fetched or not; step -1: none */
+    char *trouble;           /* why it is not what `latest` names; NULL: it is; the caller's to free */
 } mirror_fetched;
 
-/* The checkpoint that `latest` names, or else the newest before it that is whole. */
+/* The checkpoint that `latest` names, if it is later than `after`; where it is damaged, the latest before it that is
+ * whole and part of its history. */
 status mirror_fetch_newest(mirror_fetched *out, s3 *s, const mirror_prefix *p, const mirror_fetch *how);
 
 /* What s3://BUCKET/KEY names: a mirror's newest checkpoint, or the one whose folder that is. `out` is its folder on the

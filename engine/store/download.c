@@ -9,6 +9,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
+#include "engine/files/direct.h"
 #include "engine/store/s3.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -27,6 +28,7 @@ typedef struct job {
     const char *bucket;
     const download_item *item;
     const download_watcher *watcher;
+    mode_t mode;
     int count, running;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
@@ -34,12 +36,13 @@ typedef struct job {
     int64_t bytes_done;
     atomic_bool failed;
     char *why; /* the first failure */
+    download_fault fault;
 } job;
 
 static status fail_file(const char *what, const char *path)
 {
     return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(errno),
-                       errno == ENOSPC || errno == EDQUOT ? " (free some, or set XDG_CACHE_HOME)" : "");
+                       errno == ENOSPC || errno == EDQUOT ? " (free some, then try again)" : "");
 }
 
 static int64_t bytes_of(const download_item *item, int64_t block)
@@ -59,13 +62,20 @@ static status write_at(int file, const char *path, const char *data, int64_t byt
     return STATUS_OK;
 }
 
+static status note(download_fault *fault, download_fault what, status s)
+{
+    if (s != STATUS_OK)
+        *fault = what;
+    return s;
+}
+
 /* ---- one piece --------------------------------------------------------------------------------------------------- */
 
-static status fetch_block(job *j, int i, int64_t block, s3 *s, char *buffer)
+static status fetch_block(job *j, int i, int64_t block, s3 *s, char *buffer, download_fault *fault)
 {
     const download_item *item = &j->item[i];
     int64_t bytes = bytes_of(item, block);
-    TRY(s3_get(buffer, s, item->key, block * BLOCK, bytes, item->etag));
+    TRY(note(fault, DOWNLOAD_UNREAD, s3_get(buffer, s, item->key, block * BLOCK, bytes, item->etag)));
     j->work[i].sum[block] = crc32c(0, buffer, bytes);
     return write_at(j->work[i].file, j->work[i].part, buffer, bytes, block * BLOCK);
 }
@@ -94,17 +104,11 @@ static status fetch_header(job *j, int i, s3 *s)
     return got;
 }
 
-/* All blocks are there: the whole is held to the store's checksum. */
-static status check_whole(const job *j, int i, s3 *s)
+/* What the store says of an object that has been fetched. */
+static status check_version(const job *j, const download_item *item, uint32_t all, s3 *s)
 {
-    const download_item *item = &j->item[i];
     s3_object o;
-    uint32_t all = 0;
-    if (item->header)
-        return STATUS_OK;
     TRY(s3_head(&o, s, item->key));
-    for (int64_t b = 0; b < j->work[i].blocks; b++)
-        all = crc32c_combine(all, j->work[i].sum[b], bytes_of(item, b));
     if (!o.there || o.bytes != item->bytes || (*item->etag && *o.etag && strcmp(item->etag, o.etag) != 0))
         return status_fail(STATUS_FAILED, "s3://%s/%s has been replaced while it was fetched: try again", j->bucket,
                            item->key);
@@ -115,13 +119,36 @@ static status check_whole(const job *j, int i, s3 *s)
     return STATUS_OK;
 }
 
-static status finish(job *j, int i, s3 *s)
+/* All blocks are there: the whole is held to the caller's checksum, or else to the store's. */
+static status check_whole(const job *j, int i, s3 *s, download_fault *fault)
+{
+    const download_item *item = &j->item[i];
+    uint32_t all = 0;
+    if (item->header)
+        return STATUS_OK;
+    for (int64_t b = 0; b < j->work[i].blocks; b++)
+        all = crc32c_combine(all, j->work[i].sum[b], bytes_of(item, b));
+    if (!item->has_crc32c)
+        return note(fault, DOWNLOAD_UNREAD, check_version(j, item, all, s));
+    return all == item->crc32c
+               ? STATUS_OK
+               : note(fault, DOWNLOAD_DAMAGED,
+                      status_fail(STATUS_FAILED, "s3://%s/%s has another checksum than the manifest says", j->bucket,
+                                  item->key));
+}
+
+/* What must have a checksum of the caller's has it on the disk, too. */
+static status finish(job *j, int i, s3 *s, char *buffer, download_fault *fault)
 {
     work *w = &j->work[i];
-    TRY(check_whole(j, i, s));
+    const download_item *item = &j->item[i];
+    int error;
+    TRY(check_whole(j, i, s, fault));
     if (fsync(w->file) != 0)
         return fail_file("write", w->part);
-    TRY(atomic_rename(w->part, j->item[i].path));
+    if (item->has_crc32c)
+        TRY(direct_verify(&error, w->part, item->bytes, item->crc32c, buffer, BLOCK));
+    TRY(atomic_rename(w->part, item->path));
     close(w->file);
     w->file = -1;
     return STATUS_OK;
@@ -137,7 +164,7 @@ static int take(job *j, int64_t *block, status *opened)
         if (w->taken == w->blocks)
             continue;
         if (w->file < 0)
-            w->file = atomic_create(w->part, 0600);
+            w->file = atomic_create(w->part, j->mode);
         *opened = w->file < 0 ? fail_file("write", w->part) : STATUS_OK;
         *block = w->taken++;
         return i;
@@ -145,18 +172,19 @@ static int take(job *j, int64_t *block, status *opened)
     return -1;
 }
 
-static status do_piece(job *j, int i, int64_t block, s3 *s, char *buffer)
+static status do_piece(job *j, int i, int64_t block, s3 *s, char *buffer, download_fault *fault)
 {
-    TRY(j->item[i].header ? fetch_header(j, i, s) : fetch_block(j, i, block, s, buffer));
+    TRY(j->item[i].header ? fetch_header(j, i, s) : fetch_block(j, i, block, s, buffer, fault));
     pthread_mutex_lock(&j->lock);
     j->bytes_done += j->item[i].header ? 0 : bytes_of(&j->item[i], block);
     bool last = ++j->work[i].done == j->work[i].blocks;
     pthread_mutex_unlock(&j->lock);
     if (!last)
         return STATUS_OK;
-    TRY(finish(j, i, s));
+    TRY(finish(j, i, s, buffer, fault));
     pthread_mutex_lock(&j->lock);
-    j->watcher->finished(j->watcher->context, i);
+    if (j->watcher->finished)
+        j->watcher->finished(j->watcher->context, i);
     pthread_mutex_unlock(&j->lock);
     return STATUS_OK;
 }
@@ -165,7 +193,9 @@ static void *fetch_pieces(void *argument)
 {
     job *j = argument;
     s3 *s = NULL;
-    char *buffer = must_alloc(BLOCK);
+    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BLOCK);
+    MUST(buffer, "out of host memory");
+    download_fault fault = DOWNLOAD_ELSEWHERE;
     status result = s3_open(&s, j->bucket, &(s3_limits){.stop = &j->failed});
     while (result == STATUS_OK && !atomic_load(&j->failed)) {
         int64_t block = 0;
@@ -175,11 +205,13 @@ static void *fetch_pieces(void *argument)
         if (i < 0)
             break;
         if (result == STATUS_OK)
-            result = do_piece(j, i, block, s, buffer);
+            result = do_piece(j, i, block, s, buffer, &fault);
     }
     pthread_mutex_lock(&j->lock);
-    if (result != STATUS_OK && !j->why)
+    if (result != STATUS_OK && !j->why) {
         j->why = must_strdup(status_message());
+        j->fault = fault;
+    }
     if (result != STATUS_OK)
         atomic_store(&j->failed, true);
     j->running--;
@@ -190,14 +222,20 @@ static void *fetch_pieces(void *argument)
     return NULL;
 }
 
+static void tell(const job *j)
+{
+    if (j->watcher->progress)
+        j->watcher->progress(j->watcher->context, j->bytes_done);
+}
+
 static void wait_for_all(job *j)
 {
-    double next = clock_seconds() + TOLD_EVERY;
+    double every = j->watcher->every > 0 ? j->watcher->every : TOLD_EVERY, next = clock_seconds() + every;
     pthread_mutex_lock(&j->lock);
     while (j->running > 0) {
         if (!clock_wait(&j->changed, &j->lock, next)) {
-            j->watcher->progress(j->watcher->context, j->bytes_done);
-            next = clock_seconds() + TOLD_EVERY;
+            tell(j);
+            next = clock_seconds() + every;
         }
     }
     pthread_mutex_unlock(&j->lock);
@@ -220,38 +258,55 @@ static status start(job *j, pthread_t thread[THREADS], int *started)
     return STATUS_OK;
 }
 
-status download(const char *bucket, const download_item *items, int count, const download_watcher *watcher)
+static void prepare(job *j)
 {
-    job j = {.bucket = bucket, .item = items, .count = count, .watcher = watcher};
+    pthread_mutex_init(&j->lock, NULL);
+    clock_condition(&j->changed);
+    j->work = must_calloc((unsigned long)j->count + 1, sizeof *j->work);
+    for (int i = 0; i < j->count; i++) {
+        const download_item *item = &j->item[i];
+        int64_t blocks = item->header || item->bytes == 0 ? 1 : (item->bytes + BLOCK - 1) / BLOCK;
+        j->work[i] = (work){.file = -1,
+                            .part = must_format("%s.part", item->path),
+                            .blocks = blocks,
+                            .sum = must_calloc((unsigned long)blocks, sizeof(uint32_t))};
+    }
+}
+
+/* A file that is still open is not whole. */
+static void dispose(job *j)
+{
+    for (int i = 0; i < j->count; i++) {
+        if (j->work[i].file >= 0) {
+            close(j->work[i].file);
+            unlink(j->work[i].part);
+        }
+        free(j->work[i].part);
+        free(j->work[i].sum);
+    }
+    free(j->work);
+    free(j->why);
+    pthread_cond_destroy(&j->changed);
+    pthread_mutex_destroy(&j->lock);
+}
+
+status download(const char *bucket, const download_item *items, int count, mode_t mode, const download_watcher *watcher,
+                download_fault *fault)
+{
+    job j = {.bucket = bucket, .item = items, .count = count, .mode = mode, .watcher = watcher};
     pthread_t thread[THREADS];
     int started = 0;
-    pthread_mutex_init(&j.lock, NULL);
-    clock_condition(&j.changed);
-    j.work = must_calloc((unsigned long)count + 1, sizeof *j.work);
-    for (int i = 0; i < count; i++) {
-        int64_t blocks = items[i].header || items[i].bytes == 0 ? 1 : (items[i].bytes + BLOCK - 1) / BLOCK;
-        j.work[i] = (work){.file = -1,
-                           .part = must_format("%s.part", items[i].path),
-                           .blocks = blocks,
-                           .sum = must_calloc((unsigned long)blocks, sizeof(uint32_t))};
-    }
+    prepare(&j);
     status s = start(&j, thread, &started);
     wait_for_all(&j);
     for (int i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
     if (s == STATUS_OK && j.why)
         s = status_fail(STATUS_FAILED, "%s", j.why);
-    for (int i = 0; i < count; i++) {
-        if (j.work[i].file >= 0) {
-            close(j.work[i].file);
-            unlink(j.work[i].part); /* it is not whole */
-        }
-        free(j.work[i].part);
-        free(j.work[i].sum);
-    }
-    free(j.work);
-    free(j.why);
-    pthread_cond_destroy(&j.changed);
-    pthread_mutex_destroy(&j.lock);
+    if (s == STATUS_OK && watcher->every > 0)
+        tell(&j);
+    if (s != STATUS_OK && fault)
+        *fault = j.fault;
+    dispose(&j);
     return s;
 }

@@ -320,8 +320,8 @@ static status fetch_missing(fetch *f)
     else
         tell("%s: %s, of which %s are here, into %s\n", f->url, all, here, f->folder);
     f->begun = clock_seconds();
-    const download_watcher watcher = {note_finished, tell_progress, f};
-    return download(f->bucket, f->item, f->items, &watcher);
+    const download_watcher watcher = {.finished = note_finished, .progress = tell_progress, .context = f};
+    return download(f->bucket, f->item, f->items, 0600, &watcher, NULL);
 }
 
 static status fetch_all(fetch *f)

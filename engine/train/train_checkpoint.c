@@ -151,6 +151,7 @@ static json_t *make_meta(const training *t)
         json_object_set_new(meta, "outer", outer_meta(t->outer));
     if (*t->mirroring.id)
         json_object_set_new(meta, "run_id", json_string(t->mirroring.id));
+    checkpoint_place_put(meta, &t->branch.now);
     return meta;
 }
 

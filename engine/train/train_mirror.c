@@ -21,10 +21,11 @@ static const double PATIENCE = 20;
 typedef struct beginning {
     mirror_prefix prefix;
     s3 *s;
-    char id[MANIFEST_RUN]; /* of the run; "": it has none yet */
-    bool claimed;          /* it has had this mirror before */
-    bool empty;            /* nothing of a run is in the folder */
-    int64_t step;          /* of the newest checkpoint on the disk; -1: none */
+    char id[MANIFEST_RUN];  /* of the run; "": it has none yet */
+    bool claimed;           /* it has had this mirror before */
+    bool empty;             /* nothing of a run is in the folder */
+    checkpoint_place place; /* of the newest checkpoint on the disk; step -1: none */
+    bool went_back;         /* a person has let the folder name an earlier one than it had */
 } beginning;
 
 /* ---- the run's id ------------------------------------------------------------------------------------------------ */
@@ -59,13 +60,12 @@ static status look_at_folder(beginning *b, const training *t)
     checkpoint_offers offers = {0};
     TRY(read_id(b, t));
     status s = checkpoint_offers_find(&offers, t->checkpoints);
-    b->step = -1;
     b->empty = s == STATUS_OK && offers.count == 0 && !*b->id;
-    if (offers.count > 0) {
-        const char *name = strrchr(offers.folder[0], '/') + 1;
-        b->step = mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-"));
-        b->step = b->step < 0 ? INT64_MAX : b->step; /* a name of somebody's own: nothing is newer */
-    }
+    if (s != STATUS_OK || training_branch_look(&b->place, &b->went_back, t) != STATUS_OK)
+        b->place.step = -1;
+    const char *name = offers.count > 0 ? strrchr(offers.folder[0], '/') + 1 : "step-0";
+    if (mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-")) < 0)
+        b->place.step = INT64_MAX; /* a name of somebody's own: nothing is newer */
     checkpoint_offers_free(&offers);
     return STATUS_OK;
 }
@@ -158,19 +158,37 @@ static void end_progress(bar *b)
         report_progress_end(&b->bar);
 }
 
+/* Who names a checkpoint of the run's own goes on from that one; who has let the folder go back, from there, unless a
+ * later branch is in the mirror. */
+static status choose_after(checkpoint_place *after, const training *t, const beginning *b)
+{
+    bool own = false;
+    *after = b->place;
+    if (strcmp(t->resume, "auto") != 0)
+        TRY(checkpoint_is_of_run(&own, t->resume, t->folder));
+    if (own)
+        after->branch = INT64_MAX;
+    if (own || (b->went_back && !names_mirror(t)))
+        after->step = INT64_MAX;
+    return STATUS_OK;
+}
+
 /* A checkpoint of the mirror that is newer than all on the disk comes to the disk. */
-static status fetch_newer(training *t, beginning *b)
+static status fetch_newer(training *t, const beginning *b)
 {
     mirror_fetched got = {.step = -1};
+    checkpoint_place after;
     bar shown = {0};
+    TRY(choose_after(&after, t, b));
     const mirror_fetch how = {.folder = t->checkpoints,
                               .run = b->id,
-                              .after = b->step,
+                              .after = after.step < 0 ? NULL : &after,
                               .fallback = t->config->checkpoint.fallback,
                               .progress = show_progress,
                               .context = &shown};
     status s = mirror_fetch_newest(&got, b->s, &b->prefix, &how);
     end_progress(&shown);
+    t->mirroring.newest = got.newest;
     if (s == STATUS_OK && got.step >= 0)
         log_info("fetched step %lld from %s", (long long)got.step, b->prefix.url);
     if (s == STATUS_OK && got.trouble) {
@@ -184,7 +202,7 @@ static status fetch_newer(training *t, beginning *b)
 /* A run that has a checkpoint, and has had this mirror before, goes on without a store that does not answer. */
 static status forgive(const beginning *b, status s)
 {
-    if (s == STATUS_OK || !b->claimed || b->step < 0 || s == STATUS_USAGE)
+    if (s == STATUS_OK || !b->claimed || b->place.step < 0 || s == STATUS_USAGE)
         return s;
     log_warn("checkpoint.mirror: %s; the run goes on from its folder, and the mirror is tried again beside training",
              status_message());
@@ -194,7 +212,7 @@ static status forgive(const beginning *b, status s)
 static status ask_store(training *t, beginning *b)
 {
     mirror_owner there;
-    const s3_limits limits = {.patience = b->claimed && b->step >= 0 ? PATIENCE : 0};
+    const s3_limits limits = {.patience = b->claimed && b->place.step >= 0 ? PATIENCE : 0};
     status s = s3_open(&b->s, b->prefix.bucket, &limits);
     if (s == STATUS_OK)
         s = mirror_prefix_owner(&there, b->s, &b->prefix);
@@ -211,7 +229,7 @@ static status ask_store(training *t, beginning *b)
 
 static status begin(training *t)
 {
-    beginning b = {.step = -1};
+    beginning b = {.place = {.step = -1}};
     status s = mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror);
     if (s == STATUS_OK)
         s = look_at_folder(&b, t);
@@ -247,8 +265,7 @@ static status fetch_origin(training *t)
     checkpoint_offers own = {0};
     char *fetched = NULL, *to = must_format("%s/" CHECKPOINT_ORIGIN, t->folder);
     bar shown = {0};
-    const mirror_fetch how = {
-        .folder = to, .after = -1, .fallback = false, .progress = show_progress, .context = &shown};
+    const mirror_fetch how = {.folder = to, .fallback = false, .progress = show_progress, .context = &shown};
     status s = checkpoint_offers_find(&own, t->checkpoints);
     if (s == STATUS_OK && own.count == 0)
         s = mirror_fetch_url(&fetched, t->config->checkpoint.resume, &how);

@@ -165,6 +165,7 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     say_rate(t, saved, &m);
     if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
         return DAMAGED;
+    checkpoint_place_take(&t->branch.loaded, checkpoint_meta(from));
     free(t->guards.origin);
     t->guards.origin = must_strdup(checkpoint_folder(from));
     log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->at.step);
@@ -205,33 +206,11 @@ static verdict restore_from(status *said, training *t, const char *path)
 
 /* ---- which one ------------------------------------------------------------------------------------------------- */
 
-/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
-static status find_saved(char **out, const training *t)
-{
-    char *path = must_format("%s/events.jsonl", t->folder), *text;
-    int64_t bytes;
-    *out = NULL;
-    status s = reading_file(&text, &bytes, path);
-    free(path);
-    for (char *line = text, *end; s == STATUS_OK && line && (end = strchr(line, '\n')); line = end + 1) {
-        json_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
-        const char *what = json_string_value(json_object_get(event, "event"));
-        const char *name = json_string_value(json_object_get(event, "words"));
-        if (what && name && strcmp(what, "saved") == 0) {
-            free(*out);
-            *out = must_strdup(name);
-        }
-        json_decref(event);
-    }
-    free(text);
-    return s;
-}
-
 /* Where there is no checkpoint, none may ever have been saved: the disk of the checkpoints may not be mounted. */
 static status check_never_saved(const training *t)
 {
     char *name;
-    TRY(find_saved(&name, t));
+    TRY(training_find_saved(&name, t));
     if (!name)
         return STATUS_OK;
     log_make_printable(name);
@@ -317,7 +296,7 @@ static status step_on_disk(int64_t *step, const training *t)
     char *saved = NULL;
     long long number = -1;
     TRY(checkpoint_offers_find(&offers, t->checkpoints));
-    status s = offers.count > 0 ? STATUS_OK : find_saved(&saved, t);
+    status s = offers.count > 0 ? STATUS_OK : training_find_saved(&saved, t);
     const char *name = offers.count > 0 ? strrchr(offers.folder[0], '/') + 1 : saved;
     if (name && sscanf(name, "step-%lld", &number) != 1 && sscanf(name, ".old-step-%lld", &number) != 1)
         number = INT64_MAX; /* a name of somebody's own: nothing is newer */
@@ -459,6 +438,8 @@ status training_restore(training *t)
     if (s == STATUS_OK && t->at.step == 0 && t->outer)
         s = outer_restore(t->outer, NULL);
     checkpoint_offers_free(&offers);
+    if (s == STATUS_OK)
+        s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? training_branch_begin(t) : STATUS_OK);
     if (s == STATUS_OK)
         place_back(t, own);
     watchdog_enter(t->watchdog, DURING_SETUP, true, t->at.step, "opening the run's files");

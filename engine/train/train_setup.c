@@ -421,6 +421,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
                     .began = began,
                     .at = {.loss_scale = 1},
                     .now = {.ahead = -1},
+                    .mirroring = {.newest = {.step = -1}},
                     .place = -1};
     t->schedule = config_learning_rate(c);
     if (precision_row_of(c->train.precision)->scales_loss)

@@ -1,6 +1,6 @@
 /* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_aside.c, train_mirror.c, train_upload.c, train_restore.c, train_checkpoint.c, train_report.c, train_tracking.c,
- * train_data.c). */
+ * train_aside.c, train_mirror.c, train_branch.c, train_upload.c, train_restore.c, train_checkpoint.c, train_report.c,
+ * train_tracking.c, train_data.c). */
 #ifndef PHALANX_ENGINE_TRAIN_TRAINING_H
 #define PHALANX_ENGINE_TRAIN_TRAINING_H
 
@@ -13,6 +13,7 @@
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/outer/outer.h"
+#include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror.h"
 #include "engine/guard/pace.h"
 #include "engine/train/report.h"
@@ -96,11 +97,18 @@ typedef struct training_saves {
 
 /* The mirror of the checkpoints in an object store, under checkpoint.mirror; rank 0's. */
 typedef struct training_mirroring {
-    mirror *thread;        /* NULL before training_upload_open, and on other ranks */
-    char id[MANIFEST_RUN]; /* of the run over all its starts; "": it has none */
-    bool held;             /* this start has written that it holds the mirror */
-    mirror_facts facts;    /* at the last look */
+    mirror *thread;          /* NULL before training_upload_open, and on other ranks */
+    char id[MANIFEST_RUN];   /* of the run over all its starts; "": it has none */
+    bool held;               /* this start has written that it holds the mirror */
+    checkpoint_place newest; /* in the mirror where the run began; step -1: it is not known */
+    mirror_facts facts;      /* at the last look */
 } training_mirroring;
+
+/* Where the run is in its own history, which it may have gone back in. */
+typedef struct training_branch {
+    checkpoint_place loaded; /* of the checkpoint that was loaded last */
+    checkpoint_place now;    /* rank 0's: its branch, and those before; the step is the one that it began with */
+} training_branch;
 
 /* What has become of a step. */
 typedef enum training_outcome {
@@ -161,6 +169,7 @@ typedef struct training {
     training_guards guards;
     training_saves saves;
     training_mirroring mirroring;
+    training_branch branch;
     training_report report;
 
     double began;
@@ -197,6 +206,15 @@ status training_mirror_begin(training *t, bool aside);
 void training_mirror_report(report_step *out, const training *t);
 /* `out`, filled, or NULL. */
 const report_mirror *training_mirror_summary(report_mirror *out, const training *t);
+
+/* train_branch.c: by rank 0, while the run begins. */
+/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
+status training_find_saved(char **out, const training *t);
+/* The checkpoint of the folder that the run would go on from; step -1: none. *went_back: a person has let it name an
+ * earlier one than the run has saved last. */
+status training_branch_look(checkpoint_place *out, bool *went_back, const training *t);
+/* What has been loaded may be an earlier state than the last one: then a branch begins. */
+status training_branch_begin(training *t);
 
 /* train_upload.c: nothing, without checkpoint.mirror. */
 /* After training_save_open. Not collective. */
@@ -303,7 +321,7 @@ status training_report_open(training *t);
 void training_header(const training *t);
 /* A line in events.jsonl; `words` may be NULL. */
 void training_event(training *t, const char *event, int64_t step, const char *words);
-/* That a checkpoint is in the run's folder, if it is there still: find_saved() believes it. */
+/* That a checkpoint is in the run's folder, if it is there still: training_find_saved believes it. */
 void training_event_saved(training *t, int64_t step, const char *name);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, const training_figures *f);

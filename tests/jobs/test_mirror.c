@@ -290,6 +290,107 @@ static void a_stage_begins_from_a_mirror(void **state)
     assert_same_bits(top, "stage-2");
 }
 
+/* ---- a run that went back ---------------------------------------------------------------------------------------- */
+
+/* What `latest` names is of this step, whichever of that step. */
+static void assert_latest_step(const char *mirror, const char *name)
+{
+    char *text = object(mirror, "latest");
+    assert_non_null(text);
+    if (strncmp(text, name, strlen(name)) != 0)
+        fail_msg("%s/latest names %s", mirror, text);
+    free(text);
+}
+
+/* The mirror's `latest` names this again, as if it had heard of nothing since. */
+static void set_latest(const char *mirror, const char *name)
+{
+    char *key = must_format("%s/latest", mirror);
+    s3_server_put(server, key, name, (int64_t)strlen(name));
+    free(key);
+}
+
+/* A run that went back to step 2 after step 6, and has come to step 4 with another rate; a copy of its folder as it was
+ * before is NAME-before. */
+static void go_back(const char *top, const char *name)
+{
+    char *keys = must_format("checkpoint.keep=0 optimizer.lr=1e-3 train.steps=4 checkpoint.resume=%s/%s/checkpoints/"
+                             "step-00000002",
+                             top, name);
+    free(train(top, name, name, "checkpoint.keep=0 train.steps=6"));
+    launch_result r = launch_run(60, "cp -r %s/%s %s/%s-before", top, name, top, name);
+    launch_free(&r);
+    char *out = train(top, name, name, keys);
+    assert_said(out, "what came after it is undone");
+    free(out);
+    free(keys);
+    assert_latest_step(name, "step-00000004");
+}
+
+/* It comes to step 8 from step 4 of what it has become, which is not what it was. */
+static void goes_on_after_4(const char *top, const char *name)
+{
+    char *out = train(top, name, name, "checkpoint.keep=0 optimizer.lr=1e-3");
+    assert_said(out, "after step 4");
+    free(out);
+    char *run = workfolder_path(top, name), *same = workfolder_path(top, "back"), difference[512];
+    if (runs_compare_checkpoints(difference, sizeof difference, run, same) == 0 || *difference)
+        fail_msg("%s: %s", name, difference);
+    free(same);
+    free(run);
+}
+
+/* The mirror has not heard of it. */
+static void what_was_undone_is_not_fetched(void **state)
+{
+    const char *top = *state;
+    go_back(top, "back");
+    set_latest("back", "step-00000006");
+    char *out = train(top, "back", "back", "checkpoint.keep=0 optimizer.lr=1e-3");
+    assert_said(out, "after step 4");
+    free(out);
+    assert_latest("back", "step-00000008");
+}
+
+/* The folder has not heard of it, and is at a later step. */
+static void a_later_branch_wins_over_a_later_step(void **state)
+{
+    const char *top = *state;
+    go_back(top, "older");
+    char *run = workfolder_path(top, "older"), *before = workfolder_path(top, "older-before");
+    remove_run(top, "older");
+    assert_int_equal(rename(before, run), 0);
+    goes_on_after_4(top, "older");
+    free(before);
+    free(run);
+}
+
+/* Where the last checkpoint is damaged, the one before it is of its own history. */
+static void nothing_undone_is_fallen_back_to(void **state)
+{
+    const char *top = *state;
+    go_back(top, "fall");
+    free(train(top, "fall", "fall", "checkpoint.keep=0 optimizer.lr=1e-3 checkpoint.every=4"));
+    flip("fall/step-00000008/model-00000.safetensors");
+    remove_run(top, "fall");
+    goes_on_after_4(top, "fall");
+}
+
+/* A person has written an earlier name into `latest`. */
+static void a_folder_may_go_back(void **state)
+{
+    const char *top = *state;
+    free(train(top, "edited", "edited", "checkpoint.keep=0 train.steps=6"));
+    char *latest = workfolder_path(top, "edited/checkpoints/latest");
+    runs_write_text(latest, "step-00000002\n");
+    char *out = train(top, "edited", "edited", "checkpoint.keep=0 optimizer.lr=1e-3 train.steps=4");
+    assert_said(out, "after step 2");
+    free(out);
+    assert_latest_step("edited", "step-00000004");
+    free(latest);
+    goes_on_after_4(top, "edited");
+}
+
 /* ---- a store that fails ------------------------------------------------------------------------------------------ */
 
 static void a_dead_store_holds_nothing_up(void **state)
@@ -323,6 +424,10 @@ int main(void)
         cmocka_unit_test_setup(what_is_wholly_damaged_is_refused, well_again),
         cmocka_unit_test_setup(the_newer_of_disk_and_mirror_wins, well_again),
         cmocka_unit_test_setup(a_stage_begins_from_a_mirror, well_again),
+        cmocka_unit_test_setup(what_was_undone_is_not_fetched, well_again),
+        cmocka_unit_test_setup(a_later_branch_wins_over_a_later_step, well_again),
+        cmocka_unit_test_setup(nothing_undone_is_fallen_back_to, well_again),
+        cmocka_unit_test_setup(a_folder_may_go_back, well_again),
         cmocka_unit_test_setup(a_dead_store_holds_nothing_up, well_again),
     };
     return cmocka_run_group_tests(tests, begin, end);

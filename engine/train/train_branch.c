@@ -1,0 +1,81 @@
+/* A run that goes back to one of its earlier checkpoints: from then on it is another branch of its history
+ * (engine/checkpoint/checkpoint_place.h). Rank 0's. */
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/files/reading.h"
+#include "engine/train/training.h"
+#include "memory/log.h"
+
+status training_find_saved(char **out, const training *t)
+{
+    char *path = must_format("%s/events.jsonl", t->folder), *text;
+    int64_t bytes;
+    *out = NULL;
+    status s = reading_file(&text, &bytes, path);
+    free(path);
+    for (char *line = text, *end; s == STATUS_OK && line && (end = strchr(line, '\n')); line = end + 1) {
+        json_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
+        const char *what = json_string_value(json_object_get(event, "event"));
+        const char *name = json_string_value(json_object_get(event, "words"));
+        if (what && name && strcmp(what, "saved") == 0) {
+            free(*out);
+            *out = must_strdup(name);
+        }
+        json_decref(event);
+    }
+    free(text);
+    return s;
+}
+
+/* The step in the name of a checkpoint; -1: another name, or none. */
+static int64_t step_of(const char *name)
+{
+    return name ? mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-")) : -1;
+}
+
+static status look_at(checkpoint_place *out, bool *went_back, const training *t, const checkpoint_offers *offers)
+{
+    char *saved;
+    int64_t step = step_of(strrchr(offers->folder[0], '/') + 1);
+    if (checkpoint_place_read(out, offers->folder[0]) != STATUS_OK)
+        out->step = step; /* it is damaged: its name is all that can be told */
+    TRY(training_find_saved(&saved, t));
+    *went_back = !offers->trouble && step >= 0 && step_of(saved) > step;
+    free(saved);
+    return STATUS_OK;
+}
+
+status training_branch_look(checkpoint_place *out, bool *went_back, const training *t)
+{
+    checkpoint_offers offers;
+    *out = (checkpoint_place){.step = -1};
+    *went_back = false;
+    TRY(checkpoint_offers_find(&offers, t->checkpoints));
+    status s = offers.count > 0 ? look_at(out, went_back, t, &offers) : STATUS_OK;
+    checkpoint_offers_free(&offers);
+    return s;
+}
+
+status training_branch_begin(training *t)
+{
+    checkpoint_place here, *now = &t->branch.now;
+    const checkpoint_place *there = &t->mirroring.newest;
+    bool went_back;
+    *now = (checkpoint_place){0};
+    if (!t->guards.origin || t->new_stage)
+        return STATUS_OK;
+    TRY(training_branch_look(&here, &went_back, t));
+    *now = t->branch.loaded;
+    bool later = checkpoint_place_later(&here, now), later_there = checkpoint_place_later(there, now);
+    if (!went_back && !later && !later_there)
+        return STATUS_OK;
+    int64_t newest = here.branch;
+    if (there->step >= 0 && there->branch > newest)
+        newest = there->branch;
+    checkpoint_place_go_back(now, newest);
+    log_info("the run has been further than step %lld: what came after it is undone", (long long)t->at.step);
+    return STATUS_OK;
+}

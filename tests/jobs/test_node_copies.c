@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "memory/log.h"
+#include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -310,6 +311,64 @@ static void copies_are_found_wherever_the_run_has_moved(void **state)
     free(run);
 }
 
+/* ---- with a mirror
+ * ------------------------------------------------------------------------------------------------- */
+
+#define MIRROR "checkpoint.mirror=s3://" S3_SERVER_BUCKET "/"
+
+/* The last step that a start went on from, fetched or not; -1: none. */
+static int step_fetched(const launch_result *r)
+{
+    const char *said = strstr(r->out, "fetched step ");
+    return said ? atoi(said + strlen("fetched step ")) : -1;
+}
+
+/* The disk of the checkpoints is gone, and the copies are later than what is in the mirror. */
+static void copies_later_than_the_mirror_win(void **state)
+{
+    static const int ranks[NODES] = {1, 1, 0};
+    const char *top = *state, *keys = "checkpoint.every=100 " MIRROR "earlier";
+    s3_server *server = s3_server_start();
+    char *run = workfolder_path(top, "earlier");
+    launch_result r = goes_on(top, run, ranks, 2, keys);
+    launch_free(&r);
+    int done = killed_run(top, run, ranks, 1, keys);
+    shell(must_format("rm -r %s/checkpoints", run));
+    r = goes_on(top, run, ranks, done + 3, keys);
+    if (step_fetched(&r) != 2 || step_taken(&r) < 6)
+        fail_msg("killed after step %d: %s%s", done, r.out, r.err);
+    is_as_if_undisturbed(top, run, ranks, done + 3, "");
+    launch_free(&r);
+    free(run);
+    s3_server_stop(server);
+}
+
+/* The run has gone on elsewhere: the folder and the copies come back, and are the older ones. */
+static void a_mirror_later_than_the_copies_wins(void **state)
+{
+    static const int ranks[NODES] = {1, 1, 0};
+    const char *top = *state, *keys = "checkpoint.every=4 " MIRROR "later";
+    s3_server *server = s3_server_start();
+    char *run = workfolder_path(top, "later");
+    int done = killed_run(top, run, ranks, 1, keys);
+    char *one = memory_of(0), *two = memory_of(1);
+    shell(must_format("mv %s %s %s && cp -r %s %s-old", one, two, top, run, run));
+    launch_result r = goes_on(top, run, ranks, done + 8, keys);
+    launch_free(&r);
+    shell(must_format("mv %s/phalanx-* /dev/shm/ && rm -r %s && mv %s-old %s", top, run, run, run));
+    char *more = must_format("train.steps=%d %s", done + 11, keys);
+    r = launch_finish(start(top, run, ranks, "", more));
+    if (r.status != 0 || step_fetched(&r) != done + 8 || step_taken(&r) != -1)
+        fail_msg("killed after step %d: %s%s", done, r.out, r.err);
+    nothing_is_in_memory();
+    launch_free(&r);
+    free(more);
+    free(one);
+    free(two);
+    free(run);
+    s3_server_stop(server);
+}
+
 /* Storage that fails for a moment is no other user's. */
 static void a_folder_that_cannot_be_looked_at_once_is_asked_again(void **state)
 {
@@ -391,6 +450,8 @@ int main(void)
         cmocka_unit_test(a_damaged_copy_gives_way_to_the_other),
         cmocka_unit_test(copies_of_another_start_do_not_count),
         cmocka_unit_test(copies_are_found_wherever_the_run_has_moved),
+        cmocka_unit_test(copies_later_than_the_mirror_win),
+        cmocka_unit_test(a_mirror_later_than_the_copies_wins),
         cmocka_unit_test(a_folder_that_cannot_be_looked_at_once_is_asked_again),
         cmocka_unit_test(a_folder_that_others_can_enter_is_not_believed),
         cmocka_unit_test(under_supervise_a_killed_rank_costs_a_few_steps),

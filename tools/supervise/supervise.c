@@ -296,7 +296,7 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
                            "--hostfile {hosts} phalanx train ...");
     TRY(atomic_make_folders(s->config.run.folder));
     s->output = must_format("%s/output.log", s->config.run.folder);
-    s->list = must_format("%s/hosts", s->config.run.folder);
+    s->list = must_format("%s/hostfile", s->config.run.folder);
     s->lock = must_format("%s/lock", s->config.run.folder);
     s->copied = (off_t)supervise_bytes(s->config.run.folder, "output.log");
     TRY(children_adopt());

@@ -25,6 +25,17 @@ static status check(const config *c)
         return status_fail(
             STATUS_USAGE,
             "a server is for islands that have one: set outer.every and outer.topology=server, there as here");
+    if (c->checkpoint.export_every > 0)
+        return status_fail(
+            STATUS_USAGE,
+            "checkpoint.export.every %d: islands export, a server does not: say "
+            "checkpoint.export.every=0 here; phalanx convert --from its checkpoints makes the same folder",
+            c->checkpoint.export_every);
+    if (c->checkpoint.mirror)
+        return status_fail(
+            STATUS_USAGE,
+            "checkpoint.mirror %s: islands have mirrors, a server has none: say checkpoint.mirror=null here",
+            c->checkpoint.mirror);
     return STATUS_OK;
 }
 

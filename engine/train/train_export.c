@@ -162,6 +162,11 @@ status training_export_open(training *t)
     const exporter_options o = {
         .checkpoints = t->checkpoints, .exports = t->exports, .card = write_card, .tell = tell, .context = t};
     TRY(exporter_open(&t->saves.exporter, &o));
+    if (t->config->checkpoint.mirror)
+        log_info(
+            "exports stay in %s: checkpoint.mirror uploads checkpoints, of which phalanx convert --from %s makes the "
+            "same folders",
+            t->exports, t->config->checkpoint.mirror);
     return add_missing(t);
 }
 

@@ -12,6 +12,7 @@
 
 #include "engine/files/atomic.h"
 #include "memory/log.h"
+#include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -126,6 +127,40 @@ static void an_export_that_fails_does_not_end_the_run(void **state)
     free(path);
 }
 
+/* They stay where they are, and that is said; a server, which makes none, refuses the key. */
+static void who_does_not_export_says_so(void **state)
+{
+    const char *top = *state;
+    s3_server *store = s3_server_start();
+    char *out = runs_train_well(
+             120, 1, "%s/run.yaml run.folder=%s/mirrored checkpoint.mirror=s3://" S3_SERVER_BUCKET "/x", top, top),
+         *program = launch_beside("../phalanx");
+    assert_non_null(strstr(out, "exports stay in "));
+    assert_true(s3_server_count(store) > 0);
+    free(out);
+    launch_result r = launch_run(60,
+                                 "%s convert --from s3://" S3_SERVER_BUCKET "/x --to %s/again && diff -r -x README.md "
+                                 "%s/again %s/mirrored/exports/step-00000008",
+                                 program, top, top, top);
+    if (r.status)
+        fail_msg("%s%s", r.out, r.err);
+    launch_free(&r);
+    static const char *const keys[] = {"checkpoint.export.every=3",
+                                       "checkpoint.export.every=0 checkpoint.mirror=s3://bucket/y"};
+    for (int i = 0; i < 2; i++) {
+        r = launch_run(60,
+                       "%s server %s/run.yaml run.folder=%s/server outer.every=10 outer.topology=server "
+                       "outer.rendezvous=[http://127.0.0.1:1] outer.keys=%s %s",
+                       program, top, top, top, keys[i]);
+        assert_int_equal(r.status, STATUS_USAGE);
+        if (!strstr(r.err, i ? "checkpoint.mirror=null" : "checkpoint.export.every=0 here"))
+            fail_msg("%s", r.err);
+        launch_free(&r);
+    }
+    free(program);
+    s3_server_stop(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -133,6 +168,7 @@ int main(void)
         cmocka_unit_test(a_start_puts_right_what_a_killed_one_has_left),
         cmocka_unit_test(a_checkpoint_that_waits_is_not_pruned),
         cmocka_unit_test(an_export_that_fails_does_not_end_the_run),
+        cmocka_unit_test(who_does_not_export_says_so),
     };
     return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
 }

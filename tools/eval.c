@@ -8,6 +8,7 @@
 #include "engine/infer/inference.h"
 #include "engine/train/report.h"
 #include "engine/text/documents.h"
+#include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -113,8 +114,9 @@ static status read_text(evaluation *e)
 
 static status read_data(evaluation *e)
 {
-    indexed *x = NULL;
-    TRY(indexed_open(&x, e->set->data));
+    stored_reader from;
+    TRY(stored_reader_open(&from, e->set->data));
+    const indexed *x = from.data;
     int64_t count = indexed_tokens(x);
     if (e->set->limit > 0 && count > e->set->limit + 1)
         count = e->set->limit + 1;
@@ -125,7 +127,7 @@ static status read_data(evaluation *e)
         e->tokens.count = end < count ? end : count;
         mark_document(e);
     }
-    indexed_close(x);
+    stored_reader_close(&from);
     return s;
 }
 
@@ -263,7 +265,8 @@ int eval_main(int argc, char **argv)
     const options_row rows[] = {
         {"--checkpoint", OPTIONS_TEXT, "FOLDER", "a checkpoint, a run's folder (its latest) or a Hugging Face folder",
          &set.checkpoint, 0, 0, NULL},
-        {"--data", OPTIONS_TEXT, "PREFIX", "a data set: PREFIX.bin and PREFIX.idx", &set.data, 0, 0, NULL},
+        {"--data", OPTIONS_TEXT, "PREFIX", "a data set: PREFIX.bin and PREFIX.idx, also s3://BUCKET/PREFIX", &set.data,
+         0, 0, NULL},
         {"--text", OPTIONS_TEXT, "FILE",
          "a file of text or JSON-lines, packed or not; tokenized with the model's tokenizer", &set.text, 0, 0, NULL},
         {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "of --text, where the checkpoint has none", &set.tokenizer, 0, 0,

@@ -6,9 +6,11 @@
 #include "memory/log.h"
 
 struct stored_set {
+    stored *owner;
     blocks_object *bin;
     blocks_file idx;
     bool failed;
+    bool in_order; /* what comes next is read next */
     stored_set *next;
 };
 
@@ -17,6 +19,7 @@ struct stored {
     int64_t bytes;
     int sharers;
     bool once;      /* nothing is kept */
+    bool in_order;  /* stored_reader's */
     blocks *blocks; /* NULL: no data set is open */
     stored_set *sets;
 };
@@ -91,11 +94,23 @@ static status open_blocks(stored *r)
         &r->blocks, &(blocks_settings){.folder = r->folder, .bytes = r->bytes, .sharers = r->sharers, .once = r->once});
 }
 
+/* Whoever leaves something out has no use for what was expected before. */
+static void expect_next(const stored *r, const stored_set *set, int64_t from)
+{
+    enum { AHEAD = 4 * BLOCKS_SMALL };
+    int64_t left = blocks_bytes(set->bin) - from;
+    blocks_expect_nothing(r->blocks);
+    if (left > 0)
+        (void)blocks_expect(set->bin, from, left < AHEAD ? left : AHEAD);
+}
+
 static status read_bin(void *context, void *to, int64_t offset, int64_t bytes)
 {
     stored_set *set = context;
     status s = blocks_read(set->bin, to, offset, bytes);
     set->failed = s != STATUS_OK;
+    if (s == STATUS_OK && set->in_order)
+        expect_next(set->owner, set, offset + bytes);
     return s;
 }
 
@@ -115,6 +130,8 @@ status stored_indexed(indexed **out, stored_set **set, stored *r, const char *pr
 {
     TRY(open_blocks(r));
     stored_set *made = must_calloc(1, sizeof *made);
+    made->owner = r;
+    made->in_order = r->in_order;
     made->next = r->sets;
     r->sets = made;
     char *idx = must_format("%s.idx", prefix), *bin = must_format("%s.bin", prefix);
@@ -158,4 +175,25 @@ blocks_counts stored_counted(const stored *r)
 const char *stored_folder(const stored *r)
 {
     return r->folder;
+}
+
+status stored_reader_open(stored_reader *out, const char *prefix)
+{
+    stored_set *set;
+    *out = (stored_reader){0};
+    if (!stored_is(prefix))
+        return indexed_open(&out->data, prefix);
+    out->from = stored_open_once();
+    out->from->in_order = true;
+    status s = stored_indexed(&out->data, &set, out->from, prefix, false);
+    if (s != STATUS_OK)
+        stored_reader_close(out);
+    return s;
+}
+
+void stored_reader_close(stored_reader *r)
+{
+    indexed_close(r->data);
+    stored_close(r->from);
+    *r = (stored_reader){0};
 }

@@ -26,6 +26,16 @@ stored *stored_open(const config *c, int sharers);
 stored *stored_open_once(void);
 void stored_close(stored *r); /* NULL is accepted */
 
+/* For who reads a data set from one token to the next: of this machine, or of a store, of which nothing is kept on disk
+ * and the next blocks are fetched ahead. */
+typedef struct stored_reader {
+    indexed *data;
+    stored *from; /* NULL: a data set of this machine */
+} stored_reader;
+
+status stored_reader_open(stored_reader *out, const char *prefix);
+void stored_reader_close(stored_reader *r); /* one that is all zero is accepted */
+
 /* `scattered`: its samples are read in random order. *set stays `r`'s. */
 status stored_indexed(indexed **out, stored_set **set, stored *r, const char *prefix, bool scattered);
 /* These tokens are read soon. false: enough is on its way; ask again after some have been read. */

@@ -48,7 +48,7 @@ static status read_object(content *out, const char *url)
     status s = s3_get_all(&out->memory, &out->bytes, store, key, MOST);
     out->data = out->memory;
     if (s == STATUS_OK && !out->memory)
-        s = status_fail(STATUS_FAILED, "there is no object %s", url);
+        s = status_fail(STATUS_FAILED, "there is no object %s (a folder ends in /)", url);
     s3_close(store);
     free(key);
     return s;
@@ -103,6 +103,25 @@ static status open_file(tokenizer **out, const char *path)
     return s;
 }
 
+/* Of a folder: it ends in a slash where it is a store's. */
+static char *stem_of_folder(const char *folder)
+{
+    return must_format("%s%s", folder, *folder && folder[strlen(folder) - 1] == '/' ? "" : "/");
+}
+
+static char *stem_of_prefix(const char *prefix)
+{
+    return must_format("%s.", prefix);
+}
+
+static bool is_folder(const char *spec)
+{
+    struct stat facts;
+    if (s3_is_url(spec))
+        return spec[strlen(spec) - 1] == '/';
+    return stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
+}
+
 /* The first file of STEMtokenizer.SUFFIX that is there, the caller's; NULL: none is. */
 static char *find(const char *stem)
 {
@@ -132,11 +151,22 @@ static bool open_json_beside(tokenizer **out, const char *stem, const char *foun
     return taken;
 }
 
+/* Where a store was asked in vain, a failure says whether it answers. */
+static status open_default(tokenizer **out, const char *stem)
+{
+    char *path = must_format("%stokenizer.json", stem);
+    status s = open_file(out, path);
+    free(path);
+    return s;
+}
+
 static status open_first(tokenizer **out, const char *stem)
 {
     char *path = find(stem);
     status s = STATUS_OK;
-    if (!path)
+    if (!path && s3_is_url(stem))
+        s = open_default(out, stem);
+    else if (!path)
         s = status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);
     else if (!open_json_beside(out, stem, path))
         s = open_file(out, path);
@@ -151,24 +181,13 @@ static bool is_first(const char *stem)
     return path != NULL;
 }
 
-static char *stem_of_folder(const char *folder)
-{
-    return must_format("%s/", folder);
-}
-
-static char *stem_of_prefix(const char *prefix)
-{
-    return must_format("%s.", prefix);
-}
-
 status tokenizer_files_open(tokenizer **out, const char *spec)
 {
-    struct stat facts;
     if (strcmp(spec, "bytes") == 0) {
         *out = tokenizer_open_bytes();
         return STATUS_OK;
     }
-    if (stat(spec, &facts) != 0 || !S_ISDIR(facts.st_mode))
+    if (!is_folder(spec))
         return open_file(out, spec);
     char *stem = stem_of_folder(spec);
     status s = open_first(out, stem);

@@ -165,6 +165,28 @@ static void commands_take_folders_of_a_store(void **state)
     launch_free(&r);
 }
 
+/* eval's and plan's data sets, a text and a tokenizer. */
+static void commands_take_data_of_a_store(void **state)
+{
+    const char *w = *state;
+    static const char *const sets[2] = {"s3://bucket/sets/corpus", "corpus"};
+    static const char *const texts[2] = {"s3://bucket/sets/text.txt", "text.txt"};
+    put_file(w, "corpus.bin", "sets");
+    put_file(w, "corpus.idx", "sets");
+    put_file(w, "corpus.tokenizer.bytes", "sets");
+    put_file(w, "text.txt", "sets");
+    s3_server_faults(server, "HEAD:503 GET:reset GET:cut=100");
+    assert_same_output(w, sets, "eval --checkpoint hf --data", "");
+    assert_true(s3_server_faults_done(server));
+    assert_same_output(w, sets, "eval --checkpoint run --limit 9 --data", "");
+    assert_same_output(w, texts, "eval --checkpoint hf --tokenizer s3://bucket/sets/corpus.tokenizer.bytes --text", "");
+    assert_same_output(w, sets, "plan run.yaml parallel.context=2 --ranks 2 --json --data", "");
+    launch_result r = run(w, "eval --checkpoint hf --data s3://bucket/sets/none");
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.err, "s3://bucket/sets/none.idx"));
+    launch_free(&r);
+}
+
 static void training_begins_with_weights_of_a_store(void **state)
 {
     const char *w = *state;
@@ -334,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(commands_take_folders_of_a_store),
+        cmocka_unit_test(commands_take_data_of_a_store),
         cmocka_unit_test(training_begins_with_weights_of_a_store),
         cmocka_unit_test(what_is_here_is_not_fetched_again),
         cmocka_unit_test(names_and_sizes_need_no_values),

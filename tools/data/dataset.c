@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/files/atomic.h"
+#include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/stop.h"
@@ -21,6 +22,15 @@ status dataset_make_parent(const char *path)
     return s;
 }
 
+status dataset_is_here(const char *option, const char *path)
+{
+    return stored_is(path) ? status_fail(STATUS_USAGE,
+                                         "%s %s: it is written to this machine: name a place here, then copy the "
+                                         "files to the store",
+                                         option, path)
+                           : STATUS_OK;
+}
+
 status dataset_prepare(const char *prefix, bool force)
 {
     static const char *const suffixes[] = {"idx", "bin"};
@@ -28,6 +38,7 @@ status dataset_prepare(const char *prefix, bool force)
     if (!*prefix || (slash && !slash[1]))
         return status_fail(STATUS_USAGE, "--output %s names a folder: add the data set's name, as in %strain", prefix,
                            *prefix ? prefix : "corpus/");
+    TRY(dataset_is_here("--output", prefix));
     status s = STATUS_OK;
     for (int i = 0; i < 2 && s == STATUS_OK && !force; i++) {
         char *path = must_format("%s.%s", prefix, suffixes[i]);

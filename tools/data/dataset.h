@@ -11,6 +11,8 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "memory/status.h"
 
+/* What is written is a file of this machine, and no object of a store: one line of a failure says so. */
+status dataset_is_here(const char *option, const char *path);
 /* Make the folder of a data set to be written; fails where there is one already, unless `force`. */
 status dataset_prepare(const char *prefix, bool force);
 /* Make the folder of a file that will be written. */

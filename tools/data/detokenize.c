@@ -6,6 +6,7 @@
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/options.h"
@@ -88,9 +89,10 @@ static status parse_range(int64_t *first, int64_t *end, const char *range, int64
 
 static status detokenize_data(const options *o, const tokenizer *t)
 {
-    indexed *x;
+    stored_reader from;
     int64_t first, end;
-    TRY(indexed_open(&x, o->data));
+    TRY(stored_reader_open(&from, o->data));
+    const indexed *x = from.data;
     status s = parse_range(&first, &end, o->range, indexed_documents(x));
     buffer_ids ids = {0};
     buffer text = {0};
@@ -107,7 +109,7 @@ static status detokenize_data(const options *o, const tokenizer *t)
     }
     buffer_ids_free(&ids);
     buffer_free(&text);
-    indexed_close(x);
+    stored_reader_close(&from);
     return s;
 }
 
@@ -128,7 +130,8 @@ int detokenize_main(int argc, char **argv)
     const options_row rows[] = {
         {"--tokenizer", OPTIONS_TEXT, "bytes|FILE", "as for tokenize (with --data: the copy stored with the data set)",
          &o.tokenizer, 0, 0, NULL},
-        {"--data", OPTIONS_TEXT, "PREFIX", "decode this data set instead of standard input", &o.data, 0, 0, NULL},
+        {"--data", OPTIONS_TEXT, "PREFIX", "decode this data set, also s3://BUCKET/PREFIX, instead of standard input",
+         &o.data, 0, 0, NULL},
         {"--documents", OPTIONS_TEXT, "FIRST:END", "only these, from 0; END is not among them (all)", &o.range, 0, 0,
          NULL},
         {"--skip-special", OPTIONS_FLAG, NULL, "leave out special tokens such as the end of a document",

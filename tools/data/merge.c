@@ -5,6 +5,7 @@
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/data/dataset.h"
@@ -33,32 +34,37 @@ static status merge_tokenizers(const char *output, char *const *prefixes, int co
     return s;
 }
 
-static status merge_inputs(const char *output, indexed *const *inputs, int count)
+static status merge_inputs(const char *output, const stored_reader *from, int count)
 {
     indexed_writer *w;
-    TRY(indexed_writer_open(&w, output, dataset_room(inputs, count)));
+    indexed **inputs = must_alloc((unsigned long)count * sizeof *inputs);
+    for (int i = 0; i < count; i++)
+        inputs[i] = from[i].data;
+    int64_t room = dataset_room(inputs, count);
+    free(inputs);
+    TRY(indexed_writer_open(&w, output, room));
     buffer_ids ids = {0};
     status s = STATUS_OK;
     for (int i = 0; i < count; i++)
-        for (int64_t k = 0; k < indexed_documents(inputs[i]) && s == STATUS_OK; k++)
-            s = dataset_copy(w, &ids, inputs[i], k);
+        for (int64_t k = 0; k < indexed_documents(from[i].data) && s == STATUS_OK; k++)
+            s = dataset_copy(w, &ids, from[i].data, k);
     buffer_ids_free(&ids);
     return dataset_finish(s, w);
 }
 
 static status merge(const char *output, char *const *prefixes, int count, bool force)
 {
-    indexed **inputs = must_calloc((unsigned long)count, sizeof *inputs);
+    stored_reader *inputs = must_calloc((unsigned long)count, sizeof *inputs);
     status s = merge_tokenizers(NULL, prefixes, count);
     int64_t documents = 0, tokens = 0;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         if (strcmp(prefixes[i], output) == 0)
             s = status_fail(STATUS_USAGE, "--output %s is one of the inputs", output);
         else
-            s = indexed_open(&inputs[i], prefixes[i]);
+            s = stored_reader_open(&inputs[i], prefixes[i]);
         if (s == STATUS_OK) {
-            documents += indexed_documents(inputs[i]);
-            tokens += indexed_tokens(inputs[i]);
+            documents += indexed_documents(inputs[i].data);
+            tokens += indexed_tokens(inputs[i].data);
         }
     }
     if (s == STATUS_OK)
@@ -70,7 +76,7 @@ static status merge(const char *output, char *const *prefixes, int count, bool f
     if (s == STATUS_OK)
         log_info("%s: %lld documents, %lld tokens", output, (long long)documents, (long long)tokens);
     for (int i = 0; i < count; i++)
-        indexed_close(inputs[i]);
+        stored_reader_close(&inputs[i]);
     free(inputs);
     return s;
 }
@@ -89,7 +95,9 @@ int merge_main(int argc, char **argv)
         .operands = "PREFIX...",
         .summary =
             "Writes the documents of several data sets (.bin/.idx), one set after the other, into one. Copies of\n"
-            "the tokenizer stored with the inputs must be equal; one is stored with the result.",
+            "the tokenizer stored with the inputs must be equal; one is stored with the result. Inputs may be a "
+            "store's,\n"
+            "s3://BUCKET/PREFIX.",
         .least = 1,
         .most = -1,
         .row = rows,

@@ -6,6 +6,7 @@
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tools/data/dataset.h"
@@ -104,6 +105,11 @@ static char *part_path(const options *o, int part)
 
 static status check_input(const options *o)
 {
+    if (stored_is(o->prefix)) /* a store says itself what it lacks */
+        return o->output ? STATUS_OK
+                         : status_fail(STATUS_USAGE,
+                                       "%s is a store's: name a place on this machine for the two parts, --output BASE",
+                                       o->prefix);
     char *index = must_format("%s.idx", o->prefix);
     bool there = atomic_exists(index);
     free(index);
@@ -114,11 +120,11 @@ static status check_input(const options *o)
                        atomic_exists(o->prefix) ? "this file" : "text");
 }
 
-static status open_input(indexed **x, const options *o)
+static status open_input(stored_reader *from, const options *o)
 {
     TRY(check_input(o));
-    TRY(indexed_open(x, o->prefix));
-    long long documents = indexed_documents(*x);
+    TRY(stored_reader_open(from, o->prefix));
+    long long documents = indexed_documents(from->data);
     if (documents >= 2)
         return STATUS_OK;
     return status_fail(STATUS_FAILED,
@@ -129,9 +135,10 @@ static status open_input(indexed **x, const options *o)
 
 static status split(const options *o)
 {
-    indexed *x = NULL;
+    stored_reader from = {0};
     tokenizer *t = NULL;
-    status s = open_input(&x, o);
+    status s = open_input(&from, o);
+    indexed *x = from.data;
     if (s == STATUS_OK)
         s = dataset_tokenizer(&t, o->prefix);
     for (int part = 0; part < 2 && s == STATUS_OK; part++) {
@@ -149,7 +156,7 @@ static status split(const options *o)
     }
     free(chosen);
     tokenizer_close(t);
-    indexed_close(x);
+    stored_reader_close(&from);
     return s;
 }
 
@@ -168,7 +175,9 @@ int split_main(int argc, char **argv)
         .operands = "PREFIX",
         .summary =
             "Divides a data set's documents into one for training and one for validation: documents drawn at random\n"
-            "until they hold the fraction of the tokens, in their old order, at least one in either.",
+            "until they hold the fraction of the tokens, in their old order, at least one in either. PREFIX may be a "
+            "store's,\n"
+            "s3://BUCKET/PREFIX: --output then says where on this machine.",
         .least = 1,
         .most = 1,
         .row = rows,

@@ -139,6 +139,10 @@ static status check(options *o, char **separator)
         TRY(read_part(&o->documents, o->part));
     if (o->train_vocab && strcmp(o->tokenizer, "bytes") == 0)
         return status_fail(STATUS_USAGE, "--train-vocab: the byte tokenizer is not trained; name a FILE to write");
+    if (o->train_vocab)
+        TRY(dataset_is_here("--tokenizer with --train-vocab:", o->tokenizer));
+    if (o->skip_bad)
+        TRY(dataset_is_here("--skip-bad", o->skip_bad));
     return check_inputs(o);
 }
 

@@ -1,4 +1,5 @@
-/* phalanx tokenize of objects of a store: byte for byte what it makes of the same files, whatever the network does. */
+/* phalanx tokenize, split, merge and detokenize of objects of a store: byte for byte what they make of the same files,
+ * whatever the network does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -203,6 +204,139 @@ static void what_cannot_be_read_is_said_in_a_line(void **state)
     setenv("AWS_SECRET_ACCESS_KEY", S3_SERVER_SECRET, 1);
 }
 
+/* ---- data sets and tokenizers ---- */
+
+static launch_result command(const char *folder, const char *words)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(120, "cd %s && %s %s", folder, program, words);
+    free(program);
+    if (strstr(r.err, S3_SERVER_SECRET) || strstr(r.out, S3_SERVER_SECRET))
+        fail_msg("a secret: %s%s", r.out, r.err);
+    return r;
+}
+
+static char *do_well(const char *folder, const char *words)
+{
+    launch_result r = command(folder, words);
+    if (r.status != 0)
+        fail_msg("%s: %s", words, r.err);
+    char *out = must_strdup(r.out);
+    launch_free(&r);
+    return out;
+}
+
+static void put_file(const char *folder, const char *name, const char *key)
+{
+    int64_t bytes;
+    char *path = workfolder_path(folder, name);
+    uint8_t *data = workfolder_read(path, &bytes);
+    s3_server_put(server, key, data, bytes);
+    free(data);
+    free(path);
+}
+
+/* A data set of some blocks, and the tokenizer beside it. */
+static void put_set(const char *w)
+{
+    static const char *const suffixes[] = {"bin", "idx", "tokenizer.bytes"};
+    int64_t bytes;
+    char *text = make_lines(&bytes, 60000, 5), *path = workfolder_path(w, "set.jsonl");
+    workfolder_write(path, text, bytes);
+    make(w, "set", "set.jsonl");
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        char *name = must_format("set.%s", suffixes[i]), *key = must_format("sets/%s", name);
+        put_file(w, name, key);
+        free(key);
+        free(name);
+    }
+    free(path);
+    free(text);
+}
+
+static void data_sets_are_read_where_they_are(void **state)
+{
+    const char *w = *state;
+    put_set(w);
+    free(do_well(w, "split --validation 0.1 --output here set"));
+    s3_server_faults(server, "HEAD:503 GET:reset GET:503 GET:cut=100000 GET:lost");
+    free(do_well(w, "split --validation 0.1 --output there s3://bucket/sets/set"));
+    assert_true(s3_server_faults_done(server));
+    assert_same(w, "here-train", "there-train");
+    assert_same(w, "here-validation", "there-validation");
+    free(do_well(w, "merge --output twice set set"));
+    free(do_well(w, "merge --output twice-there s3://bucket/sets/set set"));
+    assert_same(w, "twice", "twice-there");
+    free(do_well(w, "detokenize --data set >set.text && ls twice-there.tokenizer.bytes"));
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(60, "cd %s && %s detokenize --data s3://bucket/sets/set | cmp - set.text", w, program);
+    if (r.status != 0)
+        fail_msg("%s%s", r.out, r.err);
+    launch_free(&r);
+    free(program);
+}
+
+/* A tokenizer of a few merges, as an object and in a folder; a vocabulary is trained here. */
+static void tokenizers_are_read_where_they_are(void **state)
+{
+    const char *w = *state;
+    int64_t bytes;
+    uint8_t *text = workfolder_read("README.md", &bytes);
+    put_both(w, "few.txt", (const char *)text, bytes);
+    free(text);
+    char *program = launch_beside("../phalanx");
+    free(do_well(w, "tokenize --tokenizer vocabulary.model --train-vocab 600 --output own few.txt"));
+    put_file(w, "vocabulary.model", "models/vocabulary.model");
+    put_file(w, "vocabulary.model", "models/words/tokenizer.model");
+    free(do_well(w, "tokenize --tokenizer s3://bucket/models/vocabulary.model --output object few.txt"));
+    free(do_well(w, "tokenize --tokenizer s3://bucket/models/words/ --output folder few.txt"));
+    assert_same(w, "own", "object");
+    assert_same(w, "own", "folder");
+    launch_result r = launch_run(60,
+                                 "cd %s && %s detokenize --tokenizer s3://bucket/models/words/ --data own >a && %s "
+                                 "detokenize --data own >b && cmp a b",
+                                 w, program, program);
+    if (r.status != 0)
+        fail_msg("%s%s", r.out, r.err);
+    launch_free(&r);
+    free(program);
+}
+
+static void commands_refuse_in_a_line(void **state)
+{
+    static const struct {
+        const char *words, *said;
+        int status;
+    } cases[] = {
+        {"tokenize --tokenizer bytes --output s3://bucket/x few.txt", "--output s3://bucket/x: it is written to this",
+         2},
+        {"tokenize --tokenizer s3://bucket/v.model --train-vocab 300 --output x few.txt", "is written to this machine",
+         2},
+        {"tokenize --tokenizer bytes --skip-bad s3://bucket/bad --output x few.txt", "--skip-bad s3://bucket/bad", 2},
+        {"tokenize --tokenizer s3://bucket/none --output x few.txt", "there is no object s3://bucket/none (a folder",
+         1},
+        {"tokenize --tokenizer s3://bucket/none/ --output x few.txt", "there is no object s3://bucket/none/tok", 1},
+        {"merge --output s3://bucket/x set", "--output s3://bucket/x: it is written to this machine", 2},
+        {"merge --output x s3://bucket/none", "s3://bucket/none.idx", 1},
+        {"split --validation 0.1 s3://bucket/sets/set", "--output BASE", 2},
+        {"split --validation 0.1 --output s3://bucket/x set", "is written to this machine", 2},
+        {"split --validation 0.1 --output x s3://bucket/none", "s3://bucket/none.idx", 1},
+        {"detokenize --data s3://bucket/none --tokenizer bytes", "s3://bucket/none.idx", 1},
+        {"detokenize --data s3://bucket/none", "s3://bucket/none.tokenizer.json", 1},
+    };
+    const char *w = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        launch_result r = command(w, cases[i].words);
+        if (r.status != cases[i].status || !strstr(r.err, cases[i].said) ||
+            strchr(r.err, '\n') != r.err + strlen(r.err) - 1)
+            fail_msg("%s: exit status %d, %s", cases[i].words, r.status, r.err);
+        launch_free(&r);
+    }
+    char *made = workfolder_path(w, "s3:");
+    assert_false(atomic_exists(made));
+    free(made);
+}
+
 static int begin_all(void **state)
 {
     server = s3_server_start();
@@ -222,6 +356,9 @@ int main(void)
         cmocka_unit_test(a_prefix_stands_for_its_objects),
         cmocka_unit_test(parquet_objects_are_read_in_ranges),
         cmocka_unit_test(what_cannot_be_read_is_said_in_a_line),
+        cmocka_unit_test(data_sets_are_read_where_they_are),
+        cmocka_unit_test(tokenizers_are_read_where_they_are),
+        cmocka_unit_test(commands_refuse_in_a_line),
     };
     return cmocka_run_group_tests(tests, begin_all, end_all);
 }

@@ -3,8 +3,9 @@
 # own, into which the tree is copied. As root.
 #   tests/debian.sh SUITE WORD...     SUITE: bookworm (Debian 12) or trixie (13); WORD: demo, check
 # Runs the command of README that ends with "make WORD", as it stands there, for each WORD; mounts and processes end
-# with this script. Counts of the tests go to build-debian/tally-SUITE, the names of programs that skipped a test to
-# build-debian/skipped-SUITE.
+# with this script. In build-debian/ it leaves tally-SUITE, the counts of the tests, and skipped-SUITE, the names of
+# programs that skipped a test; with KEEP_BUILD=1 also build-SUITE, the build folder, and compiler-SUITE, what its gcc
+# says that it is.
 set -u
 suite=$1
 shift
@@ -60,4 +61,9 @@ done
 cp "$root/phalanx/build/tally" "build-debian/tally-$suite" 2>/dev/null
 cp "$root/phalanx/build/tally.unsteady" "build-debian/tally-$suite.unsteady" 2>/dev/null
 cp "$root/phalanx/build/tally.skipped" "build-debian/skipped-$suite" 2>/dev/null
+if [ -n "${KEEP_BUILD:-}" ]; then
+    chroot "$root" gcc --version 2>/dev/null | head -n 1 >"build-debian/compiler-$suite"
+    rm -rf "build-debian/build-$suite"
+    mv "$root/phalanx/build" "build-debian/build-$suite"
+fi
 exit $failed

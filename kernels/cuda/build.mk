@@ -83,10 +83,14 @@ RUN_CUDA_TESTS := $(CUDA_TESTS:$(BUILD)/tests/test_%=run-%)
 $(RUN_CUDA_TESTS): run-%: $(BUILD)/tests/test_%
 	$<
 
+# what compiles without the rest of the product
+cuda-objects: $(BUILD)/libphalanx_cuda.so $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS) \
+              $(patsubst $(BUILD)/shim/%,$(BUILD)/race/%,$(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS))
+
 check-cuda: $(RUN_CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
 	tests/cuda/lint_cuda.sh
 	tests/cuda/test_cuda_coverage.sh $(BUILD)
 	tests/cuda/cuda_resources.sh $(BUILD)
 	tests/cuda/test_cuda_mutants.sh $(BUILD)
 
-.PHONY: check-cuda $(RUN_CUDA_TESTS)
+.PHONY: check-cuda cuda-objects $(RUN_CUDA_TESTS)

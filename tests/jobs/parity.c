@@ -6,7 +6,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
-static const double LOSS = PARITY_LOSS, NORM = 2e-5, BF16 = 1.5;
+static const double LOSS = PARITY_LOSS, NORM = 5e-6, BF16 = 1.5;
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 

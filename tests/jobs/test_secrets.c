@@ -1,6 +1,7 @@
-/* Passwords of etcd and of an MLflow server, and the latter's token: each is in nothing that a run writes, says, shows
- * in the list of processes or hands to a child, whether it comes from outer.credentials or from the environment; where
- * an address holds one, nothing begins. Who may write to an island's keys is looked at. */
+/* Passwords of etcd and of an MLflow server, the latter's token, and an object store's keys: each is in nothing that a
+ * run writes, uploads, says, shows in the list of processes or hands to a child, whether it comes from
+ * outer.credentials or from the environment; where an address holds one, nothing begins. Who may write to an island's
+ * keys is looked at. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,7 +19,9 @@
 #include "engine/islands/etcd.h"
 #include "engine/islands/keys.h"
 #include "engine/tracking/mlflow_login.h"
+#include "memory/clock.h"
 #include "memory/log.h"
+#include "tests/engine/store/s3_server.h"
 #include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
@@ -183,17 +186,134 @@ static void what_mlflow_is_logged_in_with_is_in_nothing_that_a_run_writes(void *
     track_and_search(*state, "by-token", MLFLOW_LOGIN_TOKEN "=" PASSWORD, "Bearer " PASSWORD);
 }
 
+/* ---- of an object store ---- */
+
+/* Whoever reads any of these words could write to the store or log in to the server. */
+static const char *const words[] = {S3_SERVER_ID, S3_SERVER_SECRET, S3_SERVER_TOKEN, PASSWORD, CODED};
+enum { WORDS = sizeof words / sizeof *words };
+
+static void assert_none_in(const char *where, const char *text)
+{
+    for (int i = 0; i < WORDS; i++)
+        if (strstr(text, words[i]))
+            fail_msg("%s has %s: %s", where, words[i], text);
+}
+
+/* The list of processes, as anybody on the machine sees it. The words are in a file, so that grep's own line has none.
+ */
+static void assert_not_in_any_command_line(const char *list)
+{
+    launch_result r = launch_run(60,
+                                 "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null; echo; done | "
+                                 "grep -F -f %s; ps -eo args | grep -F -f %s",
+                                 list, list);
+    assert_string_equal(r.out, "");
+    launch_free(&r);
+}
+
+static void assert_in_no_file_of(const char *folder, const char *list)
+{
+    launch_result r = launch_run(60, "grep -rlF -f %s %s", list, folder);
+    assert_string_equal(r.out, "");
+    assert_int_equal(r.status, 1); /* grep: nothing was found */
+    launch_free(&r);
+}
+
+static void write_words(const char *path)
+{
+    char *text = must_strdup("");
+    for (int i = 0; i < WORDS; i++) {
+        char *more = must_format("%s%s\n", text, words[i]);
+        free(text);
+        text = more;
+    }
+    runs_write_text(path, text);
+    free(text);
+}
+
+/* What people look at afterwards: the page, the run, the exports' cards, what convert makes of the mirror. */
+static void look_and_search(const char *folder, const char *list)
+{
+    char *program = launch_beside("../phalanx");
+    launch_result r = launch_run(ISLAND_JOBS_LIMIT,
+                                 "cd %s && %s report run --output report.html --wandb wandb.py && %s inspect run && "
+                                 "ls run/exports/step-*/README.md && %s inspect s3://" S3_SERVER_BUCKET "/secret && "
+                                 "%s convert --from s3://" S3_SERVER_BUCKET "/secret --to hf && cat hf/config.json",
+                                 folder, program, program, program, program);
+    if (r.status)
+        fail_msg("%s%s", r.out, r.err);
+    assert_none_in("a command", r.out);
+    assert_none_in("a command", r.err);
+    launch_free(&r);
+    assert_in_no_file_of(folder, list);
+    free(program);
+}
+
+/* A run with a mirror, exports and an MLflow server, while it is at work and when it has been stopped. */
+static void what_a_store_is_asked_with_is_nowhere(void **state)
+{
+    const char *top = *state;
+    char *program = launch_beside("../phalanx"), *folder = must_format("%s/stored", top),
+         *list = must_format("%s/words", top), *cache = must_format("%s/stored/cache", top);
+    mlflow_standin *tracking = mlflow_standin_open();
+    s3_server *store = s3_server_start();
+    s3_server_set_secret(store, S3_SERVER_SECRET, true);
+    setenv("AWS_SESSION_TOKEN", S3_SERVER_TOKEN, 1);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    setenv(MLFLOW_LOGIN_USER, "phx", 1);
+    setenv(MLFLOW_LOGIN_PASSWORD, PASSWORD, 1);
+    write_words(list);
+    launch *l = launch_start(ISLAND_JOBS_LIMIT,
+                             "mkdir %s && exec %s train %s/run.yaml run.folder=%s/run train.steps=100000 outer.every=0 "
+                             "run.mlflow=%s checkpoint.every=100 checkpoint.export.every=200 "
+                             "checkpoint.mirror=s3://" S3_SERVER_BUCKET "/secret run.log_every=50",
+                             folder, program, top, folder, mlflow_standin_address(tracking));
+    assert_true(launch_expect(l, "exported ", ISLAND_JOBS_LIMIT));
+    s3_server_faults(store, "PUT:echo"); /* the store repeats what it was asked with */
+    for (double until = clock_seconds() + 60; !s3_server_faults_done(store); usleep(10000))
+        assert_true(clock_seconds() < until);
+    assert_not_in_any_command_line(list);
+    assert_int_equal(kill(launch_pid(l), SIGTERM), 0);
+    launch_result r = launch_finish(l);
+    if (r.status != 75)
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    assert_non_null(strstr(r.err, "warning: checkpoint.mirror: "));
+    assert_none_in("standard output", r.out);
+    assert_none_in("standard error", r.err);
+    launch_free(&r);
+    assert_true(s3_server_count(store) > 5);
+    for (int i = 0; i < WORDS; i++)
+        assert_int_equal(s3_server_search(store, words[i]), 0);
+    json_t *run = mlflow_standin_run(tracking);
+    char *text = json_dumps(run, 0);
+    assert_true(json_object_size(json_object_get(run, "params")) > 10);
+    assert_none_in("MLflow's run", text);
+    look_and_search(folder, list);
+    unsetenv("AWS_SESSION_TOKEN");
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv(MLFLOW_LOGIN_USER);
+    unsetenv(MLFLOW_LOGIN_PASSWORD);
+    free(text);
+    json_decref(run);
+    s3_server_stop(store);
+    mlflow_standin_close(tracking);
+    free(cache);
+    free(list);
+    free(folder);
+    free(program);
+}
+
 static void a_password_in_an_address_is_refused_and_not_repeated(void **state)
 {
-    static const char *const words[] = {
+    static const char *const addresses[] = {
         "outer.rendezvous=[http://" LOGIN "@127.0.0.1:1]",
         "outer.rendezvous=https://" LOGIN "@h:1",
         "outer.rendezvous=[" LOGIN "@h:1]",
         "outer.every=http://" LOGIN "@h:1",
         "outer.rendezvous:[http://" LOGIN "@h:1]",
     };
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        char *all = must_format("%s/run.yaml run.folder=%s/refused '%s'", (char *)*state, (char *)*state, words[i]);
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        char *all = must_format("%s/run.yaml run.folder=%s/refused '%s'", (char *)*state, (char *)*state, addresses[i]);
         launch_result r = runs_train(60, 1, all);
         assert_int_equal(r.status, STATUS_USAGE);
         assert_null(strstr(r.err, PASSWORD));
@@ -258,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_password_goes_to_no_other_machine_in_the_clear),
         cmocka_unit_test(keys_that_everybody_can_add_to_are_refused),
         cmocka_unit_test(what_mlflow_is_logged_in_with_is_in_nothing_that_a_run_writes),
+        cmocka_unit_test(what_a_store_is_asked_with_is_nowhere),
         cmocka_unit_test(the_password_is_in_nothing_that_a_run_writes),
     };
     return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);

@@ -599,6 +599,18 @@ char *s3_server_get(s3_server *s, const char *key, int64_t *bytes)
     return out;
 }
 
+int s3_server_search(s3_server *s, const char *word)
+{
+    int found = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->shelf.count; i++) {
+        const shelf_object *o = s->shelf.object[i];
+        found += strstr(o->key, word) || memmem(o->data, (size_t)o->bytes, word, strlen(word));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
 int s3_server_count(s3_server *s)
 {
     pthread_mutex_lock(&s->lock);

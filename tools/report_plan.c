@@ -9,6 +9,7 @@
 #include "engine/config/config.h"
 #include "engine/state/weights.h"
 #include "memory/log.h"
+#include "tools/plan_launch.h"
 #include "tools/planning.h"
 
 enum { MOST_SPANS = 8000 }; /* of all stages together: about 250 KB of text */
@@ -102,17 +103,35 @@ static json_t *coordinates_of(const grid *g)
     return list;
 }
 
-static json_t *object_of(const plan *p)
+/* The whole run, as `plan` prints it. */
+static json_t *course_of(const config *c, const plan *p, const options_said *said)
 {
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
-    plan_text_json(out, p, "");
+    plan_launch_print(out, c, p, said);
+    fclose(out);
+    json_t *lines = json_stringn(text, bytes);
+    MUST(lines, "a command line is no text: bytes that are no UTF-8");
+    free(text);
+    return lines;
+}
+
+static json_t *object_of(const config *c, const plan *p, const char *file)
+{
+    const options_said said = {.file = file};
+    char *text = NULL, *members = plan_launch_json(c, p, &said);
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    MUST(out, "out of host memory");
+    plan_text_json(out, p, members);
     fclose(out);
     json_t *object = json_loadb(text, bytes, 0, NULL);
     MUST(object, "a plan that is no JSON");
+    free(members);
     free(text);
+    json_object_set_new(object, "course", course_of(c, p, &said));
     json_object_set_new(object, "timeline", timeline_of(p));
     json_object_set_new(object, "coordinates", coordinates_of(&p->options.grid));
     return object;
@@ -137,11 +156,12 @@ static status plan_of(json_t **out, config *c, const planning_run *run, const ch
     if (s == STATUS_OK)
         s = plan_price_order(&p);
     if (s == STATUS_OK) {
-        char *command =
-            must_format("phalanx plan %s/config.yaml --ranks %d --device %s", folder, g.ranks, planning_device(c, run));
-        *out = object_of(&p);
+        char *file = must_format("%s/config.yaml", folder);
+        char *command = must_format("phalanx plan %s --ranks %d --device %s", file, g.ranks, planning_device(c, run));
+        *out = object_of(c, &p, file);
         json_object_set_new(*out, "command", json_string(command));
         free(command);
+        free(file);
     }
     plan_free(&p);
     profile_free(&prices);

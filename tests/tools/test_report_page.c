@@ -174,7 +174,8 @@ static void check_all(const json_t *said, const json_t *plan)
     int same = 0;
     json_object_foreach((json_t *)plan, key, value)
     {
-        if (strcmp(key, "timeline") == 0 || strcmp(key, "coordinates") == 0 || strcmp(key, "command") == 0)
+        if (strcmp(key, "timeline") == 0 || strcmp(key, "coordinates") == 0 || strcmp(key, "command") == 0 ||
+            strcmp(key, "course") == 0)
             continue;
         const json_t *there = json_object_get(said, key);
         if (!there)
@@ -199,6 +200,24 @@ static json_t *said_by(const char *top, const char *command)
     return said;
 }
 
+/* What a command that begins with "phalanx" prints ends in the page's lines on the whole run. */
+static void check_course(const char *top, const char *command, const json_t *plan)
+{
+    char *program = launch_beside("../phalanx");
+    const char *course = json_string_value(json_object_get(plan, "course"));
+    launch_result r = launch_run(30, "cd %s && %s%s", top, program, command + strlen("phalanx"));
+    assert_int_equal(r.status, 0);
+    assert_non_null(course);
+    assert_non_null(strstr(course, "\nrun  "));
+    assert_non_null(strstr(course, "\ncheckpoint  "));
+    assert_non_null(strstr(course, "\nlaunch  "));
+    size_t all = strlen(r.out), part = strlen(course);
+    if (all < part || strcmp(r.out + all - part, course) != 0)
+        fail_msg("the page says %s, and plan %s", course, r.out);
+    launch_free(&r);
+    free(program);
+}
+
 /* A run on one rank and one on two stages: what the page says `plan --json` says, too, by the command that the page
  * names and by the one that a user would type. */
 static void the_plan_of_the_page_is_that_of_the_command(void **state)
@@ -215,6 +234,9 @@ static void the_plan_of_the_page_is_that_of_the_command(void **state)
                *named = said_by(*state, json_string_value(at(plan, "command")));
         check_all(typed, plan);
         check_all(named, plan);
+        check_course(*state, cases[i].typed, plan);
+        check_course(*state, json_string_value(at(plan, "command")), plan);
+        assert_true(number(plan, "run/seconds") > 0 && number(plan, "checkpoint_bytes") > 0);
         assert_int_equal(number(plan, "layout/ranks"), cases[i].ranks);
         assert_string_equal(json_string_value(at(plan, "assumed/device")), "cpu");
         assert_true(i == 0 || number(plan, "bubble") > 0.001);

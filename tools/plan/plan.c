@@ -16,7 +16,7 @@
 #include "tools/planning.h"
 #include "tools/ticker.h"
 #include "tools/plan/plan_data.h"
-#include "tools/plan/plan_launch.h"
+#include "tools/plan_launch.h"
 #include "tools/plan/plan_load.h"
 #include "tools/plan/plan_search.h"
 #include "tools/plan/plan_window.h"

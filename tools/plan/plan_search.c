@@ -10,7 +10,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/units.h"
-#include "tools/plan/plan_launch.h"
+#include "tools/plan_launch.h"
 #include "tools/ticker.h"
 
 enum { SHOWN = 10, LAYOUT_TEXT = 160, WHY_TEXT = 160 };

@@ -1,7 +1,7 @@
 /* The last step of planning: how long the whole run takes, what it leaves on disk, what is free, and the line that
  * starts it. */
-#ifndef PHALANX_TOOLS_PLAN_PLAN_LAUNCH_H
-#define PHALANX_TOOLS_PLAN_PLAN_LAUNCH_H
+#ifndef PHALANX_TOOLS_PLAN_LAUNCH_H
+#define PHALANX_TOOLS_PLAN_LAUNCH_H
 
 #include <stdio.h>
 

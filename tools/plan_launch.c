@@ -1,4 +1,4 @@
-#include "tools/plan/plan_launch.h"
+#include "tools/plan_launch.h"
 
 #include <jansson.h>
 #include <stdlib.h>

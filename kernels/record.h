@@ -6,6 +6,8 @@
 #include "kernels/recorder.h"
 
 tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *bias);
+/* The same in fp32, whatever the type of x and w. */
+tensor *record_linear_wide(recorder *r, const char *name, tensor *x, tensor *w);
 /* x[R, c] by the weight of the expert that has the row; w[E n, c], offsets int32[E + 1], bias[E n] or NULL */
 tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *w, tensor *offsets, tensor *bias);
 tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *table, int64_t first_row);
@@ -58,6 +60,8 @@ tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *
 /* Rows of x at their places among all. */
 tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places);
 tensor *record_copy(recorder *r, const char *name, tensor *x);
+/* x rounded to, or as, another type, which it must not be of already. Never differentiated. */
+tensor *record_cast(recorder *r, const char *name, tensor *x, dtype type);
 tensor *record_geglu(recorder *r, const char *name, tensor *x);
 /* y = factor x */
 tensor *record_scale(recorder *r, const char *name, tensor *x, double factor);

@@ -115,6 +115,7 @@ typedef struct experts_layer {
     ladder_shape ladder;                                /* without tokens and ranks */
     op_routing routing;                                 /* how a token's experts are chosen */
     bool gelu;                                          /* the gate's, not silu */
+    bool fp32_logits;                                   /* of the router, which then has no bias; else of x's type */
     int index;                                          /* among the model's layers with experts */
     bool slots; /* where ranks divide experts, tokens travel in slots; else all are gathered */
 } experts_layer;

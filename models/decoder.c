@@ -362,6 +362,7 @@ static void build_block(builder *b, block_layer *block, int index)
     block->mlp.gelu = l->traits >> TRAIT_GELU_GATE & 1;
     block->mlp.exact = l->traits >> TRAIT_EXACT_GELU & 1;
     block->experts.gelu = block->mlp.gelu;
+    block->experts.fp32_logits = l->traits >> TRAIT_FP32_ROUTER & 1;
     block->experts.limit = l->swiglu_limit;
     block->experts.slope = l->swiglu_alpha;
     block->experts.ladder = decoder_ladder(&b->d->shape);

@@ -234,6 +234,18 @@ static double tolerance_of(dtype type, int64_t depth)
     return TOLERANCE[type] * (1 + GROWTH[type] * sqrt((double)depth));
 }
 
+static void wide_product(checker *k, dtype type, int64_t depth)
+{
+    one c = {.o = {.kind = OP_linear_wide}, .tolerance = tolerance_of(DTYPE_FP32, depth)};
+    double *x = random_operand(&c, &c.o.in[0], type, TOKENS, depth),
+           *w = random_operand(&c, &c.o.in[1], type, WIDE, depth);
+    double *y = operand(&c, &c.o.out[0], true, DTYPE_FP32, TOKENS, WIDE);
+    math_multiply(y, x, w, &(math_product){TOKENS, WIDE, depth, false, true, false});
+    snprintf(c.name, sizeof c.name, "%s %s, %d x %d x %lld", op_rows[c.o.kind].name, dtype_name(type), TOKENS, WIDE,
+             (long long)depth);
+    run(k, &c);
+}
+
 static void forward_product(checker *k, dtype type, int64_t depth, bool bias, bool gelu, bool kept)
 {
     one c = {.o = {.kind = gelu ? OP_linear_gelu : OP_linear}, .tolerance = tolerance_of(type, depth)};
@@ -431,6 +443,7 @@ void self_check_ops(const self_check_on *w)
             forward_product(&k, type, DEPTHS[i], i % 2 != 0, false, false);
             input_gradient(&k, type, DEPTHS[i], false);
             weight_gradient(&k, type, DEPTHS[i]);
+            wide_product(&k, type, DEPTHS[i]);
         }
         for (int i = 0; i < 4 && !varies; i++)
             forward_product(&k, type, 64, i % 2 != 0, true, i / 2 != 0);

@@ -18,6 +18,7 @@ static const struct {
     status (*prepare)(op *o, int threads);
 } wants[OP_COUNT] = {
     [OP_linear] = {gemm_scratch_bytes, gemm_prepare},
+    [OP_linear_wide] = {gemm_scratch_bytes, gemm_prepare},
     [OP_linear_grad_input] = {gemm_scratch_bytes, gemm_prepare},
     [OP_linear_grad_weight] = {gemm_scratch_bytes, gemm_prepare},
     [OP_linear_gelu] = {gemm_scratch_bytes, gemm_prepare},

@@ -91,6 +91,11 @@ void cpu_linear(const op *o, const run_context *r)
     multiply(o, r);
 }
 
+void cpu_linear_wide(const op *o, const run_context *r)
+{
+    multiply(o, r);
+}
+
 /* The addend is copied to the output, unless it is there already. */
 void cpu_linear_grad_input(const op *o, const run_context *r)
 {

@@ -1,4 +1,4 @@
-/* The three products of a linear layer by cuBLASLt, with the GELU after or before them where it can be fused.
+/* The products of a linear layer by cuBLASLt, with the GELU after or before them where it can be fused.
  *
  * The library thinks in columns: a row-major matrix [r, c] of pitch p is to it a matrix [c, r] with leading dimension
  * p. So each product is computed transposed, D = op(A) op(B) with the operands exchanged:
@@ -454,6 +454,7 @@ static void multiply(const op *o, const run_context *r)
     }
 
 MULTIPLIES(linear)
+MULTIPLIES(linear_wide)
 MULTIPLIES(linear_grad_input)
 MULTIPLIES(linear_grad_weight)
 MULTIPLIES(linear_gelu)

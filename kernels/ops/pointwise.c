@@ -273,6 +273,13 @@ void gradient_dropout(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
     recorder_flow(r, o->in[0], record_dropout(r, "dx", cotangent[0], o->in[1], o->in[2], &o->at));
 }
 
+tensor *record_cast(recorder *r, const char *name, tensor *x, dtype type)
+{
+    tensor *y = recorder_input(r, name, type, x->dims, x->shape, x->place);
+    y->producer = recorder_record(r, name, &(op){.kind = OP_cast, .in = {x}, .out = {y}}, 0, NULL);
+    return y;
+}
+
 void infer_cast(op *o)
 {
     operands_present(o);

@@ -9,12 +9,13 @@
 /* ---- what each multiplies ---------------------------------------------------------------------------------------- */
 
 /* Each input's dimensions as letters of C[m, n] = sum over k of A[m, k] B[k, n]: inputs 0 and 1 are A and B. All are of
- * one type, as is C, unless it is a "+=" output: those are fp32. */
+ * one type, as is C, unless it is wide or a "+=" output: those are fp32. */
 typedef struct form {
     const char *in[3];
     enum third { NOTHING, BIAS, ADDEND, GELU } third; /* input 2 */
     bool accumulates;                                 /* C is "+=" */
     bool keeps_gelu;                                  /* output 1 is what the GELU reads */
+    bool wide;                                        /* C is fp32, and made anew */
     const char *takes, *rules;                        /* in words; placements: NULL, those of the two fused ops */
 } form;
 
@@ -24,6 +25,10 @@ static const form forms[OP_COUNT] = {
                    .third = BIAS,
                    .takes = "x[t, k], w[n, k], bias[n] of one type",
                    .rules = "rrr>r s00>1 11p>p 0ss>0 sss>s"},
+    [OP_linear_wide] = {.in = {"mk", "nk"},
+                        .wide = true,
+                        .takes = "x[t, k], w[n, k] of one type",
+                        .rules = "rr>r s0>1 11>p 0s>0 ss>s"},
     [OP_linear_grad_input] = {.in = {"mk", "kn", "mn"},
                               .third = ADDEND,
                               .takes = "dy[t, n], w[n, k], addend[t, k] of one type",
@@ -111,7 +116,7 @@ static void infer_product(op *o)
         OPERANDS_CHECK(!o->in[i] || fits(o->in[i], f->in[i], (dtype)a->type, size), f->takes);
     OPERANDS_CHECK(!f->accumulates || infer_is_matrix(o->out[0], DTYPE_FP32, size[0], size[1]), f->takes);
     if (!f->accumulates)
-        infer_shape(o->out[0], (dtype)a->type, 2, size[0], size[1], 0);
+        infer_shape(o->out[0], f->wide ? DTYPE_FP32 : (dtype)a->type, 2, size[0], size[1], 0);
     operands_place(o, f->rules);
 }
 
@@ -135,6 +140,7 @@ static op_cost cost_product(const op *o)
     COST(name, cost_product(o))
 
 PRODUCT(linear)
+PRODUCT(linear_wide)
 PRODUCT(linear_grad_input)
 PRODUCT(linear_grad_weight)
 PRODUCT(linear_gelu)
@@ -151,9 +157,15 @@ tensor *record_linear(recorder *r, const char *name, tensor *x, tensor *w, tenso
     return record_first(r, name, &(op){.kind = OP_linear, .in = {x, w, bias}}, 1);
 }
 
-void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+tensor *record_linear_wide(recorder *r, const char *name, tensor *x, tensor *w)
 {
-    tensor *dy = cotangent[0], *x = o->in[0], *w = o->in[1], *bias = o->in[2];
+    return record_first(r, name, &(op){.kind = OP_linear_wide, .in = {x, w}}, 1);
+}
+
+/* Records the gradients of x, w and bias, of the cotangent `dy` of x w^T + bias in their type. */
+static void differentiate(recorder *r, const op *o, tensor *dy)
+{
+    tensor *x = o->in[0], *w = o->in[1], *bias = o->in[2];
     if (recorder_wants(r, x)) {
         op like = {.kind = OP_linear_grad_input, .in = {dy, recorder_use(r, w), recorder_flow_take(r, x)}};
         recorder_flow_set(r, x, gradient_by(r, &like));
@@ -161,6 +173,20 @@ void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OU
     gradient_of_weight(r, "dw", (op){.kind = OP_linear_grad_weight, .in = {dy, recorder_use(r, x)}}, w);
     if (bias)
         gradient_of_weight(r, "db", (op){.kind = OP_bias_grad, .in = {dy}}, bias);
+}
+
+void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    differentiate(r, o, cotangent[0]);
+}
+
+/* Products multiply two operands of one type (kernels/precision.def). What dy loses is what every other cotangent loses
+ * on its way through the type of activations; sums are fp32 as theirs are. */
+void gradient_linear_wide(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
+{
+    tensor *dy = cotangent[0];
+    const dtype type = (dtype)o->in[0]->type;
+    differentiate(r, o, dy->type == type ? dy : record_cast(r, "dy", dy, type));
 }
 
 void infer_bias_grad(op *o)

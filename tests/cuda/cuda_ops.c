@@ -97,6 +97,7 @@ static const op_kernel KERNELS[OP_COUNT] = {
 
 /* cuBLASLt's, communication's and the device's own */
 static const op_kind ELSEWHERE[] = {OP_linear,
+                                    OP_linear_wide,
                                     OP_linear_grad_input,
                                     OP_linear_grad_weight,
                                     OP_linear_gelu,

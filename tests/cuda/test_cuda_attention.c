@@ -375,6 +375,7 @@ static void a_self_check_tells_right_from_wrong(void **state)
     assert_int_equal(r.status, 0);
     assert_true(count_of(r.out, "right ") > 500 && count_of(r.out, "WRONG") == 0);
     assert_true(count_of(r.out, "attention_grad bf16") > 9 && count_of(r.out, "cuDNN engine 2") > 30);
+    assert_true(count_of(r.out, "linear_wide bf16") >= 7 && count_of(r.out, "linear_wide fp16") >= 7);
     assert_true(count_of(r.out, "mma m16n8k16") == 2 && count_of(r.out, "pinned host memory") == 1);
     launch_free(&r);
     r = launch_run(300,

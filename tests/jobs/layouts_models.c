@@ -124,6 +124,8 @@ static const layouts_model models[] = {
      "tied_embeddings: false",
      "train.precision=bf16", "llama"},
     {"gpt2-bf16", "architecture: gpt2, layers: 6, hidden_size: 48, heads: 12", "train.precision=bf16", "gpt2"},
+    {"latent-bf16", LATENT "experts: 6, expert_ffn_size: 22, dense_layers: 1, router_bias_rate: 0.03",
+     "train.precision=bf16", "latent"},
     {"llama-fp16",
      "architecture: llama, layers: 8, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
      "tied_embeddings: false",

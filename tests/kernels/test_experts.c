@@ -68,6 +68,57 @@ static void a_logit_that_is_no_number_is_chosen_and_shows(void **state)
     expect_choice(logits, (int32_t[]){0, 1, 2, 3}, false, true);
 }
 
+/* ---- logits ---------------------------------------------------------------------------------------------------- */
+
+enum { NEAR_TOKENS = 400, NEAR_HIDDEN = 96 };
+
+/* The number of tokens whose experts are not those of the largest sums in float64, of the same operands in 16 bits;
+ * `kind`: of the router's product. */
+static int chosen_otherwise(op_kind kind, const isa *set, dtype type)
+{
+    workbench b = workbench_open(2, set);
+    tensor x = workbench_random(&b, type, NEAR_TOKENS, NEAR_HIDDEN, 1),
+           w = workbench_random(&b, type, EXPERTS, NEAR_HIDDEN, 1),
+           logits = workbench_tensor(&b, kind == OP_linear_wide ? DTYPE_FP32 : type, NEAR_TOKENS, EXPERTS),
+           weights = workbench_tensor(&b, DTYPE_FP32, NEAR_TOKENS, ACTIVE),
+           experts = workbench_tensor(&b, DTYPE_INT32, NEAR_TOKENS, ACTIVE);
+    op product = {.kind = (uint8_t)kind, .in = {&x, &w}, .out = {&logits}};
+    op route = {.kind = OP_route, .in = {&logits}, .out = {&weights, &experts}};
+    route.at.routing = (op_routing){.experts = EXPERTS, .active = ACTIVE, .scale = 1, .sigmoid = true};
+    workbench_run(&b, &product, set == NULL);
+    workbench_run(&b, &route, set == NULL);
+    int others = 0;
+    for (int64_t t = 0; t < NEAR_TOKENS; t++) {
+        double sum[EXPERTS] = {0};
+        for (int e = 0; e < EXPERTS; e++)
+            for (int64_t k = 0; k < NEAR_HIDDEN; k++)
+                sum[e] += workbench_get(&b, &x, t, k) * workbench_get(&b, &w, e, k);
+        int32_t *ids = (int32_t *)tensor_at(&experts, b.arena) + t * ACTIVE;
+        bool same = true;
+        for (int j = 0; j < ACTIVE; j++) {
+            int best = 0;
+            for (int e = 1; e < EXPERTS; e++)
+                best = sum[e] > sum[best] ? e : best;
+            same &= ids[j] == best;
+            sum[best] = -INFINITY;
+        }
+        others += !same;
+    }
+    free(b.arena);
+    return others;
+}
+
+static void logits_nearer_than_a_step_of_16_bits_are_told_apart(void **state)
+{
+    (void)state;
+    for (dtype type = DTYPE_BF16; type <= DTYPE_FP16; type++)
+        for (int set = -1; set < workbench_sets_here(); set++) { /* -1: with oneDNN */
+            const isa *whose = set < 0 ? NULL : workbench_sets[set];
+            assert_int_equal(chosen_otherwise(OP_linear_wide, whose, type), 0);
+            assert_true(chosen_otherwise(OP_linear, whose, type) > 0);
+        }
+}
+
 /* ---- threads --------------------------------------------------------------------------------------------------- */
 
 enum { TOKENS = 2113, CHOSEN = 8, OF = 96, COLUMNS = 40, ROWS = 9000, OUTPUTS = 8 };
@@ -123,6 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_equal_scores_the_lower_id_is_chosen),
         cmocka_unit_test(a_logit_that_is_no_number_is_chosen_and_shows),
+        cmocka_unit_test(logits_nearer_than_a_step_of_16_bits_are_told_apart),
         cmocka_unit_test(no_bit_depends_on_the_number_of_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

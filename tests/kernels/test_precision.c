@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "engine/compile/compile.h"
 #include "kernels/devices.h"
 #include "kernels/product.h"
 
@@ -66,14 +67,81 @@ static bool settles(op_kind kind, dtype first, dtype second, precision_kind prec
 static void a_product_of_other_types_than_decided_is_refused(void **state)
 {
     (void)state;
-    const op_kind products[] = {OP_linear, OP_linear_grad_input, OP_linear_grad_weight};
-    for (int i = 0; i < 3; i++) {
+    const op_kind products[] = {OP_linear, OP_linear_wide, OP_linear_grad_input, OP_linear_grad_weight};
+    for (int i = 0; i < 4; i++) {
         assert_true(settles(products[i], DTYPE_BF16, DTYPE_BF16, PRECISION_BF16));
         assert_false(settles(products[i], DTYPE_BF16, DTYPE_BF16, PRECISION_FP16));
         assert_false(settles(products[i], DTYPE_BF16, DTYPE_FP32, PRECISION_BF16));
         assert_false(settles(products[i], DTYPE_FP32, DTYPE_BF16, PRECISION_BF16));
     }
     assert_true(settles(OP_add, DTYPE_FP32, DTYPE_FP32, PRECISION_BF16)); /* no product */
+}
+
+static void compile_experts(compiled *out, shape_architecture architecture, precision_kind precision)
+{
+    model_shape s = {.architecture = architecture,
+                     .layers = 2,
+                     .hidden_size = 32,
+                     .heads = 4,
+                     .experts = 4,
+                     .expert_ffn_size = 24,
+                     .ffn_size = 48,
+                     .router_loss = 0.1,
+                     .vocab_size = 64,
+                     .max_sequence = 16};
+    if (shape_has_key(architecture, KEY_LATENT)) {
+        s.head_size = 12;
+        s.kv_lora_rank = 10;
+        s.rope_head_size = 4;
+    }
+    shape_fill(&s);
+    compile_options o = {.shape = s,
+                         .precision = precision,
+                         .sequence = 16,
+                         .micro_batch = 1,
+                         .microbatches = 2,
+                         .layout.schedule = SCHEDULE_1F1B,
+                         .layout.virtual_stages = 1,
+                         .threads = 1,
+                         .train = true};
+    assert_int_equal(grid_make(&o.grid, 1, 0, GRID_SIZES(1, 1, 1, 1)), STATUS_OK);
+    if (compile(out, &o) != STATUS_OK)
+        fail_msg("%s", status_message());
+}
+
+/* As transformers has them: gradients of logits are fp32 where logits are, and products multiply 16 bits all the
+ * same. */
+static void the_family_says_of_which_type_logits_of_routers_are(void **state)
+{
+    (void)state;
+    static const struct {
+        shape_architecture architecture;
+        bool wide;
+    } families[] = {{SHAPE_MIXTRAL, false},    {SHAPE_QWEN3_MOE, false},   {SHAPE_OLMOE, false},
+                    {SHAPE_GPT_OSS, false},    {SHAPE_GRANITE_MOE, false}, {SHAPE_GLM4_MOE, true},
+                    {SHAPE_DEEPSEEK_V2, true}, {SHAPE_DEEPSEEK_V3, true}};
+    for (int i = 0; i < 8 * PRECISION_COUNT; i++) {
+        const precision_kind precision = (precision_kind)(i / 8);
+        const dtype narrow = precision_compute(precision), type = families[i % 8].wide ? DTYPE_FP32 : narrow;
+        compiled c;
+        compile_experts(&c, families[i % 8].architecture, precision);
+        int routed = 0, gradients = 0, products = 0, casts = 0;
+        for (int k = 0; k < c.training.list.count; k++) {
+            const op *o = c.training.list.ops[k];
+            if (o->kind == OP_route)
+                routed += o->in[0]->type == type;
+            if (o->kind == OP_route_grad || o->kind == OP_balance_grad)
+                gradients += o->out[0]->type == type;
+            if (op_is(o, OP_CLASS_PRODUCT) && !strncmp(o->site, "experts/router", 14))
+                products += o->in[0]->type == narrow && o->in[1]->type == narrow;
+            casts += o->kind == OP_cast;
+        }
+        assert_int_equal(routed, 4);
+        assert_int_equal(gradients, 8);
+        assert_int_equal(products, 12);
+        assert_int_equal(casts, type != narrow ? 4 : 0);
+        compile_free(&c);
+    }
 }
 
 static void a_gpu_is_found_by_the_name_that_it_gives(void **state)
@@ -115,6 +183,7 @@ int main(void)
         cmocka_unit_test(every_word_has_a_row_of_its_own),
         cmocka_unit_test(products_reach_the_peak_of_their_type),
         cmocka_unit_test(a_product_of_other_types_than_decided_is_refused),
+        cmocka_unit_test(the_family_says_of_which_type_logits_of_routers_are),
         cmocka_unit_test(a_gpu_is_found_by_the_name_that_it_gives),
         cmocka_unit_test(balances_follow_from_the_sheet),
     };

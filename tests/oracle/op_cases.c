@@ -44,6 +44,18 @@ CASES(linear)
     return true;
 }
 
+CASES(linear_wide)
+{
+    int64_t t, n, k;
+    if (!product(&t, &n, &k, variant))
+        return false;
+    op_case_in(c, 0, c->type, UNIT, t, k);
+    op_case_in(c, 1, c->type, SMALL, n, k);
+    op_case_infer(c, 1);
+    c->terms = (double)k;
+    return true;
+}
+
 CASES(linear_grad_input)
 {
     int addend = op_case_option(&variant, 2);

@@ -136,7 +136,23 @@ static void factors_forgotten(const op *o, const run_context *r)
     cpu_backend.kernels[o->kind](&wrong, r);
 }
 
+/* As linear's output is. */
+static void rounded_as_operands_are(const op *o, const run_context *r)
+{
+    const tensor *y = o->out[0];
+    const dtype type = (dtype)o->in[0]->type;
+    cpu_backend.kernels[o->kind](o, r);
+    for (int64_t i = 0; i < y->shape[0]; i++)
+        for (int64_t j = 0; j < y->shape[1]; j++) {
+            float *element = (float *)tensor_at(y, r->arena) + i * y->pitch + j;
+            char narrow[4];
+            dtype_convert(narrow, type, element, DTYPE_FP32, 1);
+            dtype_convert(element, DTYPE_FP32, narrow, type, 1);
+        }
+}
+
 const op_mutant OP_MUTANTS[] = {
+    {"a sum in fp32 rounded as operands are", OP_linear_wide, rounded_as_operands_are},
     {"the largest score is log sum exp", OP_attention, largest_is_lse},
     {"accumulate flipped", OP_largest, accumulate_flipped},
     {"what rotates takes the root of the factor", OP_qk_factors, roots_of_all},

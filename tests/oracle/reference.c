@@ -62,6 +62,11 @@ void reference_linear(const op *o, const run_context *r)
         }
 }
 
+void reference_linear_wide(const op *o, const run_context *r)
+{
+    reference_linear(o, r);
+}
+
 void reference_linear_grad_input(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *w = o->in[1], *addend = o->in[2], *dx = o->out[0];

@@ -620,25 +620,33 @@ static const op_mutant MUTANTS[] = {
     {"divided by the targets that count", OP_balance_grad, divided_by_targets_that_count},
 };
 
-/* Some fp32 variant must disagree; the unchanged kernel agrees on all of them. */
-static void notice(const op_mutant *of)
+/* Does some variant of the type disagree? Adds the variants tried to *tried. */
+static bool is_noticed(int *tried, const op_mutant *of, dtype type)
 {
     op_kernel kernels[OP_COUNT];
     memcpy(kernels, cpu_backend.kernels, sizeof kernels);
     kernels[of->kind] = of->kernel;
     op_backend mutant = cpu_backend;
     mutant.kernels = kernels;
-    int noticed = 0, variant = 0;
+    bool noticed = false;
     op_case c;
-    for (; !noticed && op_sweep_case(&c, of->kind, DTYPE_FP32, variant); variant++) {
+    for (int variant = 0; !noticed && op_sweep_case(&c, of->kind, type, variant); variant++, ++*tried) {
         char why[256];
         op_case_mode m = {.in_place_out = -1, .threads = 1};
         if (of->kernel == addend_dropped && inputs_of(&c.o) != inputs_named(&c.o))
             continue; /* without an addend there is none to drop */
         noticed = !(op_case_run(why, &c, &mutant, &m, (uint64_t)variant) <= 1);
     }
-    if (!noticed)
-        fail_msg("%s: %s in %d variants was not noticed", op_rows[of->kind].name, of->name, variant);
+    return noticed;
+}
+
+/* Some variant of fp32, or where roundings alone are wrong of bf16, must disagree; the unchanged kernel agrees on all
+ * of them. */
+static void notice(const op_mutant *of)
+{
+    int tried = 0;
+    if (!is_noticed(&tried, of, DTYPE_FP32) && !is_noticed(&tried, of, DTYPE_BF16))
+        fail_msg("%s: %s in %d variants was not noticed", op_rows[of->kind].name, of->name, tried);
 }
 
 static void every_mutant_is_noticed(void **state)

@@ -18,6 +18,7 @@ enum { ARENA = 64 << 20, NONE = 77 };
 
 /* Ops that take operands with gaps between their rows. */
 static const op_kind STRIDED[] = {OP_linear,
+                                  OP_linear_wide,
                                   OP_linear_grad_input,
                                   OP_linear_grad_weight,
                                   OP_linear_gelu,

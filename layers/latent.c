@@ -22,13 +22,18 @@ static tensor *normalise_latent(recorder *r, const char *name, tensor *x, const 
     return record_norm(r, name, NULL, x, NULL, n);
 }
 
+static tensor *multiply_down(recorder *r, const char *name, tensor *x, const parameter *w, const parameter *bias)
+{
+    return record_linear(r, name, x, recorder_weight(r, w), bias ? recorder_weight(r, bias) : NULL);
+}
+
 /* Queries of all tokens, [tokens, heads head_size]. */
 static tensor *make_queries(recorder *r, const attention_layer *a, tensor *x)
 {
     const latent_layer *l = &a->latent;
     if (!l->q_down)
         return record_linear(r, "attention/q", layer_enter(r, x), recorder_weight(r, a->qkv), NULL);
-    tensor *down = record_linear(r, "attention/q down", x, recorder_weight(r, l->q_down), NULL);
+    tensor *down = multiply_down(r, "attention/q down", x, l->q_down, l->q_down_bias);
     tensor *latent = layer_enter(r, normalise_latent(r, "attention/q latent norm", down, l->q_norm));
     return record_linear(r, "attention/q up", latent, recorder_weight(r, l->q_up), NULL);
 }
@@ -45,7 +50,7 @@ static void expand(recorder *r, const attention_layer *a, record_qkv *heads, ten
 tensor *layer_latent(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x, op_attributes at)
 {
     const latent_layer *l = &a->latent;
-    tensor *down = record_linear(r, "attention/kv down", x, recorder_weight(r, l->kv_down), NULL);
+    tensor *down = multiply_down(r, "attention/kv down", x, l->kv_down, l->kv_down_bias);
     tensor *own = take_columns(r, "attention/copy latent", down, 0, l->rank);
     tensor *latent = layer_enter(r, normalise_latent(r, "attention/kv latent norm", own, l->kv_norm));
     /* k: one head of all, [tokens, rotated] */

@@ -67,7 +67,8 @@ typedef struct latent_layer {
     const parameter *q_down, *q_norm; /* [q rank, hidden], [q rank]; NULL: queries are products of what is read */
     const parameter *q_up;            /* [heads head_size, q rank] of this rank's heads */
     const parameter *kv_down;         /* [rank + rotated, hidden]: the latent, then what rotates of all heads' keys */
-    const parameter *kv_norm;         /* [rank] */
+    const parameter *q_down_bias, *kv_down_bias; /* of these two products; or NULL */
+    const parameter *kv_norm;                    /* [rank] */
     const parameter *kv_up; /* [heads (head_size - rotated) + heads v_head_size, rank]: all keys, all values */
     int rank, rotated;      /* rotated: the last elements of a head of q and k */
     bool gathers;           /* context ranks gather latents and expand all; else keys and values */

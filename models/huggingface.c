@@ -38,8 +38,8 @@ static const struct {
     {FAMILY_GPT2, 0, UNREAD, ALWAYS, "attn_pdrop", {"0.0"}},
     {FAMILY_LLAMA, HAS(GATED), HAS(GELU_GATE), ALWAYS, "hidden_act", {"\"silu\"", "\"swish\""}},
     {FAMILY_LLAMA, 0, HAS(GATED), ALWAYS, "hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu_new\""}},
-    /* An architecture that always has the bias has it without a key. */
-    {FAMILY_LLAMA, 0, HAS(QKV_BIAS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
+    /* An architecture that always has the bias has it without a key; latent attention reads the key. */
+    {FAMILY_LLAMA, 0, HAS(QKV_BIAS) | HAS(LATENT_KEYS), WITH(ATTENTION_BIAS), "attention_bias", {"false"}},
     {FAMILY_LLAMA, 0, HAS(MLP_BIAS), WITH(MLP_BIAS), "mlp_bias", {"false"}},
     {FAMILY_STARCODER2, 0, 0, ALWAYS, "use_bias", {"true"}},
     {FAMILY_GLM4, 0, 0, ALWAYS, "attention_bias", {"true"}},

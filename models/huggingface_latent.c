@@ -36,12 +36,13 @@ status huggingface_read_latent(const huggingface_reader *r, model_shape *s)
     if (n < 1 || n > INT_MAX - s->rope_head_size)
         return huggingface_refuse(r, key, value, "it must be a whole number from 1 and not absurdly large");
     s->head_size = (int)n + s->rope_head_size;
-    return STATUS_OK;
+    return huggingface_read_bool(r, &s->attention_bias, "attention_bias", false);
 }
 
 void huggingface_put_latent(json_t *root, const model_shape *s)
 {
     json_object_set_new(root, "qk_nope_head_dim", json_integer(s->head_size - s->rope_head_size));
+    json_object_set_new(root, "attention_bias", json_boolean(s->attention_bias));
     json_object_set_new(root, "v_head_dim", json_integer(s->v_head_size ? s->v_head_size : s->head_size));
     json_object_set_new(root, "q_lora_rank", s->q_lora_rank ? json_integer(s->q_lora_rank) : json_null());
 }

@@ -158,7 +158,10 @@ layer_shape shape_layer(const model_shape *s, int block)
     if (s->qk_norm)
         out.traits |= UINT64_C(1) << TRAIT_QK_NORM;
     out.traits |= UINT64_C(1) << (s->q_lora_rank > 0 ? TRAIT_LATENT_QUERIES : TRAIT_STREAM_QUERIES);
-    out.traits |= UINT64_C(1) << (s->kv_lora_rank > 0 ? TRAIT_LATENT_KEYS : TRAIT_STREAM_KEYS);
+    if (!shape_has(s, TRAIT_LATENT_KEYS))
+        out.traits |= UINT64_C(1) << TRAIT_STREAM_KEYS;
+    if (s->attention_bias)
+        out.traits |= UINT64_C(1) << TRAIT_LATENT_BIAS | UINT64_C(1) << TRAIT_OUT_BIAS;
     if (!experts) {
         out.experts = out.experts_per_token = 0;
         out.expert_ffn_size = 0;
@@ -380,6 +383,11 @@ static status check_optional(const model_shape *s)
         return status_fail(STATUS_USAGE,
                            "model.qk_norm is true: of %s it is fixed; leave it out, or choose glm4_moe as "
                            "model.architecture",
+                           shape_traits_of(s->architecture)->name);
+    if (s->attention_bias && !shape_has_key(s->architecture, KEY_LATENT))
+        return status_fail(STATUS_USAGE,
+                           "model.attention_bias is true: of %s it is fixed which products have biases; leave it out, "
+                           "or choose deepseek_v2 or deepseek_v3 as model.architecture",
                            shape_traits_of(s->architecture)->name);
     return STATUS_OK;
 }

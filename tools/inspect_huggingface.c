@@ -307,7 +307,7 @@ static bool is_off(const char *key, const char *value, bool scales, bool routes)
     for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
         off = off || strcmp(value, nothing[i]) == 0;
     return off || (of_scaling && (!scales || no)) || (of_router && !routes) ||
-           (no && strcmp(key, "model.qk_norm") == 0);
+           (no && (strcmp(key, "model.qk_norm") == 0 || strcmp(key, "model.attention_bias") == 0));
 }
 
 static void print_model(const json_t *object)

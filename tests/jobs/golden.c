@@ -18,6 +18,7 @@
 
 const char *const golden_models[] = {"deepseek-v2",
                                      "deepseek-v3",
+                                     "deepseek-v3-biased",
                                      "deepseek-v3-mtp",
                                      "gemma2",
                                      "gemma3",

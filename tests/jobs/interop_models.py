@@ -89,6 +89,16 @@ def configurations():
             qk_nope_head_dim=20, qk_rope_head_dim=12, v_head_dim=24, n_routed_experts=8, num_experts_per_tok=3,
             moe_intermediate_size=40, n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2,
             routed_scaling_factor=2.5, num_nextn_predict_layers=0, pad_token_id=None),
+        "deepseek-v2-biased": t.DeepseekV2Config(
+            **{**sizes, "num_key_value_heads": sizes["num_attention_heads"]}, q_lora_rank=None, kv_lora_rank=40,
+            qk_nope_head_dim=20, qk_rope_head_dim=12, v_head_dim=24, n_routed_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=40, n_shared_experts=2, first_k_dense_replace=1, topk_method="greedy",
+            attention_bias=True, pad_token_id=None),
+        "deepseek-v3-biased": t.DeepseekV3Config(
+            **{**sizes, "num_key_value_heads": sizes["num_attention_heads"]}, q_lora_rank=56, kv_lora_rank=40,
+            qk_nope_head_dim=20, qk_rope_head_dim=12, v_head_dim=24, n_routed_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=40, n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2,
+            routed_scaling_factor=2.5, num_nextn_predict_layers=0, attention_bias=True, pad_token_id=None),
         "gpt-oss": t.GptOssConfig(**sizes, head_dim=32, num_local_experts=7, num_experts_per_tok=3, sliding_window=16,
                                   swiglu_limit=0.5, pad_token_id=None, rope_parameters=dict(
                                       rope_type="yarn", rope_theta=150000.0, factor=8.0, truncate=False,

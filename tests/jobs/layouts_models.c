@@ -108,6 +108,7 @@ static const layouts_model models[] = {
      "6, expert_ffn_size: 20, router_bias_rate: 0.03",
      "", NULL},
     {"latent", LATENT "experts: 6, expert_ffn_size: 22, dense_layers: 1, router_bias_rate: 0.03", "", NULL},
+    {"latent-biased", LATENT "experts: 2, dense_layers: 6, attention_bias: true", "", NULL},
     {"unrouted", LATENT "experts: 2, dense_layers: 6", "", NULL},
     {"direct",
      "architecture: deepseek_v2, layers: 6, hidden_size: 48, heads: 6, head_size: 14, rope_head_size: 6, v_head_size: "

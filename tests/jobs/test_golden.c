@@ -62,7 +62,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
         assert_true(e.mtp <= 1);
         free(run);
     }
-    assert_int_equal(models, 34);
+    assert_int_equal(models, 35);
 }
 
 /* Recompute and other micro-batches are the same model. */
@@ -360,14 +360,19 @@ static char *altered_model(const char *top, const char *model, const char *weigh
     return folder;
 }
 
-/* Keys or values of one layer scaled by 1.01. */
+/* Keys or values of one layer, or a bias of latents, scaled by 1.01. */
 static void one_wrong_weight_shows_in_the_logits(void **state)
 {
     static const struct {
         const char *model, *weight;
     } mutants[] = {
-        {"gpt2", "transformer.h.0.attn.c_attn.weight"},        {"llama", "model.layers.0.self_attn.k_proj.weight"},
-        {"mistral", "model.layers.1.self_attn.k_proj.weight"}, {"qwen2", "model.layers.1.self_attn.k_proj.weight"},
+        {"gpt2", "transformer.h.0.attn.c_attn.weight"},
+        {"llama", "model.layers.0.self_attn.k_proj.weight"},
+        {"mistral", "model.layers.1.self_attn.k_proj.weight"},
+        {"qwen2", "model.layers.1.self_attn.k_proj.weight"},
+        {"deepseek-v3-biased", "model.layers.1.self_attn.q_a_proj.bias"},
+        {"deepseek-v3-biased", "model.layers.1.self_attn.kv_a_proj_with_mqa.bias"},
+        {"deepseek-v3-biased", "model.layers.1.self_attn.o_proj.bias"},
         {"qwen3", "model.layers.0.self_attn.v_proj.weight"}, /* keys are normalised: their scale is nothing */
     };
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++)

@@ -69,6 +69,7 @@ static const keys_row rows[] = {
     PLANNED("model.q_lora_rank", "16", LATENT),
     PLANNED("model.rope_head_size", "2", LATENT),
     PLANNED("model.v_head_size", "8", LATENT),
+    PLANNED("model.attention_bias", "true", LATENT),
     PLANNED("model.experts", "5", EXPERTS),
     PLANNED("model.experts_per_token", "3", EXPERTS),
     PLANNED("model.expert_ffn_size", "48", EXPERTS),

@@ -51,6 +51,7 @@ static model_shape shape_of(shape_architecture architecture, bool tied)
         s.v_head_size = 9;
         s.kv_lora_rank = 11;
         s.q_lora_rank = tied ? 13 : 0;
+        s.attention_bias = tied;
     }
     shape_fill(&s);
     assert_int_equal(shape_check(&s), STATUS_OK);

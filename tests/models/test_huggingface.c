@@ -43,6 +43,7 @@ static void assert_same_shape(const model_shape *a, const model_shape *b)
     assert_int_equal(a->router_groups, b->router_groups);
     assert_int_equal(a->router_groups_kept, b->router_groups_kept);
     assert_int_equal(a->qk_norm, b->qk_norm);
+    assert_int_equal(a->attention_bias, b->attention_bias);
     assert_true(a->kv_lora_rank == b->kv_lora_rank && a->q_lora_rank == b->q_lora_rank);
     assert_int_equal(a->rope_head_size, b->rope_head_size);
     if (a->kv_lora_rank > 0)
@@ -141,6 +142,7 @@ static void give_experts(model_shape *s, int variant)
 static void give_latents(model_shape *s, int variant)
 {
     s->kv_lora_rank = s->q_lora_rank = s->rope_head_size = s->v_head_size = 0;
+    s->attention_bias = shape_has_key(s->architecture, KEY_LATENT) && variant & 4;
     if (!shape_has_key(s->architecture, KEY_LATENT))
         return;
     s->kv_heads = s->heads, s->kv_lora_rank = 17;

@@ -146,7 +146,7 @@ static const struct {
 
     {"{\"model_type\":\"glm4\"," SIZES KV ",\"rms_norm_eps\":1e-5}", "head_dim is missing"},
     {"{\"model_type\":\"glm4\"," SIZES ",\"head_dim\":8,\"rms_norm_eps\":1e-5}", "num_key_value_heads is missing"},
-    {DEEPSEEK("\"attention_bias\":true"), "attention_bias is true"},
+    {DEEPSEEK("\"attention_bias\":1"), "attention_bias is 1"},
     {DEEPSEEK("\"moe_layer_freq\":2"), "moe_layer_freq is 2"},
     {DEEPSEEK("\"topk_method\":\"noaux_tc\""), "topk_method is \"noaux_tc\""},
     {DEEPSEEK("\"topk_method\":\"group_limited_greedy\",\"n_group\":3,\"topk_group\":1"), "router_groups is 3"},

@@ -260,6 +260,11 @@ static void stray_latent(model_shape *s)
     s->kv_lora_rank = 512;
 }
 
+static void stray_bias(model_shape *s)
+{
+    s->attention_bias = true;
+}
+
 static void no_latent(model_shape *s)
 {
     *s = presets_find("deepseek-v3")->shape;
@@ -298,6 +303,9 @@ static void impossible_sizes_are_refused_by_name(void **state)
         {"model.kv_lora_rank is 512, q_lora_rank 0, rope_head_size 0 and v_head_size 0: llama has no latent attention; "
          "leave them out, or choose deepseek_v2 or deepseek_v3 as model.architecture",
          stray_latent},
+        {"model.attention_bias is true: of llama it is fixed which products have biases; leave it out, or choose "
+         "deepseek_v2 or deepseek_v3 as model.architecture",
+         stray_bias},
         {"model.kv_lora_rank is 0: deepseek_v3 needs at least 1", no_latent},
         {"model.rope_head_size is 192: it must be even, from 2, and below model.head_size 192, which counts the "
          "elements "

@@ -71,13 +71,13 @@ def models():
             first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=1.75,
             num_nextn_predict_layers=behind, rms_norm_eps=1e-5, pad_token_id=None, bos_token_id=96, eos_token_id=96)
 
-    def deepseek_v3(layers, behind):
+    def deepseek_v3(layers, behind, **more):
         return DeepseekV3Config(
             **{**SIZES, "hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 6, "num_key_value_heads": 6},
             q_lora_rank=22, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=12, n_routed_experts=8,
             num_experts_per_tok=2, moe_intermediate_size=20, n_shared_experts=1, first_k_dense_replace=1, n_group=2,
             topk_group=1, routed_scaling_factor=1.75, num_nextn_predict_layers=behind, rms_norm_eps=1e-5, pad_token_id=None,
-            bos_token_id=96, eos_token_id=96)
+            bos_token_id=96, eos_token_id=96, **more)
 
     balanced = dict(output_router_logits=True, router_aux_loss_coef=0.1)
     no_dropout = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
@@ -95,6 +95,8 @@ def models():
             rope_parameters=dict(YARN, mscale=0.6, mscale_all_dim=0.9)), "fp32"),
         # queries of a latent, too; sigmoids with a bias, two of the four experts of the better one of two groups
         "deepseek-v3": (DeepseekV3ForCausalLM, deepseek_v3(3, 0), "fp32"),
+        # biases of the products that make latents, and of attention's last one
+        "deepseek-v3-biased": (DeepseekV3ForCausalLM, deepseek_v3(2, 0, attention_bias=True), "fp32"),
         # behind the last layer one more, which predicts the token after the next
         "deepseek-v3-mtp": (DeepseekV3ForCausalLM, deepseek_v3(2, 1), "fp32"),
         # caps of scores and of logits that change most of them, windows in every second layer

@@ -414,8 +414,7 @@ void recorder_begin_backward(recorder *r)
     r->phase = PHASE_BACKWARD;
 }
 
-/* The cotangent of `t`, complete. */
-static tensor *whole_cotangent(recorder *r, const tensor *t)
+tensor *recorder_cotangent(recorder *r, const tensor *t)
 {
     tensor *whole = recorder_flow_take(r, t);
     MUST(!whole || r->unwritten[t->id] == 0, "%s: %lld of its %lld columns have no cotangent", t->name,
@@ -423,29 +422,27 @@ static tensor *whole_cotangent(recorder *r, const tensor *t)
     return whole;
 }
 
-void recorder_turn(recorder *r, tensor *t, tensor *cotangent)
+void recorder_begin_at(recorder *r, tensor *t, tensor *cotangent)
 {
-    MUST(r->turns < RECORDER_TURNS, "%s: the recording has too many losses", t->name);
+    MUST(r->turns < RECORDER_TURNS, "%s: the backward pass of the recording begins in too many places", t->name);
     r->turned[r->turns] = t;
     r->turned_cotangent[r->turns++] = cotangent;
 }
 
-/* The cotangents that losses have made: forward, to be read backward. */
-static void begin_at_losses(recorder *r)
+/* What is made forward is to be read backward. */
+void recorder_turn(recorder *r, tensor *t, tensor *cotangent)
 {
-    for (int i = 0; i < r->turns; i++) {
-        tensor *cotangent = r->turned_cotangent[i];
-        tensor_root(cotangent)->class = CLASS_KEPT;
-        cotangent->class = CLASS_KEPT;
-        r->cotangent[r->turned[i]->id] = cotangent;
-    }
+    tensor_root(cotangent)->class = CLASS_KEPT;
+    cotangent->class = CLASS_KEPT;
+    recorder_begin_at(r, t, cotangent);
 }
 
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent)
 {
     recorder_begin_backward(r);
-    begin_at_losses(r);
     MUST(cotangent || r->turns > 0, "nothing to start the backward pass from");
+    for (int i = 0; i < r->turns; i++)
+        r->cotangent[r->turned[i]->id] = r->turned_cotangent[i];
     if (cotangent)
         r->cotangent[output->id] = cotangent;
     const program *forward = &r->body[PHASE_FORWARD];
@@ -454,7 +451,7 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
         tensor *flow[OP_MAX_OUT] = {0};
         bool any = false;
         for (int k = 0; k < OP_MAX_OUT; k++) {
-            flow[k] = o->out[k] ? whole_cotangent(r, o->out[k]) : NULL;
+            flow[k] = o->out[k] ? recorder_cotangent(r, o->out[k]) : NULL;
             any |= flow[k] != NULL;
         }
         if (o->detached || !any)
@@ -464,5 +461,5 @@ tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tenso
     }
     r->backward = NULL;
     r->phase = PHASE_FORWARD;
-    return input ? whole_cotangent(r, input) : NULL;
+    return input ? recorder_cotangent(r, input) : NULL;
 }

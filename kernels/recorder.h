@@ -38,7 +38,7 @@ typedef struct recorder_parameter {
     tensor *gathered; /* the whole weight in the body being recorded */
 } recorder_parameter;
 
-/* Losses of one recording, at most. */
+/* Places of one recording where differentiation begins, at most. */
 enum { RECORDER_TURNS = 2 };
 
 typedef struct recorder {
@@ -70,7 +70,7 @@ typedef struct recorder {
     int remade_ops;      /* of the forward pass so far */
     const op *backward;  /* whose gradient is being recorded: its site begins those of the gradient's ops */
     int sites;           /* dropout sites so far */
-    /* Where losses have begun the backward pass: tensors, and the cotangents that differentiation starts from. */
+    /* Where the backward pass begins: tensors, and their cotangents, of losses or of another body. */
     tensor *turned[RECORDER_TURNS], *turned_cotangent[RECORDER_TURNS];
     int turns;
 } recorder;
@@ -101,6 +101,8 @@ tensor *recorder_row(recorder *r, tensor *of, int64_t row);
  * is a use, and each use answers with one recorder_gradient_done() when its gradient is complete. */
 tensor *recorder_weight(recorder *r, const parameter *p);
 
+/* Differentiation begins at `t`, too, whose cotangent another body makes. */
+void recorder_begin_at(recorder *r, tensor *t, tensor *cotangent);
 /* A loss has made the cotangent of `t` within the forward pass: differentiation begins there, too. */
 void recorder_turn(recorder *r, tensor *t, tensor *cotangent);
 /* Ops from now on are of the backward pass, for what is differentiated by hand; recorder_differentiate() begins with
@@ -109,6 +111,8 @@ void recorder_begin_backward(recorder *r);
 /* From `output` (whose cotangent is `cotangent`, or where losses have begun the backward pass: NULL, NULL) back to the
  * chunk's input. Returns the cotangent of `input`, or NULL if none flows there (an embedding's tokens). */
 tensor *recorder_differentiate(recorder *r, tensor *input, tensor *output, tensor *cotangent);
+/* After it: the cotangent of `t`, another tensor without a producer; NULL: none flows there. */
+tensor *recorder_cotangent(recorder *r, const tensor *t);
 
 /* ---- used by gradient rules ---------------------------------------------------------------------------------- */
 

@@ -149,7 +149,7 @@ typedef struct embedding_layer {
 typedef struct mtp_module {
     int number; /* of the block, behind the layers; 0: there is none */
     const block_layer *block;
-    embedding_layer embedding; /* of next tokens; without positions */
+    embedding_layer embedding; /* of next tokens; without positions; table NULL: all stages together have it */
 } mtp_module;
 
 typedef struct loss_layer {
@@ -203,26 +203,32 @@ void layer_block(recorder *r, stream *s, const block_layer *b, const layer_input
 tensor *layer_embed(recorder *r, const embedding_layer *e, tensor *ids);
 /* What else is done to the embedding x: a multiplier, positions, dropout. */
 tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs *in, tensor *x);
-/* What the head reads of a stream: its norm, times the multiplier of the logits. */
-tensor *layer_last(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
+/* The head reads what the last layer makes, and what the block behind it does. */
+enum { LAYER_HEAD_PASSES = 2 };
+/* What the head reads, [tokens, hidden]: of the stream its norm, and of the block behind the last layer, of which that
+ * norm and `next` (layer_mtp()) are read (m NULL: there is none, and out[1] is NULL), times the multiplier of the
+ * logits. */
+void layer_last(recorder *r, tensor *out[LAYER_HEAD_PASSES], stream *s, const loss_layer *l, const mtp_module *m,
+                const layer_inputs *in, tensor *next);
 /* x times a layer's multiplier, x itself where that is 0 */
 tensor *layer_multiply(recorder *r, tensor *x, double multiplier);
 /* Adds the micro-batch's loss to in->loss, and that of the block behind the last layer (NULL: there is none) to
  * in->mtp_loss. When training it turns the tape: the gradient of the loss is recorded beside its forward pass, chunk by
  * chunk, so that logits of a whole micro-batch never exist. */
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const mtp_module *m, const layer_inputs *in);
-/* What the head reads of that block; h: what it reads of the last layer. */
-tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h);
+/* What that block's norm makes, [tokens, hidden]; h: what the last norm makes; next: the embedding of the next tokens,
+ * or NULL where the module's table has it. */
+tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h, tensor *next);
 /* The same in two steps, for a vocabulary that is divided over the stages, too: statistics of the logits of this
- * stage's rows from the last norm's output y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages,
- * the loss. */
+ * stage's rows from what the head reads, y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages, the
+ * loss. `pass`: 0, of the last layer; 1, of the block behind it. */
 typedef struct head_pass {
     tensor *x, *head, *logits, *statistics; /* logits: before their cap */
 } head_pass;
-head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y);
+head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, int pass, tensor *y);
 /* When training returns this stage's part of the cotangent of y, else NULL; in the backward pass, after
  * recorder_begin_backward(). */
-tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const head_pass *h,
+tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, int pass, const head_pass *h,
                         tensor *statistics);
 /* logits[tokens, vocabulary] of every token, for decoding */
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);

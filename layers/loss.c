@@ -77,9 +77,27 @@ static tensor *leave_backward(recorder *r, tensor *dx)
                             : record_all_reduce(r, "loss/reduce dx", AXIS_TENSOR, dx);
 }
 
-tensor *layer_last(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
+void layer_last(recorder *r, tensor *out[LAYER_HEAD_PASSES], stream *s, const loss_layer *l, const mtp_module *m,
+                const layer_inputs *in, tensor *next)
 {
-    return layer_multiply(r, layer_norm(r, s, &l->norm, in), l->multiplier);
+    tensor *h = layer_norm(r, s, &l->norm, in);
+    out[0] = layer_multiply(r, h, l->multiplier);
+    out[1] = NULL;
+    if (!m)
+        return;
+    recorder_keep(s->sum);
+    recorder_layer(r, m->number);
+    out[1] = layer_multiply(r, layer_mtp(r, m, in, h, next), l->multiplier);
+    recorder_layer(r, -1);
+}
+
+/* What a pass over the head predicts; the block behind the last layer is the last to use it. */
+static labels labels_of(const layer_inputs *in, int pass, bool last)
+{
+    return pass == 0
+               ? (labels){.targets = in->targets, .scalars = in->scalars, .loss = in->loss, .last = last}
+               : (labels){
+                     .targets = in->second_targets, .scalars = in->mtp_scalars, .loss = in->mtp_loss, .last = last};
 }
 
 /* The loss of y, in chunks. The first one fetches the head, whose gradient later ones add to. */
@@ -111,33 +129,32 @@ static void take_loss(recorder *r, const loss_layer *l, tensor **head, tensor *y
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const mtp_module *m, const layer_inputs *in)
 {
     tensor *head = NULL, *h = layer_norm(r, s, &l->norm, in);
+    const labels first = labels_of(in, 0, !m), second = labels_of(in, 1, true);
     recorder_keep(s->sum);
-    take_loss(r, l, &head, layer_multiply(r, h, l->multiplier),
-              &(labels){.targets = in->targets, .scalars = in->scalars, .loss = in->loss, .last = !m});
+    take_loss(r, l, &head, layer_multiply(r, h, l->multiplier), &first);
     if (!m)
         return;
     recorder_layer(r, m->number);
-    take_loss(r, l, &head, layer_multiply(r, layer_mtp(r, m, in, h), l->multiplier),
-              &(labels){.targets = in->second_targets, .scalars = in->mtp_scalars, .loss = in->mtp_loss, .last = true});
+    take_loss(r, l, &head, layer_multiply(r, layer_mtp(r, m, in, h, NULL), l->multiplier), &second);
     recorder_layer(r, -1);
 }
 
 /* The logits of a micro-batch exist at a time, and are kept: each stage has few columns of them. Their cap is computed
  * again in the backward pass. */
-head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, tensor *y)
+head_pass layer_head(recorder *r, const loss_layer *l, const layer_inputs *in, int pass, tensor *y)
 {
     head_pass h = {.x = layer_enter(r, y), .head = recorder_weight(r, l->head)};
     h.logits = record_linear(r, "loss/head", h.x, h.head, NULL);
     recorder_keep(h.logits);
-    h.statistics = record_statistics(r, l, record_cap(r, l, h.logits), in->targets);
+    h.statistics = record_statistics(r, l, record_cap(r, l, h.logits), labels_of(in, pass, true).targets);
     return h;
 }
 
-tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, const head_pass *h,
+tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in, int pass, const head_pass *h,
                         tensor *statistics)
 {
-    const labels of = {.targets = in->targets, .scalars = in->scalars, .loss = in->loss};
-    chunk c = {.of = &of, .index = 0, .targets = in->targets};
+    const labels of = labels_of(in, pass, true);
+    chunk c = {.of = &of, .index = 0, .targets = of.targets};
     tensor *logits = recorder_use(r, h->logits);
     tensor *dlogits = record_loss(r, l, &c, record_cap(r, l, logits), statistics);
     if (!dlogits)
@@ -153,6 +170,8 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
 
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in)
 {
-    tensor *x = layer_enter(r, layer_last(r, s, l, in));
+    tensor *y[LAYER_HEAD_PASSES];
+    layer_last(r, y, s, l, NULL, in, NULL);
+    tensor *x = layer_enter(r, y[0]);
     return record_cap(r, l, record_linear(r, "head", x, recorder_weight(r, l->head), NULL));
 }

@@ -7,10 +7,10 @@
  * (target -1) have an embedding of zeros, and no label. */
 #include "layers/layer.h"
 
-tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h)
+tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h, tensor *next)
 {
     const mtp_layer *own = &m->block->mtp;
-    tensor *x = layer_multiply(r, layer_embed(r, &m->embedding, in->targets), m->embedding.multiplier);
+    tensor *x = layer_multiply(r, next ? next : layer_embed(r, &m->embedding, in->targets), m->embedding.multiplier);
     recorder_keep(x); /* to make it again would be to sum it again over the tensor ranks */
     x = layer_norm_of(r, "mtp/embedding norm", x, &own->enorm, in);
     h = layer_norm_of(r, "mtp/hidden norm", h, &own->hnorm, in);

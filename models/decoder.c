@@ -439,13 +439,14 @@ static void build_head(builder *b, loss_layer *l, const parameter *embedding)
 }
 
 /* The table that the block behind the last layer reads: the embedding itself where one chunk has both, a tied head, or
- * a copy as that one is. */
+ * a copy as that one is; where all stages divide it, none. */
 static void build_mtp(builder *b, decoder_chunk *chunk, const parameter *embedding)
 {
     const decoder *d = b->d;
-    const parameter *table = d->shape.tied_embeddings  ? chunk->loss.head
-                             : ends_meet(b, embedding) ? embedding
-                                                       : build_copy(b, embedding, "mtp/embedding");
+    const parameter *table = d->vocabulary              ? NULL
+                             : d->shape.tied_embeddings ? chunk->loss.head
+                             : ends_meet(b, embedding)  ? embedding
+                                                        : build_copy(b, embedding, "mtp/embedding");
     chunk->mtp = (mtp_module){
         .number = d->shape.layers,
         .block = &chunk->blocks[chunk->layers],
@@ -479,7 +480,7 @@ static void build_chunk(builder *b, decoder_chunk *chunk, const parameter **embe
     }
     if (chunk->has_loss && !d->vocabulary)
         build_head(b, &chunk->loss, *embedding);
-    if (chunk->block_count > chunk->layers && !d->vocabulary)
+    if (chunk->block_count > chunk->layers)
         build_mtp(b, chunk, *embedding);
 }
 
@@ -535,23 +536,30 @@ static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inp
     return s;
 }
 
-tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)
+int decoder_passes(const decoder *d, bool training)
 {
-    const decoder_chunk *c = &d->chunks[chunk];
-    r->sites = LAYER_BLOCK_SITES * c->first_layer + (c->has_embedding ? 0 : LAYER_EMBEDDING_SITES);
-    stream s = record_blocks(r, c, in, input);
-    if (c->has_loss && d->vocabulary)
-        return layer_last(r, &s, &c->loss, in);
-    if (c->has_loss) {
-        layer_loss(r, &s, &c->loss, in->mtp && c->mtp.block ? &c->mtp : NULL, in);
-        return NULL;
-    }
-    return s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
+    return training && d->shape.mtp_layers > 0 ? 2 : 1;
 }
 
-tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in)
+void decoder_forward(recorder *r, tensor *out[LAYER_HEAD_PASSES], const decoder *d, int chunk, const layer_inputs *in,
+                     tensor *const input[LAYER_HEAD_PASSES])
 {
-    return layer_embed(r, &d->vocabulary->embedding, in->tokens);
+    const decoder_chunk *c = &d->chunks[chunk];
+    const mtp_module *mtp = in->mtp && c->mtp.block ? &c->mtp : NULL;
+    r->sites = LAYER_BLOCK_SITES * c->first_layer + (c->has_embedding ? 0 : LAYER_EMBEDDING_SITES);
+    stream s = record_blocks(r, c, in, input[0]);
+    out[0] = out[1] = NULL;
+    if (c->has_loss && d->vocabulary)
+        layer_last(r, out, &s, &c->loss, mtp, in, input[1]);
+    else if (c->has_loss)
+        layer_loss(r, &s, &c->loss, mtp, in);
+    else
+        out[0] = s.delta ? record_add(r, "hand over", s.sum, s.delta) : s.sum;
+}
+
+tensor *decoder_embed(recorder *r, const decoder *d, int pass, const layer_inputs *in)
+{
+    return layer_embed(r, &d->vocabulary->embedding, pass == 0 ? in->tokens : in->targets);
 }
 
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input)

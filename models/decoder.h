@@ -53,12 +53,16 @@ typedef struct decoder_layout {
 ladder_shape decoder_ladder(const model_shape *shape);
 void decoder_open(decoder *d, pool *p, const model_shape *shape, const decoder_layout *layout);
 
-/* Records the forward pass of a chunk. `input` is what the previous chunk handed over (NULL for the first chunk).
- * Returns what the next chunk takes, or NULL for the last. Where the vocabulary is divided, the first chunk takes the
- * embedding, and the last returns what the head takes. */
-tensor *decoder_forward(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);
-/* The embedding by this stage's rows: the stages' are parts of a sum. */
-tensor *decoder_embed(recorder *r, const decoder *d, const layer_inputs *in);
+/* Records the forward pass of a chunk. input[0] is what the previous chunk handed over (NULL for the first chunk).
+ * out[0] is what the next chunk takes, or NULL for the last. Where the vocabulary is divided, the first chunk takes the
+ * embedding, and out[] of the last is what the head reads in its passes; input[1] is then the embedding of the next
+ * tokens, if there is a second pass (decoder_passes()). */
+void decoder_forward(recorder *r, tensor *out[LAYER_HEAD_PASSES], const decoder *d, int chunk, const layer_inputs *in,
+                     tensor *const input[LAYER_HEAD_PASSES]);
+/* How often the head computes for a token: twice where the block behind the last layer trains. */
+int decoder_passes(const decoder *d, bool training);
+/* The embedding by this stage's rows, of the tokens that pass 0 or 1 reads: the stages' are parts of a sum. */
+tensor *decoder_embed(recorder *r, const decoder *d, int pass, const layer_inputs *in);
 /* As decoder_forward for the last chunk, but ends with the logits of every token; with tensor ranks, of each one's
  * rows. */
 tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inputs *in, tensor *input);

@@ -11,7 +11,6 @@
 #include "memory/log.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
-#include "parallel/schedule/schedule_share.h"
 
 /* Chunks round and round, and folded. */
 enum { MAPS = 2 };
@@ -261,11 +260,8 @@ static status search_layers(schedule *out, const find *f, double hop)
                                                               .limit = {f->limit[0], f->limit[1]},
                                                               .barrier = true});
     free(costs);
-    if (ok == STATUS_OK && compile_divides_vocabulary(f->o)) {
-        schedule layers = *out;
-        schedule_share(out, &layers, f->costs, hop);
-        schedule_free(&layers);
-    }
+    if (ok == STATUS_OK && compile_divides_vocabulary(f->o))
+        compile_schedule_share(out, f->o, f->costs, hop);
     return ok;
 }
 

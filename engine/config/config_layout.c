@@ -145,14 +145,10 @@ static status check_pool(const config *c)
     return STATUS_OK;
 }
 
-/* The block behind the last layer uses the table and the head once more, which no stage has whole there. */
 static status check_mtp(const config *c)
 {
     if (c->model.shape.mtp_layers == 0)
         return STATUS_OK;
-    if (c->parallel.vocabulary == CONFIG_VOCABULARY_STAGES && c->parallel.size[GRID_PIPELINE] > 1)
-        return status_fail(STATUS_USAGE, "model.mtp_layers 1 needs the embedding and the head on the last stage, and "
-                                         "parallel.vocabulary stages divides them: use ends");
     if (c->model.router_over == LAYER_BALANCE_POOLED && c->model.shape.router_loss > 0)
         return status_fail(
             STATUS_USAGE, "model.router_loss_over pooled is over all layers, and model.mtp_layers 1 has a block behind "

@@ -113,11 +113,13 @@ exchange_makers exchange_makers_of(const schedule *s, int stage, action a)
 
 static int chunk_here(bool *forward, const schedule *s, side x, int stage)
 {
-    int count, first = chunks_of(&count, s, x.of);
+    int count, first = chunks_of(&count, s, x.of), last = schedule_layer_chunks(s) - 1;
     *forward = x.forward;
     if (x.of == HEAD || x.of == EMBEDDING)
         return schedule_global_chunk(s, stage, first / s->stages);
-    return schedule_stage_of(s, first) == stage ? first : -1;
+    if (schedule_stage_of(s, first) == stage)
+        return first;
+    return s->next_tokens && x.of == FIRST_LAYERS && schedule_stage_of(s, last) == stage ? last : -1;
 }
 
 int exchange_maker(bool *forward, const schedule *s, int kind, int stage)

@@ -5,6 +5,12 @@
  * all stages meet five times for each micro-batch: to sum the embedding onto the first stage, to share the last layer's
  * output, to gather the statistics of the logits, and to bring the cotangents of both back (2411.05288, with the
  * embedding likewise).
+ *
+ * Where the chunk with the last layers reads the embedding of the next tokens (schedule.next_tokens), that comes in the
+ * same meeting, and its cotangent goes back in the same one: what a chunk on another stage takes or makes of them is a
+ * second part of its action. It decides no order, since the first layers' forward comes before the last layers', and
+ * their backward after it. exchange_taken(), exchange_made() and exchange_makers_of() leave it out; exchange_maker()
+ * and exchange_taker() say it.
  */
 #ifndef PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H
 #define PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H

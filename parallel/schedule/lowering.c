@@ -208,9 +208,16 @@ static void write_wait(writer *w, int k)
     w->steps[w->count++].pair = w->launched[k];
 }
 
-/* `needs`: [actions] the launch that receives an action's input, -1 if none. `waits`: [launches] the send to be waited
- * for before each launch, -1 if none. */
-static void write_steps(writer *w, int launches, const int *needs, const int *waits)
+/* An action takes a message or a meeting's result; that of the last layers may take both. */
+enum { TAKES = 2 };
+
+/* The launches that bring an action's input, in their order. */
+typedef struct action_needs {
+    int launch[TAKES], count;
+} action_needs;
+
+/* `needs`: [actions]. `waits`: [launches] the send to be waited for before each launch, -1 if none. */
+static void write_steps(writer *w, int launches, const action_needs *needs, const int *waits)
 {
     int k = 0, actions = w->s->counts[w->stage];
     for (int i = 0; i <= actions; i++) {
@@ -221,14 +228,20 @@ static void write_steps(writer *w, int launches, const int *needs, const int *wa
         }
         if (i == actions)
             break;
-        if (needs[i] >= 0)
-            write_wait(w, needs[i]);
+        for (int j = 0; j < needs[i].count; j++)
+            write_wait(w, needs[i].launch[j]);
         w->steps[w->count++] = (lowering_step){
             .kind = LOWERING_COMPUTE, .peer = -1, .action = w->s->actions[w->stage][i], .launch = -1, .pair = -1};
     }
     for (k = 0; k < launches; k++)
         if (w->launches[k].taker < 0 && w->launches[k].wait_at < 0)
             write_wait(w, k);
+}
+
+static void add_need(action_needs *n, int k)
+{
+    MUST(n->count < TAKES, "launch %d brings more than an action takes", k);
+    n->launch[n->count++] = k;
 }
 
 static void lower_stage(lowering *out, const simulation *timing, int stage, launch *launches, int n,
@@ -238,27 +251,26 @@ static void lower_stage(lowering *out, const simulation *timing, int stage, laun
     place_launches(launches, n, timing, stage, options.lookahead);
     place_waits(launches, n, s->stages, options.sends_under_way);
     int actions = s->counts[stage];
-    int *needs = must_alloc(sizeof *needs * (actions + 1)), *waits = must_alloc(sizeof *waits * (n + 1));
-    for (int i = 0; i < actions; i++)
-        needs[i] = -1;
+    action_needs *needed = must_calloc(actions + 1, sizeof *needed);
+    int *waits = must_alloc(sizeof *waits * (n + 1));
     for (int k = 0; k < n; k++)
         waits[k] = -1;
     for (int k = 0; k < n; k++) {
         if (launches[k].taker >= 0)
-            needs[launches[k].taker] = k;
+            add_need(&needed[launches[k].taker], k);
         else if (launches[k].wait_at >= 0)
             waits[launches[k].wait_at] = k;
     }
     writer w = {.s = s, .stage = stage, .launches = launches};
     w.steps = must_alloc(sizeof *w.steps * (actions + 2 * n + 1));
     w.launched = must_alloc(sizeof *w.launched * (n + 1));
-    write_steps(&w, n, needs, waits);
+    write_steps(&w, n, needed, waits);
     MUST(w.count == actions + 2 * n, "%d steps, not %d", w.count, actions + 2 * n);
     out->steps[stage] = w.steps;
     out->counts[stage] = w.count;
     out->launches[stage] = n;
     free(w.launched);
-    free(needs);
+    free(needed);
     free(waits);
 }
 
@@ -315,7 +327,7 @@ status lowering_make(lowering *out, const simulation *timing, lowering_options o
     int *counts = must_calloc(s->stages, sizeof *counts);
     for (int stage = 0; stage < s->stages; stage++)
         launches[stage] =
-            must_alloc(sizeof **launches * (2 * s->counts[stage] + 1)); /* an action takes one, makes one */
+            must_alloc(sizeof **launches * ((TAKES + 1) * s->counts[stage] + 1)); /* an action makes one */
     for (long i = 0; i < n; i++)
         add_launches(launches, counts, s, &at, &messages[i]);
     *out = (lowering){.stages = s->stages};

@@ -9,12 +9,12 @@
 typedef struct rank {
     const lowering_step *steps;
     int count;
-    int step;      /* next to perform */
-    int actions;   /* computed so far */
-    int *queue;    /* steps of the launches, in order */
-    int launched;  /* in the queue so far */
-    int passed;    /* of those, completed (the queue is serial) */
-    char *arrived; /* [actions of the schedule]: is its message here and waited for? */
+    int step;          /* next to perform */
+    int actions;       /* computed so far */
+    int *queue;        /* steps of the launches, in order */
+    int launched;      /* in the queue so far */
+    int passed;        /* of those, completed (the queue is serial) */
+    unsigned *arrived; /* [actions of the schedule]: bit k, is its exchange of kind k here and waited for? */
 } rank;
 
 typedef struct replay {
@@ -53,11 +53,19 @@ static int partner(const schedule *s, int stage, action a, bool sends)
     return g < 0 || schedule_stage_of(s, g) == stage ? -1 : schedule_stage_of(s, g);
 }
 
-/* Does the action need what comes from other stages, a message or a meeting? */
-static bool needs_arrival(const schedule *s, int stage, action a)
+/* Does the action need what comes from other stages? Kinds, bit by bit, of a message and of meetings. */
+static unsigned needs_arrival(const schedule *s, int stage, action a)
 {
-    int kind = exchange_taken(s, stage, a);
-    return kind >= 0 && (exchange_meets(kind) || partner(s, stage, a, false) >= 0);
+    unsigned kinds = partner(s, stage, a, false) >= 0 ? 1u << exchange_taken(s, stage, a) : 0;
+    for (int kind = 0; kind < EXCHANGES; kind++) {
+        bool forward;
+        if (!s->shared || !exchange_meets(kind) || a.kind == ACTION_BACKWARD_WEIGHT)
+            continue;
+        int g = exchange_taker(&forward, s, kind, stage);
+        if (g == schedule_global_chunk(s, stage, a.chunk) && forward == (a.kind == ACTION_FORWARD))
+            kinds |= 1u << kind;
+    }
+    return kinds;
 }
 
 static bool same_action(action a, action b)
@@ -147,7 +155,7 @@ static status compute(const replay *x, rank *r, int stage)
     const lowering_step *step = &r->steps[r->step];
     if (r->actions == x->s->counts[stage] || !same_action(x->s->actions[stage][r->actions], step->action))
         return fail_at(r, stage, r->step, "the schedule has another action here");
-    if (needs_arrival(x->s, stage, step->action) && !r->arrived[r->actions])
+    if (needs_arrival(x->s, stage, step->action) & ~r->arrived[r->actions])
         return fail_at(r, stage, r->step, "its message has not been received and waited for");
     r->actions++;
     return STATUS_OK;
@@ -198,12 +206,13 @@ static status launch(const replay *x, rank *r, int stage)
 static status finish_wait(const replay *x, rank *r, int stage)
 {
     const lowering_step *step = &r->steps[r->step];
-    if (exchange_taken(x->s, stage, step->action) != step->payload || r->steps[step->pair].kind == LOWERING_SEND)
+    unsigned kind = 1u << step->payload;
+    if (!(needs_arrival(x->s, stage, step->action) & kind) || r->steps[step->pair].kind == LOWERING_SEND)
         return STATUS_OK;
     int at = *position_of(x, stage, step->action);
-    if (r->arrived[at])
+    if (r->arrived[at] & kind)
         return fail_at(r, stage, r->step, "received twice");
-    r->arrived[at] = 1;
+    r->arrived[at] |= kind;
     return STATUS_OK;
 }
 
@@ -320,7 +329,7 @@ status lowering_check(const lowering *l, const schedule *s)
         r->steps = l->steps[stage];
         r->count = l->counts[stage];
         r->queue = must_calloc(r->count + 1, sizeof *r->queue);
-        r->arrived = must_calloc(s->counts[stage] + 1, 1);
+        r->arrived = must_calloc(s->counts[stage] + 1, sizeof *r->arrived);
     }
     index_actions(&x);
     status result = replay_all(&x);

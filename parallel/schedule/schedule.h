@@ -54,6 +54,8 @@ typedef struct schedule {
     int shared; /* 0, or SCHEDULE_SHARED: chunks of each stage beside them */
     int microbatches;
     bool folded;
+    /* With `shared`: the chunk with the last layers reads an embedding, too, that of the next tokens. */
+    bool next_tokens;
     schedule_kind kind;
     action **actions; /* [stages][counts[stage]] */
     int *counts;      /* [stages] */

@@ -103,6 +103,9 @@ static const layouts_model models[] = {
      "architecture: glm4_moe, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, "
      "experts: 6, expert_ffn_size: 22, router_bias_rate: 0.03, mtp_layers: 1, mtp_loss: 0.5, tied_embeddings: true",
      "train.dropout=0.1", NULL},
+    {"mtp-latent",
+     LATENT "experts: 6, expert_ffn_size: 22, dense_layers: 1, router_bias_rate: 0.03, mtp_layers: 1, mtp_loss: 0.4",
+     "", NULL},
     {"biased",
      "architecture: mixtral, layers: 6, hidden_size: 48, heads: 12, head_size: 8, kv_heads: 2, ffn_size: 100, experts: "
      "6, expert_ffn_size: 20, router_bias_rate: 0.03",

@@ -2,6 +2,7 @@
 
 #define GATHERED "parallel.context_gather=latent"
 #define SLOTS    "parallel.expert_dispatch=slots"
+#define DIVIDED  "parallel.vocabulary=stages"
 
 static const mutants_row rows[] = {
     /* clang-format off */
@@ -39,6 +40,9 @@ static const mutants_row rows[] = {
     {"second-labels-anywhere",   {"mtp",     2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
     {"mtp-loss-twice",           {"mtp",     2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
     {"mtp-table-apart",          {"mtp",     2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, "", 0}, NULL},
+    {"next-tokens-shifted",      {"mtp",     2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0}, NULL},
+    {"next-tokens-without-gradient", {"mtp", 2, 1, 2, 1, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0}, NULL},
+    {"second-head-without-gradient", {"mtp-tied", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, DIVIDED, 0}, NULL},
     {"experts-not-in-norm",      {"mixtral", 1, 1, 1, 4, 1, 0,           0, 0, "parallel.expert=2", 0}, NULL},
     {"summed-with-other-experts", {"mixtral", 1, 1, 1, 4, 1, 0,          0, 0, "parallel.expert=2", 0}, NULL},
     {"tokens-combined-twice",    {"mixtral", 1, 1, 2, 2, 2, ONE_F_ONE_B, 0, 1, "parallel.expert=2 model.expert_capacity=0.5", 0}, NULL},

@@ -79,6 +79,10 @@ static int times(const op *o)
         return !reduces(o, AXIS_KV);
     if ((is("dropped-tie-reduce") || is("mtp-table-apart")))
         return !reduces(o, AXIS_TIE);
+    if (is("second-head-without-gradient"))
+        return !(o->kind == OP_linear_grad_weight && o->layer == of->options.shape.layers && strstr(o->label, "loss/"));
+    if (is("next-tokens-without-gradient"))
+        return !(o->kind == OP_embed_grad && tensor_root(o->in[1]) == of->values.targets);
     if (is("action-twice"))
         return of_backward(o, 1) && !op_communicates(o) && !op_waits(o) ? 2 : 1;
     if (is("action-never"))
@@ -186,8 +190,21 @@ static void edit_holders(op *o)
     o->at.group_rank = all->rank;
 }
 
+/* The block behind the last layer reads the embedding of the token itself; its gradient goes to the next one's. */
+static void edit_next_tokens(op *o)
+{
+    const layer_inputs *v = &of->values;
+    if (!is("next-tokens-shifted") || o->kind != OP_embed || tensor_root(o->in[0]) != v->targets)
+        return;
+    tensor *ids = must_alloc(sizeof *ids);
+    *ids = *o->in[0];
+    ids->address += v->tokens->address - v->targets->address;
+    o->in[0] = ids;
+}
+
 static void edit(op *o)
 {
+    edit_next_tokens(o);
     edit_context(o);
     edit_holders(o);
     edit_slots(o);

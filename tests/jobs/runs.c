@@ -100,6 +100,7 @@ runs_metrics runs_read_metrics(const char *folder)
         } else if (json_object_get(line, "loss")) {
             m.step[m.count].step = step;
             m.step[m.count].loss = real(line, "loss");
+            m.step[m.count].mtp_loss = real(line, "mtp_loss");
             m.step[m.count].norm = real(line, "grad_norm");
             m.step[m.count].lr = real(line, "lr");
             m.step[m.count++].skipped = json_is_true(json_object_get(line, "skipped"));
@@ -123,8 +124,11 @@ static double larger(double worst, double a, double b)
 double runs_loss_error(const runs_metrics *a, const runs_metrics *b)
 {
     double worst = a->count == b->count && a->count > 0 ? 0 : INFINITY;
-    for (int i = 0; i < a->count && i < b->count; i++)
+    for (int i = 0; i < a->count && i < b->count; i++) {
         worst = a->step[i].step == b->step[i].step ? larger(worst, a->step[i].loss, b->step[i].loss) : INFINITY;
+        if (!isnan(a->step[i].mtp_loss) || !isnan(b->step[i].mtp_loss))
+            worst = larger(worst, a->step[i].mtp_loss, b->step[i].mtp_loss);
+    }
     return worst;
 }
 

@@ -28,6 +28,7 @@ typedef struct runs_metrics {
     struct {
         int64_t step;
         double loss, norm, lr;
+        double mtp_loss; /* NAN: there is none */
         bool skipped;
     } step[RUNS_MOST_STEPS];
     int events; /* spikes, and steps undone */
@@ -40,8 +41,8 @@ typedef struct runs_metrics {
 
 /* metrics.jsonl of a run's folder; a missing file has no steps. */
 runs_metrics runs_read_metrics(const char *folder);
-/* Largest |a - b| / |b| over the steps; infinite if they do not have the same steps, or where something is not
- * finite. */
+/* Largest |a - b| / |b| over the steps, of the loss and, where there is one, of the mtp loss; infinite if they do not
+ * have the same steps, or where something is not finite. */
 double runs_loss_error(const runs_metrics *a, const runs_metrics *b);
 double runs_norm_error(const runs_metrics *a, const runs_metrics *b);
 /* Same steps, losses, norms, rates and evaluations, to the last bit that the files hold. */

@@ -66,6 +66,7 @@ static const struct {
     {MTP, 1, "", 0},
     {MTP, 2, "parallel.tensor=2", 0},
     {MTP, 2, "parallel.pipeline=2", 0},
+    {MTP, 2, "parallel.pipeline=2 parallel.vocabulary=stages", 0},
     {MTP, 2, "parallel.zero=3", 0},
 };
 

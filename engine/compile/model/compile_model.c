@@ -46,8 +46,8 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
         const flops_layer *l = &f.kinds[f.kind_of[i]];
         layers[i] = (l->products + l->attention) / unit;
     }
-    const double head = compile_divides_vocabulary(o) ? 0 : f.head, mtp = f.mtp.products + f.mtp.attention;
-    partition_costs costs = {.layers = layers, .last = (head + mtp) / unit};
+    const double heads = compile_divides_vocabulary(o) ? 0 : (1 + o->shape.mtp_layers) * f.head;
+    partition_costs costs = {.layers = layers, .last = (heads + f.mtp.products + f.mtp.attention) / unit};
     status s = partition_automatic(counts, &costs, o->shape.layers, all);
     free(layers);
     flops_close(&f);

@@ -70,8 +70,9 @@ static void record_layer(recorder *r, pool *p, decoder *d, const model_shape *s,
 #include "layers/values.def"
 #undef VALUE
         .sequence = (int)sequence, .epsilon = (float)s->norm_epsilon, .mtp = mtp > 0};
-    tensor *input = layer ? new_input(r, "input", compute, sequence, s->hidden_size) : NULL;
-    decoder_forward(r, d, 0, &in, input);
+    tensor *input[LAYER_HEAD_PASSES] = {layer ? new_input(r, "input", compute, sequence, s->hidden_size) : NULL};
+    tensor *out[LAYER_HEAD_PASSES];
+    decoder_forward(r, out, d, 0, &in, input);
 }
 
 /* Adds what is recorded of layer `layer` (of none: -1). */
@@ -120,8 +121,10 @@ void flops_open(flops_model *f, const model_shape *s, int64_t sequence)
         if (f->per_kind[f->kind_of[i]]++ == 0)
             f->kinds[f->kind_of[i]] = measure(s, sequence, i, i);
     f->head = measure(s, sequence, s->layers - 1, -1).products;
-    if (s->mtp_layers > 0)
+    if (s->mtp_layers > 0) {
         f->mtp = measure(s, sequence, s->layers - 1, s->layers);
+        f->mtp.products -= f->head;
+    }
 }
 
 void flops_close(flops_model *f)
@@ -144,7 +147,7 @@ double flops_per_token(const model_shape *s, int64_t sequence)
 {
     flops_model f;
     flops_open(&f, s, sequence);
-    double sum = f.head + f.mtp.products + f.mtp.attention;
+    double sum = (1 + s->mtp_layers) * f.head + f.mtp.products + f.mtp.attention;
     for (int k = 0; k < f.kind_count; k++)
         sum += (f.kinds[k].products + f.kinds[k].attention) * f.per_kind[k];
     flops_close(&f);

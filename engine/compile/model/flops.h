@@ -19,7 +19,7 @@ typedef struct flops_model {
     int *kind_of;  /* [layers] which of `kinds` a layer is */
     int *per_kind; /* [kind_count] layers of each */
     double head;
-    flops_layer mtp; /* of the block behind the last layer, with the head once more */
+    flops_layer mtp; /* of the block behind the last layer, without the head, which reads it once more */
 } flops_model;
 
 /* `sequence`: tokens of a sample. Must be closed. */

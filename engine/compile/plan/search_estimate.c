@@ -380,6 +380,28 @@ static part sum_layers(const search_estimate *e, const probe *p, const int *coun
     return sum;
 }
 
+/* Where the stages divide the vocabulary, the block behind the last layer stays with the last: it counts as a layer of
+ * the last layer's kind. How many more layers of a kind a chunk has, the last of all or another one. */
+static int layers_behind(const search_estimate *e, const search_layout *l, bool last, int kind)
+{
+    return last && search_divides_vocabulary(l) && kind == kind_of_ends(e) ? e->of->model.shape.mtp_layers : 0;
+}
+
+/* The ends, without what counts as a layer. */
+static part ends_of(const search_estimate *e, const search_layout *l, const probe *p)
+{
+    part ends = p->ends;
+    const part *block = &p->kinds[kind_of_ends(e)];
+    if (layers_behind(e, l, true, kind_of_ends(e)) == 0)
+        return ends;
+    for (int i = 0; i < PHASE_COUNT; i++)
+        ends.phase[i] = fmax(ends.phase[i] - block->phase[i], 0);
+    for (int i = 0; i < CLASS_COUNT; i++)
+        ends.memory[i] -= i == CLASS_TEMPORARY ? 0 : fmin(block->memory[i], ends.memory[i]);
+    ends.weight = fmax(ends.weight - block->weight, 0);
+    return ends;
+}
+
 /* Layers of each chunk of the model, as they will be divided: costs in units of a layer of the first kind. */
 static status divide(int *layers, const search_estimate *e, const search_layout *l, const probe *p)
 {
@@ -388,7 +410,10 @@ static status divide(int *layers, const search_estimate *e, const search_layout 
     double *each = must_alloc((unsigned long)count * sizeof *each);
     for (int i = 0; i < count; i++)
         each[i] = seconds_of(&p->kinds[e->kind_of[i]]) / unit;
-    partition_costs costs = {.layers = each, .last = search_divides_vocabulary(l) ? 0 : seconds_of(&p->ends) / unit};
+    const int kind = kind_of_ends(e), behind = layers_behind(e, l, true, kind);
+    const double last = behind * seconds_of(&p->kinds[kind]);
+    partition_costs costs = {.layers = each,
+                             .last = (search_divides_vocabulary(l) ? last : seconds_of(&p->ends)) / unit};
     status s = partition_automatic(layers, &costs, count, l->of.size[GRID_PIPELINE] * l->of.virtual_stages);
     free(each);
     return s;
@@ -400,14 +425,16 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
 {
     int count = l->of.size[GRID_PIPELINE] * l->of.virtual_stages, first = 0;
     int *counts = must_alloc((unsigned long)e->kinds * sizeof *counts);
+    const part of_ends = ends_of(e, l, p);
     for (int i = 0; i < count; i++) {
         memset(counts, 0, (unsigned long)e->kinds * sizeof *counts);
         count_kinds(counts, e, first, layers[i]);
+        counts[kind_of_ends(e)] += layers_behind(e, l, i == count - 1, kind_of_ends(e));
         part sum = sum_layers(e, p, counts);
         double ends = search_divides_vocabulary(l) ? 1.0 / count : i == count - 1;
-        double weight = schedule_splits(&e->last) ? sum.weight + ends * p->ends.weight : 0;
-        costs[i].forward = sum.phase[PHASE_FORWARD] + ends * p->ends.phase[PHASE_FORWARD];
-        costs[i].input = sum.phase[PHASE_BACKWARD] + ends * p->ends.phase[PHASE_BACKWARD] - weight;
+        double weight = schedule_splits(&e->last) ? sum.weight + ends * of_ends.weight : 0;
+        costs[i].forward = sum.phase[PHASE_FORWARD] + ends * of_ends.phase[PHASE_FORWARD];
+        costs[i].input = sum.phase[PHASE_BACKWARD] + ends * of_ends.phase[PHASE_BACKWARD] - weight;
         costs[i].weight = weight;
         first += layers[i];
     }
@@ -475,11 +502,11 @@ static double own_part(const search_layout *l, tensor_class class, const part *o
 }
 
 /* Bytes of a stage of these layers, whose peak is `held` micro-batches of its activations. */
-static double stage_bytes(const search_layout *l, const probe *p, const part *layers, bool end, double held)
+static double stage_bytes(const search_layout *l, const part *of_ends, const part *layers, bool end, double held)
 {
-    double sum = p->ends.memory[CLASS_TEMPORARY] + p->ends.memory[CLASS_INPUT];
+    double sum = of_ends->memory[CLASS_TEMPORARY] + of_ends->memory[CLASS_INPUT];
     held += search_divides_vocabulary(l) ? HELD_LONGER / l->of.virtual_stages : 0;
-    sum += held * (layers->memory[CLASS_KEPT] + (search_divides_vocabulary(l) ? 0 : end * p->ends.memory[CLASS_KEPT]));
+    sum += held * (layers->memory[CLASS_KEPT] + (search_divides_vocabulary(l) ? 0 : end * of_ends->memory[CLASS_KEPT]));
     for (int i = 0; i < CLASS_COUNT; i++)
         if (storage_shares(STORAGE_LEVELS - 1, (tensor_class)i)) {
             /* of the ends either the embedding or the head, but where a stage has both, or a part */
@@ -487,7 +514,7 @@ static double stage_bytes(const search_layout *l, const probe *p, const part *la
                            : search_divides_vocabulary(l) ? 1.0 / l->of.size[GRID_PIPELINE]
                            : end                          ? 0.5
                                                           : 0;
-            double ends = p->ends.memory[i] * share;
+            double ends = of_ends->memory[i] * share;
             sum += own_part(l, (tensor_class)i, layers, layers->memory[i]) +
                    ends / sharing_ranks(l, AXIS_GRADIENT, (tensor_class)i);
         }
@@ -519,14 +546,16 @@ static double held_share(const search_estimate *e, const probe *p)
 }
 
 /* Layers of each kind on each stage, from those of each chunk. */
-static void count_stages(int *stages, const search_estimate *e, const int *layers)
+static void count_stages(int *stages, const search_estimate *e, const search_layout *l, const int *layers)
 {
     const schedule *s = &e->last;
     int count = s->stages * s->chunks, first = 0;
     chunk_map map = schedule_map(s);
     memset(stages, 0, (unsigned long)(s->stages * e->kinds) * sizeof *stages);
     for (int i = 0; i < count; i++) {
-        count_kinds(&stages[chunk_map_stage(map, i) * e->kinds], e, first, layers[i]);
+        int *counts = &stages[chunk_map_stage(map, i) * e->kinds];
+        count_kinds(counts, e, first, layers[i]);
+        counts[kind_of_ends(e)] += layers_behind(e, l, i == count - 1, kind_of_ends(e));
         first += layers[i];
     }
 }
@@ -540,12 +569,13 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
     cost_chunks(costs, e, layers, l, p);
     TRY(simulate_run(&sim, &e->last, costs, message_seconds(e, l), held_share(e, p)));
     out->length = sim.length;
+    const part ends = ends_of(e, l, p);
     if (search_divides_vocabulary(l))
-        out->length += seconds_of(&p->ends) / l->of.size[GRID_PIPELINE] + MESSAGES_MORE * message_seconds(e, l);
+        out->length += seconds_of(&ends) / l->of.size[GRID_PIPELINE] + MESSAGES_MORE * message_seconds(e, l);
     out->layers =
         must_realloc(out->layers, (unsigned long)(l->of.size[GRID_PIPELINE] * e->kinds) * sizeof *out->layers);
     out->held = must_realloc(out->held, (unsigned long)l->of.size[GRID_PIPELINE] * sizeof *out->held);
-    count_stages(out->layers, e, layers);
+    count_stages(out->layers, e, l, layers);
     for (int s = 0; s < l->of.size[GRID_PIPELINE]; s++)
         out->held[s] = sim.stages[s].peak;
     simulate_free(&sim);
@@ -587,17 +617,18 @@ static double least_seconds(const search_estimate *e, const search_layout *l, co
 static void put_together(const search_estimate *e, search_layout *l, const probe *p, const pipeline *of)
 {
     part most = {0};
+    const part ends = ends_of(e, l, p);
     l->bytes = 0;
     for (int s = 0; s < l->of.size[GRID_PIPELINE]; s++) {
         bool end = s == 0 || s == l->of.size[GRID_PIPELINE] - 1;
         part layers = sum_layers(e, p, &of->layers[s * e->kinds]);
-        double bytes = stage_bytes(l, p, &layers, end, of->held[s]);
+        double bytes = stage_bytes(l, &ends, &layers, end, of->held[s]);
         l->bytes = bytes > l->bytes ? bytes : l->bytes;
         most = layers.memory[CLASS_WEIGHT] > most.memory[CLASS_WEIGHT] ? layers : most;
     }
     double update =
         own_part(l, CLASS_OPTIMIZER, &most, most.phase[PHASE_UPDATE]) +
-        p->ends.phase[PHASE_UPDATE] / l->of.size[GRID_PIPELINE] / sharing_ranks(l, AXIS_GRADIENT, CLASS_OPTIMIZER);
+        ends.phase[PHASE_UPDATE] / l->of.size[GRID_PIPELINE] / sharing_ranks(l, AXIS_GRADIENT, CLASS_OPTIMIZER);
     l->idle = of->length - least_seconds(e, l, p);
     l->seconds = of->length + update + data_seconds(e, l, &most);
 }

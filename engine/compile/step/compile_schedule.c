@@ -27,28 +27,29 @@ static const double EMBEDDING_COST = 0.02, HOP = 0.1;
 /* Attention's backward pass has five products where the forward has two. */
 static const double ATTENTION_BACKWARD = 2.5;
 
-/* A layer of a kind, whose forward pass costs 1 where it is the first layer's. */
-static simulate_cost layer_cost(const compile_options *o, const flops_model *f, int kind)
+/* A layer, whose forward pass costs 1 where that takes `unit` FLOPs a token. */
+static simulate_cost layer_cost(const compile_options *o, const flops_layer *l, double unit)
 {
-    const flops_layer *l = &f->kinds[kind];
-    double unit = f->kinds[0].products + f->kinds[0].attention;
     simulate_cost cost = {(l->products + l->attention) / unit, (l->products + ATTENTION_BACKWARD * l->attention) / unit,
                           l->products / unit};
     cost.input += o->recompute == RECOMPUTE_FULL ? cost.forward : 0;
     return cost;
 }
 
+static void add_cost(simulate_cost *sum, simulate_cost each, int times)
+{
+    sum->forward += times * each.forward;
+    sum->input += times * each.input;
+    sum->weight += times * each.weight;
+}
+
 /* Layers [first, first + count). */
 static simulate_cost layers_cost(const compile_options *o, const flops_model *f, int first, int count)
 {
     simulate_cost sum = {0};
-    for (int k = 0; k < f->kind_count; k++) {
-        simulate_cost each = layer_cost(o, f, k);
-        int layers = flops_layers_of(f, k, first, count);
-        sum.forward += layers * each.forward;
-        sum.input += layers * each.input;
-        sum.weight += layers * each.weight;
-    }
+    const double unit = f->kinds[0].products + f->kinds[0].attention;
+    for (int k = 0; k < f->kind_count; k++)
+        add_cost(&sum, layer_cost(o, &f->kinds[k], unit), flops_layers_of(f, k, first, count));
     return sum;
 }
 
@@ -57,7 +58,8 @@ simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, con
     int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED), first = 0;
     flops_model f;
     flops_open(&f, &o->shape, o->sequence);
-    double head = f.head / (f.kinds[0].products + f.kinds[0].attention) / s->stages;
+    const double unit = f.kinds[0].products + f.kinds[0].attention;
+    const double head = (1 + o->shape.mtp_layers) * f.head / unit / s->stages;
     int *layers = must_alloc((unsigned long)n * sizeof *layers);
     simulate_cost *costs = must_calloc((unsigned long)all, sizeof *costs);
     MUST(compile_divide_layers(layers, o) == STATUS_OK, "%s", status_message());
@@ -72,29 +74,32 @@ simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, con
             first += layers[g];
         }
     }
+    if (o->shape.mtp_layers > 0)
+        add_cost(&costs[n - 1], layer_cost(o, &f.mtp, unit), 1);
     *hop = HOP;
     free(layers);
     flops_close(&f);
     return costs;
 }
 
-/* `s`, of layers alone, becomes one with the vocabulary's work. */
-static void share(schedule *s, const compile_options *o)
+void compile_schedule_share(schedule *s, const compile_options *o, const simulate_cost *costs, double hop)
 {
     schedule shared;
-    double hop;
-    simulate_cost *costs = compile_schedule_costs(&hop, o, s);
     schedule_share(&shared, s, costs, hop);
+    shared.next_tokens = o->shape.mtp_layers > 0;
     schedule_free(s);
     *s = shared;
-    free(costs);
 }
 
 status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches)
 {
     TRY(schedule_make(out, kind, o->grid.size[GRID_PIPELINE], o->layout.virtual_stages, microbatches));
-    if (compile_divides_vocabulary(o))
-        share(out, o);
+    if (!compile_divides_vocabulary(o))
+        return STATUS_OK;
+    double hop;
+    simulate_cost *costs = compile_schedule_costs(&hop, o, out);
+    compile_schedule_share(out, o, costs, hop);
+    free(costs);
     return STATUS_OK;
 }
 
@@ -109,6 +114,7 @@ status compile_schedule(schedule *out, const compile_options *o, int microbatche
         return compile_schedule_named(out, o, kind_of(o), microbatches);
     schedule_alloc(out, s->kind, schedule_map(s), microbatches, 3 * (s->chunks + s->shared) * microbatches);
     out->shared = s->shared;
+    out->next_tokens = s->next_tokens;
     for (int stage = 0; stage < s->stages; stage++) {
         memcpy(out->actions[stage], s->actions[stage], sizeof **s->actions * (unsigned long)s->counts[stage]);
         out->counts[stage] = s->counts[stage];

@@ -14,6 +14,8 @@ status compile_schedule_named(schedule *out, const compile_options *o, schedule_
  * on. By global chunk, with those of a divided vocabulary, whether `s` has them yet or not; the caller frees it. *hop:
  * of a message. */
 simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s);
+/* `s`, of layers alone, becomes one with the vocabulary's work, with such costs. */
+void compile_schedule_share(schedule *s, const compile_options *o, const simulate_cost *costs, double hop);
 /* Are the weights' gradients actions of their own? */
 bool compile_schedule_splits(const compile_options *o);
 

@@ -23,7 +23,7 @@
 static layer_inputs inputs_of(recorder *r, const compiled *c)
 {
     layer_inputs bound = c->values;
-    bound.mtp = r->training && c->model.shape.mtp_layers > 0;
+    bound.mtp = decoder_passes(&c->model, r->training) > 1;
     for (int i = 0; i < INPUT_COUNT; i++)
         bound.ids[i] = bound.ids[i]->shape[0] ? recorder_row(r, bound.ids[i], 0) : NULL;
     return bound;
@@ -37,8 +37,18 @@ static void start_recorder(recorder *r, pool *p, const compiled *c)
 
 static void fuse(recorded *r)
 {
-    tensor *ends[] = {r->output, r->input_cotangent};
-    fuse_recorded(&r->r, ends, 2);
+    tensor *ends[2 * LAYER_HEAD_PASSES];
+    for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++) {
+        ends[2 * pass] = r->of[pass].output;
+        ends[2 * pass + 1] = r->of[pass].input_cotangent;
+    }
+    fuse_recorded(&r->r, ends, 2 * LAYER_HEAD_PASSES);
+}
+
+/* How many ends a body has where the vocabulary is divided. */
+static int passes_of(const compiled *c, const recorder *r)
+{
+    return c->model.vocabulary ? decoder_passes(&c->model, r->training) : 1;
 }
 
 int unroll_bodies(const compiled *c)
@@ -55,35 +65,61 @@ static tensor *between(recorder *r, const compiled *c, const char *name, placeme
     return recorder_input(r, name, r->compute, 2, shape, cotangent ? place_cotangent(place) : place);
 }
 
+/* Backward from all outputs, whose cotangents other bodies make, or from the losses where there is no output. */
+static void differentiate(recorded *out, const compiled *c, placement along_stages)
+{
+    recorder *r = &out->r;
+    recorded_ends *first = &out->of[0], *second = &out->of[1];
+    for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++)
+        if (out->of[pass].output)
+            out->of[pass].output_cotangent = between(r, c, "cotangent", along_stages, true);
+    if (second->output)
+        recorder_begin_at(r, second->output, second->output_cotangent);
+    first->input_cotangent = recorder_differentiate(r, first->input, first->output, first->output_cotangent);
+    if (second->input)
+        second->input_cotangent = recorder_cotangent(r, second->input);
+}
+
 static void record_forward(recorded *out, const compiled *c, int chunk, bool training)
 {
     recorder *r = &out->r;
     layer_inputs in = inputs_of(r, c);
     const decoder_chunk *d = &c->model.chunks[chunk];
+    tensor *inputs[LAYER_HEAD_PASSES] = {0}, *outputs[LAYER_HEAD_PASSES];
     if (!d->has_embedding || c->model.vocabulary)
-        out->input = between(r, c, "input", place_replicate(), false);
+        inputs[0] = between(r, c, "input", place_replicate(), false);
     if (c->options.decode_samples && d->has_loss) {
-        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, out->input)}};
+        op copy = {.kind = OP_copy, .in = {decoder_logits(r, &c->model, chunk, &in, inputs[0])}};
         recorder_record(r, "logits", &copy, 0, (tensor *[OP_MAX_OUT]){c->values.logits});
+        out->of[0].input = inputs[0];
         return;
     }
-    out->output = decoder_forward(r, &c->model, chunk, &in, out->input);
-    if (training) {
-        if (out->output)
-            out->output_cotangent = between(r, c, "cotangent", place_replicate(), true);
-        out->input_cotangent = recorder_differentiate(r, out->input, out->output, out->output_cotangent);
-    }
+    if (d->has_loss && passes_of(c, r) > 1)
+        inputs[1] = between(r, c, "next tokens", place_replicate(), false);
+    decoder_forward(r, outputs, &c->model, chunk, &in, inputs);
+    for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++)
+        out->of[pass] = (recorded_ends){.input = inputs[pass], .output = outputs[pass]};
+    if (training)
+        differentiate(out, c, place_replicate());
 }
 
 static void record_embedding(recorded *out, const compiled *c, bool training)
 {
     recorder *r = &out->r;
     layer_inputs in = inputs_of(r, c);
-    out->output = decoder_embed(r, &c->model, &in);
-    if (!training)
-        return;
-    out->output_cotangent = between(r, c, "cotangent", place_partial(), true);
-    recorder_differentiate(r, NULL, out->output, out->output_cotangent);
+    for (int pass = 0; pass < passes_of(c, r); pass++)
+        out->of[pass].output = decoder_embed(r, &c->model, pass, &in);
+    if (training)
+        differentiate(out, c, place_partial());
+}
+
+/* The statistics of the logits of all stages, of this stage's. */
+static tensor *all_statistics(recorder *r, const tensor *own)
+{
+    int64_t shape[] = {own->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, own->shape[1]};
+    placements place = own->place;
+    place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
+    return recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place);
 }
 
 /* Forward: the statistics of this stage's logits. Backward: from those of all, the loss and its gradients. */
@@ -92,15 +128,21 @@ static void record_head(recorded *out, const compiled *c)
     recorder *r = &out->r;
     layer_inputs in = inputs_of(r, c);
     const loss_layer *l = &c->model.vocabulary->loss;
-    out->input = between(r, c, "input", place_shared(), false);
-    head_pass h = layer_head(r, l, &in, out->input);
-    out->output = h.statistics;
+    head_pass h[LAYER_HEAD_PASSES];
+    for (int pass = 0; pass < passes_of(c, r); pass++) {
+        recorder_layer(r, pass ? c->model.shape.layers : -1);
+        out->of[pass].input = between(r, c, "input", place_shared(), false);
+        h[pass] = layer_head(r, l, &in, pass, out->of[pass].input);
+        out->of[pass].output = h[pass].statistics;
+    }
     recorder_begin_backward(r);
-    int64_t shape[] = {out->output->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, out->output->shape[1]};
-    placements place = out->output->place;
-    place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
-    out->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place);
-    out->input_cotangent = layer_head_loss(r, l, &in, &h, out->output_cotangent);
+    for (int pass = 0; pass < passes_of(c, r); pass++) {
+        recorded_ends *ends = &out->of[pass];
+        recorder_layer(r, pass ? c->model.shape.layers : -1);
+        ends->output_cotangent = all_statistics(r, ends->output);
+        ends->input_cotangent = layer_head_loss(r, l, &in, pass, &h[pass], ends->output_cotangent);
+    }
+    recorder_layer(r, -1);
 }
 
 void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what *what)
@@ -161,12 +203,13 @@ static tensor *instance(unroller *u, tensor *t, int chunk, int microbatch);
  * `t` is nothing that another chunk hands over. */
 static tensor *handed_over(unroller *u, const tensor *t, int chunk, int microbatch)
 {
-    const recorded *to = &u->chunks[chunk];
+    const recorded_ends *to = &u->chunks[chunk].of[0];
     int by = t == to->input ? -1 : t == to->output_cotangent ? 1 : 0;
     int maker = by ? neighbour(u->c, chunk, by) : -1;
     if (maker < 0)
         return NULL;
-    tensor *n = instance(u, by < 0 ? u->chunks[maker].output : u->chunks[maker].input_cotangent, maker, microbatch);
+    const recorded_ends *from = &u->chunks[maker].of[0];
+    tensor *n = instance(u, by < 0 ? from->output : from->input_cotangent, maker, microbatch);
     MUST(!n->base, "%s: a view is handed over", n->name);
     if (t->class == CLASS_KEPT)
         n->class = CLASS_KEPT;
@@ -233,7 +276,7 @@ static phase phase_of(action_kind kind)
 /* A receive's or send's tensor: of the chunk and micro-batch whose action it is for, or which made it. */
 static tensor *message(unroller *u, const lowering_step *s)
 {
-    const recorded *chunk = &u->chunks[s->action.chunk];
+    const recorded_ends *chunk = &u->chunks[s->action.chunk].of[0];
     bool receive = s->kind == LOWERING_RECEIVE, activation = s->payload == EXCHANGE_ACTIVATION;
     tensor *t = receive ? (activation ? chunk->input : chunk->output_cotangent)
                         : (activation ? chunk->output : chunk->input_cotangent);
@@ -279,23 +322,23 @@ static op *append_message(compiled_program *out, bool receive, tensor *t, const 
 static const struct {
     bool gathers; /* from the other one; else sums onto it */
     bool backward;
-    /* of what is on all stages: SCHEDULE_HEAD or SCHEDULE_EMBEDDING, whose other end is the last or the first layers */
+    /* of what is on all stages: SCHEDULE_HEAD, whose other end is the last layers, or SCHEDULE_EMBEDDING, whose other
+     * end is the first layers, and in the second pass the last */
     int body;
-    size_t all, own; /* tensors of a recorded body */
+    size_t all, own; /* of recorded_ends */
 } meetings[EXCHANGES] = {
-    [EXCHANGE_EMBEDDING] = {false, false, SCHEDULE_EMBEDDING, offsetof(recorded, output), offsetof(recorded, input)},
-    [EXCHANGE_HIDDEN] = {true, false, SCHEDULE_HEAD, offsetof(recorded, input), offsetof(recorded, output)},
-    [EXCHANGE_STATISTICS] = {true, false, SCHEDULE_HEAD, offsetof(recorded, output_cotangent),
-                             offsetof(recorded, output)},
-    [EXCHANGE_HIDDEN_COTANGENT] = {false, true, SCHEDULE_HEAD, offsetof(recorded, input_cotangent),
-                                   offsetof(recorded, output_cotangent)},
-    [EXCHANGE_EMBEDDING_COTANGENT] = {true, true, SCHEDULE_EMBEDDING, offsetof(recorded, output_cotangent),
-                                      offsetof(recorded, input_cotangent)},
+#define ENDS(all, own) offsetof(recorded_ends, all), offsetof(recorded_ends, own)
+    [EXCHANGE_EMBEDDING] = {false, false, SCHEDULE_EMBEDDING, ENDS(output, input)},
+    [EXCHANGE_HIDDEN] = {true, false, SCHEDULE_HEAD, ENDS(input, output)},
+    [EXCHANGE_STATISTICS] = {true, false, SCHEDULE_HEAD, ENDS(output_cotangent, output)},
+    [EXCHANGE_HIDDEN_COTANGENT] = {false, true, SCHEDULE_HEAD, ENDS(input_cotangent, output_cotangent)},
+    [EXCHANGE_EMBEDDING_COTANGENT] = {true, true, SCHEDULE_EMBEDDING, ENDS(output_cotangent, input_cotangent)},
+#undef ENDS
 };
 
-static tensor *tensor_of(unroller *u, int body, size_t which, int microbatch)
+static tensor *tensor_of(unroller *u, int body, int pass, size_t which, int microbatch)
 {
-    tensor *const *t = (tensor *const *)(const void *)((const char *)&u->chunks[body] + which);
+    tensor *const *t = (tensor *const *)(const void *)((const char *)&u->chunks[body].of[pass] + which);
     MUST(*t, "body %d has no such tensor to exchange", body);
     return instance(u, *t, body, microbatch);
 }
@@ -311,10 +354,12 @@ static tensor *no_rows(unroller *u, const tensor *like)
     return t;
 }
 
-static op *append_meeting(unroller *u, int kind, int microbatch)
+/* What all stages exchange for one pass over the head. */
+static op *append_exchange(unroller *u, int kind, int pass, int microbatch)
 {
     chunk_map map = compile_chunks(&u->c->options);
-    int body = map.chunks + meetings[kind].body, head = meetings[kind].body == SCHEDULE_HEAD;
+    int body = map.chunks + meetings[kind].body;
+    bool last = meetings[kind].body == SCHEDULE_HEAD || pass > 0; /* layers, not the first */
     op like = {.kind = meetings[kind].gathers ? OP_all_gather : OP_reduce_scatter,
                .phase = meetings[kind].backward ? PHASE_BACKWARD : PHASE_FORWARD,
                .chunk = (int16_t)body,
@@ -323,16 +368,16 @@ static op *append_meeting(unroller *u, int kind, int microbatch)
                .label = exchange_name(kind),
                .site = exchange_name(kind),
                .at = op_along(u->c->around.group, AXIS_VOCABULARY)};
-    tensor *all = tensor_of(u, body, meetings[kind].all, microbatch), *own = NULL;
+    tensor *all = tensor_of(u, body, pass, meetings[kind].all, microbatch), *own = NULL;
     like.at.rows = all->shape[0];
     like.at.replicate = kind != EXCHANGE_HIDDEN;
     like.at.request = u->out->requests++;
     if (kind != EXCHANGE_STATISTICS)
-        like.at.owner = chunk_map_stage(map, head ? map.stages * map.chunks - 1 : 0);
+        like.at.owner = chunk_map_stage(map, last ? map.stages * map.chunks - 1 : 0);
     if (like.at.owner < 0)
-        own = tensor_of(u, body, meetings[kind].own, microbatch);
+        own = tensor_of(u, body, pass, meetings[kind].own, microbatch);
     else if (like.at.owner == like.at.group_rank)
-        own = tensor_of(u, head ? map.chunks - 1 : 0, meetings[kind].own, microbatch);
+        own = tensor_of(u, last ? map.chunks - 1 : 0, pass, meetings[kind].own, microbatch);
     else
         own = no_rows(u, all);
     like.in[0] = meetings[kind].gathers ? own : all;
@@ -342,9 +387,29 @@ static op *append_meeting(unroller *u, int kind, int microbatch)
     return o;
 }
 
+/* What was launched together: a message, or a meeting's exchanges. */
+typedef struct launched {
+    op *of[LAYER_HEAD_PASSES];
+} launched;
+
+static launched append_meeting(unroller *u, int kind, int microbatch)
+{
+    launched l = {0};
+    for (int pass = 0; pass < passes_of(u->c, &u->chunks[0].r); pass++)
+        l.of[pass] = append_exchange(u, kind, pass, microbatch);
+    return l;
+}
+
+static void append_waits(compiled_program *out, launched l)
+{
+    for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++)
+        if (l.of[pass])
+            append_wait(out, l.of[pass]);
+}
+
 static void play_steps(unroller *u, const lowering_step *steps, int count)
 {
-    op **launched = must_calloc((unsigned long)count, sizeof(op *));
+    launched *launches = must_calloc((unsigned long)count, sizeof *launches);
     for (int i = 0; i < count; i++) {
         const lowering_step *s = &steps[i];
         if (s->kind == LOWERING_COMPUTE) {
@@ -352,11 +417,11 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
             continue;
         }
         if (s->kind == LOWERING_WAIT) {
-            append_wait(u->out, launched[s->pair]);
+            append_waits(u->out, launches[s->pair]);
             continue;
         }
         if (s->kind == LOWERING_MEET) {
-            launched[i] = append_meeting(u, s->payload, s->action.microbatch);
+            launches[i] = append_meeting(u, s->payload, s->action.microbatch);
             continue;
         }
         op like = {.phase = (uint8_t)phase_of((action_kind)s->action.kind),
@@ -365,9 +430,9 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
                    .label = exchange_name(s->payload),
                    .at.upstream = s->payload == EXCHANGE_COTANGENT,
                    .at.peer = peer_rank(u->c, s->peer)};
-        launched[i] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
+        launches[i].of[0] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
     }
-    free(launched);
+    free(launches);
 }
 
 static void open_unroller(unroller *u, compiled_program *out, const compiled *c, const recorded *chunks,
@@ -429,7 +494,8 @@ static void play_chunk(unroller *u, chunk_map map, int stage, int k, int microba
             continue;
         op like = {.phase = PHASE_FORWARD, .label = exchange_name(EXCHANGE_ACTIVATION), .microbatch = -1};
         like.at.peer = peer_rank(u->c, chunk_map_stage(map, other));
-        tensor *t = instance(u, send ? u->chunks[k].output : u->chunks[k].input, k, microbatch);
+        const recorded_ends *ends = &u->chunks[k].of[0];
+        tensor *t = instance(u, send ? ends->output : ends->input, k, microbatch);
         append_wait(u->out, append_message(u->out, !send, t, &like));
     }
 }
@@ -446,14 +512,14 @@ void unroll_forward(compiled_program *out, const compiled *c, const recorded *ch
     for (int m = 0; m < microbatches; m++) {
         if (divided) {
             play_body(&u, map.chunks + SCHEDULE_EMBEDDING, PHASE_FORWARD, m);
-            append_wait(out, append_meeting(&u, EXCHANGE_EMBEDDING, m));
+            append_waits(out, append_meeting(&u, EXCHANGE_EMBEDDING, m));
         }
         for (int k = 0; k < map.chunks; k++)
             play_chunk(&u, map, c->options.grid.at[GRID_PIPELINE], k, m);
         if (divided) {
-            append_wait(out, append_meeting(&u, EXCHANGE_HIDDEN, m));
+            append_waits(out, append_meeting(&u, EXCHANGE_HIDDEN, m));
             play_body(&u, head, PHASE_FORWARD, m);
-            append_wait(out, append_meeting(&u, EXCHANGE_STATISTICS, m));
+            append_waits(out, append_meeting(&u, EXCHANGE_STATISTICS, m));
             play_body(&u, head, PHASE_BACKWARD, m);
         }
     }

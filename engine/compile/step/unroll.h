@@ -5,12 +5,19 @@
 
 #include "engine/compile/model/compiled.h"
 
-/* A chunk recorded for one micro-batch, with its input and output; or where the vocabulary is divided the stage's part
- * of the head, whose output is statistics and whose "cotangent" is those of all, or of the embedding. */
-typedef struct recorded {
-    recorder r;
+/* What a body takes and makes. */
+typedef struct recorded_ends {
     tensor *input, *output; /* NULL at the model's ends */
     tensor *output_cotangent, *input_cotangent;
+} recorded_ends;
+
+/* A chunk recorded for one micro-batch, with its input and output; or where the vocabulary is divided the stage's part
+ * of the head, whose output is statistics and whose "cotangent" is those of all, or of the embedding. These have ends
+ * for each pass over the head (layers/layer.h), and so has the chunk with the last layers: its second input is the
+ * embedding of the next tokens. */
+typedef struct recorded {
+    recorder r;
+    recorded_ends of[LAYER_HEAD_PASSES];
 } recorded;
 
 typedef struct unroll_what {

@@ -19,6 +19,7 @@ typedef struct layout {
     int tensor, pipeline, data, chunks, microbatches, zero;
     schedule_kind kind;
     bool gather_each, reduce_each, sequence, gpt2;
+    bool mtp; /* experts, and a block behind the last layer */
     compile_order order;
     recompute how;
     int kv_heads;
@@ -30,7 +31,12 @@ typedef struct layout {
 
 static model_shape shape_of(const layout *l)
 {
-    model_shape s = {.architecture = l->gpt2 ? SHAPE_GPT2 : SHAPE_LLAMA,
+    model_shape s = {.architecture = l->mtp    ? SHAPE_GLM4_MOE
+                                     : l->gpt2 ? SHAPE_GPT2
+                                               : SHAPE_LLAMA,
+                     .experts = l->mtp ? 4 : 0,
+                     .dense_layers = l->mtp,
+                     .mtp_layers = l->mtp,
                      .layers = LAYERS,
                      .hidden_size = HIDDEN,
                      .heads = HEADS,
@@ -71,15 +77,18 @@ static compile_options options_of(const layout *l, int rank)
     return o;
 }
 
-static const char *describe(char out[200], const layout *l)
+static const char *describe(char out[240], const layout *l)
 {
-    snprintf(out, 200,
+    snprintf(out, 240,
              "tensor %d%s x pipeline %d (%s, %d chunks) x data %d (zero %d%s%s, buckets of %lld), %d micro-batches, "
              "recompute %d, order %d, "
              "%s%s%s%s%s",
              l->tensor, l->sequence ? "+sequence" : "", l->pipeline, schedule_name(l->kind), l->chunks, l->data,
              l->zero, l->gather_each ? ", gather each" : "", l->reduce_each ? ", reduce each" : "",
-             (long long)l->bucket, l->microbatches, l->how, l->order, l->gpt2 ? "gpt2" : "llama",
+             (long long)l->bucket, l->microbatches, l->how, l->order,
+             l->mtp    ? "glm4_moe with mtp"
+             : l->gpt2 ? "gpt2"
+                       : "llama",
              l->divided ? ", vocabulary divided" : "", l->window ? ", offloaded" : "",
              l->compress ? ", compressed: " : "", l->compress ? compress_words[l->compress] : "");
     return out;
@@ -120,6 +129,8 @@ static layout layout_number(int i)
     l.window = i % 3 == 1 ? (int64_t)40 << (i % 2 * 8) << 10 : 0;
     l.divided = i % 7 < 3;
     l.order = orders[i % 5];
+    l.mtp = i % 7 == 2; /* the vocabulary is divided */
+    l.sequence |= l.mtp;
     return l;
 }
 
@@ -127,7 +138,7 @@ typedef struct tally {
     int divided;               /* layouts whose vocabulary is divided over several stages */
     int layouts, ranks, above; /* ranks whose arena is above 1.02 x the bound */
     double worst;
-    char worst_text[200];
+    char worst_text[240];
 } tally;
 
 /* The ranks between the first and the last of an axis are like one of them. */
@@ -171,7 +182,7 @@ static void check_layout(tally *t, const layout *l)
 {
     schedule found;
     const schedule *its = found_for(&found, l);
-    char text[REPLAY_TEXT], name[200];
+    char text[REPLAY_TEXT], name[240];
     int ranks = l->tensor * l->pipeline * l->data;
     replay_rank *all = must_calloc((unsigned long)ranks, sizeof *all);
     double largest = 1;

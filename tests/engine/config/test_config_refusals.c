@@ -163,9 +163,6 @@ static const struct {
      "a.yaml: model.mtp_layers is 1: llama has no block behind its last layer; leave it out, or choose glm4_moe or "
      "deepseek_v3 as "
      "model.architecture"},
-    {MTP "parallel: {pipeline: 2, vocabulary: stages}\n", NULL,
-     "a.yaml: model.mtp_layers 1 needs the embedding and the head on the last stage, and parallel.vocabulary stages "
-     "divides them: use ends"},
     {MTP "model.router_loss: 0.1\nmodel.router_loss_over: pooled\n", NULL,
      "a.yaml: model.router_loss_over pooled is over all layers, and model.mtp_layers 1 has a block behind them: use "
      "sequence, layer or batch"},

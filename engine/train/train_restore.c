@@ -231,6 +231,8 @@ static status share_offers(checkpoint_offers *offers, const training *t)
     status s = STATUS_OK;
     if (comm_rank(t->world) == 0)
         s = checkpoint_offers_find(offers, t->checkpoints);
+    if (comm_rank(t->world) == 0 && s == STATUS_OK)
+        training_branch_sift(offers);
     if (comm_rank(t->world) == 0 && s == STATUS_OK && offers->count == 0)
         s = check_never_saved(t);
     if (comm_rank(t->world) == 0 && s == STATUS_OK && offers->count == 0)

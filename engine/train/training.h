@@ -13,6 +13,7 @@
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/outer/outer.h"
+#include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror.h"
 #include "engine/guard/pace.h"
@@ -213,6 +214,8 @@ status training_find_saved(char **out, const training *t);
 /* The checkpoint of the folder that the run would go on from; step -1: none. *went_back: a person has let it name an
  * earlier one than the run has saved last. */
 status training_branch_look(checkpoint_place *out, bool *went_back, const training *t);
+/* Leaves out what is no part of the history of the first of them: it has been undone. */
+void training_branch_sift(checkpoint_offers *offers);
 /* What has been loaded may be an earlier state than the last one: then a branch begins. */
 status training_branch_begin(training *t);
 

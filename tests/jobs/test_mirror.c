@@ -376,6 +376,23 @@ static void nothing_undone_is_fallen_back_to(void **state)
     goes_on_after_4(top, "fall");
 }
 
+/* Nor on the disk, without any mirror. */
+static void nothing_undone_is_fallen_back_to_on_the_disk(void **state)
+{
+    const char *top = *state;
+    go_back(top, "disk");
+    free(train(top, "disk", "disk", "checkpoint.keep=0 optimizer.lr=1e-3 checkpoint.every=4"));
+    launch_result r = launch_run(20,
+                                 "cd %s/disk/checkpoints && ls -d step-00000006 && printf X | dd of=step-00000008/"
+                                 "model-00000.safetensors bs=1 seek=9000 conv=notrunc",
+                                 top);
+    assert_int_equal(r.status, 0);
+    launch_free(&r);
+    char *out = runs_train_well(300, 1, "%s/run.yaml run.folder=%s/disk checkpoint.keep=0 optimizer.lr=1e-3", top, top);
+    assert_said(out, "after step 4");
+    free(out);
+}
+
 /* A person has written an earlier name into `latest`. */
 static void a_folder_may_go_back(void **state)
 {
@@ -427,6 +444,7 @@ int main(void)
         cmocka_unit_test_setup(what_was_undone_is_not_fetched, well_again),
         cmocka_unit_test_setup(a_later_branch_wins_over_a_later_step, well_again),
         cmocka_unit_test_setup(nothing_undone_is_fallen_back_to, well_again),
+        cmocka_unit_test_setup(nothing_undone_is_fallen_back_to_on_the_disk, well_again),
         cmocka_unit_test_setup(a_folder_may_go_back, well_again),
         cmocka_unit_test_setup(a_dead_store_holds_nothing_up, well_again),
     };

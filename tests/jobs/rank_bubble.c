@@ -21,8 +21,8 @@
 
 enum { MICROBATCHES = 8, MOST_PLAYS = 8, PROBES = 100 };
 
-static const double PART = 0.060;  /* seconds a stage takes for F, for I and for W of one micro-batch */
-static const double LATE = 1.5e-4; /* mean delay of a message, in seconds: 0.5e-4 on a machine without other work */
+static const double PART = 0.060; /* seconds a stage takes for F, for I and for W of one micro-batch */
+static const double LATE = 1e-4;  /* mean delay of a message, in seconds: 0.5e-4 on a machine without other work */
 
 /* What the waiting kernels know beside their op. */
 static struct {

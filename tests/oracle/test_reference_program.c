@@ -45,7 +45,15 @@ static compile_options options_of(shape_architecture architecture, recompute how
                             .sliding_window = architecture == SHAPE_MISTRAL ? 7 : 0,
                             .tied_embeddings = shape_traits_of(architecture)->tied_embeddings,
                             .dropout = architecture == SHAPE_GPT2 ? 0.1 : 0};
-    o.shape.kv_heads = architecture == SHAPE_GPT2 ? 4 : 2;
+    const bool latent = shape_has(&o.shape, TRAIT_LATENT_KEYS);
+    o.shape.kv_heads = architecture == SHAPE_GPT2 || latent ? 4 : 2;
+    if (latent) {
+        o.shape.kv_lora_rank = 10;
+        o.shape.rope_head_size = 4;
+        o.shape.v_head_size = 6;
+        o.shape.q_lora_rank = architecture == SHAPE_DEEPSEEK_V3 ? 14 : 0;
+        o.shape.attention_bias = architecture == SHAPE_DEEPSEEK_V3;
+    }
     shape_fill(&o.shape);
     assert_int_equal(grid_make(&o.grid, 1, 0, GRID_SIZES(1, 1, 1, 1)), STATUS_OK);
     return o;

@@ -23,6 +23,10 @@ static compile_options options_of(shape_architecture architecture, int tensor_ra
                      .ffn_size = 384,
                      .vocab_size = 515,
                      .max_sequence = TOKENS};
+    if (shape_has(&s, TRAIT_LATENT_KEYS)) {
+        s.kv_lora_rank = 48;
+        s.rope_head_size = 8;
+    }
     shape_fill(&s);
     compile_options o = {.shape = s,
                          .precision = PRECISION_BF16,

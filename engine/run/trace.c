@@ -8,6 +8,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/run/trace_marks.h"
+#include "memory/boot.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -31,7 +32,7 @@ struct trace {
     double offset;      /* of this host's clock to rank 0's */
     comm_group *all;
     double began;  /* this step, by this host's clock */
-    double within; /* microseconds: in the latest span, near its end */
+    double within; /* microseconds: in the latest span, near its end, or where a launch begins */
     bool first;    /* nothing has been traced */
 };
 
@@ -43,7 +44,19 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* All leave an exchange at about the same time: the median of what this clock then shows more than rank 0's. */
+/* Is this rank on rank 0's machine, whose clock is its own then? */
+static bool beside_first(comm_group *all, int ranks)
+{
+    char mine[BOOT_BYTES], *every = must_alloc((unsigned long)ranks * BOOT_BYTES);
+    bool told = boot_identity(mine);
+    comm_all_gather_bytes(all, every, mine, BOOT_BYTES);
+    told &= memcmp(every, mine, BOOT_BYTES) == 0;
+    free(every);
+    return told;
+}
+
+/* All leave an exchange at about the same time: the median of what this clock then shows more than rank 0's. Where
+ * other work keeps ranks waiting it errs by that; ranks on one machine need no guess. */
 static double offset_to_first(comm_group *all, int ranks, int rank)
 {
     double more[ROUNDS], *times = must_alloc((unsigned long)ranks * sizeof *times);
@@ -54,7 +67,8 @@ static double offset_to_first(comm_group *all, int ranks, int rank)
     }
     free(times);
     qsort(more + 1, ROUNDS - 1, sizeof *more, compare); /* before the first exchange they were anywhere */
-    return rank ? more[1 + (ROUNDS - 1) / 2] : 0;
+    bool same = beside_first(all, ranks);
+    return rank && !same ? more[1 + (ROUNDS - 1) / 2] : 0;
 }
 
 /* ---- recording --------------------------------------------------------------------------------------------------- */
@@ -266,8 +280,10 @@ static void write_op(trace *t, const compiled_program *p, const trace_marks *m, 
     if (launches(o)) {
         t->launched[o->at.request] = i;
         snprintf(label, sizeof label, "launch %s", o->label);
-        if (!t->interface->times.stamp)
+        if (!t->interface->times.stamp) {
             write_span(t, o, i, step, label, NULL);
+            t->within = microseconds(t, t->times[2 * i]); /* it may arrive before the launch has ended */
+        }
         if (m->message[i] >= 0 && op_has(o, OP_LEAVES))
             write_flow(t, o, m->message[i], i, step);
         if (t->interface->times.stamp && o->at.bundle + 1 >= o->at.bundle_of)

@@ -18,6 +18,7 @@
 #include "engine/checkpoint/share.h"
 #include "engine/state/node_memory.h"
 #include "engine/state/node_shares.h"
+#include "memory/boot.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -47,18 +48,15 @@ struct node_copies {
 static void name_node(char out[NODE_NAME])
 {
     struct stat info = {0};
-    char boot[64] = "";
+    char boot[BOOT_BYTES];
     const char *given = getenv("PHALANX_NODE");
     memset(out, 0, NODE_NAME);
     if (given) {
         snprintf(out, NODE_NAME, "%s", given);
         return;
     }
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (!f || !fgets(boot, sizeof boot, f))
+    if (!boot_identity(boot))
         gethostname(boot, sizeof boot - 1);
-    if (f)
-        fclose(f);
     stat(NODE_MEMORY, &info);
     snprintf(out, NODE_NAME, "%.36s %lld", boot, (long long)info.st_dev);
 }

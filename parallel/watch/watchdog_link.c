@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "memory/boot.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -117,11 +118,8 @@ static bool await_frame(watchdog_link *l, watchdog_frame *f, watchdog_frame_kind
 static void identify_host(char out[HOST_BYTES])
 {
     memset(out, 0, HOST_BYTES);
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (!f || !fgets(out, HOST_BYTES, f))
+    if (!boot_identity(out))
         gethostname(out, HOST_BYTES - 1);
-    if (f)
-        fclose(f);
 }
 
 static void add_address(invitation *all, const struct sockaddr *address, uint16_t port)

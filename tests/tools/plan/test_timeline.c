@@ -185,8 +185,9 @@ static bool lies_in_a_span(const json_t *events, const json_t *end)
     return false;
 }
 
-/* Each message is sent once and arrives once, at another process, not before it was sent but for the clocks' error. */
-static void check_flows(json_t *const *lists, int count, double clocks, int least)
+/* Each message is sent once and arrives once, at another process, not before it was sent but for rounding: the ranks of
+ * one machine have one clock. */
+static void check_flows(json_t *const *lists, int count, int least)
 {
     json_t *sent = json_object(), *event, *from;
     int arrived = 0;
@@ -208,7 +209,7 @@ static void check_flows(json_t *const *lists, int count, double clocks, int leas
                 }
                 assert_non_null(from);
                 assert_true(number(from, "pid") != number(event, "pid"));
-                assert_true(number(event, "ts") >= number(from, "ts") - clocks);
+                assert_true(number(event, "ts") >= number(from, "ts") - 1e-2);
                 json_object_del(sent, key);
                 arrived++;
             }
@@ -266,12 +267,12 @@ static void viewers_have_names_counters_and_arrows(void **state)
         check_counters(events[rank], rank, plan, rank);
         free(path);
     }
-    check_flows(events, RANKS, 200, 2 * 2 * 2 * micro_batches);
+    check_flows(events, RANKS, 2 * 2 * 2 * micro_batches);
     for (int rank = 0; rank < RANKS; rank++)
         json_decref(events[rank]);
     char *path = draw(*state, "run", "run.json", "");
     json_t *all = events_of(path), *drawn = json_object_get(all, "traceEvents");
-    check_flows(&drawn, 1, 200, 3 * 2 * micro_batches);
+    check_flows(&drawn, 1, 3 * 2 * micro_batches);
     for (int stage = 0; stage < 2; stage++)
         check_counters(drawn, stage, plan, 2 * stage);
     for (int rank = 0; rank < RANKS; rank++)

@@ -239,7 +239,8 @@ mutant() { # LINE
         return 1
     fi
     others=$(ls "$folder"/kernels/cuda/*.o "$folder"/tests/cuda/shim/*.o "$folder"/tests/cuda/*.o \
-        "$build/kernels/compress.o" "$build/memory/dtype.o" "$build/memory/log.o" "$build/memory/outlet.o" |
+        "$build/kernels/compress.o" "$build/memory/dtype.o" "$build/memory/log.o" "$build/memory/log_line.o" \
+        "$build/memory/outlet.o" |
         grep -v "/kernels/cuda/${unit%.cu}.o")
     ${CXX:-g++} -rdynamic ${flags#-fsanitize=thread} -o "$tree/test" "$tree/mutant.o" $others -ldl || return 1
     # the shim finds deadlocks itself: what takes for ever has not been caught; the limit leaves room for a busy machine

@@ -1,13 +1,14 @@
 #!/bin/bash
 # What uploads of checkpoints cost training: the time of a step with checkpoint.mirror beside one without, in pairs that
 # alternate which is first, against rclone serve s3 on this machine. Both save alike; the mirror's upload goes on beside
-# the steps. The machine should be idle, and have a core that training does not use: the server runs here, too.
+# the steps. The machine should be idle, and have a core that training does not use: the server runs here, too, at the
+# lowest priority, since a user's store is on another machine.
 #   tools/bench_mirror.sh build/phalanx
-# ROUNDS: pairs (5); STEPS (12), of which the first is not counted; MODEL: the configuration and its keys (GPT-2 124M,
-# 4 x 256); the folder for runs and the store: TMPDIR.
+# ROUNDS: pairs (5); STEPS (12), of which the first is not counted; EVERY: steps from save to save (2); MODEL: the
+# configuration and its keys (GPT-2 124M, 4 x 256); the folder for runs and the store: TMPDIR.
 set -eu
 phalanx=$(realpath "$1")
-rounds=${ROUNDS:-5} steps=${STEPS:-12}
+rounds=${ROUNDS:-5} steps=${STEPS:-12} every=${EVERY:-2}
 model=${MODEL:-models/configs/gpt2-124m.yaml train.sequence=256 train.micro_batch=4 train.global_batch=4}
 for rclone in "${RCLONE:-}" build/rclone/bin/rclone .venv/bin/rclone "$(command -v rclone || true)"; do
     [ -n "$rclone" ] && "$rclone" serve s3 --help >/dev/null 2>&1 && break
@@ -26,7 +27,7 @@ for name in $(compgen -e AWS_); do unset "$name"; done
 export AWS_ACCESS_KEY_ID=AKIDBENCH AWS_SECRET_ACCESS_KEY=bench/secret+key no_proxy=127.0.0.1
 port=$((20000 + RANDOM % 20000))
 export AWS_ENDPOINT_URL_S3=http://127.0.0.1:$port
-"$rclone" serve s3 --addr "127.0.0.1:$port" --auth-key "$AWS_ACCESS_KEY_ID,$AWS_SECRET_ACCESS_KEY" --force-path-style \
+nice -n 19 "$rclone" serve s3 --addr "127.0.0.1:$port" --auth-key "$AWS_ACCESS_KEY_ID,$AWS_SECRET_ACCESS_KEY" --force-path-style \
     --config /dev/null "$folder/store" >"$folder/log" 2>&1 &
 server=$!
 for _ in $(seq 100); do
@@ -40,7 +41,7 @@ measure() { # NAME then keys
     shift
     # shellcheck disable=SC2086
     "$phalanx" train $model train.device=cpu data.tokenizer=null "data.train=$folder/data" data.validation=[] \
-        evaluate.every=0 run.tensorboard=false train.steps="$steps" checkpoint.every=2 checkpoint.keep=1 \
+        evaluate.every=0 run.tensorboard=false train.steps="$steps" checkpoint.every="$every" checkpoint.keep=1 \
         "run.folder=$folder/$name" "$@" >"$folder/$name.log" 2>&1 || { cat "$folder/$name.log" >&2; exit 1; }
     awk '{ at = ""; if (match($0, /"step_seconds": *[0-9.e+-]+/)) { at = substr($0, RSTART, RLENGTH); sub(/.*: */, "", at) }
            wait = 0; if (match($0, /"checkpoint_seconds": *[0-9.e+-]+/)) { wait = substr($0, RSTART, RLENGTH); sub(/.*: */, "", wait) }

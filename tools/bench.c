@@ -16,13 +16,15 @@
 #include "memory/log.h"
 #include "tools/bench_profile.h"
 #include "tools/bench_step.h"
+#include "tools/bench_times.h"
 #include "tools/options.h"
 #include "tools/self_check.h"
 #include "tools/tools.h"
 
 typedef struct settings {
     int64_t steps, warmup;
-    bool json;
+    bool json, range;
+    const char *tuning; /* file of choices; NULL: none */
 } settings;
 
 /* ---- ceilings --------------------------------------------------------------------------------------------------- */
@@ -117,6 +119,7 @@ typedef struct step_bench {
     bench_step step;
     ceiling top;
     double *op_seconds;
+    double noted; /* seconds of a step with events between ops; 0: none was played */
 } step_bench;
 
 /* Rows by op kind and by site ("mlp/down: linear"). */
@@ -177,31 +180,67 @@ static void print_ops(const step_bench *b)
     free(rows);
 }
 
+static void warm_up(step_bench *b)
+{
+    for (int64_t i = 0; i < b->set->warmup; i++)
+        executor_play(b->step.executor, &b->step.compiled.training);
+}
+
+/* Seconds of each step. On the CPU ops are timed in the same steps; on a GPU in others, since events between ops cost
+ * a step some time. */
+static void time_steps(step_bench *b, double *seconds)
+{
+    const compiled_program *p = &b->step.compiled.training;
+    int64_t n = b->set->steps;
+    bool apart = b->step.device != &device_cpu;
+    bench_times *t = bench_times_open(b->step.executor, p);
+    for (int64_t i = 0; i < n && !apart; i++)
+        seconds[i] = bench_times_play(t, b->op_seconds);
+    for (int64_t i = 0; i < n && apart; i++) {
+        double begun = clock_seconds();
+        executor_play(b->step.executor, p);
+        seconds[i] = clock_seconds() - begun;
+    }
+    for (int64_t i = 0; i < n && apart && !b->set->json; i++)
+        b->noted += bench_times_play(t, b->op_seconds) / (double)n;
+    bench_times_close(t);
+}
+
+/* One step between the profiler's start and its stop. */
+static void play_range(step_bench *b)
+{
+    executor_profile(b->step.executor, true);
+    executor_play(b->step.executor, &b->step.compiled.training);
+    executor_profile(b->step.executor, false);
+    printf("one step of %d ops was played within the profiler's range\n", b->step.compiled.training.list.count);
+}
+
+/* Sorted seconds of steps, beside what a step with events between ops takes. */
+static void print_steps(const step_bench *b, double *sorted, int64_t n)
+{
+    printf("%lld steps: median %.3f ms, %.3f to %.3f", (long long)n, 1e3 * bench_median(sorted, n), 1e3 * sorted[0],
+           1e3 * sorted[n - 1]);
+    if (b->noted > 0)
+        printf("; with an event between ops %.3f ms", 1e3 * b->noted);
+    putchar('\n');
+}
+
 static status run_steps(step_bench *b)
 {
     int64_t n = b->set->steps;
     double *seconds = must_calloc((unsigned long)n, sizeof *seconds);
     b->op_seconds = must_calloc((unsigned long)b->step.compiled.training.list.count, sizeof(double));
-    for (int64_t i = 0; i < b->set->warmup; i++)
-        executor_play(b->step.executor, &b->step.compiled.training);
-    /* On a GPU to time an op is to wait for it: steps are measured without, and ops in steps of their own. */
-    bool apart = b->step.device != &device_cpu;
-    executor_time_ops(b->step.executor, apart ? NULL : b->op_seconds);
-    for (int64_t i = 0; i < n; i++) {
-        double begun = clock_seconds();
-        executor_play(b->step.executor, &b->step.compiled.training);
-        seconds[i] = clock_seconds() - begun;
-    }
-    executor_time_ops(b->step.executor, b->op_seconds);
-    for (int64_t i = 0; apart && !b->set->json && i < n; i++)
-        executor_play(b->step.executor, &b->step.compiled.training);
+    warm_up(b);
+    time_steps(b, seconds);
     double each = bench_median(seconds, n);
     double tokens = (double)b->config->train.global_batch * (double)b->config->train.sequence;
     double flops = flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    if (!b->set->json)
+    if (!b->set->json) {
+        print_steps(b, seconds, n);
         print_ops(b);
+    }
     double share = flops / each / b->top.flops, resident = (double)usage.ru_maxrss / (1 << 20);
     int sequences = b->config->train.global_batch;
     long long length = b->config->train.sequence;
@@ -241,6 +280,24 @@ static void print_choices(const choices *timed)
             printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);
 }
 
+static status measure_opened(step_bench *b, const choices *timed, int threads)
+{
+    if (b->set->range) {
+        warm_up(b);
+        play_range(b);
+        return STATUS_OK;
+    }
+    if (b->step.device == &device_cpu) {
+        TRY(measure_product(&b->top.flops, precision_compute(b->config->train.precision), threads));
+        b->top.bytes = measure_memory(threads);
+    } else {
+        take_ceilings(b);
+    }
+    if (!b->set->json)
+        print_choices(timed);
+    return run_steps(b);
+}
+
 static status measure_step(const settings *set, const config *c, comm *self)
 {
     step_bench b = {.set = set, .config = c};
@@ -249,18 +306,13 @@ static status measure_step(const settings *set, const config *c, comm *self)
         TRY(device_find(&on, "cuda"));
     int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
     choices timed = {0};
-    status s = bench_step_open(&b.step, c, on, threads, self, &timed);
-    if (s == STATUS_OK && on == &device_cpu) {
-        s = measure_product(&b.top.flops, precision_compute(c->train.precision), threads);
-        b.top.bytes = measure_memory(threads);
-    } else if (s == STATUS_OK) {
-        take_ceilings(&b);
-    }
-    if (s == STATUS_OK) {
-        if (!set->json)
-            print_choices(&timed);
-        s = run_steps(&b);
-    }
+    status s = set->tuning ? choices_read(&timed, set->tuning) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = bench_step_open(&b.step, c, on, threads, self, &timed);
+    if (s == STATUS_OK && set->tuning && timed.count > 0)
+        s = choices_write(&timed, set->tuning);
+    if (s == STATUS_OK)
+        s = measure_opened(&b, &timed, threads);
     bench_step_close(&b.step);
     choices_free(&timed);
     return s;
@@ -330,6 +382,13 @@ int bench_main(int argc, char **argv)
          "instead: a line for each thing that only this device and its libraries can judge, with its verdict; 1 if one "
          "is wrong",
          &check, 0, 0, NULL},
+        {"--tuning", OPTIONS_TEXT, "FILE",
+         "algorithms chosen by timing: those that FILE (a run's tuning.json) has are not timed, the others are added "
+         "to it",
+         &set.tuning, 0, 0, NULL},
+        {"--range", OPTIONS_FLAG, NULL,
+         "instead: after the warm-up one step between the profiler's start and stop, for ncu --profile-from-start off",
+         &set.range, 0, 0, NULL},
         {"--json", OPTIONS_FLAG, NULL, "one JSON object, without the table", &set.json, 0, 0, NULL},
     };
     const options_command command = {

@@ -16,6 +16,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/bench_step.h"
+#include "tools/bench_times.h"
 
 enum { STEPS = 5, WARM = 2, TIMES = 15 };
 
@@ -108,12 +109,13 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
     double *seconds[STEPS];
     for (int i = 0; i < WARM; i++)
         executor_play(e, of);
+    bench_times *t = bench_times_open(e, of);
     for (int i = 0; i < STEPS; i++) {
         seconds[i] = must_calloc((unsigned long)count, sizeof *seconds[i]);
         meet(m->world);
-        executor_time_ops(e, seconds[i]);
-        executor_play(e, of);
+        (void)bench_times_play(t, seconds[i]);
     }
+    bench_times_close(t);
     for (int i = 0; i < count; i++) {
         double each[STEPS];
         for (int k = 0; k < STEPS; k++)

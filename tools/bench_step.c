@@ -62,7 +62,8 @@ status bench_step_open(bench_step *b, const config *c, const device_interface *o
                                   .tf32 = c->train.tf32,
                                   .varies = !c->train.deterministic,
                                   .timing = timed && c->train.tune,
-                                  .choices = timed};
+                                  .choices = timed,
+                                  .graph = c->train.cuda_graph};
     TRY(compile(&b->compiled, &options));
     TRY(executor_open(&b->executor, &b->compiled, world, &how));
     state_initialise(&b->compiled, b->executor, 1);

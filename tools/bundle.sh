@@ -6,7 +6,7 @@
 # would make the archive too large.
 # Usage: tools/bundle.sh BUILD [WHAT]      ->  BUILD/WHAT and an archive of it. WHAT:
 #   bundle             (the default)
-#   gpu-kit            and the tests and measurements for a machine with a GPU (tests/cuda/gpu): check.sh, bench.sh
+#   gpu-kit            and the tests and measurements for a machine with a GPU (tests/cuda/gpu)
 #   gpu-kit-standins   the same, linked with the stand-ins for CUDA's libraries, to try the scripts without a GPU
 set -eu
 build=$1 what=${2:-bundle}
@@ -17,15 +17,16 @@ mkdir -p "$out/bin" "$out/lib" "$out/share"
 if [ "$what" = gpu-kit-standins ]; then
     cp "$build/tests/phalanx_standin" "$out/bin/phalanx"
     cp "$build/tests/device_ops_standin" "$out/bin/device_ops"
+    cp "$build/tests/probes_standin" "$out/bin/probes"
     cp "$build/tests/standin/libcudnn.so.9" "$out/lib/"
-    cp tests/cuda/standin/ncu "$out/bin/"
+    cp tests/cuda/standin/ncu tests/cuda/standin/nvidia-smi "$out/bin/"
     : >"$out/bin/standins"
 else
     cp "$build/phalanx" "$out/bin/phalanx"
     [ ! -f "$build/libphalanx_cuda.so" ] || cp "$build/libphalanx_cuda.so" "$out/bin/"
-    [ "$what" = bundle ] || cp "$build/device_ops" "$build/tests/test_cuda_kernels_gpu" "$out/bin/"
+    [ "$what" = bundle ] || cp "$build/device_ops" "$build/probes" "$build/tests/test_cuda_kernels_gpu" "$out/bin/"
 fi
-[ "$what" = bundle ] || cp tests/cuda/gpu/*.sh tests/cuda/gpu/bench_peer.py tests/cuda/gpu/README.md "$out/"
+[ "$what" = bundle ] || cp tests/cuda/gpu/*.sh tests/cuda/gpu/*_peer.py tests/cuda/gpu/README.md "$out/"
 cp -r models/configs "$out/share/configs"
 
 mpi=$(ompi_info --parsable --path pkglibdir | cut -d: -f3)

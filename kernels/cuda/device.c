@@ -165,12 +165,15 @@ static void cuda_stamps(device *d, device_clock set, int count)
         CUDA_MUST(cudaEventCreate(&d->clock[set].at[i]));
 }
 
-/* Updates that are still kept back are noted with what launches them. An event that a graph is to record anew is
+/* Updates that are kept back are launched before another op is noted, which would launch them itself, so that their
+ * time is not that op's; a wait launches none. An event that a graph is to record anew is
  * external to it: else it would be order within the graph and nothing more. */
 static void cuda_stamp(device *d, device_clock set, int index, const op *o)
 {
     bool travels = op_starts(o);
     MUST(index >= 0 && index < d->clock[set].count, "stamp %d of %d", index, d->clock[set].count);
+    if (!op_is(o, OP_CLASS_UPDATE) && !op_waits(o))
+        updates_launch(&d->updates, &d->context);
     cudaStream_t queue = travels ? streams_start(&d->streams, o) : d->streams.of[STREAM_COMPUTE];
     CUDA_MUST(cudaEventRecordWithFlags(d->clock[set].at[index], queue,
                                        d->capturing ? cudaEventRecordExternal : cudaEventRecordDefault));

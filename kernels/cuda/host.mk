@@ -79,7 +79,18 @@ $(BUILD)/tests/device_ops_standin: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDI
 $(BUILD)/device_ops: $(BUILD)/tests/cuda/gpu/device_ops.o $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic -o $@ $^ -lcmocka $(LIBS)
 
+# what libraries and the machine do with work that is not the engine's, likewise
+PROBES := $(BUILD)/cuda/tests/cuda/gpu/probes.o $(BUILD)/cuda/tests/cuda/gpu/probe.o
+
+$(BUILD)/tests/probes_standin: $(PROBES) $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
+
+$(BUILD)/probes: $(PROBES) $(BUILD)/libphalanx.a
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic -o $@ $^ $(LIBS)
+
 $(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/device_ops_standin
+$(BUILD)/tests/test_gpu_kit: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/probes_standin $(BUILD)/tests/device_ops_standin $(BUILD)/tests/standin/libcudnn.so.9
 
 # ---- the product
 
@@ -90,7 +101,7 @@ all: $(BUILD)/libphalanx_cuda.so
 
 cuda: $(BUILD)/phalanx $(BUILD)/libphalanx_cuda.so ## the CUDA device (needs the CUDA toolkit with cuBLASLt and NCCL)
 
-check-gpu: cuda $(BUILD)/device_ops $(BUILD)/tests/test_cuda_kernels_gpu ## on a GPU: kernels and ops against float64, losses, resume, memory, NCCL ranks
+check-gpu: cuda $(BUILD)/device_ops $(BUILD)/probes $(BUILD)/tests/test_cuda_kernels_gpu ## on a GPU: kernels and ops against float64, losses, resume, memory, NCCL ranks
 	@tests/cuda/gpu/check.sh $(BUILD)
 
 bench-gpu: cuda ## on a GPU: tokens/s, TFLOP/s and MFU, beside PyTorch where PYTHON has it
@@ -102,10 +113,10 @@ profile: cuda ## on a GPU: steps 5 to 7 of a run under nsys; CONFIG=FILE
 bundle: all ## a folder to copy to a cluster: program, device, shared libraries, mpirun
 	@tools/bundle.sh $(BUILD)
 
-gpu-kit: all $(BUILD)/device_ops $(BUILD)/tests/test_cuda_kernels_gpu ## the same with check.sh and bench.sh, for a borrowed machine with a GPU
+gpu-kit: all $(BUILD)/device_ops $(BUILD)/probes $(BUILD)/tests/test_cuda_kernels_gpu ## the same with check.sh and bench.sh, for a borrowed machine with a GPU
 	@tools/bundle.sh $(BUILD) gpu-kit
 
-gpu-kit-standins: $(BUILD)/tests/phalanx_standin $(BUILD)/tests/device_ops_standin $(BUILD)/tests/standin/libcudnn.so.9 ## its scripts, tried without a GPU
+gpu-kit-standins: $(BUILD)/tests/phalanx_standin $(BUILD)/tests/device_ops_standin $(BUILD)/tests/probes_standin $(BUILD)/tests/standin/libcudnn.so.9 ## its scripts, tried without a GPU
 	@tools/bundle.sh $(BUILD) gpu-kit-standins
 
 .PHONY: cuda check-gpu bench-gpu profile bundle gpu-kit gpu-kit-standins

@@ -1,10 +1,12 @@
 #!/bin/bash
-# What can only be shown on a GPU: kernels and ops against float64, the CUDA losses against the CPU's, resume bit for
-# bit, device memory beyond the arena, NCCL between ranks that share the GPU, and a small step under compute-sanitizer.
+# What can only be shown on a GPU: kernels and ops against float64, the CUDA losses against the CPU's and against
+# PyTorch's from the same weights on the same data, evaluation, generation, resume bit for bit, device memory beyond
+# the arena, NCCL between ranks that share the GPU, what the others do when one is killed, two hosts that are made up,
+# probes of what the engine does not use yet, and a small step under compute-sanitizer.
 # Usage: check.sh [BUILD] [--only REGEX]     (make check-gpu; common.sh says more)
 # Parts, which REGEX chooses from: versions self-check kernels ops cudnn gpt2 llama latent sinks clip wide gpt2-ranks
-# llama-ranks context latent-ranks four-ranks memory sanitizer. Where the programs are linked with the stand-ins, sizes
-# are small: that tries the scripts, and shows nothing of a GPU.
+# llama-ranks context latent-ranks four-ranks pytorch killed two-hosts probes memory sanitizer. Where the programs are
+# linked with the stand-ins, sizes are small: that tries the scripts, and shows nothing of a GPU.
 . "$(dirname "$0")/common.sh"
 export OMP_NUM_THREADS=4
 phalanx=$(program phalanx)
@@ -47,7 +49,7 @@ train() { # RANKS CONFIG FOLDER KEYS...
     shift 3
     [ "$ranks" -gt 1 ] && launch=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca plm_rsh_agent sh # no ssh
         -x PHALANX_SHARE_GPU=1 -np "$ranks")
-    timeout "$limit" ${launch[@]+"${launch[@]}"} "$phalanx" train "$work/$config.yaml" run.folder="$work/$folder" "$@"
+    within "$limit" ${launch[@]+"${launch[@]}"} "$phalanx" train "$work/$config.yaml" run.folder="$work/$folder" "$@"
 }
 losses() { # FOLDER
     sed -n 's/.*"loss": *\([-+0-9.eE]*\).*/\1/p' "$work/$1/metrics.jsonl"
@@ -78,7 +80,7 @@ number() { # NAME: of JSON
 evaluate() { # FOLDER
     local on
     for on in cpu cuda; do
-        timeout "$limit" "$phalanx" eval --checkpoint "$work/$1" --data "$work/data" --limit $((sequence * 64)) --json --device $on >"$work/$on" || return 1
+        within "$limit" "$phalanx" eval --checkpoint "$work/$1" --data "$work/data" --limit $((sequence * 64)) --json --device $on >"$work/$on" || return 1
     done
     paste <(number loss <"$work/cuda") <(number loss <"$work/cpu") | awk '{ d = $1 - $2; print; exit !(NF == 2 && d * d <= 1e-10 * $2 * $2) }'
 }
@@ -86,7 +88,7 @@ generate() { # FOLDER
     local on
     printf '%s\n' one 'and two' 3 >"$work/prompts"
     for on in cpu cuda; do
-        timeout "$limit" "$phalanx" generate --checkpoint "$work/$1" --prompts "$work/prompts" --tokenizer bytes --ignore-end \
+        within "$limit" "$phalanx" generate --checkpoint "$work/$1" --prompts "$work/prompts" --tokenizer bytes --ignore-end \
             --temperature 0 --tokens $((sequence / 3)) --batch 2 --device $on >"$work/$on" || return 1
     done
     wc -c <"$work/cpu" && cmp "$work/cpu" "$work/cuda"
@@ -104,7 +106,7 @@ part versions && try "driver, libraries, mpirun" versions
 # what only this machine can judge; its lines are in the log, the wrong ones here, too
 self_check() {
     local result
-    timeout "$part_limit" "$phalanx" bench --self-check train.device=cuda >"$work/self-check" 2>&1
+    within "$part_limit" "$phalanx" bench --self-check train.device=cuda >"$work/self-check" 2>&1
     result=$?
     grep -v '^standin' "$work/self-check"
     [ $result = 0 ] || grep '^WRONG' "$work/self-check" | head -12
@@ -114,30 +116,24 @@ part self-check && try "what only this machine can judge" self_check
 if part kernels; then
     kernels=$(program test_cuda_kernels_gpu)
     if [ -x "$kernels" ]; then
-        try "kernels against float64" timeout "$part_limit" "$kernels"
+        try "kernels against float64" within "$part_limit" "$kernels"
     else
         skip "kernels against float64" "built for a GPU only"
     fi
 fi
 ops=$(program device_ops)
-part ops && try "ops of the table against float64" timeout "$part_limit" "$ops"
+part ops && try "ops of the table against float64" within "$part_limit" "$ops"
 
 # the gradient is cuDNN's on Hopper only: kernels/cuda/cudnn.c
-found() { # LIBRARY
-    local folder
-    ldconfig -p 2>/dev/null | grep -q "$1" && return 0
-    for folder in ${LD_LIBRARY_PATH//:/ }; do [ ! -e "$folder/$1" ] || return 0; done
-    return 1
-}
 cudnn=no
-found libcudnn.so.9 && cudnn=yes
+cudnn_found && cudnn=yes
 hopper=yes
 [ $standins = yes ] || nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | grep -q '^9\.' || hopper=no
 if ! part cudnn; then
     :
 elif [ $cudnn = yes ]; then
-    try "attention by cuDNN against float64" timeout "$limit" "$ops" attention cuDNN
-    [ $hopper = no ] || try "its gradient by cuDNN against float64" timeout "$limit" "$ops" attention_grad cuDNN
+    try "attention by cuDNN against float64" within "$limit" "$ops" attention cuDNN
+    [ $hopper = no ] || try "its gradient by cuDNN against float64" within "$limit" "$ops" attention_grad cuDNN
 else
     skip "attention by cuDNN" "libcudnn.so.9 is not found"
 fi
@@ -219,6 +215,131 @@ part four-ranks && several_ranks llama <<END
 4 tensor2-data2-zero3 parallel.tensor=2 parallel.zero=3
 END
 
+# GPT-2 124M in phalanx and in PyTorch: the same weights, data, order, schedule and clipping. fp32 for some steps shows
+# that both compute the same, bf16 for 200 that they learn the same.
+python=${PYTHON:-python3}
+if [ $standins = yes ]; then
+    peer_shape="2 32 2 16 512" peer_sequence=16 peer_batch=4 peer_micro=2 peer_short=4 peer_long=6 peer_bytes=4000
+else
+    peer_shape="12 768 12 1024 50257" peer_sequence=1024 peer_batch=16 peer_micro=8 peer_short=10 peer_long=200 peer_bytes=3500000
+fi
+# Words of a made-up language: one follows another with a preference, so that there is something to learn.
+write_words() {
+    awk -v bytes=$peer_bytes 'BEGIN { srand(7)
+        for (w = 0; w < 2000; w++) { n = 2 + int(7 * rand()); for (c = 0; c < n; c++) word[w] = word[w] sprintf("%c", 97 + int(26 * rand() ^ 2)) }
+        for (w = 0; written < bytes; w = next_word) {
+            next_word = rand() < 0.6 ? (w * 31 + 7 + int(5 * rand())) % 2000 : int(2000 * rand() ^ 3)
+            printf "%s%s", word[w], ++n % 12 ? " " : ".\n"; written += length(word[w]) + 1 } }' >"$work/words" &&
+        "$phalanx" tokenize --output "$work/words" --tokenizer bytes "$work/words"
+}
+beside_peer() { # PRECISION STEPS FOLDER
+    cat >"$work/beside.yaml" <<END
+model: {from: $work/peer-start}
+data: {train: $work/words, shuffle: false}
+train: {steps: $2, sequence: $peer_sequence, micro_batch: $peer_micro, global_batch: $peer_batch, precision: $1, seed: 3, device: cuda}
+optimizer: {lr: 6e-4, min_lr: 6e-5, warmup: 2, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1, clip: 1.0}
+evaluate: {every: 0}
+checkpoint: {every: 0, resume: never}
+run: {tensorboard: false}
+END
+    within $((3 * limit)) "$phalanx" train "$work/beside.yaml" run.folder="$work/$3"
+}
+peer_trains() { # PRECISION STEPS FOLDER
+    mkdir -p "$work/$3"
+    within $((3 * limit)) "$python" "$here/losses_peer.py" train "$work/peer-start" "$work/words" "$work/$3/metrics.jsonl" "$1" "$2" \
+        $peer_batch $peer_micro $peer_sequence 6e-4 6e-5 2
+}
+# both curves in the log, and by how much they differ on the whole
+curves() { # FOLDER FOLDER TOLERANCE
+    paste <(losses "$1") <(losses "$2") | tee "$logs/$part-$1.losses" |
+        awk 'NR == 1 || NR % 20 == 0 { printf "step %d: %s, PyTorch %s\n", NR, $1, $2 }
+             { sum += ($1 - $2) / $2 } END { if (NR) printf "mean difference %.3g\n", sum / NR }'
+    compare "$1" "$2" "$3"
+}
+if part pytorch; then
+    missing=$(torch_missing "$python")
+    if [ -n "$missing" ]; then
+        skip "GPT-2 beside PyTorch" "$missing"
+    else
+        try "words" write_words
+        try "PyTorch: a GPT-2 to begin from" within $((2 * limit)) "$python" "$here/losses_peer.py" init "$work/peer-start" $peer_shape
+        for kind in "fp32 $peer_short 1e-4" "bf16 $peer_long 2e-2"; do
+            read -r precision count tolerance <<<"$kind"
+            try "phalanx: $count steps in $precision" beside_peer "$precision" "$count" beside-$precision
+            try "PyTorch: $count steps in $precision" peer_trains "$precision" "$count" peer-$precision
+            try "the losses of $count steps in $precision are PyTorch's" curves beside-$precision peer-$precision "$tolerance"
+        done
+    fi
+fi
+
+# One of two ranks is killed in the middle of a step, and mpirun is told to end nobody: the other must say why it ends,
+# and end. run.hang_seconds is what it waits at most, where its link says nothing.
+killed() { # KEYS
+    local began log=$work/killed.out ranks=$work/killed
+    rm -rf "$work/killed" "$work/killed-run"
+    mkdir -p "$work/killed"
+    cat >"$work/rank.sh" <<END
+#!/bin/bash
+echo \$\$ >$ranks/pid.\$OMPI_COMM_WORLD_RANK
+exec "$phalanx" train "$work/llama.yaml" run.folder="$work/killed-run" train.steps=1000000 run.hang_seconds=10 run.silent_seconds=10 $* \\
+    >$ranks/out.\$OMPI_COMM_WORLD_RANK 2>$ranks/err.\$OMPI_COMM_WORLD_RANK
+END
+    chmod +x "$work/rank.sh"
+    within "$limit" mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca plm_rsh_agent sh --enable-recovery \
+        -x PHALANX_SHARE_GPU=1 -np 2 "$work/rank.sh" >"$log" 2>&1 &
+    local launcher=$!
+    for _ in $(seq $((10 * limit))); do
+        [ "$(wc -l 2>/dev/null <"$work/killed-run/metrics.jsonl")" -ge 3 ] 2>/dev/null && break
+        kill -0 $launcher 2>/dev/null || break
+        sleep 0.1
+    done
+    [ "$(wc -l 2>/dev/null <"$work/killed-run/metrics.jsonl")" -ge 3 ] || { cat "$log" "$ranks"/err.*; echo "the ranks did not begin"; return 1; }
+    kill -9 "$(cat "$ranks/pid.1")"
+    began=$SECONDS
+    while kill -0 "$(cat "$ranks/pid.0")" 2>/dev/null && [ $((SECONDS - began)) -lt 40 ]; do sleep 0.1; done
+    local took=$((SECONDS - began)) alive=no
+    kill -0 "$(cat "$ranks/pid.0")" 2>/dev/null && alive=yes && kill -9 "$(cat "$ranks/pid.0")"
+    wait $launcher
+    cat "$log" "$ranks/err.0"
+    [ $alive = no ] || { echo "rank 0 has not ended in 40 s"; return 1; }
+    grep -m1 -E '^phalanx: .*(rank 1|communication failed|no progress|does not answer)' "$ranks/err.0" >"$work/why" ||
+        { echo "rank 0 has ended without a reason"; return 1; }
+    echo "rank 0 ended after $took s: $(sed 's/^phalanx: //' "$work/why")"
+}
+if part killed; then
+    try "a rank is killed: the other says why, and ends" killed parallel.zero=1
+    try "a rank is killed, with a CUDA graph" killed parallel.zero=1 train.cuda_graph=true
+fi
+
+# mpirun believes in two hosts: what would go there by ssh starts here with an empty environment, as ssh would have it,
+# so that programs, libraries and plugins must be found by what mpirun passes on.
+two_hosts() {
+    cat >"$work/agent" <<'END'
+#!/bin/bash
+shift
+exec env -i HOME=/ PATH=/usr/bin:/bin bash -c "$*"
+END
+    chmod +x "$work/agent"
+    within "$limit" mpirun --allow-run-as-root --bind-to none --host one:1,two:1 --map-by ppr:1:node --mca plm_rsh_agent "$work/agent" \
+        --mca plm_rsh_no_tree_spawn 1 --mca btl self,tcp --mca mpi_yield_when_idle 1 -x PHALANX_SHARE_GPU=1 -x LD_LIBRARY_PATH -x PATH -np 2 \
+        "$phalanx" train "$work/llama.yaml" run.folder="$work/two-hosts" parallel.zero=1
+}
+if part two-hosts; then
+    [ -d "$work/llama-fp32" ] || try "llama: cuda, fp32" train 1 llama llama-fp32
+    try "two hosts: a rank each" two_hosts
+    try "two hosts equal one rank" compare two-hosts llama-fp32 1e-4
+fi
+
+# figures of what the engine does not use, or only plans to
+if part probes; then
+    [ $standins = no ] || export PROBES_SMALL=1
+    probes=$(program probes)
+    for probe in fp8 grouped offset copies; do
+        try "probe: $probe" within "$limit" "$probes" $probe
+        sed 's/^/    /' "$logs/$(printf '%s' "$part probe: $probe" | tr -c 'A-Za-z0-9.=-' _).log" | grep -v '^    standin\|^    probes: ' | tee -a "$logs/probes"
+    done
+fi
+
 # Promise 1: what a process has of the device's memory beyond the arena is the same small constant for two models of
 # different size: as it has measured itself, and as the driver says.
 beside() { # LAYERS
@@ -258,7 +379,7 @@ if ! part sanitizer; then
     :
 elif [ $standins = no ] && command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do
-        try "compute-sanitizer $tool" timeout "$limit" compute-sanitizer --tool $tool --error-exitcode 1 "$phalanx" train "$work/llama.yaml" \
+        try "compute-sanitizer $tool" within "$limit" compute-sanitizer --tool $tool --error-exitcode 1 "$phalanx" train "$work/llama.yaml" \
             run.folder="$work/sanitizer" train.precision=bf16 train.steps=1 train.sequence=64 model.layers=1 train.global_batch=2
     done
 else

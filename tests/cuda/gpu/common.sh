@@ -3,8 +3,9 @@
 #
 #     SCRIPT [BUILD] [--only REGEX]     BUILD: of the project; without, the programs of this kit (make gpu-kit)
 #
-# A case has 60 seconds (CASE_SECONDS), a part 8 minutes (PART_SECONDS): what comes later is skipped. Logs are kept
-# where OUT says.
+# A case has 60 seconds (CASE_SECONDS), a part 8 minutes (PART_SECONDS): what comes later is skipped. Logs, clocks,
+# plans and tuning.json are kept where OUT says, and so is a line a case as it ends (OUT/lines): who is cut loses no
+# more than the case that was under way.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=$here/bin only=.
@@ -19,6 +20,10 @@ fi
 program() {
     if [ -x "$bin/$1" ]; then echo "$bin/$1"; else echo "$bin/tests/$1"; fi
 }
+# Within the script's own group of processes, so that whoever ends the script ends the program, too.
+within() { # SECONDS COMMAND...
+    timeout --foreground --kill-after=10 "$@"
+}
 limit=${CASE_SECONDS:-60} part_limit=${PART_SECONDS:-480}
 standins=no gpu="stand-ins"
 if [ -f "$bin/standins" ]; then
@@ -30,10 +35,53 @@ else
     exit 77
 fi
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap '[ -z "${watcher:-}" ] || kill $watcher 2>/dev/null; rm -rf "$work"' EXIT
 logs=${OUT:-$work/logs}
 mkdir -p "$logs"
+say() { # LINE
+    echo "$1"
+    echo "$(date +%T) ${0##*/} $part: $1" >>"$logs/lines"
+}
+# ---- the machine
+torch_missing() { # PYTHON: why it is not used; nothing where it is
+    command -v "$1" >/dev/null || { echo "there is no $1"; return; }
+    "$1" -c 'import torch, transformers' 2>/dev/null || echo "$1 has no torch and transformers"
+}
+cudnn_found() {
+    local folder
+    ldconfig -p 2>/dev/null | grep -q libcudnn.so.9 && return 0
+    for folder in ${LD_LIBRARY_PATH//:/ }; do [ ! -e "$folder/libcudnn.so.9" ] || return 0; done
+    return 1
+}
+# Clocks, power, temperature and why clocks are held down, from now until clocks_seen, five times a second.
+watcher=
+watch_clocks() { # FILE
+    local reasons=clocks_event_reasons.active fields=clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu
+    : >"$1"
+    command -v nvidia-smi >/dev/null || return 0
+    nvidia-smi --query-gpu=$reasons --format=csv,noheader >/dev/null 2>&1 || reasons=clocks_throttle_reasons.active
+    nvidia-smi --query-gpu=$fields,$reasons --format=csv,noheader,nounits --loop-ms=200 >"$1" 2>/dev/null &
+    watcher=$!
+}
+clocks_seen() { # FILE: one line
+    [ -z "$watcher" ] || { kill $watcher; wait $watcher; } 2>/dev/null
+    watcher=
+    awk -F', *' 'NF >= 6 { n++; if (n == 1 || $1 + 0 < low) low = $1 + 0; if ($1 + 0 > high) high = $1 + 0; if ($3 + 0 > most) most = $3 + 0; cap = $4
+                   if ($5 + 0 > hot) hot = $5 + 0; why[$6]++ }
+        END { if (!n) { print "clocks: nvidia-smi says nothing"; exit }
+              printf "clocks: %d to %d MHz, at most %.0f of %.0f W, %d C, %d looks; held down by (bits of nvidia-smi)", low, high, most, cap, hot, n
+              for (w in why) printf " %s x %d", w, why[w]; print "" }' "$1"
+}
+machine() {
+    command -v nvidia-smi >/dev/null || { echo "there is no nvidia-smi"; return 1; }
+    nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,TEMPERATURE,ECC
+    nvidia-smi topo -m
+    uname -srm
+    nproc
+    nvidia-smi --query-gpu=name,memory.total,driver_version,power.limit --format=csv,noheader
+}
 : >"$work/table"
+trap 'exit 143' TERM
 part= part_began=0
 part() { # NAME: is it asked for?
     part=$1 part_began=$SECONDS
@@ -43,10 +91,10 @@ note() { # VERDICT SECONDS
     echo "$part $1 $2" >>"$work/table"
 }
 skip() { # WHAT WHY
-    echo "[ SKIP ] $1: $2"
+    say "[ SKIP ] $1: $2"
     note skipped 0
 }
-try() { # NAME COMMAND...: in a shell of its own, or within a time limit where the command is a program
+try() { # NAME COMMAND...: a function of the script's, or a program within a time limit of its own
     local name=$1 log began=$SECONDS
     shift
     if [ $((SECONDS - part_began)) -gt "$part_limit" ]; then
@@ -56,10 +104,10 @@ try() { # NAME COMMAND...: in a shell of its own, or within a time limit where t
     log=$logs/$(printf '%s' "$part $name" | tr -c 'A-Za-z0-9.=-' _).log
     if "$@" >"$log" 2>&1 </dev/null; then
         note OK $((SECONDS - began))
-        echo "[  OK  ] $name: $(tail -1 "$log" | cut -c1-160)"
+        say "[  OK  ] $name: $(tail -1 "$log" | cut -c1-160)"
     else
         note FAILED $((SECONDS - began))
-        echo "[FAILED] $name"
+        say "[FAILED] $name"
         tail -15 "$log"
     fi
 }

@@ -111,6 +111,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtM
             memcpy(fields[i].field, value, bytes);
             return CUBLAS_STATUS_SUCCESS;
         }
+    if (which >= CUBLASLT_MATMUL_DESC_A_SCALE_POINTER && which <= CUBLASLT_MATMUL_DESC_B_SCALE_MODE)
+        return CUBLAS_STATUS_SUCCESS; /* of fp8, which is refused */
     standin_fail("cublasLtMatmulDescSetAttribute: attribute %d of %zu bytes", (int)which, bytes);
 }
 
@@ -234,6 +236,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     const preference *p = (const preference *)(const void *)wanted;
     if (!handle || !opened || asked < 1)
         standin_fail("cublasLtMatmulAlgoGetHeuristic: no handle, or nothing asked for");
+    if (((const layout *)(const void *)a)->type == CUDA_R_8F_E4M3) {
+        *found = 0;
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     if (p->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         standin_fail("cublasLtMatmulAlgoGetHeuristic: sums split over k may be added in any order (mask %u)",
                      p->reductions);

@@ -173,7 +173,7 @@ static const config_row rows[] = {
     NUMBER("outer.clip", outer.clip, "0", 0, 1e30, CONFIG_CHANGES, "norm of an island's change of a fragment, at most; 0: any"),
     NUMBER("outer.noise", outer.noise, "0", 0, 1e6, CONFIG_CHANGES, "normal noise in each sent change, in outer.clip: differential privacy of the island (plan prints its epsilon)"),
     WORD("outer.weights", outer.weights, outer_weights, "tokens", CONFIG_CHANGES, "of islands in a merge"),
-    WORD("outer.robust", outer.robust, outer_robusts, "none", CONFIG_CHANGES, "against hostile islands: clip changes to their median norm; or, topology all and dense changes, the median or trimmed mean of each element"),
+    WORD("outer.robust", outer.robust, outer_robusts, "none", CONFIG_CHANGES, "against hostile islands: clip changes to their median norm; or, topology all and dense changes, the median of each element, or its trimmed mean over changes that agree"),
     BOOL("outer.undo", outer.undo, "false", CONFIG_CHANGES, "topology all: keep the state before a merge, and go back to it when the loss of most islands jumps with the first step after (run.spike.zscore); up to 8 bytes a parameter of host memory"),
     DERIVED("outer.rendezvous", ADDRESSES, outer.rendezvous, 0, 0, NULL, CONFIG_SILENT, "none", "nodes of etcd: http[s]://HOST:2379, or a list"),
     STRING("outer.credentials", outer.credentials, NULL, CONFIG_SILENT, "file of mode 600 with etcd's USER:PASSWORD; else that of the environment, PHALANX_ETCD_CREDENTIALS"),

@@ -74,6 +74,7 @@ typedef struct outer_counts {
     double stood,
         elapsed;      /* and stood still for outer steps, waiting or not; from its begin to the end of the last one */
     int64_t clipped;  /* changes that outer.clip has scaled */
+    int64_t left_out; /* changes that outer.robust trimmed has left out of merges */
     int64_t undone;   /* merges that outer.undo has undone */
     int64_t releases; /* with outer.noise: changes offered, in the run's former processes too */
     double epsilon;   /* of them, islands/privacy.h; at OUTER_DELTA */

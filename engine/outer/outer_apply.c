@@ -93,6 +93,15 @@ bool outer_encode(outer *o, int fragment)
     return outer_everywhere(o, good);
 }
 
+/* To people, and into incidents.jsonl when a slot has given cause 1, 2, 4, 8 times and so on: whoever sends one such
+ * change sends more. */
+static void say_with_incident(const outer *o, const char *words, int64_t times)
+{
+    log_warn("%s", words);
+    if ((times & (times - 1)) == 0)
+        incidents_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
+}
+
 /* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance
  * from this island's. Negative: it is not finite. */
 static double fetched_norm(outer *o, int slot, int fragment)
@@ -115,7 +124,7 @@ static double fetched_norm(outer *o, int slot, int fragment)
 }
 
 /* values = sum of w_i c_i D_i, in the order of slots; scale: c_i of each part, or NULL */
-static void mean_change(outer *o, const outer_unit *m, const float *scale, int64_t n)
+static void mean_change(outer *o, const outer_unit *m, const double *scale, int64_t n)
 {
     const roster *r = &o->roster;
     double all = 0;
@@ -126,17 +135,17 @@ static void mean_change(outer *o, const outer_unit *m, const float *scale, int64
     for (int i = 0; i < r->parts; i++) {
         double weight = all > 0 ? (equal ? 1 : (double)r->part[i].tokens) / all : 1.0 / r->parts;
         outer_decode_part(o, o->memory.other, r->part[i].slot, m);
-        rule_add(o->memory.values, o->memory.other, (float)weight * (scale ? scale[i] : 1), n);
+        rule_add(o->memory.values, o->memory.other, (float)weight * (scale ? (float)scale[i] : 1), n);
     }
 }
 
-/* values = what outer.robust makes of the parts */
-static void combine_changes(outer *o, const outer_unit *m, const float *scale, int64_t n)
+/* values = what outer.robust makes of the parts; NULL: they are not judged */
+static void combine_changes(outer *o, const outer_unit *m, const robust_judgement *judged, int64_t n)
 {
     const roster *r = &o->roster;
     robust_kind kind = (robust_kind)o->config->outer.robust;
     if (!robust_by_coordinate(kind)) {
-        mean_change(o, m, scale, n);
+        mean_change(o, m, judged ? judged->scale : NULL, n);
         return;
     }
     const float *each[ROSTER_SLOTS];
@@ -144,21 +153,40 @@ static void combine_changes(outer *o, const outer_unit *m, const float *scale, i
         outer_decode_part(o, o->memory.each[i], r->part[i].slot, m);
         each[i] = o->memory.each[i];
     }
-    robust_combine(o->memory.values, each, r->parts, kind, n);
+    robust_combine(o->memory.values, each, r->parts, kind, judged, n);
 }
 
-static void note_merged(outer *o)
+static void say_left_out(outer *o, const roster_part *p, const robust_judgement *judged, double agreement)
 {
-    for (int i = 0; i < o->roster.parts; i++)
-        outer_note_norm(o, o->fragment, o->roster.part[i].slot);
+    int64_t times = ++o->fetches.left_out[p->slot];
+    o->counts.left_out++;
+    if (!outer_first_rank(o))
+        return;
+    char *words =
+        must_format("islands: merge %lld left out the change of island %s (slot %d): its median cosine with "
+                    "the other changes is %.3g, and less than %.3g is half of what is usual; left out of this "
+                    "slot: %lld",
+                    (long long)o->roster.merge, p->name, p->slot, agreement, judged->least, (long long)times);
+    say_with_incident(o, words, times);
+    free(words);
+}
+
+static void note_merged(outer *o, const robust_judgement *judged)
+{
+    const roster *r = &o->roster;
+    for (int i = 0; i < r->parts; i++) {
+        if (judged && judged->left_out[i])
+            say_left_out(o, &r->part[i], judged, judged->agreement[i]);
+        else
+            outer_note_norm(o, o->fragment, r->part[i].slot);
+    }
 }
 
 void outer_merge_reference(outer *o, bool took_part)
 {
-    float scale[ROSTER_SLOTS];
-    bool clips = o->config->outer.robust == CONFIG_ROBUST_CLIP;
-    if (clips)
-        outer_clip_parts(o, scale);
+    robust_judgement of_all, *judged = outer_product_count(o->config, o->roster.parts) > 0 ? &of_all : NULL;
+    if (judged)
+        outer_judge_parts(o, judged);
     for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
         int64_t n = o->units.list[u].elements;
@@ -167,7 +195,7 @@ void outer_merge_reference(outer *o, bool took_part)
         if (m) {
             float *reference = o->memory.reference + m->at;
             outer_dump_keep(o, OUTER_DUMP_BEFORE, m, reference);
-            combine_changes(o, m, clips ? scale : NULL, n);
+            combine_changes(o, m, judged, n);
             memcpy(o->memory.other, reference, (size_t)n * sizeof *reference);
             const rule step = outer_rule_of(o, m);
             rule_step(reference, optional(o->memory.momentum, m->at), o->memory.values, &step, n);
@@ -181,7 +209,7 @@ void outer_merge_reference(outer *o, bool took_part)
             o->memory.values[i] += o->memory.reference[m->at + i] - o->memory.other[i];
         outer_move_scatter(o->move, u, o->memory.values);
     }
-    note_merged(o);
+    note_merged(o, judged);
     outer_dump_merge(o, took_part);
 }
 
@@ -245,8 +273,7 @@ void outer_take_reference(outer *o, bool with_rest)
     }
 }
 
-/* To people, and into incidents.jsonl when a slot's refusals are 1, 2, 4, 8 and so on: whoever sends one sends more.
- * `most`: of its norm. */
+/* `most`: of its norm. */
 static void say_refused(outer *o, int slot, double norm, double most)
 {
     const roster_member *m = &o->roster.member[slot];
@@ -262,9 +289,7 @@ static void say_refused(outer *o, int slot, double norm, double most)
         snprintf(why, sizeof why, "its norm is %.3g on this rank, and at most %.3g is taken", norm, most);
     words = must_format("islands: refused the change of island %s (slot %d) for %s: %s; refused of this slot: %lld",
                         m->name, slot, what, why, (long long)times);
-    log_warn("%s", words);
-    if ((times & (times - 1)) == 0)
-        incidents_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
+    say_with_incident(o, words, times);
     free(words);
 }
 

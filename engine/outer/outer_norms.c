@@ -1,5 +1,5 @@
 /* What islands have sent, and is it too large to be honest? What was merged of each island last says what is usual
- * (islands/norms.h). */
+ * (islands/norms.h). And what do the changes of a merge say of each other (islands/robust.h)? */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,40 +65,63 @@ void outer_note_norm(outer *o, int fragment, int slot)
                own ? o->fetches.own_norm : o->fetches.got[slot].norm);
 }
 
-/* sums[unit][part]: squares of the parts of the merge in the roster, of the fragment's units; on all ranks. */
-static double *squares_of_parts(const outer *o)
+/* ---- judging the parts of a merge -------------------------------------------------------------------------------- */
+
+int outer_product_count(const config *c, int parts)
 {
-    const roster *r = &o->roster;
-    int ranks = comm_ranks(o->world);
-    size_t each = (size_t)o->units.count * (size_t)r->parts;
-    double *mine = must_calloc(each + 1, sizeof *mine), *all = must_alloc((each + 1) * (size_t)ranks * sizeof *all);
-    for (int k = 0; k < o->units.mine_count; k++) {
-        const outer_unit *m = &o->units.mine[k];
-        int64_t n = o->units.list[m->unit].elements;
-        for (int i = 0; i < r->parts && o->units.list[m->unit].fragment == o->fragment; i++) {
-            outer_decode_part(o, o->memory.other, r->part[i].slot, m);
-            mine[m->unit * r->parts + i] = outer_squares(o->memory.other, n);
-        }
-    }
-    comm_all_gather_bytes(comm_world(o->world), all, mine, (int64_t)(each * sizeof *mine));
-    memset(mine, 0, each * sizeof *mine);
-    for (size_t i = 0; i < each * (size_t)ranks; i++)
-        mine[i % each] += all[i]; /* of which one rank's is not 0 */
-    free(all);
-    return mine;
+    if (c->outer.robust == CONFIG_ROBUST_TRIMMED)
+        return robust_product_count(parts);
+    return c->outer.robust == CONFIG_ROBUST_CLIP && c->outer.topology == CONFIG_OUTER_ALL ? parts : 0;
 }
 
-void outer_clip_parts(outer *o, float *scale)
+/* Their squares for clip, for trimmed all of their products, of one unit. */
+static void multiply_parts(const outer *o, double *out, const outer_unit *m)
 {
     const roster *r = &o->roster;
-    double norm[ROSTER_SLOTS] = {0}, *sums = squares_of_parts(o);
-    for (int u = 0; u < o->units.count; u++)
-        for (int i = 0; i < r->parts; i++)
-            norm[i] += sums[u * r->parts + i];
-    free(sums);
-    for (int i = 0; i < r->parts; i++)
-        norm[i] = sqrt(norm[i]);
-    double most = robust_median(norm, r->parts);
-    for (int i = 0; i < r->parts; i++)
-        scale[i] = norm[i] > most ? (float)(most / norm[i]) : 1;
+    int64_t n = o->units.list[m->unit].elements;
+    bool squares = o->config->outer.robust == CONFIG_ROBUST_CLIP;
+    const float *each[ROSTER_SLOTS];
+    for (int i = 0; i < r->parts; i++) {
+        float *part = squares ? o->memory.other : o->memory.each[i];
+        outer_decode_part(o, part, r->part[i].slot, m);
+        if (squares)
+            out[i] = outer_squares(part, n);
+        each[i] = part;
+    }
+    if (!squares)
+        robust_products(out, each, r->parts, n);
+}
+
+/* sums[count] += the products of the parts, over the fragment's units; alike on all ranks. Units are added in their
+ * sequence whichever ranks keep them: a rank goes on from the sums of the rank before it, which keeps the units
+ * before. */
+static void add_products(const outer *o, double *sums, int count)
+{
+    double *mine = o->memory.products;
+    int64_t filled = 0;
+    for (int k = 0; k < o->units.mine_count; k++)
+        if (o->units.list[o->units.mine[k].unit].fragment == o->fragment) {
+            multiply_parts(o, mine + filled, &o->units.mine[k]);
+            filled += count;
+        }
+    for (int rank = 0; rank < comm_ranks(o->world); rank++) {
+        for (int64_t i = 0; rank == comm_rank(o->world) && i < filled; i++)
+            sums[i % count] += mine[i];
+        comm_broadcast_bytes(comm_world(o->world), sums, count * (int64_t)sizeof *sums, rank);
+    }
+}
+
+void outer_judge_parts(outer *o, robust_judgement *judged)
+{
+    double sums[ROBUST_PRODUCTS] = {0};
+    int parts = o->roster.parts;
+    add_products(o, sums, outer_product_count(o->config, parts));
+    if (o->config->outer.robust == CONFIG_ROBUST_TRIMMED) {
+        robust_judge(judged, sums, parts);
+        return;
+    }
+    memset(judged, 0, sizeof *judged);
+    for (int i = 0; i < parts; i++)
+        sums[i] = sqrt(sums[i]);
+    robust_clip(judged->scale, sums, parts);
 }

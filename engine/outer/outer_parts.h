@@ -66,6 +66,7 @@ typedef struct outer_memory {
     float *rest;                         /* what an offer would keep; a change while its base is replaced */
     float *values, *other;               /* [largest unit] */
     float *each[ROSTER_SLOTS];           /* likewise, of every island; NULL unless robust_by_coordinate() */
+    double *products;                    /* [units of the largest fragment][outer_product_count(slots)] */
     uint8_t *out, *in[ROSTER_SLOTS];     /* encodings of a fragment: offered, fetched */
     checkpoint_piece *pieces;            /* of it that checkpoints hold */
     int piece_count;
@@ -89,6 +90,7 @@ typedef struct outer_fetches {
     transport_part *parts;          /* [slots][mine_count] */
     norms norms[64];                /* by fragment, of this rank's part of what was merged */
     int64_t refusals[ROSTER_SLOTS]; /* changes of each slot that this rank has refused */
+    int64_t left_out[ROSTER_SLOTS]; /* and those that merges have left out */
     double own_norm;                /* of this island's offer */
 } outer_fetches;
 
@@ -249,9 +251,12 @@ double outer_norm_limit(const outer *o, int fragment, int slot);
 float outer_norm_scale(const outer *o, int fragment, int slot);
 /* The slot's change, this island's own or one that is fetched, is merged. */
 void outer_note_norm(outer *o, int fragment, int slot);
-/* outer.robust clip, of topology all: what the parts of the merge in the roster are to be scaled by, so that no norm is
- * above their median. Every island comes to the same bits: squares are summed by unit, and the units in order. */
-void outer_clip_parts(outer *o, float *scale);
+/* How many products of a merge of so many changes outer.robust asks for: 0 where it does not compare whole changes. */
+int outer_product_count(const config *c, int parts);
+/* outer.robust clip, of topology all, and trimmed: what the parts of the merge in the roster are to be scaled by, and
+ * with trimmed which of them are left out. Every island comes to the same bits: products are summed by unit, and the
+ * units in their sequence. Collective. */
+void outer_judge_parts(outer *o, robust_judgement *judged);
 
 /* outer_apply.c */
 /* How a merge moves a unit: as the configuration says; a router's bias, which each island moves by the signs of its

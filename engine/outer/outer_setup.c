@@ -18,6 +18,7 @@
 typedef struct layout {
     int64_t elements, largest; /* of the rank's units; of any unit */
     int64_t coded;             /* bytes of its largest fragment's encoding */
+    int64_t products;          /* bytes of what outer.robust makes of that fragment's units */
     int64_t bytes;
 } layout;
 
@@ -65,17 +66,20 @@ static layout lay_out(const config *c, bool holds, const unit *units, const int 
     part_of_job part = part_of(c, holds);
     compress_method method = method_of(c);
     for (int f = 0; f < c->outer.fragments; f++) {
-        int64_t coded = 0;
+        int64_t coded = 0, products = 0;
         for (int u = 0; u < count; u++) {
             bool mine = owner[u] == rank && units[u].fragment == f;
+            products += mine ? outer_product_count(c, c->outer.slots) * (int64_t)sizeof(double) : 0;
             l.elements += mine ? units[u].elements : 0;
             coded += mine ? compress_bytes(&method, units[u].elements) : 0;
             l.largest = units[u].elements > l.largest ? units[u].elements : l.largest;
         }
         l.coded = coded > l.coded ? coded : l.coded;
+        l.products = products > l.products ? products : l.products;
     }
     l.bytes = (1 + part.rest + part.momentum + part.error + part.undo + part.dumped) * aligned(4 * l.elements) +
-              (part.scratch + part.each) * aligned(4 * l.largest) + part.encoded * aligned(l.coded);
+              (part.scratch + part.each) * aligned(4 * l.largest) + part.encoded * aligned(l.coded) +
+              aligned(l.products);
     return l;
 }
 
@@ -163,6 +167,7 @@ static status open_memory(outer *o)
     o->memory.other = take(&at, 4 * l.largest);
     for (int i = 0; i < part.each; i++)
         o->memory.each[i] = take(&at, 4 * l.largest);
+    o->memory.products = take(&at, l.products);
     float *scratch = part.scratch > 2 ? take(&at, 4 * l.largest) : NULL;
     o->memory.out = o->holds ? NULL : take(&at, l.coded);
     for (int s = 0; s < part.encoded - !o->holds; s++)
@@ -325,7 +330,8 @@ static uint64_t fingerprint_of(const outer *o)
         (long long)c->train.sequence, c->data.shuffle, c->outer.private_data, (int)c->outer.topology, c->outer.group,
         c->outer.staleness, c->outer.clip, c->outer.noise);
     if (c->outer.robust) { /* runs without it have the fingerprint that they have had */
-        char *more = must_format("%s robust %d", words, (int)c->outer.robust);
+        bool judges = c->outer.robust == CONFIG_ROBUST_TRIMMED; /* and not by coordinate alone, as formerly */
+        char *more = must_format("%s robust %d%s", words, (int)c->outer.robust, judges ? " judged" : "");
         free(words);
         words = more;
     }

@@ -275,6 +275,8 @@ static void put_islands(json_t *root, const report_islands *i)
     put_real(object, "stood_seconds", i->stood_seconds);
     put_real(object, "computing", i->computing);
     put_integer(object, "clipped", i->clipped);
+    if (i->left_out > 0)
+        put_integer(object, "left_out", i->left_out);
     if (i->undone > 0)
         put_integer(object, "undone", i->undone);
     if (i->releases > 0) {

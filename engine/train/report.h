@@ -117,7 +117,7 @@ typedef struct report_islands {
     double wait_seconds;  /* that training has waited for other islands */
     double stood_seconds; /* that it has stood still for merges, waiting or not */
     double computing;     /* the share of the time in which it has not */
-    int64_t clipped, undone, releases;
+    int64_t clipped, left_out, undone, releases;
     double epsilon;      /* of the releases, at delta 1e-5 */
     double disagreement; /* of islands that gossip, at the last exchange */
 } report_islands;

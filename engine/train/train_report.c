@@ -625,6 +625,7 @@ static report_islands count_islands(outer *o)
                             .stood_seconds = c.stood,
                             .computing = computing,
                             .clipped = c.clipped,
+                            .left_out = c.left_out,
                             .undone = c.undone,
                             .releases = c.releases,
                             .epsilon = c.epsilon,

@@ -19,7 +19,7 @@ LIMIT = 1e-6
 UNIT = 1 << 18  # elements of a unit at most: blocks and chunks are counted from its first element
 DEFAULTS = {"topology": "all", "optimizer": "nesterov", "lr": "0.7", "momentum": "0.9", "mix": "0", "compress": "none",
             "density": "0.02", "error_decay": "1", "clip": "0", "weights": "tokens",
-            "robust": "none", "bias": "mean"}
+            "robust": "none", "agreement": "0.5", "bias": "mean"}
 
 
 class Event:
@@ -108,7 +108,7 @@ def compressed(change, method, density):
 
 class Errors:
     def __init__(self):
-        self.worst, self.where, self.merges, self.wrong = {}, {}, 0, []
+        self.worst, self.where, self.merges, self.left_out, self.wrong = {}, {}, 0, 0, []
 
     def add(self, what, where, x, want, scale):
         apart, size = np.linalg.norm(x - want), np.linalg.norm(scale)
@@ -180,17 +180,33 @@ def check_settled(errors, keys, folder):
             errors.add("settled", f"{folder.name} step {number} {n}", e.get("settled", n), want, want - own)
 
 
-def combine(keys, tokens, sent, name):
+def judge(keys, sent):
+    """What outer.robust scales whole changes by, and which slots trimmed leaves out."""
+    flat = {s: np.concatenate([x.ravel() for x in of.values()]) for s, of in sent.items()}
+    norms = {s: np.linalg.norm(x) for s, x in flat.items()}
+    most = np.median(list(norms.values()))
+    scale = {s: most / norm if norm > most else 1.0 for s, norm in norms.items()}
+
+    def cosine(s, other):
+        both = norms[s] * norms[other]
+        return flat[s] @ flat[other] / both if both > 0 else 0.0
+
+    agreement = {s: np.median([cosine(s, other) for other in sent if other != s]) if len(sent) > 1 else 0.0 for s in sent}
+    least = float(keys["agreement"]) * np.median(list(agreement.values()))
+    strangers = sorted((s for s in sent if agreement[s] < least and least > 0), key=agreement.get)
+    return scale, strangers[: (len(sent) - 1) // 3] if keys["robust"] == "trimmed" else []
+
+
+def combine(keys, tokens, sent, name, judged):
     """outer.robust: what a merge makes of the changes of a tensor."""
-    changes, trimmed = np.stack([sent[s][name] for s in tokens]), (len(tokens) - 1) // 3
+    scale, strangers = judged
     if keys["robust"] == "median":
-        return np.median(changes, axis=0)
+        return np.median([sent[s][name] for s in tokens], axis=0)
     if keys["robust"] == "trimmed":
-        return np.sort(changes, axis=0)[trimmed : len(changes) - trimmed].mean(axis=0)
-    scale = dict.fromkeys(tokens, 1.0)
-    if keys["robust"] == "clip":
-        norms = {s: np.sqrt(sum(np.sum(np.square(x)) for x in sent[s].values())) for s in tokens}
-        scale = {s: min(1.0, np.median(list(norms.values())) / norms[s]) for s in tokens}
+        trimmed = (len(tokens) - 1) // 3 - len(strangers)
+        changes = np.sort([scale[s] * sent[s][name] for s in tokens if s not in strangers], axis=0)
+        return changes[trimmed : len(changes) - trimmed].mean(axis=0)
+    scale = scale if keys["robust"] == "clip" else dict.fromkeys(tokens, 1.0)
     return sum(tokens[s] * scale[s] * sent[s][name] for s in tokens) / sum(tokens.values())
 
 
@@ -206,8 +222,10 @@ def check_all(errors, keys, top):
             e = slots[s][number]
             sent[s] = check_change(errors, keys, e, kept[s], f"slot {s} merge {number}")
             kept[s].update({n: e.get("kept", n) for n in e.names})
+        judged = judge(keys, sent)
+        errors.left_out += len(judged[1])
         for n in e.names:
-            change = model.rule(n, combine(keys, tokens, sent, n))
+            change = model.rule(n, combine(keys, tokens, sent, n, judged))
             model.take(f"merge {number}", n, change, e.get("before", n), e.get("after", n))
             for merges in slots.values():
                 same = all((merges[number].get(x, n) == e.get(x, n)).all() for x in ("before", "after"))
@@ -292,7 +310,7 @@ def main():
     errors = Errors()
     slots = {"all": check_all, "gossip": check_gossip, "server": check_server}[keys["topology"]](errors, keys, top)
     ranks = [next(iter(e.values())).ranks for e in slots.values()]
-    print(f"{errors.merges} merges, {len(slots)} islands of {ranks} ranks:",
+    print(f"{errors.merges} merges, {len(slots)} islands of {ranks} ranks, {errors.left_out} changes left out:",
           ", ".join(f"{what} {error:.1e}" for what, error in errors.worst.items()))
     for what, error in errors.worst.items():
         errors.expect(error <= LIMIT, f"{what}: error {error:.3e} ({errors.where[what]})")

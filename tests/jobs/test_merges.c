@@ -117,14 +117,30 @@ static void merges_of_all_islands_are_their_formulas(void **state)
     }
 }
 
-/* outer.robust by coordinate, of four islands, of which one may be hostile. */
+/* An island's summary counts the fourth's changes that merges have left out; its incidents name it. */
+static void check_left_out(const char *top, const char *run)
+{
+    char *folder = island_jobs_folder(top, run, 0);
+    json_t *summary = runs_read_summary(folder), *islands = json_object_get(summary, "islands");
+    launch_result incidents = launch_run(ISLAND_JOBS_LIMIT, "cat %s/incidents.jsonl", folder);
+    const char *out = strstr(incidents.out, " left out the change of island ");
+    assert_true(json_integer_value(json_object_get(islands, "left_out")) > 0);
+    assert_true(out && strstr(out, " (slot 3): its median cosine with the other changes is "));
+    launch_free(&incidents);
+    json_decref(summary);
+    free(folder);
+}
+
+/* outer.robust by coordinate, of four islands, of which one may be hostile; at last the fourth learns nothing, and
+ * its changes are left out. */
 static void robust_merges_are_their_formulas(void **state)
 {
     static const struct {
-        const char *run, *words, *wrong;
+        const char *run, *words, *wrong, *fourth;
     } ways[] = {
-        {"median", "outer.robust=median outer.compress=bf16", "outer.robust=none"},
-        {"trimmed", "outer.robust=trimmed", "outer.robust=none"},
+        {"median", "outer.robust=median outer.compress=bf16", "outer.robust=none", NULL},
+        {"trimmed", "outer.robust=trimmed", "outer.robust=none", NULL},
+        {"strangers", "outer.robust=trimmed", "outer.agreement=0", "optimizer.lr=0"},
     };
     if (!island_jobs_etcd || !find_python())
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
@@ -132,11 +148,15 @@ static void robust_merges_are_their_formulas(void **state)
         launch *all[ISLANDS], *fourth;
         char *four = must_format("outer.slots=4 outer.min_islands=4 train.steps=%d %s", 2 * STEPS, ways[i].words);
         start_three(all, *state, ways[i].run, four);
-        fourth = island_jobs_start(*state, ways[i].run, 3, 1, "debug.merges=%s/%s-merges " COMMON " %s", (char *)*state,
-                                   ways[i].run, four);
+        fourth = island_jobs_start(*state, ways[i].run, 3, 1, "debug.merges=%s/%s-merges %s %s", (char *)*state,
+                                   ways[i].run, ways[i].fourth ? ways[i].fourth : COMMON, four);
+        if (ways[i].fourth)
+            assert_true(launch_expect(all[0], " left out the change of island ", ISLAND_JOBS_LIMIT));
         end_three(all);
         free(island_jobs_end(fourth));
         check(*state, ways[i].run, ways[i].words, ways[i].wrong, STEPS);
+        if (ways[i].fourth)
+            check_left_out(*state, ways[i].run);
         free(four);
     }
 }

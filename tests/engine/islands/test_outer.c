@@ -13,7 +13,6 @@
 #include "engine/islands/groups.h"
 #include "engine/islands/norms.h"
 #include "engine/islands/privacy.h"
-#include "engine/islands/robust.h"
 #include "engine/islands/rule.h"
 #include "engine/islands/units.h"
 #include "kernels/compress.h"
@@ -407,77 +406,6 @@ static void units_cover_every_tensor_once_in_every_layout(void **state)
     }
 }
 
-/* ---- robust merges ----------------------------------------------------------------------------------------------- */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* 1 to 64 islands, with equal values and wild ones among them, against sorting in float64. */
-static void medians_and_trimmed_means_are_those_of_sorted_values(void **state)
-{
-    enum { N = 40 };
-    static float change[ROBUST_MOST][N], median[N], trimmed[N];
-    const float *each[ROBUST_MOST];
-    (void)state;
-    for (int count = 1; count <= ROBUST_MOST; count++) {
-        for (int k = 0; k < count; k++) {
-            float drawn[ELEMENTS];
-            draw(drawn, k, count);
-            for (int i = 0; i < N; i++)
-                change[k][i] = i % 3 ? drawn[i] : roundf(4 * drawn[i]) + (k % 5 == 4 ? -3e38f : 0);
-            each[k] = change[k];
-        }
-        robust_combine(median, each, count, ROBUST_MEDIAN, N);
-        robust_combine(trimmed, each, count, ROBUST_TRIMMED, N);
-        for (int i = 0; i < N; i++) {
-            double x[ROBUST_MOST], sum = 0;
-            int left_out = (count - 1) / 3;
-            for (int k = 0; k < count; k++)
-                x[k] = change[k][i];
-            qsort(x, (size_t)count, sizeof *x, by_value);
-            for (int k = left_out; k < count - left_out; k++)
-                sum += x[k];
-            double middle = (x[(count - 1) / 2] + x[count / 2]) / 2;
-            assert_true(median[i] == (float)middle);
-            assert_true(trimmed[i] == (float)(sum / (count - 2 * left_out)));
-            assert_true(robust_median(x, count) == middle);
-        }
-    }
-}
-
-/* Up to (n - 1) / 3 islands that send anything at all move no element out of what honest ones span. */
-static void hostile_islands_stay_within_what_honest_ones_span(void **state)
-{
-    static const float wild[] = {3e38f, -3e38f, 1e4f, -1e4f, 0};
-    (void)state;
-    for (int count = 4; count <= 13; count++)
-        for (int w = 0; w < 5; w++)
-            for (int kind = ROBUST_MEDIAN; kind <= ROBUST_TRIMMED; kind++) {
-                static float change[ROBUST_MOST][ELEMENTS], out[ELEMENTS];
-                const float *each[ROBUST_MOST];
-                int hostile = robust_trimmed(count);
-                assert_true(hostile >= 1 && 3 * hostile < count);
-                for (int k = 0; k < count; k++) {
-                    draw(change[k], k, w);
-                    for (int i = 0; i < ELEMENTS && k < hostile; i++)
-                        change[k][i] = wild[w];
-                    each[k] = change[k];
-                }
-                robust_combine(out, each, count, (robust_kind)kind, ELEMENTS);
-                for (int i = 0; i < ELEMENTS; i++) {
-                    float least = INFINITY, most = -INFINITY;
-                    for (int k = hostile; k < count; k++) {
-                        least = fminf(least, change[k][i]);
-                        most = fmaxf(most, change[k][i]);
-                    }
-                    assert_true(out[i] >= least && out[i] <= most);
-                }
-            }
-}
-
 /* ---- what is usual ----------------------------------------------------------------------------------------------- */
 
 /* One island, or one key in several slots, that has many small changes merged makes no honest one too large. */
@@ -535,8 +463,6 @@ int main(void)
         cmocka_unit_test(topk_sends_fifty_times_less_than_fp32),
         cmocka_unit_test(bytes_that_are_no_encoding_are_refused),
         cmocka_unit_test(units_cover_every_tensor_once_in_every_layout),
-        cmocka_unit_test(medians_and_trimmed_means_are_those_of_sorted_values),
-        cmocka_unit_test(hostile_islands_stay_within_what_honest_ones_span),
         cmocka_unit_test(an_island_counts_once_however_much_it_sends),
         cmocka_unit_test(islands_of_one_key_count_by_slot),
     };

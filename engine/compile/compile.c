@@ -31,41 +31,110 @@ static void widen(compiled *c, const compiled_program *p)
         c->arena_bytes = c->persistent_bytes + p->transient_bytes;
 }
 
-/* What a few micro-batches cost with this chunk (DBL_MAX: they do not fit), and how many ops they make again for it. */
-static double price_with(int *dropped, const compile_options *o, int64_t tokens)
+/* A chunk of the loss that was tried: what a few micro-batches cost with it (DBL_MAX: they do not fit), and what they
+ * compute again for it. */
+typedef struct chunk_tried {
+    int64_t tokens;
+    double price;
+    recompute_decision how; /* owned */
+} chunk_tried;
+
+static chunk_tried try_chunk(const compile_options *o, int64_t tokens)
 {
     compiled c = {0};
-    compile_options tried = *o;
-    recompute_decision d = {0};
-    double price = DBL_MAX;
-    tried.loss_tokens = tokens;
-    if (compile_model(&c, &tried) == STATUS_OK && recompute_decide(&d, &c, 0, true) == STATUS_OK &&
-        compile_program_training(&c.training, &c, &d.keep, recompute_microbatches(o), true) == STATUS_OK)
-        price = recompute_price(&c, &c.training.list);
-    *dropped = d.dropped;
-    recompute_decision_free(&d);
+    compile_options with = *o;
+    chunk_tried tried = {.tokens = tokens, .price = DBL_MAX};
+    with.loss_tokens = tokens;
+    if (compile_model(&c, &with) == STATUS_OK && recompute_decide(&tried.how, &c, 0, true) == STATUS_OK &&
+        compile_program_training(&c.training, &c, &tried.how.keep, recompute_microbatches(o), true) == STATUS_OK)
+        tried.price = recompute_price(&c, &c.training.list);
     compile_free(&c);
-    return price;
+    return tried;
 }
 
-/* With a budget, smaller chunks of the loss are tried as long as something must be made again: the cheapest program's
- * chunk is taken, for the rank of the stage that needs most, so that all take the same. */
+/* The cheapest of the price's own chunk and of smaller ones, which are tried as long as something must be computed
+ * again; the smallest where none fits. */
+static chunk_tried shrink_chunk(const compile_options *o, int64_t priced)
+{
+    chunk_tried best = {.price = DBL_MAX};
+    bool short_of = true;
+    for (int64_t tokens = priced; tokens && short_of; tokens = loss_chunk_below(o, tokens)) {
+        chunk_tried tried = try_chunk(o, tokens);
+        short_of = tried.price == DBL_MAX || tried.how.dropped > 0;
+        bool better = tried.price < best.price || best.price == DBL_MAX;
+        recompute_decision_free(better ? &best.how : &tried.how);
+        best = better ? tried : best;
+    }
+    return best;
+}
+
+/* The least bytes of a few micro-batches with this chunk and what is kept for them, INT64_MAX where there is no such
+ * program. */
+static int64_t least_bytes(const compile_options *o, int64_t tokens, const compile_keep *keep)
+{
+    compiled c = {0};
+    compile_options with = *o;
+    int64_t bytes = INT64_MAX;
+    with.loss_tokens = tokens;
+    if (compile_model(&c, &with) == STATUS_OK &&
+        compile_program_training(&c.training, &c, keep, recompute_microbatches(o), true) == STATUS_OK)
+        bytes = c.persistent_bytes + c.training.lower_bound;
+    compile_free(&c);
+    return bytes;
+}
+
+/* The largest chunk in the memory that the budget leaves: no op more is computed again for it than with `best`, and the
+ * order stays what it is. Deciding takes many programs, so one tells first whether the chunk can fit. */
+static int64_t grow_chunk(const compile_options *o, int64_t priced, const chunk_tried *best)
+{
+    int64_t tokens = best->price < DBL_MAX ? loss_chunk_largest(o) : 0;
+    for (; tokens > priced; tokens = loss_chunk_below(o, tokens)) {
+        if (least_bytes(o, tokens, &best->how.keep) > o->budget)
+            continue;
+        chunk_tried tried = try_chunk(o, tokens);
+        bool grows = tried.how.dropped <= best->how.dropped && tried.how.keep.order >= best->how.keep.order &&
+                     tried.price < best->price;
+        recompute_decision_free(&tried.how);
+        if (grows)
+            return tokens;
+    }
+    return best->tokens;
+}
+
+/* With a budget: smaller than the price's own where memory is short, larger where some is left. */
+static int64_t chunk_within_budget(const compile_options *o, int64_t priced)
+{
+    chunk_tried best = shrink_chunk(o, priced);
+    int64_t tokens = grow_chunk(o, priced, &best);
+    recompute_decision_free(&best.how);
+    return tokens;
+}
+
+/* Without a budget nobody says how much memory there is: the largest chunk that needs no more than the price's own,
+ * because the step needs most elsewhere. */
+static int64_t grow_in_place(const compile_options *o, int64_t priced)
+{
+    const compile_keep keep = {.how = o->recompute, .order = o->order};
+    int64_t tokens = loss_chunk_largest(o), most = tokens > priced ? least_bytes(o, priced, &keep) : 0;
+    while (tokens > priced && least_bytes(o, tokens, &keep) > most)
+        tokens = loss_chunk_below(o, tokens);
+    return tokens > priced ? tokens : priced;
+}
+
+/* How many tokens a chunk of the loss has is found for the rank of the stage that needs most, so that all take the
+ * same. */
 static status fit_loss_chunk(compiled *c)
 {
     compiled largest = {0};
     compile_options o = c->options;
-    double best = DBL_MAX;
-    int dropped = 1;
+    o.loss_tokens = 0;
     TRY(compile_model_largest(&largest, &o));
-    for (int64_t tokens = largest.options.loss_tokens; tokens && dropped; tokens = loss_chunk_below(&o, tokens)) {
-        double price = price_with(&dropped, &largest.options, tokens);
-        dropped = price < DBL_MAX ? dropped : 1;
-        if (price < best || best == DBL_MAX) {
-            best = price;
-            o.loss_tokens = tokens;
-        }
-    }
+    int64_t priced = largest.options.loss_tokens;
+    const compile_options of = largest.options;
+    o.loss_tokens = of.budget ? chunk_within_budget(&of, priced) : grow_in_place(&of, priced);
     compile_free(&largest);
+    if (o.loss_tokens == c->options.loss_tokens)
+        return STATUS_OK;
     compile_free(c);
     return compile_model(c, &o);
 }
@@ -143,9 +212,8 @@ static status open_model(compiled *out, const compile_options *o)
 {
     TRY(compile_model(out, o));
     bool same_bits = o->backend && o->backend->same_bits;
-    return o->train && o->budget && !o->loss_tokens && out->last_stage && !out->model.vocabulary && !same_bits
-               ? fit_loss_chunk(out)
-               : STATUS_OK;
+    return o->train && !o->loss_tokens && out->last_stage && !out->model.vocabulary && !same_bits ? fit_loss_chunk(out)
+                                                                                                  : STATUS_OK;
 }
 
 static status check_offload(const compile_options *o)

@@ -6,11 +6,11 @@
 #include "engine/compile/model/target.h"
 #include "engine/compile/model/tokens.h"
 
-/* Logits of so many bytes are never too many, and no chunk is a fraction of 64 tokens: products of odd depths are
- * slow. */
-enum { BYTES_ALWAYS = 48 << 20, MULTIPLE = 64 };
+/* Logits of so many bytes are never too many; libraries see few matrices of more elements; and no chunk is a fraction
+ * of 64 tokens: products of odd depths are slow. */
+enum { BYTES_ALWAYS = 48 << 20, MOST_ELEMENTS = INT32_MAX, MULTIPLE = 64 };
 
-/* By how much the loss may cost more than in one piece, before a chunk is doubled. */
+/* By how much the loss may cost more than in one piece, before a chunk is doubled whatever memory it takes. */
 static const double DEARER = 1.125;
 
 static int64_t rows_of(const compile_options *o)
@@ -60,6 +60,14 @@ int64_t loss_chunk_below(const compile_options *o, int64_t tokens)
     while (next * 2 < tokens)
         next *= 2;
     return next < least ? least : next;
+}
+
+int64_t loss_chunk_largest(const compile_options *o)
+{
+    int64_t tokens = tokens_count(o).loss;
+    while (tokens > MULTIPLE && tokens * rows_of(o) > MOST_ELEMENTS)
+        tokens = loss_chunk_below(o, tokens);
+    return tokens;
 }
 
 int64_t loss_chunk_by_price(const compile_options *o)

@@ -8,7 +8,10 @@
 
 /* The chunk by price alone, of a rank with these options. */
 int64_t loss_chunk_by_price(const compile_options *o);
-/* The next smaller chunk worth a try where memory is short, or 0. */
+/* The largest chunk worth a try where memory is left: all tokens of a micro-batch, unless the matrix of their logits
+ * has 2^31 elements or more. */
+int64_t loss_chunk_largest(const compile_options *o);
+/* The next smaller chunk worth a try, or 0. */
 int64_t loss_chunk_below(const compile_options *o, int64_t tokens);
 /* Seconds that a micro-batch's loss takes, in chunks of `tokens`, on a device of so many FLOPs and bytes a second. */
 double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory);

@@ -180,6 +180,13 @@ static const plan_rank *with_loss(const plan *p)
     return NULL;
 }
 
+/* Nobody has said how much memory there is, and on this device that would decide how large a chunk is. */
+static bool grows_by_budget(const plan *p)
+{
+    const op_backend *on = p->options.backend;
+    return p->options.budget == 0 && !(on && on->same_bits);
+}
+
 static void print_loss(FILE *out, const plan *p)
 {
     const plan_rank *r = with_loss(p);
@@ -189,7 +196,8 @@ static void print_loss(FILE *out, const plan *p)
     fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
             (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
     if (r->loss_tokens < tokens_count(&p->options).loss)
-        fprintf(out, ", %.0f%% more than in one piece", 100 * (r->loss_seconds / r->loss_seconds_whole - 1));
+        fprintf(out, ", %.0f%% more than in one piece%s", 100 * (r->loss_seconds / r->loss_seconds_whole - 1),
+                grows_by_budget(p) ? "; more at a time where memory.budget leaves room" : "");
     fputc('\n', out);
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/model/compile_model.h"
+#include "engine/compile/model/loss_chunk.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_program.h"
@@ -203,6 +204,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     prices.load = e->law ? load_slowest(e->law, &o) : 0;
     o.evaluate = false;
     o.higher = HIGHER_NONE;
+    o.loss_tokens = loss_chunk_by_price(&o); /* a larger one would be tried for every part */
     *out = (part){0};
     status s = compile(&made, &o);
     if (s == STATUS_OK) {

@@ -1,4 +1,4 @@
-/* How many tokens' logits exist at a time: by price, and where memory is short. */
+/* How many tokens' logits exist at a time: by price, where memory is short, and where some is left. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -119,6 +119,66 @@ static void a_budget_is_met_by_smaller_chunks_too(void **state)
     }
 }
 
+/* Memory that a budget leaves makes the loss one piece, alike on all ranks that divide the vocabulary: nothing is made
+ * again for it, and never is it more than the budget. */
+static void a_chunk_grows_into_what_a_budget_leaves(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        compile_options o = options_of(ranks, NULL);
+        o.micro_batch = 2; /* 8,192 tokens */
+        facts free_of = compiled_with(&o);
+        int64_t logits = loss_chunk_bytes(&o, free_of.tokens);
+        assert_int_equal(free_of.tokens, 2048);
+        const struct {
+            int64_t more;
+            int chunks;
+        } cases[] = {{logits / 2, 4}, {3 * logits / 2, 2}, {4 * logits, 1}};
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            o.budget = free_of.arena + cases[i].more;
+            for (int rank = 0; rank < ranks; rank++) {
+                o.grid = grid_of(&o.grid, rank);
+                facts f = compiled_with(&o);
+                assert_int_equal(f.chunks, cases[i].chunks);
+                assert_int_equal(f.tokens, 8192 / cases[i].chunks);
+                assert_int_equal(f.dropped, 0);
+                assert_true(f.arena <= o.budget);
+            }
+        }
+    }
+}
+
+/* Where a layer's backward pass needs most, logits have its room: no byte more is planned for them. */
+static void without_a_budget_a_chunk_grows_where_the_step_needs_most_elsewhere(void **state)
+{
+    (void)state;
+    compile_options o = options_of(1, NULL);
+    o.shape.ffn_size = 65536;
+    o.recompute = RECOMPUTE_FULL;
+    facts grown = compiled_with(&o);
+    assert_int_equal(grown.tokens, 4096);
+    o.loss_tokens = 2048;
+    facts priced = compiled_with(&o);
+    assert_int_equal(priced.chunks, 2);
+    assert_true(grown.arena <= priced.arena);
+}
+
+/* A matrix of 2^31 elements or more is asked of no library, whatever memory there is. */
+static void no_chunk_has_as_many_as_two_to_the_31_logits(void **state)
+{
+    (void)state;
+    compile_options o = options_of(1, NULL);
+    for (int samples = 1; samples <= 64; samples *= 2) {
+        o.micro_batch = samples;
+        int64_t largest = loss_chunk_largest(&o), all = 4096LL * samples;
+        assert_int_equal(largest, all < 16384 ? all : 16384);
+        assert_true(loss_chunk_bytes(&o, largest) / 2 <= INT32_MAX);
+    }
+    o.micro_batch = 8;
+    o.budget = (int64_t)1 << 40;
+    assert_int_equal(compiled_with(&o).tokens, 16384);
+}
+
 /* There no bit may hang on how much is made again, so the chunk, which decides the order of sums, may not hang on
  * it. */
 static void on_the_cpu_a_budget_leaves_the_chunk_alone(void **state)
@@ -131,6 +191,8 @@ static void on_the_cpu_a_budget_leaves_the_chunk_alone(void **state)
     assert_int_equal(shorter.tokens, free_of.tokens);
     assert_true(shorter.dropped > 0);
     assert_true(shorter.arena <= o.budget);
+    o.budget = (int64_t)1 << 40;
+    assert_int_equal(compiled_with(&o).tokens, free_of.tokens);
 }
 
 int main(void)
@@ -139,6 +201,9 @@ int main(void)
         cmocka_unit_test(a_chunk_is_as_large_as_its_price_asks),
         cmocka_unit_test(a_chunk_is_priced_for_the_device_and_its_precision),
         cmocka_unit_test(a_budget_is_met_by_smaller_chunks_too),
+        cmocka_unit_test(a_chunk_grows_into_what_a_budget_leaves),
+        cmocka_unit_test(without_a_budget_a_chunk_grows_where_the_step_needs_most_elsewhere),
+        cmocka_unit_test(no_chunk_has_as_many_as_two_to_the_31_logits),
         cmocka_unit_test(on_the_cpu_a_budget_leaves_the_chunk_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

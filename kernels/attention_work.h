@@ -8,6 +8,10 @@
 /* Queries, the keys of a sample, and the width of all heads of q. */
 void attention_work(double size[3], const op *o);
 
+/* The sequence whose causal queries see as many keys in the mean as the op's do: its own, or about twice the window
+ * where that is narrower. */
+double attention_reach(const op *o);
+
 /* Do ranks of one program do other amounts of the op's work, as the batch has it: where documents are masked, or where
  * ranks that divide a sample's queries look through a window? */
 bool attention_work_varies(const op *o);

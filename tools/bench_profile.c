@@ -39,11 +39,26 @@ static const struct {
     {"architecture: gpt2, layers: 1, hidden_size: 768, heads: 12, vocab_size: 16384", 512, 2},
 };
 
+/* How attention's share of the peak grows with the sequence: on a host what takes seconds, on a GPU so many tokens that
+ * launching is nothing beside it. */
+static const struct {
+    const char *words;
+    int tokens, sequences[6];
+} lengths[] = {
+    {"architecture: llama, layers: 1, hidden_size: 256, heads: 4, ffn_size: 64, vocab_size: 64",
+     4096,
+     {256, 1024, 4096}},
+    {"architecture: llama, layers: 1, hidden_size: 2048, heads: 16, ffn_size: 64, vocab_size: 64",
+     65536,
+     {512, 1024, 2048, 4096, 8192, 16384}},
+};
+
 typedef struct measuring {
     profile *into;
     comm *world;
     const device_interface *device;
     int threads;
+    bool rates; /* the model is to know what attention reaches at this length */
 } measuring;
 
 static void meet(comm *world)
@@ -120,10 +135,13 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
         double each[STEPS];
         for (int k = 0; k < STEPS; k++)
             each[k] = seconds[k][i];
-        double took = bench_median(each, STEPS);
-        if (took > 0 && !op_communicates(of->list.ops[i]) && !op_waits(of->list.ops[i]))
-            add_point(m->into, profile_point_of(m->into, of->list.ops[i], took));
+        seconds[0][i] = bench_median(each, STEPS);
+        if (m->rates && seconds[0][i] > 0 && op_is(of->list.ops[i], OP_CLASS_ATTENTION))
+            profile_take_attention(m->into, of->list.ops[i], seconds[0][i]);
     }
+    for (int i = 0; i < count; i++)
+        if (seconds[0][i] > 0 && !op_communicates(of->list.ops[i]) && !op_waits(of->list.ops[i]))
+            add_point(m->into, profile_point_of(m->into, of->list.ops[i], seconds[0][i]));
     for (int i = 0; i < STEPS; i++)
         free(seconds[i]);
 }
@@ -143,6 +161,24 @@ static status time_model(const measuring *m, const char *words, int sequence, in
         time_ops(m, b.executor, &b.compiled.training);
     bench_step_close(&b);
     config_free(&c);
+    return s;
+}
+
+/* With the precision whose peak is that of half precision. A file that was measured before keeps its rates: its points
+ * stand beside them. */
+static status time_lengths(measuring *m, bool host, bool fresh)
+{
+    const int which = host ? 0 : 1;
+    status s = STATUS_OK;
+    m->rates = fresh;
+    m->into->lengths = fresh ? 0 : m->into->lengths;
+    m->into->attention_pair = fresh ? 0 : m->into->attention_pair; /* what is measured has it */
+    for (int i = 0; i < 6 && lengths[which].sequences[i] > 0 && s == STATUS_OK; i++) {
+        const int sequence = lengths[which].sequences[i], batch = lengths[which].tokens / sequence;
+        log_info("attention, %d x %d, bf16", batch, sequence);
+        s = comm_all_status(comm_world(m->world), time_model(m, lengths[which].words, sequence, batch, "bf16"));
+    }
+    m->rates = false;
     return s;
 }
 
@@ -268,6 +304,8 @@ status bench_profile(const char *path, config_device where, comm *world)
     status s = STATUS_OK;
     /* Where ranks take turns on a core, an op's time says nothing of the op. */
     bool turns = host && comm_local_ranks(world) > p.cores;
+    if (!turns)
+        s = time_lengths(&m, host, from == 0);
     for (size_t i = 0; i < sizeof models / sizeof *models && !turns; i++)
         for (int k = 0; k < PRECISION_COUNT && s == STATUS_OK; k++) {
             if (!is_first_at_peak((precision_kind)k))

@@ -372,6 +372,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .budget = c->memory.budget,
                              .backend = backend,
                              .tf32 = c->train.tf32,
+                             .any_order = !c->train.deterministic,
                              .threads = threads,
                              .verify = c->run.verify_every > 0,
                              .train = true,

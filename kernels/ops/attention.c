@@ -47,6 +47,12 @@ void attention_work(double size[3], const op *o)
     size[2] = (double)o->at.heads * o->at.head_size;
 }
 
+double attention_reach(const op *o)
+{
+    const tensor *q = o->in[op_has(o, OP_GRADIENT) ? 1 : 0];
+    return 2 * count_pairs(o, q) / ((double)q->shape[0] * (double)o->at.heads) - 1;
+}
+
 bool attention_work_varies(const op *o)
 {
     if (o->kind != OP_attention && o->kind != OP_attention_grad)

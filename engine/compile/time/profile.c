@@ -21,6 +21,14 @@ typedef struct built_in {
     profile as;
 } built_in;
 
+/* Published rates of fused kernels with heads of 128 on an H100, whose multiprocessors an H200 has, too. Beside them a
+ * deterministic backward pass of a library writes the scores' gradients to memory and reads them, 2 bytes each. */
+#define H100_LENGTHS                                                                                                   \
+    {1024, 0.34, 0.25},                                                                                                \
+    {                                                                                                                  \
+        8192, 0.65, 0.55                                                                                               \
+    }
+
 static const built_in profiles[] = {
     {"a100",
      "a100",
@@ -64,6 +72,9 @@ static const built_in profiles[] = {
       .product_start = 2e-6,
       .attention = 0.55,
       .attention_gradient = 0.45,
+      .length = {H100_LENGTHS},
+      .lengths = 2,
+      .attention_pair = 4,
       .memory_share = 0.88,
       .start = 2e-6,
       .capacity = 79 * GIB,
@@ -82,6 +93,9 @@ static const built_in profiles[] = {
       .product_start = 2e-6,
       .attention = 0.57,
       .attention_gradient = 0.47,
+      .length = {H100_LENGTHS},
+      .lengths = 2,
+      .attention_pair = 4,
       .memory_share = 0.88,
       .start = 2e-6,
       .capacity = 139 * GIB,
@@ -171,6 +185,7 @@ void profile_free(profile *p)
 void profile_plan_for(compile_options *o, profile *p)
 {
     p->tf32 = o->tf32;
+    p->any_order = o->any_order;
     if (!o->backend || !o->backend->same_bits)
         o->device = p->device;
 }
@@ -248,8 +263,10 @@ static void find_size(double size[3], const profile *p, const op *o)
         return;
     size[0] = op_row_of(o)->cost(o).bytes;
     size[1] = size[2] = 0;
-    if (op_is(o, OP_CLASS_ATTENTION))
+    if (op_is(o, OP_CLASS_ATTENTION)) {
         attention_work(size, o);
+        size[1] = attention_reach(o);
+    }
 }
 
 static dtype type_of(const op *o)
@@ -325,15 +342,50 @@ static double model_scores(const profile *p, const op *o)
     return flops / (p->peak[PEAK_HALF] * 0.6) + bytes / (p->memory * p->memory_share) + 4 * p->start;
 }
 
+static double share_at(const profile_length *at, bool gradient)
+{
+    return gradient ? at->gradient : at->forward;
+}
+
+/* The share of its peak that the op reaches. A window counts by the keys that its queries see. */
+static double attention_share(const profile *p, const op *o)
+{
+    const bool gradient = op_has(o, OP_GRADIENT);
+    const double reach = attention_reach(o);
+    int above = 0;
+    while (above < p->lengths && p->length[above].sequence < reach)
+        above++;
+    if (p->lengths == 0)
+        return gradient ? p->attention_gradient : p->attention;
+    if (above == 0 || above == p->lengths)
+        return share_at(&p->length[above == 0 ? 0 : above - 1], gradient);
+    const profile_length *low = &p->length[above - 1], *high = &p->length[above];
+    double part = log(reach / low->sequence) / log(high->sequence / low->sequence);
+    return share_at(low, gradient) + part * (share_at(high, gradient) - share_at(low, gradient));
+}
+
+static double attention_peak(const profile *p, const op *o)
+{
+    return p->peak[precision_peak(type_of(o), false)];
+}
+
+/* What passes through memory so that a gradient sums in one order. */
+static double ordered_seconds(const profile *p, const op *o)
+{
+    if (!op_has(o, OP_GRADIENT) || p->any_order)
+        return 0;
+    double pairs = (attention_reach(o) + 1) / 2 * (double)o->in[1]->shape[0] * o->at.heads;
+    return p->attention_pair * pairs / (p->memory * p->memory_share);
+}
+
 static double model_attention(const profile *p, const op *o)
 {
-    double share = op_has(o, OP_GRADIENT) ? p->attention_gradient : p->attention;
+    double share = attention_share(p, o);
     if (share <= 0)
         return model_scores(p, o);
     op_cost cost = op_row_of(o)->cost(o);
-    double compute = cost.flops / (p->peak[precision_peak(type_of(o), false)] * share),
-           move = cost.bytes / (p->memory * p->memory_share);
-    return (compute > move ? compute : move) + p->start;
+    double compute = cost.flops / (attention_peak(p, o) * share), move = cost.bytes / (p->memory * p->memory_share);
+    return (compute > move ? compute : move) + ordered_seconds(p, o) + p->start;
 }
 
 /* Neighbours that one launch does together have no start of their own. */
@@ -404,6 +456,32 @@ double profile_op(const profile *p, const op *o)
         return seconds;
     find_size(size, p, o);
     return seconds * measured(p, (op_kind)o->kind, type_of(o), o->at.accumulate != OP_WRITES, size);
+}
+
+/* The row of lengths for a sequence, a new one where there is none; NULL: there are too many. */
+static profile_length *length_of(profile *p, double sequence)
+{
+    int at = 0;
+    while (at < p->lengths && p->length[at].sequence < sequence - 0.5)
+        at++;
+    if (at < p->lengths && p->length[at].sequence < sequence + 0.5)
+        return &p->length[at];
+    if (p->lengths == PROFILE_LENGTHS)
+        return NULL;
+    memmove(&p->length[at + 1], &p->length[at], (size_t)(p->lengths - at) * sizeof *p->length);
+    p->length[at] = (profile_length){.sequence = sequence};
+    p->lengths++;
+    return &p->length[at];
+}
+
+void profile_take_attention(profile *p, const op *o, double seconds)
+{
+    profile_length *at = length_of(p, attention_reach(o));
+    double all = attention_peak(p, o) * (seconds - p->start) / on_fewer(p, p->threads);
+    double share = all > 0 ? op_row_of(o)->cost(o).flops / all : 1;
+    double *best = !at ? NULL : op_has(o, OP_GRADIENT) ? &at->gradient : &at->forward;
+    if (best && share > *best)
+        *best = share < 1 ? share : 1;
 }
 
 profile_point profile_point_of(const profile *p, const op *o, double seconds)

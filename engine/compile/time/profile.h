@@ -16,7 +16,7 @@
 #include "kernels/program.h"
 #include "parallel/comm/grid.h"
 
-enum { PROFILE_TILES = 4, PROFILE_NAME = 64 };
+enum { PROFILE_TILES = 4, PROFILE_LENGTHS = 8, PROFILE_NAME = 64 };
 
 /* A tile of a product's output that one multiprocessor computes at a time, and the share of its peak that it
  * reaches. */
@@ -24,6 +24,11 @@ typedef struct profile_tile {
     int rows, columns;
     double share;
 } profile_tile;
+
+/* What fused attention reaches at a sequence of so many tokens, as shares of the peak. */
+typedef struct profile_length {
+    double sequence, forward, gradient;
+} profile_length;
 
 /* One measurement: an op of this kind and these sizes took this long. */
 typedef struct profile_point {
@@ -47,8 +52,13 @@ typedef struct profile {
     double depth;         /* of a product whose time is half for filling and draining */
     double product_start; /* seconds of a product beside its FLOPs */
     /* attention: share of the half-precision peak that the fused kernels reach; 0: not fused, scores pass through
-     * memory */
+     * memory. At lengths between those of `length`, which ascend, it is linear in the sequence's logarithm, and beyond
+     * them that of the nearest; without lengths the two shares are of all. */
     double attention, attention_gradient;
+    profile_length length[PROFILE_LENGTHS];
+    int lengths;
+    /* bytes that the gradient, where it sums in one order, moves besides for each query and key of a head */
+    double attention_pair;
     /* everything else */
     double memory;          /* bytes a second */
     double memory_share;    /* of it that row-wise ops reach */
@@ -62,7 +72,8 @@ typedef struct profile {
     /* Of what is priced, too: tokens that choose the experts of the slowest of the ranks that divide them, over the
      * ranks' mean; 0: 1, all ranks have as many */
     double load;
-    bool tf32; /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
+    bool tf32;      /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
+    bool any_order; /* attention_pair is not moved. Of what is priced, too: train.deterministic */
     /* the network */
     int node_ranks;
     double node, network;            /* bytes a second that a rank sends within its node, and beyond */
@@ -108,6 +119,8 @@ double profile_collective(const profile *p, const grid *g, axis a, op_kind kind,
 /* That an op which is not a wait took so long; or communication of `kind`, of which a member sends so many bytes. */
 profile_point profile_point_of(const profile *p, const op *o, double seconds);
 profile_point profile_point_of_transfer(const profile *p, op_kind kind, double bytes, int members, double seconds);
+/* That attention, or its gradient, took so long: the best at its length counts. A ninth length is passed over. */
+void profile_take_attention(profile *p, const op *o, double seconds);
 /* Does it leave the node? */
 bool profile_leaves_node(const profile *p, const grid *g, axis a);
 

@@ -47,13 +47,21 @@ static const field numbers[] = {
 #include "kernels/devices.def"
 #undef PEAK
 #undef DEVICE
-    FIELD(depth, NONE, false, false, INFINITY),     FIELD(product_start, SECONDS, false, false, INFINITY),
-    FIELD(attention, NONE, false, false, 1),        FIELD(attention_gradient, NONE, false, false, 1),
-    FIELD(memory, RATE, false, true, INFINITY),     FIELD(memory_share, NONE, false, true, 1),
-    FIELD(start, SECONDS, false, false, INFINITY),  FIELD(bus, RATE, false, true, INFINITY),
-    FIELD(node, RATE, true, true, INFINITY),        FIELD(network, RATE, true, true, INFINITY),
-    FIELD(latency, SECONDS, true, false, INFINITY), FIELD(network_latency, SECONDS, true, false, INFINITY),
-    FIELD(hop, SECONDS, true, false, INFINITY),     FIELD(taken, NONE, true, false, 0.9),
+    FIELD(depth, NONE, false, false, INFINITY),
+    FIELD(product_start, SECONDS, false, false, INFINITY),
+    FIELD(attention_pair, NONE, false, false, INFINITY),
+    FIELD(attention, NONE, false, false, 1),
+    FIELD(attention_gradient, NONE, false, false, 1),
+    FIELD(memory, RATE, false, true, INFINITY),
+    FIELD(memory_share, NONE, false, true, 1),
+    FIELD(start, SECONDS, false, false, INFINITY),
+    FIELD(bus, RATE, false, true, INFINITY),
+    FIELD(node, RATE, true, true, INFINITY),
+    FIELD(network, RATE, true, true, INFINITY),
+    FIELD(latency, SECONDS, true, false, INFINITY),
+    FIELD(network_latency, SECONDS, true, false, INFINITY),
+    FIELD(hop, SECONDS, true, false, INFINITY),
+    FIELD(taken, NONE, true, false, 0.9),
 };
 #undef FIELD
 
@@ -74,9 +82,9 @@ static const field *field_named(const char *name)
 
 static status check_keys(json_t *root, const char *path)
 {
-    static const char *const others[] = {"name",       "base",      "device", "node_ranks", "oversubscription",
-                                         "capacity",   "cores",     "tiles",  "processors", "points",
-                                         "host_moves", "as_lowered"};
+    static const char *const others[] = {
+        "name",  "base",       "device", "node_ranks", "oversubscription", "capacity",         "cores",
+        "tiles", "processors", "points", "host_moves", "as_lowered",       "attention_lengths"};
     enum { OTHERS = sizeof others / sizeof *others };
     const char *key;
     json_t *value;
@@ -255,6 +263,38 @@ static status take_tiles(profile *p, const json_t *root, const char *path)
     return STATUS_OK;
 }
 
+/* [sequence, forward's share, the gradient's], ascending. A file that only says what attention reaches says it of all
+ * lengths, and of all that its gradient does. */
+static status take_lengths(profile *p, const json_t *root, const char *path)
+{
+    const json_t *list = json_object_get(root, "attention_lengths");
+    const size_t count = json_array_size(list);
+    bool says = list || json_object_get(root, "attention") || json_object_get(root, "attention_gradient");
+    if (says && !json_object_get(root, "attention_pair"))
+        p->attention_pair = 0;
+    if (!list) {
+        p->lengths = says ? 0 : p->lengths;
+        return STATUS_OK;
+    }
+    if (!json_is_array(list) || count > PROFILE_LENGTHS)
+        return status_fail(STATUS_USAGE, "%s: attention_lengths is a list of at most %d", path, PROFILE_LENGTHS);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *from = json_array_get(list, i);
+        const profile_length at = {json_number_value(json_array_get(from, 0)),
+                                   json_number_value(json_array_get(from, 1)),
+                                   json_number_value(json_array_get(from, 2))};
+        bool grows = at.sequence >= 1 && (i == 0 || at.sequence > p->length[i - 1].sequence);
+        if (!grows || at.forward <= 0 || at.forward > 1 || at.gradient <= 0 || at.gradient > 1)
+            return status_fail(STATUS_USAGE,
+                               "%s: attention_lengths %d: a sequence above the one before, and two shares above zero "
+                               "and at most 1",
+                               path, (int)i);
+        p->length[i] = at;
+    }
+    p->lengths = (int)count;
+    return STATUS_OK;
+}
+
 static int kind_of(const char *name)
 {
     for (int i = 0; name && i < OP_COUNT; i++)
@@ -293,7 +333,7 @@ static status take_points(profile *p, const json_t *list, const char *path)
 
 status profile_save(const char *path, const profile *p)
 {
-    json_t *root = json_object(), *tiles = json_array(), *points = json_array();
+    json_t *root = json_object(), *tiles = json_array(), *points = json_array(), *lengths = json_array();
     profile copy = *p;
     json_object_set_new(root, "name", json_string(p->name));
     if (p->device->word)
@@ -309,6 +349,12 @@ status profile_save(const char *path, const profile *p)
     for (int i = 0; i < PROFILE_TILES && p->tile[i].rows > 0; i++)
         json_array_append_new(tiles, json_pack("[i, i, f]", p->tile[i].rows, p->tile[i].columns, p->tile[i].share));
     json_object_set_new(root, "tiles", tiles);
+    for (int i = 0; i < p->lengths; i++)
+        json_array_append_new(
+            lengths, json_pack("[f, f, f]", p->length[i].sequence, p->length[i].forward, p->length[i].gradient));
+    if (p->lengths > 0)
+        json_object_set(root, "attention_lengths", lengths);
+    json_decref(lengths);
     for (int i = 0; i < p->count; i++) {
         const profile_point *at = &p->points[i];
         json_array_append_new(points, json_pack("[s, s, b, [f, f, f], f, f, i]", op_rows[at->kind].name,
@@ -338,6 +384,7 @@ static status take(profile *out, json_t *root, const char *path)
     TRY(take_network(out, root, path));
     TRY(take_device(out, root, path));
     TRY(take_tiles(out, root, path));
+    TRY(take_lengths(out, root, path));
     return take_points(out, json_object_get(root, "points"), path);
 }
 

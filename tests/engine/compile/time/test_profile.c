@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/compile/time/dispatch_price.h"
+#include "kernels/attention_work.h"
 #include "tests/jobs/workfolder.h"
 
 static bool near(double a, double b)
@@ -44,6 +45,13 @@ static void a_file_that_is_no_profile_is_refused(void **state)
         {"{\"taken\": 1}", "taken is a share"},
         {"{\"tiles\": [[128, 128, 2]]}", "tile 0"},
         {"{\"points\": {}}", "points"},
+        {"{\"attention_lengths\": 0.5}", "attention_lengths"},
+        {"{\"attention_lengths\": [[1024, 0.5]]}", "attention_lengths 0"},
+        {"{\"attention_lengths\": [[1024, 0.5, 1.5]]}", "attention_lengths 0"},
+        {"{\"attention_lengths\": [[0, 0.5, 0.5]]}", "attention_lengths 0"},
+        {"{\"attention_lengths\": [[2048, 0.5, 0.5], [2048, 0.6, 0.6]]}", "attention_lengths 1"},
+        {"{\"attention_lengths\": [[1,1,1],[2,1,1],[3,1,1],[4,1,1],[5,1,1],[6,1,1],[7,1,1],[8,1,1],[9,1,1]]}",
+         "at most 8"},
         {"{\"name\": 5}", "name"},
         {"{\"base\": 5}", "base"},
         {"{\"host_moves\": \"yes\"}", "host_moves"},
@@ -183,6 +191,149 @@ static void a_wave_that_is_not_full_takes_as_long(void **state)
     assert_true(product(p, 64, 64, 64) < 1e-5 && product(p, 64, 64, 64) >= p->product_start);
 }
 
+static compile_options of_ranks(int ranks, int expert, int active, const devices_row *row)
+{
+    return (compile_options){.shape = {.hidden_size = 2048,
+                                       .experts = 512,
+                                       .experts_per_token = active,
+                                       .expert_capacity = 1.25,
+                                       .expert_spill = 2},
+                             .precision = PRECISION_BF16,
+                             .sequence = 4096,
+                             .micro_batch = 1,
+                             .grid = {.ranks = ranks, .size = {1, 1, ranks, 1}},
+                             .layout.expert = expert,
+                             .device = row};
+}
+
+/* ---- attention: 32 heads of 128, bf16 ---- */
+
+enum { WIDTH = 32 * 128, MANY = 32768 };
+
+typedef struct attending {
+    tensor wide, lse;
+    op o;
+} attending;
+
+/* `a` is filled in place: its op points into it. */
+static const op *attend(attending *a, bool gradient, int sequence, int window)
+{
+    *a = (attending){.wide = {.type = DTYPE_BF16, .dims = 2, .shape = {MANY, WIDTH, 1}, .pitch = WIDTH},
+                     .lse = {.type = DTYPE_FP32, .dims = 2, .shape = {32, MANY, 1}, .pitch = MANY}};
+    tensor *x = &a->wide, *lse = &a->lse;
+    const op_attributes at = {.heads = 32, .kv_heads = 32, .head_size = 128, .sequence = sequence, .window = window};
+    a->o = gradient ? (op){.kind = OP_attention_grad, .in = {x, x, x, x, x, lse}, .out = {x, x, x}, .at = at}
+                    : (op){.kind = OP_attention, .in = {x, x, x}, .out = {x, lse}, .at = at};
+    return &a->o;
+}
+
+/* The share of the peak that the price believes in. */
+static double share_of(const profile *p, const op *o)
+{
+    return op_row_of(o)->cost(o).flops / (p->peak[PEAK_HALF] * (profile_op(p, o) - p->start));
+}
+
+static void attention_reaches_more_of_the_peak_at_longer_sequences(void **state)
+{
+    (void)state;
+    profile h = profile_named("h100"), a = profile_named("a100");
+    h.memory = a.memory = 1e18; /* short sequences are a matter of bytes */
+    h.any_order = true;
+    static const struct {
+        int sequence;
+        double forward, gradient;
+    } cases[] = {{256, 0.34, 0.25},  {1024, 0.34, 0.25}, {2048, 0.34 + 0.31 / 3, 0.35}, {4096, 0.34 + 0.62 / 3, 0.45},
+                 {8192, 0.65, 0.55}, {MANY, 0.65, 0.55}};
+    attending of;
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_true(near(share_of(&h, attend(&of, false, cases[i].sequence, 0)), cases[i].forward));
+        assert_true(near(share_of(&h, attend(&of, true, cases[i].sequence, 0)), cases[i].gradient));
+        assert_true(near(share_of(&a, attend(&of, true, cases[i].sequence, 0)), a.attention_gradient));
+    }
+}
+
+/* In one order the scores' gradients pass through memory, 4 bytes for each query and key. */
+static void a_gradient_in_one_order_takes_longer(void **state)
+{
+    (void)state;
+    profile h = profile_named("h100");
+    compile_options o = of_ranks(1, 1, 1, h.device);
+    attending of;
+    const op *gradient = attend(&of, true, 8192, 0);
+    profile_plan_for(&o, &h);
+    double ordered = profile_op(&h, gradient), forward = profile_op(&h, attend(&of, false, 8192, 0));
+    o.any_order = true;
+    profile_plan_for(&o, &h);
+    double pairs = 32.0 * MANY * 8193 / 2, any = profile_op(&h, attend(&of, true, 8192, 0));
+    assert_true(near(ordered - any, 4 * pairs / (h.memory * h.memory_share)));
+    assert_true(near(profile_op(&h, attend(&of, false, 8192, 0)), forward));
+}
+
+/* Queries that see 2,048 keys and those of a whole sample of 4,096, which see as many in the mean. */
+static void a_window_counts_by_the_keys_that_are_seen(void **state)
+{
+    (void)state;
+    const profile h = profile_named("h100");
+    attending windowed, whole;
+    const op *narrow = attend(&windowed, false, MANY, 2048), *all = attend(&whole, false, 4096, 0);
+    assert_true(attention_reach(all) == 4096);
+    assert_true(attention_reach(narrow) > 3900 && attention_reach(narrow) < 4096);
+    assert_true(fabs(share_of(&h, narrow) / share_of(&h, all) - 1) < 0.01);
+    assert_true(share_of(&h, narrow) < 0.85 * share_of(&h, attend(&whole, false, MANY, 0)));
+}
+
+/* Measured in any order, the best at each length counts; the price is then what was measured. */
+static void measured_rates_are_the_prices_between_them(void **state)
+{
+    (void)state;
+    profile p = profile_named("cpu");
+    attending of;
+    p.peak[PEAK_HALF] = 4e15;
+    p.memory = 1e18;
+    for (int i = 0; i < 4; i++) { /* 4096, 1024, 2048; and 1024 again, slower */
+        int sequence = (const int[]){4096, 1024, 2048, 1024}[i];
+        for (int gradient = 0; gradient <= 1; gradient++)
+            profile_take_attention(&p, attend(&of, gradient, sequence, 0), (i == 3 ? 0.1 : 0.02) * (1 + gradient));
+    }
+    assert_int_equal(p.lengths, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_true(near(p.length[i].sequence, 1024 << i));
+        assert_true(near(profile_op(&p, attend(&of, false, 1024 << i, 0)), 0.02));
+        assert_true(near(profile_op(&p, attend(&of, true, 1024 << i, 0)), 0.04));
+    }
+    double between = share_of(&p, attend(&of, false, 1536, 0));
+    assert_true(between > p.length[0].forward && between < p.length[1].forward);
+    for (int sequence = 4; sequence <= 512; sequence *= 2)
+        profile_take_attention(&p, attend(&of, false, sequence, 0), 1e-9); /* faster than any peak */
+    assert_int_equal(p.lengths, PROFILE_LENGTHS);
+    assert_true(near(p.length[0].forward, 1) && near(p.length[7].sequence, 4096));
+}
+
+/* A profile that was saved before lengths were known says one share of all. */
+static void a_share_without_lengths_is_of_all(void **state)
+{
+    static const char old[] = "{\"name\": \"mine\", \"attention\": 0.5, \"attention_gradient\": 0.4}",
+                      based[] = "{\"base\": \"h100\", \"half\": 9e14}",
+                      own[] = "{\"attention\": 0.5, \"attention_lengths\": [[512, 0.2, 0.1]]}";
+    char *path = workfolder_path(*state, "lengths.json");
+    attending of;
+    profile p;
+    workfolder_write(path, old, sizeof old - 1);
+    assert_int_equal(profile_open(&p, path), STATUS_OK);
+    assert_true(near(share_of(&p, attend(&of, false, 1024, 0)), 0.5));
+    assert_true(near(share_of(&p, attend(&of, true, 8192, 0)), 0.4));
+    profile_free(&p);
+    workfolder_write(path, based, sizeof based - 1);
+    assert_int_equal(profile_open(&p, path), STATUS_OK);
+    assert_true(near(share_of(&p, attend(&of, false, 8192, 0)), 0.65));
+    profile_free(&p);
+    workfolder_write(path, own, sizeof own - 1);
+    assert_int_equal(profile_open(&p, path), STATUS_OK);
+    assert_true(near(share_of(&p, attend(&of, true, 8192, 0)), 0.1));
+    profile_free(&p);
+    free(path);
+}
+
 /* At a measured size the measured time; between two, something between their speeds. */
 static void what_was_measured_is_the_price(void **state)
 {
@@ -214,21 +365,6 @@ static void a_rank_has_its_share_of_the_cores(void **state)
     p.count = one.count = 2;
     assert_true(fabs(product(&p, 512, 512, 512) / both - 3) < 0.01);
     assert_true(fabs(product(&one, 512, 512, 512) / both - 5) < 0.01);
-}
-
-static compile_options of_ranks(int ranks, int expert, int active, const devices_row *row)
-{
-    return (compile_options){.shape = {.hidden_size = 2048,
-                                       .experts = 512,
-                                       .experts_per_token = active,
-                                       .expert_capacity = 1.25,
-                                       .expert_spill = 2},
-                             .precision = PRECISION_BF16,
-                             .sequence = 4096,
-                             .micro_batch = 1,
-                             .grid = {.ranks = ranks, .size = {1, 1, ranks, 1}},
-                             .layout.expert = expert,
-                             .device = row};
 }
 
 /* Ranks of a node have ports for all of what is gathered; rows for one rank pass this rank's port. So few ranks gather,
@@ -284,9 +420,15 @@ static void what_is_saved_is_what_is_read(void **state)
     p.points = points;
     p.count = 2;
     p.latency = 12.5e-6;
+    p.length[0] = (profile_length){256, 0.2, 0.125};
+    p.length[1] = (profile_length){4096, 0.75, 0.5};
+    p.lengths = 2;
     assert_int_equal(profile_save(path, &p), STATUS_OK);
     assert_int_equal(profile_open(&again, path), STATUS_OK);
     assert_int_equal(again.count, 2);
+    assert_int_equal(again.lengths, 2);
+    assert_true(near(again.length[0].gradient, 0.125) && near(again.length[1].sequence, 4096) &&
+                near(again.length[1].forward, 0.75));
     assert_true(again.cores == p.cores && again.node_ranks == p.node_ranks && again.host_moves == p.host_moves);
     assert_true(near(again.latency, p.latency) && near(again.peak[PEAK_HALF], p.peak[PEAK_HALF]) &&
                 near(again.bus, p.bus));
@@ -313,6 +455,11 @@ int main(void)
                                         workfolder_teardown),
         cmocka_unit_test_setup_teardown(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown),
         cmocka_unit_test(a_wave_that_is_not_full_takes_as_long),
+        cmocka_unit_test(attention_reaches_more_of_the_peak_at_longer_sequences),
+        cmocka_unit_test(a_gradient_in_one_order_takes_longer),
+        cmocka_unit_test(a_window_counts_by_the_keys_that_are_seen),
+        cmocka_unit_test(measured_rates_are_the_prices_between_them),
+        cmocka_unit_test_setup_teardown(a_share_without_lengths_is_of_all, workfolder_setup, workfolder_teardown),
         cmocka_unit_test(what_was_measured_is_the_price),
         cmocka_unit_test(a_rank_has_its_share_of_the_cores),
         cmocka_unit_test(tokens_travel_in_slots_where_that_is_faster),

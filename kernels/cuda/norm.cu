@@ -16,23 +16,24 @@ static constexpr int MOST_THREADS = 512, GRAD_THREADS = 256, ROWS_A_BLOCK = 8, M
 
 /* s of the row again, by the thread that saw it before: from shared memory, or, if it did not fit there, from device
  * memory */
-template <typename T, int V> DEVICE void load_again(float (&s)[V], const float *row, const T *from, int64_t column)
+template <bool HELD, typename T, int V>
+DEVICE void load_again(float (&s)[V], const float *row, const T *from, int64_t column)
 {
-    if (row)
-        load(s, row + column);
+    if constexpr (HELD)
+        load_kept<HELD>(s, row, column);
     else
         load(s, from + column);
 }
 
 /* y = (s - mean) rstd w + b; without mean: y = s rstd (w + offset). Dynamic shared memory: float row[columns] if
- * `held`. */
-template <typename T, int V>
+ * HELD. */
+template <typename T, int V, bool HELD>
 KERNEL(MOST_THREADS, 2)
 norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, const T *b, const T *residual,
-             int64_t columns, float epsilon, float offset, bool held)
+             int64_t columns, float epsilon, float offset)
 {
     SHARED_DYNAMIC(dynamic);
-    float *row = held ? reinterpret_cast<float *>(dynamic) : nullptr;
+    float *row = reinterpret_cast<float *>(dynamic);
     const T *from = (residual ? sum : x) + blockIdx.x * columns;
     int64_t base = blockIdx.x * columns, step = (int64_t)blockDim.x * V;
     float total = 0, squares = 0;
@@ -50,8 +51,8 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
             total += s[i];
             squares += s[i] * s[i];
         }
-        if (row)
-            store(row + column, s);
+        if constexpr (HELD)
+            store_kept<HELD>(row, column, s);
     }
     two_sums sums = block_sum(total, squares);
     float center = 0, variance = sums.b / (float)columns;
@@ -60,7 +61,7 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
         squares = 0;
         for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step) {
             float s[V];
-            load_again(s, row, from, column);
+            load_again<HELD>(s, row, from, column);
             UNROLL for (int i = 0; i < V; i++) squares += (s[i] - center) * (s[i] - center);
         }
         variance = block_sum(squares, 0).a / (float)columns;
@@ -73,7 +74,7 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
     }
     for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step) {
         float s[V], weight[V], bias[V] = {};
-        load_again(s, row, from, column);
+        load_again<HELD>(s, row, from, column);
         load(weight, w + column);
         if (b)
             load(bias, b + column);
@@ -83,40 +84,44 @@ norm_forward(T *y, float *rstd, float *mean, T *sum, const T *x, const T *w, con
 }
 
 /* With n = (s - mean) rstd and g = dy w: dx = addend + rstd (g - [mean(g)] - n mean(g n)), the bracket for LayerNorm;
- * dw = sum dy n, db = sum dy. partials[block, dw | db]; dynamic shared memory: the same row of floats if `held`. */
-template <typename T, int V>
+ * dw = sum dy n, db = sum dy. partials[block, dw | db]; dynamic shared memory: the same row of floats if HELD. */
+template <typename T, int V, bool HELD>
 KERNEL(GRAD_THREADS, 3)
 norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const float *rstd, const float *mean,
-              const T *addend, int64_t rows, int64_t columns, float offset, bool held)
+              const T *addend, int64_t rows, int64_t columns, float offset)
 {
     SHARED_DYNAMIC(dynamic);
     int64_t step = (int64_t)blockDim.x * V, width = mean ? 2 * columns : columns;
-    float *to = partials + blockIdx.x * width, *dw = held ? reinterpret_cast<float *>(dynamic) : to;
-    float *db = mean ? dw + columns : nullptr;
+    float *to = partials + blockIdx.x * width, *dw = HELD ? reinterpret_cast<float *>(dynamic) : to;
+    float *db = dw + columns; /* with a mean */
     /* A column's sums belong to the thread that visits it: no barrier. */
-    for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step)
-        UNROLL for (int i = 0; i < V; i++)
-        {
-            dw[column + i] = 0;
-            if (db)
-                db[column + i] = 0;
-        }
+    const float zeros[V] = {};
+    for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step) {
+        store_kept<HELD>(dw, column, zeros);
+        if (mean)
+            store_kept<HELD>(db, column, zeros);
+    }
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
         float center = mean ? mean[row] : 0.0f, scale = rstd[row], sum_g = 0, sum_gn = 0;
         for (int64_t column = (int64_t)threadIdx.x * V; column < columns; column += step) {
-            float d[V], n[V], weight[V];
+            float d[V], n[V], weight[V], sum[V];
             load(d, dy + row * columns + column);
             load(n, s + row * columns + column);
             load(weight, w + column);
+            load_kept<HELD>(sum, dw, column);
             UNROLL for (int i = 0; i < V; i++)
             {
                 n[i] = (n[i] - center) * scale;
                 weight[i] += offset;
                 sum_g += d[i] * weight[i];
                 sum_gn += d[i] * weight[i] * n[i];
-                dw[column + i] += d[i] * n[i];
-                if (db)
-                    db[column + i] += d[i];
+                sum[i] += d[i] * n[i];
+            }
+            store_kept<HELD>(dw, column, sum);
+            if (mean) {
+                load_kept<HELD>(sum, db, column);
+                UNROLL for (int i = 0; i < V; i++) sum[i] += d[i];
+                store_kept<HELD>(db, column, sum);
             }
         }
         two_sums sums = block_sum(sum_g, sum_gn);
@@ -136,26 +141,21 @@ norm_backward(T *dx, float *partials, const T *dy, const T *s, const T *w, const
             store(dx + row * columns + column, d);
         }
     }
-    for (int64_t column = (int64_t)threadIdx.x * V; held && column < columns; column += step)
-        UNROLL for (int i = 0; i < V; i++)
-        {
-            to[column + i] = dw[column + i];
-            if (db)
-                to[columns + column + i] = db[column + i];
+    for (int64_t column = (int64_t)threadIdx.x * V; HELD && column < columns; column += step) {
+        float sum[V];
+        load_kept<HELD>(sum, dw, column);
+        store(to + column, sum);
+        if (mean) {
+            load_kept<HELD>(sum, db, column);
+            store(to + columns + column, sum);
         }
+    }
 }
 
 static unsigned block_threads(int64_t items, unsigned most)
 {
     unsigned threads = threads_for(items);
     return threads < most ? threads : most;
-}
-
-/* Bytes of dynamic shared memory for a row of floats, 0 if the device does not have that many. */
-static int held_bytes(int64_t floats)
-{
-    int64_t bytes = floats * (int64_t)sizeof(float);
-    return bytes <= shared_most() ? (int)bytes : 0;
 }
 
 int launch_norm(void *stream, int type, launch_norm_out out, launch_norm_in in)
@@ -167,14 +167,15 @@ int launch_norm(void *stream, int type, launch_norm_out out, launch_norm_in in)
         constexpr int V = VECTOR<T>;
         bool wide = in.of.columns % V == 0 && aligned_all(out.y, out.sum, in.x, in.w, in.b, in.residual);
         int shared = held_bytes(in.of.columns);
-        auto kernel = wide ? norm_forward<T, V> : norm_forward<T, 1>;
+        auto kernel = shared ? wide ? norm_forward<T, V, true> : norm_forward<T, 1, true>
+                      : wide ? norm_forward<T, V, false>
+                             : norm_forward<T, 1, false>;
         int failed = allow_shared(kernel, shared);
         if (failed)
             return failed;
         LAUNCH(kernel, (unsigned)in.of.rows, block_threads(in.of.columns / (wide ? V : 1), MOST_THREADS),
                (size_t)shared, (cudaStream_t)stream, (T *)out.y, out.rstd, out.mean, (T *)out.sum, (const T *)in.x,
-               (const T *)in.w, (const T *)in.b, (const T *)in.residual, in.of.columns, in.epsilon, in.offset,
-               shared > 0);
+               (const T *)in.w, (const T *)in.b, (const T *)in.residual, in.of.columns, in.epsilon, in.offset);
         return launch_result();
     });
 }
@@ -196,15 +197,17 @@ int launch_norm_grad(void *stream, int type, void *dx, float *dw, float *db, lau
     int failed = with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int V = VECTOR<T>;
-        bool wide = in.of.columns % V == 0 && aligned_all(dx, in.dy, in.s, in.w, in.addend);
+        bool wide = in.of.columns % V == 0 && aligned_all(dx, in.dy, in.s, in.w, in.addend, in.scratch);
         int shared = held_bytes(width);
-        auto kernel = wide ? norm_backward<T, V> : norm_backward<T, 1>;
+        auto kernel = shared ? wide ? norm_backward<T, V, true> : norm_backward<T, 1, true>
+                      : wide ? norm_backward<T, V, false>
+                             : norm_backward<T, 1, false>;
         int refused = allow_shared(kernel, shared);
         if (refused)
             return refused;
         LAUNCH(kernel, (unsigned)blocks, block_threads(in.of.columns / (wide ? V : 1), GRAD_THREADS), (size_t)shared,
                (cudaStream_t)stream, (T *)dx, in.scratch, (const T *)in.dy, (const T *)in.s, (const T *)in.w, in.rstd,
-               in.mean, (const T *)in.addend, in.of.rows, in.of.columns, in.offset, shared > 0);
+               in.mean, (const T *)in.addend, in.of.rows, in.of.columns, in.offset);
         return launch_result();
     });
     if (!failed)

@@ -103,6 +103,39 @@ template <int V, typename T> DEVICE void store(T *to, const float (&from)[V])
     }
 }
 
+/* A row of floats that a block keeps, of which each thread has V at every `column` it visits, a multiple of V: in
+ * shared memory if HELD, else in device memory, which the compiler must know to use its own instructions for either. In
+ * shared memory eight lanes' pieces of 16 bytes go at once: where a thread has two of them, they change places in every
+ * other group of four threads, so that eight lanes have eight different places of four banks. Nobody but these two
+ * functions knows the order. */
+template <bool HELD, int V> DEVICE int piece_at(int64_t column, int piece)
+{
+    return HELD && V == 8 ? piece ^ (int)(column >> 3 & 4) : piece;
+}
+
+template <bool HELD, int V> DEVICE void load_kept(float (&to)[V], const float *row, int64_t column)
+{
+    constexpr int each = V < 4 ? V : 4;
+    static_assert(V <= 8, "more than two pieces of 16 bytes");
+    UNROLL for (int i = 0; i < V; i += each)
+    {
+        float piece[each];
+        load(piece, row + column + piece_at<HELD, V>(column, i));
+        UNROLL for (int j = 0; j < each; j++) to[i + j] = piece[j];
+    }
+}
+
+template <bool HELD, int V> DEVICE void store_kept(float *row, int64_t column, const float (&from)[V])
+{
+    constexpr int each = V < 4 ? V : 4;
+    UNROLL for (int i = 0; i < V; i += each)
+    {
+        float piece[each];
+        UNROLL for (int j = 0; j < each; j++) piece[j] = from[i + j];
+        store(row + column + piece_at<HELD, V>(column, i), piece);
+    }
+}
+
 /* of floats or doubles */
 template <typename T> DEVICE T warp_sum(T x)
 {
@@ -172,6 +205,13 @@ static inline bool aligned_all(void)
 template <typename... More> static inline bool aligned_all(const void *at, More... more)
 {
     return aligned(at, 16) && aligned_all(more...);
+}
+
+/* Bytes of dynamic shared memory for a row of floats, 0 if the device does not have that many. */
+static inline int held_bytes(int64_t floats)
+{
+    int64_t bytes = floats * (int64_t)sizeof(float);
+    return bytes <= shared_most() ? (int)bytes : 0;
 }
 
 /* Call f(T()) with the type that `type` names; an unknown one is an error of the caller. */

@@ -70,40 +70,45 @@ template <typename T, int V> KERNEL(MOST_THREADS, 2) normalise(side<T> q, side<T
 }
 
 /* dots[token] = sum dy (w + offset) n, n = x rstd; partials[block, columns]: sums of dy n over the block's rows, those
- * of all blocks for q before those for k; dynamic shared memory: a row of floats if `held`. */
-template <typename T, int V>
+ * of all blocks for q before those for k; dynamic shared memory: a row of floats if HELD. */
+template <typename T, int V, bool HELD>
 KERNEL(GRAD_THREADS, 3)
-sum_products(side<T> q, side<T> k, sums_of_rows squares, sums_of_rows dots, float *partials, int64_t tokens, norm_of n,
-             bool held)
+sum_products(side<T> q, side<T> k, sums_of_rows squares, sums_of_rows dots, float *partials, int64_t tokens, norm_of n)
 {
     SHARED_DYNAMIC(dynamic);
     int which = (int)(blockIdx.x % 2);
     int64_t block = blockIdx.x / 2, blocks = gridDim.x / 2, step = (int64_t)blockDim.x * V;
     const side<T> s = which ? k : q;
     float *to = partials + (which ? blocks * q.columns : 0) + block * s.columns;
-    float *dw = held ? reinterpret_cast<float *>(dynamic) : to;
+    float *dw = HELD ? reinterpret_cast<float *>(dynamic) : to;
+    const float zeros[V] = {};
     for (int64_t column = (int64_t)threadIdx.x * V; column < s.columns; column += step)
-        UNROLL for (int i = 0; i < V; i++) dw[column + i] = 0;
+        store_kept<HELD>(dw, column, zeros);
     for (int64_t token = block; token < tokens; token += blocks) {
         float scale = scale_of(s, squares.of(token, which), n), dot = 0;
         for (int64_t column = (int64_t)threadIdx.x * V; column < s.columns; column += step) {
-            float d[V], x[V], w[V];
+            float d[V], x[V], w[V], sum[V];
             load(d, s.dy + token * s.dy_pitch + column);
             load(x, s.x + token * s.x_pitch + column);
             load(w, s.w + column);
+            load_kept<HELD>(sum, dw, column);
             UNROLL for (int i = 0; i < V; i++)
             {
                 x[i] *= d[i] * scale;
                 dot += x[i] * (w[i] + n.offset);
-                dw[column + i] += x[i];
+                sum[i] += x[i];
             }
+            store_kept<HELD>(dw, column, sum);
         }
         dot = block_sum(dot, 0).a;
         if (threadIdx.x == 0)
             dots.of(token, which) = dot;
     }
-    for (int64_t column = (int64_t)threadIdx.x * V; held && column < s.columns; column += step)
-        UNROLL for (int i = 0; i < V; i++) to[column + i] = dw[column + i];
+    for (int64_t column = (int64_t)threadIdx.x * V; HELD && column < s.columns; column += step) {
+        float sum[V];
+        load_kept<HELD>(sum, dw, column);
+        store(to + column, sum);
+    }
 }
 
 /* dx = rstd (dy (w + offset) - n dots / width) */
@@ -134,7 +139,7 @@ template <typename T> static side<T> side_of(const launch_width *of, int which)
 
 static bool are_wide(const launch_width *of, int elements)
 {
-    bool all = true;
+    bool all = aligned(of->scratch, 16);
     for (int which = 0; which < 2; which++) {
         int64_t pitches = of->y[which].pitch | of->dy[which].pitch | of->x[which].pitch | of->columns[which];
         all = all && pitches % elements == 0 &&
@@ -205,14 +210,14 @@ int launch_width_dots(void *stream, int type, const launch_width *of)
     int64_t blocks = grad_blocks(of->tokens);
     int failed = with_access(type, of, [&](auto t, auto v) {
         using T = decltype(t);
-        auto kernel = sum_products<T, v()>;
-        int64_t row = (of->columns[0] > of->columns[1] ? of->columns[0] : of->columns[1]) * (int64_t)sizeof(float);
-        int shared = row <= shared_most() ? (int)row : 0, refused = allow_shared(kernel, shared);
+        int shared = held_bytes(of->columns[0] > of->columns[1] ? of->columns[0] : of->columns[1]);
+        auto kernel = shared ? sum_products<T, v(), true> : sum_products<T, v(), false>;
+        int refused = allow_shared(kernel, shared);
         if (refused)
             return refused;
         LAUNCH(kernel, (unsigned)blocks * 2, row_threads(of, v(), GRAD_THREADS), (size_t)shared, (cudaStream_t)stream,
                side_of<T>(of, 0), side_of<T>(of, 1), sums_at(of->squares), sums_at(of->dots), of->scratch, of->tokens,
-               norm_of{of->epsilon, of->offset}, shared > 0);
+               norm_of{of->epsilon, of->offset});
         return launch_result();
     });
     for (int which = 0; which < 2 && !failed && of->tokens > 0; which++)

@@ -133,6 +133,14 @@ struct shared_limit {
     shared_limit &operator=(const shared_limit &) = delete;
 };
 
+/* Wavefronts of shared memory that `launches` take, and the least that accesses of their sizes can take. Known in the
+ * race build of the shim, where their number is more than 0. */
+struct wavefronts {
+    bool known;
+    long taken, least;
+};
+wavefronts count_wavefronts(const std::function<void()> &launches);
+
 struct test_case {
     const char *name;
     void (*run)();

@@ -496,6 +496,20 @@ void narrow()
             norm_case(LAUNCH_BF16, {2, columns}, true, true, 0);
     }
 }
+/* Rows that blocks keep in shared memory cost no bank two turns: every kernel with a row, every type, with whole and
+ * partial steps of a block's threads. */
+void banks()
+{
+    for (int type : check_types)
+        for (int64_t columns : {40, 1032, 4120, 33}) {
+            wavefronts w = count_wavefronts([&] {
+                norm_case(type, {3, columns}, false, true, 0);
+                norm_case(type, {3, columns}, true, false, 0);
+                width_norm_case(type, 3, columns, columns, 1, 0);
+            });
+            check("no bank of shared memory has two turns", w.taken == w.least && (!w.known || w.least > 0));
+        }
+}
 } // namespace
 
 const vector<test_case> row_cases = {
@@ -504,4 +518,5 @@ const vector<test_case> row_cases = {
     {"rows/embedding", embedding}, {"rows/column_sums", column_sums},
     {"rows/mark", mark},           {"rows/bits", bits},
     {"rows/wide", wide},           {"rows/narrow", narrow},
+    {"rows/banks", banks},
 };

@@ -80,6 +80,12 @@ void check_from(void *host, const void *device, size_t bytes)
 {
     must(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
 }
+
+wavefronts count_wavefronts(const std::function<void()> &launches)
+{
+    launches();
+    return {false, 0, 0};
+}
 #else
 void *check_allocate(size_t bytes)
 {
@@ -99,6 +105,14 @@ void check_to(void *device, const void *host, size_t bytes)
 void check_from(void *host, const void *device, size_t bytes)
 {
     memcpy(host, device, bytes);
+}
+
+wavefronts count_wavefronts(const std::function<void()> &launches)
+{
+    shim_count_wavefronts();
+    launches();
+    shim_wavefronts w = shim_counted_wavefronts();
+    return {shim_watches_accesses(), w.taken, w.least};
 }
 #endif
 
@@ -249,6 +263,8 @@ static void run_case(const test_case &c)
         c.run();
         hash[order] = check_count.hash;
     }
+    if (getenv("CHECK_VERBOSE"))
+        printf("  %-28s bits %016llx\n", c.name, (unsigned long long)hash[0]);
     check("the order of warps changes no bit", hash[0] == hash[1]);
 #endif
 }

@@ -73,7 +73,11 @@ plain|width.cu|width.cu|rows/width_norm|s,squares / s.width,squares / (float)s.c
 plain|width.cu|width.cu|rows/width_norm|s,- x\[i\] \* scale \* mean,,|a gradient over all heads without its projection
 plain|width.cu|width.cu|rows/width_norm|s,which ? blocks \* q.columns : 0,0,|shares of the weights of k lie on those of q
 race|heads.cu|heads.cu|rows/head_norm|s,^    block_barrier();,,|weights' gradients are added before they are there
-plain|norm.cu|norm.cu|rows/wide|s,if (row)$,if (true),|a row that does not fit into shared memory is kept there
+plain|norm.cu|norm.cu|rows/wide|s,kernel = shared ? wide,kernel = true ? wide,|a norm's row that does not fit into shared memory is kept there
+plain|norm.cu|norm.cu|rows/norms|s,load_kept<HELD>(sum\, db,load_kept<HELD>(sum\, dw,|a norm's bias has the gradient of its weight
+race|vector.cuh|norm.cu|rows/banks|s,HELD \&\& V == 8 ? piece ^,false ? piece ^,|pieces of a norm's row meet in a bank
+race|vector.cuh|norm.cu|rows/banks|s,each = V < 4 ? V : 4,each = 1,|a norm's row is kept a number at a time
+race|vector.cuh|width.cu|rows/banks|s,HELD \&\& V == 8 ? piece ^,false ? piece ^,|pieces of the row of a norm over all heads meet in a bank
 plain|device.cuh|norm.cu|rows/wide|s,bytes + SHARED_DECLARED <= SHARED_UNASKED,bytes <= SHARED_UNASKED,|what a kernel declares is not counted to its shared memory
 plain|grouped.cu|grouped.cu|grouped/rows|s,copy_wait<STAGES - 2>();,copy_wait<STAGES - 1>();,|a step of an expert's product is read before it is there
 race|grouped.cu|grouped.cu|grouped/rows|s,block_barrier(); /\* this step is there; no.*,,|experts' tiles are read and written at once

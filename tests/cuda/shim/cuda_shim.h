@@ -63,6 +63,15 @@ void shim_check_shared(const void *address, size_t bytes);
 /* race.cc: an access made by the shim itself on behalf of a thread */
 void shim_note_read(const void *address, size_t bytes, int thread);
 void shim_note_write(const void *address, size_t bytes, int thread);
+bool shim_watches_accesses();
+
+/* banks.cc: wavefronts of shared memory that launches between the two calls take, and the least that accesses of their
+ * sizes can take; both 0 where accesses are not watched */
+struct shim_wavefronts {
+    long taken, least;
+};
+void shim_count_wavefronts();
+shim_wavefronts shim_counted_wavefronts();
 
 #define threadIdx (shim_self->index)
 #define blockIdx  shim_block_index

@@ -34,13 +34,16 @@ bool ordered(const access &before, int thread)
     return before.thread / 32 == thread / 32 && before.warp_epoch != shim_warp_epoch[thread / 32];
 }
 
-void note(const void *address, size_t bytes, int thread, bool write)
+/* `place`: of the access in the program, or NULL if the shim makes it */
+void note(const void *place, const void *address, size_t bytes, int thread, bool write)
 {
     size_t at = (size_t)((const unsigned char *)address - shim_shared_memory);
     if (!enabled || thread < 0 || (const unsigned char *)address < shim_shared_memory || at >= SHIM_SHARED_BYTES)
         return;
     if (!shadows)
         shadows = new shadow[SHIM_SHARED_BYTES];
+    if (place)
+        shim_note_banks(place, at, bytes, thread);
     access now = {thread, shim_epoch, shim_warp_epoch[thread / 32]};
     for (size_t i = at; i < at + bytes && i < SHIM_SHARED_BYTES; i++) {
         shadow &s = shadows[i];
@@ -66,12 +69,17 @@ void note(const void *address, size_t bytes, int thread, bool write)
 
 void shim_note_read(const void *address, size_t bytes, int thread)
 {
-    note(address, bytes, thread, false);
+    note(nullptr, address, bytes, thread, false);
 }
 
 void shim_note_write(const void *address, size_t bytes, int thread)
 {
-    note(address, bytes, thread, true);
+    note(nullptr, address, bytes, thread, true);
+}
+
+bool shim_watches_accesses()
+{
+    return enabled;
 }
 
 static int self()
@@ -82,19 +90,19 @@ static int self()
 #define HOOKS(bytes)                                                                                                   \
     extern "C" void __tsan_read##bytes(void *at)                                                                       \
     {                                                                                                                  \
-        note(at, bytes, self(), false);                                                                                \
+        note(__builtin_return_address(0), at, bytes, self(), false);                                                   \
     }                                                                                                                  \
     extern "C" void __tsan_write##bytes(void *at)                                                                      \
     {                                                                                                                  \
-        note(at, bytes, self(), true);                                                                                 \
+        note(__builtin_return_address(0), at, bytes, self(), true);                                                    \
     }                                                                                                                  \
     extern "C" void __tsan_unaligned_read##bytes(void *at)                                                             \
     {                                                                                                                  \
-        note(at, bytes, self(), false);                                                                                \
+        note(__builtin_return_address(0), at, bytes, self(), false);                                                   \
     }                                                                                                                  \
     extern "C" void __tsan_unaligned_write##bytes(void *at)                                                            \
     {                                                                                                                  \
-        note(at, bytes, self(), true);                                                                                 \
+        note(__builtin_return_address(0), at, bytes, self(), true);                                                    \
     }
 
 HOOKS(1)
@@ -105,12 +113,12 @@ HOOKS(16)
 
 extern "C" void __tsan_read_range(void *at, long bytes)
 {
-    note(at, (size_t)bytes, self(), false);
+    note(__builtin_return_address(0), at, (size_t)bytes, self(), false);
 }
 
 extern "C" void __tsan_write_range(void *at, long bytes)
 {
-    note(at, (size_t)bytes, self(), true);
+    note(__builtin_return_address(0), at, (size_t)bytes, self(), true);
 }
 
 extern "C" void __tsan_vptr_update(void **, void *)

@@ -354,6 +354,16 @@ static double *zeros(int64_t count)
     return must_calloc((unsigned long)count, sizeof(double));
 }
 
+/* The op's, head after head of each run of its queries, from [heads, tokens]. */
+static void take_lse(double *own, const double *all, const queries *of, const math_attention *a)
+{
+    int64_t tokens = a->samples * a->sequence, run = of->run ? of->run : a->sequence;
+    for (int64_t i = 0; i < a->heads * of->count; i++) {
+        int64_t head = i / run % a->heads, query = i / run / a->heads * run + i % run;
+        own[i] = all[head * tokens + place_of(of, query)];
+    }
+}
+
 /* What is right for the op's queries, from attention of all tokens; `own`: the op's operands. Cotangents of the queries
  * of other ranks are 0, so that the gradients of keys and values are this rank's share. */
 static void attend(const whole *own, double *const gradients[3], math_attention *a, const queries *of)
@@ -367,8 +377,7 @@ static void attend(const whole *own, double *const gradients[3], math_attention 
     a->starts = own->starts ? all.starts : NULL;
     math_attend(all.y, all.lse, a);
     take_rows(own->y, all.y, of, width);
-    for (int64_t i = 0; i < a->heads * of->count; i++)
-        own->lse[i] = all.lse[i / of->count * tokens + place_of(of, i % of->count)];
+    take_lse(own->lse, all.lse, of, a);
     if (own->starts)
         take_rows(own->starts, all.starts, of, 1);
     if (own->dy) {
@@ -419,7 +428,8 @@ static void attention(checker *k, dtype type, const int *s, bool backward)
         in[i] = random_operand(&c, &c.o.in[i + backward], type, rows[i], columns[i]);
     own.q = in[0], a.k = in[1], a.v = in[2];
     own.y = operand(&c, backward ? &c.o.in[4] : &c.o.out[0], !backward, type, of.count, width);
-    own.lse = operand(&c, backward ? &c.o.in[5] : &c.o.out[1], !backward, DTYPE_FP32, a.heads, of.count);
+    own.lse = operand(&c, backward ? &c.o.in[5] : &c.o.out[1], !backward, DTYPE_FP32,
+                      of.count / (of.run ? of.run : a.sequence) * a.heads, of.run ? of.run : a.sequence);
     own.starts = s[6] ? operand(&c, &c.o.in[backward ? 6 : 3], false, DTYPE_INT32, of.count, 0) : NULL;
     double *places = of.run ? operand(&c, &c.o.in[backward ? 7 : 4], false, DTYPE_INT32, of.count, 0) : NULL;
     for (int64_t i = 0; i < of.count && places; i++)

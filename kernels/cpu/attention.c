@@ -182,7 +182,8 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
                    a->e, TILE_QUERIES, keys, begun);
         begun = true;
     }
-    float *lse = (float *)(void *)row_at(o->out[1], r, head) + token;
+    int64_t run = o->out[1]->shape[1];
+    float *lse = (float *)(void *)row_at(o->out[1], r, token / run * o->at.heads + head) + token % run;
     float *largest = o->out[2] ? (float *)(void *)row_at(o->out[2], r, head) + token : NULL;
     for (int64_t i = 0; i < count; i++) {
         lse[i] = top[i] * (float)ATTENTION_LN_2 + logf(sum[i]);

@@ -104,7 +104,9 @@ static void pack_statistics(const op *o, const run_context *r, const tile_loops 
 {
     const tensor *dy = o->in[0], *y = o->in[4];
     int64_t at = head * a->e * dtype_bytes((dtype)dy->type);
-    const float *lse = (const float *)(const void *)row_at(o->in[5], r, head) + q->row;
+    int64_t run = o->in[5]->shape[1];
+    const float *lse =
+        (const float *)(const void *)row_at(o->in[5], r, q->row / run * o->at.heads + head) + q->row % run;
     for (int64_t i = 0; i < TILE_QUERIES; i++) {
         bool is = i < q->count;
         own_lse[i] = is ? lse[i] * (float)ATTENTION_LOG2_E : 0;
@@ -202,17 +204,18 @@ void cpu_attention_sinks_grad(const op *o, const run_context *r)
 {
     const tensor *dy = o->in[0], *y = o->in[1], *lse = o->in[2], *sinks = o->in[3];
     const isa *set = isa_of(r);
-    int64_t heads = o->at.heads, e = dy->shape[1] / heads, bytes = dtype_bytes((dtype)dy->type);
+    int64_t heads = o->at.heads, run = lse->shape[1], e = dy->shape[1] / heads, bytes = dtype_bytes((dtype)dy->type);
     float *to = tensor_at(o->out[0], r->arena);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(dy))) schedule(static)
     for (int64_t h = 0; h < heads; h++) {
-        const float *own = (const float *)(const void *)row_at(lse, r, h);
         double sum = 0;
         float sink;
         set->rows[dy->type]->to_float(&sink, (const char *)tensor_at(sinks, r->arena) + h * bytes, 1);
-        for (int64_t t = 0; t < dy->shape[0]; t++)
-            sum -= (double)(expf(sink - own[t]) * set->tiles[dy->type]->dot(row_at(dy, r, t) + h * e * bytes,
-                                                                            row_at(y, r, t) + h * e * bytes, e));
+        for (int64_t t = 0; t < dy->shape[0]; t++) {
+            const float *own = (const float *)(const void *)row_at(lse, r, t / run * heads + h);
+            sum -= (double)(expf(sink - own[t % run]) * set->tiles[dy->type]->dot(row_at(dy, r, t) + h * e * bytes,
+                                                                                  row_at(y, r, t) + h * e * bytes, e));
+        }
         to[h] = (o->at.accumulate ? to[h] : 0) + (float)sum;
     }
 }

@@ -112,7 +112,7 @@ attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
     write_row(y.at(of.row + query, head, v_size), s.out, 1.0f / s.sum, v_size);
     if (threadIdx.x % WARP)
         return;
-    in.lse[head * in.lse_pitch + of.row + query] = s.most + logf(s.sum);
+    in.lse_of((int32_t)blockIdx.z, head)[query] = s.most + logf(s.sum);
     if (in.largest)
         in.largest[head * in.largest_pitch + of.row + query] = s.most;
 }
@@ -146,13 +146,13 @@ attention_delta(float *delta, const T *dy, int64_t dy_pitch, const T *y, int64_t
 /* to[head] (+)= - sum over tokens of exp(sink - lse) delta; grid (heads) */
 template <typename T>
 KERNEL(SINK_THREADS, 2)
-sinks_grad(float *to, const float *delta, const float *lse, int64_t lse_pitch, const T *sinks, int64_t tokens,
+sinks_grad(float *to, const float *delta, const float *lse, int32_t run, const T *sinks, int64_t tokens,
            bool accumulate)
 {
     int64_t head = blockIdx.x;
     float sink = to_float(sinks[head]), sum = 0;
     for (int64_t token = threadIdx.x; token < tokens; token += SINK_THREADS)
-        sum -= expf(sink - lse[head * lse_pitch + token]) * delta[head * tokens + token];
+        sum -= expf(sink - lse[(token / run * gridDim.x + head) * run + token % run]) * delta[head * tokens + token];
     sum = block_sum(sum, 0).a;
     if (threadIdx.x == 0)
         to[head] = accumulate ? to[head] + sum : sum;
@@ -177,7 +177,7 @@ attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *del
     stage_row(d, dy.at(of.row + query, head, v_size), v_size);
     const T *k = in.k.at(of.keys, kv_head, size), *v = in.v.at(of.keys, kv_head, v_size);
     const score_of<CAP> f = {in.scale, in.cap};
-    float log_sum = in.lse[head * in.lse_pitch + of.row + query], del = delta[head * in.tokens + of.row + query];
+    float log_sum = in.lse_of((int32_t)blockIdx.z, head)[query], del = delta[head * in.tokens + of.row + query];
     for (int32_t key = in.lowest(of, query); key <= position; key += WARP) {
         int32_t mine = key + lane;
         float ds = 0;
@@ -216,7 +216,7 @@ attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const
         if (mine < in.run && in.lowest(at.of, mine) <= key) {
             int64_t row = at.of.row + mine;
             float score = f(dot(k, q + mine * in.q.pitch, size));
-            p = expf(score - in.lse[at.head * in.lse_pitch + row]);
+            p = expf(score - in.lse_of(at.run, at.head)[mine]);
             ds = p * (dot(v, d + mine * dy.pitch, v_size) - delta[at.head * in.tokens + row]) * f.slope(score);
         }
         add_rows(dk, ds, q + at.query * in.q.pitch, in.q.pitch, count, size);
@@ -380,7 +380,7 @@ int launch_attention_sinks_grad(void *stream, int type, const launch_sinks_gradi
             return failed;
         auto kernel = sinks_grad<T>;
         LAUNCH(kernel, (unsigned)of->at.heads, SINK_THREADS, 0, (cudaStream_t)stream, of->dsinks, of->scratch, of->lse,
-               of->lse_pitch, (const T *)of->sinks, of->tokens, of->accumulate);
+               of->run, (const T *)of->sinks, of->tokens, of->accumulate);
         return launch_result();
     });
 }

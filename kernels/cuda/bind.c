@@ -408,13 +408,12 @@ static launch_attention_operands attention_operands(const op *o, const run_conte
                                        .k = matrix(in[1], r),
                                        .v = matrix(in[2], r),
                                        .y = matrix(y, r),
-                                       .lse = at(lse, r),
+                                       .lse = whole(o, lse, r),
                                        .document_start = at(masks[0], r),
                                        .places = at(masks[1], r),
                                        .tokens = in[0]->shape[0],
                                        .keys = in[1]->shape[0],
                                        .run = o->at.run ? o->at.run : o->at.sequence,
-                                       .lse_pitch = lse->pitch,
                                        .at = heads_of(o, in[2])};
 }
 
@@ -447,12 +446,12 @@ void cuda_attention_sinks_grad(const op *o, const run_context *r)
     const tensor *dy = o->in[0];
     launch_sinks_gradient of = {.dy = matrix(dy, r),
                                 .y = matrix(o->in[1], r),
-                                .lse = at(o->in[2], r),
+                                .lse = whole(o, o->in[2], r),
                                 .sinks = at(o->in[3], r),
                                 .dsinks = at(o->out[0], r),
                                 .scratch = at(o->scratch, r),
                                 .tokens = dy->shape[0],
-                                .lse_pitch = o->in[2]->pitch,
+                                .run = (int32_t)o->in[2]->shape[1],
                                 .at = {.heads = o->at.heads, .v_head_size = (int32_t)(dy->shape[1] / o->at.heads)},
                                 .accumulate = o->at.accumulate};
     launched(o, launch_attention_sinks_grad(r->stream, dy->type, &of));

@@ -33,9 +33,6 @@ typedef struct call {
     cudnn_api_builder packs;             /* of each part, of each run */
     int32_t shift[CUDNN_RUNS];           /* keys before the run */
     float numbers[CUDNN_GRAPH_OPERANDS]; /* by operand: those that are numbers */
-    const char *lse;                     /* to be copied, or NULL */
-    char *lse_copy;
-    int64_t lse_pitch, units, heads; /* of the op; units: samples, or their runs */
     struct call *next;
 } call;
 
@@ -100,11 +97,6 @@ static cudnnStatus_t launch(const call *k, int candidate, cudaStream_t stream)
 {
     const plan *p = k->plan;
     const cudnn *c = p->owner;
-    int64_t row = p->shape.sequence * 4;
-    for (int64_t i = 0; k->lse && i < k->units; i++)
-        CUDA_MUST(cudaMemcpy2DAsync(k->lse_copy + i * k->heads * row, (size_t)row, k->lse + i * row,
-                                    (size_t)k->lse_pitch * 4, (size_t)row, (size_t)k->heads, cudaMemcpyDeviceToDevice,
-                                    stream));
     for (int i = 0; i < k->packs.count; i++) {
         int run = i % p->runs;
         cudnnBackendDescriptor_t compiled = cudnn_graph_plan(p->graph[run], candidate - 1);
@@ -236,10 +228,10 @@ static void give_places(void *out, int64_t bytes, const void *plan_)
 
 enum { PITCHES_TEXT = 200, RUNS_TEXT = 64 };
 
-static const char *write_pitches(char *out, int bytes, const cudnn_graph_shape *a, const tensor *lse)
+static const char *write_pitches(char *out, int bytes, const cudnn_graph_shape *a)
 {
-    const int64_t all[] = {a->q_pitch,  a->k_pitch,  a->v_pitch,  a->y_pitch, a->dy_pitch,
-                           a->dq_pitch, a->dk_pitch, a->dv_pitch, lse->pitch};
+    const int64_t all[] = {a->q_pitch,  a->k_pitch,  a->v_pitch,  a->y_pitch,
+                           a->dy_pitch, a->dq_pitch, a->dk_pitch, a->dv_pitch};
     int used = 0;
     for (unsigned i = 0; i < sizeof all / sizeof *all && used < bytes; i++)
         used += snprintf(out + used, (size_t)(bytes - used), "%s%lld", i ? " " : "", (long long)all[i]);
@@ -266,7 +258,7 @@ static void offer(const cudnn *c, plan *p)
         "cuDNN %zu",
         op_row_of(o)->name, dtype_name((dtype)x.q->type), (long long)x.q->shape[0], (long long)a->keys, o->at.heads,
         o->at.kv_heads, (long long)a->head_size, (long long)a->v_head_size, (long long)a->window,
-        write_pitches(pitches, sizeof pitches, a, x.lse), (long long)p->parts, runs, a->documents ? ", documents" : "",
+        write_pitches(pitches, sizeof pitches, a), (long long)p->parts, runs, a->documents ? ", documents" : "",
         a->varies ? ", sums in any order" : "", c->api->cudnnGetVersion());
     MUST(length < (int)sizeof item.key, "%s ...", item.key);
     item.reads[0] = region(x.q, c->arena);
@@ -337,8 +329,7 @@ static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
     at[CUDNN_GRAPH_K] = part_at(x.k, arena, first_key, kv_head, size);
     at[CUDNN_GRAPH_V] = part_at(x.v, arena, first_key, kv_head, v_size);
     at[CUDNN_GRAPH_Y] = part_at(x.y, arena, token, head, v_size);
-    at[CUDNN_GRAPH_LSE] = k->lse ? k->lse_copy + (unit * o->at.heads + head) * a->sequence * 4
-                                 : (char *)tensor_at(x.lse, arena) + (head * x.lse->pitch + token) * 4;
+    at[CUDNN_GRAPH_LSE] = (char *)tensor_at(x.lse, arena) + (unit * o->at.heads + head) * a->sequence * 4;
     if (a->backward) {
         at[CUDNN_GRAPH_DY] = part_at(x.dy, arena, token, head, v_size);
         at[CUDNN_GRAPH_DQ] = part_at(x.dq, arena, token, head, size);
@@ -358,25 +349,16 @@ static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
 static call *call_make(cudnn *c, plan *p, const op *o)
 {
     call *k = must_calloc(1, sizeof *k);
-    const tensor *lse = cudnn_operands_of(o).lse;
-    char *arena = c->arena;
     k->prepared.run = run_chosen;
     k->plan = p;
     k->of = *o;
     k->packs.api = c->api;
-    k->units = lse->shape[1] / p->shape.sequence;
-    k->heads = o->at.heads;
     k->numbers[CUDNN_GRAPH_SCALE] = o->at.scale;
     k->numbers[CUDNN_GRAPH_MASKED] = -FLT_MAX; /* a tile of nothing else must not leave -inf - -inf */
     k->numbers[CUDNN_GRAPH_WINDOW] = (float)p->shape.window;
     k->numbers[CUDNN_GRAPH_ONE] = 1;
     for (int run = 0; run < p->runs; run++)
         k->shift[run] = o->at.run ? (int32_t)cudnn_run_of(o, run) * o->at.run : 0;
-    if (cudnn_copies_lse(&p->shape, o)) {
-        k->lse = tensor_at(lse, arena);
-        k->lse_pitch = lse->pitch;
-        k->lse_copy = (char *)tensor_at(o->scratch, arena) + cudnn_layout_of(&p->shape, o).lse;
-    }
     for (int64_t sample = 0; sample < cudnn_samples_of(o); sample += p->shape.samples)
         for (int64_t head = 0; head < o->at.kv_heads; head += p->shape.kv_heads)
             for (int run = 0; run < p->runs; run++)
@@ -400,9 +382,8 @@ static bool aligned(const op *o, const char *arena)
 static bool same(const plan *p, const cudnn_graph_shape *a, const op *o)
 {
     cudnn_operands x = cudnn_operands_of(o), mine = cudnn_operands_of(&p->first);
-    return !memcmp(&p->shape, a, sizeof *a) && x.lse->pitch == mine.lse->pitch && x.q->shape[0] == mine.q->shape[0] &&
-           o->at.heads == p->first.at.heads && o->at.run == p->first.at.run &&
-           o->at.group_rank == p->first.at.group_rank;
+    return !memcmp(&p->shape, a, sizeof *a) && x.q->shape[0] == mine.q->shape[0] && o->at.heads == p->first.at.heads &&
+           o->at.run == p->first.at.run && o->at.group_rank == p->first.at.group_rank;
 }
 
 static bool open_graphs(plan *p)

@@ -109,11 +109,12 @@ static value key_rows(cudnn_graph *g, cudnn_graph_operand id, int64_t size, int6
     return describe(g, id, type_of(g), shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
 }
 
-/* One number for each query. */
-static value statistics(cudnn_graph *g, cudnn_graph_operand id, int64_t sample, int64_t head)
+/* One number for each query, [samples, heads, sequence] without gaps. */
+static value statistics(cudnn_graph *g, cudnn_graph_operand id)
 {
     const cudnn_graph_shape *a = &g->shape;
-    const int64_t shape[] = {a->samples, a->heads, a->sequence, 1}, strides[] = {sample, head, 1, 1};
+    const int64_t shape[] = {a->samples, a->heads, a->sequence, 1};
+    const int64_t strides[] = {a->heads * a->sequence, a->sequence, 1, 1};
     return describe(g, id, CUDNN_DATA_FLOAT, shape, strides, CUDNN_ATTR_TENSOR_UNIQUE_ID);
 }
 
@@ -285,7 +286,7 @@ static void forward(cudnn_graph *g)
     int64_t d = a->head_size, e = a->v_head_size;
     value q = rows(g, CUDNN_GRAPH_Q, a->heads, d, a->q_pitch), y = rows(g, CUDNN_GRAPH_Y, a->heads, e, a->y_pitch);
     value k = key_rows(g, CUDNN_GRAPH_K, d, a->k_pitch, true), v = key_rows(g, CUDNN_GRAPH_V, e, a->v_pitch, false);
-    value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
+    value lse = statistics(g, CUDNN_GRAPH_LSE), scale = number(g, CUDNN_GRAPH_SCALE);
     value s = mask(g, scores(g, q, k, &scale));
     value most = over_columns(g, CUDNN_REDUCE_TENSOR_MAX, s);
     value exponential = computed(g, CUDNN_POINTWISE_EXP, computed(g, CUDNN_POINTWISE_SUB, s, &most), NULL);
@@ -314,14 +315,14 @@ static void shared(cudnn_graph *g, value out, value weights, value x)
 static void backward(cudnn_graph *g)
 {
     const cudnn_graph_shape *a = &g->shape;
-    int64_t h = a->heads, kv = a->kv_heads, d = a->head_size, e = a->v_head_size, sample = h * a->sequence;
+    int64_t h = a->heads, kv = a->kv_heads, d = a->head_size, e = a->v_head_size;
     value q = rows(g, CUDNN_GRAPH_Q, h, d, a->q_pitch), k_turned = key_rows(g, CUDNN_GRAPH_K, d, a->k_pitch, true);
     value v_turned = key_rows(g, CUDNN_GRAPH_V, e, a->v_pitch, true), y = rows(g, CUDNN_GRAPH_Y, h, e, a->y_pitch);
     value dy = rows(g, CUDNN_GRAPH_DY, h, e, a->dy_pitch), dq = rows(g, CUDNN_GRAPH_DQ, h, d, a->dq_pitch);
     value dk = key_rows(g, CUDNN_GRAPH_DK, d, a->dk_pitch, false),
           dv = key_rows(g, CUDNN_GRAPH_DV, e, a->dv_pitch, false);
-    value lse = statistics(g, CUDNN_GRAPH_LSE, a->lse_sample, a->lse_head), scale = number(g, CUDNN_GRAPH_SCALE);
-    value delta = statistics(g, CUDNN_GRAPH_DELTA, sample, a->sequence), one = number(g, CUDNN_GRAPH_ONE);
+    value lse = statistics(g, CUDNN_GRAPH_LSE), scale = number(g, CUDNN_GRAPH_SCALE);
+    value delta = statistics(g, CUDNN_GRAPH_DELTA), one = number(g, CUDNN_GRAPH_ONE);
     value terms = computed(g, CUDNN_POINTWISE_MUL, dy, &y);
     apply(g, (pointwise){CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, 0}, delta,
           over_columns(g, CUDNN_REDUCE_TENSOR_ADD, terms), &one, NULL);

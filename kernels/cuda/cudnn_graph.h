@@ -17,9 +17,8 @@ typedef struct cudnn_graph_shape {
     int64_t window;                             /* 0: none */
     int64_t q_pitch, k_pitch, v_pitch, y_pitch; /* elements from token to token */
     int64_t dq_pitch, dk_pitch, dv_pitch, dy_pitch;
-    int64_t lse_sample, lse_head; /* elements of the statistics from sample to sample, head to head */
-    int64_t workspace;            /* bytes that there are */
-    int32_t fp16;                 /* 1: fp16, 0: bf16 */
+    int64_t workspace; /* bytes that there are */
+    int32_t fp16;      /* 1: fp16, 0: bf16 */
     int32_t backward;
     int32_t varies;    /* 1: candidates that sum in any order are taken, too */
     int32_t documents; /* 1: attention stays within documents, whose first tokens an operand names */
@@ -31,7 +30,7 @@ typedef enum cudnn_graph_operand {
     CUDNN_GRAPH_K,
     CUDNN_GRAPH_V,
     CUDNN_GRAPH_Y,
-    CUDNN_GRAPH_LSE,
+    CUDNN_GRAPH_LSE, /* fp32 [samples, heads, sequence], as delta is */
     CUDNN_GRAPH_DY,
     CUDNN_GRAPH_DQ,
     CUDNN_GRAPH_DK,

@@ -90,9 +90,10 @@ static bool takes(const op *o)
     if (!op_has(o, OP_GRADIENT) && (o->in[5] || o->out[2]))
         return false;
     cudnn_operands x = cudnn_operands_of(o);
-    return runs_are_known(o, &x) && rows_are_aligned(&x) && x.q->type != DTYPE_FP32 && x.q->shape[0] > 0 &&
-           x.q->shape[0] % queries_of(o) == 0 && o->at.cap == 0 && attention_suits_cudnn((int)o->at.head_size) &&
-           attention_suits_cudnn((int)v_head_size(o)) && o->at.heads % o->at.kv_heads == 0;
+    return runs_are_known(o, &x) && rows_are_aligned(&x) && tensor_contiguous(x.lse) && x.q->type != DTYPE_FP32 &&
+           x.q->shape[0] > 0 && x.q->shape[0] % queries_of(o) == 0 && o->at.cap == 0 &&
+           attention_suits_cudnn((int)o->at.head_size) && attention_suits_cudnn((int)v_head_size(o)) &&
+           o->at.heads % o->at.kv_heads == 0;
 }
 
 /* The next smaller number that divides n, or 0. */
@@ -104,12 +105,6 @@ static int64_t divisor_below(int64_t n, int64_t d)
     return d;
 }
 
-bool cudnn_copies_lse(const cudnn_graph_shape *a, const op *o)
-{
-    const tensor *lse = cudnn_operands_of(o).lse;
-    return a->backward && (lse->shape[1] != a->sequence || lse->pitch != a->sequence);
-}
-
 static int64_t rounded(int64_t bytes)
 {
     return (bytes + PIECE - 1) / PIECE * PIECE;
@@ -118,8 +113,7 @@ static int64_t rounded(int64_t bytes)
 cudnn_layout cudnn_layout_of(const cudnn_graph_shape *a, const op *o)
 {
     cudnn_layout l = {0};
-    l.lse = a->backward ? rounded(a->samples * a->heads * a->sequence * 4) : 0;
-    l.dk = l.lse + (cudnn_copies_lse(a, o) ? rounded(tensor_elements(cudnn_operands_of(o).lse) * 4) : 0);
+    l.dk = a->backward ? rounded(a->samples * a->heads * a->sequence * 4) : 0;
     /* the earlier run ends within a sample's first half */
     int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / 2) * a->kv_heads : 0;
     l.dv = l.dk + rounded(keys * a->head_size * 2);
@@ -174,8 +168,6 @@ bool cudnn_part_of(cudnn_graph_shape *out, const op *o)
     if (a.kv_heads == 0 || (!whole && a.samples * a.heads * s * 4 % CUDNN_ALIGNMENT) ||
         (a.documents && a.samples < samples && a.samples * s * 4 % CUDNN_ALIGNMENT))
         return false;
-    a.lse_sample = a.backward ? a.heads * s : s;
-    a.lse_head = a.backward ? s : x.lse->pitch;
     a.workspace = cudnn_graph_workspace(&a);
     *out = a;
     return true;

@@ -6,7 +6,7 @@
  * (op_attributes.workspace). Parts run one after the other.
  *
  * The statistics that cuDNN reads in the backward pass must be [sample, head, query] without gaps (before 9.26 other
- * strides are misread without a word), ours are [head, sample, query]: with several samples they are copied.
+ * strides are misread without a word), and are.
  *
  * Where ranks divide samples by halves (parallel.context), the queries are two runs of each sample, and a part has a
  * graph for each: the run against the keys up to its last query, its place added to the index of its queries. The later
@@ -14,7 +14,7 @@
  * the gradients of keys behind the later run are cleared. Scratch has the size that the rank with most keys needs, so
  * that the ranks' plans are alike.
  *
- *     scratch of the backward pass      delta of one part | lse, copied | dk, dv of the earlier run | workspace
+ *     scratch of the backward pass      delta of one part | dk, dv of the earlier run | workspace
  */
 #ifndef PHALANX_KERNELS_CUDA_CUDNN_PARTS_H
 #define PHALANX_KERNELS_CUDA_CUDNN_PARTS_H
@@ -41,12 +41,10 @@ enum { CUDNN_RUNS = 2, CUDNN_ALIGNMENT = 16 };
 bool cudnn_part_of(cudnn_graph_shape *out, const op *o);
 /* What a graph computes of a part `a`: the queries of one of its runs. */
 cudnn_graph_shape cudnn_shape_of_run(const cudnn_graph_shape *a, const op *o, int run);
-/* Are the statistics that the part reads a copy? */
-bool cudnn_copies_lse(const cudnn_graph_shape *a, const op *o);
 
 /* Offsets within the scratch. */
 typedef struct cudnn_layout {
-    int64_t delta, lse, dk, dv, workspace, bytes;
+    int64_t delta, dk, dv, workspace, bytes;
 } cudnn_layout;
 
 cudnn_layout cudnn_layout_of(const cudnn_graph_shape *a, const op *o);

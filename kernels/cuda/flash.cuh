@@ -50,7 +50,7 @@ template <typename T> struct flash_in {
     flash_rows<const T> q, k, v;
     float *lse;
     const int32_t *document_start, *places;
-    int64_t lse_pitch, tokens;
+    int64_t tokens;
     int32_t heads, kv_heads, sequence, window, run, runs;
     float scale, cap;
     const T *sinks; /* [heads] or NULL */
@@ -61,6 +61,12 @@ template <typename T> struct flash_in {
     {
         int64_t row = (int64_t)i * run, place = places ? places[row] : row, sample = place / sequence;
         return {row, sample * sequence, (int32_t)(place - sample * sequence)};
+    }
+
+    /* of the queries of run number i */
+    __device__ float *lse_of(int32_t i, int head) const
+    {
+        return lse + (int64_t)(i * heads + head) * run;
     }
 
     /* the first key that query i of a run may see; does not fall as i grows */
@@ -222,7 +228,6 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             of->lse,
             of->document_start,
             of->places,
-            of->lse_pitch,
             of->tokens,
             of->at.heads,
             of->at.kv_heads,

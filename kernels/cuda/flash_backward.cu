@@ -36,7 +36,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     {
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         bool valid = query < end;
-        lse_2[m][half] = valid ? in.lse[head * in.lse_pitch + of.row + query] * LOG2_E : INFINITY;
+        lse_2[m][half] = valid ? in.lse_of((int32_t)blockIdx.z, head)[query] * LOG2_E : INFINITY;
         del[m][half] = valid ? g.delta[head * in.tokens + of.row + query] : 0.0f;
         low[m][half] = valid ? in.lowest(of, query) : 0;
         factor[m][half] = in.scale;
@@ -98,8 +98,7 @@ DEVICE void fetch_queries(T *tiles, query_facts<M> *facts, const query_walk &at,
     for (int i = (int)threadIdx.x; i < M; i += FLASH_THREADS) {
         int32_t query = at.query + i;
         bool valid = query < in.run;
-        facts->lse_2[i] =
-            valid ? in.lse[at.head * in.lse_pitch + at.of.row + query] * LOG2_E : INFINITY; /* p = 0 past the end */
+        facts->lse_2[i] = valid ? in.lse_of(at.run, at.head)[query] * LOG2_E : INFINITY; /* p = 0 past the end */
         facts->delta[i] = valid ? g.delta[at.head * in.tokens + at.of.row + query] : 0.0f;
         facts->low[i] = valid ? in.lowest(at.of, query) : 0;
     }

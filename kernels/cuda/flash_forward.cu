@@ -105,7 +105,7 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
         int32_t query = first + a_row + m * 16 + half * 8 + lane / 4;
         if (lane % 4 || query >= end)
             continue;
-        in.lse[head * in.lse_pitch + of.row + query] = most[m][half] * exponent_of<CAP>(in) + logf(total);
+        in.lse_of((int32_t)blockIdx.z, head)[query] = most[m][half] * exponent_of<CAP>(in) + logf(total);
         if (in.largest)
             in.largest[head * in.largest_pitch + of.row + query] = most[m][half] * in.scale;
     }

@@ -284,10 +284,10 @@ int launch_width_norm_grad(void *stream, int type, const launch_width *of);
  * ------------------------------------------------------------------------------------------------ */
 typedef struct launch_attention_operands {
     launch_matrix q, k, v, y;
-    float *lse;                    /* [heads, tokens] */
+    float *lse;                    /* [tokens / run, heads, run] */
     const int32_t *document_start; /* [tokens] or NULL */
     const int32_t *places;         /* [tokens] of the queries among the keys; NULL: they are the same tokens */
-    int64_t tokens, keys, lse_pitch;
+    int64_t tokens, keys;
     int32_t run; /* so many queries each have neighbouring places in one sample; without places, a sample */
     launch_heads at;
     const void *sinks; /* [heads] T or NULL; its gradient does not read them */
@@ -309,12 +309,13 @@ int launch_attention_grad(void *stream, int type, const launch_attention_gradien
 
 typedef struct launch_sinks_gradient {
     launch_matrix dy, y;
-    const float *lse; /* [heads, tokens] */
+    const float *lse; /* [tokens / run, heads, run] */
     const void *sinks;
     float *dsinks, *scratch; /* scratch: launch_attention_grad_scratch() */
-    int64_t tokens, lse_pitch;
+    int64_t tokens;
     launch_heads at; /* heads and v_head_size */
     bool accumulate;
+    int32_t run;
 } launch_sinks_gradient;
 
 int launch_attention_sinks_grad(void *stream, int type, const launch_sinks_gradient *of);

@@ -77,6 +77,12 @@ tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *
     return made->out[0];
 }
 
+/* Queries of a row of lse: those that are neighbours in a sample. */
+static int64_t run_of(const op *o)
+{
+    return o->at.run ? o->at.run : o->at.sequence;
+}
+
 static void check_sinks(const op *o, const tensor *sinks, int type)
 {
     OPERANDS_CHECK(!sinks || infer_is_vector(sinks, (dtype)type, o->at.heads), "sinks[heads] of q's type");
@@ -89,10 +95,10 @@ void infer_attention(op *o)
     check_attention(o, o->in, o->in[3], o->in[4]);
     check_sinks(o, o->in[5], q->type);
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, o->in[2]), 0);
-    infer_shape(o->out[1], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
+    infer_shape(o->out[1], DTYPE_FP32, 2, q->shape[0] / run_of(o) * o->at.heads, run_of(o), 0);
     OPERANDS_CHECK(!o->out[2] || (o->at.cap == 0 && !o->in[5]), "the largest scores are of neither a cap nor sinks");
     infer_shape(o->out[2], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
-    operands_place(o, "rrr..r>rrr 111..0>100 sss..s>sss bbb..s>b11 0ss.0s>011");
+    operands_place(o, "rrr..r>rrr 111..0>100 sss..s>sss bbb..s>bb1 0ss.0s>001");
 }
 
 /* Scores and values: products of 2 head_size and of 2 v_head_size operations a pair. */
@@ -128,11 +134,12 @@ void infer_attention_grad(op *o)
     OPERANDS_CHECK(infer_is_matrix(dy, (dtype)q->type, q->shape[0], o->at.heads * v_head_size(o, v)) &&
                        infer_same(o->in[4], dy),
                    "dy and y [t, heads v_head_size]");
-    OPERANDS_CHECK(infer_is_matrix(o->in[5], DTYPE_FP32, o->at.heads, q->shape[0]), "lse[heads, t] fp32");
+    OPERANDS_CHECK(infer_is_matrix(o->in[5], DTYPE_FP32, q->shape[0] / run_of(o) * o->at.heads, run_of(o)),
+                   "lse[t / run heads, run] fp32");
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
     infer_shape_like(o->out[2], v);
-    operands_place(o, "rrrrrr..>rrr 111110..>111 psssss..>ppp bbbbb1..>bbb 00ss01.0>0pp");
+    operands_place(o, "rrrrrr..>rrr 111110..>111 psssss..>ppp bbbbbb..>bbb 00ss00.0>0pp");
 }
 
 /* Five products where forward has two: the scores again, dq and dk of head_size, dp and dv of v_head_size. */
@@ -147,14 +154,16 @@ NO_GRADIENT(attention_grad)
 void infer_attention_sinks_grad(op *o)
 {
     operands_present(o);
-    const tensor *dy = o->in[0];
+    const tensor *dy = o->in[0], *lse = o->in[2];
     OPERANDS_CHECK(infer_is_activation(dy) && infer_same(o->in[1], dy) && o->at.heads > 0 &&
                        dy->shape[1] % o->at.heads == 0,
                    "dy and y [t, heads v_head_size]");
-    OPERANDS_CHECK(infer_is_matrix(o->in[2], DTYPE_FP32, o->at.heads, dy->shape[0]), "lse[heads, t] fp32");
+    OPERANDS_CHECK(lse->type == DTYPE_FP32 && lse->dims == 2 && lse->shape[0] % o->at.heads == 0 &&
+                       lse->shape[0] / o->at.heads * lse->shape[1] == dy->shape[0],
+                   "lse[t / run heads, run] fp32");
     check_sinks(o, o->in[3], dy->type);
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, o->at.heads), "dsinks[heads] fp32");
-    operands_place(o, "rrrr>r 1100>0 psss>p bb1s>p 001s>p");
+    operands_place(o, "rrrr>r 1100>0 psss>p bbbs>p 000s>p");
 }
 
 COST(attention_sinks_grad, cost_each(o, 2, 1))

@@ -43,6 +43,11 @@ struct problem {
     {
         return y_columns() + y_gap;
     }
+    /* head after head of a sample, sample after sample */
+    int64_t lse_at(int64_t token, int64_t head) const
+    {
+        return (token / at.sequence * at.heads + head) * at.sequence + token % at.sequence;
+    }
 };
 
 vector<double> document_starts(const problem &p)
@@ -94,7 +99,7 @@ void reference_row(reference &r, const problem &p, const vector<double> &qkv, co
         sum += prob[(size_t)j] = exp(prob[(size_t)j] - most);
     if (!p.sinks.empty())
         sum += exp(p.sinks[(size_t)head] - most);
-    r.lse[(size_t)(head * p.tokens() + token)] = most + log(sum);
+    r.lse[(size_t)(p.lse_at(token, head))] = most + log(sum);
     double *y = &r.y[(size_t)(token * p.y_pitch() + head * v_size)];
     double delta = 0;
     for (int64_t j = low; j <= i; j++)
@@ -142,8 +147,8 @@ void sinks_gradient(int type, const problem &p, const launch_attention_operands 
                     const launch_attention_gradients &to, const reference &r)
 {
     array dsinks(LAUNCH_FP32, vector<double>((size_t)p.at.heads, NAN));
-    launch_sinks_gradient with = {to.dy,      of.y,      of.lse,       of.sinks, dsinks.to<float>(),
-                                  to.scratch, of.tokens, of.lse_pitch, p.at,     false};
+    launch_sinks_gradient with = {to.dy,      of.y,      of.lse, of.sinks, dsinks.to<float>(),
+                                  to.scratch, of.tokens, p.at,   false,    of.run};
     /* y is rounded, and so is what it is summed with */
     double narrow = type == LAUNCH_FP32 ? 1e-5 : type == LAUNCH_BF16 ? 0x1p-6 : 0x1p-9;
     run_ok("launch_attention_sinks_grad", launch_attention_sinks_grad(nullptr, type, &with));
@@ -163,8 +168,7 @@ void attention_both_ways(int type, const problem &p)
         dy(type, randoms((size_t)(p.tokens() * p.dy_pitch())));
     array start(INT32, document_starts(p));
     array y(type, vector<double>((size_t)(p.tokens() * p.y_pitch()), 0.0)),
-        lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads)),
-        largest(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
+        lse(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads)), largest(LAUNCH_FP32, (size_t)(p.tokens() * p.at.heads));
     const bool notes = p.sinks.empty() && p.at.cap == 0;
     array dqkv(type, vector<double>((size_t)(p.tokens() * p.pitch()), 0.0));
     array scratch(LAUNCH_FP32, (size_t)launch_attention_grad_scratch(p.tokens(), p.at) / 4);
@@ -175,7 +179,6 @@ void attention_both_ways(int type, const problem &p)
                                     lse.to<float>(),
                                     p.documents ? start.to<int32_t>() : nullptr,
                                     nullptr,
-                                    p.tokens(),
                                     p.tokens(),
                                     p.tokens(),
                                     p.at.sequence,
@@ -231,7 +234,7 @@ void attention_divided(int type, const problem &p)
     /* the ranks' shares of dk and dv are rounded, too */
     double narrow = type == LAUNCH_FP32 ? 2e-6 : 1.25 * (type == LAUNCH_BF16 ? 0x1p-7 : 0x1p-10);
     for (int64_t rank = 0; rank < 2; rank++) {
-        vector<double> places, lse_own, all_places((size_t)rows), most;
+        vector<double> places, logs, most;
         const bool notes = p.sinks.empty() && p.at.cap == 0;
         for (int64_t i = 0; i < rows; i++)
             places.push_back((double)token_dealt(p, rank, i));
@@ -252,7 +255,6 @@ void attention_divided(int type, const problem &p)
                                         at.to<int32_t>(),
                                         rows,
                                         p.tokens(),
-                                        rows,
                                         p.at.sequence / 4,
                                         p.at,
                                         p.sinks.empty() ? nullptr : sinks.to(),
@@ -268,6 +270,11 @@ void attention_divided(int type, const problem &p)
                 most.push_back(r.largest[(size_t)(head * p.tokens() + token_dealt(p, rank, i))]);
         if (notes)
             compare("largest", largest, most, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
+        for (int64_t i = 0; i < rows * p.at.heads; i++) {
+            int64_t head = i / of.run % p.at.heads, row = i / of.run / p.at.heads * of.run + i % of.run;
+            logs.push_back(r.lse[(size_t)p.lse_at(token_dealt(p, rank, row), head)]);
+        }
+        compare("lse", lse, logs, type == LAUNCH_FP32 ? 1e-6 : 4e-6);
         run_ok("launch_attention_grad", launch_attention_grad(nullptr, type, &to, &of));
         compare("dq", dq, rows_dealt(p, rank, r.dqkv, p.pitch(), q_columns), type == LAUNCH_FP32 ? 1e-5 : 4 * narrow);
         dkv.get();

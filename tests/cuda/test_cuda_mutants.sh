@@ -27,6 +27,7 @@ plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,low_last = in.lowes
 plain|flash.cuh|flash_forward.cu|attention/flash_64|s,right\[0\]\, right\[1\],right[0]\, right[2],|wrong fragment index in a product
 plain|flash.cuh|flash_forward.cu|attention/flash_64|s,load_matrix_transposed(right,load_matrix(right,|values are not transposed
 plain|flash.cuh|flash_forward.cu|attention/flash_64|s,n / 8 + i / 2\]\[i % 2 \* 2\],n / 8 + i % 2][i / 2 * 2],|probabilities in the wrong fragment
+plain|flash.cuh|flash_forward.cu|attention/flash_64|s,(i \* heads + head),head,|lse of every sample is written where the first's is
 plain|flash.cuh|flash_forward.cu|attention/flash_96|s,half \* 8 + lane / 4;,half * 8 + lane % 8;,|accumulators written to the wrong rows
 plain|flash.cuh|flash_forward.cu|attention/flash_64|s,^    warp_barrier();,,|no warp barrier around the tile that is written
 asan|flash.cuh|flash_forward.cu|attention/flash_64|s,bool valid = first + row < end;,bool valid = first + row <= end;,|a row past the end is fetched

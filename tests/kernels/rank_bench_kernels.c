@@ -169,7 +169,8 @@ static void bench_attention(int64_t t, int heads, int kv_heads, int d, dtype typ
     char what[64];
     snprintf(what, sizeof what, "%s s %lld h %d/%d d %d", dtype_name(type), (long long)sequence, heads, kv_heads, d);
     tensor qkv = make(type, t, (int64_t)(heads + 2 * kv_heads) * d), y = make(type, t, (int64_t)heads * d);
-    tensor dy = make(type, t, (int64_t)heads * d), lse = make(DTYPE_FP32, heads, t), dqkv = make(type, t, qkv.shape[1]);
+    tensor dy = make(type, t, (int64_t)heads * d), lse = make(DTYPE_FP32, t / sequence * heads, sequence),
+           dqkv = make(type, t, qkv.shape[1]);
     op_attributes at = {.heads = heads, .kv_heads = kv_heads, .head_size = d, .sequence = (int32_t)sequence};
     at.scale = 1 / sqrtf((float)d);
     tensor in[3], grad[3];

@@ -145,7 +145,7 @@ static void naive_attention(double *y, double *lse, double *dqkv, const double *
             }
             for (int j = from; j <= q; j++)
                 sum += p[j] = exp(p[j] - top);
-            lse[h * t + i] = top + log(sum);
+            lse[(i / c->sequence * c->heads + h) * c->sequence + q] = top + log(sum);
             for (int e = 0; e < c->d; e++)
                 out[e] = 0;
             for (int j = from; j <= q; j++) {
@@ -186,7 +186,8 @@ static void attention_error(double error[3], const attention_case *c, const isa 
     int64_t t = (int64_t)c->samples * c->sequence, row = (int64_t)(c->heads + 2 * c->kv_heads) * c->d,
             width = (int64_t)c->heads * c->d;
     tensor qkv = workbench_random(&b, type, t, row, 2), dy = workbench_random(&b, type, t, width, 1);
-    tensor y = workbench_tensor(&b, type, t, width), lse = workbench_tensor(&b, DTYPE_FP32, c->heads, t),
+    tensor y = workbench_tensor(&b, type, t, width),
+           lse = workbench_tensor(&b, DTYPE_FP32, c->samples * c->heads, c->sequence),
            dqkv = workbench_tensor(&b, type, t, row);
     tensor start = workbench_tensor(&b, DTYPE_INT32, t, 0);
     int32_t *starts = tensor_at(&start, b.arena);
@@ -219,7 +220,7 @@ static void attention_error(double error[3], const attention_case *c, const isa 
     workbench_run(&b, &forward, true);
     workbench_run(&b, &backward, true);
     error[0] = workbench_worst(&b, &y, y64, t, width);
-    error[1] = workbench_worst(&b, &lse, lse64, c->heads, t);
+    error[1] = workbench_worst(&b, &lse, lse64, c->samples * c->heads, c->sequence);
     error[2] = workbench_worst(&b, &dqkv, dq64, t, row);
     if (bits)
         memcpy(bits, tensor_at(&dqkv, b.arena), (size_t)tensor_bytes(&dqkv));

@@ -631,7 +631,8 @@ CASES(attention_grad)
     op_case_in(c, 0, c->type, UNIT, a.queries, a.y);
     attention_operands(c, &a, 1, 6);
     op_case_in(c, 4, c->type, DERIVED, a.queries, a.y);
-    op_case_in(c, 5, DTYPE_FP32, DERIVED, c->o.at.heads, a.queries);
+    int64_t run = c->o.at.sequence / (c->deal ? RUNS : 1);
+    op_case_in(c, 5, DTYPE_FP32, DERIVED, a.queries / run * c->o.at.heads, run);
     op *forward = op_case_prelude(c, OP_attention);
     forward->at = c->o.at;
     for (int i = 0; i < 3; i++)
@@ -659,7 +660,8 @@ CASES(attention_sinks_grad)
         return false;
     for (int i = 0; i < 2; i++)
         op_case_in(c, i, c->type, (fill){.kind = FILL_NORMAL, .a = 1, .b = 1}, a.queries, a.y);
-    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_NORMAL, .a = 2, .b = 1}, c->o.at.heads, a.queries);
+    int64_t run = c->o.at.sequence / (c->deal ? RUNS : 1);
+    op_case_in(c, 2, DTYPE_FP32, (fill){.kind = FILL_NORMAL, .a = 2, .b = 1}, a.queries / run * c->o.at.heads, run);
     op_case_in(c, 3, c->type, UNIT, c->o.at.heads, 0);
     op_case_update(c, 0, DTYPE_FP32, UNIT, c->o.at.heads, 0, c->o.at.accumulate);
     op_case_infer(c, 0);

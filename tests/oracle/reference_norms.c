@@ -334,6 +334,13 @@ static double log_sum_exp(const double *score, int64_t count, double sink)
     return largest + log(sum);
 }
 
+/* Of a token: head after head of one run of neighbours after another. */
+static double *lse_of(const tensor *lse, const run_context *r, int64_t t, int head, int heads)
+{
+    int64_t run = lse->shape[1];
+    return reference_row(lse, r, (int)(t / run * heads + head)) + t % run;
+}
+
 static double sink_of(const tensor *sinks, const run_context *r, int head)
 {
     return sinks ? reference_row(sinks, r, head)[0] : -INFINITY;
@@ -354,7 +361,7 @@ void reference_attention(const op *o, const run_context *r)
                     o, dot(head_of(r, q, t, head, o->at.heads), head_of(r, k, first + j, group, o->at.kv_heads), d),
                     NULL);
             double lse = log_sum_exp(score, keys, sink_of(o->in[5], r, head));
-            reference_row(o->out[1], r, head)[t] = lse;
+            *lse_of(o->out[1], r, t, head, o->at.heads) = lse;
             if (o->out[2])
                 reference_row(o->out[2], r, head)[t] = largest_of(score, keys, -INFINITY);
             double *y = head_of(r, o->out[0], t, head, o->at.heads);
@@ -373,7 +380,7 @@ static void attention_gradient_of(const op *o, const run_context *r, int64_t t, 
 {
     int heads = o->at.heads, kv_heads = o->at.kv_heads, group = kv_head(o, head);
     int d = o->at.head_size, e = (int)(o->in[3]->shape[1] / kv_heads);
-    double slope, lse = reference_row(o->in[5], r, head)[t];
+    double slope, lse = *lse_of(o->in[5], r, t, head, heads);
     const double *dy = head_of(r, o->in[0], t, head, heads), *q = head_of(r, o->in[1], t, head, heads);
     double *dq = head_of(r, o->out[0], t, head, heads), delta = dot(dy, head_of(r, o->in[4], t, head, heads), e);
     seen s = keys_of(o, r, o->in[6], o->in[7], t);
@@ -409,7 +416,7 @@ void reference_attention_sinks_grad(const op *o, const run_context *r)
         double *to = reference_row(o->out[0], r, head);
         *to = o->at.accumulate ? *to : 0;
         for (int64_t t = 0; t < dy->shape[0]; t++)
-            *to -= exp(sink_of(o->in[3], r, head) - reference_row(o->in[2], r, head)[t]) *
+            *to -= exp(sink_of(o->in[3], r, head) - *lse_of(o->in[2], r, t, head, heads)) *
                    dot(head_of(r, dy, t, head, heads), head_of(r, o->in[1], t, head, heads), e);
     }
 }

@@ -68,8 +68,6 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
                            .dq_pitch = row,
                            .dk_pitch = row,
                            .dv_pitch = row,
-                           .lse_sample = backward ? h * s : s,
-                           .lse_head = backward ? s : shapes[i].samples * s,
                            .workspace = (int64_t)1 << 40,
                            .fp16 = fp16,
                            .documents = shapes[i].documents,

@@ -27,7 +27,7 @@ static course course_of(const config *c, const plan *p)
     r.kept = c->checkpoint.keep ? (c->checkpoint.keep + 1) * r.checkpoint : 0; /* and the one that is being written */
     const plan_rank *most = plan_neediest(p);
     if (p->profile.capacity > 0)
-        r.free = p->profile.capacity - most->arena - reserve_bytes(p->profile.reserve, most->communicators);
+        r.free = p->profile.capacity - most->arena - plan_rank_beside(most, p->profile.reserve);
     return r;
 }
 

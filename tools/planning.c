@@ -63,8 +63,7 @@ status planning_reserve(reserve *out, const char *folder)
     char *path = must_format("%s/" CHOICES_FILE, folder);
     *out = reserve_assumed;
     status s = choices_read(&known, path);
-    for (int i = 0; i < known.reserves; i++)
-        reserve_note(out, known.reserve[i].communicators, known.reserve[i].bytes);
+    choices_take_reserve(out, &known);
     choices_free(&known);
     free(path);
     return s;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/time/reserve.h"
 #include "memory/log.h"
 #include "parallel/comm/comm_backend.h"
 #include "tools/self_check_ops.h"
@@ -85,6 +86,28 @@ static void aside(tally *t, const device_interface *on, device *d)
     free(host);
 }
 
+/* What a graph of kernels takes of the device, beside what plans assume until a run has measured its own. */
+static void graph_memory(tally *t, const device_interface *on, device *d)
+{
+    enum { NODES = 1000 };
+    device_facts before, after;
+    char words[WORDS];
+    on->facts(&before, d);
+    on->capture(d, 0);
+    for (int i = 0; i < NODES; i++)
+        on->mark(d, 0);
+    on->captured(d);
+    on->facts(&after, d);
+    on->replay(d, 0);
+    on->synchronise(d, idle, NULL);
+    bool played = on->passed(d, 0);
+    on->forget(d);
+    int64_t took = before.free_memory - after.free_memory;
+    snprintf(words, sizeof words, "%d nodes take %lld bytes, %.0f each; plans assume %.0f", NODES, (long long)took,
+             (double)took / NODES, reserve_assumed.node);
+    say_if(t, played, "memory of a CUDA graph", words);
+}
+
 static void check_libraries(tally *t, const device_interface *on, const op_backend *backend)
 {
     char words[WORDS];
@@ -117,6 +140,8 @@ static status check_ops(tally *t, const device_interface *on, const op_backend *
             mirror(t, on, d);
             marks(t, on, d);
         }
+        if (on->capture)
+            graph_memory(t, on, d);
         if (on->aside.copy)
             aside(t, on, d);
     }

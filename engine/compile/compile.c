@@ -21,6 +21,22 @@ int compile_marks(const compiled_program *p)
     return (p->list.count + COMPILE_MARK_OPS - 1) / COMPILE_MARK_OPS;
 }
 
+int64_t compile_program_nodes(const compiled_program *p)
+{
+    int64_t nodes = p->list.count ? compile_marks(p) : 0;
+    for (int i = 0; i < p->list.count; i++)
+        nodes += !op_waits(p->list.ops[i]) && !op_is(p->list.ops[i], OP_CLASS_VIEW);
+    return nodes;
+}
+
+int64_t compile_graph_nodes(const compiled *c)
+{
+    int64_t nodes = 0;
+    for (int i = 0; c->options.graph && i < COMPILE_PROGRAMS; i++)
+        nodes += compile_program_nodes(compile_program_at((compiled *)c, i));
+    return nodes;
+}
+
 static void widen(compiled *c, const compiled_program *p)
 {
     if (compile_marks(p) > c->marks) {
@@ -373,6 +389,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .backend = backend,
                              .tf32 = c->train.tf32,
                              .any_order = !c->train.deterministic,
+                             .graph = c->train.cuda_graph,
                              .threads = threads,
                              .verify = c->run.verify_every > 0,
                              .train = true,

@@ -17,6 +17,10 @@
  * pass. */
 enum { COMPILE_MARK_OPS = 16 };
 int compile_marks(const compiled_program *p);
+/* Nodes of a CUDA graph of the program: an op that a device launches, or a mark, is one, a wait or a view none. Of all
+ * programs together where they are played as graphs; else 0. */
+int64_t compile_program_nodes(const compiled_program *p);
+int64_t compile_graph_nodes(const compiled *c);
 
 /* A usage failure (an impossible layout, a budget that cannot be met) is one line. `out` must be freed either way. */
 status compile(compiled *out, const compile_options *options);

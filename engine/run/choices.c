@@ -22,9 +22,26 @@ void choices_note_reserve(choices *c, const choices_reserve *r)
     while (i < c->reserves &&
            (c->reserve[i].communicators != r->communicators || strcmp(c->reserve[i].device, r->device) != 0))
         i++;
+    choices_reserve before = {0};
     if (i == c->reserves)
         c->reserve = must_realloc(c->reserve, (unsigned long)++c->reserves * sizeof *c->reserve);
+    else
+        before = c->reserve[i];
     c->reserve[i] = *r;
+    if (r->graph_nodes == 0) {
+        c->reserve[i].graph_nodes = before.graph_nodes;
+        c->reserve[i].graph_bytes = before.graph_bytes;
+    }
+}
+
+void choices_take_reserve(reserve *out, const choices *c)
+{
+    for (int i = 0; i < c->reserves; i++) {
+        const choices_reserve *r = &c->reserve[i];
+        reserve_note(out, r->communicators, r->bytes);
+        if (r->graph_nodes > 0)
+            reserve_note_graphs(out, r->graph_nodes, r->graph_bytes);
+    }
 }
 
 static int index_of(const choices *c, const char *key)
@@ -82,7 +99,11 @@ static void take_reserves(choices *c, const json_t *list)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i);
         choices_reserve one = {.communicators = (int)json_integer_value(json_object_get(entry, "communicators")),
-                               .bytes = json_integer_value(json_object_get(entry, "bytes"))};
+                               .bytes = json_integer_value(json_object_get(entry, "bytes")),
+                               .graph_nodes = json_integer_value(json_object_get(entry, "graph_nodes")),
+                               .graph_bytes = json_integer_value(json_object_get(entry, "graph_bytes"))};
+        if (one.graph_nodes <= 0 || one.graph_bytes < 0)
+            one.graph_nodes = one.graph_bytes = 0;
         if (take_text(one.device, sizeof one.device, json_object_get(entry, "device")) && one.bytes > 0 &&
             one.communicators >= 0)
             choices_note_reserve(c, &one);
@@ -130,6 +151,9 @@ char *choices_text(const choices *c)
         const choices_reserve *r = &c->reserve[i];
         json_t *entry = json_pack("{s:s, s:i, s:I}", "device", r->device, "communicators", r->communicators, "bytes",
                                   (json_int_t)r->bytes);
+        if (entry && r->graph_nodes > 0)
+            json_object_update_new(entry, json_pack("{s:I, s:I}", "graph_nodes", (json_int_t)r->graph_nodes,
+                                                    "graph_bytes", (json_int_t)r->graph_bytes));
         MUST(entry && json_array_append_new(reserves, entry) == 0, "out of host memory");
     }
     json_t *root = json_pack("{s:o, s:o}", "choices", list, "reserve", reserves);

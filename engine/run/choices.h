@@ -8,6 +8,7 @@
 #ifndef PHALANX_ENGINE_RUN_CHOICES_H
 #define PHALANX_ENGINE_RUN_CHOICES_H
 
+#include "engine/compile/time/reserve.h"
 #include "kernels/device.h"
 #include "parallel/comm/comm.h"
 
@@ -17,7 +18,8 @@
 typedef struct choices_reserve {
     char device[64];
     int communicators;
-    int64_t bytes;
+    int64_t bytes;                    /* without graphs */
+    int64_t graph_nodes, graph_bytes; /* what its CUDA graphs took; 0 nodes: not measured */
 } choices_reserve;
 
 typedef struct choices {
@@ -32,8 +34,12 @@ typedef struct choices {
 
 void choices_free(choices *c);
 
-/* For this device with so many communicators, instead of what was known before. */
+/* For this device with so many communicators, instead of what was known before, but for graphs that `r` says nothing
+ * of. */
 void choices_note_reserve(choices *c, const choices_reserve *r);
+
+/* What a run has measured replaces what is assumed. */
+void choices_take_reserve(reserve *out, const choices *c);
 
 /* Add what the file holds, if there is such a file. */
 status choices_read(choices *c, const char *path);

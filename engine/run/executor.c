@@ -45,6 +45,7 @@ struct executor {
     int marked, passed; /* of its marks: put on the device's queue, and passed by it */
     bool graph, capturing, profiled;
     int op_by_op; /* who have asked for it */
+    int64_t graph_nodes, graph_bytes;
     range before[COPIES], after[COPIES];
     int before_count, after_count;
     links links;
@@ -449,6 +450,8 @@ static void add_traffic(const executor *e, traffic *to, int sign)
 
 static void capture(executor *e, played *p)
 {
+    device_facts before, after;
+    executor_facts(&before, e);
     add_traffic(e, p->captured, -1);
     e->capturing = true;
     e->interface->capture(e->device, (int)(p - e->programs));
@@ -456,6 +459,9 @@ static void capture(executor *e, played *p)
     e->interface->captured(e->device);
     e->capturing = false;
     add_traffic(e, p->captured, 1);
+    executor_facts(&after, e);
+    e->graph_nodes += compile_program_nodes(p->program);
+    e->graph_bytes += before.free_memory > after.free_memory ? before.free_memory - after.free_memory : 0;
 }
 
 /* Each program's first time is op by op in any case: what libraries load at first use cannot be captured. */
@@ -576,6 +582,12 @@ void executor_before_change(executor *e, void (*hook)(void *context), void *cont
 void executor_observe(executor *e, executor_place place, executor_observer o)
 {
     e->observer[place] = o;
+}
+
+void executor_graphs(const executor *e, int64_t *nodes, int64_t *bytes)
+{
+    *nodes = e->graph_nodes;
+    *bytes = e->graph_bytes;
 }
 
 int executor_communicators(const executor *e)

@@ -71,6 +71,9 @@ typedef struct executor_observer {
 } executor_observer;
 void executor_observe(executor *e, executor_place place, executor_observer o);
 void executor_facts(device_facts *out, const executor *e);
+/* What programs that have been captured as graphs launch (compile_program_nodes), and bytes of the device that this
+ * took; 0: none has been. */
+void executor_graphs(const executor *e, int64_t *nodes, int64_t *bytes);
 /* How many communicators it has opened on the device. */
 int executor_communicators(const executor *e);
 void executor_profile(executor *e, bool on);

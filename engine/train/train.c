@@ -482,7 +482,10 @@ static status train_loop(training *t, signals_request *asked)
         }
         if (*asked == SIGNALS_STOP)
             break;
-        if (unsealed && t->report.trained_steps > 0) {
+        bool captured = c->train.cuda_graph && t->report.trained_steps == 2;
+        if ((unsealed && t->report.trained_steps > 0) || captured) {
+            if (captured)
+                seal_open();
             training_measure_reserve(t);
             seal_close();
         }

@@ -273,29 +273,27 @@ static int64_t expect_beside(const training *t)
     groups_find(&g, &t->compiled);
     int communicators = groups_communicators(&g);
     groups_free(&g);
-    for (int i = 0; i < t->choices.reserves; i++)
-        if (t->choices.reserve[i].communicators == communicators)
-            return t->choices.reserve[i].bytes;
-    return reserve_bytes(&reserve_assumed, communicators);
+    reserve known = reserve_assumed;
+    choices_take_reserve(&known, &t->choices);
+    return reserve_bytes(&known, communicators, compile_graph_nodes(&t->compiled));
 }
 
-/* Step 1 has loaded what libraries load at first use: what is taken beside the arena is kept for plans to come. */
-void training_measure_reserve(training *t)
+/* Of several ranks with as many communicators the most, with what graphs took, if that is measured. */
+static void note_reserve(training *t, choices_reserve mine)
 {
-    const char *shared = getenv(DEVICE_SHARE_ENVIRONMENT);
-    if (!t->device->communication || (shared && !strcmp(shared, "1")))
-        return;
-    device_facts f;
-    executor_facts(&f, t->executor);
-    choices_reserve mine = {.communicators = executor_communicators(t->executor), .bytes = f.beside};
-    memcpy(mine.device, f.name, sizeof mine.device);
     int ranks = comm_ranks(t->world);
     choices_reserve *all = must_alloc((unsigned long)ranks * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
-    for (int i = 0; i < ranks; i++) { /* of several ranks with as many communicators, the most */
-        for (int k = 0; k < ranks; k++)
-            if (all[k].communicators == all[i].communicators && all[k].bytes > all[i].bytes)
-                all[i].bytes = all[k].bytes;
+    for (int i = 0; i < ranks; i++) {
+        for (int k = 0; k < ranks; k++) {
+            if (all[k].communicators != all[i].communicators)
+                continue;
+            all[i].bytes = all[k].bytes > all[i].bytes ? all[k].bytes : all[i].bytes;
+            if (all[k].graph_bytes * all[i].graph_nodes > all[i].graph_bytes * all[k].graph_nodes) {
+                all[i].graph_bytes = all[k].graph_bytes;
+                all[i].graph_nodes = all[k].graph_nodes;
+            }
+        }
         choices_note_reserve(&t->choices, &all[i]);
     }
     free(all);
@@ -303,6 +301,22 @@ void training_measure_reserve(training *t)
     if (comm_rank(t->world) == 0 && choices_write(&t->choices, path) != STATUS_OK)
         log_warn("%s", status_message());
     free(path);
+}
+
+/* Step 1 has loaded what libraries load at first use, step 2 has made a graph of the program, where there are graphs:
+ * what is taken beside the arena is kept for plans to come. */
+void training_measure_reserve(training *t)
+{
+    const char *shared = getenv(DEVICE_SHARE_ENVIRONMENT);
+    if (!t->device->communication || (shared && !strcmp(shared, "1")))
+        return;
+    device_facts f;
+    executor_facts(&f, t->executor);
+    choices_reserve mine = {.communicators = executor_communicators(t->executor)};
+    executor_graphs(t->executor, &mine.graph_nodes, &mine.graph_bytes);
+    mine.bytes = f.beside - mine.graph_bytes;
+    memcpy(mine.device, f.name, sizeof mine.device);
+    note_reserve(t, mine);
 }
 
 static status open_executor(training *t)

@@ -469,7 +469,12 @@ static void cuda_captured(device *d)
     cudaGraphExec_t *out = d->capturing;
     CUDA_MUST(cudaStreamEndCapture(d->streams.of[STREAM_COMPUTE], &graph));
     /* without the flag all nodes would have the priority of the stream that launches the graph, the least */
-    CUDA_MUST(cudaGraphInstantiate(out, graph, cudaGraphInstantiateFlagUseNodePriority));
+    cudaError_t e = cudaGraphInstantiate(out, graph, cudaGraphInstantiateFlagUseNodePriority);
+    MUST(e != cudaErrorMemoryAllocation,
+         "the GPU has %.2f GiB free, too little for a CUDA graph of the program: train.cuda_graph=false, or lower "
+         "memory.budget or train.micro_batch",
+         (double)memory_free() / GIB);
+    CUDA_MUST(e);
     CUDA_MUST(cudaGraphDestroy(graph));
     CUDA_MUST(cudaGraphUpload(*out, d->streams.of[STREAM_COMPUTE]));
     d->capturing = NULL;

@@ -571,6 +571,55 @@ static void the_arena_takes_what_libraries_leave(void **state)
     free(path);
 }
 
+/* A whole number of what `phalanx plan --json` says, with these keys and the folder `where` of the runs. */
+static int64_t planned(const char *name, const char *where, const char *keys)
+{
+    char *path = launch_beside("../phalanx"), *key = must_format("\"%s\": ", name);
+    launch_result r = launch_run(
+        60, "cd %s && exec %s plan --json llama.yaml train.device=cuda parallel.tensor=2 run.folder=%s/%s %s", folder,
+        path, folder, where, keys);
+    const char *at = strstr(r.out, key);
+    if (r.status || !at)
+        fail_msg("%s: status %d, no %s\n%s%s", keys, r.status, key, r.out, r.err);
+    int64_t value = atoll(at + strlen(key));
+    launch_free(&r);
+    free(key);
+    free(path);
+    return value;
+}
+
+/* Planned by an assumption, or by what a run has measured; and a graph for which there is no room. */
+static void graphs_have_memory_in_the_plan(void **state)
+{
+    (void)state;
+    static const char graph[] = "train.cuda_graph=true",
+                      keys[] = "train.device=cuda parallel.tensor=2 train.cuda_graph=true";
+    int64_t assumed = planned("reserve_bytes", "none", graph) - planned("reserve_bytes", "none", "");
+    int64_t nodes = planned("graph_nodes", "none", graph);
+    assert_true(nodes > 100 && planned("graph_nodes", "none", "") == 0);
+    assert_int_equal(assumed, 10240 * nodes);
+
+    launch_result r =
+        cuda_runs_train("phalanx_standin", 2, "STANDIN_TAKES=50000 STANDIN_GRAPH_TAKES=100", "llama", "graphs", keys);
+    int launched = 0;
+    const char *line = strstr(r.err, "standin: a graph: ");
+    if (r.status || !line || sscanf(line, "standin: a graph: %d nodes", &launched) != 1)
+        fail_msg("status %d\n%s%s", r.status, r.out, r.err);
+    launch_free(&r);
+    int64_t beside = planned("reserve_bytes", "graphs", "");
+    assert_int_equal(beside, 4 * 50000);
+    /* the ranks' graphs differ by a few nodes: the dearest node of one is multiplied by the most nodes of the other */
+    double graphs = (double)(planned("reserve_bytes", "graphs", graph) - beside);
+    assert_true(fabs(graphs / (100.0 * launched) - 1) < 0.02);
+
+    r = cuda_runs_train("phalanx_standin", 2, "STANDIN_TAKES=50000 STANDIN_GRAPH_TAKES=1000 STANDIN_MEMORY=600000",
+                        "llama", "no-room", keys);
+    assert_true(r.status != 0);
+    if (!strstr(r.err, "too little for a CUDA graph of the program: train.cuda_graph=false"))
+        fail_msg("status %d\n%s%s", r.status, r.out, r.err);
+    launch_free(&r);
+}
+
 static void two_ranks_share_a_gpu_when_forced(void **state)
 {
     (void)state;
@@ -622,6 +671,7 @@ int main(void)
         cmocka_unit_test(sums_go_along_rings_where_bits_must_be_the_same),
         cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
         cmocka_unit_test(the_arena_takes_what_libraries_leave),
+        cmocka_unit_test(graphs_have_memory_in_the_plan),
         cmocka_unit_test(two_ranks_share_a_gpu_when_forced),
         cmocka_unit_test(every_op_agrees_with_the_reference_through_the_device),
     };

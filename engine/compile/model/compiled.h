@@ -68,6 +68,7 @@ typedef struct compile_options {
     const devices_row *device; /* whose figures weigh computing against bytes; NULL: the backend's, or an H100's */
     bool tf32;                 /* its fp32 products may round their operands */
     bool any_order;            /* train.deterministic: false; of prices alone */
+    bool graph;                /* it plays each program as one CUDA graph */
     int threads;
     int64_t loss_tokens;  /* tokens per loss chunk; 0: automatic (loss_chunk.h) */
     bool verify;          /* room to look for silent corruption (repeat.h) */

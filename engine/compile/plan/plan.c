@@ -58,6 +58,7 @@ void plan_measure(plan_rank *out, const compiled *c)
     groups_find(&asked, c);
     out->communicators = groups_communicators(&asked);
     groups_free(&asked);
+    out->graph_nodes = compile_graph_nodes(c);
     int64_t widest = 0;
     for (int i = 0; i < COMPILE_PROGRAMS; i++) {
         int64_t bound = compile_program_at(c, i)->lower_bound;
@@ -431,13 +432,22 @@ status plan_make(plan *out, const compile_options *options, const profile *price
     return only >= 0 ? keep_only(out, only) : STATUS_OK;
 }
 
+int64_t plan_rank_beside(const plan_rank *k, const reserve *r)
+{
+    return reserve_bytes(r, k->communicators, k->graph_nodes);
+}
+
+static int64_t plan_rank_bytes(const plan_rank *k, const reserve *r)
+{
+    return k->arena + plan_rank_beside(k, r);
+}
+
 const plan_rank *plan_neediest(const plan *p)
 {
     const plan_rank *most = &p->ranks[0];
     const reserve *r = p->profile.reserve;
     for (int i = 1; i < p->count; i++)
-        if (p->ranks[i].arena + reserve_bytes(r, p->ranks[i].communicators) >
-            most->arena + reserve_bytes(r, most->communicators))
+        if (plan_rank_bytes(&p->ranks[i], r) > plan_rank_bytes(most, r))
             most = &p->ranks[i];
     return most;
 }
@@ -445,8 +455,7 @@ const plan_rank *plan_neediest(const plan *p)
 bool plan_fits(const plan *p)
 {
     const plan_rank *most = plan_neediest(p);
-    return p->profile.capacity <= 0 ||
-           most->arena + reserve_bytes(p->profile.reserve, most->communicators) <= p->profile.capacity;
+    return p->profile.capacity <= 0 || plan_rank_bytes(most, p->profile.reserve) <= p->profile.capacity;
 }
 
 void plan_free(plan *p)

@@ -22,6 +22,7 @@ typedef struct plan_rank {
     int64_t arena, lower_bound;         /* the whole arena; the least it could be with these tensors */
     int64_t pinned, offloaded;          /* host memory, on a GPU; of it, optimizer state */
     int communicators;                  /* on a GPU */
+    int64_t graph_nodes;                /* of CUDA graphs; 0: there are none */
     int64_t transient, transient_bound; /* of the training step */
     int64_t memory[CLASS_COUNT];        /* persistent classes; kept and temporary where the training step peaks */
     int64_t tensors;
@@ -80,6 +81,8 @@ status plan_make_step(plan *out, const compile_options *options, const profile *
 void plan_free(plan *p);
 /* What the order costs, of one rank of each stage. */
 status plan_price_order(plan *p);
+/* Bytes of a GPU that a rank's process has beside its arena. */
+int64_t plan_rank_beside(const plan_rank *k, const reserve *r);
 /* The listed rank that needs most of a GPU, and what is taken beside its arena. */
 const plan_rank *plan_neediest(const plan *p);
 /* Does it fit into the profile's device, which may have no memory of its own? */

@@ -71,19 +71,22 @@ static void print_reserve(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
     const plan_rank *most = plan_neediest(p);
-    int64_t beside = reserve_bytes(h->reserve, most->communicators), all = most->arena + beside;
-    char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
-    fprintf(out, "a GPU holds %s beside the arena, %s for %d communicator%s: %s in all, which %s the %s of one\n",
+    int64_t beside = plan_rank_beside(most, h->reserve), all = most->arena + beside;
+    char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT], graphs[64] = "";
+    if (most->graph_nodes > 0)
+        snprintf(graphs, sizeof graphs, " and CUDA graphs of %lld nodes", (long long)most->graph_nodes);
+    fprintf(out, "a GPU holds %s beside the arena, %s for %d communicator%s%s: %s in all, which %s the %s of one\n",
             bytes_text(a, (double)beside),
-            reserve_is_measured(h->reserve, most->communicators) ? "as this run has measured" : "assumed",
-            most->communicators, most->communicators == 1 ? "" : "s", bytes_text(b, (double)all),
+            reserve_is_measured(h->reserve, most->communicators, most->graph_nodes) ? "as this run has measured"
+                                                                                    : "assumed",
+            most->communicators, most->communicators == 1 ? "" : "s", graphs, bytes_text(b, (double)all),
             plan_fits(p) ? "fit" : "do not fit", bytes_text(c, (double)h->capacity));
 }
 
 status plan_text_verdict(const plan *p)
 {
     const plan_rank *most = plan_neediest(p);
-    double all = (double)(most->arena + reserve_bytes(p->profile.reserve, most->communicators));
+    double all = (double)(most->arena + plan_rank_beside(most, p->profile.reserve));
     char needs[UNITS_TEXT], has[UNITS_TEXT], more[UNITS_TEXT];
     if (plan_fits(p))
         return STATUS_OK;
@@ -520,14 +523,15 @@ static void json_rank(FILE *out, const plan_rank *r, unsigned named)
             (long long)r->transient, (long long)r->transient_bound);
     const int64_t *m = r->memory;
     fprintf(out,
-            "     \"pinned_bytes\": %lld, \"offloaded_bytes\": %lld, \"communicators\": %d, \"memory\": {\"weights\": "
-            "%lld, \"gradients\": %lld, "
+            "     \"pinned_bytes\": %lld, \"offloaded_bytes\": %lld, \"communicators\": %d, \"graph_nodes\": %lld, "
+            "\"memory\": "
+            "{\"weights\": %lld, \"gradients\": %lld, "
             "\"optimizer\": %lld, "
             "\"kept\": %lld, \"temporary\": "
             "%lld, \"inputs\": %lld},\n     ",
-            (long long)r->pinned, (long long)r->offloaded, r->communicators, (long long)m[CLASS_WEIGHT],
-            (long long)m[CLASS_GRADIENT], (long long)m[CLASS_OPTIMIZER], (long long)m[CLASS_KEPT],
-            (long long)m[CLASS_TEMPORARY], (long long)m[CLASS_INPUT]);
+            (long long)r->pinned, (long long)r->offloaded, r->communicators, (long long)r->graph_nodes,
+            (long long)m[CLASS_WEIGHT], (long long)m[CLASS_GRADIENT], (long long)m[CLASS_OPTIMIZER],
+            (long long)m[CLASS_KEPT], (long long)m[CLASS_TEMPORARY], (long long)m[CLASS_INPUT]);
     json_axes(out, "bytes_sent", r->sent);
     fputs(",\n     ", out);
     json_axes(out, "messages", r->messages);
@@ -573,14 +577,14 @@ static void json_device_memory(FILE *out, const plan *p)
 {
     const profile *h = &p->profile;
     const plan_rank *most = plan_neediest(p);
-    int64_t beside = reserve_bytes(h->reserve, most->communicators);
+    int64_t beside = plan_rank_beside(most, h->reserve);
     fprintf(
         out,
         " \"device_memory\": {\"rank\": %d, \"arena_bytes\": %lld, \"reserve_bytes\": %lld, \"reserve_measured\": %s, "
         "\"capacity_bytes\": %lld, \"fits\": %s},\n",
         most->rank, (long long)most->arena, (long long)beside,
-        reserve_is_measured(h->reserve, most->communicators) ? "true" : "false", (long long)h->capacity,
-        plan_fits(p) ? "true" : "false");
+        reserve_is_measured(h->reserve, most->communicators, most->graph_nodes) ? "true" : "false",
+        (long long)h->capacity, plan_fits(p) ? "true" : "false");
 }
 
 static void json_time(FILE *out, const plan *p)

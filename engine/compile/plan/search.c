@@ -153,10 +153,11 @@ int search_all(search_layout **out, const search_terms *t)
 
 /* ---- estimates --------------------------------------------------------------------------------------------------- */
 
-/* What so many communicators leave to the arena: only a program says how many there are. */
+/* What so many communicators leave to the arena: only a program says how many there are, and how large its graphs
+ * are, which the programs of the best layouts count. */
 static int64_t room_beside(const search_terms *t, int communicators)
 {
-    return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators) : 0);
+    return t->memory - (t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, communicators, 0) : 0);
 }
 
 /* The least. Stages have several communicators; else there is one an axis along which layers communicate, one of the
@@ -295,7 +296,7 @@ static void take(search_result *out, const plan *p, const search_terms *t)
     for (int a = 0; a < AXIS_COUNT; a++)
         out->exposed[a] = p->timing.exposed[a];
     out->arena = most->arena;
-    out->beside = t->prices->capacity > 0 ? reserve_bytes(t->prices->reserve, most->communicators) : 0;
+    out->beside = t->prices->capacity > 0 ? plan_rank_beside(most, t->prices->reserve) : 0;
     out->fits = out->arena + out->beside <= t->memory;
 }
 

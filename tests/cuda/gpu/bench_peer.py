@@ -44,11 +44,11 @@ for mode in ("eager", "compiled"):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        for _ in range(4):
+        for _ in range(2):
             step()
         synchronise()
         seconds = []
-        for _ in range(8):
+        for _ in range(4):
             begun = time.perf_counter()
             step()
             synchronise()

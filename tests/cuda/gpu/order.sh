@@ -34,7 +34,7 @@ steps() {
 60 check ops,cudnn
 80 check gpt2
 110 check pytorch
-150 bench machine,qwen-1.5b
+240 bench machine,qwen-1.5b
 80 bench variants PEERS=no
 60 bench ncu PEERS=no
 60 check killed,two-hosts

@@ -173,6 +173,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     standin_no_capture("cudaGraphInstantiate");
     if (flags != cudaGraphInstantiateFlagUseNodePriority)
         standin_fail("cudaGraphInstantiate: flags %llu: the nodes forget their streams' priorities", flags);
+    int nodes = 0;
+    for (const node *n = graph->first; n; n = n->next)
+        nodes++;
+    if (!standin_graph_takes(nodes))
+        return cudaErrorMemoryAllocation;
     *out = must_calloc(1, sizeof **out);
     (*out)->graph = *graph;
     return cudaSuccess;
@@ -199,6 +204,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
     for (const node *n = graph->graph.first; n; n = n->next)
         nodes++;
     fprintf(stderr, "standin: a graph: %d nodes, launched %d times\n", nodes, graph->launched);
+    standin_graph_takes(-nodes);
     for (reference *r = graph->graph.references, *next; r; r = next) {
         next = r->next;
         if (!standin_mutant("a graph is never gone"))

@@ -85,6 +85,15 @@ bool standin_library_takes(void)
     return true;
 }
 
+bool standin_graph_takes(int nodes)
+{
+    int64_t bytes = nodes * from_environment("STANDIN_GRAPH_TAKES", 16);
+    if (in_use + bytes > from_environment("STANDIN_MEMORY", MEMORY))
+        return false;
+    in_use += bytes;
+    return true;
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
 {
     *all = (size_t)from_environment("STANDIN_MEMORY", MEMORY);

@@ -10,12 +10,13 @@
  *
  * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR its compute
  * capability, STANDIN_MEMORY in bytes (80 GiB), STANDIN_TAKES what each library and communicator takes of it (64),
- * STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its algorithms is fastest on rank 0 (the next one on rank 1),
- * STANDIN_NCCL and STANDIN_CUDNN their versions, STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how
- * often, STANDIN_MUTANT one of the words that standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked
- * for before it is seen to have come (1); STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is
- * seen, and STANDIN_SLOW_1, how many times as long all work takes on rank 1's device, and STANDIN_ENDLESS_1, the label
- * of the op whose kernels never end on rank 1, once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
+ * STANDIN_GRAPH_TAKES what a graph's node takes (16), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its
+ * algorithms is fastest on rank 0 (the next one on rank 1), STANDIN_NCCL and STANDIN_CUDNN their versions,
+ * STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how often, STANDIN_MUTANT one of the words that
+ * standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for before it is seen to have come (1);
+ * STANDIN_KERNEL_SECONDS, what a kernel takes before an event behind it is seen, and STANDIN_SLOW_1, how many times as
+ * long all work takes on rank 1's device, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1,
+ * once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
  */
 #ifndef PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
 #define PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
@@ -90,6 +91,8 @@ bool standin_warmed(void);
 /* runtime.c: the context, a library or a communicator takes its share of the device's memory (STANDIN_TAKES); false:
  * there is no more */
 bool standin_library_takes(void);
+/* a graph of so many nodes takes STANDIN_GRAPH_TAKES bytes each, or gives them back; false: there is no more */
+bool standin_graph_takes(int nodes);
 /* one more kernel for the device to be busy with; work put on a queue takes so long, for those who time it */
 void standin_busy(void);
 /* A queue's next work begins no earlier; when it may begin */

@@ -76,12 +76,19 @@ cat >"$out/bin/mpirun" <<'END'
 . "$(cd "$(dirname "$0")/.." && pwd)/env.sh"
 exec orterun --prefix "$phalanx_home" -x PATH -x LD_LIBRARY_PATH -x OPAL_PREFIX "$@"
 END
+# On other hosts ssh starts this one, with nothing but PATH, OPAL_PREFIX and OPAL_LIBDIR.
+mv "$out/bin/orted" "$out/bin/orted.bin"
+cat >"$out/bin/orted" <<'END'
+#!/bin/bash
+. "$(cd "$(dirname "$0")/.." && pwd)/env.sh"
+exec "$phalanx_home/bin/orted.bin" "$@"
+END
 cat >"$out/phalanx" <<'END'
 #!/bin/bash
 . "$(cd "$(dirname "$0")" && pwd)/env.sh"
 exec "$phalanx_home/bin/phalanx" "$@"
 END
-chmod +x "$out/bin/mpirun" "$out/phalanx"
+chmod +x "$out/bin/mpirun" "$out/bin/orted" "$out/phalanx"
 pack() { # sets archive and bytes
     if [ "$what" = bundle ]; then
         archive=$out.tar.zst

@@ -325,19 +325,25 @@ static void sweep(const char *path, const holder *me)
 
 /* ---- holding it -------------------------------------------------------------------------------------------------- */
 
-/* What cannot be read, or says nothing, is not somebody else's. */
-static bool is_other(const lock *l)
+/* Whoever holds the file now, if that is somebody else: what cannot be read, or says nothing, is nobody's. */
+static bool is_other(const lock *l, holder *now)
 {
-    holder now = {0};
-    return look(&now, l->path) == 0 && *now.id && strcmp(now.id, l->me.id) != 0;
+    return look(now, l->path) == 0 && *now->id && strcmp(now->id, l->me.id) != 0;
 }
 
-static void make_again(lock *l)
+/* A process of this machine that began before this one and has ended: it cannot have taken the lock from this one. Its
+ * file has come back, with a folder that was moved away and another one in its place for a while. */
+static bool is_of_the_past(const holder *other, const lock *l)
+{
+    return is_here(other, &l->me) && other->started > 0 && other->started < l->me.started && !lives(other);
+}
+
+static void make_again(lock *l, const char *what)
 {
     int descriptor = -1;
     if (create(&descriptor, l->path, &l->me) != 0)
         return;
-    log_warn("%s has been deleted while the run held it; it is there again", l->path);
+    log_warn("%s %s while it was held; it is there again", l->path, what);
     close(l->descriptor);
     l->descriptor = descriptor;
 }
@@ -347,8 +353,12 @@ bool lock_confirm(lock *l)
     holder now = {0};
     pthread_mutex_lock(&l->file);
     if (look(&now, l->path) == ENOENT)
-        make_again(l);
-    if (is_other(l))
+        make_again(l, "has been deleted");
+    if (is_other(l, &now) && is_of_the_past(&now, l)) {
+        displace(l->path, &now, l->me.id);
+        make_again(l, "was replaced by that of a process which had ended before");
+    }
+    if (is_other(l, &now))
         atomic_store(&l->lost, true);
     pthread_mutex_unlock(&l->file);
     return !atomic_load(&l->lost);

@@ -21,7 +21,8 @@ status lock_take(lock **out, const char *path, const char *id, double lease);
 /* The holder with this id has ended, says whoever started it: the next to take the lock from it need not look whether
  * it lives. A lock of anybody else stays as it is. */
 void lock_retire(const char *path, const char *id);
-/* Looks, and makes the file again if it has been deleted: false if somebody else holds it by now. Any thread. */
+/* Looks, and makes the file again if it has been deleted, or if one has come back with its folder whose process, of
+ * this machine, began before this one and has ended: false if somebody else holds it by now. Any thread. */
 bool lock_confirm(lock *l);
 /* What the thread has seen last, without looking. */
 bool lock_lost(const lock *l);

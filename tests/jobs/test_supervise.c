@@ -223,6 +223,39 @@ static void a_living_job_is_adopted(void **state)
     free(run);
 }
 
+/* The run's folder is elsewhere while another supervisor begins, which finds nobody at work in the folder that it
+ * makes: once the run's is back, the job goes on under it. */
+static void a_folder_that_is_back_has_its_job_adopted(void **state)
+{
+    const char *top = *state, *keys = "";
+    char *run = workfolder_path(top, "back"), *away = must_format("%s.away", run),
+         *stray = must_format("%s.stray", run), *claim = must_format("%s/supervisor", run),
+         *spy = launch_beside("io_faults.so"),
+         *slow = must_format("LD_PRELOAD=%s 'PHALANX_IO_FAULTS=metrics.jsonl SLOW -1 write'", spy);
+    launch *l = supervised_start(top, run, 1, slow, keys);
+    assert_true(runs_wait_for_step(run, 5, 60));
+    kill(launch_pid(l), SIGKILL);
+    launch_result r = launch_finish(l);
+    launch_free(&r);
+    assert_int_equal(rename(run, away), 0);
+    l = supervised_start(top, run, 1, "", keys);
+    for (double until = clock_seconds() + 30; access(claim, F_OK) != 0 && clock_seconds() < until;)
+        clock_nap(0.01);
+    assert_int_equal(rename(run, stray), 0);
+    assert_int_equal(rename(away, run), 0);
+    r = launch_finish(l);
+    if (r.status || !strstr(r.err, "had ended before") || !strstr(r.out, "a job is at work in"))
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    supervised_is_undisturbed(run, supervised_whole(top, 1, keys));
+    launch_free(&r);
+    free(slow);
+    free(spy);
+    free(claim);
+    free(stray);
+    free(away);
+    free(run);
+}
+
 static void a_state_that_is_good_is_saved_before_the_job_ends(void **state)
 {
     const char *top = *state;
@@ -558,6 +591,7 @@ int main(void)
         cmocka_unit_test(bad_data_and_wrong_usage_need_a_person),
         cmocka_unit_test(what_others_write_into_the_folder_ends_no_job),
         cmocka_unit_test(a_living_job_is_adopted),
+        cmocka_unit_test(a_folder_that_is_back_has_its_job_adopted),
         cmocka_unit_test(a_state_that_is_good_is_saved_before_the_job_ends),
         cmocka_unit_test(a_restart_goes_on_where_the_first_start_was_to_begin_anew),
         cmocka_unit_test(an_output_that_cannot_be_opened_is_tried_again),

@@ -220,10 +220,14 @@ static status start(supervisor *s)
     return result;
 }
 
-/* A job that lives: its supervisor was killed, or it never had one. False: nobody is at work in the folder. */
+/* A job that lives: its supervisor was killed, or it never had one. False: nobody is at work in the folder. After a job
+ * of its own a supervisor finds another one where that job's folder was not the run's, which has come back since; of
+ * hosts that are lost it does not wait for a lease then. */
 static bool adopt(supervisor *s)
 {
     if (!s->config.run.lock || !lock_watch(&s->sight, s->lock, SUPERVISE_LEASE))
+        return false;
+    if (s->started > 0 && (!s->sight.here || strcmp(s->sight.id, s->id) == 0))
         return false;
     begin(s);
     s->child = 0;
@@ -238,7 +242,7 @@ static bool adopt(supervisor *s)
 /* One job, until it ends or it is clear that it cannot begin: this command's exit status, or -1: another start. */
 static int run_job(supervisor *s)
 {
-    if (s->started == 0 && adopt(s))
+    if (adopt(s))
         return judge(s, supervise_attend(s));
     if (prepare(s) != STATUS_OK) {
         log_error("supervise: %s", status_message());

@@ -200,6 +200,48 @@ static void a_holder_beats_and_notices_what_happens_to_its_lock(void **state)
     free(path);
 }
 
+/* The text of a lock of this machine, of a process that has ended and that began then. The caller's to free. */
+static char *of_a_process_that_ended(const char *mine, const char *id, long long started)
+{
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    const char *host = strstr(mine, ",\"host\""), *boot = strstr(mine, ",\"boot\""), *own = strstr(mine, ",\"pid\"");
+    assert_true(host && own && boot && host < own && own < boot);
+    return must_format("{\"run\":\"%s\"%.*s,\"pid\":%d,\"started\":%lld%s", id, (int)(own - host), host, (int)pid,
+                       started, boot);
+}
+
+/* A folder was elsewhere for a while, and another one in its place, in which a lock was taken: with it comes the
+ * file of a process that had ended before. One that came after the holder has taken the lock from it, and has ended
+ * since. */
+static void a_file_that_comes_back_with_its_folder_takes_no_lock(void **state)
+{
+    char *path = workfolder_path(*state, "back");
+    lock *l = NULL;
+    int64_t bytes;
+    assert_int_equal(lock_take(&l, path, "abab", LEASE), STATUS_OK);
+    char *mine = (char *)workfolder_read(path, &bytes), *before = of_a_process_that_ended(mine, "cdcd", 1),
+         *after = of_a_process_that_ended(mine, "efef", INT64_MAX);
+    assert_int_equal(unlink(path), 0);
+    workfolder_write(path, before, (int64_t)strlen(before));
+    assert_true(lock_confirm(l));
+    nap(LEASE / 2);
+    char *again = (char *)workfolder_read(path, &bytes);
+    assert_non_null(strstr(again, "abab"));
+    assert_false(lock_lost(l));
+    assert_int_equal(unlink(path), 0);
+    workfolder_write(path, after, (int64_t)strlen(after));
+    assert_false(lock_confirm(l));
+    lock_release(l);
+    free(again);
+    free(after);
+    free(before);
+    free(mine);
+    free(path);
+}
+
 /* This program's clock of the day, for all that is linked with it, may be set back. */
 static long set_back;
 int clock_gettime(clockid_t clock, struct timespec *out)
@@ -322,6 +364,7 @@ int main(void)
         cmocka_unit_test(another_machine_s_lock_is_believed_while_it_beats),
         cmocka_unit_test(what_was_moved_aside_and_left_is_removed),
         cmocka_unit_test(a_lock_is_given_back_wherever_its_folder_is),
+        cmocka_unit_test(a_file_that_comes_back_with_its_folder_takes_no_lock),
         cmocka_unit_test(a_holder_beats_and_notices_what_happens_to_its_lock),
         cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_beat),
         cmocka_unit_test(who_watches_a_lock_knows_whether_its_holder_lives),

@@ -2,23 +2,23 @@
 
 #include <stdlib.h>
 
+#include "kernels/token.h"
 #include "memory/log.h"
 
 /* Keys that the token at a place sees. */
 static int64_t keys_of(const deal *d, const int32_t *document_start, int64_t place)
 {
-    int64_t position = place % d->sequence, first = document_start ? document_start[place] : 0;
-    if (d->window > 0 && position - d->window + 1 > first)
-        first = position - d->window + 1;
-    return position - first + 1;
+    const int32_t position = (int32_t)token_position(place, (int32_t)d->sequence);
+    return position + 1 -
+           token_first_key(position, token_window(d->window, d->sequence), document_start ? document_start[place] : 0);
 }
 
 void deal_halves(int32_t *out, const deal *d)
 {
     for (int rank = 0; rank < d->ranks; rank++)
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < TOKEN_HALVES; half++)
             for (int64_t sample = 0; sample < d->samples; sample++) {
-                int64_t run = half ? 2 * d->ranks - 1 - rank : rank, first = sample * d->sequence + run * d->run;
+                int64_t first = sample * d->sequence + token_half(rank, d->ranks, half) * d->run;
                 for (int64_t i = 0; i < d->run; i++)
                     *out++ = (int32_t)(first + i);
             }

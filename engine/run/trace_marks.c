@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/step/alive.h"
 #include "memory/log.h"
 
@@ -13,7 +14,7 @@ static bool is_backward(const op *o)
 /* The last op of a micro-batch's backward pass, of all chunks, ends its tokens. */
 static void count_tokens(int64_t *tokens, const program *list, const compile_options *o)
 {
-    int64_t each = o->micro_batch * o->sequence / o->grid.size[GRID_CONTEXT], done = 0;
+    int64_t each = tokens_count(o).rank, done = 0;
     int most = 0;
     for (int i = 0; i < list->count; i++)
         most = list->ops[i]->microbatch > most ? list->ops[i]->microbatch : most;

@@ -12,11 +12,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/attention_work.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/latent.h"
+#include "kernels/token.h"
 
 static int64_t to_lanes(int64_t size)
 {
@@ -26,7 +28,7 @@ static int64_t to_lanes(int64_t size)
 attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v)
 {
     const op_attributes *at = &o->at;
-    int64_t d = at->head_size, e = v->shape[1] / at->kv_heads, s = at->sequence, rows = q->shape[0];
+    int64_t d = at->head_size, e = attention_v_head_size(o, v), s = at->sequence, rows = q->shape[0];
     int64_t run = at->run ? at->run : s, run_tiles = (run + TILE_QUERIES - 1) / TILE_QUERIES;
     return (attention_shape){
         .heads = at->heads,
@@ -64,14 +66,15 @@ static float most(float a, float b)
 
 bool attention_tile_of(attention_tile *out, const attention_shape *a, const int32_t *places, int64_t sample, int64_t i)
 {
-    int64_t of = i / a->run_tiles, first = i % a->run_tiles * TILE_QUERIES, row = places ? 0 : sample * a->sequence;
+    const int32_t sequence = (int32_t)a->sequence;
+    int64_t of = i / a->run_tiles, first = i % a->run_tiles * TILE_QUERIES, row = places ? 0 : sample * sequence;
     for (; places && row < a->rows; row += a->run)
-        if (places[row] / a->sequence == sample && of-- == 0)
+        if (token_sample(places[row], sequence) == sample && of-- == 0)
             break;
     if (row >= a->rows || i >= a->tiles)
         return false;
     *out = (attention_tile){.row = row + first,
-                            .position = (places ? places[row] % a->sequence : 0) + first,
+                            .position = (places ? token_position(places[row], sequence) : 0) + first,
                             .count = a->run - first < TILE_QUERIES ? a->run - first : TILE_QUERIES};
     return true;
 }
@@ -82,9 +85,9 @@ void attention_range_of(attention_range *out, const attention_shape *a, const in
     out->least_low = out->least_high = INFINITY;
     out->most_low = out->most_high = -INFINITY;
     for (int64_t i = 0; i < TILE_QUERIES; i++) {
-        int64_t q = tile->position + i, from = a->window > 0 && q - a->window + 1 > 0 ? q - a->window + 1 : 0;
-        if (i < tile->count && document_start && document_start[tile->row + i] > from)
-            from = document_start[tile->row + i];
+        const int32_t q = (int32_t)(tile->position + i),
+                      start = i < tile->count && document_start ? document_start[tile->row + i] : 0,
+                      from = token_first_key(q, a->window, start);
         out->low[i] = i < tile->count ? (float)from : INFINITY;
         out->high[i] = i < tile->count ? (float)q : -1;
         out->least_low = least(out->least_low, out->low[i]);
@@ -230,7 +233,7 @@ void cpu_attention(const op *o, const run_context *r)
 /* One head's scores fp32 [positions], and twice a value, fp32, for each thread. */
 static int64_t decode_bytes(const op *o)
 {
-    return align((o->in[4]->shape[1] + 2 * o->in[2]->shape[1] / o->at.kv_heads) * 4);
+    return align((o->in[4]->shape[1] + 2 * attention_v_head_size(o, o->in[2])) * 4);
 }
 
 int64_t attention_decode_scratch_bytes(const op *o, int threads)
@@ -242,10 +245,10 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
 {
     const isa *set = isa_of(r);
     const tensor *q = o->in[0], *k_cache = o->in[4], *v_cache = o->in[5];
-    int64_t d = o->at.head_size, e = o->in[2]->shape[1] / o->at.kv_heads, kv = head / (o->at.heads / o->at.kv_heads);
+    int64_t d = o->at.head_size, e = attention_v_head_size(o, o->in[2]), kv = head / (o->at.heads / o->at.kv_heads);
     int64_t bytes = dtype_bytes((dtype)q->type), k_row = k_cache->shape[2] * bytes, v_row = v_cache->shape[2] * bytes;
     int32_t position = ((const int32_t *)tensor_at(o->in[3], r->arena))[b];
-    int64_t from = o->at.window > 0 && position - o->at.window + 1 > 0 ? position - o->at.window + 1 : 0;
+    int64_t from = token_first_key(position, o->at.window, 0);
     const char *k = row_at(k_cache, r, b) + kv * d * bytes, *v = row_at(v_cache, r, b) + kv * e * bytes;
     float *sum_v = scores + k_cache->shape[1], *value = sum_v + e;
     float top = o->in[6] ? sink_of(o->in[6], r, head) : -INFINITY, sink = top;

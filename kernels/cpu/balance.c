@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/token.h"
 
 enum { BLOCK = 64 };
 
@@ -16,7 +17,7 @@ static const float TINY = 1e-20f; /* the least sum of sigmoids */
 static int64_t group_of(const op *o, const int32_t *places, int64_t t)
 {
     int32_t sequence = o->at.balance.sequence;
-    return sequence == 0 ? 0 : (places ? places[t] : t) / sequence;
+    return sequence == 0 ? 0 : token_sample(places ? places[t] : t, sequence);
 }
 
 /* The counts are integers where the result will lie; one thread makes them, in less time than a product of one row. */

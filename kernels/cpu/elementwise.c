@@ -5,6 +5,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/philox.h"
+#include "kernels/token.h"
 #include "memory/log.h"
 
 enum { PIECE = 8192 }; /* elements: a few of them fit the first-level caches */
@@ -273,8 +274,8 @@ void cpu_dropout(const op *o, const run_context *r)
     int64_t columns = x->shape[1], bytes = dtype_bytes((dtype)x->type);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(x))) schedule(static)
     for (int64_t t = 0; t < x->shape[0]; t++) {
-        int64_t within = places[t] % o->at.dropout.sample_tokens;
-        int64_t sample = s->first_sample + o->at.dropout.sample + places[t] / o->at.dropout.sample_tokens;
+        int64_t within = token_position(places[t], o->at.dropout.sample_tokens);
+        int64_t sample = s->first_sample + o->at.dropout.sample + token_sample(places[t], o->at.dropout.sample_tokens);
         for (int64_t c = 0; c < columns; c += 256) {
             float factor[256];
             int64_t n = columns - c < 256 ? columns - c : 256;

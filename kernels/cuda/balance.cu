@@ -5,12 +5,13 @@
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/cuda/scalars.h"
+#include "kernels/token.h"
 
 static constexpr int THREADS = 256, WARPS = THREADS / WARP, SUM_THREADS = 512;
 
 DEVICE int64_t group_of(const int32_t *places, int32_t sequence, int64_t token)
 {
-    return sequence == 0 ? 0 : (places ? places[token] : token) / sequence;
+    return sequence == 0 ? 0 : token_sample(places ? places[token] : token, sequence);
 }
 
 KERNEL(THREADS, 4) count_choices(int32_t *counts, launch_choices of)

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "kernels/attention_work.h"
 #include "kernels/cuda/scalars.h"
 #include "kernels/latent.h"
 #include "kernels/ops/compression.h"
@@ -28,7 +29,7 @@ static launch_heads heads_of(const op *o, const tensor *v)
     return (launch_heads){.heads = o->at.heads,
                           .kv_heads = o->at.kv_heads,
                           .head_size = o->at.head_size,
-                          .v_head_size = v ? (int32_t)(v->shape[1] / o->at.kv_heads) : o->at.head_size,
+                          .v_head_size = v ? (int32_t)attention_v_head_size(o, v) : o->at.head_size,
                           .sequence = o->at.sequence,
                           .window = o->at.window,
                           .scale = o->at.scale,

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/scalars.h"
 #include "kernels/philox.h"
+#include "kernels/token.h"
 
 static constexpr int THREADS = 256, MOST_ROWS = 65535;
 
@@ -297,8 +298,8 @@ dropout_mask(T *y, int64_t y_pitch, const T *x, int64_t x_pitch, const scalars_d
     float keep = 1.0f / (1.0f - probability);
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
         int64_t token = places[row];
-        uint64_t global_sample = (uint64_t)(scalars->first_sample + sample + token / sequence);
-        uint64_t element = (uint64_t)(token % sequence * columns + column);
+        uint64_t global_sample = (uint64_t)(scalars->first_sample + sample + token_sample(token, sequence));
+        uint64_t element = (uint64_t)(token_position(token, sequence) * columns + column);
         float a[V];
         load(a, x + row * x_pitch + column);
         UNROLL for (int i = 0; i < V; i += 4)

@@ -1,11 +1,7 @@
 /* Attention, its gradient, and attention of one new token over a cache. */
 #include "kernels/attention_work.h"
 #include "kernels/ops/family.h"
-
-static int64_t v_head_size(const op *o, const tensor *v)
-{
-    return v->shape[1] / o->at.kv_heads;
-}
+#include "kernels/token.h"
 
 static void check_values(const op *o, const tensor *k, const tensor *v)
 {
@@ -36,7 +32,8 @@ static void check_attention(const op *o, tensor *const *in, const tensor *docume
 static double count_pairs(const op *o, const tensor *q)
 {
     double sequence = (double)o->at.sequence, samples = (double)q->shape[0] / sequence;
-    double window = o->at.window > 0 && o->at.window < o->at.sequence ? (double)o->at.window : sequence;
+    double window = token_window(o->at.window, o->at.sequence);
+    window = window > 0 ? window : sequence;
     return samples * (window * (window + 1) / 2 + (sequence - window) * window) * (double)o->at.heads;
 }
 
@@ -57,7 +54,7 @@ bool attention_work_varies(const op *o)
 {
     if (o->kind != OP_attention && o->kind != OP_attention_grad)
         return false;
-    return o->in[o->kind == OP_attention ? 3 : 6] || (o->at.run && o->at.window > 0 && o->at.window < o->at.sequence);
+    return o->in[o->kind == OP_attention ? 3 : 6] || (o->at.run && token_window(o->at.window, o->at.sequence) > 0);
 }
 
 tensor *record_attention(recorder *r, const char *name, const record_qkv *in, tensor *document_start, tensor *places,
@@ -94,7 +91,7 @@ void infer_attention(op *o)
     const tensor *q = o->in[0];
     check_attention(o, o->in, o->in[3], o->in[4]);
     check_sinks(o, o->in[5], q->type);
-    infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, o->in[2]), 0);
+    infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * attention_v_head_size(o, o->in[2]), 0);
     infer_shape(o->out[1], DTYPE_FP32, 2, q->shape[0] / run_of(o) * o->at.heads, run_of(o), 0);
     OPERANDS_CHECK(!o->out[2] || (o->at.cap == 0 && !o->in[5]), "the largest scores are of neither a cap nor sinks");
     infer_shape(o->out[2], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
@@ -104,7 +101,7 @@ void infer_attention(op *o)
 /* Scores and values: products of 2 head_size and of 2 v_head_size operations a pair. */
 op_cost cost_attention(const op *o)
 {
-    double sizes = (double)(o->at.head_size + v_head_size(o, o->in[2]));
+    double sizes = (double)(o->at.head_size + attention_v_head_size(o, o->in[2]));
     return cost_of(o, 2 * count_pairs(o, o->in[0]) * sizes, 0);
 }
 
@@ -131,7 +128,7 @@ void infer_attention_grad(op *o)
     operands_present(o);
     const tensor *dy = o->in[0], *q = o->in[1], *k = o->in[2], *v = o->in[3];
     check_attention(o, &o->in[1], o->in[6], o->in[7]);
-    OPERANDS_CHECK(infer_is_matrix(dy, (dtype)q->type, q->shape[0], o->at.heads * v_head_size(o, v)) &&
+    OPERANDS_CHECK(infer_is_matrix(dy, (dtype)q->type, q->shape[0], o->at.heads * attention_v_head_size(o, v)) &&
                        infer_same(o->in[4], dy),
                    "dy and y [t, heads v_head_size]");
     OPERANDS_CHECK(infer_is_matrix(o->in[5], DTYPE_FP32, q->shape[0] / run_of(o) * o->at.heads, run_of(o)),
@@ -145,7 +142,7 @@ void infer_attention_grad(op *o)
 /* Five products where forward has two: the scores again, dq and dk of head_size, dp and dv of v_head_size. */
 op_cost cost_attention_grad(const op *o)
 {
-    double sizes = (double)(3 * o->at.head_size + 2 * v_head_size(o, o->in[3]));
+    double sizes = (double)(3 * o->at.head_size + 2 * attention_v_head_size(o, o->in[3]));
     return cost_of(o, 2 * count_pairs(o, o->in[1]) * sizes, 0);
 }
 
@@ -186,7 +183,7 @@ void infer_attention_decode(op *o)
     OPERANDS_CHECK(is_cache(o->in[4], k) && is_cache(o->in[5], v) && o->in[4]->shape[1] == o->in[5]->shape[1],
                    "caches [b, positions, kv_heads head_size] and [b, positions, kv_heads v_head_size]");
     check_sinks(o, o->in[6], q->type);
-    infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * v_head_size(o, v), 0);
+    infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * attention_v_head_size(o, v), 0);
     operands_place(o, "rrr.rrr>r 111.220>1 sss.sss>s");
 }
 
@@ -194,7 +191,7 @@ void infer_attention_decode(op *o)
 op_cost cost_attention_decode(const op *o)
 {
     double keys = (double)o->in[4]->shape[0] * (double)o->in[4]->shape[1];
-    double sizes = (double)(o->at.head_size + v_head_size(o, o->in[2]));
+    double sizes = (double)(o->at.head_size + attention_v_head_size(o, o->in[2]));
     return cost_of(o, 2 * keys * (double)o->at.heads * sizes, 0);
 }
 

@@ -1,5 +1,7 @@
 #include "engine/compile/model/tokens.h"
 
+#include "kernels/token.h"
+
 /* A run of halves, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries. */
 static int64_t run_of(int64_t half, config_balance balance)
 {
@@ -19,7 +21,7 @@ token_counts tokens_count(const compile_options *o)
     int context = o->decode_samples ? 1 : g->size[GRID_CONTEXT];
     int64_t first;
     n.rank = n.loss = n.between = n.micro_batch / context;
-    n.run = context > 1 ? run_of(o->sequence / (2 * context), o->layout.balance) : 0;
+    n.run = context > 1 ? run_of(o->sequence / (TOKEN_HALVES * context), o->layout.balance) : 0;
     if (o->layout.sequence)
         shard_rows(&first, &n.between, n.rank, g->size[GRID_TENSOR], g->at[GRID_TENSOR]);
     return n;

@@ -11,6 +11,7 @@
 #include "engine/compile/time/latent_price.h"
 #include "kernels/attention_sizes.h"
 #include "kernels/operands.h"
+#include "kernels/token.h"
 #include "memory/log.h"
 #include "memory/units.h"
 #include "models/parts.h"
@@ -231,7 +232,7 @@ static void print_slow_heads(FILE *out, const plan *p)
 static double least_of_cudnn(const compile_options *o)
 {
     int context = o->grid.size[GRID_CONTEXT];
-    double queries = (double)o->sequence / (context > 1 ? 2 * context : 1); /* a run's */
+    double queries = (double)o->sequence / (context > 1 ? TOKEN_HALVES * context : 1); /* a run's */
     return 2.0 * queries * (double)o->sequence * o->shape.heads / o->shape.kv_heads;
 }
 
@@ -246,7 +247,7 @@ static const char *without_cudnn(const compile_options *o)
         return "where documents are dealt";
     for (int i = 0; i < o->shape.layers; i++) {
         const layer_shape layer = shape_layer(&o->shape, i);
-        if (layer.window == 0 || layer.window >= o->sequence)
+        if (token_window(layer.window, o->sequence) == 0)
             return NULL;
     }
     return "of windows where ranks divide samples";
@@ -313,7 +314,7 @@ static void print_gathered(FILE *out, const plan *p)
     }
     double heads = (double)o->shape.kv_heads / o->grid.size[GRID_TENSOR];
     double width = parts_head_size(SLOT_K, &o->shape, &layer) + parts_head_size(SLOT_V, &o->shape, &layer);
-    double rows = (double)o->micro_batch * (double)o->sequence;
+    double rows = (double)tokens_count(o).micro_batch;
     char bytes[UNITS_TEXT];
     fprintf(out, "context           %s of gathered keys and values in a layer, of each micro-batch\n",
             bytes_text(bytes,

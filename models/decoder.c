@@ -538,7 +538,7 @@ static stream record_blocks(recorder *r, const decoder_chunk *c, const layer_inp
 
 int decoder_passes(const decoder *d, bool training)
 {
-    return training && d->shape.mtp_layers > 0 ? 2 : 1;
+    return training ? shape_head_passes(&d->shape) : 1;
 }
 
 void decoder_forward(recorder *r, tensor *out[LAYER_HEAD_PASSES], const decoder *d, int chunk, const layer_inputs *in,

@@ -110,9 +110,19 @@ int shape_value_size(const layer_shape *layer)
     return layer->v_head_size > 0 ? layer->v_head_size : layer->head_size;
 }
 
+int shape_latent_width(const layer_shape *layer)
+{
+    return layer->kv_lora_rank + layer->rope_head_size;
+}
+
 int shape_blocks(const model_shape *s)
 {
     return s->layers + s->mtp_layers;
+}
+
+int shape_head_passes(const model_shape *s)
+{
+    return 1 + s->mtp_layers;
 }
 
 /* The block behind the last layer is like that one. */

@@ -132,9 +132,14 @@ int shape_rotated(const model_shape *shape);
 /* Elements of a head's value. */
 int shape_value_size(const layer_shape *layer);
 
+/* Of latent attention, what is known of a token before its keys and values are made: the latent, and what rotates. */
+int shape_latent_width(const layer_shape *layer);
+
 /* The layers, and behind them the block that predicts the token after the next, where there is one: blocks are numbered
  * like layers. */
 int shape_blocks(const model_shape *shape);
+/* How often the head reads a token in training: once for the layers, and once for that block. */
+int shape_head_passes(const model_shape *shape);
 /* Block `layer` of the model; -1: what the weights see that are of no layer. */
 layer_shape shape_layer(const model_shape *shape, int layer);
 /* A model of `layers` layers that are all like layer `layer`. */

@@ -46,7 +46,7 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
         const flops_layer *l = &f.kinds[f.kind_of[i]];
         layers[i] = (l->products + l->attention) / unit;
     }
-    const double heads = compile_divides_vocabulary(o) ? 0 : (1 + o->shape.mtp_layers) * f.head;
+    const double heads = compile_divides_vocabulary(o) ? 0 : shape_head_passes(&o->shape) * f.head;
     partition_costs costs = {.layers = layers, .last = (heads + f.mtp.products + f.mtp.attention) / unit};
     status s = partition_automatic(counts, &costs, o->shape.layers, all);
     free(layers);

@@ -147,7 +147,7 @@ double flops_per_token(const model_shape *s, int64_t sequence)
 {
     flops_model f;
     flops_open(&f, s, sequence);
-    double sum = (1 + s->mtp_layers) * f.head + f.mtp.products + f.mtp.attention;
+    double sum = shape_head_passes(s) * f.head + f.mtp.products + f.mtp.attention;
     for (int k = 0; k < f.kind_count; k++)
         sum += (f.kinds[k].products + f.kinds[k].attention) * f.per_kind[k];
     flops_close(&f);

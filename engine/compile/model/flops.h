@@ -16,9 +16,9 @@ typedef struct flops_layer {
 typedef struct flops_model {
     flops_layer *kinds;
     int kind_count;
-    int *kind_of;  /* [layers] which of `kinds` a layer is */
-    int *per_kind; /* [kind_count] layers of each */
-    double head;
+    int *kind_of;    /* [layers] which of `kinds` a layer is */
+    int *per_kind;   /* [kind_count] layers of each */
+    double head;     /* of one pass */
     flops_layer mtp; /* of the block behind the last layer, without the head, which reads it once more */
 } flops_model;
 

@@ -288,12 +288,8 @@ static void print_attention(FILE *out, const plan *p)
 static void print_latents(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;
-    const layer_shape layer = shape_layer(&o->shape, 0);
     const bool latent = o->gather_latents;
-    const double heads = (double)layer.heads / o->grid.size[GRID_TENSOR],
-                 width = latent ? layer.kv_lora_rank + layer.rope_head_size
-                                : heads * (layer.head_size + shape_value_size(&layer)),
-                 rows = (double)o->micro_batch * (double)o->sequence;
+    const double width = latent_width(o, latent), rows = (double)tokens_count(o).micro_batch;
     char bytes[UNITS_TEXT];
     fprintf(out, "context           %s of gathered %s in a layer, of each micro-batch: %.3g ms, %s %.3g ms\n",
             bytes_text(bytes, rows * width * (double)dtype_bytes(precision_compute(o->precision))),

@@ -59,7 +59,7 @@ simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, con
     flops_model f;
     flops_open(&f, &o->shape, o->sequence);
     const double unit = f.kinds[0].products + f.kinds[0].attention;
-    const double head = (1 + o->shape.mtp_layers) * f.head / unit / s->stages;
+    const double head = shape_head_passes(&o->shape) * f.head / unit / s->stages;
     int *layers = must_alloc((unsigned long)n * sizeof *layers);
     simulate_cost *costs = must_calloc((unsigned long)all, sizeof *costs);
     MUST(compile_divide_layers(layers, o) == STATUS_OK, "%s", status_message());

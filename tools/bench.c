@@ -266,7 +266,7 @@ static void take_ceilings(step_bench *b)
     device_facts facts;
     executor_facts(&facts, b->step.executor);
     b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
-    b->top.flops = facts.peak[target_peak(&b->step.compiled.options)];
+    b->top.flops = executor_peak(b->step.executor);
     if (b->top.flops <= 0)
         b->top.flops = 1e15;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/model/target.h"
 #include "engine/run/launches.h"
 #include "engine/run/links.h"
 #include "engine/run/warming.h"
@@ -598,6 +599,13 @@ int executor_communicators(const executor *e)
 void executor_facts(device_facts *out, const executor *e)
 {
     e->interface->facts(out, e->device);
+}
+
+double executor_peak(const executor *e)
+{
+    device_facts f;
+    executor_facts(&f, e);
+    return f.peak[target_peak(&e->compiled->options)];
 }
 
 void executor_profile(executor *e, bool on)

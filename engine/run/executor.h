@@ -74,6 +74,9 @@ void executor_facts(device_facts *out, const executor *e);
 /* What programs that have been captured as graphs launch (compile_program_nodes), and bytes of the device that this
  * took; 0: none has been. */
 void executor_graphs(const executor *e, int64_t *nodes, int64_t *bytes);
+/* FLOP/s that products of the compiled precision can reach on this rank's device, which a step is measured against; 0:
+ * not known. */
+double executor_peak(const executor *e);
 /* How many communicators it has opened on the device. */
 int executor_communicators(const executor *e);
 void executor_profile(executor *e, bool on);

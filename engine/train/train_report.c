@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "engine/compile/model/rungs.h"
+#include "engine/compile/model/target.h"
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/host/incidents.h"
@@ -442,7 +443,7 @@ void training_report_step(training *t, const training_figures *f)
     training_report_fetched(&r, t);
     divide_seconds(&r, t, stalled);
     r.tflops = r.tokens_per_second * t->report.flops_per_token / 1e12;
-    r.mfu = t->report.peak_flops > 0 ? r.tflops * 1e12 / t->report.peak_flops : NAN;
+    r.mfu = target_mfu(t->report.flops_per_token, r.tokens_per_second, 1, t->report.peak_flops, 1);
     double each =
         t->report.trained_steps > 1 ? t->report.trained_seconds / (double)(t->report.trained_steps - 1) : f->seconds;
     r.left_seconds = each * (double)(c->train.steps - t->at.step);

@@ -12,7 +12,6 @@
 #include "engine/config/batch_ramp.h"
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
-#include "engine/compile/model/target.h"
 #include "engine/compile/time/dispatch_price.h"
 #include "engine/compile/time/latent_price.h"
 #include "engine/compile/time/reserve.h"
@@ -352,14 +351,6 @@ static status choose_device(training *t)
     return t->config->train.device == CONFIG_AUTO ? STATUS_OK : s;
 }
 
-/* What a step is measured against. */
-static double peak_of(const training *t)
-{
-    device_facts facts;
-    executor_facts(&facts, t->executor);
-    return facts.peak[target_peak(&t->compiled.options)];
-}
-
 /* Nobody else's run may write here. A lock whose remote holder is silent for longer than the lease is stale. */
 static status take_lock(training *t)
 {
@@ -463,7 +454,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
         TRY(training_mirror_begin(t, true));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
-    t->report.peak_flops = peak_of(t) * comm_ranks(world);
+    t->report.peak_flops = executor_peak(t->executor) * comm_ranks(world);
     t->report.flops_per_token = flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
     if (c->outer.every > 0)

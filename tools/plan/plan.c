@@ -41,7 +41,8 @@ static status prices_of(profile *out, const wishes *w, const config *c)
     for (int i = 0; i < PROFILE_TILES; i++)
         out->tile[i].share *= share;
     if (w->tflops > 0)
-        out->peak[PEAK_HALF] = out->peak[PEAK_TF32] = out->peak[PEAK_FP32] = w->tflops * 1e12;
+        for (int i = 0; i < PEAK_COUNT; i++)
+            out->peak[i] = w->tflops * 1e12;
     out->memory = w->memory > 0 ? w->memory * 1e9 : out->memory;
     out->node = w->node > 0 ? w->node * 1e9 : out->node;
     out->network = w->network > 0 ? w->network * 1e9 : out->network;

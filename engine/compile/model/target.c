@@ -1,5 +1,7 @@
 #include "engine/compile/model/target.h"
 
+#include <math.h>
+
 static const devices_row *device_of(const compile_options *o)
 {
     const char *word = o->backend ? o->backend->device : NULL;
@@ -9,6 +11,11 @@ static const devices_row *device_of(const compile_options *o)
 peak_kind target_peak(const compile_options *o)
 {
     return precision_peak(precision_row_of(o->precision)->product, o->tf32);
+}
+
+double target_mfu(double flops_per_token, double tokens, double seconds, double peak, int ranks)
+{
+    return peak > 0 ? flops_per_token * tokens / (seconds * peak * ranks) : NAN;
 }
 
 double target_balance(const compile_options *o)

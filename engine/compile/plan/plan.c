@@ -244,7 +244,8 @@ static status time_step(plan *p)
     for (int i = 0; i < p->count; i++)
         p->ranks[i].in_flight = p->spans.stages[p->ranks[i].at[GRID_PIPELINE]].in_flight;
     p->step_seconds = p->timing.seconds;
-    p->mfu = p->flops_per_token * (double)p->tokens_per_step / (p->step_seconds * p->peak * p->options.grid.ranks);
+    p->mfu =
+        target_mfu(p->flops_per_token, (double)p->tokens_per_step, p->step_seconds, p->peak, p->options.grid.ranks);
     return STATUS_OK;
 }
 

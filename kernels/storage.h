@@ -12,7 +12,15 @@
 
 #include "kernels/parameter.h"
 
-enum { STORAGE_STATES = 3 };
+enum { STORAGE_STATES = 3, STORAGE_LEVELS = 4 };
+
+/* Of a level of ZeRO (1910.02054), if there are replicas: does a rank need to have only its share of what is of this
+ * class? */
+static inline bool storage_shares(int level, tensor_class class)
+{
+    static const int from[CLASS_COUNT] = {[CLASS_OPTIMIZER] = 1, [CLASS_GRADIENT] = 2, [CLASS_WEIGHT] = 3};
+    return from[class] > 0 && level >= from[class];
+}
 
 typedef struct storage {
     const parameter *of;

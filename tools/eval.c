@@ -185,7 +185,7 @@ static status evaluate(evaluation *e, int64_t length, const inference_ranks *ran
                                      .evaluate = true};
     TRY(inference_open(&e->model, e->from, ranks, &options));
     const grid *g = &e->model.compiled.options.grid;
-    int64_t mine = length * e->set->batch, together = mine * grid_group_size(g, AXIS_SAMPLES),
+    int64_t mine = length * e->set->batch, together = length * config_samples_together(g, e->set->batch),
             all = e->tokens.count - 1;
     double begun = clock_seconds();
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)all, false);

@@ -242,6 +242,14 @@ status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], i
 /* The same for what depends on the number of ranks, which are laid out: the grid as `rank` sees it. `ranks` 0: those of
  * c->parallel, one along data unless it says more. */
 status config_lay_out(grid *out, const config *c, int ranks, int rank);
+/* The blocks of ranks that divide a layer's experts, of a layout. */
+void config_block_experts(grid *out, const config_layout *l);
+/* Samples that all ranks together compute in one micro-batch; how many micro-batches each rank computes of so many
+ * samples. */
+int64_t config_samples_together(const grid *g, int64_t micro_batch);
+int config_microbatches(const grid *g, int micro_batch, int samples);
+/* Has each of so many stages a part of the vocabulary? */
+bool config_divides_vocabulary(const config_layout *l, int stages);
 /* Are the layouts equal in all that they say? Words and lists are compared by their address. */
 bool config_layout_same(const config_layout *a, const config_layout *b);
 
@@ -270,6 +278,8 @@ void config_schema(FILE *out);
 
 /* "bf16", "1f1b", ...: the word for the value of an enumerated key such as "train.precision". */
 const char *config_word(const config *c, const char *key);
+/* The same of one of the key's values, as its enumeration numbers them. */
+const char *config_word_of(const char *key, int value);
 
 /* Was it said by the user, and not filled in? */
 bool config_is_given(const config *c, const char *key);

@@ -36,14 +36,14 @@ static status check_context(const sizes *s)
 
 static status check_tensor(const sizes *s)
 {
-    int tensor = s->of[GRID_TENSOR], heads = s->shape->heads, kv_heads = s->shape->kv_heads;
-    if (heads % tensor)
-        return status_fail(STATUS_USAGE, "parallel.tensor %d does not divide model.heads %d: choose a divisor", tensor,
+    int ranks = s->of[GRID_TENSOR], heads = s->shape->heads, kv_heads = s->shape->kv_heads;
+    if (heads % ranks)
+        return status_fail(STATUS_USAGE, "parallel.tensor %d does not divide model.heads %d: choose a divisor", ranks,
                            heads);
-    if (kv_heads % tensor && tensor % kv_heads)
+    if (kv_heads % ranks && ranks % kv_heads)
         return status_fail(STATUS_USAGE,
                            "parallel.tensor %d must divide model.kv_heads %d or be a multiple of it: choose another",
-                           tensor, kv_heads);
+                           ranks, kv_heads);
     return STATUS_OK;
 }
 
@@ -92,7 +92,7 @@ static status check_gather(const config *c)
 
 static status check_compress(const config *c)
 {
-    if (c->parallel.compress && c->parallel.zero > 1)
+    if (c->parallel.compress && storage_shares(c->parallel.zero, CLASS_GRADIENT))
         return status_fail(
             STATUS_USAGE,
             "parallel.compress %s needs whole gradients to compress, which parallel.zero %d does not keep: "
@@ -117,7 +117,7 @@ static status check_compress(const config *c)
 static status check_expert(const config *c)
 {
     const model_shape *s = &c->model.shape;
-    int expert = c->parallel.expert, tensor = c->parallel.size[GRID_TENSOR];
+    int expert = c->parallel.expert, across = c->parallel.size[GRID_TENSOR];
     if (expert > 1 && s->experts == 0)
         return status_fail(STATUS_USAGE, "parallel.expert %d: the model has no experts to divide; leave it out",
                            expert);
@@ -129,11 +129,11 @@ static status check_expert(const config *c)
             STATUS_USAGE,
             "model.expert_drop drops rows beyond the share of a rank of parallel.expert, and with 1 a rank "
             "has all experts and room for all rows: leave it out, or divide the experts");
-    if (shape_routers(s) > 0 && tensor > 1 && !c->parallel.sequence)
+    if (shape_routers(s) > 0 && across > 1 && !c->parallel.sequence)
         return status_fail(STATUS_USAGE,
                            "parallel.sequence false with parallel.tensor %d would compute each token's experts on all "
                            "tensor ranks: set it true",
-                           tensor);
+                           across);
     return STATUS_OK;
 }
 
@@ -195,10 +195,9 @@ static status check_pipeline(const config *c)
     return s;
 }
 
-/* `data`: ranks that divide the samples of a step. */
-static status check_data(const config *c, int data)
+/* `data`: ranks that divide the samples of a step, of which they compute `together` in a micro-batch. */
+static status check_data(const config *c, int data, int64_t together)
 {
-    int64_t together = (int64_t)c->train.micro_batch * data;
     for (int i = 0; i + 1 < batch_ramp_stages(c); i++)
         if (batch_ramp_samples(c, i) % together)
             return status_fail(STATUS_USAGE,
@@ -223,7 +222,8 @@ status config_check_layout(const config *c)
     TRY(check_expert(c));
     TRY(check_pool(c));
     TRY(check_mtp(c));
-    return c->parallel.size[GRID_DATA] ? check_data(c, c->parallel.size[GRID_DATA]) : STATUS_OK;
+    const int data = c->parallel.size[GRID_DATA];
+    return data ? check_data(c, data, (int64_t)c->train.micro_batch * data) : STATUS_OK;
 }
 
 /* ---- laying out ---- */
@@ -234,9 +234,29 @@ status config_lay_out(grid *out, const config *c, int ranks, int rank)
     if (all > INT32_MAX)
         return status_fail(STATUS_USAGE, "parallel.tensor x pipeline x data = %lld ranks are too many", (long long)all);
     TRY(grid_make(out, (int)all, rank, c->parallel.size));
-    out->block[AXIS_EXPERT] = c->parallel.expert;
+    config_block_experts(out, &c->parallel);
     TRY(check_blocks(c, all / out->size[GRID_PIPELINE]));
-    return check_data(c, grid_group_size(out, AXIS_SAMPLES));
+    return check_data(c, grid_group_size(out, AXIS_SAMPLES), config_samples_together(out, c->train.micro_batch));
+}
+
+void config_block_experts(grid *out, const config_layout *l)
+{
+    out->block[AXIS_EXPERT] = l->expert > 1 ? l->expert : 1;
+}
+
+int64_t config_samples_together(const grid *g, int64_t micro_batch)
+{
+    return micro_batch * grid_group_size(g, AXIS_SAMPLES);
+}
+
+int config_microbatches(const grid *g, int micro_batch, int samples)
+{
+    return (int)(samples / config_samples_together(g, micro_batch));
+}
+
+bool config_divides_vocabulary(const config_layout *l, int stages)
+{
+    return l->vocabulary == CONFIG_VOCABULARY_STAGES && stages > 1;
 }
 
 bool config_layout_same(const config_layout *a, const config_layout *b)

@@ -5,6 +5,7 @@
 
 #include "engine/config/nearest.h"
 #include "kernels/compress.h"
+#include "kernels/storage.h"
 
 #define AT(member) offsetof(config, member)
 /* The largest integers a double holds exactly: ranges are doubles. */
@@ -142,7 +143,7 @@ static const config_row rows[] = {
     WORD("parallel.schedule", parallel.schedule, schedule_names, "1f1b", CONFIG_CHANGES, "order of the pipeline's work; 1f1b with virtual_stages is interleaved; auto finds one"),
     STRING("parallel.schedule_for", parallel.schedule_for, "h100", CONFIG_CHANGES, "schedule auto: the device whose prices it is found with, on whatever it runs: a100, h100, h200, b200, cpu or a file of phalanx bench --profile"),
     BOOL("parallel.sequence", parallel.sequence, "true", CONFIG_CHANGES, "split norms and residuals by token over the tensor ranks"),
-    INT("parallel.zero", parallel.zero, "1", 0, 3, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
+    INT("parallel.zero", parallel.zero, "1", 0, STORAGE_LEVELS - 1, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
     WORD("parallel.vocabulary", parallel.vocabulary, vocabularies, "ends", CONFIG_CHANGES, "which stages have the embedding and the head: ends, the first and the last; stages, each a part"),
     WORD("parallel.zero_gather", parallel.zero_gather, whens, "step", CONFIG_CHANGES, "how often zero 3 gathers weights"),
     WORD("parallel.zero_reduce", parallel.zero_reduce, whens, "step", CONFIG_CHANGES, "how often zero 2 and 3 reduce gradients"),

@@ -182,10 +182,20 @@ void config_words(FILE *out)
     }
 }
 
-const char *config_word(const config *c, const char *key)
+static const config_row *find_words(const char *key)
 {
     int i = config_table_find(key);
     MUST(i >= 0 && config_table_row(i)->type == CONFIG_TYPE_WORD, "%s is no key that takes a word", key);
-    const config_row *row = config_table_row(i);
+    return config_table_row(i);
+}
+
+const char *config_word_of(const char *key, int value)
+{
+    return find_words(key)->word[value];
+}
+
+const char *config_word(const config *c, const char *key)
+{
+    const config_row *row = find_words(key);
     return row->word[*(const int *)(const void *)((const char *)c + row->offset)];
 }

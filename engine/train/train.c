@@ -363,7 +363,7 @@ static status evaluate_set(double *loss, training *t, signals_request *asked, in
 {
     double sum = 0;
     const compile_options *o = &t->compiled.options;
-    int64_t together = (int64_t)o->micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES);
+    int64_t together = config_samples_together(&t->grid, o->micro_batch);
     int64_t end = training_evaluation_samples(t, set), missing = 0;
     report_progress bar = report_progress_begin(stderr, "evaluating", (double)end, false);
     status ready = STATUS_OK;

@@ -46,7 +46,7 @@ int training_batch(const training *t, int64_t step)
 
 int training_microbatches(const training *t, int64_t step)
 {
-    return training_batch(t, step) / (t->config->train.micro_batch * grid_group_size(&t->grid, AXIS_SAMPLES));
+    return config_microbatches(&t->grid, t->config->train.micro_batch, training_batch(t, step));
 }
 
 int64_t training_samples_at(const training *t, int64_t step)

@@ -41,6 +41,18 @@ bool schedule_kind_splits(schedule_kind kind)
     return kind < SCHEDULE_KINDS && kinds[kind].splits;
 }
 
+schedule_kind schedule_kind_of(schedule_kind kind, int chunks)
+{
+    if (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
+        return chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
+    return kind;
+}
+
+schedule_kind schedule_kind_over(schedule_kind kind, int stages)
+{
+    return stages == 1 ? SCHEDULE_1F1B : kind;
+}
+
 bool schedule_kind_folds(schedule_kind kind)
 {
     return kind < SCHEDULE_KINDS && kinds[kind].folds;

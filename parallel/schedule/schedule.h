@@ -33,8 +33,8 @@ typedef struct action {
 
 typedef enum schedule_kind {
     SCHEDULE_GPIPE,       /* every forward, then every backward (1811.06965) */
-    SCHEDULE_1F1B,        /* one forward, one backward; with more than one chunk it becomes SCHEDULE_INTERLEAVED */
-    SCHEDULE_INTERLEAVED, /* 1F1B over several chunks a stage (2104.04473); with one chunk it becomes SCHEDULE_1F1B */
+    SCHEDULE_1F1B,        /* one forward, one backward */
+    SCHEDULE_INTERLEAVED, /* the same over several chunks a stage (2104.04473) */
     SCHEDULE_ZB_H1,       /* 1F1B with the weights' gradients deferred into the bubble (2401.10241) */
     SCHEDULE_ZB_H2,       /* more forwards first, twice as many weights' gradients deferred: twice the memory */
     SCHEDULE_ZB_V,        /* two chunks a stage, folded: no bubble in the memory of 1F1B where F = I = W */
@@ -94,6 +94,10 @@ static inline int schedule_all_chunks(const schedule *s)
 /* By kind, the word of configurations and messages: "gpipe", "1f1b", ... "auto"; NULL ends them. */
 extern const char *const schedule_names[];
 const char *schedule_name(schedule_kind kind);
+/* The kind's name with so many chunks a stage: 1f1b with several is interleaved, and interleaved with one is 1f1b. */
+schedule_kind schedule_kind_of(schedule_kind kind, int chunks);
+/* What the kind is over so many stages: every schedule of one stage is the same list. */
+schedule_kind schedule_kind_over(schedule_kind kind, int stages);
 /* Is the backward pass two actions? */
 bool schedule_kind_splits(schedule_kind kind);
 bool schedule_kind_folds(schedule_kind kind);

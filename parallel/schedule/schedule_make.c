@@ -335,9 +335,7 @@ status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, 
         return status_fail(STATUS_USAGE,
                            "a pipeline of %d stages, %d virtual stages and %d micro-batches has too many actions",
                            stages, chunks, microbatches);
-    if (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
-        kind = chunks > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
-
+    kind = schedule_kind_of(kind, chunks);
     int needed = schedule_kind_chunks(kind);
     if (needed && chunks != needed)
         return status_fail(STATUS_USAGE, "schedule %s with %d virtual stages: it needs %d", schedule_name(kind), chunks,

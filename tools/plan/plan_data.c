@@ -39,8 +39,7 @@ static status measure_steps(plan_data *out, const config *c, const compile_optio
     for (int step = 0; step < out->count; step++) {
         int batch = batch_ramp_samples(c, batch_ramp_stage_of(c, step));
         batch_facts facts;
-        TRY(batch_measure(&facts, &balanced, s, first,
-                          batch / (o->micro_batch * grid_group_size(&o->grid, AXIS_SAMPLES))));
+        TRY(batch_measure(&facts, &balanced, s, first, config_microbatches(&o->grid, o->micro_batch, batch)));
         first += batch;
         plan_data_step *at = &out->steps[step];
         *at = (plan_data_step){facts.imbalance_of_halves, o->document_mask ? facts.imbalance : 0};

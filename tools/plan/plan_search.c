@@ -17,9 +17,7 @@ enum { SHOWN = 10, LAYOUT_TEXT = 160, WHY_TEXT = 160 };
 
 static const char *recompute_word(const search_layout *l)
 {
-    static const char *const words[] = {
-        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
-    return l->budgeted ? "budget" : words[l->recompute];
+    return l->budgeted ? "budget" : config_word_of("memory.recompute", (int)l->recompute);
 }
 
 /* Its sizes along the coordinates of `shown`, s where tokens between blocks are divided, and its choices; `experts`:
@@ -176,7 +174,7 @@ static void json_row(const search_result *r, const config *c, int64_t whole)
     printf("\"sequence\": %s, \"virtual_stages\": %d, \"schedule\": \"%s\", \"zero\": %d, \"micro_batch\": %d, "
            "\"recompute\": \"%s\", \"vocabulary\": \"%s\"}",
            l->of.sequence ? "true" : "false", l->of.virtual_stages, schedule_name(l->of.schedule), l->of.zero,
-           l->micro_batch, recompute_word(l), search_divides_vocabulary(l) ? "stages" : "ends");
+           l->micro_batch, recompute_word(l), config_word_of("parallel.vocabulary", (int)l->of.vocabulary));
 }
 
 static void print_json(const search *s, const config *c, int64_t whole)

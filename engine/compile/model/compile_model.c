@@ -31,7 +31,7 @@ chunk_map compile_chunks(const compile_options *o)
 
 bool compile_divides_vocabulary(const compile_options *o)
 {
-    return o->layout.vocabulary == CONFIG_VOCABULARY_STAGES && o->grid.size[GRID_PIPELINE] > 1;
+    return config_divides_vocabulary(&o->layout, o->grid.size[GRID_PIPELINE]);
 }
 
 /* Divides by what each layer's forward pass costs, in units of the first layer's, and the head's beside the last
@@ -106,8 +106,7 @@ static status build_model(compiled *c)
     const compile_options *o = &c->options;
     TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages, o->sequence));
     c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
-    if (o->layout.expert > 1)
-        c->options.grid.block[AXIS_EXPERT] = o->layout.expert;
+    config_block_experts(&c->options.grid, &o->layout);
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));
     c->around = ranks_around(&c->options);

@@ -31,13 +31,7 @@ static tensor *new_view(compiled *c, tensor *whole, const parameter *p, int64_t 
     return v;
 }
 
-/* ---- what ZeRO divides (1910.02054) ------------------------------------------------------------------------------ */
-
-bool storage_shares(int level, tensor_class class)
-{
-    static const int from[CLASS_COUNT] = {[CLASS_OPTIMIZER] = 1, [CLASS_GRADIENT] = 2, [CLASS_WEIGHT] = 3};
-    return from[class] > 0 && level >= from[class];
-}
+/* ---- what ZeRO divides ------------------------------------------------------------------------------------------- */
 
 static int replicas_of(const compiled *c, const parameter *p)
 {

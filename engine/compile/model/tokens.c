@@ -29,5 +29,11 @@ token_counts tokens_count(const compile_options *o)
 
 int tokens_ranks_between(const config_layout *l)
 {
-    return l->sequence ? l->size[GRID_TENSOR] : 1;
+    int ranks = 1;
+    for (int i = 0; i < GRID_AXES; i++) {
+        axis_divides what = axis_coordinates[i].divides;
+        if (what == AXIS_DIVIDES_TOKENS || (what == AXIS_DIVIDES_WEIGHTS && l->sequence))
+            ranks *= l->size[i];
+    }
+    return ranks;
 }

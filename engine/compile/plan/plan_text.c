@@ -333,10 +333,8 @@ static void print_dispatch(FILE *out, const plan *p)
 static void print_recompute(FILE *out, const plan *p)
 {
     char text[UNITS_TEXT];
-    static const char *const texts[] = {
-        [RECOMPUTE_NONE] = "none", [RECOMPUTE_SELECTIVE] = "selective", [RECOMPUTE_FULL] = "full"};
     if (!p->options.budget) {
-        fprintf(out, "recompute         %s\n", texts[p->options.recompute]);
+        fprintf(out, "recompute         %s\n", config_word_of("memory.recompute", (int)p->options.recompute));
         return;
     }
     fprintf(out, "recompute         to fit %s\n", bytes_text(text, (double)p->options.budget));
@@ -392,6 +390,11 @@ static void print_compress(FILE *out, const plan *p)
             bytes_text(bytes, (double)most->feedback));
 }
 
+static const char *each_word(bool each)
+{
+    return config_word_of("parallel.zero_gather", each ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP);
+}
+
 static void print_choices(FILE *out, const plan *p)
 {
     if (!p->choice_count)
@@ -400,8 +403,7 @@ static void print_choices(FILE *out, const plan *p)
     for (int i = 0; i < p->choice_count; i++) {
         const plan_choice *c = &p->choices[i];
         char a[UNITS_TEXT], b[UNITS_TEXT];
-        fprintf(out, "  zero_gather=%-11s zero_reduce=%-11s", c->gather_each ? "micro_batch" : "step",
-                c->reduce_each ? "micro_batch" : "step");
+        fprintf(out, "  zero_gather=%-11s zero_reduce=%-11s", each_word(c->gather_each), each_word(c->reduce_each));
         if (c->arena < 0)
             fputs(" does not fit the budget", out);
         else
@@ -550,8 +552,7 @@ static void json_choices(FILE *out, const plan *p)
     for (int i = 0; i < p->choice_count; i++) {
         const plan_choice *c = &p->choices[i];
         fprintf(out, "%s\n    {\"zero_gather\": \"%s\", \"zero_reduce\": \"%s\", \"chosen\": %s, ", i ? "," : "",
-                c->gather_each ? "micro_batch" : "step", c->reduce_each ? "micro_batch" : "step",
-                c->chosen ? "true" : "false");
+                each_word(c->gather_each), each_word(c->reduce_each), c->chosen ? "true" : "false");
         if (c->arena < 0)
             fputs("\"arena_bytes\": null, \"data_bytes_sent\": null}", out);
         else
@@ -566,8 +567,8 @@ static void json_dispatch(FILE *out, const plan *p)
     const compile_options *o = &p->options;
     if (o->layout.expert > 1)
         fprintf(out, " \"expert_dispatch\": {\"how\": \"%s\", \"gather_seconds\": %.17g, \"slots_seconds\": %.17g},\n",
-                o->slots ? "slots" : "gather", dispatch_seconds(o, &p->profile, false),
-                dispatch_seconds(o, &p->profile, true));
+                config_word_of("parallel.expert_dispatch", o->slots ? CONFIG_DISPATCH_SLOTS : CONFIG_DISPATCH_GATHER),
+                dispatch_seconds(o, &p->profile, false), dispatch_seconds(o, &p->profile, true));
 }
 
 static void json_device_memory(FILE *out, const plan *p)

@@ -44,16 +44,16 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
 {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         int needed = schedule_kind_chunks((schedule_kind)kind);
-        bool merged = kind == (l.of.virtual_stages > 1 ? SCHEDULE_1F1B : SCHEDULE_INTERLEAVED); /* the other name */
-        if (merged || (needed && needed != l.of.virtual_stages) ||
-            (l.of.size[GRID_PIPELINE] == 1 && kind != SCHEDULE_1F1B))
+        const int stages = l.of.size[GRID_PIPELINE], chunks = l.of.virtual_stages;
+        /* each list of actions by one of its names */
+        if ((int)schedule_kind_of(schedule_kind_over((schedule_kind)kind, stages), chunks) != kind ||
+            (needed && needed != chunks))
             continue;
         grid g = search_grid(&l);
-        bool finds = l.of.size[GRID_PIPELINE] > 1 &&
-                     (kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED); /* next: the same estimate */
+        bool finds = stages > 1 && kind == (int)schedule_kind_of(SCHEDULE_1F1B, chunks); /* next: the same estimate */
         for (int found = 0; found <= finds; found++) {
             l.of.schedule = found ? SCHEDULE_AUTO : (schedule_kind)kind;
-            for (int divided = 0; divided <= (l.of.size[GRID_PIPELINE] > 1); divided++) {
+            for (int divided = 0; divided <= (stages > 1); divided++) {
                 l.of.vocabulary = divided ? CONFIG_VOCABULARY_STAGES : CONFIG_VOCABULARY_ENDS;
                 for (l.of.zero = 0; l.of.zero < (grid_group_size(&g, AXIS_GRADIENT) > 1 ? STORAGE_LEVELS : 1);
                      l.of.zero++)
@@ -300,27 +300,12 @@ static void take(search_result *out, const plan *p, const search_terms *t)
     out->fits = out->arena + out->beside <= t->memory;
 }
 
-/* Whatever their schedules. */
-static bool same_layout(const search_layout *a, const search_layout *b)
-{
-    config_layout x = a->of;
-    x.schedule = b->of.schedule;
-    return config_layout_same(&x, &b->of) && a->micro_batch == b->micro_batch;
-}
-
-static bool same_recompute(const search_layout *a, const search_layout *b)
-{
-    return a->recompute == b->recompute && a->budgeted == b->budgeted;
-}
-
 static bool is_known(const search *among, const search_layout *l)
 {
-    for (int i = 0; among && i < among->count; i++) {
-        const search_layout *k = &among->results[i].layout;
-        if (same_layout(k, l) && same_recompute(k, l) && k->of.schedule == l->of.schedule)
-            return true;
-    }
-    return false;
+    bool known = false;
+    for (int i = 0; among && i < among->count; i++)
+        known |= search_same(&among->results[i].layout, l);
+    return known;
 }
 
 /* What is found is often a named schedule: then the layout is that one's, and STATUS_USAGE if that is known already. */
@@ -328,7 +313,7 @@ static status find_schedule(schedule *found, search_layout *l, compile_options *
 {
     TRY(compile_find(found, o));
     o->found = found;
-    l->of.schedule = found->kind == SCHEDULE_1F1B && l->of.virtual_stages > 1 ? SCHEDULE_INTERLEAVED : found->kind;
+    l->of.schedule = schedule_kind_of(found->kind, l->of.virtual_stages);
     return is_known(known, l) ? status_fail(STATUS_USAGE, "a schedule was found that is known already") : STATUS_OK;
 }
 
@@ -459,7 +444,7 @@ static void try_budgeted(tries *t, const search_layout *of)
     l.recompute = RECOMPUTE_NONE;
     l.budgeted = true;
     for (int i = 0; i < t->budgeted_count; i++)
-        if (same_layout(&t->budgeted[i], &l) && t->budgeted[i].of.schedule == l.of.schedule)
+        if (search_same(&t->budgeted[i], &l))
             return;
     t->budgeted = must_realloc(t->budgeted, (unsigned long)(t->budgeted_count + 1) * sizeof *t->budgeted);
     t->budgeted[t->budgeted_count++] = l;
@@ -576,7 +561,9 @@ static void estimate_again(search_layout *l, const search *played)
     for (int i = 0; i < played->count; i++) {
         const search_result *r = &played->results[i];
         double seconds = r->seconds * (1 - r->bubble / 2);
-        if (same_layout(&r->layout, l) && same_recompute(&r->layout, l))
+        search_layout same = r->layout;
+        same.of.schedule = l->of.schedule;
+        if (search_same(&same, l))
             best = seconds < best ? seconds : best;
     }
     l->seconds = best < 1e300 ? best : l->seconds;

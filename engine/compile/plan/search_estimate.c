@@ -61,8 +61,8 @@ config search_configuration(const config *of, const search_layout *l, int64_t bu
 {
     config c = *of;
     c.parallel = l->of;
-    c.parallel.zero_reduce = l->of.zero >= 2 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
-    c.parallel.zero_gather = l->of.zero == 3 ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
+    c.parallel.zero_reduce = storage_shares(l->of.zero, CLASS_GRADIENT) ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
+    c.parallel.zero_gather = storage_shares(l->of.zero, CLASS_WEIGHT) ? CONFIG_EACH_MICRO_BATCH : CONFIG_EACH_STEP;
     c.parallel.layers_per_stage.count = 0;
     c.train.micro_batch = l->micro_batch;
     c.memory.recompute = l->recompute;
@@ -70,19 +70,24 @@ config search_configuration(const config *of, const search_layout *l, int64_t bu
     return c;
 }
 
+bool search_same(const search_layout *a, const search_layout *b)
+{
+    return config_layout_same(&a->of, &b->of) && a->micro_batch == b->micro_batch && a->budgeted == b->budgeted &&
+           a->recompute == b->recompute;
+}
+
 grid search_grid(const search_layout *l)
 {
     grid g;
     MUST(grid_make(&g, (int)grid_ranks_of(l->of.size), 0, l->of.size) == STATUS_OK, "%s", status_message());
-    if (l->of.expert > 1)
-        g.block[AXIS_EXPERT] = l->of.expert;
+    config_block_experts(&g, &l->of);
     return g;
 }
 
 int search_microbatches(const config *c, const search_layout *l)
 {
     grid g = search_grid(l);
-    return c->train.global_batch / (l->micro_batch * grid_group_size(&g, AXIS_SAMPLES));
+    return config_microbatches(&g, l->micro_batch, c->train.global_batch);
 }
 
 search_estimate *search_estimate_open(const config *of, const profile *prices, const op_backend *backend,
@@ -169,7 +174,7 @@ static void measure(part *out, const search_estimate *e, const compiled *c, cons
     const program *list = &c->training.list;
     for (int i = 0; i < PHASE_COUNT; i++)
         out->phase[i] = timing_seconds(p, 0, (phase)i) / (i == PHASE_UPDATE ? 1 : PROBED_MICRO_BATCHES);
-    if (c->options.grid.size[GRID_DATA] > 1)
+    if (grid_group_size(&c->options.grid, AXIS_SAMPLES) > 1)
         out->phase[PHASE_UPDATE] = update_seconds(e, c);
     count_parameters(out, &c->model);
     for (int i = 0; i < list->count; i++)
@@ -185,7 +190,7 @@ static void measure(part *out, const search_estimate *e, const compiled *c, cons
 /* Plays a model of `layers` layers that are all like layer `like`. */
 static status play_layers(part *out, const search_estimate *e, const search_layout *l, int like, int layers)
 {
-    grid g;
+    grid g = search_grid(l);
     compile_options o;
     compiled made = {0};
     compiled_program plain = {0};
@@ -193,7 +198,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     timing p = {0};
     config c = search_configuration(e->of, l, 0);
     c.model.shape = shape_repeating(&e->of->model.shape, like, layers);
-    c.train.global_batch = PROBED_MICRO_BATCHES * l->micro_batch * l->of.size[GRID_DATA];
+    c.train.global_batch = (int)(PROBED_MICRO_BATCHES * config_samples_together(&g, l->micro_batch));
     c.train.batch_ramp.count = 0;
     TRY(config_check(&c));
     TRY(config_lay_out(&g, &c, 0, 0));
@@ -305,21 +310,15 @@ static search_layout probed_layout(const search_layout *l)
     return of;
 }
 
-static bool is_probe_of(const probe *p, const search_layout *of)
-{
-    return config_layout_same(&p->of.of, &of->of) && p->of.micro_batch == of->micro_batch &&
-           p->of.recompute == of->recompute;
-}
-
 /* The index of the probe of these layouts, which may have to be made. */
 static int note_probe(search_estimate *e, const search_layout *l)
 {
     search_layout of = probed_layout(l);
     int *recent = &e->recent[l->recompute];
-    if (*recent < e->count && is_probe_of(&e->probes[*recent], &of))
+    if (*recent < e->count && search_same(&e->probes[*recent].of, &of))
         return *recent;
     for (*recent = 0; *recent < e->count; ++*recent)
-        if (is_probe_of(&e->probes[*recent], &of))
+        if (search_same(&e->probes[*recent].of, &of))
             return *recent;
     e->probes = must_realloc(e->probes, (unsigned long)(e->count + 1) * sizeof *e->probes);
     e->probes[e->count++] = (probe){.of = of};
@@ -526,7 +525,7 @@ static double stage_bytes(const search_layout *l, const part *of_ends, const par
 static status find_schedule(search_estimate *e, const search_layout *l, int microbatches)
 {
     schedule *s = &e->last;
-    schedule_kind kind = l->of.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : l->of.schedule;
+    schedule_kind kind = schedule_kind_over(l->of.schedule, l->of.size[GRID_PIPELINE]);
     if (s->stages == l->of.size[GRID_PIPELINE] && s->chunks == l->of.virtual_stages &&
         s->microbatches == microbatches && s->kind == kind)
         return STATUS_OK;
@@ -588,9 +587,10 @@ static status simulate_pipeline(pipeline *out, search_estimate *e, const search_
 static const pipeline *find_pipeline(search_estimate *e, const search_layout *l, const probe *p)
 {
     pipeline *known = &e->pipelines[l->recompute];
-    config_layout k = known->of.of;
-    k.zero = l->of.zero;
-    if (known->layers && config_layout_same(&k, &l->of) && known->of.micro_batch == l->micro_batch)
+    search_layout k = known->of;
+    k.of.zero = l->of.zero;
+    k.budgeted = l->budgeted;
+    if (known->layers && search_same(&k, l))
         return known->length > 0 ? known : NULL;
     unsigned long all = (unsigned long)l->of.size[GRID_PIPELINE] * (unsigned long)l->of.virtual_stages;
     int *layers = must_alloc(all * sizeof *layers);
@@ -649,7 +649,7 @@ bool search_estimate_layout(search_estimate *e, search_layout *l, double enough)
     search_layout made = *l;
     bool found = l->of.schedule == SCHEDULE_AUTO;
     if (found)
-        made.of.schedule = l->of.virtual_stages > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
+        made.of.schedule = schedule_kind_of(SCHEDULE_1F1B, l->of.virtual_stages);
     const pipeline *of = find_pipeline(e, &made, p);
     if (!of)
         return false;

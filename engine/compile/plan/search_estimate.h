@@ -24,8 +24,11 @@ typedef struct search_layout {
 
 static inline bool search_divides_vocabulary(const search_layout *l)
 {
-    return l->of.vocabulary == CONFIG_VOCABULARY_STAGES;
+    return config_divides_vocabulary(&l->of, l->of.size[GRID_PIPELINE]);
 }
+
+/* Are they the same choices, whatever their estimates? */
+bool search_same(const search_layout *a, const search_layout *b);
 
 /* The grid of a layout, all of whose sizes are said, as its first rank sees it. */
 grid search_grid(const search_layout *l);

@@ -9,15 +9,14 @@
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_share.h"
 
-static bool is_found(const compile_options *o)
-{
-    return o->layout.schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
-}
-
-/* Every schedule of one stage is the same list. */
 static schedule_kind kind_of(const compile_options *o)
 {
-    return o->grid.size[GRID_PIPELINE] == 1 ? SCHEDULE_1F1B : o->layout.schedule;
+    return schedule_kind_over(o->layout.schedule, o->grid.size[GRID_PIPELINE]);
+}
+
+static bool is_found(const compile_options *o)
+{
+    return kind_of(o) == SCHEDULE_AUTO;
 }
 
 /* ---- a vocabulary that is divided over the stages ---------------------------------------------------------------- */

@@ -11,7 +11,7 @@ enum { GATHERED = 4, KEPT = 4, REMADE = 6 };
 static grid block_of(const compile_options *o)
 {
     grid g = grid_of(&o->grid, 0);
-    g.block[AXIS_EXPERT] = o->layout.expert;
+    config_block_experts(&g, &o->layout);
     return g;
 }
 

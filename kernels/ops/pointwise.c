@@ -159,11 +159,7 @@ tensor *record_geglu(recorder *r, const char *name, tensor *x)
 
 void infer_geglu(op *o)
 {
-    operands_present(o);
-    const tensor *x = o->in[0];
-    OPERANDS_CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0, "x[t, 2f]");
-    infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], x->shape[1] / 2, 0);
-    operands_place(o, PLACE_EACH);
+    infer_swiglu(o);
 }
 
 COST(geglu, cost_of(o, 9 * cost_elements(o->out[0]), 0))
@@ -175,13 +171,7 @@ void gradient_geglu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT
 
 void infer_geglu_grad(op *o)
 {
-    operands_present(o);
-    const tensor *dy = o->in[0], *x = o->in[1];
-    OPERANDS_CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0 &&
-                       infer_is_matrix(dy, (dtype)x->type, x->shape[0], x->shape[1] / 2),
-                   "dy[t, f], x[t, 2f]");
-    infer_shape_like(o->out[0], x);
-    operands_place(o, PLACE_EACH_GRAD);
+    infer_swiglu_grad(o);
 }
 
 COST(geglu_grad, cost_each(o, 9, 0))

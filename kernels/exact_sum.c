@@ -3,35 +3,17 @@
 #include <math.h>
 #include <string.h>
 
-/* value = sign mantissa 2^(exponent - 1075), mantissa of 53 bits: bit 0 is at place exponent - 1075 + SUM_LOWEST of the
- * accumulator, in limb place / 32. Shifted by place mod 32 it covers at most three limbs. */
 void exact_sum_add(int64_t *bins, double value)
 {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    int exponent = (int)(bits >> 52 & 0x7ff);
-    uint64_t mantissa = bits & 0xfffffffffffff;
-    if (exponent == 0x7ff) {
+    uint64_t digit[3];
+    int limb = exact_sum_digits(digit, value);
+    if (limb == SUM_NOT_FINITE) {
         bins[SUM_NOT_FINITE]++;
         return;
     }
-    if (exponent)
-        mantissa |= 1ull << 52;
-    else
-        exponent = 1;
-    int place = exponent - 1075 + SUM_LOWEST;
-    if (place < 0) {
-        mantissa = place > -64 ? mantissa >> -place : 0;
-        place = 0;
-    }
-    int limb = place / 32, shift = place % 32;
-    uint64_t low = mantissa << shift, high = shift ? mantissa >> (64 - shift) : 0;
-    int64_t sign = bits >> 63 ? -1 : 1;
-    bins[limb] += sign * (int64_t)(low & 0xffffffff);
-    if (low >> 32)
-        bins[limb + 1] += sign * (int64_t)(low >> 32);
-    if (high)
-        bins[limb + 2] += sign * (int64_t)high;
+    int64_t sign = signbit(value) ? -1 : 1;
+    for (int i = 0; i < 3; i++)
+        bins[limb + i] += sign * (int64_t)digit[i];
 }
 
 void exact_sum_merge(int64_t *bins, const int64_t *other)

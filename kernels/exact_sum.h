@@ -9,6 +9,13 @@
 #define PHALANX_KERNELS_EXACT_SUM_H
 
 #include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define EXACT_SUM_INLINE static inline __host__ __device__
+#else
+#define EXACT_SUM_INLINE static inline
+#endif
 
 enum {
     SUM_LOWEST = 512,                              /* 2^-512: the square of no fp32 number is smaller (2^-298) */
@@ -16,6 +23,34 @@ enum {
     SUM_NOT_FINITE = SUM_LIMBS,                    /* this bin counts the values that were infinite or NaN */
     SUM_BINS = SUM_LIMBS + 1,
 };
+
+/* |value| as three digits of 32 bits, the lowest first; returns the limb that the lowest belongs to, or SUM_NOT_FINITE.
+ * value = sign mantissa 2^(exponent - 1075), mantissa of 53 bits: bit 0 is at place exponent - 1075 + SUM_LOWEST of the
+ * accumulator, in limb place / 32. Shifted by place mod 32 it covers at most three limbs. Host and device share it. */
+EXACT_SUM_INLINE int exact_sum_digits(uint64_t digit[3], double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    int exponent = (int)(bits >> 52 & 0x7ff);
+    uint64_t mantissa = bits & 0xfffffffffffff;
+    if (exponent == 0x7ff)
+        return SUM_NOT_FINITE;
+    if (exponent)
+        mantissa |= (uint64_t)1 << 52;
+    else
+        exponent = 1;
+    int place = exponent - 1075 + SUM_LOWEST;
+    if (place < 0) {
+        mantissa = place > -64 ? mantissa >> -place : 0;
+        place = 0;
+    }
+    int shift = place % 32;
+    uint64_t low = mantissa << shift;
+    digit[0] = low & 0xffffffff;
+    digit[1] = low >> 32;
+    digit[2] = shift ? mantissa >> (64 - shift) : 0;
+    return place / 32;
+}
 
 /* bins += value */
 void exact_sum_add(int64_t *bins, double value);

@@ -11,32 +11,17 @@ static constexpr int THREADS = 256, V = 4;
 /* Of the sum of squares: eight blocks a multiprocessor of an H100, and the pieces of a vector. */
 static constexpr int SQUARE_WARPS = THREADS / WARP, SQUARE_BLOCKS = 8 * 132, SQUARE_ROW = 64;
 
-/* bins += value (>= 0), digit by digit of 32 bits; integer additions commute, so their order does not matter. See
- * exact_sum.h. */
+/* bins += value (>= 0), digit by digit; integer additions commute, so their order does not matter. */
 DEVICE void exact_add(int64_t *bins, double value)
 {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    int exponent = (int)(bits >> 52 & 0x7ff);
-    uint64_t mantissa = bits & 0xfffffffffffffull;
-    if (exponent == 0x7ff) {
+    uint64_t digit[3];
+    int limb = exact_sum_digits(digit, value);
+    if (limb == SUM_NOT_FINITE) {
         bins[SUM_NOT_FINITE]++;
         return;
     }
-    if (exponent)
-        mantissa |= 1ull << 52;
-    else
-        exponent = 1;
-    int place = exponent - 1075 + SUM_LOWEST; /* value = mantissa 2^(place - SUM_LOWEST) */
-    if (place < 0) {
-        mantissa = place > -64 ? mantissa >> -place : 0;
-        place = 0;
-    }
-    int shift = place % 32;
-    uint64_t low = mantissa << shift, high = shift ? mantissa >> (64 - shift) : 0;
-    uint64_t digit[3] = {low & 0xffffffffu, low >> 32, high};
     for (int i = 0; i < 3; i++)
-        bins[place / 32 + i] += (int64_t)digit[i];
+        bins[limb + i] += (int64_t)digit[i];
 }
 
 /* A warp a row: the row's squares in fp64, in an order that `columns` and W decide, then into the warp's own bins.

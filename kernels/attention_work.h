@@ -1,5 +1,5 @@
-/* How much an op of class ATTENTION computes, for who prices it or looks for a measurement of its like, and how wide its
- * values are. Its exact cost, of the pairs that mask and window leave, is in the op table. */
+/* How much an op of class ATTENTION computes, for who prices it or looks for a measurement of its like, and how wide
+ * its values are. Its exact cost, of the pairs that mask and window leave, is in the op table. */
 #ifndef PHALANX_KERNELS_ATTENTION_WORK_H
 #define PHALANX_KERNELS_ATTENTION_WORK_H
 

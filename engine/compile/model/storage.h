@@ -14,9 +14,9 @@ int64_t storage_owned_bytes(const compiled *c, const grid *of);
 /* Of what compressed gradients lack; 0 where none are. */
 int64_t storage_feedback_bytes(const compiled *c);
 
-/* What the level of ZeRO means for a layout, by storage_shares(): nobody else asks for the level. Does each replica update rows of its own; may it
- * reduce the gradients of each micro-batch, because it keeps those of its own rows only; may it gather weights for
- * each, because it keeps its own rows? */
+/* What the level of ZeRO means for a layout, by storage_shares(): nobody else asks for the level. Does each replica
+ * update rows of its own; may it reduce the gradients of each micro-batch, because it keeps those of its own rows only;
+ * may it gather weights for each, because it keeps its own rows? */
 bool storage_divides(const compile_options *o);
 bool storage_may_reduce_each(const compile_options *o);
 bool storage_may_gather_each(const compile_options *o);

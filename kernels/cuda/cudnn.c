@@ -10,7 +10,7 @@
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
 
-enum { OWN = 0, HOPPER = 9, DOCUMENTS = 4 };
+enum { OWN = 0, DOCUMENTS = 4 };
 
 typedef struct plan {
     cudnn_graph_shape shape; /* of a part; keys: of a whole sample */
@@ -429,12 +429,12 @@ void cudnn_prepare_on(cudnn *c, op *o)
 {
     cudnn_graph_shape a;
     o->prepared = NULL;
-    /* whether other architectures' engines keep an order in the backward pass is not known */
-    if (!c || !cudnn_part_of(&a, o) || masks_badly(c, &a) ||
-        (a.backward && c->with.major != HOPPER && !c->with.varies) || !aligned(o, c->arena) || !o->scratch ||
+    if (!c || !cudnn_part_of(&a, o) || masks_badly(c, &a) || !aligned(o, c->arena) || !o->scratch ||
         tensor_bytes(o->scratch) < cudnn_layout_of(&a, o).bytes)
         return;
     a.varies = a.backward && c->with.varies;
+    a.major = c->with.major;
+    a.minor = c->with.minor;
     plan *p = plan_for(c, &a, o);
     if (!p->open)
         return;

@@ -17,7 +17,8 @@ typedef struct cudnn cudnn;
 typedef struct cudnn_options {
     tuning *tuning;
     cudaStream_t stream; /* of the ops */
-    int gpu, major;      /* its number; compute capability */
+    int gpu;             /* its number */
+    int major, minor;    /* its compute capability */
     bool varies;         /* kernels that sum in any order may be taken */
 } cudnn_options;
 

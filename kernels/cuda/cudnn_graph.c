@@ -12,6 +12,7 @@
 #include "kernels/cuda/cudnn_graph.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "memory/log.h"
 
 enum { OPERATIONS = 40, DIMENSIONS = 4, ALIGNMENT = 16, KNOBS = 16, NOTES = 16 };
+enum { HOPPER = 9, BLACKWELL = 10 }; /* major compute capability */
 
 typedef struct candidate {
     cudnnBackendDescriptor_t config;
@@ -392,6 +394,7 @@ static void name_candidate(candidate *w, cudnn_api_builder *b, cudnnBackendDescr
     }
 }
 
+/* The heuristics' choices, without those that say of themselves that their sums are in any order. */
 static void find_candidates(cudnn_graph *g, cudnnBackendDescriptor_t graph)
 {
     static const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
@@ -418,8 +421,78 @@ static void find_candidates(cudnn_graph *g, cudnnBackendDescriptor_t graph)
     }
 }
 
+typedef struct knob {
+    cudnnBackendKnobType_t type;
+    int64_t value;
+} knob;
+
+static const knob first_knobs[] = {{CUDNN_KNOB_TYPE_KERNEL_CFG, 31}, {CUDNN_KNOB_TYPE_STAGES, 2}};
+static const knob later_knobs[] = {{CUDNN_KNOB_TYPE_TILE_M, 3},     {CUDNN_KNOB_TYPE_TILE_N, 2},
+                                   {CUDNN_KNOB_TYPE_KERNEL_CFG, 2}, {CUDNN_KNOB_TYPE_STREAM_K, 0},
+                                   {CUDNN_KNOB_TYPE_TILE_CGA_M, 0}, {CUDNN_KNOB_TYPE_STAGES, 2}};
+#define KNOBS_OF(array) array, sizeof(array) / sizeof *(array)
+
+/* Engines that keep an order in the backward pass of compute capability 10.x, which the heuristics' choices are not
+ * known to do. cudnn-frontend asks for these where sums must not vary (override_heuristics_query in
+ * node/scaled_dot_product_flash_attention.h of 1.17 to 1.23): from 9.18.0 on, but Transformer Engine trusts 9.18.1
+ * first (its pull request 2584), and so do we. Of 9.21 and 9.22 its release 1.19 said another configuration, and all
+ * later ones this one. For 10.4 and up its releases name engine 18 and then 17; we take 17 from 9.23 on. What is in no
+ * row is not known to keep an order either: our own kernels compute it. */
+static const struct ordered_engine {
+    int32_t least, most; /* minor compute capability */
+    size_t from, before; /* versions of the library */
+    int64_t number;
+    const knob *knobs;
+    size_t count;
+} ordered_engines[] = {
+    {0, 3, 91801, 92300, 5, KNOBS_OF(first_knobs)},
+    {0, 3, 92300, SIZE_MAX, 5, KNOBS_OF(later_knobs)},
+    {4, 9, 92300, SIZE_MAX, 17, KNOBS_OF(later_knobs)},
+};
+typedef struct ordered_engine ordered_engine;
+
+static const ordered_engine *ordered_engine_of(const cudnn_api *api, const cudnn_graph_shape *a)
+{
+    size_t version = api->cudnnGetVersion();
+    for (size_t i = 0; i < sizeof ordered_engines / sizeof *ordered_engines; i++) {
+        const ordered_engine *e = &ordered_engines[i];
+        if (a->major == BLACKWELL && a->minor >= e->least && a->minor <= e->most && version >= e->from &&
+            version < e->before)
+            return e;
+    }
+    return NULL;
+}
+
+static void take_ordered(cudnn_graph *g, cudnnBackendDescriptor_t graph, const ordered_engine *as)
+{
+    cudnn_api_builder *b = &g->b;
+    candidate *w = &g->candidates[0];
+    cudnnBackendDescriptor_t engine = cudnn_api_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR), knobs[KNOBS];
+    cudnn_api_link(b, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+    cudnn_api_set(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &as->number);
+    cudnn_api_link(b, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, g->device);
+    cudnn_api_finish(b, engine);
+    for (size_t i = 0; i < as->count; i++) {
+        knobs[i] = cudnn_api_make(b, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+        cudnn_api_set(b, knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &as->knobs[i].type);
+        cudnn_api_set(b, knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &as->knobs[i].value);
+        cudnn_api_finish(b, knobs[i]);
+    }
+    w->config = cudnn_api_make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    cudnn_api_link(b, w->config, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+    cudnn_api_set(b, w->config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)as->count,
+                  knobs);
+    cudnn_api_finish(b, w->config);
+    name_candidate(w, b, engine);
+    g->count = b->failed == CUDNN_STATUS_SUCCESS;
+}
+
 cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_graph_shape *a)
 {
+    bool chosen = a->backward && !a->varies && a->major != HOPPER;
+    const ordered_engine *engine = chosen ? ordered_engine_of(api, a) : NULL;
+    if (chosen && !engine)
+        return NULL;
     cudnn_graph *g = must_calloc(1, sizeof *g);
     g->shape = *a;
     g->b.api = api;
@@ -432,7 +505,10 @@ cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t dev
     cudnnBackendDescriptor_t graph = cudnn_api_make(&g->b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     cudnn_api_set(&g->b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->held, g->operations);
     cudnn_api_finish(&g->b, graph);
-    find_candidates(g, graph);
+    if (engine)
+        take_ordered(g, graph, engine);
+    else
+        find_candidates(g, graph);
     if (g->count > 0)
         return g;
     cudnn_graph_close(g);

@@ -20,8 +20,9 @@ typedef struct cudnn_graph_shape {
     int64_t workspace; /* bytes that there are */
     int32_t fp16;      /* 1: fp16, 0: bf16 */
     int32_t backward;
-    int32_t varies;    /* 1: candidates that sum in any order are taken, too */
-    int32_t documents; /* 1: attention stays within documents, whose first tokens an operand names */
+    int32_t varies;       /* 1: candidates that sum in any order are taken, too */
+    int32_t documents;    /* 1: attention stays within documents, whose first tokens an operand names */
+    int32_t major, minor; /* compute capability of the device that it is computed on */
 } cudnn_graph_shape;
 
 /* Operands: unique ids of a variant pack. The last five are numbers in host memory, fp32 but for the shift. */
@@ -51,8 +52,8 @@ typedef struct cudnn_graph cudnn_graph;
 
 /* Bytes that the library is known to ask for as its workspace. */
 int64_t cudnn_graph_workspace(const cudnn_graph_shape *a);
-/* `device`: a descriptor of properties. NULL: the library has no candidate, or none that gives the same bits each
- * time. */
+/* `device`: a descriptor of properties. NULL: the library has no candidate, or none that is known to give the same bits
+ * each time. */
 cudnn_graph *cudnn_graph_open(const cudnn_api *api, cudnnBackendDescriptor_t device, const cudnn_graph_shape *a);
 void cudnn_graph_close(cudnn_graph *g);
 int cudnn_graph_candidates(const cudnn_graph *g);

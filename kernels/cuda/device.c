@@ -299,6 +299,7 @@ static status cuda_open(device **out, const device_options *o)
                                            .stream = d->context.stream,
                                            .gpu = d->gpu,
                                            .major = d->properties.major,
+                                           .minor = d->properties.minor,
                                            .varies = o->varies});
     *out = d;
     return STATUS_OK;

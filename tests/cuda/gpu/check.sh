@@ -124,11 +124,11 @@ fi
 ops=$(program device_ops)
 part ops && try "ops of the table against float64" within "$part_limit" "$ops"
 
-# the gradient is cuDNN's on Hopper only: kernels/cuda/cudnn.c
+# the gradient is cuDNN's on 9.0, and on 10.x from 9.18.1 on: kernels/cuda/cudnn_graph.c
 cudnn=no
 cudnn_found && cudnn=yes
 hopper=yes
-[ $standins = yes ] || nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | grep -q '^9\.' || hopper=no
+[ $standins = yes ] || nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | grep -Eq '^(9|10)\.' || hopper=no
 if ! part cudnn; then
     :
 elif [ $cudnn = yes ]; then

@@ -2,7 +2,7 @@
  * compiles for it. One line for each shape, direction and candidate, with the workspace it asks for and the one we
  * promise.
  *
- *     cudnn_plans [all]      exit status 77: there is no cuDNN
+ *     cudnn_plans [b200] [all]      exit status 77: there is no cuDNN
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +13,32 @@
 
 enum { NONE = 77 };
 
+typedef struct gpu {
+    int32_t major, minor;
+    const char *description;
+} gpu;
+
 /* An H100 SXM, as cuDNN describes it to itself. */
-static const char H100[] =
+static const gpu h100 = {
+    9, 0,
     "{\"deviceName\": \"NVIDIA H100 80GB HBM3\", \"deviceVer\": 900, \"driverVer\": 13000, \"cudaDeviceId\": 0, "
     "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, "
     "\"multiProcessorCount\": 132, \"smClockRateKHz\": 1980000, \"memClockRateKHz\": 2619000, "
     "\"l2CacheSize\": 52428800, \"warpSize\": 32, \"maxSharedMemoryPerBlock\": 49152, "
     "\"maxSharedMemoryPerBlockOptin\": 232448, \"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, "
     "\"pciDeviceId\": 0, \"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, "
-    "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"totalGlobalMem\": 85000000000}";
+    "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"totalGlobalMem\": 85000000000}"};
+
+/* A B200, by NVIDIA's tables of compute capability 10.0 and of the product. */
+static const gpu b200 = {
+    10, 0,
+    "{\"deviceName\": \"NVIDIA B200\", \"deviceVer\": 1000, \"driverVer\": 13000, \"cudaDeviceId\": 0, "
+    "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, "
+    "\"multiProcessorCount\": 148, \"smClockRateKHz\": 1965000, \"memClockRateKHz\": 3996000, "
+    "\"l2CacheSize\": 132120576, \"warpSize\": 32, \"maxSharedMemoryPerBlock\": 49152, "
+    "\"maxSharedMemoryPerBlockOptin\": 232448, \"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, "
+    "\"pciDeviceId\": 0, \"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, "
+    "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"totalGlobalMem\": 192000000000}"};
 
 static const struct {
     const char *name;
@@ -45,10 +62,11 @@ static const struct {
 };
 
 /* How many candidates compile and keep to the promise, of the first or of all. */
-static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size_t i, bool backward, bool fp16,
+static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, const gpu *on, size_t i, bool backward,
                      bool all)
 {
     int64_t h = shapes[i].heads, kv = shapes[i].kv_heads, d = shapes[i].head_size, s = shapes[i].sequence;
+    bool fp16 = i % 2;
     int64_t e = shapes[i].v_head_size ? shapes[i].v_head_size : d, row = (h + kv) * d + kv * e;
     cudnn_graph_shape a = {.samples = shapes[i].samples,
                            .sequence = s,
@@ -71,7 +89,9 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
                            .workspace = (int64_t)1 << 40,
                            .fp16 = fp16,
                            .documents = shapes[i].documents,
-                           .backward = backward};
+                           .backward = backward,
+                           .major = on->major,
+                           .minor = on->minor};
     cudnn_graph *g = cudnn_graph_open(api, device, &a);
     int candidates = g ? cudnn_graph_candidates(g) : 0, good = 0;
     for (int candidate = 0; candidate < candidates; candidate++) {
@@ -92,7 +112,8 @@ static int try_shape(const cudnn_api *api, cudnnBackendDescriptor_t device, size
 
 int main(int count, char **arguments)
 {
-    bool all = count > 1 && !strcmp(arguments[1], "all");
+    bool all = count > 1 && !strcmp(arguments[count - 1], "all");
+    const gpu *on = count > 1 && !strcmp(arguments[1], "b200") ? &b200 : &h100;
     cudnn_api *api;
     if (cudnn_api_open(&api) != STATUS_OK) {
         printf("cudnn_plans: skipped: %s\n", status_message());
@@ -100,13 +121,14 @@ int main(int count, char **arguments)
     }
     cudnn_api_builder b = {.api = api};
     cudnnBackendDescriptor_t device = cudnn_api_make(&b, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-    cudnn_api_set(&b, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(H100), H100);
+    cudnn_api_set(&b, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                  (int64_t)strlen(on->description), on->description);
     cudnn_api_finish(&b, device);
     MUST(b.failed == CUDNN_STATUS_SUCCESS, "%s", api->cudnnGetErrorString(b.failed));
     int none = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int backward = 0; backward < 2; backward++)
-            none += try_shape(api, device, i, backward, i % 2, all) == 0;
+            none += try_shape(api, device, on, i, backward, all) == 0;
     printf("cudnn_plans: cuDNN %zu, %d graphs without a candidate\n", api->cudnnGetVersion(), none);
     cudnn_api_drop(&b);
     cudnn_api_close(api);

@@ -48,6 +48,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int gpu)
     snprintf(out->name, sizeof out->name, "%s", name ? name : "NVIDIA H100 stand-in");
     out->uuid.bytes[0] = (char)(gpu + 1);
     out->major = (int)from_environment("STANDIN_MAJOR", 9);
+    out->minor = (int)from_environment("STANDIN_MINOR", 0);
     out->multiProcessorCount = 132;
     out->l2CacheSize = 50 << 20;
     out->sharedMemPerBlockOptin = 227 << 10;

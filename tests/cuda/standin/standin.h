@@ -8,9 +8,9 @@
  * to the host show nothing but 0xFF until the host has waited for them, and until then the host may not change what is
  * copied from it.
  *
- * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR its compute
- * capability, STANDIN_MEMORY in bytes (80 GiB), STANDIN_TAKES what each library and communicator takes of it (64),
- * STANDIN_GRAPH_TAKES what a graph's node takes (16), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its
+ * The environment makes machines and mistakes: STANDIN_GPUS (8), STANDIN_GPU its name, STANDIN_MAJOR and _MINOR its
+ * compute capability, STANDIN_MEMORY in bytes (80 GiB), STANDIN_TAKES what each library and communicator takes of it
+ * (64), STANDIN_GRAPH_TAKES what a graph's node takes (16), STANDIN_CUBLASLT its version, STANDIN_FASTEST which of its
  * algorithms is fastest on rank 0 (the next one on rank 1), STANDIN_NCCL and STANDIN_CUDNN their versions,
  * STANDIN_CUDNN_SLOW that it is slow, STANDIN_REPORT what is used how often, STANDIN_MUTANT one of the words that
  * standin_mutant() is asked for; STANDIN_ASKED, how often an event is asked for before it is seen to have come (1);

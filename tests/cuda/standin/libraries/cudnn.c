@@ -9,10 +9,11 @@
 #include "memory/log.h"
 #include "tests/cuda/standin/standin.h"
 
-/* Those that must not be taken are the fastest by far. */
-enum { UNREPEATABLE, GREEDY, GOOD, SLOWER, ENGINES };
+/* Those that must not be taken are the fastest by far. The heuristics know the first four; on compute capability 10.x
+ * what keeps an order in the backward pass is ORDERED alone, which is asked for by its number and knobs. */
+enum { UNREPEATABLE, GREEDY, GOOD, SLOWER, ORDERED, ENGINES, HEURISTIC = ORDERED };
 
-static const double milliseconds[ENGINES] = {0.001, 0.001, 0.25, 0.5};
+static const double milliseconds[ENGINES] = {0.001, 0.001, 0.25, 0.5, 0.3};
 
 struct cudnnContext {
     cudaStream_t stream;
@@ -73,6 +74,13 @@ static const struct {
     {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 64,
      false},
     {CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, 1, false},
+    {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false},
+    {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, 1, false},
+    {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false},
+    {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, 1, false},
+    {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, 1, false},
+    {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false},
+    {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 8, false},
     {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1,
      false},
     {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, 1, false},
@@ -86,6 +94,13 @@ static const struct {
     {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, 1, false},
 };
 enum { RULES = sizeof rules / sizeof *rules };
+
+/* Of the environment. */
+static int64_t number_in(const char *name, int64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? atoll(text) : otherwise;
+}
 
 static int64_t bytes_of(cudnnBackendAttributeType_t type)
 {
@@ -179,6 +194,29 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t to, cudnnBackend
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* The engine of a configuration that the library is told: ORDERED. Another number, or other knobs, would add in any
+ * order. */
+static int engine_of(const descriptor *config)
+{
+    bool later = cudnnGetVersion() >= 92300, last = number_in("STANDIN_MINOR", 0) > 3;
+    const char *in_order = later ? "40=3 41=2 24=2 38=0 27=0 14=2 " : "24=31 14=2 ";
+    const descriptor *engine = descriptor_of(config, CUDNN_ATTR_ENGINECFG_ENGINE);
+    const attribute *knobs = descriptor_find(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+    char given[128] = "";
+    for (int64_t i = 0; i < knobs->count; i++) {
+        const descriptor *knob = ((descriptor *const *)knobs->values)[i];
+        size_t used = strlen(given);
+        snprintf(given + used, sizeof given - used, "%lld=%lld ",
+                 (long long)descriptor_number(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, -1),
+                 (long long)descriptor_number(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, -1));
+    }
+    int64_t number = descriptor_number(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, -1);
+    if (number_in("STANDIN_MAJOR", 9) != 10 || cudnnGetVersion() < 91801 || number != (last ? 17 : 5) ||
+        strcmp(given, in_order) != 0)
+        standin_fail("cuDNN: engine %lld, %sadds in any order", (long long)number, given);
+    return ORDERED;
+}
+
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t at)
 {
     descriptor *d = at;
@@ -191,6 +229,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t at)
         standin_fail("cudnnBackendFinalize: as many addresses as unique ids");
     if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
         d->engine = descriptor_of(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)->engine;
+    if (d->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+        d->engine = engine_of(d);
     d->finished = true;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -200,6 +240,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t at)
 static const descriptor *graph_of(const descriptor *plan)
 {
     const descriptor *config = descriptor_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+    if (config->engine == ORDERED)
+        return descriptor_of(descriptor_of(config, CUDNN_ATTR_ENGINECFG_ENGINE), CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
     return descriptor_of(config, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
 }
 
@@ -210,7 +252,7 @@ static int64_t workspace_of(const descriptor *plan)
 
 static void answer_configs(const descriptor *heuristic, int64_t most, int64_t *count, void *const *out)
 {
-    *count = most < ENGINES ? most : ENGINES;
+    *count = most < HEURISTIC ? most : HEURISTIC;
     for (int64_t i = 0; i < *count; i++) {
         descriptor *config = out[i];
         if (config->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
@@ -227,6 +269,20 @@ static void answer_configs(const descriptor *heuristic, int64_t most, int64_t *c
     }
 }
 
+/* The engine of a configuration, or its knobs: those that it was told, or one. */
+static int64_t answer_parts(const descriptor *config, cudnnBackendAttributeName_t name, int64_t most, void *const *out)
+{
+    const attribute *told = descriptor_find(config, name);
+    int64_t count = told && told->count < most ? told->count : 1;
+    for (int64_t i = 0; i < count; i++) {
+        descriptor *part = out[i];
+        part->engine = config->engine;
+        part->same = told ? ((descriptor *const *)told->values)[i] : NULL;
+        part->finished = true;
+    }
+    return count;
+}
+
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const from, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t most, int64_t *count, void *out)
 {
@@ -241,21 +297,21 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const from, cudn
         break;
     case CUDNN_ATTR_ENGINECFG_ENGINE:
     case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
-        (*(descriptor **)out)->engine = d->engine;
-        (*(descriptor **)out)->finished = true;
+        *count = answer_parts(d, name, most, out);
         break;
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
         *(cudnnBackendNumericalNote_t *)out =
             d->engine == UNREPEATABLE ? CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC : CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
         break;
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
-        *(int64_t *)out = d->engine;
+        *(int64_t *)out = descriptor_number(d, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, d->engine);
         break;
     case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE:
-        *(cudnnBackendKnobType_t *)out = CUDNN_KNOB_TYPE_KERNEL_CFG;
+        *(cudnnBackendKnobType_t *)out = (cudnnBackendKnobType_t)descriptor_number(
+            d->same ? d->same : d, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_KNOB_TYPE_KERNEL_CFG);
         break;
     case CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE:
-        *(int64_t *)out = 10 + d->engine;
+        *(int64_t *)out = descriptor_number(d->same ? d->same : d, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 10 + d->engine);
         break;
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
         *(int64_t *)out = workspace_of(d);
@@ -270,8 +326,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const from, cudn
 
 size_t cudnnGetVersion(void)
 {
-    const char *text = getenv("STANDIN_CUDNN");
-    return text ? (size_t)atoll(text) : CUDNN_VERSION;
+    return (size_t)number_in("STANDIN_CUDNN", CUDNN_VERSION);
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t s)
@@ -290,8 +345,8 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *out)
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 {
     if (getenv("STANDIN_REPORT"))
-        fprintf(stderr, "standin: rank %d: cuDNN %lld %lld %lld %lld\n", log_rank(), (long long)executed[0],
-                (long long)executed[1], (long long)executed[2], (long long)executed[3]);
+        fprintf(stderr, "standin: rank %d: cuDNN %lld %lld %lld %lld %lld\n", log_rank(), (long long)executed[0],
+                (long long)executed[1], (long long)executed[2], (long long)executed[3], (long long)executed[ORDERED]);
     free(handle);
     return CUDNN_STATUS_SUCCESS;
 }

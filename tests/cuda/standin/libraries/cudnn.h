@@ -20,7 +20,8 @@ struct descriptor {
     cudnnBackendDescriptorType_t type;
     bool finished;
     attribute *attributes;
-    int engine; /* of an engine, its configuration, its plan */
+    int engine;             /* of an engine, its configuration, its plan */
+    const descriptor *same; /* an answer that repeats what the library was told, or NULL */
 };
 
 const attribute *descriptor_find(const descriptor *d, cudnnBackendAttributeName_t name);

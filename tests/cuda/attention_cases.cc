@@ -401,10 +401,6 @@ void capped()
         for (int type : check_types)
             attention_both_ways(type, {{4, 2, 24, 40, 37, 5, 0.2f, cap}, 1, true, 8, 0});
     }
-    for (int size : {128, 256}) {
-        shared_limit limit("99");
-        one_size(size, 1, 1, 33, 1, 0, false, 0.4f);
-    }
     divided(128, 1, 140, 1, 0, true, 0.4f);
     divided(256, 2, 76, 1, 20, false, 0.4f);
     attention_divided(LAUNCH_FP32, {{2, 2, 33, 33, 160, 9, 0.15f, 0.4f}, 1, true, 3, 5});
@@ -444,7 +440,8 @@ void narrow()
     for (const char *kib : {"99", "163"}) {
         shared_limit limit(kib);
         for (int size : {64, 80, 96, 128, 192, 256})
-            one_size(size, 1, 1, 33, 1, 0, false);
+            for (float cap : {0.0f, 0.4f})
+                one_size(size, 1, 1, 33, 1, 0, false, cap);
     }
     shared_limit limit("99");
     flash_128();

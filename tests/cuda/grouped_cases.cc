@@ -189,10 +189,24 @@ void sums_of_columns()
             for (bool accumulate : {false, true})
                 columns_of(type, s, accumulate);
 }
+
+/* Tiles are those of every GPU: their shared memory fits where a block has least. */
+void narrow()
+{
+    for (const char *kib : {"99", "163"}) {
+        shared_limit limit(kib);
+        for (int type : {LAUNCH_BF16, LAUNCH_FP16}) {
+            both_rows(type, SHAPES[1], false, true);
+            both_rows(type, SHAPES[1], true, false);
+            sums(type, SHAPES[1], true);
+        }
+    }
+}
 } // namespace
 
 const vector<test_case> grouped_cases = {
     {"grouped/rows", rows_by_their_weights},
     {"grouped/sums", sums_over_rows},
     {"grouped/columns", sums_of_columns},
+    {"grouped/narrow", narrow},
 };

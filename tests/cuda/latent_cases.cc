@@ -219,7 +219,25 @@ void large()
     of.rank = 40000;
     check("a rank that does not fit is refused", launch_latent_decode(nullptr, LAUNCH_BF16, &of) != 0);
 }
+
+/* The same where a block has less shared memory than on an H100: a rank that fits on one GPU is refused on another. */
+void narrow()
+{
+    for (const char *kib : {"99", "163"}) {
+        shared_limit limit(kib);
+        for (int type : check_types)
+            decode_case(type, {2, 8, 4, 5, 24}, 6, 4);
+    }
+    launch_latent of = {};
+    of.heads = of.nope = of.rope = of.v_head_size = 1;
+    of.rank = 15000;
+    shared_limit limit("99");
+    check("a rank that does not fit there is refused", launch_latent_decode(nullptr, LAUNCH_BF16, &of) != 0);
+}
 } // namespace
 
-const vector<test_case> latent_cases = {
-    {"latent/rope", rope}, {"latent/keys", keys}, {"latent/decode", decode}, {"latent/large", large}};
+const vector<test_case> latent_cases = {{"latent/rope", rope},
+                                        {"latent/keys", keys},
+                                        {"latent/decode", decode},
+                                        {"latent/large", large},
+                                        {"latent/narrow", narrow}};

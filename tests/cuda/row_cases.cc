@@ -494,6 +494,12 @@ void narrow()
         shared_limit limit(kib);
         for (int64_t columns : {12288, 25600})
             norm_case(LAUNCH_BF16, {2, columns}, true, true, 0);
+        for (int type : check_types)
+            for (int64_t columns : {33, 40}) {
+                norm_case(type, {2, columns}, true, false, 0);
+                width_norm_case(type, 2, columns, columns, 1, 0);
+            }
+        width_norm_case(LAUNCH_BF16, 2, 25600, 3200, 1, 0);
     }
 }
 /* Rows that blocks keep in shared memory cost no bank two turns: every kernel with a row, every type, with whole and

@@ -269,6 +269,23 @@ static void run_case(const test_case &c)
 #endif
 }
 
+#ifndef __CUDACC__
+/* What a kernel keeps in dynamic shared memory it keeps on every GPU: tiles, rows and limits follow what a block
+ * has. */
+static void check_shared_sizes()
+{
+    check_count.now = "every kernel with dynamic shared memory";
+    for (int kib : {99, 163})
+        shim_not_executed_with(
+            kib * 1024,
+            [](const char *name, void *size) {
+                printf("%s has not run with %d KiB a block\n", name, *(const int *)size);
+                check("runs on every GPU that it fits", false);
+            },
+            &kib);
+}
+#endif
+
 int main(int count, char **arguments)
 {
     bool executed = count > 1 && !strcmp(arguments[1], "--executed");
@@ -287,6 +304,8 @@ int main(int count, char **arguments)
             if (!strncmp(c.name, prefix, strlen(prefix)))
                 run_case(c);
 #ifndef __CUDACC__
+    if (!*prefix)
+        check_shared_sizes();
     if (executed)
         shim_executed([](const char *name, void *) { printf("executed %s\n", name); }, nullptr);
 #endif

@@ -40,6 +40,9 @@ void shim_set_seed(uint64_t seed);
 void shim_set_late_copies(bool late);
 /* call `each` with the linker's name of every kernel that has been launched */
 void shim_executed(void (*each)(const char *name, void *context), void *context);
+/* the same of every kernel that has been launched with dynamic shared memory on an H100, and never, though it would
+ * fit, where a block can have `bytes` */
+void shim_not_executed_with(int bytes, void (*each)(const char *name, void *context), void *context);
 /* for the stand-ins of the host side: called before each launch */
 extern void (*shim_before_launch)(const char *name, void *stream);
 /* and before that: true if it has kept `launch`, to be launched by `play` any number of times, and not now */

@@ -9,6 +9,7 @@
 
 #include "shim.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -37,6 +38,7 @@ namespace
 constexpr size_t STACK_BYTES = 64 * 1024, PAGE = 4096, REDZONE = 64;
 constexpr int MAX_THREADS = 1024;
 constexpr size_t SHARED_DEFAULT = 48 * 1024;
+constexpr size_t SHARED_DECLARED = 1024; /* as in device.cuh */
 
 struct fiber {
     void *stack_pointer = nullptr;
@@ -89,6 +91,11 @@ uint64_t random_state = 1;
 bool late_copies;
 std::map<const void *, int> allowed;
 std::set<const void *> launched;
+struct dynamic_use {
+    size_t least = SIZE_MAX; /* bytes */
+    std::set<int> devices;   /* bytes that a block could have when it was launched */
+};
+std::map<const void *, dynamic_use> dynamic_uses;
 unsigned char *dynamic_memory;
 
 uint32_t draw(uint32_t below)
@@ -528,6 +535,11 @@ void shim_launch(const void *launching, const char *name, dim3 grid, dim3 size, 
         shim_fail("%zu bytes of dynamic shared memory without asking for them", shared);
     host_stack_bounds();
     launched.insert(kernel);
+    if (shared) {
+        dynamic_use &use = dynamic_uses[kernel];
+        use.least = std::min(use.least, shared);
+        use.devices.insert(shim_device_shared());
+    }
     shim_block_size = size;
     shim_grid_size = grid;
     block.threads_count = (int)threads;
@@ -553,16 +565,26 @@ void shim_set_late_copies(bool late)
     late_copies = late;
 }
 
+static std::string name_of(const void *launched_kernel)
+{
+    Dl_info info;
+    bool known = dladdr(launched_kernel, &info) && info.dli_sname;
+    return known ? info.dli_sname : "(unnamed: link with -rdynamic)";
+}
+
 void shim_executed(void (*each)(const char *name, void *context), void *context)
 {
     std::set<std::string> names;
-    for (const void *kernel : launched) {
-        Dl_info info;
-        if (dladdr(kernel, &info) && info.dli_sname)
-            names.insert(info.dli_sname);
-        else
-            names.insert("(unnamed: link with -rdynamic)");
-    }
+    for (const void *launched_kernel : launched)
+        names.insert(name_of(launched_kernel));
     for (const std::string &name : names)
         each(name.c_str(), context);
+}
+
+void shim_not_executed_with(int bytes, void (*each)(const char *name, void *context), void *context)
+{
+    for (const auto &[launched_kernel, use] : dynamic_uses)
+        if (use.devices.count(SHIM_SHARED_MOST) && use.least + SHARED_DECLARED <= (size_t)bytes &&
+            !use.devices.count(bytes))
+            each(name_of(launched_kernel).c_str(), context);
 }

@@ -21,6 +21,7 @@ fi | tar -xf - -C "$copy"
 cd "$copy" || exit 1
 # README says what to add as root and on few cores
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5's word for it
 
 # What the fast form replaces. The commands' words stay: another phalanx shortens them, then does what they say.
 if [ "$form" = fast ]; then

@@ -85,8 +85,12 @@ chmod +x "$work/test_ranks" "$work/test_three"
 printf '#!/bin/sh\necho 1..1\n[ -e "%s/tried" ] || printf "not "\necho ok 1 - shaky\ntouch "%s/tried"\n' "$work" "$work" >"$work/test_shaky"
 chmod +x "$work/test_shaky"
 
+# Bytes that are no text, as a model's may be.
+printf '#!/bin/sh\necho 1..2\nprintf "\\377\\000\\n"\necho ok 1 - good\necho not ok 2 - bad\n' >"$work/test_bytes"
+chmod +x "$work/test_bytes"
+
 export SECOND_TRY=0 # whatever this program itself is given
-echo 1..10
+echo 1..12
 check 1 INT 130
 check 2 TERM 143
 check_shared 3 TERM 143
@@ -102,3 +106,6 @@ SECOND_TRY=1 says 7 a_test_that_passes_at_the_second_try_is_named_as_unsteady "u
 echo "ok 8 - it counts once"
 SECOND_TRY=1 says 9 what_fails_twice_has_failed "failed: test_three: bad" "$work/test_three"
 check_beside 10
+says 11 bytes_that_are_no_text_hide_no_test "failed: test_bytes: bad" "$work/test_bytes"
+[ "$(tail -n 1 "$work/tally")" = "1 1 0" ] || { echo "# $(tail -n 1 "$work/tally")"; printf 'not '; }
+echo "ok 12 - both count"

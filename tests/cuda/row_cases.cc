@@ -501,7 +501,14 @@ void narrow()
             }
         width_norm_case(LAUNCH_BF16, 2, 25600, 3200, 1, 0);
     }
+    shared_limit limit("2"); /* of no GPU: rows that fit nowhere, of every type and access, are short here */
+    for (int type : check_types)
+        for (int64_t columns : {640, 641}) {
+            norm_case(type, {2, columns}, true, true, 0);
+            width_norm_case(type, 2, columns, columns, 1, 0);
+        }
 }
+
 /* Rows that blocks keep in shared memory cost no bank two turns: every kernel with a row, every type, with whole and
  * partial steps of a block's threads. */
 void banks()

@@ -190,7 +190,7 @@ plain|experts.cu|experts.cu|experts/exchange|s,there = of.places\[at\] < 0,there
 plain|experts.cu|experts.cu|experts/exchange|s,bool there = y.at == addend.at,bool there = !addend.at || y.at == addend.at,|a token without rows or addend is left as it was
 plain|experts.cu|experts.cu|experts/exchange|s,sum = warp_sum(sum);,,|a dot product is one lane's
 plain|pointwise.cu|pointwise.cu|pointwise/keep|s, || (control .. control\[SCALARS_SKIP\] != 0),,|a skipped step changes what is kept
-plain|balance.cu|balance.cu|balance/load|s,(places ? places\[token\] : token) / sequence,token / sequence,|tokens are counted where they lie
+plain|balance.cu|balance.cu|balance/load|s,token_sample(places ? places\[token\] : token\, sequence),token_sample(token\, sequence),|tokens are counted where they lie
 plain|balance.cu|balance.cu|balance/load|s,int failed = launch_zero.*,int failed = 0;,|counts begin where memory was
 plain|balance.cu|balance.cu|balance/count|s,int failed = add ?,int failed = !add ?,|counts begin where memory was
 plain|balance.cu|balance.cu|balance/bias|s,if (control\[SCALARS_SKIP\] != 0),if (false),|a skipped step moves a bias
@@ -214,7 +214,7 @@ plain|qk_clip.cu|qk_clip.cu|qk_clip/factors|s, \&\& most < INFINITY,,|an infinit
 plain|update.cu|update.cu|update/factors|s,(i + j) / s.columns\];,i / s.columns];,|a vector's elements take the factor of its first
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,k < SQUARE_WARPS,k < SQUARE_WARPS - 1,|one warp's squares are lost
 race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are read before they are written
-plain|optimizer.cu|optimizer.cu|optimizer/sum|s,mantissa >> (64 - shift),0 * shift,|the highest digit is lost
+plain|optimizer.cu|optimizer.cu|optimizer/sum|s,+= (int64_t)digit\[i\],+= i < 2 ? (int64_t)digit[i] : 0,|the highest digit is lost
 LIST
 
 mutant() { # LINE

@@ -1,17 +1,16 @@
-/* What the header says of the data, what a run asks for that it will not get, and what is fetched ahead. */
-#include <stdlib.h>
+/* What the header says of the data, what a run asks for that it will not get, and what it has waited for. */
+#include <stdio.h>
 
 #include "engine/config/batch_ramp.h"
-#include "engine/run/batch.h"
-#include "engine/train/training.h"
+#include "engine/train/training_report.h"
 #include "memory/log.h"
 #include "memory/units.h"
 
 /* Up to about four epochs repeated text is worth almost as much as new text (2305.16264). */
 static const double MANY_EPOCHS = 4;
 
-/* How far ahead blocks are fetched, at most, and over how many steps waiting is judged. */
-static const double AHEAD_SECONDS = 120, STALL_SHARE = 0.01;
+/* Waiting for blocks is judged over so many steps; beyond this share of the time it is worth a warning. */
+static const double STALL_SHARE = 0.01;
 enum { STALL_STEPS = 10 };
 
 static int64_t tokens_of(const samples *s, int source)
@@ -83,58 +82,6 @@ void training_say_data(const training *t)
     }
     if (c->profile.start > 0 && t->device == &device_cpu)
         log_warn("profile.start: there is no profiler to start on the CPU, and the run is not profiled");
-}
-
-/* ---- fetching ahead ---------------------------------------------------------------------------------------------- */
-
-/* Begins anew where the run is, if that is not where it should be by now: it has begun, or gone back. */
-static void follow_run(training *t)
-{
-    training_fetched *f = &t->fetched;
-    if (!f->known || f->next_step != t->at.step || f->next_samples != t->at.samples) {
-        bool there = t->now.ahead == t->at.samples; /* this step's batch has been read */
-        samples_expect_nothing(t->data.train);
-        f->step = t->at.step + there;
-        f->samples = t->at.samples + (there ? training_batch(t, t->at.step) : 0);
-    }
-    f->known = true;
-    f->next_step = t->at.step + 1;
-    f->next_samples = t->at.samples + training_batch(t, t->at.step);
-}
-
-void training_fetch_ahead(training *t)
-{
-    training_fetched *f = &t->fetched;
-    int64_t steps = t->report.trained_steps - 1;
-    double each = steps > 0 ? t->report.trained_seconds / (double)steps : 0;
-    if (!samples_are_remote(t->data.train))
-        return;
-    follow_run(t);
-    while (f->step < t->config->train.steps &&
-           (f->step <= t->at.step + 1 || each * (double)(f->step - t->at.step) < AHEAD_SECONDS)) {
-        int count = training_microbatches(t, f->step);
-        if (!samples_expect(t->data.train, batch_first(&t->compiled.options, f->samples, count),
-                            (int64_t)count * t->config->train.micro_batch))
-            break;
-        f->samples += training_batch(t, f->step++);
-    }
-}
-
-void training_fetch_evaluation(const training *t, int set, int64_t end, int64_t together)
-{
-    samples *s = t->data.sets[set];
-    int64_t mine = t->compiled.options.micro_batch, at = mine * grid_index(&t->grid, AXIS_SAMPLES);
-    for (int64_t first = 0; first < end && samples_expect(s, first + at, mine); first += together)
-        ;
-}
-
-blocks_counts training_counts_fetched(training *t)
-{
-    blocks_counts now = stored_counted(t->data.remote), *told = &t->fetched.told;
-    blocks_counts since = {
-        .fetched = now.fetched - told->fetched, .misses = now.misses - told->misses, .stall = now.stall - told->stall};
-    *told = now;
-    return since;
 }
 
 static void judge_stall(training *t, double seconds)

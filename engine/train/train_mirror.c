@@ -8,7 +8,8 @@
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/mirror/mirror_fetch.h"
-#include "engine/train/training.h"
+#include "engine/train/report.h"
+#include "engine/train/training_saves.h"
 #include "memory/log.h"
 
 /* FOLDER/mirror: "ID URL", the run's id, and the mirror that it has claimed with it. */
@@ -296,17 +297,3 @@ status training_mirror_begin(training *t, bool aside)
 }
 
 /* ---- what is shown ----------------------------------------------------------------------------------------------- */
-
-void training_mirror_report(report_step *out, const training *t)
-{
-    out->mirrors = t->mirroring.thread;
-    out->mirror_behind_bytes = t->mirroring.facts.behind_bytes;
-    out->mirrored_step = t->mirroring.facts.step;
-}
-
-const report_mirror *training_mirror_summary(report_mirror *out, const training *t)
-{
-    const mirror_facts *f = &t->mirroring.facts;
-    *out = (report_mirror){f->step, f->behind_bytes, f->uploaded, f->passed_over, f->why};
-    return t->mirroring.thread ? out : NULL;
-}

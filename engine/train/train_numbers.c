@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include "engine/host/incidents.h"
-#include "engine/train/training.h"
+#include "engine/train/training_loop.h"
+#include "engine/train/training_report.h"
+#include "engine/train/training_saves.h"
 #include "memory/log.h"
 
 /* So often in a row does a run go back to the same step: each time it leaves out twice as many samples. */

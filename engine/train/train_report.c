@@ -1,7 +1,6 @@
 /* What rank 0 says and writes of a run. */
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/host/incidents.h"
-#include "engine/train/training.h"
+#include "engine/train/training_report.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
@@ -380,7 +379,9 @@ static void divide_seconds(report_step *r, training *t, double stalled)
     r->data_seconds = t->now.data_seconds;
     r->context_imbalance = t->now.batch.imbalance;
     r->context_imbalance_of_halves = t->now.batch.imbalance_of_halves;
-    training_mirror_report(r, t);
+    r->mirrors = t->mirroring.thread;
+    r->mirror_behind_bytes = t->mirroring.facts.behind_bytes;
+    r->mirrored_step = t->mirroring.facts.step;
     r->communication_seconds = seen ? waited : -1;
     r->checkpoint_seconds = t->now.stalled_before + stalled;
     r->compute_seconds = fmax(0, r->step_seconds - t->now.data_seconds - stalled - (seen ? waited : 0));
@@ -565,22 +566,6 @@ void training_say_done(const training *t)
              (long long)t->at.step, tokens, took, best, t->folder, t->folder, t->folder);
 }
 
-/* ---- what ends a run --------------------------------------------------------------------------------------------- */
-
-status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
-{
-    char words[INCIDENT_WORDS];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(words, sizeof words, format, arguments);
-    va_end(arguments);
-    watchdog_text text;
-    incident what = watchdog_incident(t->watchdog, &text, verdict, words);
-    if (comm_rank(t->world) == 0)
-        incidents_hold(&t->ending, &what);
-    return status_fail(STATUS_FAILED, "%s", words);
-}
-
 /* ---- the end ---------------------------------------------------------------------------------------------------- */
 
 /* The highest byte that operands reach, found from the ops and not from the planner. */
@@ -660,7 +645,8 @@ status training_summary(training *t, bool stopped)
     tracker_counts tracked = {0};
     if (t->report.tracker)
         tracked = tracker_counted(t->report.tracker);
-    report_mirror mirrored;
+    const mirror_facts *there = &t->mirroring.facts;
+    const report_mirror mirrored = {there->step, there->behind_bytes, there->uploaded, there->passed_over, there->why};
     status s = STATUS_OK;
     if (speaks(t)) {
         char *path = must_format("%s/summary.json", t->folder);
@@ -680,7 +666,7 @@ status training_summary(training *t, bool stopped)
                                         .saves_in_memory = t->saves.in_memory,
                                         .save_seconds = t->saves.seconds + saver_stall(t->saves.saver),
                                         .islands = t->outer ? &islands : NULL,
-                                        .mirror = training_mirror_summary(&mirrored, t),
+                                        .mirror = t->mirroring.thread ? &mirrored : NULL,
                                         .verify_seconds = t->guards.verify_seconds,
                                         .times_back = t->guards.times_back,
                                         .omitted = train_past_omitted(&t->at.past),

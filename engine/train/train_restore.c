@@ -13,7 +13,7 @@
 #include "engine/state/state.h"
 #include "engine/state/upcycle.h"
 #include "engine/train/train_meta.h"
-#include "engine/train/training.h"
+#include "engine/train/training_saves.h"
 #include "engine/state/weights.h"
 #include "memory/log.h"
 #include "memory/seal.h"

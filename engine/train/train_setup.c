@@ -3,25 +3,24 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <omp.h>
 
 #include "engine/run/batch.h"
-#include "engine/config/batch_ramp.h"
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
 #include "engine/compile/time/dispatch_price.h"
 #include "engine/compile/time/latent_price.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
-#include "engine/files/reading.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incidents.h"
 #include "engine/store/s3.h"
-#include "engine/train/training.h"
+#include "engine/train/training_loop.h"
+#include "engine/train/training_report.h"
+#include "engine/train/training_saves.h"
 #include "memory/log.h"
 
 static int threads_of(const config *c, const comm *world)
@@ -30,29 +29,6 @@ static int threads_of(const config *c, const comm *world)
         return c->train.threads;
     int cores = omp_get_num_procs() / comm_local_ranks(world);
     return cores > 0 ? cores : 1;
-}
-
-int64_t training_evaluation_samples(const training *t, int set)
-{
-    int64_t wanted = (int64_t)t->config->evaluate.batches * t->config->train.global_batch;
-    int64_t there = samples_count(t->data.sets[set]);
-    return there < wanted ? there : wanted;
-}
-
-int training_batch(const training *t, int64_t step)
-{
-    return batch_ramp_samples(t->config, batch_ramp_stage_of(t->config, step - t->at.ramp_step));
-}
-
-int training_microbatches(const training *t, int64_t step)
-{
-    return config_microbatches(&t->grid, t->config->train.micro_batch, training_batch(t, step));
-}
-
-int64_t training_samples_at(const training *t, int64_t step)
-{
-    int64_t ramp = t->at.ramp_step;
-    return t->at.stage_samples + batch_ramp_total(t->config, t->at.stage_step - ramp, step - ramp);
 }
 
 enum { NAMED_LEFT_OUT = 4 }; /* samples that are named one by one */
@@ -365,18 +341,6 @@ static status take_lock(training *t)
     status s = lock_take(&t->lock, path, t->run, LEASE);
     free(path);
     return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
-}
-
-status training_check_place(const training *t)
-{
-    struct stat began, now;
-    bool there;
-    if (t->place < 0 || fstat(t->place, &began) != 0)
-        return STATUS_OK;
-    TRY(reading_look(&there, &now, t->folder));
-    if (there && now.st_ino == began.st_ino && now.st_dev == began.st_dev)
-        return STATUS_OK;
-    return status_fail(STATUS_FAILED, "%s has been moved or replaced while the run began: start it again", t->folder);
 }
 
 /* 128 bits that no other start has: those that its watchdog knows, or, without one, drawn. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/tracking/tracker.h"
-#include "engine/train/training.h"
+#include "engine/train/training_report.h"
 #include "memory/log.h"
 #include "models/parts.h"
 

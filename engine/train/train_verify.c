@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "engine/host/incidents.h"
-#include "engine/train/training.h"
+#include "engine/train/training_loop.h"
+#include "engine/train/training_report.h"
+#include "engine/train/training_saves.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 

@@ -1,6 +1,5 @@
-/* The state of a training run on one rank, shared by the files that make up the loop (train.c, train_setup.c,
- * train_aside.c, train_mirror.c, train_branch.c, train_upload.c, train_restore.c, train_checkpoint.c, train_report.c,
- * train_tracking.c, train_data.c). */
+/* The state of a training run on one rank, and what all files of the loop ask of it. What they do is declared in
+ * training_report.h, training_saves.h and training_loop.h. */
 #ifndef PHALANX_ENGINE_TRAIN_TRAINING_H
 #define PHALANX_ENGINE_TRAIN_TRAINING_H
 
@@ -17,7 +16,6 @@
 #include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror.h"
 #include "engine/guard/pace.h"
-#include "engine/train/report.h"
 #include "engine/host/incidents.h"
 #include "engine/host/resources.h"
 #include "engine/data/samples.h"
@@ -186,47 +184,6 @@ typedef struct training {
     bool evicted;          /* another run may be at work in the folder, or another folder has its name */
 } training;
 
-/* train_setup.c */
-status training_open(training *t, const config *c, comm *world, watchdog *w, double began);
-void training_close(training *t);
-/* Collective. */
-void training_measure_reserve(training *t);
-/* Rank 0, while the run begins: is the folder that has its name the one in which it took the lock? If not, what was
- * looked for in it may be in the other. */
-status training_check_place(const training *t);
-
-/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By
- * rank 0. */
-status training_move_aside(const training *t);
-
-/* train_mirror.c: nothing, without checkpoint.mirror or an s3:// path in checkpoint.resume. Collective.
- *
- * While the run begins, in its folder; again, with `aside`, when an earlier run has been moved aside. Whose the mirror
- * is is settled, and what is newer in it is fetched. */
-status training_mirror_begin(training *t, bool aside);
-void training_mirror_report(report_step *out, const training *t);
-/* `out`, filled, or NULL. */
-const report_mirror *training_mirror_summary(report_mirror *out, const training *t);
-
-/* train_branch.c: by rank 0, while the run begins. */
-/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
-status training_find_saved(char **out, const training *t);
-/* The checkpoint of the folder that the run would go on from; step -1: none. *went_back: a person has let it name an
- * earlier one than the run has saved last. */
-status training_branch_look(checkpoint_place *out, bool *went_back, const training *t);
-/* Leaves out what is no part of the history of the first of them: it has been undone. */
-void training_branch_sift(checkpoint_offers *offers);
-/* What has been loaded may be an earlier state than the last one: then a branch begins. */
-status training_branch_begin(training *t);
-
-/* train_upload.c: nothing, without checkpoint.mirror. */
-/* After training_save_open. Not collective. */
-status training_upload_open(training *t);
-/* Between steps: what has become of uploads. */
-void training_upload_look(training *t);
-/* Waits for the last upload, so long at most as a save may take, a minute where the run was asked to stop. */
-void training_upload_finish(training *t, bool stopped);
-
 /* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */
 int64_t training_evaluation_samples(const training *t, int set);
 /* Of step number `step`, from 0: samples over all ranks, and micro-batches of a rank. */
@@ -235,107 +192,12 @@ int training_microbatches(const training *t, int64_t step);
 /* How many samples have been consumed when `step` steps are done. */
 int64_t training_samples_at(const training *t, int64_t step);
 
-/* train_restore.c */
-/* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or
- * model.from's). */
-status training_restore(training *t);
+/* Rank 0, while the run begins: is the folder that has its name the one in which it took the lock? If not, what was
+ * looked for in it may be in the other. */
+status training_check_place(const training *t);
 
-/* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
-status training_go_back(training *t);
-
-/* train_numbers.c */
-/* What the numbers of the step just done mean: all is well; or a spike, which is said; or, under run.spike.rewind, one
- * that has been undone (*undone): the run goes on from an earlier step, behind the data that led to it. Collective. */
-status training_judge(bool *undone, training *t, double loss, double norm, bool skipped);
-
-/* What all ranks have said of the pace of the step before. */
-void training_judge_pace(training *t, const pace_share *shares, int64_t stride);
-
-/* train_verify.c */
-status training_open_verify(training *t);
-/* Is the state after this step what it must be, on all ranks? *undone: it was not, and the run has gone back to a step
- * that is verified. Collective. */
-status training_verify(bool *undone, training *t);
-
-/* train_checkpoint.c */
-/* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
-status training_save_open(training *t);
-/* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited
- * for and must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
-status training_save(training *t, bool last);
-/* The same into the memory of this node and a neighbour's. */
-status training_save_in_memory(training *t);
-/* What all ranks have said of their saver_progress; fails where a state was not saved since it is not finite.
- * Collective. */
-status training_save_advance(training *t, bool any_working, bool any_failed);
-/* Waits for the save under way, if there is one. Collective. */
-status training_save_finish(training *t);
-/* Every parameter's gradient of the step just played, under debug.gradients. */
-status training_dump_gradients(training *t);
-
-/* train_export.c: nothing, where checkpoint.export is not set. By rank 0. */
-/* Refuses a model that has no config.json; begins with what an earlier start has not come to. */
-status training_export_open(training *t);
-/* A checkpoint is published. */
-void training_export_saved(training *t, int64_t step, const char *name);
-/* Does it wait to be exported? Any thread. */
-bool training_export_holds(const training *t, const char *name);
-void training_export_finish(training *t); /* waits for all */
-void training_export_close(training *t);  /* gives up what is under way */
-
-/* train_islands.c: nothing, for a job that is no island. Collective. */
-status training_islands_join(training *t); /* before the first step */
-status training_islands_step(training *t); /* after each */
-status training_islands_save(training *t); /* before a checkpoint */
-status training_islands_leave(training *t);
-
-/* train_data.c: the header's lines about the data, and warnings. */
-void training_say_data(const training *t);
-/* Before a step's batch is taken: what steps to come read is fetched from the store. */
-void training_fetch_ahead(training *t);
-/* The same for an evaluation of data set number `set`: samples of this rank from `first` on, every so many. */
-void training_fetch_evaluation(const training *t, int set, int64_t end, int64_t together);
-/* What this rank has waited for and fetched since it was asked last. */
-blocks_counts training_counts_fetched(training *t);
-/* Rank 0: what a step has waited for and fetched; it is said once where training waits for data. */
-void training_report_fetched(report_step *out, training *t);
-void training_sum_fetched(report_summary_values *out, const training *t);
-
-/* train_tracking.c: nothing, where neither run.export nor run.mlflow asks for it. */
-/* Takes who the run is from the environment, which does not show it any more. On every rank. */
-status training_tracking_login(training *t);
-/* By rank 0: the file store that lines are written to; and the server, which is told by a thread. */
-status training_open_store(training *t);
-status training_tracking_open(training *t);
-/* Between the two, lines are dropped from metrics.jsonl. */
-status training_tracking_hold(training *t);
-status training_tracking_go_on(training *t);
-/* Of a run that is complete: what its server has yet to get. */
-status training_tracking_catch_up(training *t);
-/* What the run has come to; waits some seconds for the server, if it must. */
-typedef enum training_ending { TRAINING_DONE, TRAINING_STOPPED, TRAINING_FAILED } training_ending;
-void training_tracking_end(training *t, training_ending how);
-
-/* train_report.c */
 /* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */
 status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-status training_report_open(training *t);
-void training_header(const training *t);
-/* A line in events.jsonl; `words` may be NULL. */
-void training_event(training *t, const char *event, int64_t step, const char *words);
-/* That a checkpoint is in the run's folder, if it is there still: training_find_saved believes it. */
-void training_event_saved(training *t, int64_t step, const char *name);
-/* What cannot be shown or written is said once, and does not stop the run. */
-void training_report_step(training *t, const training_figures *f);
-/* `losses`: of each data set of validation; `seconds` of all. */
-void training_report_evaluation(training *t, const double *losses, double seconds);
-/* Steps after the present one have been undone: their lines go, and one says why. */
-status training_report_undone(training *t, const report_event *what);
-void training_report_disagreement(training *t, double apart); /* of islands that gossip */
-void training_report_event(training *t, const report_event *what);
-status training_summary(training *t, bool stopped);
-/* A closing line: how much was trained, how well, and what to do with it. */
-void training_say_done(const training *t);
 
 #endif

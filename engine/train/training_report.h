@@ -1,0 +1,49 @@
+/* What a run tells a person and other programs: the header, a line a step, metrics and events, the summary at its end;
+ * copies of them to MLflow. */
+#ifndef PHALANX_ENGINE_TRAIN_TRAINING_REPORT_H
+#define PHALANX_ENGINE_TRAIN_TRAINING_REPORT_H
+
+#include "engine/train/report.h"
+#include "engine/train/training.h"
+
+/* train_report.c */
+status training_report_open(training *t);
+void training_header(const training *t);
+/* A line in events.jsonl; `words` may be NULL. */
+void training_event(training *t, const char *event, int64_t step, const char *words);
+/* That a checkpoint is in the run's folder, if it is there still: training_find_saved believes it. */
+void training_event_saved(training *t, int64_t step, const char *name);
+/* What cannot be shown or written is said once, and does not stop the run. */
+void training_report_step(training *t, const training_figures *f);
+/* `losses`: of each data set of validation; `seconds` of all. */
+void training_report_evaluation(training *t, const double *losses, double seconds);
+/* Steps after the present one have been undone: their lines go, and one says why. */
+status training_report_undone(training *t, const report_event *what);
+void training_report_disagreement(training *t, double apart); /* of islands that gossip */
+void training_report_event(training *t, const report_event *what);
+status training_summary(training *t, bool stopped);
+/* A closing line: how much was trained, how well, and what to do with it. */
+void training_say_done(const training *t);
+
+/* train_data.c: the header's lines about the data, and warnings. */
+void training_say_data(const training *t);
+/* Rank 0: what a step has waited for and fetched; it is said once where training waits for data. */
+void training_report_fetched(report_step *out, training *t);
+void training_sum_fetched(report_summary_values *out, const training *t);
+
+/* train_tracking.c: nothing, where neither run.export nor run.mlflow asks for it. */
+/* Takes who the run is from the environment, which does not show it any more. On every rank. */
+status training_tracking_login(training *t);
+/* By rank 0: the file store that lines are written to; and the server, which is told by a thread. */
+status training_open_store(training *t);
+status training_tracking_open(training *t);
+/* Between the two, lines are dropped from metrics.jsonl. */
+status training_tracking_hold(training *t);
+status training_tracking_go_on(training *t);
+/* Of a run that is complete: what its server has yet to get. */
+status training_tracking_catch_up(training *t);
+/* What the run has come to; waits some seconds for the server, if it must. */
+typedef enum training_ending { TRAINING_DONE, TRAINING_STOPPED, TRAINING_FAILED } training_ending;
+void training_tracking_end(training *t, training_ending how);
+
+#endif

@@ -1,0 +1,71 @@
+/* What a run leaves on the disk and in an object store, and where it begins: checkpoints, exports, the mirror, an
+ * earlier run moved aside, a branch of its own history. */
+#ifndef PHALANX_ENGINE_TRAIN_TRAINING_SAVES_H
+#define PHALANX_ENGINE_TRAIN_TRAINING_SAVES_H
+
+#include "engine/train/training.h"
+
+/* train_checkpoint.c */
+/* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
+status training_save_open(training *t);
+/* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited
+ * for and must succeed; any other is looked after by training_save_advance, and if it fails the run goes on. */
+status training_save(training *t, bool last);
+/* The same into the memory of this node and a neighbour's. */
+status training_save_in_memory(training *t);
+/* What all ranks have said of their saver_progress; fails where a state was not saved since it is not finite.
+ * Collective. */
+status training_save_advance(training *t, bool any_working, bool any_failed);
+/* Waits for the save under way, if there is one. Collective. */
+status training_save_finish(training *t);
+/* Every parameter's gradient of the step just played, under debug.gradients. */
+status training_dump_gradients(training *t);
+
+/* train_restore.c */
+/* The latest checkpoint that is whole, or the one checkpoint.resume names, or initial weights (drawn, or
+ * model.from's). */
+status training_restore(training *t);
+
+/* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
+status training_go_back(training *t);
+
+/* train_branch.c: by rank 0, while the run begins. */
+/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
+status training_find_saved(char **out, const training *t);
+/* The checkpoint of the folder that the run would go on from; step -1: none. *went_back: a person has let it name an
+ * earlier one than the run has saved last. */
+status training_branch_look(checkpoint_place *out, bool *went_back, const training *t);
+/* Leaves out what is no part of the history of the first of them: it has been undone. */
+void training_branch_sift(checkpoint_offers *offers);
+/* What has been loaded may be an earlier state than the last one: then a branch begins. */
+status training_branch_begin(training *t);
+
+/* train_aside.c: with checkpoint.resume=never, what an earlier run has left in the folder goes to FOLDER/earlier-N. By
+ * rank 0. */
+status training_move_aside(const training *t);
+
+/* train_mirror.c: nothing, without checkpoint.mirror or an s3:// path in checkpoint.resume. Collective.
+ *
+ * While the run begins, in its folder; again, with `aside`, when an earlier run has been moved aside. Whose the mirror
+ * is is settled, and what is newer in it is fetched. */
+status training_mirror_begin(training *t, bool aside);
+
+/* train_upload.c: nothing, without checkpoint.mirror. */
+/* After training_save_open. Not collective. */
+status training_upload_open(training *t);
+/* Between steps: what has become of uploads. */
+void training_upload_look(training *t);
+/* Waits for the last upload, so long at most as a save may take, a minute where the run was asked to stop. */
+void training_upload_finish(training *t, bool stopped);
+
+/* train_export.c: nothing, where checkpoint.export is not set. By rank 0. */
+/* Refuses a model that has no config.json; begins with what an earlier start has not come to. */
+status training_export_open(training *t);
+/* A checkpoint is published. */
+void training_export_saved(training *t, int64_t step, const char *name);
+/* Does it wait to be exported? Any thread. */
+bool training_export_holds(const training *t, const char *name);
+void training_export_finish(training *t); /* waits for all */
+void training_export_close(training *t);  /* gives up what is under way */
+
+#endif

@@ -44,7 +44,7 @@ CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-e
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
 
 ROOMS    := memory kernels kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
-            $(addprefix engine/,text tokenizer files store checkpoint config) \
+            $(addprefix engine/,text tokenizer files store/s3 store/blocks store checkpoint config) \
             $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
             $(addprefix engine/,mirror data run guard state infer outer server host tracking train)
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))

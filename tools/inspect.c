@@ -8,7 +8,7 @@
 #include "engine/data/stored.h"
 #include "engine/files/atomic.h"
 #include "engine/store/folder.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "memory/log.h"
 #include "tools/inspect_parts.h"
 #include "tools/options.h"

@@ -1,5 +1,5 @@
 /* Data sets in an object store: PREFIX.idx is fetched whole, PREFIX.bin is read in blocks, ahead of who asks for its
- * tokens (engine/store/blocks.h), and either is the version that was there when the data set was opened.
+ * tokens (engine/store/blocks/blocks.h), and either is the version that was there when the data set was opened.
  *
  * A `stored` is what a process's data sets share: the cache and its threads, which are made when the first data set is
  * opened. It is its caller's until stored_close, and outlives the data sets (indexed_close, then stored_close). They
@@ -10,7 +10,7 @@
 
 #include "engine/config/config.h"
 #include "engine/files/indexed.h"
-#include "engine/store/blocks.h"
+#include "engine/store/blocks/blocks.h"
 
 typedef struct stored stored;
 typedef struct stored_set stored_set;

@@ -6,7 +6,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/mapping.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "memory/log.h"
 
 /* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for

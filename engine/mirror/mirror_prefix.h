@@ -8,7 +8,7 @@
  *     PREFIX/config.yaml, events.jsonl  of the run, for people
  *
  * A folder without a manifest is no checkpoint: a manifest is written when all else is there, and removed first. One
- * handle (engine/store/s3.h) is passed to each call; the names are the prefix's until mirror_prefix_free.
+ * handle (engine/store/s3/s3.h) is passed to each call; the names are the prefix's until mirror_prefix_free.
  */
 #ifndef PHALANX_ENGINE_MIRROR_MIRROR_PREFIX_H
 #define PHALANX_ENGINE_MIRROR_MIRROR_PREFIX_H
@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "engine/checkpoint/manifest.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 
 typedef struct mirror_prefix {
     char *url;    /* "s3://BUCKET/PREFIX", without a slash at its end */

@@ -10,7 +10,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/crc32c.h"
 #include "engine/files/direct.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

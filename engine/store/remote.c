@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/files/crc32c.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

@@ -14,7 +14,7 @@
 #include <zstd.h>
 
 #include "engine/store/remote.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "memory/log.h"
 
 #define INPUT_BYTES (1 << 18)

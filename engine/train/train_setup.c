@@ -17,7 +17,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incidents.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/training_report.h"
 #include "engine/train/training_saves.h"

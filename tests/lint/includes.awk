@@ -14,11 +14,12 @@ BEGIN {
     may["layers"] = abreast
     may["models"] = abreast " layers"
     may["engine/files"] = "memory"
-    may["engine/text"] = "memory engine/files engine/store"
+    may["engine/text"] = "memory engine/files engine/store/s3 engine/store"
     may["engine/tokenizer"] = "memory engine/text"
-    may["engine/store"] = "memory engine/files"
+    may["engine/store/s3"] = "memory engine/files"
+    may["engine/store/blocks"] = may["engine/store"] = "memory engine/files engine/store/s3"
     may["engine/checkpoint"] = "memory engine/files"
-    may["engine/mirror"] = "memory engine/files engine/store engine/checkpoint"
+    may["engine/mirror"] = may["engine/store"] " engine/store engine/checkpoint"
     may["engine/config"] = below " engine/files"
     compiling = below " engine/files engine/config"
     may["engine/compile/model"] = compiling
@@ -29,7 +30,7 @@ BEGIN {
     may["engine/compile/plan"] = may["engine/compile"] " engine/compile"
     may["engine/islands"] = below " engine/files engine/checkpoint"
     may["engine/tracking"] = "memory engine/files"
-    may["engine/data"] = below " engine/files engine/store engine/text engine/tokenizer engine/config"
+    may["engine/data"] = below " engine/files engine/store/s3 engine/store/blocks engine/text engine/tokenizer engine/config"
     may["engine/host"] = below " engine/files"
     may["engine/run"] = may["engine/compile/plan"] " engine/compile/plan engine/data"
     may["engine/guard"] = may["engine/run"] " engine/run"
@@ -37,7 +38,7 @@ BEGIN {
     may["engine/infer"] = may["engine/state"] " engine/state"
     may["engine/outer"] = may["engine/infer"] " engine/islands engine/host"
     may["engine/server"] = may["engine/outer"] " engine/outer"
-    may["engine/train"] = may["engine/server"] " engine/guard engine/tracking engine/store engine/mirror"
+    may["engine/train"] = may["engine/server"] " engine/guard engine/tracking engine/store/s3 engine/mirror"
     may["tools"] = may["engine/train"] " engine/text engine/store engine/infer engine/server engine/train"
     may["tools/plan"] = may["tools/data"] = may["tools/supervise"] = may["tools"] " tools"
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "memory/log.h"
 
 enum { DEEPEST = 64 }; /* folders within folders: a link may lead back */

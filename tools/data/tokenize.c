@@ -8,7 +8,7 @@
 #include "engine/files/indexed.h"
 #include "engine/train/report.h"
 #include "engine/data/corpus.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "engine/text/documents.h"
 #include "engine/text/source.h"
 #include "engine/tokenizer/tokenizer.h"

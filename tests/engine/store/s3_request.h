@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/store/signature.h"
+#include "engine/store/s3/signature.h"
 
 enum { S3_MOST_HEAD = 32 << 10, S3_MOST_PAIRS = 64 };
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/store/signature.h"
+#include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/engine/store/s3_request.h"

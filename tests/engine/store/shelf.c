@@ -6,7 +6,7 @@
 #include <openssl/evp.h>
 
 #include "engine/files/crc32c.h"
-#include "engine/store/signature.h"
+#include "engine/store/s3/signature.h"
 #include "memory/log.h"
 
 void shelf_checksum(char out[9], const void *data, int64_t bytes)

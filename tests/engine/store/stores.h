@@ -2,7 +2,7 @@
 #ifndef PHALANX_TESTS_ENGINE_STORE_STORES_H
 #define PHALANX_TESTS_ENGINE_STORE_STORES_H
 
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 #include "tests/engine/store/s3_server.h"
 
 /* A handle whose pauses begin at a millisecond. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/files/crc32c.h"
-#include "engine/store/blocks_parts.h"
+#include "engine/store/blocks/blocks_parts.h"
 #include "memory/log.h"
 
 /* Is each chunk of a whole object's file what it was? */

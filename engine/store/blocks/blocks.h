@@ -11,11 +11,11 @@
  * and blocks_expect are for one thread at a time. Memory is taken by blocks_open: nothing here allocates 64 KiB later
  * (memory/seal.h), but blocks_whole where there is no folder.
  */
-#ifndef PHALANX_ENGINE_STORE_BLOCKS_H
-#define PHALANX_ENGINE_STORE_BLOCKS_H
+#ifndef PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_H
+#define PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_H
 
 #include "engine/files/mapping.h"
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 
 typedef struct blocks blocks;
 typedef struct blocks_object blocks_object;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/store/account.h"
+#include "engine/store/s3/account.h"
 #include "memory/log.h"
 
 static const char *const names[] = {

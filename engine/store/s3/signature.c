@@ -1,4 +1,4 @@
-#include "engine/store/signature.h"
+#include "engine/store/s3/signature.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

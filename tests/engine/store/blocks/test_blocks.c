@@ -16,7 +16,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
-#include "engine/store/blocks.h"
+#include "engine/store/blocks/blocks.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/engine/store/stores.h"

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/store/s3_parts.h"
-#include "engine/store/xml.h"
+#include "engine/store/s3/s3_parts.h"
+#include "engine/store/s3/xml.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

@@ -16,8 +16,8 @@
  * s3_head, s3_get, s3_put, s3_delete and s3_upload_part make no allocation of 64 KiB or more of their own, so they may
  * run beside training (memory/seal.h); lists and the end of an upload of hundreds of parts may make larger ones.
  */
-#ifndef PHALANX_ENGINE_STORE_S3_H
-#define PHALANX_ENGINE_STORE_S3_H
+#ifndef PHALANX_ENGINE_STORE_S3_S3_H
+#define PHALANX_ENGINE_STORE_S3_S3_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "engine/files/crc32c.h"
-#include "engine/store/s3_parts.h"
-#include "engine/store/xml.h"
+#include "engine/store/s3/s3_parts.h"
+#include "engine/store/s3/xml.h"
 #include "memory/log.h"
 
 static const double LONGEST_RETRY_AFTER = 60; /* seconds */

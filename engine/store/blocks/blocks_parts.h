@@ -1,11 +1,11 @@
 /* What the files of blocks.h share. */
-#ifndef PHALANX_ENGINE_STORE_BLOCKS_PARTS_H
-#define PHALANX_ENGINE_STORE_BLOCKS_PARTS_H
+#ifndef PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_PARTS_H
+#define PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_PARTS_H
 
 #include <pthread.h>
 
-#include "engine/store/blocks.h"
-#include "engine/store/blocks_disk.h"
+#include "engine/store/blocks/blocks.h"
+#include "engine/store/blocks/blocks_disk.h"
 
 /* BLOCKS_HANDS: threads that fetch, and the caller's. BLOCKS_SLOTS: blocks in memory, which are used while the folder
  * fails or where there is none; where it works, a few. */

@@ -2,8 +2,8 @@
  *
  * What a server says is not trusted: depth, names and texts are bounded, a DOCTYPE and what does not nest are refused.
  */
-#ifndef PHALANX_ENGINE_STORE_XML_H
-#define PHALANX_ENGINE_STORE_XML_H
+#ifndef PHALANX_ENGINE_STORE_S3_XML_H
+#define PHALANX_ENGINE_STORE_S3_XML_H
 
 #include <stdint.h>
 

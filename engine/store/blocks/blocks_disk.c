@@ -1,4 +1,4 @@
-#include "engine/store/blocks_disk.h"
+#include "engine/store/blocks/blocks_disk.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -6,8 +6,8 @@
 #include <openssl/evp.h>
 
 #include "engine/files/crc32c.h"
-#include "engine/store/s3_parts.h"
-#include "engine/store/xml.h"
+#include "engine/store/s3/s3_parts.h"
+#include "engine/store/s3/xml.h"
 #include "memory/log.h"
 
 enum { MOST_ID = 1024 };

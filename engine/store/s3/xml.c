@@ -1,4 +1,4 @@
-#include "engine/store/xml.h"
+#include "engine/store/s3/xml.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/store/s3_parts.h"
-#include "engine/store/xml.h"
+#include "engine/store/s3/s3_parts.h"
+#include "engine/store/s3/xml.h"
 #include "memory/log.h"
 
 enum { KEY = 3 * 1024 + 1 };

@@ -1,4 +1,4 @@
-#include "engine/store/account.h"
+#include "engine/store/s3/account.h"
 
 #include <ctype.h>
 #include <stdint.h>

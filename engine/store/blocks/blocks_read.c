@@ -1,4 +1,4 @@
-#include "engine/store/blocks.h"
+#include "engine/store/blocks/blocks.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "engine/files/crc32c.h"
-#include "engine/store/blocks_parts.h"
-#include "engine/store/signature.h"
+#include "engine/store/blocks/blocks_parts.h"
+#include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

@@ -10,8 +10,8 @@
  * blocks are removed. The blocks_disk is the caller's until blocks_disk_close. None of this allocates 64 KiB but
  * opening.
  */
-#ifndef PHALANX_ENGINE_STORE_BLOCKS_DISK_H
-#define PHALANX_ENGINE_STORE_BLOCKS_DISK_H
+#ifndef PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_DISK_H
+#define PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_DISK_H
 
 #include <stdbool.h>
 #include <stdint.h>

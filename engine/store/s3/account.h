@@ -10,8 +10,8 @@
  * AWS_NO_SIGN_REQUEST=true asks as nobody, for data that everybody may read. An account is its owner's until
  * account_wipe, which overwrites the secrets; nothing prints them, and they are in no configuration.
  */
-#ifndef PHALANX_ENGINE_STORE_ACCOUNT_H
-#define PHALANX_ENGINE_STORE_ACCOUNT_H
+#ifndef PHALANX_ENGINE_STORE_S3_ACCOUNT_H
+#define PHALANX_ENGINE_STORE_S3_ACCOUNT_H
 
 #include <stdbool.h>
 

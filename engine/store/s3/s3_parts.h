@@ -1,12 +1,12 @@
 /* What the files of s3.h share: one call, which is tried until it is answered, and its answer. */
-#ifndef PHALANX_ENGINE_STORE_S3_PARTS_H
-#define PHALANX_ENGINE_STORE_S3_PARTS_H
+#ifndef PHALANX_ENGINE_STORE_S3_S3_PARTS_H
+#define PHALANX_ENGINE_STORE_S3_S3_PARTS_H
 
 #include <curl/curl.h>
 
-#include "engine/store/account.h"
-#include "engine/store/s3.h"
-#include "engine/store/signature.h"
+#include "engine/store/s3/account.h"
+#include "engine/store/s3/s3.h"
+#include "engine/store/s3/signature.h"
 
 struct s3 {
     CURL *curl;

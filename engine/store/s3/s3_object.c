@@ -1,4 +1,4 @@
-#include "engine/store/s3.h"
+#include "engine/store/s3/s3.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/files/crc32c.h"
-#include "engine/store/s3_parts.h"
+#include "engine/store/s3/s3_parts.h"
 #include "memory/log.h"
 
 static const double PATIENCE = 120; /* seconds */

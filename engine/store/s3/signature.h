@@ -5,8 +5,8 @@
  * are returned are the caller's to free. A path and a query are encoded here for the URL too, so that what is sent is
  * what is signed.
  */
-#ifndef PHALANX_ENGINE_STORE_SIGNATURE_H
-#define PHALANX_ENGINE_STORE_SIGNATURE_H
+#ifndef PHALANX_ENGINE_STORE_S3_SIGNATURE_H
+#define PHALANX_ENGINE_STORE_S3_SIGNATURE_H
 
 #include <stdint.h>
 

@@ -46,7 +46,7 @@ CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(S
 ROOMS    := memory kernels kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
             $(addprefix engine/,text tokenizer files store/s3 store/blocks store checkpoint config) \
             $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
-            $(addprefix engine/,mirror data run guard state infer outer server host tracking train)
+            $(addprefix engine/,mirror data run guard state infer outer server host tracking train/rank train/report train/saves train)
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(foreach room,tools tools/plan tools/data tools/supervise,$(wildcard $(room)/*.c))

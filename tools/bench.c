@@ -9,7 +9,7 @@
 
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/target.h"
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "engine/state/weights.h"
 #include "kernels/philox.h"
 #include "memory/clock.h"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "engine/state/weights_copy.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -6,7 +6,7 @@
 
 #include "engine/files/indexed.h"
 #include "engine/infer/inference.h"
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "engine/text/documents.h"
 #include "engine/data/stored.h"
 #include "engine/data/tokenizer_files.h"

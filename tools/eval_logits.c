@@ -6,7 +6,7 @@
 
 #include "engine/files/safetensors.h"
 #include "engine/infer/generator.h"
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 
 enum { LOGITS, INPUT_IDS, LABELS, TENSORS };
 

@@ -26,7 +26,7 @@ static json_t *names_of_metrics(void)
         const char *key, *tag;
     } rows[] = {
 #define METRIC(kind, name, when, tag, ...) {#name, tag},
-#include "engine/train/metrics.def"
+#include "engine/train/report/metrics.def"
     };
     json_t *names = json_object();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -18,7 +18,7 @@ enum { MOST_EVENTS = 400, MOST_HOSTS = 16, MOST_RANKS = 64, HOST_POINTS = 200 };
 #define CURVE_1(name)                        #name,
 #define METRIC(kind, name, when, tag, curve) CURVE_##curve(name)
 static const char *const step_keys[] = {"step", "time",
-#include "engine/train/metrics.def"
+#include "engine/train/report/metrics.def"
                                         NULL};
 static const char *const evaluation_keys[] = {"step", "time", "eval_loss", "eval_losses", NULL};
 static const char *const host_keys[] = {"time",

@@ -1,7 +1,7 @@
 /* A job that is an island: the outer loop's calls, with the run's position. */
 #include "engine/train/training_loop.h"
-#include "engine/train/training_report.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/report/training_report.h"
+#include "engine/train/saves/training_saves.h"
 
 static outer_position position_of(const training_position *at)
 {

@@ -4,8 +4,8 @@
 
 #include "engine/host/incidents.h"
 #include "engine/train/training_loop.h"
-#include "engine/train/training_report.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/report/training_report.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 
 /* So often in a row does a run go back to the same step: each time it leaves out twice as many samples. */

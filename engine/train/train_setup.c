@@ -19,8 +19,8 @@
 #include "engine/host/incidents.h"
 #include "engine/store/s3/s3.h"
 #include "engine/train/training_loop.h"
-#include "engine/train/training_report.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/report/training_report.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 
 static int threads_of(const config *c, const comm *world)

@@ -5,8 +5,8 @@
 
 #include "engine/host/incidents.h"
 #include "engine/train/training_loop.h"
-#include "engine/train/training_report.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/report/training_report.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 

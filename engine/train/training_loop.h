@@ -3,7 +3,7 @@
 #ifndef PHALANX_ENGINE_TRAIN_TRAINING_LOOP_H
 #define PHALANX_ENGINE_TRAIN_TRAINING_LOOP_H
 
-#include "engine/train/training.h"
+#include "engine/train/rank/training.h"
 
 /* train_setup.c */
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began);

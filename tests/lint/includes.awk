@@ -38,7 +38,10 @@ BEGIN {
     may["engine/infer"] = may["engine/state"] " engine/state"
     may["engine/outer"] = may["engine/infer"] " engine/islands engine/host"
     may["engine/server"] = may["engine/outer"] " engine/outer"
-    may["engine/train"] = may["engine/server"] " engine/guard engine/tracking engine/store/s3 engine/mirror"
+    may["engine/train/rank"] = may["engine/server"] " engine/guard engine/tracking engine/mirror"
+    may["engine/train/report"] = may["engine/train/rank"] " engine/train/rank"
+    may["engine/train/saves"] = may["engine/train/report"] " engine/train/report"
+    may["engine/train"] = may["engine/train/saves"] " engine/store/s3 engine/train/saves"
     may["tools"] = may["engine/train"] " engine/text engine/store engine/infer engine/server engine/train"
     may["tools/plan"] = may["tools/data"] = may["tools/supervise"] = may["tools"] " tools"
 }

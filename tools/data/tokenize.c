@@ -6,7 +6,7 @@
 
 #include "engine/files/atomic.h"
 #include "engine/files/indexed.h"
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "engine/data/corpus.h"
 #include "engine/store/s3/s3.h"
 #include "engine/text/documents.h"

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "engine/files/output.h"
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "engine/tokenizer/sentencepiece.h"
 #include "engine/text/sentences.h"
 #include "memory/clock.h"

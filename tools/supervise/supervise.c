@@ -11,7 +11,7 @@
 #include "engine/files/atomic.h"
 #include "engine/host/incidents.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "engine/train/train.h"
 #include "engine/state/weights.h"
 #include "memory/clock.h"

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "engine/train/train.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -8,8 +8,8 @@
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/mirror/mirror_fetch.h"
-#include "engine/train/report.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/report/report.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 
 /* FOLDER/mirror: "ID URL", the run's id, and the mirror that it has claimed with it. */

@@ -1,9 +1,9 @@
 /* What a run leaves on the disk and in an object store, and where it begins: checkpoints, exports, the mirror, an
  * earlier run moved aside, a branch of its own history. */
-#ifndef PHALANX_ENGINE_TRAIN_TRAINING_SAVES_H
-#define PHALANX_ENGINE_TRAIN_TRAINING_SAVES_H
+#ifndef PHALANX_ENGINE_TRAIN_SAVES_TRAINING_SAVES_H
+#define PHALANX_ENGINE_TRAIN_SAVES_TRAINING_SAVES_H
 
-#include "engine/train/training.h"
+#include "engine/train/rank/training.h"
 
 /* train_checkpoint.c */
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */

@@ -3,8 +3,8 @@
  *
  * `loads` owns what it remembers of the steps so far, for its warnings; it needs no checkpoint.
  */
-#ifndef PHALANX_ENGINE_TRAIN_LOADS_H
-#define PHALANX_ENGINE_TRAIN_LOADS_H
+#ifndef PHALANX_ENGINE_GUARD_LOADS_H
+#define PHALANX_ENGINE_GUARD_LOADS_H
 
 #include "models/shape.h"
 

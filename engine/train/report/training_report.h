@@ -1,10 +1,10 @@
 /* What a run tells a person and other programs: the header, a line a step, metrics and events, the summary at its end;
  * copies of them to MLflow. */
-#ifndef PHALANX_ENGINE_TRAIN_TRAINING_REPORT_H
-#define PHALANX_ENGINE_TRAIN_TRAINING_REPORT_H
+#ifndef PHALANX_ENGINE_TRAIN_REPORT_TRAINING_REPORT_H
+#define PHALANX_ENGINE_TRAIN_REPORT_TRAINING_REPORT_H
 
-#include "engine/train/report.h"
-#include "engine/train/training.h"
+#include "engine/train/report/report.h"
+#include "engine/train/rank/training.h"
 
 /* train_report.c */
 status training_report_open(training *t);

@@ -11,7 +11,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/host/incidents.h"
-#include "engine/train/training_report.h"
+#include "engine/train/report/training_report.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
@@ -299,7 +299,7 @@ static status write_events(training *t, const report_step *s)
 {
     tensorboard_value values[] = {
 #define METRIC(kind, name, when, tag, ...) {(when) ? tag : NULL, (double)s->name},
-#include "engine/train/metrics.def"
+#include "engine/train/report/metrics.def"
     };
     int count = 0;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/train/loads.h"
+#include "engine/guard/loads.h"
 
 enum { EXPERTS = 4 };
 

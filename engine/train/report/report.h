@@ -2,8 +2,8 @@
  * metrics.jsonl and summary.json. Plain values in, text out: nothing here measures, owns or remembers anything except
  * the progress bar, which knows when it was last drawn.
  */
-#ifndef PHALANX_ENGINE_TRAIN_REPORT_H
-#define PHALANX_ENGINE_TRAIN_REPORT_H
+#ifndef PHALANX_ENGINE_TRAIN_REPORT_REPORT_H
+#define PHALANX_ENGINE_TRAIN_REPORT_REPORT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,7 +45,7 @@ typedef struct report_step {
 #define report_real             double
 #define report_integer          int64_t
 #define METRIC(kind, name, ...) report_##kind name;
-#include "engine/train/metrics.def"
+#include "engine/train/report/metrics.def"
 #undef report_real
 #undef report_integer
     const char *skipped; /* why nothing changed; NULL: the weights were updated */

@@ -8,7 +8,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/reading.h"
 #include "engine/state/exporter.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/units.h"
 #include "models/huggingface.h"

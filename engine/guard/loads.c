@@ -1,4 +1,4 @@
-#include "engine/train/loads.h"
+#include "engine/guard/loads.h"
 
 #include <math.h>
 #include <stdio.h>

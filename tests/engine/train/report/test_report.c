@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 #include "tests/jobs/workfolder.h"
 
 static void expect_bytes(double bytes, const char *text)

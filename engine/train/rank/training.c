@@ -1,4 +1,4 @@
-#include "engine/train/training.h"
+#include "engine/train/rank/training.h"
 
 #include <stdarg.h>
 #include <stdio.h>

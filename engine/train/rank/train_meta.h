@@ -3,8 +3,8 @@
  * Written by us, and yet not believed: every value that is read is checked before anything uses it as a position, a
  * count or a scale.
  */
-#ifndef PHALANX_ENGINE_TRAIN_TRAIN_META_H
-#define PHALANX_ENGINE_TRAIN_TRAIN_META_H
+#ifndef PHALANX_ENGINE_TRAIN_RANK_TRAIN_META_H
+#define PHALANX_ENGINE_TRAIN_RANK_TRAIN_META_H
 
 #include <jansson.h>
 #include <stdint.h>

@@ -6,7 +6,7 @@
 
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/reading.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 
 status training_find_saved(char **out, const training *t)

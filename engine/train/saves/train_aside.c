@@ -8,7 +8,7 @@
 #include "engine/files/atomic.h"
 #include "engine/files/reading.h"
 #include "engine/host/incidents.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 
 /* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */

@@ -1,7 +1,7 @@
 /* The state of a training run on one rank, and what all files of the loop ask of it. What they do is declared in
  * training_report.h, training_saves.h and training_loop.h. */
-#ifndef PHALANX_ENGINE_TRAIN_TRAINING_H
-#define PHALANX_ENGINE_TRAIN_TRAINING_H
+#ifndef PHALANX_ENGINE_TRAIN_RANK_TRAINING_H
+#define PHALANX_ENGINE_TRAIN_RANK_TRAINING_H
 
 #include "engine/run/choices.h"
 #include "engine/config/config.h"
@@ -23,8 +23,8 @@
 #include "engine/state/node_copies.h"
 #include "engine/state/saver.h"
 #include "engine/run/trace.h"
-#include "engine/train/loads.h"
-#include "engine/train/train_meta.h"
+#include "engine/guard/loads.h"
+#include "engine/train/rank/train_meta.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tracking/tracker.h"
 #include "engine/guard/verify.h"

@@ -1,4 +1,4 @@
-#include "engine/train/train_meta.h"
+#include "engine/train/rank/train_meta.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "engine/train/report.h"
+#include "engine/train/report/report.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -145,7 +145,7 @@ static json_t *step_object(const report_step *s)
 #define METRIC(kind, name, when, ...)                                                                                  \
     if (when)                                                                                                          \
         put_##kind(line, #name, s->name);
-#include "engine/train/metrics.def"
+#include "engine/train/report/metrics.def"
     if (s->skipped)
         json_object_set_new(line, "skipped", json_true());
     return line;

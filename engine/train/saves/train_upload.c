@@ -1,8 +1,8 @@
 /* A run's mirror beside training (engine/mirror/): the thread of rank 0 that uploads, and what is said of it. */
 #include <string.h>
 
-#include "engine/train/training_report.h"
-#include "engine/train/training_saves.h"
+#include "engine/train/report/training_report.h"
+#include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/units.h"
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "engine/config/batch_ramp.h"
-#include "engine/train/training_report.h"
+#include "engine/train/report/training_report.h"
 #include "memory/log.h"
 #include "memory/units.h"
 

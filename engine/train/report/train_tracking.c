@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/tracking/tracker.h"
-#include "engine/train/training_report.h"
+#include "engine/train/report/training_report.h"
 #include "memory/log.h"
 #include "models/parts.h"
 
@@ -37,7 +37,7 @@ status training_open_store(training *t)
 
 static const tracker_lines_name names[] = {
 #define METRIC(kind, name, when, tag, ...) {#name, tag},
-#include "engine/train/metrics.def"
+#include "engine/train/report/metrics.def"
 };
 
 status training_tracking_login(training *t)

@@ -210,26 +210,29 @@ SCRIPT_TESTS := tests/test_run.sh tests/lint/test_lint.sh tests/readme.sh tests/
                 tests/jobs/test_older_states.sh tests/engine/store/test_rclone.sh tests/tools/test_schema.sh
 REST_SCRIPTS := tests/jobs/test_mirror_servers.sh
 named         = $(sort $(filter $(1:%=$(BUILD)/tests/test_%),$(TESTS)))
-SHARING      := $(call named,$(LONGEST)) $(call named,$(filter-out $(LONGEST),$(SHARED)))
+SLOW         := $(foreach n,$(LONGEST),$(call named,$n))
+FIRST        := $(call named,$(ALONE) $(CLOCKED)) $(CLOCKED_SCRIPTS) $(SLOW)
+# The programs $1 in the lanes of tests/run.sh.
+lanes         = $(filter $(call named,$(ALONE)),$1) --clocked $(filter $(call named,$(CLOCKED)) $(CLOCKED_SCRIPTS),$1) \
+                --together $(filter $1,$(SLOW)) $(filter-out $(FIRST),$1)
 TALLIED       = awk '{p += $$1; f += $$2; s += $$3} END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' $1
 
 run-tests: tests
 	@rm -f $(BUILD)/tally $(BUILD)/tally.skipped
-	@tests/run.sh $(BUILD)/tally $(sort $(filter-out $(SHARING),$(TESTS))) $(SCRIPT_TESTS) --shared $(SHARING); status=$$?; \
+	@tests/run.sh $(BUILD)/tally $(call lanes,$(SCRIPT_TESTS) $(sort $(TESTS))); status=$$?; \
 	$(call TALLIED,$(BUILD)/tally); exit $$status
 
 run-rest: tests ## the rows of the tables that make check leaves out (REST_LEFT_OUT: but for these), mirrors in real stores
 	@rm -f $(BUILD)/tally-rest $(BUILD)/tally-rest.skipped
-	@TEST_RING=rest tests/run.sh $(BUILD)/tally-rest $(call named,$(filter-out $(SHARED) $(REST_LEFT_OUT),$(HAS_REST))) \
-	    $(REST_SCRIPTS) --shared $(call named,$(filter $(SHARED),$(HAS_REST))); status=$$?; $(call TALLIED,$(BUILD)/tally-rest); exit $$status
+	@TEST_RING=rest tests/run.sh $(BUILD)/tally-rest $(call lanes,$(call named,$(filter-out $(REST_LEFT_OUT),$(HAS_REST))) $(REST_SCRIPTS)); \
+	status=$$?; $(call TALLIED,$(BUILD)/tally-rest); exit $$status
 
-# Those of the programs that NAMED says, counted in a file that TALLY says.
-TALLY ?= named
+# Those of the programs that NAMED says.
 CHOSEN = $(foreach n,$(NAMED),$(filter %/$n,$(TESTS) $(SCRIPT_TESTS) $(REST_SCRIPTS)))
 run-named: tests
-	@rm -f $(BUILD)/tally-$(TALLY) $(BUILD)/tally-$(TALLY).skipped
-	@tests/run.sh $(BUILD)/tally-$(TALLY) $(filter-out $(SHARING),$(CHOSEN)) --shared $(filter $(SHARING),$(CHOSEN)); status=$$?; \
-	$(call TALLIED,$(BUILD)/tally-$(TALLY)); exit $$status
+	@rm -f $(BUILD)/tally-named $(BUILD)/tally-named.skipped
+	@tests/run.sh $(BUILD)/tally-named $(call lanes,$(CHOSEN)); status=$$?; \
+	$(call TALLIED,$(BUILD)/tally-named); exit $$status
 
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
 lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, clang-tidy

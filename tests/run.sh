@@ -1,14 +1,15 @@
 #!/bin/bash
 # Runs test programs and counts what they say (TAP, from cmocka and from scripts alike).
-#   tests/run.sh TALLY PROGRAM... [--shared PROGRAM...]
-# Programs run one after another; those after --shared run beside them, one at a time and at a low priority, then two at
-# a time, and may not start mpirun. Prints a line a program with its seconds and its processor's seconds, the output of
-# those that failed, and in the end why each test was skipped and which failed; appends "passed failed skipped" to the
-# file TALLY, to TALLY.skipped the names of programs that skipped a test, to TALLY.unsteady what was unsteady. A program
-# that ends without a plan, or that runs into the time limit, counts as a failure. With SECOND_TRY=1 a program that
-# failed runs once more: where it passes then, its tests count as passed, what the first run said is shown, and a line
-# "unsteady: ..." names the test. More than two of those are a failure. Ctrl-C and SIGTERM end the programs, with all
-# that they have started, and then this.
+#   tests/run.sh TALLY PROGRAM... [--clocked PROGRAM...] [--together PROGRAM...]
+# Programs run one after another, first those without a lane, then those after --clocked; beside these run those after
+# --together, one at a time and at a low priority, and when no program comes before them as many at a time as there are
+# cores and one, since ranks wait for each other. Prints a
+# line a program with its seconds and its processor's seconds, the output of those that failed, and in the end why each
+# test was skipped and which failed; appends "passed failed skipped" to the file TALLY, to TALLY.skipped the names of
+# programs that skipped a test, to TALLY.unsteady what was unsteady. A program that ends without a plan, or that runs
+# into the time limit, counts as a failure. With SECOND_TRY=1 a program that failed runs once more: where it passes
+# then, its tests count as passed, what the first run said is shown, and a line "unsteady: ..." names the test. More
+# than two of those are a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
 set -u
 tally=$1
 shift
@@ -26,17 +27,11 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 
-# In front of mpirun where cores are shared: a program that starts ranks there is in the wrong lane.
-mkdir "$work/shared"
-for name in mpirun mpiexec orterun; do
-    printf '#!/bin/sh\necho "not ok - ${0##*/} $* where cores are shared" >>"$WRONG_LANE"\nexit 1\n' >"$work/shared/$name"
-    chmod +x "$work/shared/$name"
-done
+slots=$(($(nproc) < 8 ? $(nproc) + 1 : 9)) # so many run together
 
 # PROGRAM LANE FOLDER: runs it, and leaves its report, its counts and its notes in FOLDER
 run_one() {
-    local program=$1 before='' priority=0 seconds=$limit output=$3/output mpi status name start passed failed skipped
-    [ "$2" = first ] || before=$work/shared:
+    local program=$1 priority=0 seconds=$limit output=$3/output mpi status name start passed failed skipped
     [ "$2" != beside ] || priority=10 seconds=$((2 * limit)) # others come first: it has twice the time
     name=$(basename "$program")
     # Open MPI makes a folder for all jobs of a user, and the last job to end removes it, which may be an earlier
@@ -46,13 +41,12 @@ run_one() {
     # timeout, in a process group of its own that a terminal's Ctrl-C does not reach, passes SIGTERM on to the program
     trap 'kill -TERM $(jobs -p) 2>/dev/null; wait; rm -rf "$mpi"; exit 143' TERM
     # Ranks of one host need no network, and Open MPI 5 says a line a rank of one that it finds no use for.
-    PATH="$before$PATH" WRONG_LANE=$3/lane CMOCKA_MESSAGE_OUTPUT=TAP OMPI_MCA_orte_tmpdir_base=$mpi PRTE_MCA_prte_tmpdir_base=$mpi \
+    CMOCKA_MESSAGE_OUTPUT=TAP OMPI_MCA_orte_tmpdir_base=$mpi PRTE_MCA_prte_tmpdir_base=$mpi \
         OMPI_MCA_btl=${OMPI_MCA_btl:-^tcp} \
         env --default-signal=INT,QUIT nice -n $priority timeout -k 10 "$seconds" "$program" >"$output" 2>&1 </dev/null &
     wait $!
     status=$?
     rm -rf "$mpi"
-    cat "$3/lane" >>"$output" 2>/dev/null
     # -a: what a small model generates is no text of the user's locale
     skipped=$(grep -acE '^(not )?ok .*# SKIP' "$output") # cmocka calls what it skips not ok
     passed=$(grep -aE '^ok ' "$output" | grep -acvE '# SKIP')
@@ -99,7 +93,6 @@ run_steady() {
     { [ "${SECOND_TRY:-0}" = 1 ] && grep -q '^failed' "$3/notes"; } || return
     mkdir "$first"
     mv "$3/report" "$3/notes" "$3/counts" "$3/output" "$first"
-    rm -f "$3/lane"
     run_one "$@"
     cat "$first/report" "$3/report" >"$first/reports" && mv "$first/reports" "$3/report"
     grep -q '^failed' "$3/notes" || sed -n 's/^failed: /unsteady: /p' "$first/notes" >>"$3/notes"
@@ -133,22 +126,32 @@ in_lane() { # NAME: how many run in that lane
     echo $count
 }
 
-first=()
-while [ $# -gt 0 ] && [ "$1" != --shared ]; do
-    first+=("$1")
-    shift
+declare -A waiting=() # the programs of each lane, which have no spaces in their names
+lane=alone
+for word in "$@"; do
+    case $word in
+    --clocked | --together) lane=${word#--} ;;
+    *) waiting[$lane]+=" $word" ;;
+    esac
 done
-shared=("${@:2}")
-while [ ${#first[@]} -gt 0 ] || [ ${#shared[@]} -gt 0 ] || [ ${#lanes[@]} -gt 0 ]; do
-    if [ ${#first[@]} -gt 0 ] && [ "$(in_lane first)" -eq 0 ]; then
-        begin "${first[0]}" first
-        first=("${first[@]:1}")
-    elif [ ${#shared[@]} -gt 0 ] && [ "$(in_lane first)" -eq 1 ] && [ ${#lanes[@]} -eq 1 ]; then
-        begin "${shared[0]}" beside
-        shared=("${shared[@]:1}")
-    elif [ ${#shared[@]} -gt 0 ] && [ "$(in_lane first)" -eq 0 ] && [ ${#lanes[@]} -lt 2 ]; then
-        begin "${shared[0]}" shared
-        shared=("${shared[@]:1}")
+# LANE [AS]: begins the next program of that lane, as one of lane AS
+begin_next() {
+    local program rest
+    read -r program rest <<<"${waiting[$1]}"
+    waiting[$1]=$rest
+    begin "$program" "${2:-$1}"
+}
+while [[ ${waiting[*]} = *[!\ ]* ]] || [ ${#lanes[@]} -gt 0 ]; do
+    if [ -n "${waiting[alone]-}" ] && [ ${#lanes[@]} -eq 0 ]; then
+        begin_next alone
+    elif [ -n "${waiting[alone]-}" ] || [ "$(in_lane alone)" -gt 0 ]; then
+        take_one
+    elif [ -n "${waiting[clocked]-}" ] && [ "$(in_lane clocked)" -eq 0 ]; then
+        begin_next clocked
+    elif [ -n "${waiting[together]-}" ] && [ "$(in_lane clocked)" -eq 1 ] && [ ${#lanes[@]} -eq 1 ]; then
+        begin_next together beside
+    elif [ -n "${waiting[together]-}" ] && [ "$(in_lane clocked)" -eq 0 ] && [ ${#lanes[@]} -lt $slots ]; then
+        begin_next together
     else
         take_one
     fi

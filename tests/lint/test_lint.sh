@@ -129,10 +129,8 @@ refuses a_page_that_names_no_file sample.md 'See `engine/sample.c`.' "there is n
 refuses a_key_that_is_read_past_the_page models/huggingface_rope.c '/* huggingface_get(r->root, "rope_theta") */' \
     "huggingface_ask() reads keys of the root" "$here/pages.sh $copy"
 
-refuses a_clock_where_cores_are_shared tests/memory/test_dtype.c '/* clock_gettime(CLOCK_MONOTONIC, 0) */' \
-    "dtype shares cores with other programs" "tests/lint/lanes.sh $copy"
-refuses ranks_where_cores_are_shared tests/memory/test_dtype.c '/* launch_mpirun(2) */' \
-    "dtype shares cores with other programs" "tests/lint/lanes.sh $copy"
+refuses a_span_of_time_beside_other_programs tests/memory/test_dtype.c '/* clock_seconds() - began < 3 */' \
+    "CLOCKED lacks dtype" "tests/lint/lanes.sh $copy"
 refuses a_skip_without_a_reason tests/memory/test_dtype.c '/* skip(); */' "a test that is skipped says why" "tests/lint/lanes.sh $copy"
 refuses a_table_with_a_third_that_no_list_names tests/memory/test_dtype.c '/* cover_take(0, 0, 0, 3); */' "HAS_REST lacks dtype" \
     "tests/lint/lanes.sh $copy"

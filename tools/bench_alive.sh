@@ -12,7 +12,7 @@ shift
 [ $# -gt 0 ] || set -- restart saves verify
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cat README.md engine/*.c > "$folder/text"
+cat README.md engine/*/*.c > "$folder/text"
 "$phalanx" tokenize --quiet --output "$folder/data" --tokenizer bytes "$folder/text" >/dev/null
 mpi="mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -np 2"
 data="data.tokenizer=null data.train=$folder/data data.validation=[] evaluate.every=0 run.tensorboard=false"

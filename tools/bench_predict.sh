@@ -11,7 +11,7 @@ profile=${2:-}
 steps=${STEPS:-14}
 top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
-cat README.md engine/*.c >"$top/text"
+cat README.md engine/*/*.c >"$top/text"
 "$phalanx" tokenize --quiet --output "$top/data" --tokenizer bytes "$top/text" >/dev/null
 common="data.tokenizer=null data.train=$top/data data.validation=[]"
 job() { # RANKS COMMAND...

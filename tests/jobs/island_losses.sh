@@ -13,8 +13,8 @@ trap 'kill -9 $etcd $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$top"' EXI
 "$phalanx" keys "$top/keys" >/dev/null || exit 1
 config=${CONFIG:-$top/run.yaml}
 if [ -z "${CONFIG:-}" ]; then
-    cat README.md */README.md engine/*.c kernels/*.c >"$top/text"
-    cat parallel/*.c memory/*.c >"$top/held"
+    cat README.md */README.md engine/*/*.c kernels/*.c >"$top/text"
+    cat parallel/*/*.c memory/*.c >"$top/held"
     "$phalanx" tokenize --output "$top/data" --tokenizer bytes "$top/text" >/dev/null &&
         "$phalanx" tokenize --output "$top/validation" --tokenizer bytes "$top/held" >/dev/null || exit 1
     cat >"$config" <<YAML

@@ -43,7 +43,7 @@ ip netns exec $between python3 tests/jobs/slow_relay.py phxh$$r phxt$$r "$delay"
 jobs+=($!)
 ip netns exec $here "$phalanx" islands --embedded --listen 10.77.32.1 --folder "$top/etcd" >"$top/etcd.log" 2>&1 &
 jobs+=($!)
-"$phalanx" keys "$top/keys" >/dev/null && cat README.md */README.md engine/*.c >"$top/text" &&
+"$phalanx" keys "$top/keys" >/dev/null && cat README.md */README.md engine/*/*.c >"$top/text" &&
     "$phalanx" tokenize --output "$top/data" --tokenizer bytes "$top/text" >/dev/null || exit 1
 sleep 3
 

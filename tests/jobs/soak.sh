@@ -8,7 +8,7 @@ set -eu
 phalanx=$1 steps=${2:-50000} every=${3:-2500}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cat README.md engine/*.c | "$phalanx" tokenize --quiet --output "$folder/data" --tokenizer bytes - >/dev/null
+cat README.md engine/*/*.c | "$phalanx" tokenize --quiet --output "$folder/data" --tokenizer bytes - >/dev/null
 cat >"$folder/run.yaml" <<EOY
 model: {architecture: llama, layers: 2, hidden_size: 32, heads: 2, ffn_size: 64, vocab_size: 257}
 data: {train: $folder/data}

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Pages stay true: each `function()` and each `folder/file` that a README, DESIGN or ADDING names within backquotes is
-# in the sources. Usage: tests/lint/pages.sh [TREE]
+# in the sources; and scripts that read the tree by a pattern like engine/*/*.c find files. Usage: tests/lint/pages.sh [TREE]
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 pages=$(find . \( -name build\* -o -name .git -o -name runs -o -name corpus \) -prune -o -name '*.md' ! -name BENCHMARKS.md -print)
@@ -20,6 +20,10 @@ for page in $pages; do
             { echo "$page: there is no $path"; wrong=1; }
     done
 done
+# a room that has moved leaves nothing for a script's pattern
+while IFS=: read -r script pattern; do
+    compgen -G "$pattern" >/dev/null || { echo "$script: no file is $pattern"; wrong=1; }
+done < <(grep -roE '\b(memory|kernels|parallel|layers|models|engine|tools)(/[a-z_*]+)*/\*\.(c|h|cc|cu|def)\b' tools tests --include='*.sh' | sort -u)
 # models/FAMILIES.md lists what the reader of config.json asks for: so it asks in one way
 past=$(grep -nE '(huggingface_get|json_object_get)\((r->|r\.)root' models/*.c | grep -v '^models/huggingface_keys.c')
 [ -z "$past" ] || { echo "$past: huggingface_ask() reads keys of the root"; wrong=1; }

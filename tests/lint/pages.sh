@@ -1,6 +1,7 @@
 #!/bin/bash
 # Pages stay true: each `function()` and each `folder/file` that a README, DESIGN or ADDING names within backquotes is
-# in the sources; and scripts that read the tree by a pattern like engine/*/*.c find files. Usage: tests/lint/pages.sh [TREE]
+# in the sources; a room's README is one page; scripts that read the tree by a pattern find files. Usage:
+# tests/lint/pages.sh [TREE]
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
 pages=$(find . \( -name build\* -o -name .git -o -name runs -o -name corpus \) -prune -o -name '*.md' ! -name BENCHMARKS.md -print)
@@ -20,6 +21,10 @@ for page in $pages; do
             { echo "$page: there is no $path"; wrong=1; }
     done
 done
+# a room's README is one page, of at most 750 words; what needs more has a page of its own beside it
+while read -r words page; do
+    [ "$page" = total ] || [ "$words" -le 750 ] || { echo "$page has $words words: a page has 750 at most"; wrong=1; }
+done < <(find memory kernels parallel layers models engine tools -name README.md -exec wc -w {} +)
 # a room that has moved leaves nothing for a script's pattern
 while IFS=: read -r script pattern; do
     compgen -G "$pattern" >/dev/null || { echo "$script: no file is $pattern"; wrong=1; }

@@ -126,6 +126,7 @@ refuses a_question_after_a_kind engine/run/trace.c 'static bool asks(const op *o
 refuses a_list_of_kinds engine/run/trace.c 'static const bool is[OP_COUNT] = {[OP_dropout] = true};' "lists ops by kind" "$here/kinds.sh $copy"
 refuses a_page_that_names_no_function sample.md 'See `planner_sample()`.' "planner_sample() is not in the sources" "$here/pages.sh $copy"
 refuses a_page_that_names_no_file sample.md 'See `engine/sample.c`.' "there is no engine/sample.c" "$here/pages.sh $copy"
+refuses a_room_of_two_pages tools/README.md "$(yes word | head -n 751)" "tools/README.md has 751 words" "$here/pages.sh $copy"
 refuses a_pattern_without_files tools/sample.sh 'cat memory/*'.cu "no file is memory/*".cu "$here/pages.sh $copy"
 refuses a_key_that_is_read_past_the_page models/huggingface_rope.c '/* huggingface_get(r->root, "rope_theta") */' \
     "huggingface_ask() reads keys of the root" "$here/pages.sh $copy"

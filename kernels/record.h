@@ -80,10 +80,12 @@ tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars
 /* Experts of tokens: weights fp32[t, k] and experts int32[t, k] of logits[t, E], by score + bias fp32[E] (or NULL). */
 void record_route(recorder *r, const char *name, tensor **weights, tensor **experts, tensor *logits, tensor *bias,
                   const op_routing *as);
-/* places int32[t, k] and offsets int32[as->local + 1] of the `rows` rows from as->skip on of assignments to experts
- * from `first` on. */
-void record_assign(recorder *r, const char *name, tensor **places, tensor **offsets, tensor *experts, int64_t rows,
-                   const op_routing *as, int64_t first);
+typedef struct record_places {
+    tensor *places, *offsets; /* int32[t, k], int32[as->local + 1] */
+} record_places;
+/* Of the `rows` rows from as->skip on of assignments to experts from `first` on. */
+record_places record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
+                            int64_t first);
 /* Where record_slots() puts what it made. */
 typedef struct record_slots_out {
     tensor **places, **ids, **offsets; /* int32[t, k], int32[rows, 1], int32[as->slots + 1] */
@@ -112,13 +114,16 @@ tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tenso
 void record_expert_count(recorder *r, const char *name, tensor *counts, tensor *experts);
 /* fp32[1, E] = E times the share that each of counts int32[E] has of their sum, of all ranks that divide tokens. */
 tensor *record_expert_share(recorder *r, const char *name, tensor *counts);
+/* What the losses that balance experts are made of; `places` may be NULL. */
+typedef struct record_balance_in {
+    tensor *logits, *load, *places;
+} record_balance_in;
 /* Adds to sums fp32[2], which somebody has set to 0 before: the loss for imbalance and the z-loss, each without its
  * coefficient. */
-void record_balance(recorder *r, const char *name, tensor *sums, tensor *logits, tensor *load, tensor *places,
-                    const op_balance *as);
+void record_balance(recorder *r, const char *name, tensor *sums, const record_balance_in *in, const op_balance *as);
 /* x; whoever uses it brings the gradients of these losses to the logits. */
-tensor *record_balance_through(recorder *r, const char *name, tensor *x, tensor *logits, tensor *load, tensor *places,
-                               tensor *scalars, const op_balance *as);
+tensor *record_balance_through(recorder *r, const char *name, tensor *x, const record_balance_in *in, tensor *scalars,
+                               const op_balance *as);
 /* Communication along an axis on which layers may record (kernels/axes.def); the identity (no op at all) in a group of
  * one. `rows` of the whole, which the ranks divide by shard_rows(): they need not be a multiple of the ranks. */
 tensor *record_all_gather(recorder *r, const char *name, axis a, tensor *x, int64_t rows);

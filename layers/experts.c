@@ -74,10 +74,13 @@ static tensor *compute_rows(recorder *r, const experts_layer *e, tensor *rows, t
 /* What this rank's experts make of the rows of one wave, added to `sum` (NULL: none yet). */
 static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x, int64_t rows, tensor *sum)
 {
-    record_combine_in in = {.weights = x->weights, .addend = sum};
-    record_assign(r, "experts/assign", &in.places, &in.offsets, x->experts, rows, &x->routing, x->first);
-    tensor *picked = record_dispatch(r, "experts/dispatch", x->tokens, in.places, in.offsets, rows, 0);
-    in.rows = compute_rows(r, e, picked, in.offsets);
+    record_places to = record_assign(r, "experts/assign", x->experts, rows, &x->routing, x->first);
+    tensor *picked = record_dispatch(r, "experts/dispatch", x->tokens, to.places, to.offsets, rows, 0);
+    const record_combine_in in = {.rows = compute_rows(r, e, picked, to.offsets),
+                                  .places = to.places,
+                                  .weights = x->weights,
+                                  .offsets = to.offsets,
+                                  .addend = sum};
     return record_combine(r, "experts/combine", &in);
 }
 
@@ -85,13 +88,13 @@ static tensor *compute_wave(recorder *r, const experts_layer *e, const routed *x
  * order in which they came. */
 static tensor *compute_slots(recorder *r, const experts_layer *e, const routed *x, tensor *came, tensor *ids)
 {
-    record_combine_in in = {0};
     op_routing routing = x->routing;
     routing.skip = routing.slots = 0;
     int64_t rows = came->shape[0];
-    record_assign(r, "experts/assign", &in.places, &in.offsets, ids, rows, &routing, 0);
-    tensor *picked = record_dispatch(r, "experts/dispatch", came, in.places, in.offsets, rows, 0);
-    in.rows = compute_rows(r, e, picked, in.offsets);
+    record_places to = record_assign(r, "experts/assign", ids, rows, &routing, 0);
+    tensor *picked = record_dispatch(r, "experts/dispatch", came, to.places, to.offsets, rows, 0);
+    const record_combine_in in = {
+        .rows = compute_rows(r, e, picked, to.offsets), .places = to.places, .offsets = to.offsets};
     return record_combine(r, "experts/order", &in);
 }
 
@@ -187,9 +190,9 @@ static tensor *places_of(recorder *r, const layer_inputs *in)
 static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, tensor *load, tensor *x, bool sigmoid)
 {
     const op_balance as = balance_of(r, in, sigmoid);
-    tensor *places = places_of(r, in);
-    record_balance(r, "experts/balance", in->router_losses, logits, load, places, &as);
-    return record_balance_through(r, "experts/balance", x, logits, load, places, in->scalars, &as);
+    const record_balance_in from = {logits, load, places_of(r, in)};
+    record_balance(r, "experts/balance", in->router_losses, &from, &as);
+    return record_balance_through(r, "experts/balance", x, &from, in->scalars, &as);
 }
 
 static tensor *balance(recorder *r, const layer_inputs *in, const routed *x, router_pool *routers, tensor *y)

@@ -37,6 +37,15 @@ typedef struct backward_memory {
     int64_t count;           /* tiles of the sample at hand */
 } backward_memory;
 
+/* One thread's work on an op: all its functions read this, and write what `m` points to. */
+typedef struct backward_work {
+    const op *o;
+    const run_context *r;
+    const tile_loops *t;
+    const attention_shape *a;
+    backward_memory *m;
+} backward_work;
+
 static char *take(char **at, int64_t bytes)
 {
     char *start = *at;
@@ -81,15 +90,16 @@ int64_t attention_grad_scratch_bytes(const op *o, int threads)
 /* Packs the rows of `of` that are queries of a sample, head `head`'s elements of them, in both layouts: lanes[n /
  * P][wide][P], across[tiles][even / P][64][P]. What is beyond the queries in a tile are zeros: lanes are products' k
  * there, and the mask leaves zeros as they are. */
-static void pack_rows(const run_context *r, const tile_loops *t, const attention_shape *a, const backward_memory *m,
-                      char *lanes, char *across, const tensor *of, int64_t head, bool value)
+static void pack_rows(const backward_work *w, char *lanes, char *across, const tensor *of, int64_t head, bool value)
 {
+    const tile_loops *t = w->t;
+    const attention_shape *a = w->a;
     int64_t size = value ? a->e : a->d, even = value ? a->e_even : a->d_even, wide = value ? a->e_lanes : a->d_lanes;
-    for (int64_t tile = 0; tile < m->count; tile++) {
-        const attention_tile *q = &m->of[tile];
+    for (int64_t tile = 0; tile < w->m->count; tile++) {
+        const attention_tile *q = &w->m->of[tile];
         int64_t first = tile * TILE_QUERIES, whole = q->count + q->count % t->pair;
         char *to = lanes + first * wide * t->bytes, *to_across = across + first * even * t->bytes;
-        const char *x = row_at(of, r, q->row) + head * size * dtype_bytes((dtype)of->type);
+        const char *x = row_at(of, w->r, q->row) + head * size * dtype_bytes((dtype)of->type);
         memset(to + whole * wide * t->bytes, 0, (size_t)((TILE_QUERIES - whole) * wide * t->bytes));
         t->lanes(to, wide, x, of->pitch, q->count, size);
         if (q->count < TILE_QUERIES)
@@ -99,39 +109,43 @@ static void pack_rows(const run_context *r, const tile_loops *t, const attention
 }
 
 /* lse, to base 2, and delta of a tile's queries. */
-static void pack_statistics(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
-                            float *own_lse, float *delta, int64_t head, const attention_tile *q)
+static void pack_statistics(const backward_work *w, float *own_lse, float *delta, int64_t head, const attention_tile *q)
 {
+    const op *o = w->o;
+    const run_context *r = w->r;
     const tensor *dy = o->in[0], *y = o->in[4];
-    int64_t at = head * a->e * dtype_bytes((dtype)dy->type);
+    int64_t at = head * w->a->e * dtype_bytes((dtype)dy->type);
     int64_t run = o->in[5]->shape[1];
     const float *lse =
         (const float *)(const void *)row_at(o->in[5], r, q->row / run * o->at.heads + head) + q->row % run;
     for (int64_t i = 0; i < TILE_QUERIES; i++) {
         bool is = i < q->count;
         own_lse[i] = is ? lse[i] * (float)ATTENTION_LOG2_E : 0;
-        delta[i] = is ? t->dot(row_at(dy, r, q->row + i) + at, row_at(y, r, q->row + i) + at, a->e) : 0;
+        delta[i] = is ? w->t->dot(row_at(dy, r, q->row + i) + at, row_at(y, r, q->row + i) + at, w->a->e) : 0;
     }
 }
 
 /* Everything that stays the same along the key tiles: Q, dY, lse, delta of head g of the group. */
-static void pack_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
-                      const backward_memory *m, int64_t head, int64_t g)
+static void pack_head(const backward_work *w, int64_t head, int64_t g)
 {
-    int64_t n = m->n;
-    pack_rows(r, t, a, m, m->q_lanes + g * n * a->d_lanes * t->bytes, m->q_across + g * n * a->d_even * t->bytes,
-              o->in[1], head, false);
-    pack_rows(r, t, a, m, m->dy_lanes + g * n * a->e_lanes * t->bytes, m->dy_across + g * n * a->e_even * t->bytes,
-              o->in[0], head, true);
+    const attention_shape *a = w->a;
+    const backward_memory *m = w->m;
+    int64_t n = m->n, bytes = w->t->bytes;
+    pack_rows(w, m->q_lanes + g * n * a->d_lanes * bytes, m->q_across + g * n * a->d_even * bytes, w->o->in[1], head,
+              false);
+    pack_rows(w, m->dy_lanes + g * n * a->e_lanes * bytes, m->dy_across + g * n * a->e_even * bytes, w->o->in[0], head,
+              true);
     for (int64_t tile = 0; tile < m->count; tile++)
-        pack_statistics(o, r, t, a, m->lse + g * n + tile * TILE_QUERIES, m->delta + g * n + tile * TILE_QUERIES, head,
+        pack_statistics(w, m->lse + g * n + tile * TILE_QUERIES, m->delta + g * n + tile * TILE_QUERIES, head,
                         &m->of[tile]);
     memset(m->dq + g * n * a->d_even, 0, (size_t)(n * a->d_even) * 4);
 }
 
-static void backward_tile(const tile_loops *t, const attention_shape *a, const backward_memory *m,
-                          const tile_mask *mask, int64_t g, int64_t first, int64_t keys)
+static void backward_tile(const backward_work *w, const tile_mask *mask, int64_t g, int64_t first, int64_t keys)
 {
+    const tile_loops *t = w->t;
+    const attention_shape *a = w->a;
+    const backward_memory *m = w->m;
     int64_t at = g * m->n + first; /* in rows of the group */
     float *dq = m->dq + at * a->d_even;
     t->product(m->s, TILE_QUERIES, m->k, a->d_even, t->pair, m->q_across + at * a->d_even * t->bytes, TILE_QUERIES,
@@ -151,10 +165,13 @@ static void backward_tile(const tile_loops *t, const attention_shape *a, const b
                true);
 }
 
-static void backward_keys(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
-                          const backward_memory *m, int64_t sample, int64_t kv, int64_t key)
+static void backward_keys(const backward_work *w, int64_t sample, int64_t kv, int64_t key)
 {
-    const tensor *k = o->in[2], *v = o->in[3], *dk = o->out[1], *dv = o->out[2];
+    const run_context *r = w->r;
+    const tile_loops *t = w->t;
+    const attention_shape *a = w->a;
+    const backward_memory *m = w->m;
+    const tensor *k = w->o->in[2], *v = w->o->in[3], *dk = w->o->out[1], *dv = w->o->out[2];
     const row_loops *loops = isa_of(r)->rows[k->type];
     int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS, bytes = dtype_bytes((dtype)k->type);
     int64_t token = sample * a->sequence + key, k_at = kv * a->d * bytes, v_at = kv * a->e * bytes;
@@ -167,7 +184,7 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
         for (int64_t tile = 0; tile < m->count; tile++) {
             tile_mask mask;
             if (attention_visible(&mask, &m->ranges[tile], key, keys))
-                backward_tile(t, a, m, &mask, g, tile * TILE_QUERIES, keys);
+                backward_tile(w, &mask, g, tile * TILE_QUERIES, keys);
         }
     for (int64_t i = 0; i < keys; i++) {
         loops->from_float(row_at(dk, r, token + i) + k_at, m->dk + i * a->d_lanes, a->d);
@@ -175,9 +192,12 @@ static void backward_keys(const op *o, const run_context *r, const tile_loops *t
     }
 }
 
-static void backward_head(const op *o, const run_context *r, const tile_loops *t, const attention_shape *a,
-                          backward_memory *m, int64_t sample, int64_t kv)
+static void backward_head(const backward_work *w, int64_t sample, int64_t kv)
 {
+    const op *o = w->o;
+    const run_context *r = w->r;
+    const attention_shape *a = w->a;
+    backward_memory *m = w->m;
     const int32_t *document_start = o->in[6] ? tensor_at(o->in[6], r->arena) : NULL;
     const int32_t *places = o->in[7] ? tensor_at(o->in[7], r->arena) : NULL;
     const tensor *dq = o->out[0];
@@ -185,17 +205,17 @@ static void backward_head(const op *o, const run_context *r, const tile_loops *t
     for (m->count = 0; attention_tile_of(&m->of[m->count], a, places, sample, m->count); m->count++)
         attention_range_of(&m->ranges[m->count], a, document_start, &m->of[m->count]);
     for (int64_t g = 0; g < a->group; g++)
-        pack_head(o, r, t, a, m, kv * a->group + g, g);
+        pack_head(w, kv * a->group + g, g);
     for (int64_t key = 0; key < a->sequence; key += TILE_KEYS)
-        backward_keys(o, r, t, a, m, sample, kv, key);
+        backward_keys(w, sample, kv, key);
     for (int i = 0; i < TILE_QUERIES; i++)
         ones[i] = 1;
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t tile = 0; tile < m->count; tile++) {
             const attention_tile *q = &m->of[tile];
             char *to = row_at(dq, r, q->row) + (kv * a->group + g) * a->d * dtype_bytes((dtype)dq->type);
-            t->transposed_out(to, dq->pitch, m->dq + (g * m->n + tile * TILE_QUERIES) * a->d_even, TILE_QUERIES, ones,
-                              a->d, q->count);
+            w->t->transposed_out(to, dq->pitch, m->dq + (g * m->n + tile * TILE_QUERIES) * a->d_even, TILE_QUERIES,
+                                 ones, a->d, q->count);
         }
 }
 
@@ -230,9 +250,10 @@ void cpu_attention_grad(const op *o, const run_context *r)
 #pragma omp parallel num_threads(parallel_threads(r, operand_elements(o, 1, 3) * 8))
     {
         backward_memory m;
+        const backward_work w = {o, r, t, &a, &m};
         backward_layout(&m, (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each, &a, t->bytes);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < a.samples * a.kv_heads; i++)
-            backward_head(o, r, t, &a, &m, i / a.kv_heads, i % a.kv_heads);
+            backward_head(&w, i / a.kv_heads, i % a.kv_heads);
     }
 }

@@ -112,11 +112,12 @@ static void check_logits(const op *o, const tensor *logits, const tensor *load, 
                    "attributes.balance.sequence must not be negative; 0: there is one group");
 }
 
-void record_balance(recorder *r, const char *name, tensor *sums, tensor *logits, tensor *load, tensor *places,
-                    const op_balance *as)
+void record_balance(recorder *r, const char *name, tensor *sums, const record_balance_in *in, const op_balance *as)
 {
-    op like = {
-        .kind = OP_balance, .in = {logits, load, places}, .out = {sums}, .at = {.balance = *as, .accumulate = OP_ADDS}};
+    op like = {.kind = OP_balance,
+               .in = {in->logits, in->load, in->places},
+               .out = {sums},
+               .at = {.balance = *as, .accumulate = OP_ADDS}};
     recorder_record(r, name, &like, 0, NULL);
 }
 
@@ -137,10 +138,11 @@ NO_GRADIENT(balance)
 
 /* ---- their gradient ---------------------------------------------------------------------------------------------- */
 
-tensor *record_balance_through(recorder *r, const char *name, tensor *x, tensor *logits, tensor *load, tensor *places,
-                               tensor *scalars, const op_balance *as)
+tensor *record_balance_through(recorder *r, const char *name, tensor *x, const record_balance_in *in, tensor *scalars,
+                               const op_balance *as)
 {
-    op like = {.kind = OP_balance_through, .in = {x, logits, load, scalars, places}, .at = {.balance = *as}};
+    op like = {
+        .kind = OP_balance_through, .in = {x, in->logits, in->load, scalars, in->places}, .at = {.balance = *as}};
     return record_first(r, name, &like, 1);
 }
 

@@ -93,13 +93,12 @@ NO_GRADIENT(route_grad)
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
-void record_assign(recorder *r, const char *name, tensor **places, tensor **offsets, tensor *experts, int64_t rows,
-                   const op_routing *as, int64_t first)
+record_places record_assign(recorder *r, const char *name, tensor *experts, int64_t rows, const op_routing *as,
+                            int64_t first)
 {
     op like = {.kind = OP_assign, .in = {experts}, .at = {.rows = rows, .first = first, .routing = *as}};
     const op *made = recorder_record(r, name, &like, 3, NULL);
-    *places = made->out[0];
-    *offsets = made->out[1];
+    return (record_places){made->out[0], made->out[1]};
 }
 
 void infer_assign(op *o)

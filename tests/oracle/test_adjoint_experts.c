@@ -57,11 +57,10 @@ static void experts_of_two_passes(adjoint_rank *a, const void *options)
                  recorder_row(r, adjoint_table(a, "bias", 1, HIDDEN, bias_of), 0), &as);
     as.local = 4;
     for (int pass = 0; pass < 2; pass++) {
-        tensor *places, *offsets;
         as.skip = 7 * pass;
-        record_assign(r, "assign", &places, &offsets, experts, 7, &as, 1);
-        tensor *rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", x, places, offsets, 7, 0));
-        const record_combine_in in = {rows, places, pass ? NULL : weights, offsets, pass ? sum : x, 0};
+        record_places to = record_assign(r, "assign", experts, 7, &as, 1);
+        tensor *rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", x, to.places, to.offsets, 7, 0));
+        const record_combine_in in = {rows, to.places, pass ? NULL : weights, to.offsets, pass ? sum : x, 0};
         sum = record_combine(r, "combine", &in);
     }
     a->output = sum;
@@ -91,7 +90,9 @@ static void experts_in_slots(adjoint_rank *a, const void *options)
         ids = record_all_to_all(r, "heads", AXIS_EXPERT, ids);
         tensor *came = record_all_to_all(r, "send", AXIS_EXPERT, packed);
         as.skip = as.slots = 0;
-        record_assign(r, "assign", &in.places, &in.offsets, ids, rows, &as, 0);
+        record_places to = record_assign(r, "assign", ids, rows, &as, 0);
+        in.places = to.places;
+        in.offsets = to.offsets;
         in.rows = record_gelu(r, "expert", record_dispatch(r, "dispatch", came, in.places, in.offsets, rows, 0));
         out.rows = record_all_to_all(r, "return", AXIS_EXPERT, record_combine(r, "order", &in));
         sum = record_combine(r, "combine", &out);

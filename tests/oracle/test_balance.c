@@ -77,9 +77,10 @@ static void balanced(adjoint_rank *a, const void *options)
     tensor *places = b->placed ? adjoint_integers(a, "places", count, place_of) : NULL;
     a->beside = new_sums(a, logits);
     a->beside_factors = b->factors;
-    record_balance(r, "balance", a->beside, logits, load, places, &b->as);
+    const record_balance_in in = {logits, load, places};
+    record_balance(r, "balance", a->beside, &in, &b->as);
     tensor *early = b->before ? read_logits(a, logits, "early", b->divided) : NULL;
-    tensor *y = record_gelu(r, "used", record_balance_through(r, "through", x, logits, load, places, scalars, &b->as));
+    tensor *y = record_gelu(r, "used", record_balance_through(r, "through", x, &in, scalars, &b->as));
     if (early)
         y = record_add(r, "sum", y, early);
     a->output = b->after ? record_add(r, "late sum", y, read_logits(a, logits, "late", b->divided)) : y;

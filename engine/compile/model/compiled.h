@@ -34,6 +34,14 @@ typedef enum compile_order {
  * the few micro-batches that reach the peak of all. */
 typedef enum compile_higher { HIGHER_WHOLE, HIGHER_SHORT, HIGHER_NONE } compile_higher;
 
+typedef struct compile_optimizer {
+    config_optimizer name;
+    bool nesterov;
+    config_adjust adjust;
+    double qk_clip;      /* of scores, by Muon (qk_clip.h); 0: none */
+    dtype state, master; /* narrower than fp32: stochastically rounded; a master of the compute type is the weight */
+} compile_optimizer;
+
 typedef struct compile_options {
     model_shape shape;
     precision_kind precision;
@@ -52,14 +60,7 @@ typedef struct compile_options {
     const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */
     compile_order order; /* the best, as far as memory allows */
     compress_method compress; /* of gradients, where they are summed over data ranks (compressed.h) */
-    struct {
-        config_optimizer name;
-        bool nesterov;
-        config_adjust adjust;
-        double qk_clip; /* of scores, by Muon (qk_clip.h); 0: none */
-        dtype state,
-            master; /* narrower than fp32: stochastically rounded; a master of the compute type is the weight */
-    } optimizer;
+    compile_optimizer optimizer;
     bool offload;   /* optimizer states and masters of matrices are in a device's pinned host memory (offload.h) */
     int64_t window; /* bytes of the arena that they pass through */
     recompute recompute;

@@ -1,5 +1,5 @@
-/* How much an op of class ATTENTION computes, for who prices it or looks for a measurement of its like, and how wide
- * its values are. Its exact cost, of the pairs that mask and window leave, is in the op table. */
+/* How much an op of class ATTENTION computes, for who prices it or looks for a measurement of its like, how wide its
+ * values are, and how many of its queries are neighbours. Its exact cost, of the pairs that mask and window leave, is in the op table. */
 #ifndef PHALANX_KERNELS_ATTENTION_WORK_H
 #define PHALANX_KERNELS_ATTENTION_WORK_H
 
@@ -9,6 +9,12 @@
 static inline int64_t attention_v_head_size(const op *o, const tensor *v)
 {
     return v->shape[1] / o->at.kv_heads;
+}
+
+/* Queries that are neighbours in a sample, and a row of lse: those of a run, or a whole sample's. */
+static inline int32_t attention_run(const op *o)
+{
+    return o->at.run ? o->at.run : o->at.sequence;
 }
 
 /* Queries, the keys of a sample, and the width of all heads of q. */

@@ -1,11 +1,12 @@
 /* Where a token of a micro-batch is, and which keys it sees as a query. A token's place is its index within the
- * micro-batch, whose samples lie end to end. Recording, host and device share these rules; the float64 reference
- * (tests/oracle/) and cuDNN's graph (kernels/cuda/cudnn_graph.c) state them in their own ways. Plain C that is also C++
- * and CUDA.
+ * micro-batch, whose samples lie end to end. Recording, host and device share these rules. What the kernels are compared
+ * with (tests/oracle/, tools/self_check_math.c) and cuDNN's graph of pointwise nodes (kernels/cuda/cudnn_graph.c) state
+ * them in their own ways. Plain C that is also C++ and CUDA.
  */
 #ifndef PHALANX_KERNELS_TOKEN_H
 #define PHALANX_KERNELS_TOKEN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -38,6 +39,24 @@ TOKEN_INLINE int32_t token_first_key(int32_t position, int32_t window, int32_t d
 {
     const int32_t low = window > 0 && position >= window ? position - window + 1 : 0;
     return document_start > low ? document_start : low;
+}
+
+/* The last key that the query at a position sees: its own. */
+TOKEN_INLINE int32_t token_last_key(int32_t position)
+{
+    return position;
+}
+
+/* The first position whose query sees the key, as far as no window or document hides it. */
+TOKEN_INLINE int32_t token_first_query(int32_t key)
+{
+    return key;
+}
+
+/* Does the query at a position, whose first key is `first_key`, see this one? */
+TOKEN_INLINE bool token_sees(int32_t position, int32_t first_key, int32_t key)
+{
+    return key >= first_key && key <= token_last_key(position);
 }
 
 /* Ranks that divide the tokens of a sample in halves (2407.21783) have so many runs of it each... */

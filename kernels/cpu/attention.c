@@ -29,7 +29,7 @@ attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v
 {
     const op_attributes *at = &o->at;
     int64_t d = at->head_size, e = attention_v_head_size(o, v), s = at->sequence, rows = q->shape[0];
-    int64_t run = at->run ? at->run : s, run_tiles = (run + TILE_QUERIES - 1) / TILE_QUERIES;
+    int64_t run = attention_run(o), run_tiles = (run + TILE_QUERIES - 1) / TILE_QUERIES;
     return (attention_shape){
         .heads = at->heads,
         .kv_heads = at->kv_heads,
@@ -89,7 +89,7 @@ void attention_range_of(attention_range *out, const attention_shape *a, const in
                       start = i < tile->count && document_start ? document_start[tile->row + i] : 0,
                       from = token_first_key(q, a->window, start);
         out->low[i] = i < tile->count ? (float)from : INFINITY;
-        out->high[i] = i < tile->count ? (float)q : -1;
+        out->high[i] = i < tile->count ? (float)token_last_key(q) : -1;
         out->least_low = least(out->least_low, out->low[i]);
         out->most_low = most(out->most_low, out->low[i]);
         out->least_high = least(out->least_high, out->high[i]);
@@ -170,7 +170,7 @@ static void forward_tile(const op *o, const run_context *r, const tile_loops *t,
         sum[i] = o->in[5] ? 1 : 0;
     }
     bool begun = false;
-    for (int64_t key = 0; key < tile->position + count; key += TILE_KEYS) {
+    for (int64_t key = 0; key <= token_last_key((int32_t)(tile->position + count - 1)); key += TILE_KEYS) {
         int64_t keys = a->sequence - key < TILE_KEYS ? a->sequence - key : TILE_KEYS;
         if (!attention_visible(&mask, &range, key, keys))
             continue;
@@ -248,11 +248,11 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
     int64_t d = o->at.head_size, e = attention_v_head_size(o, o->in[2]), kv = head / (o->at.heads / o->at.kv_heads);
     int64_t bytes = dtype_bytes((dtype)q->type), k_row = k_cache->shape[2] * bytes, v_row = v_cache->shape[2] * bytes;
     int32_t position = ((const int32_t *)tensor_at(o->in[3], r->arena))[b];
-    int64_t from = token_first_key(position, o->at.window, 0);
+    int64_t from = token_first_key(position, o->at.window, 0), last = token_last_key(position);
     const char *k = row_at(k_cache, r, b) + kv * d * bytes, *v = row_at(v_cache, r, b) + kv * e * bytes;
     float *sum_v = scores + k_cache->shape[1], *value = sum_v + e;
     float top = o->in[6] ? sink_of(o->in[6], r, head) : -INFINITY, sink = top;
-    for (int64_t i = from; i <= position; i++) {
+    for (int64_t i = from; i <= last; i++) {
         scores[i] = o->at.scale * set->tiles[q->type]->dot(row_at(q, r, b) + head * d * bytes, k + i * k_row, d);
         if (o->at.cap > 0)
             scores[i] = o->at.cap * tanhf(scores[i] / o->at.cap);
@@ -260,7 +260,7 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
     }
     memset(sum_v, 0, (size_t)e * sizeof *sum_v);
     float sum = o->in[6] ? expf(sink - top) : 0;
-    for (int64_t i = from; i <= position; i++) {
+    for (int64_t i = from; i <= last; i++) {
         float p = expf(scores[i] - top);
         sum += p;
         set->rows[q->type]->to_float(value, v + i * v_row, e);

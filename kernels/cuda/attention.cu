@@ -107,7 +107,7 @@ attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
     stage_row(rows + warp * MOST_HEAD_SIZE, in.q.at(of.row + query, head, size), size);
     head_keys<T> keys = {
         in.k.at(of.keys, kv_head, size), in.v.at(of.keys, kv_head, v_size), in.k.pitch, in.v.pitch, size, v_size};
-    seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(of, query), of.shift + query + 1, WARP,
+    seen s = attend(rows + warp * MOST_HEAD_SIZE, keys, in.lowest(of, query), in.keys_end(of, query), WARP,
                     score_of<CAP>{in.scale, in.cap}, sink_of(in.sinks, head));
     write_row(y.at(of.row + query, head, v_size), s.out, 1.0f / s.sum, v_size);
     if (threadIdx.x % WARP)
@@ -171,21 +171,21 @@ attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *del
     int32_t query = (int32_t)blockIdx.x * WARPS + warp;
     if (query >= in.run)
         return;
-    int32_t position = of.shift + query;
+    int32_t end = in.keys_end(of, query);
     float *q = rows + warp * 2 * MOST_HEAD_SIZE, *d = q + MOST_HEAD_SIZE, dq[LANE_COLUMNS] = {};
     stage_row(q, in.q.at(of.row + query, head, size), size);
     stage_row(d, dy.at(of.row + query, head, v_size), v_size);
     const T *k = in.k.at(of.keys, kv_head, size), *v = in.v.at(of.keys, kv_head, v_size);
     const score_of<CAP> f = {in.scale, in.cap};
     float log_sum = in.lse_of((int32_t)blockIdx.z, head)[query], del = delta[head * in.tokens + of.row + query];
-    for (int32_t key = in.lowest(of, query); key <= position; key += WARP) {
+    for (int32_t key = in.lowest(of, query); key < end; key += WARP) {
         int32_t mine = key + lane;
         float ds = 0;
-        if (mine <= position) {
+        if (mine < end) {
             float score = f(dot(q, k + mine * in.k.pitch, size));
             ds = expf(score - log_sum) * (dot(d, v + mine * in.v.pitch, v_size) - del) * f.slope(score);
         }
-        add_rows(dq, ds, k + key * in.k.pitch, in.k.pitch, position + 1 - key < WARP ? position + 1 - key : WARP, size);
+        add_rows(dq, ds, k + key * in.k.pitch, in.k.pitch, end - key < WARP ? end - key : WARP, size);
     }
     write_row(dq_rows.at(of.row + query, head, size), dq, in.scale, size);
 }
@@ -259,9 +259,9 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
                          size,
                          v_size};
     float *row = rows + warp * MOST_HEAD_SIZE;
-    int32_t last = positions[sample], first = at.window > 0 && last >= at.window ? last - at.window + 1 : 0;
+    int32_t position = positions[sample], first = token_first_key(position, at.window, 0);
     stage_row(row, q.at(sample, head, size), size);
-    seen s = attend(row, keys, first + warp * WARP, last + 1, DECODE_WARPS * WARP, score_of<CAP>{at.scale, at.cap},
+    seen s = attend(row, keys, first + warp * WARP, token_last_key(position) + 1, DECODE_WARPS * WARP, score_of<CAP>{at.scale, at.cap},
                     warp == 0 ? sink_of(sinks, head) : -INFINITY);
     warp_barrier();
     UNROLL for (int i = 0; i < LANE_COLUMNS; i++) row[i * WARP + lane] = s.out[i];

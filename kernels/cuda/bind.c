@@ -414,7 +414,7 @@ static launch_attention_operands attention_operands(const op *o, const run_conte
                                        .places = at(masks[1], r),
                                        .tokens = in[0]->shape[0],
                                        .keys = in[1]->shape[0],
-                                       .run = o->at.run ? o->at.run : o->at.sequence,
+                                       .run = attention_run(o),
                                        .at = heads_of(o, in[2])};
 }
 

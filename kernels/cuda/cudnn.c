@@ -9,18 +9,19 @@
 #include "kernels/cuda/cudnn_parts.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/token.h"
 
 enum { OWN = 0, DOCUMENTS = 4 };
 
 typedef struct plan {
     cudnn_graph_shape shape; /* of a part; keys: of a whole sample */
     int64_t parts;
-    int runs;                       /* 1, or CUDNN_RUNS */
-    bool open;                      /* the library has candidates */
-    cudnn_graph *graph[CUDNN_RUNS]; /* of each run of queries */
-    int chosen;                     /* OWN, or 1 + the graphs' candidate */
-    op first;                       /* that it was made for: what it is timed on */
-    cudnnStatus_t *outcome;         /* of a candidate that is tried, or NULL: it must succeed */
+    int runs;                         /* 1, or TOKEN_HALVES */
+    bool open;                        /* the library has candidates */
+    cudnn_graph *graph[TOKEN_HALVES]; /* of each run of queries */
+    int chosen;                       /* OWN, or 1 + the graphs' candidate */
+    op first;                         /* that it was made for: what it is timed on */
+    cudnnStatus_t *outcome;           /* of a candidate that is tried, or NULL: it must succeed */
     cudnn *owner;
     struct plan *next;
 } plan;
@@ -31,7 +32,7 @@ typedef struct call {
     plan *plan;
     op of;
     cudnn_api_builder packs;             /* of each part, of each run */
-    int32_t shift[CUDNN_RUNS];           /* keys before the run */
+    int32_t shift[TOKEN_HALVES];         /* keys before the run */
     float numbers[CUDNN_GRAPH_OPERANDS]; /* by operand: those that are numbers */
     struct call *next;
 } call;
@@ -69,7 +70,7 @@ static int join_runs(const call *k, const tensor *to, int64_t part, int64_t firs
     char *arena = k->plan->owner->arena;
     int64_t of_heads = o->at.kv_heads / a->kv_heads, sample = part / of_heads * a->samples;
     int64_t size = to->shape[1] / o->at.kv_heads, columns = a->kv_heads * size, head = part % of_heads * a->kv_heads;
-    int64_t early = (cudnn_run_of(o, 0) + 1) * o->at.run, late = (cudnn_run_of(o, 1) + 1) * o->at.run;
+    int64_t early = cudnn_keys_of(o, 0), late = cudnn_keys_of(o, 1);
     char *from = (char *)tensor_at(o->scratch, arena) + first;
     for (int64_t i = 0; i < a->samples; i++) {
         int64_t token = (sample + i) * o->at.sequence;
@@ -498,7 +499,7 @@ void cudnn_close(cudnn *c)
     }
     for (plan *p = c->plans, *next; p; p = next) {
         next = p->next;
-        for (int i = 0; i < CUDNN_RUNS; i++)
+        for (int i = 0; i < TOKEN_HALVES; i++)
             cudnn_graph_close(p->graph[i]);
         free(p);
     }

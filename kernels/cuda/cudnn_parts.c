@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "kernels/attention_sizes.h"
+#include "kernels/attention_work.h"
+#include "kernels/token.h"
 
 enum { PIECE = 256 };
 
@@ -34,11 +36,6 @@ cudnn_operands cudnn_operands_of(const op *o)
                             .dv = o->out[2]};
 }
 
-static int64_t v_head_size(const op *o)
-{
-    return cudnn_operands_of(o).v->shape[1] / o->at.kv_heads;
-}
-
 /* Do all rows begin at multiples of 16 bytes, if the arena's tensors do? */
 static bool rows_are_aligned(const cudnn_operands *x)
 {
@@ -51,18 +48,17 @@ static bool rows_are_aligned(const cudnn_operands *x)
 
 int cudnn_runs_of(const op *o)
 {
-    return o->at.run ? CUDNN_RUNS : 1;
-}
-
-/* Queries that the library is given in a row. */
-static int64_t queries_of(const op *o)
-{
-    return o->at.run ? o->at.run : o->at.sequence;
+    return o->at.run ? TOKEN_HALVES : 1;
 }
 
 int64_t cudnn_run_of(const op *o, int run)
 {
-    return run == 0 ? o->at.group_rank : 2 * o->at.group_size - 1 - o->at.group_rank;
+    return token_half(o->at.group_rank, o->at.group_size, run);
+}
+
+int64_t cudnn_keys_of(const op *o, int run)
+{
+    return token_last_key((int32_t)((cudnn_run_of(o, run) + 1) * o->at.run) - 1) + 1;
 }
 
 int64_t cudnn_samples_of(const op *o)
@@ -76,9 +72,8 @@ static bool runs_are_known(const op *o, const cudnn_operands *x)
 {
     if (!x->places)
         return true;
-    bool windowed = o->at.window > 0 && o->at.window < o->at.sequence;
-    return o->at.group_size > 1 && !windowed && o->at.run * 4 % CUDNN_ALIGNMENT == 0 &&
-           x->q->shape[0] == CUDNN_RUNS * cudnn_samples_of(o) * o->at.run &&
+    return o->at.group_size > 1 && token_window(o->at.window, o->at.sequence) == 0 &&
+           o->at.run * 4 % CUDNN_ALIGNMENT == 0 && x->q->shape[0] == TOKEN_HALVES * cudnn_samples_of(o) * o->at.run &&
            (!x->dk || (tensor_contiguous(x->dk) && tensor_contiguous(x->dv)));
 }
 
@@ -91,8 +86,8 @@ static bool takes(const op *o)
         return false;
     cudnn_operands x = cudnn_operands_of(o);
     return runs_are_known(o, &x) && rows_are_aligned(&x) && tensor_contiguous(x.lse) && x.q->type != DTYPE_FP32 &&
-           x.q->shape[0] > 0 && x.q->shape[0] % queries_of(o) == 0 && o->at.cap == 0 &&
-           attention_suits_cudnn((int)o->at.head_size) && attention_suits_cudnn((int)v_head_size(o)) &&
+           x.q->shape[0] > 0 && x.q->shape[0] % attention_run(o) == 0 && o->at.cap == 0 &&
+           attention_suits_cudnn((int)o->at.head_size) && attention_suits_cudnn((int)attention_v_head_size(o, x.v)) &&
            o->at.heads % o->at.kv_heads == 0;
 }
 
@@ -115,7 +110,7 @@ cudnn_layout cudnn_layout_of(const cudnn_graph_shape *a, const op *o)
     cudnn_layout l = {0};
     l.dk = a->backward ? rounded(a->samples * a->heads * a->sequence * 4) : 0;
     /* the earlier run ends within a sample's first half */
-    int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / 2) * a->kv_heads : 0;
+    int64_t keys = a->backward && o->at.run ? a->samples * (o->at.sequence / TOKEN_HALVES) * a->kv_heads : 0;
     l.dv = l.dk + rounded(keys * a->head_size * 2);
     l.workspace = l.dv + rounded(keys * a->v_head_size * 2);
     l.bytes = l.workspace + a->workspace;
@@ -134,7 +129,7 @@ bool cudnn_part_of(cudnn_graph_shape *out, const op *o)
     if (!takes(o))
         return false;
     cudnn_operands x = cudnn_operands_of(o);
-    int64_t s = queries_of(o), samples = cudnn_samples_of(o), shared = o->at.heads / o->at.kv_heads;
+    int64_t s = attention_run(o), samples = cudnn_samples_of(o), shared = o->at.heads / o->at.kv_heads;
     cudnn_graph_shape a;
     memset(&a, 0, sizeof a);
     a.samples = samples;
@@ -143,8 +138,8 @@ bool cudnn_part_of(cudnn_graph_shape *out, const op *o)
     a.heads = o->at.heads;
     a.kv_heads = o->at.kv_heads;
     a.head_size = o->at.head_size;
-    a.v_head_size = v_head_size(o);
-    a.window = o->at.window < o->at.sequence ? o->at.window : 0;
+    a.v_head_size = attention_v_head_size(o, x.v);
+    a.window = token_window(o->at.window, o->at.sequence);
     a.q_pitch = x.q->pitch;
     a.k_pitch = x.k->pitch;
     a.v_pitch = x.v->pitch;
@@ -178,7 +173,7 @@ cudnn_graph_shape cudnn_shape_of_run(const cudnn_graph_shape *a, const op *o, in
     cudnn_graph_shape of = *a;
     if (!o->at.run)
         return of;
-    of.keys = (cudnn_run_of(o, run) + 1) * o->at.run;
+    of.keys = cudnn_keys_of(o, run);
     if (a->backward && run == 0) {
         of.gradients_apart = of.keys;
         of.dk_pitch = a->kv_heads * a->head_size;

@@ -29,12 +29,14 @@ typedef struct cudnn_operands {
 cudnn_operands cudnn_operands_of(const op *o);
 /* Samples whose keys there are. */
 int64_t cudnn_samples_of(const op *o);
-/* Runs of each sample that its queries are: 1, all of it, or CUDNN_RUNS. */
+/* Runs of each sample that its queries are: 1, all of it, or TOKEN_HALVES. */
 int cudnn_runs_of(const op *o);
 /* The place of one of two runs in its sample, in runs. */
 int64_t cudnn_run_of(const op *o, int run);
+/* Keys of its sample up to the last that one of two runs sees. */
+int64_t cudnn_keys_of(const op *o, int run);
 
-enum { CUDNN_RUNS = 2, CUDNN_ALIGNMENT = 16 };
+enum { CUDNN_ALIGNMENT = 16 };
 
 /* The largest part of the op whose workspace is not too large, with all keys of its samples; false: cuDNN takes none.
  */

@@ -12,6 +12,7 @@
 
 #include "kernels/attention_sizes.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/token.h"
 
 static constexpr int FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, PIECE = 8; /* elements of 16 bytes */
 static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
@@ -59,8 +60,8 @@ template <typename T> struct flash_in {
 
     __device__ flash_run run_at(int32_t i) const
     {
-        int64_t row = (int64_t)i * run, place = places ? places[row] : row, sample = place / sequence;
-        return {row, sample * sequence, (int32_t)(place - sample * sequence)};
+        int64_t row = (int64_t)i * run, place = places ? places[row] : row;
+        return {row, token_sample(place, sequence) * sequence, (int32_t)token_position(place, sequence)};
     }
 
     /* of the queries of run number i */
@@ -72,9 +73,13 @@ template <typename T> struct flash_in {
     /* the first key that query i of a run may see; does not fall as i grows */
     __device__ int32_t lowest(const flash_run &of, int32_t i) const
     {
-        int32_t position = of.shift + i, low = window > 0 && position >= window ? position - window + 1 : 0;
-        int32_t start = document_start ? document_start[of.row + i] : 0;
-        return start > low ? start : low;
+        return token_first_key(of.shift + i, window, document_start ? document_start[of.row + i] : 0);
+    }
+
+    /* one past the last key that query i of a run may see */
+    __device__ int32_t keys_end(const flash_run &of, int32_t i) const
+    {
+        return token_last_key(of.shift + i) + 1;
     }
 };
 
@@ -119,8 +124,10 @@ DEVICE query_walk walk_on(query_walk at, const flash_in<T> &in, int64_t keys, in
             at.of = in.run_at(at.run);
             if (at.of.keys != keys)
                 continue;
-            if (at.query < 0)
-                at.query = first > at.of.shift ? (first - at.of.shift) / M * M : 0;
+            if (at.query < 0) {
+                int32_t before = token_first_query(first) - at.of.shift;
+                at.query = before > 0 ? before / M * M : 0;
+            }
             if (at.query < in.run && in.lowest(at.of, at.query) < end)
                 return at;
         }

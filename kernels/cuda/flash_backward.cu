@@ -26,7 +26,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
     flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M;
-    int32_t end = first + M < in.run ? first + M : in.run, keys_end = of.shift + end;
+    int32_t end = first + M < in.run ? first + M : in.run, keys_end = in.keys_end(of, end - 1);
     int32_t key = in.lowest(of, first) / N * N, low_last = in.lowest(of, end - 1);
     const T *k = in.k.at(of.keys, kv_head, D), *v = in.v.at(of.keys, kv_head, E);
     float scale = exponent_of<CAP>(in) * LOG2_E;
@@ -59,7 +59,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
         float score[MT][N / 8][4] = {}, slope[MT][N / 8][4] = {};
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
         multiply_rows<E, N, MT>(slope, dy_tile, a_row, v_tile);
-        bool edge = key + N > of.shift + first || key < low_last;
+        bool edge = key + N > in.keys_end(of, first) || key < low_last;
         UNROLL for (int m = 0; m < MT; m++) UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = 0; i < 4; i++)
         {
             int half = i / 2;
@@ -67,7 +67,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
             int32_t query = of.shift + first + a_row + m * 16 + half * 8 + lane / 4;
             float s = CAP ? short_tanh(score[m][n][i] * (in.scale / in.cap)) : score[m][n][i];
             float p = fast_exp2(s * scale - lse_2[m][half]);
-            if (edge && (at > query || at < low[m][half]))
+            if (edge && !token_sees(query, low[m][half], at))
                 p = 0;
             score[m][n][i] = p * (slope[m][n][i] - del[m][half]) * (CAP ? 1.0f - s * s : 1.0f);
         }
@@ -117,7 +117,7 @@ DEVICE void probabilities(float (&score)[M / 8][4], float (&part)[CAP ? M / 8 : 
         int32_t at = key + i / 2 * 8;
         float s = CAP ? short_tanh(score[n][i] * factor) : score[n][i];
         float p = fast_exp2(s * scale - facts->lse_2[column]);
-        score[n][i] = at > query + column || at < facts->low[column] ? 0.0f : p;
+        score[n][i] = token_sees(query + column, facts->low[column], at) ? p : 0.0f;
         if constexpr (CAP)
             part[n][i] = score[n][i] * (1.0f - s * s);
     }

@@ -17,7 +17,7 @@ DEVICE void online_softmax(float (&score)[N / 8][4], float (&out)[D8][4], float 
         UNROLL for (int n = 0; n < N / 8; n++) UNROLL for (int i = half * 2; i < half * 2 + 2; i++)
         {
             int32_t at = key + n * 8 + pair + i % 2;
-            if (edge && (at > query + half * 8 || at < low[half]))
+            if (edge && !token_sees(query + half * 8, low[half], at))
                 score[n][i] = -INFINITY;
             top = fmaxf(top, score[n][i]);
         }
@@ -60,7 +60,7 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
     int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
     flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M; /* the longest rows start first */
-    int32_t end = first + M < in.run ? first + M : in.run, keys_end = of.shift + end;
+    int32_t end = first + M < in.run ? first + M : in.run, keys_end = in.keys_end(of, end - 1);
     int32_t key = in.lowest(of, first) / N * N, low_last = in.lowest(of, end - 1);
     const T *k = in.k.at(of.keys, kv_head, D), *v = in.v.at(of.keys, kv_head, E);
     float scale = exponent_of<CAP>(in) * LOG2_E, sink = sink_of(in.sinks, head) / exponent_of<CAP>(in);
@@ -85,7 +85,7 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
         multiply_rows<D, N, MT>(score, q_tile, a_row, k_tile);
         if constexpr (CAP)
             cap_scores<N, MT>(score, in.scale / in.cap);
-        bool edge = key + N > of.shift + first || key < low_last;
+        bool edge = key + N > in.keys_end(of, first) || key < low_last;
         UNROLL for (int m = 0; m < MT; m++) online_softmax<N, E / 8>(
             score[m], out[m], most[m], sum[m], low[m], of.shift + first + a_row + m * 16 + lane / 4, key, scale, edge);
         copy_wait<0>();

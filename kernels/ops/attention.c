@@ -74,12 +74,6 @@ tensor *record_attention_noted(recorder *r, const char *name, const record_qkv *
     return made->out[0];
 }
 
-/* Queries of a row of lse: those that are neighbours in a sample. */
-static int64_t run_of(const op *o)
-{
-    return o->at.run ? o->at.run : o->at.sequence;
-}
-
 static void check_sinks(const op *o, const tensor *sinks, int type)
 {
     OPERANDS_CHECK(!sinks || infer_is_vector(sinks, (dtype)type, o->at.heads), "sinks[heads] of q's type");
@@ -92,7 +86,7 @@ void infer_attention(op *o)
     check_attention(o, o->in, o->in[3], o->in[4]);
     check_sinks(o, o->in[5], q->type);
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * attention_v_head_size(o, o->in[2]), 0);
-    infer_shape(o->out[1], DTYPE_FP32, 2, q->shape[0] / run_of(o) * o->at.heads, run_of(o), 0);
+    infer_shape(o->out[1], DTYPE_FP32, 2, q->shape[0] / attention_run(o) * o->at.heads, attention_run(o), 0);
     OPERANDS_CHECK(!o->out[2] || (o->at.cap == 0 && !o->in[5]), "the largest scores are of neither a cap nor sinks");
     infer_shape(o->out[2], DTYPE_FP32, 2, o->at.heads, q->shape[0], 0);
     operands_place(o, "rrr..r>rrr 111..0>100 sss..s>sss bbb..s>bb1 0ss.0s>001");
@@ -131,8 +125,9 @@ void infer_attention_grad(op *o)
     OPERANDS_CHECK(infer_is_matrix(dy, (dtype)q->type, q->shape[0], o->at.heads * attention_v_head_size(o, v)) &&
                        infer_same(o->in[4], dy),
                    "dy and y [t, heads v_head_size]");
-    OPERANDS_CHECK(infer_is_matrix(o->in[5], DTYPE_FP32, q->shape[0] / run_of(o) * o->at.heads, run_of(o)),
-                   "lse[t / run heads, run] fp32");
+    OPERANDS_CHECK(
+        infer_is_matrix(o->in[5], DTYPE_FP32, q->shape[0] / attention_run(o) * o->at.heads, attention_run(o)),
+        "lse[t / run heads, run] fp32");
     infer_shape_like(o->out[0], q);
     infer_shape_like(o->out[1], k);
     infer_shape_like(o->out[2], v);

@@ -19,8 +19,8 @@ plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,block_barrier(); /\
 race|flash_forward.cu|flash_forward.cu|attention/flash_64|s,block_barrier(); /\* the values have been copied.*,,|no barrier before the values are read
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,copy_wait<0>();,,|no wait for copies
 plain|flash_forward.cu|flash_forward.cu|attention/flash_128|s,copy_wait<0>();,copy_wait<1>();,|waits leave one group too many under way
-plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,at > query + half \* 8,at >= query + half * 8,|the mask hides a query's own key
-plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,at < low\[half\],at < low[half] - 1,|one key of the previous document is seen
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,token_sees(query + half \* 8\,,token_sees(query + half * 8 - 1\,,|the mask hides a query's own key
+plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,low\[half\]\, at),low[half] - 1\, at),|one key of the previous document is seen
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,most\[half\] = top;,most[half] = fmaxf(top\, 0.0f);,|the running maximum is not the maximum
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,sum\[half\] \*= shrink;,,|the running sum is not rescaled
 plain|flash_forward.cu|flash_forward.cu|attention/flash_64|s,low_last = in.lowest(of\, end - 1),low_last = 0,|tiles at a document's start are not masked
@@ -35,15 +35,15 @@ plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,block_barrier(); 
 plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,copy_wait<0>();,copy_wait<1>();,|waits leave one group too many under way
 plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,fetch_queries<T\, D\, E\, M>(tiles + (stage ^ 1),fetch_queries<T\, D\, E\, M>(tiles + stage,|a stage is overwritten while it is read
 plain|flash_backward.cu|flash_backward.cu|attention/flash_80|s,dp\[n\]\[i\] - facts->delta,dp[n][i] + facts->delta,|delta with the wrong sign
-plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,at > query + column ||,false ||,|gradients flow to keys of the future
+plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,token_sees(query + column\,,token_sees(INT32_MAX\,,|gradients flow to keys of the future
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = (kv_head + 1) \* group,last_head = kv_head * group + 1,|one head of a group makes dk and dv
 race|flash_backward.cu|flash_backward.cu|attention/narrow|s,block_barrier(); /\* no thread reads the only stage.*,,|the only stage is overwritten while it is read
 plain|flash_backward.cu|flash_backward.cu|attention/narrow|s,fits<T\, 256>(64\, 32) ? ,true ? ,|large tiles on a GPU without the memory for them
-plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,keys_end = of.shift + end,keys_end = end,|queries of a later run see the keys of the first
+plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,keys_end = in.keys_end(of\, end - 1),keys_end = end,|queries of a later run see the keys of the first
 plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,of.shift + first + a_row + m \* 16 + lane / 4\, key,first + a_row + m * 16 + lane / 4\, key,|a later run is masked as the first
 plain|flash.cuh|flash_backward.cu|attention/divided_64|s,if (at.of.keys != keys),if (false),|dk and dv of another sample's queries
 plain|flash_backward.cu|flash_backward.cu|attention/divided_64|s,at.of.shift + at.query\,,at.query\,,|dk and dv of a later run are masked as the first
-plain|attention.cu|attention.cu|attention/divided_by_warps|s,position = of.shift + query,position = query,|dq of a later run sees the keys of the first
+plain|attention.cu|attention.cu|attention/divided_by_warps|s,end = in.keys_end(of\, query),end = query + 1,|dq of a later run sees the keys of the first
 plain|pointwise.cu|pointwise.cu|pointwise/arrange|s,from = inverse ? place : row,from = row,|what was arranged does not come back
 plain|attention.cu|attention.cu|attention/any_size|s,warp_largest(score)),score),|lanes disagree about the maximum
 plain|attention.cu|attention.cu|attention/decode|s,block_barrier();,,|warps join before all have finished

@@ -1,6 +1,5 @@
 #include "engine/checkpoint/fragment.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,29 +12,18 @@
 
 /* ---- writing ---- */
 
-__attribute__((format(printf, 2, 3))) static status put(direct *out, const char *format, ...)
-{
-    char text[256];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    MUST(length >= 0 && length < (int)sizeof text, "%d bytes at once", length);
-    return direct_write(out, text, length, NULL);
-}
-
 /* The last word of a line, of any length. */
 static status put_last(direct *out, const char *word)
 {
     MUST(!strpbrk(word, "\n"), "a name of two lines");
     TRY(direct_write(out, word, (int64_t)strlen(word), NULL));
-    return put(out, "\n");
+    return direct_print(out, "\n");
 }
 
 static status put_numbers(direct *out, const int64_t *values, int count)
 {
     for (int i = 0; i < count; i++)
-        TRY(put(out, " %lld", (long long)values[i]));
+        TRY(direct_print(out, " %lld", (long long)values[i]));
     return STATUS_OK;
 }
 
@@ -55,29 +43,29 @@ status fragment_put_head(direct *out, const fragment_owner *owner)
 
 status fragment_put_file(direct *out, const manifest_file *file)
 {
-    TRY(put(out, "file %lld %08x ", (long long)file->bytes, file->crc32c));
+    TRY(direct_print(out, "file %lld %08x ", (long long)file->bytes, file->crc32c));
     return put_last(out, file->name);
 }
 
 status fragment_put_tensor(direct *out, const char *section, dtype type, const rectangle *of)
 {
-    TRY(put(out, "tensor %s %d", dtype_name(type), of->dims));
+    TRY(direct_print(out, "tensor %s %d", dtype_name(type), of->dims));
     TRY(put_numbers(out, of->global, of->dims));
-    TRY(put(out, " %s ", section));
+    TRY(direct_print(out, " %s ", section));
     return put_last(out, of->name);
 }
 
 status fragment_put_piece(direct *out, int dims, const manifest_piece *p)
 {
-    TRY(put(out, "piece %d %lld %lld %08x", p->file, (long long)p->offset, (long long)p->bytes, p->crc32c));
+    TRY(direct_print(out, "piece %d %lld %lld %08x", p->file, (long long)p->offset, (long long)p->bytes, p->crc32c));
     TRY(put_numbers(out, p->part.start, dims));
     TRY(put_numbers(out, p->part.size, dims));
-    return put(out, "\n");
+    return direct_print(out, "\n");
 }
 
 status fragment_put_end(direct *out)
 {
-    return put(out, TAIL, out->crc32c);
+    return direct_print(out, TAIL, out->crc32c);
 }
 
 int fragment_order(const char *section, const char *name, const char *other_section, const char *other_name)

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -76,6 +78,17 @@ static status flush(direct *d)
     if (rest > 0 && d->past_cache && !to_cache(&d->past_cache, d->descriptor)) /* the end of a file is no whole block */
         return failed(&d->error, "write", d->path);
     return put(d, d->buffer + whole, rest);
+}
+
+status direct_print(direct *d, const char *format, ...)
+{
+    char text[DIRECT_PRINT];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    MUST(length >= 0 && length < (int)sizeof text, "%d bytes at once", length);
+    return direct_write(d, text, length, NULL);
 }
 
 char *direct_room(direct *d, int64_t *room)

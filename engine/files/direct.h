@@ -38,6 +38,9 @@ typedef struct direct_values {
 status direct_open(direct *d, const char *path, char *buffer, int64_t capacity);
 /* `of`, unless NULL, is continued over these bytes. */
 status direct_write(direct *d, const void *data, int64_t bytes, direct_values *of);
+/* A text of less than DIRECT_PRINT bytes. */
+enum { DIRECT_PRINT = 512 };
+__attribute__((format(printf, 2, 3))) status direct_print(direct *d, const char *format, ...);
 /* The same without a copy: up to *room bytes (never 0) may be put where this points, then counted by direct_added. */
 char *direct_room(direct *d, int64_t *room);
 status direct_added(direct *d, int64_t bytes, direct_values *of);

@@ -6,6 +6,7 @@
 #include <curl/curl.h>
 
 #include "engine/islands/credentials.h"
+#include "memory/base64.h"
 #include "memory/log.h"
 
 enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096 };
@@ -23,44 +24,9 @@ typedef struct text {
     size_t bytes;
 } text;
 
-/* ---- base64: keys and values travel so --------------------------------------------------------------------------- */
-
-static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-static char *encode(const char *data, size_t bytes)
-{
-    char *out = must_alloc(bytes / 3 * 4 + 5), *at = out;
-    for (size_t i = 0; i < bytes; i += 3) {
-        unsigned long group = 0;
-        for (size_t k = 0; k < 3; k++)
-            group = group << 8 | (i + k < bytes ? (unsigned char)data[i + k] : 0);
-        for (size_t k = 0; k < 4; k++)
-            *at++ = i + k > bytes ? '=' : digits[group >> (18 - 6 * k) & 63];
-    }
-    *at = 0;
-    return out;
-}
-
-static char *decode(const char *in)
-{
-    size_t length = in ? strlen(in) : 0, used = 0;
-    char *out = must_alloc(length / 4 * 3 + 4);
-    unsigned long group = 0;
-    int bits = 0;
-    for (size_t i = 0; i < length && in[i] != '='; i++) {
-        const char *digit = strchr(digits, in[i]);
-        group = group << 6 | (unsigned long)(digit ? digit - digits : 0);
-        bits += 6;
-        if (bits >= 8)
-            out[used++] = (char)(group >> (bits -= 8));
-    }
-    out[used] = 0;
-    return out;
-}
-
 static json_t *encoded(const char *value)
 {
-    char *coded = encode(value, strlen(value));
+    char *coded = base64_encode(value, strlen(value));
     json_t *out = json_string(coded);
     free(coded);
     return out;
@@ -327,8 +293,8 @@ json_t *etcd_pairs(const json_t *answer, const char *prefix)
     {
         if (i == MOST_KEYS)
             break;
-        char *key = decode(json_string_value(json_object_get(entry, "key")));
-        char *value = decode(json_string_value(json_object_get(entry, "value")));
+        char *key = base64_decode(json_string_value(json_object_get(entry, "key")), NULL);
+        char *value = base64_decode(json_string_value(json_object_get(entry, "value")), NULL);
         json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
                                  (json_int_t)number(entry, "mod_revision"));
         if (pair && strncmp(key, prefix, strlen(prefix)) == 0)

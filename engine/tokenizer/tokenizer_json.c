@@ -7,6 +7,7 @@
 #include "engine/tokenizer/mark.h"
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/text/unicode.h"
+#include "memory/base64.h"
 #include "memory/log.h"
 
 #define CANNOT(...) status_fail(STATUS_FAILED, "the SentencePiece model has no exact tokenizer.json: " __VA_ARGS__)
@@ -106,18 +107,9 @@ static status check(const sentencepiece_model *m)
 
 static json_t *base64(const buffer *bytes)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    buffer text = {0};
-    for (int64_t i = 0; i < bytes->length; i += 3) {
-        uint32_t bits = 0;
-        int64_t have = bytes->length - i < 3 ? bytes->length - i : 3;
-        for (int64_t k = 0; k < 3; k++)
-            bits = bits << 8 | (k < have ? (uint8_t)bytes->bytes[i + k] : 0);
-        for (int64_t k = 0; k < 4; k++)
-            buffer_append(&text, k <= have ? &digits[bits >> (18 - 6 * k) & 63] : "=", 1);
-    }
-    json_t *value = json_stringn(text.bytes, (size_t)text.length);
-    buffer_free(&text);
+    char *text = base64_encode(bytes->bytes, (size_t)bytes->length);
+    json_t *value = json_string(text);
+    free(text);
     return value;
 }
 

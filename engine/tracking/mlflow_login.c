@@ -3,25 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/base64.h"
 #include "memory/log.h"
 
 static const char bearer[] = "Authorization: Bearer ", basic[] = "Authorization: Basic ";
-
-static char *encode_base64(const char *data)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t bytes = strlen(data);
-    char *out = must_alloc(bytes / 3 * 4 + 5), *at = out;
-    for (size_t i = 0; i < bytes; i += 3) {
-        unsigned long group = 0;
-        for (size_t k = 0; k < 3; k++)
-            group = group << 8 | (i + k < bytes ? (unsigned char)data[i + k] : 0);
-        for (size_t k = 0; k < 4; k++)
-            *at++ = i + k > bytes ? '=' : digits[group >> (18 - 6 * k) & 63];
-    }
-    *at = 0;
-    return out;
-}
 
 static void wipe_text(char **text)
 {
@@ -61,7 +46,7 @@ static status make_header(mlflow_login *l)
                            l->user ? MLFLOW_LOGIN_USER : MLFLOW_LOGIN_PASSWORD,
                            l->user ? MLFLOW_LOGIN_PASSWORD : MLFLOW_LOGIN_USER);
     if (l->user) {
-        char *both = must_format("%s:%s", l->user, l->password), *coded = encode_base64(both);
+        char *both = must_format("%s:%s", l->user, l->password), *coded = base64_encode(both, strlen(both));
         l->header = must_format("%s%s", basic, coded);
         wipe_text(&both);
         wipe_text(&coded);

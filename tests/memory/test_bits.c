@@ -1,10 +1,12 @@
-/* Sums of bits notice every flip, and do not depend on how the bytes are divided. */
+/* Sums of bits notice every flip, and do not depend on how the bytes are divided; bytes as text come back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
+#include "memory/base64.h"
 #include "memory/bits.h"
 
 enum { BYTES = 3 * (1 << 20) + 77 };
@@ -77,12 +79,40 @@ static void neither_pieces_nor_threads_matter(void **state)
     free(data);
 }
 
+/* The vectors of RFC 4648, and all bytes. */
+static void base64_is_that_of_the_rfc(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
+    char all[256];
+    size_t bytes;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char *text = base64_encode("foobar", i), *back = base64_decode(texts[i], &bytes);
+        assert_string_equal(text, texts[i]);
+        assert_int_equal(bytes, i);
+        assert_memory_equal(back, "foobar", i);
+        free(text);
+        free(back);
+    }
+    for (int i = 0; i < 256; i++)
+        all[i] = (char)i;
+    char *text = base64_encode(all, sizeof all), *back = base64_decode(text, &bytes), *none = base64_decode(NULL, NULL);
+    assert_int_equal(strlen(text), 4 * ((sizeof all + 2) / 3));
+    assert_int_equal(bytes, sizeof all);
+    assert_memory_equal(back, all, sizeof all);
+    assert_string_equal(none, "");
+    free(text);
+    free(back);
+    free(none);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_flip_changes_the_sum),
         cmocka_unit_test(exchanged_words_and_lengths_count),
         cmocka_unit_test(neither_pieces_nor_threads_matter),
+        cmocka_unit_test(base64_is_that_of_the_rfc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* What an answer says, and what is to be done about it. */
 #include <ctype.h>
+#include <endian.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "engine/files/crc32c.h"
 #include "engine/store/s3/s3_parts.h"
 #include "engine/store/s3/xml.h"
+#include "memory/base64.h"
 #include "memory/log.h"
 
 static const double LONGEST_RETRY_AFTER = 60; /* seconds */
@@ -252,27 +254,26 @@ static s3_verdict judge_error(s3 *s, s3_reply *r)
     return v;
 }
 
-static bool checksum_of(uint32_t *crc32c, const char *text)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint64_t bits = 0;
-    bool known = strlen(text) == 8 && strcmp(text + 6, "==") == 0;
-    for (int i = 0; known && i < 6; i++) {
-        const char *digit = strchr(digits, text[i]);
-        known = digit != NULL;
-        bits = bits << 6 | (uint64_t)(digit ? digit - digits : 0);
-    }
-    *crc32c = (uint32_t)(bits >> 4);
-    return known;
-}
-
 void s3_checksum_text(char out[9], uint32_t crc32c)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint64_t bits = (uint64_t)crc32c << 4;
-    for (int i = 0; i < 6; i++)
-        out[i] = digits[bits >> (30 - 6 * i) & 63];
-    memcpy(out + 6, "==", 3);
+    const uint32_t lies = htobe32(crc32c);
+    char *text = base64_encode((const char *)&lies, sizeof lies);
+    memcpy(out, text, 9);
+    free(text);
+}
+
+/* What is no checksum's text is not written as it by us, either. */
+static bool checksum_of(uint32_t *crc32c, const char *text)
+{
+    size_t bytes;
+    uint32_t lies = 0;
+    char again[9], *decoded = base64_decode(text, &bytes);
+    if (bytes == sizeof lies)
+        memcpy(&lies, decoded, sizeof lies);
+    free(decoded);
+    *crc32c = be32toh(lies);
+    s3_checksum_text(again, *crc32c);
+    return strcmp(again, text) == 0;
 }
 
 /* The checksum of an object of parts ("..."-N is its ETag) is one of the parts' checksums unless its type is said. */

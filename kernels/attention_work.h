@@ -1,5 +1,6 @@
 /* How much an op of class ATTENTION computes, for who prices it or looks for a measurement of its like, how wide its
- * values are, and how many of its queries are neighbours. Its exact cost, of the pairs that mask and window leave, is in the op table. */
+ * values are, and how many of its queries are neighbours. Its exact cost, of the pairs that mask and window leave, is
+ * in the op table. */
 #ifndef PHALANX_KERNELS_ATTENTION_WORK_H
 #define PHALANX_KERNELS_ATTENTION_WORK_H
 

@@ -16,6 +16,10 @@ typedef enum peak_kind {
     PEAK_COUNT
 } peak_kind;
 
+/* The words of rows, as help lists them, and the word of the device that is meant where nobody names one. */
+#define DEVICES_WORDS   "a100, h100, h200, b200, cpu"
+#define DEVICES_ASSUMED "h100"
+
 typedef struct devices_row {
     const char *word, *gpu;  /* "h100"; "NVIDIA H100" */
     int processors;          /* multiprocessors; 0: it is a CPU */

@@ -333,12 +333,15 @@ typedef struct op_backend {
     status (*prepare)(op *o, int threads);
     bool
         communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
-    const char *device; /* word of the device (devices.def) that plans are for where they name none; NULL: h100 */
+    const char
+        *device; /* word of the device (devices.def) that plans are for where they name none; NULL: DEVICES_ASSUMED */
     void (*words)(char *out,
                   int bytes); /* for a self-check: libraries and instructions; NULL where the device says it */
     bool same_bits;           /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
 } op_backend;
 
 extern const op_backend cpu_backend;
+/* Does this machine's processor multiply bf16, as its kernels do then? */
+bool cpu_multiplies_bf16(void);
 
 #endif

@@ -233,7 +233,7 @@ static status run_steps(step_bench *b)
     warm_up(b);
     time_steps(b, seconds);
     double each = bench_median(seconds, n);
-    double tokens = (double)b->config->train.global_batch * (double)b->config->train.sequence;
+    double tokens = (double)config_step_tokens(b->config);
     double flops = flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);

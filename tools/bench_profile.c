@@ -274,7 +274,7 @@ static status begin(profile *out, const char *path, const devices_row *row, bool
         TRY(output_check(path));
     if (access(path, F_OK) == 0)
         return profile_open(out, path);
-    TRY(profile_open(out, row && row->word ? row->word : "h100"));
+    TRY(profile_open(out, row && row->word ? row->word : DEVICES_ASSUMED));
     snprintf(out->name, sizeof out->name, "%.*s", PROFILE_NAME - 1, path);
     out->cores = host ? (int)sysconf(_SC_NPROCESSORS_ONLN) : 0;
     return STATUS_OK;

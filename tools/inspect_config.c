@@ -24,7 +24,7 @@ status inspect_gather_config(json_t **out, const inspect_request *r)
         s = config_each(&c, add_key, keys);
     json_object_set_new(object, "parameters", json_integer(parts_parameters(&c.model.shape)));
     json_object_set_new(object, "active_parameters", json_integer(parts_active_parameters(&c.model.shape)));
-    json_object_set_new(object, "tokens_per_step", json_integer((int64_t)c.train.global_batch * c.train.sequence));
+    json_object_set_new(object, "tokens_per_step", json_integer(config_step_tokens(&c)));
     json_object_set_new(object, "keys", keys);
     config_free(&c);
     if (s == STATUS_OK)

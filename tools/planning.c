@@ -38,7 +38,7 @@ const char *planning_device(const config *c, const planning_run *run)
 {
     if (run && *run->device)
         return run->device;
-    return c->train.device == CONFIG_CPU ? "cpu" : "h100";
+    return c->train.device == CONFIG_CPU ? "cpu" : DEVICES_ASSUMED;
 }
 
 const op_backend *planning_backend(const config *c, const planning_run *run)

@@ -12,8 +12,7 @@
 #include "engine/compile/step/repeat.h"
 #include "engine/compile/step/workspace.h"
 #include "engine/config/batch_ramp.h"
-#include "engine/compile/time/dispatch_price.h"
-#include "engine/compile/time/latent_price.h"
+#include "engine/compile/time/transfer_choice.h"
 #include "memory/arena.h"
 
 int compile_marks(const compiled_program *p)
@@ -216,7 +215,7 @@ static status compile_training(compiled *out)
 static status find_schedule(schedule *found, compile_options *o)
 {
     *found = (schedule){0};
-    bool searched = o->layout.schedule == SCHEDULE_AUTO && o->grid.size[GRID_PIPELINE] > 1;
+    bool searched = compile_schedule_kind(o) == SCHEDULE_AUTO;
     if (o->found || !o->train || (!searched && !compile_divides_vocabulary(o)))
         return STATUS_OK;
     TRY(searched ? compile_find(found, o) : compile_schedule(found, o, o->microbatches));
@@ -346,7 +345,7 @@ static status check_length(const compile_options *o, const config *c)
                            o->sequence > o->micro_batch ? "train.sequence" : "train.micro_batch",
                            (long long)(o->sequence > o->micro_batch ? o->sequence : o->micro_batch), (long long)tokens,
                            (int)TOKENS_MOST);
-    if (o->shape.experts > 0 && (double)c->train.global_batch * (double)o->sequence > INT32_MAX)
+    if (o->shape.experts > 0 && config_step_tokens(c) > INT32_MAX)
         return status_fail(STATUS_USAGE,
                            "train.global_batch %d x train.sequence %lld is more than the 2^31 tokens of which a step "
                            "counts the experts: lower it",
@@ -364,12 +363,11 @@ static status check_length(const compile_options *o, const config *c)
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads)
 {
-    int data = grid_group_size(g, AXIS_SAMPLES);
     *out = (compile_options){.shape = c->model.shape,
                              .precision = c->train.precision,
                              .sequence = c->train.sequence,
                              .micro_batch = c->train.micro_batch,
-                             .microbatches = c->train.global_batch / (c->train.micro_batch * data),
+                             .microbatches = config_microbatches(g, c->train.micro_batch, c->train.global_batch),
                              .document_mask = c->data.document_mask,
                              .router_over = c->model.router_over,
                              .grid = *g,
@@ -394,19 +392,15 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .verify = c->run.verify_every > 0,
                              .train = true,
                              .evaluate = true};
-    if (g->size[GRID_PIPELINE] == 1)
-        out->layout.virtual_stages = 1;
-    if (c->parallel.layers_per_stage.count == 0)
-        out->layout.layers_per_stage.item = NULL;
+    out->layout.virtual_stages = config_virtual_stages(&c->parallel);
     int stages = batch_ramp_stages(c);
     for (int i = 0; i + 1 < stages && i < COMPILE_RAMP; i++)
-        out->ramp[i] = batch_ramp_samples(c, i) / (c->train.micro_batch * data);
+        out->ramp[i] = config_microbatches(g, c->train.micro_batch, batch_ramp_samples(c, i));
     if (stages > COMPILE_RAMP + 1)
         return status_fail(STATUS_USAGE, "train.batch_ramp has %d pairs: at most %d", stages, COMPILE_RAMP + 1);
-    out->slots = dispatch_by_slots(out);
-    out->gather_latents = latent_gathers(out);
+    transfer_choose(out, NULL);
     if (out->microbatches < 1)
         return status_fail(STATUS_USAGE, "train.global_batch = %d holds no micro-batch of %d for each of %d data ranks",
-                           c->train.global_batch, c->train.micro_batch, data);
+                           c->train.global_batch, c->train.micro_batch, grid_group_size(g, AXIS_SAMPLES));
     return check_length(out, c);
 }

@@ -341,10 +341,15 @@ static status search_all(schedule *out, find *f)
     return ok;
 }
 
+const char *compile_find_prices(const compile_options *o)
+{
+    return o->layout.schedule_for ? o->layout.schedule_for : DEVICES_ASSUMED;
+}
+
 status compile_find(schedule *out, const compile_options *options)
 {
     profile prices;
-    TRY(profile_open(&prices, options->layout.schedule_for ? options->layout.schedule_for : "h100"));
+    TRY(profile_open(&prices, compile_find_prices(options)));
     compile_options o = *options;
     o.order = prices.as_lowered ? ORDER_AS_LOWERED : o.order;
     profile_plan_for(&o, &prices);

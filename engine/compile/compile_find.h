@@ -14,5 +14,7 @@
 
 /* For o->found with SCHEDULE_AUTO; freed after all that is compiled with it. STATUS_USAGE: there is no such profile. */
 status compile_find(schedule *out, const compile_options *o);
+/* The profile that it finds with, as profile_open() takes it. */
+const char *compile_find_prices(const compile_options *o);
 
 #endif

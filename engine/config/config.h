@@ -78,7 +78,7 @@ enum { CONFIG_MAX_KEYS = 256 };
  * it. */
 typedef struct config_layout {
     int size[GRID_AXES]; /* ranks along each coordinate; of data, 0: what is left of the ranks */
-    int virtual_stages;  /* chunks of a stage; with one stage the compiled layout has 1 */
+    int virtual_stages;  /* chunks of a stage, as config_virtual_stages() reads it */
     schedule_kind schedule;
     char *schedule_for; /* of SCHEDULE_AUTO: a profile, as of profile_open() */
     bool sequence;
@@ -248,6 +248,10 @@ void config_block_experts(grid *out, const config_layout *l);
  * samples. */
 int64_t config_samples_together(const grid *g, int64_t micro_batch);
 int config_microbatches(const grid *g, int micro_batch, int samples);
+/* Tokens of a step over all ranks; with a ramp, at its end. */
+int64_t config_step_tokens(const config *c);
+/* Chunks of layers of each stage; one stage alone has 1. */
+int config_virtual_stages(const config_layout *l);
 /* Has each of so many stages a part of the vocabulary? */
 bool config_divides_vocabulary(const config_layout *l, int stages);
 /* Are the layouts equal in all that they say? Words and lists are compared by their address. */

@@ -68,11 +68,6 @@ status config_check_sizes(const model_shape *shape, const int size[GRID_AXES], i
 
 /* ---- and of what else is configured ---- */
 
-static int virtual_stages_of(const config *c)
-{
-    return c->parallel.size[GRID_PIPELINE] > 1 ? c->parallel.virtual_stages : 1;
-}
-
 static status check_balance(const config *c)
 {
     if (c->parallel.balance == CONFIG_BALANCE_DOCUMENTS && !c->data.document_mask)
@@ -182,7 +177,7 @@ static status check_blocks(const config *c, int64_t stage)
 static status check_pipeline(const config *c)
 {
     const config_integers *list = &c->parallel.layers_per_stage;
-    int stages = c->parallel.size[GRID_PIPELINE], virtual_stages = virtual_stages_of(c);
+    int stages = c->parallel.size[GRID_PIPELINE], virtual_stages = config_virtual_stages(&c->parallel);
     int needed = schedule_kind_chunks(c->parallel.schedule);
     if (stages > 1 && needed && virtual_stages != needed)
         return status_fail(STATUS_USAGE, "parallel.schedule %s needs parallel.virtual_stages %d, not %d: change one",
@@ -214,7 +209,7 @@ static status check_data(const config *c, int data, int64_t together)
 
 status config_check_layout(const config *c)
 {
-    TRY(config_check_sizes(&c->model.shape, c->parallel.size, virtual_stages_of(c), c->train.sequence));
+    TRY(config_check_sizes(&c->model.shape, c->parallel.size, config_virtual_stages(&c->parallel), c->train.sequence));
     TRY(check_balance(c));
     TRY(check_gather(c));
     TRY(check_compress(c));
@@ -252,6 +247,16 @@ int64_t config_samples_together(const grid *g, int64_t micro_batch)
 int config_microbatches(const grid *g, int micro_batch, int samples)
 {
     return (int)(samples / config_samples_together(g, micro_batch));
+}
+
+int64_t config_step_tokens(const config *c)
+{
+    return c->train.global_batch * c->train.sequence;
+}
+
+int config_virtual_stages(const config_layout *l)
+{
+    return l->size[GRID_PIPELINE] > 1 ? l->virtual_stages : 1;
 }
 
 bool config_divides_vocabulary(const config_layout *l, int stages)

@@ -4,10 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
+#include "kernels/op.h"
 #include "memory/log.h"
 #include "engine/config/config_read.h"
 #include "engine/config/config_value.h"
@@ -31,17 +28,6 @@ static void set_defaults(config *c)
             MUST(config_value_set_text(c, row, row->fallback) == STATUS_OK, "%s: bad default: %s", row->key,
                  status_message());
     }
-}
-
-/* AVX512-BF16 (CPUID leaf 7.1, EAX bit 5), and AVX-512 enabled by the system. Every CPU with AMX has it too. */
-static bool cpu_has_bf16(void)
-{
-#if defined(__x86_64__)
-    unsigned a, b, c, d;
-    return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-#else
-    return false;
-#endif
 }
 
 static void derive_shape(config *c)
@@ -82,7 +68,7 @@ static void derive(config *c)
     if (!config_is_given(c, "outer.momentum"))
         c->outer.momentum = c->outer.topology == CONFIG_OUTER_ALL ? 0.9 : 0.5;
     if (!config_is_given(c, "train.precision"))
-        c->train.precision = precision_default(c->train.device == CONFIG_CUDA || cpu_has_bf16());
+        c->train.precision = precision_default(c->train.device == CONFIG_CUDA || cpu_multiplies_bf16());
 }
 
 /* --- the sizes of the model --------------------------------------------------------------------------------------- */

@@ -141,7 +141,7 @@ static const config_row rows[] = {
     INT("parallel.virtual_stages", parallel.virtual_stages, "1", 1, 65536, CONFIG_CHANGES, "runs of layers a pipeline rank holds"),
     INT("parallel.data", parallel.size[GRID_DATA], "0", 0, INTMAX, CONFIG_CHANGES, "ranks that divide the samples; 0: what is left of the ranks; else it is checked"),
     WORD("parallel.schedule", parallel.schedule, schedule_names, "1f1b", CONFIG_CHANGES, "order of the pipeline's work; 1f1b with virtual_stages is interleaved; auto finds one"),
-    STRING("parallel.schedule_for", parallel.schedule_for, "h100", CONFIG_CHANGES, "schedule auto: the device whose prices it is found with, on whatever it runs: a100, h100, h200, b200, cpu or a file of phalanx bench --profile"),
+    STRING("parallel.schedule_for", parallel.schedule_for, DEVICES_ASSUMED, CONFIG_CHANGES, "schedule auto: the device whose prices it is found with, on whatever it runs: " DEVICES_WORDS " or a file of phalanx bench --profile"),
     BOOL("parallel.sequence", parallel.sequence, "true", CONFIG_CHANGES, "split norms and residuals by token over the tensor ranks"),
     INT("parallel.zero", parallel.zero, "1", 0, STORAGE_LEVELS - 1, CONFIG_CHANGES, "shard over the data ranks: 1 optimizer, 2 + gradients, 3 + weights"),
     WORD("parallel.vocabulary", parallel.vocabulary, vocabularies, "ends", CONFIG_CHANGES, "which stages have the embedding and the head: ends, the first and the last; stages, each a part"),

@@ -10,8 +10,7 @@
 #include "engine/run/batch.h"
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
-#include "engine/compile/time/dispatch_price.h"
-#include "engine/compile/time/latent_price.h"
+#include "engine/compile/time/transfer_choice.h"
 #include "engine/compile/time/reserve.h"
 #include "engine/files/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
@@ -186,8 +185,7 @@ static status open_rank(training *t, const devices_row *row)
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
     TRY(compile_options_from(&options, c, &t->grid, backend, threads));
     options.device = row;
-    options.slots = dispatch_by_slots(&options);
-    options.gather_latents = latent_gathers(&options);
+    transfer_choose(&options, row);
     options.evaluate = c->data.validation.count > 0 && c->evaluate.every > 0;
     watchdog_enter(t->watchdog, DURING_SETUP, false, 0, "compiling the step");
     TRY(compile(&t->compiled, &options));

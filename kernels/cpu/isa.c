@@ -39,3 +39,8 @@ bool isa_has_bf16(const isa *i)
 {
     return i == &isa_avx512_bf16;
 }
+
+bool cpu_multiplies_bf16(void)
+{
+    return isa_has_bf16(isa_detect());
+}

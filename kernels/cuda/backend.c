@@ -19,7 +19,10 @@ static int64_t scratch_bytes(const op *o, int threads)
     return ours > library ? ours : library;
 }
 
-const op_backend backend_cuda = {
-    .name = "cuda", .kernels = kernels, .scratch_bytes = scratch_bytes, .communicates = true, .device = "h100"};
+const op_backend backend_cuda = {.name = "cuda",
+                                 .kernels = kernels,
+                                 .scratch_bytes = scratch_bytes,
+                                 .communicates = true,
+                                 .device = DEVICES_ASSUMED};
 
 ELSEWHERE_OPS(cuda)

@@ -144,6 +144,17 @@ static void the_family_says_of_which_type_logits_of_routers_are(void **state)
     }
 }
 
+static void help_lists_each_word_of_the_device_table(void **state)
+{
+    (void)state;
+    int words = 0;
+    for (const char *at = DEVICES_WORDS; *at; at += strcspn(at, ", "), at += strspn(at, ", "), words++)
+        assert_non_null(devices_named(strndupa(at, strcspn(at, ", "))));
+    for (int i = 0; devices_numbered(i); i++)
+        words -= devices_numbered(i)->word != NULL;
+    assert_int_equal(words, 0);
+}
+
 static void a_gpu_is_found_by_the_name_that_it_gives(void **state)
 {
     (void)state;
@@ -184,6 +195,7 @@ int main(void)
         cmocka_unit_test(products_reach_the_peak_of_their_type),
         cmocka_unit_test(a_product_of_other_types_than_decided_is_refused),
         cmocka_unit_test(the_family_says_of_which_type_logits_of_routers_are),
+        cmocka_unit_test(help_lists_each_word_of_the_device_table),
         cmocka_unit_test(a_gpu_is_found_by_the_name_that_it_gives),
         cmocka_unit_test(balances_follow_from_the_sheet),
     };

@@ -34,7 +34,7 @@ typedef struct wishes {
 /* The profile asked for, with what the command line says otherwise. A search is for GPUs. */
 static status prices_of(profile *out, const wishes *w, const config *c)
 {
-    TRY(profile_open(out, w->device ? w->device : w->search ? "h100" : planning_device(c, NULL)));
+    TRY(profile_open(out, w->device ? w->device : w->search ? DEVICES_ASSUMED : planning_device(c, NULL)));
     if (w->network_file)
         TRY(profile_take_network(out, w->network_file));
     double share = w->efficiency > 0 ? w->efficiency / out->tile[0].share : 1;
@@ -148,9 +148,8 @@ static void print_text(const config *c, const plan *p, double bandwidth, const e
     plan_window window;
     plan_text_report(stdout, p);
     if (unsaid)
-        puts("                  these are a small CPU's figures, as train.device is cpu: --device h100 (or a100, h200, "
-             "b200,\n"
-             "                  a file of phalanx bench --profile) plans for another machine");
+        puts("                  these are a small CPU's figures, as train.device is cpu: --device (" DEVICES_WORDS ",\n"
+             "                  or a file of phalanx bench --profile) plans for another machine");
     if (plan_window_measure(&window, p))
         plan_window_print(stdout, &window, p);
     if (e->data)
@@ -323,9 +322,8 @@ static int read_wishes(wishes *w, int *operands, int argc, char **argv)
         {"--write", OPTIONS_TEXT, "FILE", "of --search: write CONFIG.yaml with the keys of the best layout", &w->write,
          0, 0, NULL},
         {"--device", OPTIONS_TEXT, "NAME|FILE",
-         "prices: a100, h100, h200, b200, cpu, or a file of phalanx bench --profile; else cpu where train.device is, "
-         "or "
-         "h100",
+         "prices: " DEVICES_WORDS ", or a file of phalanx bench --profile; else cpu where train.device is, "
+         "or " DEVICES_ASSUMED,
          &w->device, 0, 0, NULL},
         {"--network", OPTIONS_TEXT, "FILE",
          "JSON, as of a profile: node_ranks, node, network (\"25 GB/s\" of a rank), latency (\"5 us\"), "

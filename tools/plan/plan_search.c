@@ -99,8 +99,7 @@ static void print_row(const search *s, const config *c, int number, int64_t whol
 {
     const search_result *r = &s->results[number - 1], *best = &s->results[0];
     char layout[LAYOUT_TEXT], why[WHY_TEXT], memory[UNITS_TEXT], left[UNITS_TEXT], rate[UNITS_TEXT];
-    double tokens = (double)c->train.global_batch * (double)c->train.sequence,
-           days = r->seconds * (double)c->train.steps / 86400;
+    double tokens = (double)config_step_tokens(c), days = r->seconds * (double)c->train.steps / 86400;
     layout_text(layout, &r->layout, shown_coordinates(s), c->model.shape.experts > 0);
     why_text(why, r, best);
     units_bytes(memory, (double)(r->arena + r->beside));
@@ -166,8 +165,8 @@ static void json_row(const search_result *r, const config *c, int64_t whole)
     const search_layout *l = &r->layout;
     printf("{\"step_seconds\": %.17g, \"estimated_seconds\": %.17g, \"tokens_per_second\": %.17g, \"mfu\": %.17g, "
            "\"bubble\": %.17g, \"exposed_seconds\": %.17g, \"memory_bytes\": %lld, \"free_bytes\": %lld, ",
-           r->seconds, l->seconds, (double)c->train.global_batch * (double)c->train.sequence / r->seconds, r->mfu,
-           r->bubble, exposed_of(r), (long long)(r->arena + r->beside), (long long)free_of(r, whole));
+           r->seconds, l->seconds, (double)config_step_tokens(c) / r->seconds, r->mfu, r->bubble, exposed_of(r),
+           (long long)(r->arena + r->beside), (long long)free_of(r, whole));
     plan_text_coordinates(stdout, l->of.size, grid_named(l->of.size));
     if (c->model.shape.experts > 0)
         printf("\"expert\": %d, \"replays\": %.17g, ", l->of.expert, r->replays);

@@ -15,16 +15,18 @@ static int kv_copies(const model_shape *shape, int tensor_ranks)
     return tensor_ranks > shape->kv_heads ? tensor_ranks / shape->kv_heads : 1;
 }
 
+schedule_kind compile_schedule_kind(const compile_options *o)
+{
+    return schedule_kind_over(o->layout.schedule, o->grid.size[GRID_PIPELINE]);
+}
+
 chunk_map compile_chunks(const compile_options *o)
 {
-    chunk_map map = {.stages = o->grid.size[GRID_PIPELINE], .chunks = o->layout.virtual_stages};
-    if (o->layout.schedule == SCHEDULE_AUTO && map.stages > 1) {
-        MUST(o->found, "which schedule was found?");
-        map.folded = o->found->folded;
-    } else {
-        map.folded = map.stages > 1 && schedule_kind_folds(o->layout.schedule);
-    }
-    return map;
+    const schedule_kind kind = compile_schedule_kind(o);
+    MUST(o->found || kind != SCHEDULE_AUTO, "which schedule was found?");
+    return (chunk_map){.stages = o->grid.size[GRID_PIPELINE],
+                       .chunks = o->layout.virtual_stages,
+                       .folded = kind == SCHEDULE_AUTO ? o->found->folded : schedule_kind_folds(kind)};
 }
 
 /* ---- layers over chunks ----------------------------------------------------------------------------------------- */
@@ -56,11 +58,10 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
 
 status compile_divide_layers(int *counts, const compile_options *o)
 {
-    int stages = o->grid.size[GRID_PIPELINE], all = stages * o->layout.virtual_stages;
-    if (o->layout.layers_per_stage.item)
-        return partition_given(counts, o->layout.layers_per_stage.item, all, o->shape.layers, stages,
-                               o->layout.virtual_stages);
-    return divide_by_cost(counts, o, all);
+    const config_integers *given = &o->layout.layers_per_stage;
+    int stages = o->grid.size[GRID_PIPELINE], chunks = o->layout.virtual_stages;
+    return given->count ? partition_given(counts, given->item, given->count, o->shape.layers, stages, chunks)
+                        : divide_by_cost(counts, o, stages * chunks);
 }
 
 static status divide_layers(compiled *c, int **first, int **count)

@@ -2,10 +2,10 @@
 
 #include <math.h>
 
-static const devices_row *device_of(const compile_options *o)
+const devices_row *target_device(const compile_options *o)
 {
     const char *word = o->backend ? o->backend->device : NULL;
-    return o->device ? o->device : devices_named(word ? word : "h100");
+    return o->device ? o->device : devices_named(word ? word : DEVICES_ASSUMED);
 }
 
 peak_kind target_peak(const compile_options *o)
@@ -20,10 +20,10 @@ double target_mfu(double flops_per_token, double tokens, double seconds, double 
 
 double target_balance(const compile_options *o)
 {
-    return devices_balance(device_of(o), target_peak(o));
+    return devices_balance(target_device(o), target_peak(o));
 }
 
 double target_balance_sent(const compile_options *o)
 {
-    return devices_balance_sent(device_of(o), target_peak(o));
+    return devices_balance_sent(target_device(o), target_peak(o));
 }

@@ -6,6 +6,8 @@
 
 #include "engine/compile/model/compiled.h"
 
+/* Its row: never NULL. */
+const devices_row *target_device(const compile_options *o);
 /* Which of a device's peaks the products of this precision can reach. */
 peak_kind target_peak(const compile_options *o);
 /* Model FLOPs utilisation: the share of what `ranks` devices of `peak` FLOP/s can do in these seconds that a model

@@ -13,20 +13,17 @@
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/time/dispatch_price.h"
-#include "engine/compile/time/latent_price.h"
+#include "engine/compile/time/transfer_choice.h"
 #include "engine/compile/model/loss_chunk.h"
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/step/workspace.h"
+#include "kernels/token.h"
 #include "memory/log.h"
 #include "models/parts.h"
 
 static bool has_window(const compiled *c, int layer)
 {
-    if (layer < 0)
-        return false;
-    int64_t window = shape_layer(&c->options.shape, layer).window;
-    return window > 0 && window < c->options.sequence;
+    return layer >= 0 && token_window(shape_layer(&c->options.shape, layer).window, c->options.sequence) > 0;
 }
 
 void plan_measure(plan_rank *out, const compiled *c)
@@ -385,10 +382,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     *out = (plan){.options = *options, .profile = *prices};
     out->profile.threads = options->threads;
     profile_plan_for(&out->options, &out->profile);
-    compile_options priced = out->options;
-    priced.device = out->profile.device;
-    out->options.slots = dispatch_by_slots(&priced);
-    out->options.gather_latents = latent_gathers(&priced);
+    transfer_choose(&out->options, out->profile.device);
     out->peak = out->profile.peak[target_peak(options)];
     if (prices->as_lowered)
         out->options.order = ORDER_AS_LOWERED;
@@ -404,7 +398,7 @@ static status measure_step(plan *out, const compile_options *options, const prof
     out->tokens_per_step = tokens_count(options).micro_batch * options->microbatches * grid_group_size(g, AXIS_SAMPLES);
     int stages = g->size[GRID_PIPELINE];
     out->schedule = must_calloc(1, sizeof *out->schedule);
-    if (options->layout.schedule == SCHEDULE_AUTO && !options->found && stages > 1) {
+    if (compile_schedule_kind(options) == SCHEDULE_AUTO && !options->found) {
         TRY(compile_find(&out->found, options));
         out->options.found = &out->found;
     }

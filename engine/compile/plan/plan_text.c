@@ -7,6 +7,7 @@
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
+#include "engine/compile/compile_find.h"
 #include "engine/compile/time/dispatch_price.h"
 #include "engine/compile/time/latent_price.h"
 #include "kernels/attention_sizes.h"
@@ -62,9 +63,9 @@ static void print_layout(FILE *out, const plan *p)
     if (o->layout.virtual_stages > 1)
         fprintf(out, ", %d virtual stages", o->layout.virtual_stages);
     fprintf(out, "; %s\n", precision_words[o->precision]);
-    if (o->layout.schedule == SCHEDULE_AUTO && g->size[GRID_PIPELINE] > 1)
+    if (compile_schedule_kind(o) == SCHEDULE_AUTO)
         fprintf(out, "auto              found with the prices of %s (parallel.schedule_for), in a run as here\n",
-                o->layout.schedule_for ? o->layout.schedule_for : "h100");
+                compile_find_prices(o));
 }
 
 /* On a GPU: the rank that needs most, with what is taken beside its arena. */

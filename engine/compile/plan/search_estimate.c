@@ -10,8 +10,7 @@
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/time/dispatch_price.h"
-#include "engine/compile/time/latent_price.h"
+#include "engine/compile/time/transfer_choice.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "parallel/schedule/partition.h"
@@ -204,8 +203,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     TRY(config_lay_out(&g, &c, 0, 0));
     TRY(compile_options_from(&o, &c, &g, e->backend, 1));
     profile_plan_for(&o, &prices);
-    o.slots = dispatch_by_slots(&o);
-    o.gather_latents = latent_gathers(&o);
+    transfer_choose(&o, prices.device);
     prices.load = e->law ? load_slowest(e->law, &o) : 0;
     o.evaluate = false;
     o.higher = HIGHER_NONE;

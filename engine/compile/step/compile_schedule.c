@@ -9,14 +9,9 @@
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_share.h"
 
-static schedule_kind kind_of(const compile_options *o)
-{
-    return schedule_kind_over(o->layout.schedule, o->grid.size[GRID_PIPELINE]);
-}
-
 static bool is_found(const compile_options *o)
 {
-    return kind_of(o) == SCHEDULE_AUTO;
+    return compile_schedule_kind(o) == SCHEDULE_AUTO;
 }
 
 /* ---- a vocabulary that is divided over the stages ---------------------------------------------------------------- */
@@ -110,7 +105,7 @@ status compile_schedule(schedule *out, const compile_options *o, int microbatche
     if (o->few && o->few->microbatches == microbatches)
         s = o->few;
     if (!s || s->microbatches != microbatches)
-        return compile_schedule_named(out, o, kind_of(o), microbatches);
+        return compile_schedule_named(out, o, compile_schedule_kind(o), microbatches);
     schedule_alloc(out, s->kind, schedule_map(s), microbatches, 3 * (s->chunks + s->shared) * microbatches);
     out->shared = s->shared;
     out->next_tokens = s->next_tokens;
@@ -123,5 +118,5 @@ status compile_schedule(schedule *out, const compile_options *o, int microbatche
 
 bool compile_schedule_splits(const compile_options *o)
 {
-    return is_found(o) ? schedule_splits(o->found) : schedule_kind_splits(kind_of(o));
+    return is_found(o) ? schedule_splits(o->found) : schedule_kind_splits(compile_schedule_kind(o));
 }

@@ -160,9 +160,8 @@ static measured measure(const search *d)
 int recompute_microbatches(const compile_options *o)
 {
     int stages = o->grid.size[GRID_PIPELINE], all = o->microbatches, enough = 4 * stages + all % stages;
-    if (stages > 1 && (o->layout.schedule == SCHEDULE_GPIPE || o->layout.schedule == SCHEDULE_AUTO))
-        return all;
-    return enough < all ? enough : all;
+    const schedule_kind kind = compile_schedule_kind(o);
+    return kind == SCHEDULE_GPIPE || kind == SCHEDULE_AUTO || enough > all ? all : enough;
 }
 
 /* Bytes of the transient region with the first `count` entries dropped: the lower bound, or, placed, what it takes. */

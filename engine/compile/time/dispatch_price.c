@@ -1,6 +1,7 @@
 #include "engine/compile/time/dispatch_price.h"
 
 #include "engine/compile/model/rungs.h"
+#include "engine/compile/model/target.h"
 #include "engine/compile/model/tokens.h"
 
 /* Tokens are gathered and their sums scattered, in the backward pass again, and once more for waves that are not kept;
@@ -33,8 +34,8 @@ double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
 
 profile dispatch_prices(const compile_options *o)
 {
-    const char *word = o->device ? o->device->word : o->backend ? o->backend->device : NULL;
-    return profile_named(word ? word : "h100");
+    const char *word = target_device(o)->word;
+    return profile_named(word ? word : DEVICES_ASSUMED);
 }
 
 bool dispatch_by_slots(const compile_options *o)

@@ -11,138 +11,16 @@
 #include "kernels/product.h"
 #include "memory/log.h"
 
-#define GIB ((int64_t)1 << 30)
-
-/* What a profile adds to its device's row (kernels/devices.def): how libraries and the network use it. Tiles of a100:
- * 128 x 128 and smaller; of h100 and later 128 x 256. Shares are of the data sheet's peak: large products of cuBLAS
- * reach 0.85 to 0.9 of an A100's 312 TFLOP/s, 0.75 of an H100's 989 at its power limit, 0.8 of an H200's. */
+/* What a profile adds to its device's row (kernels/devices.def). */
 typedef struct built_in {
     const char *name, *device;
     profile as;
 } built_in;
 
-/* Published rates of fused kernels with heads of 128 on an H100, whose multiprocessors an H200 has, too. Beside them a
- * deterministic backward pass of a library writes the scores' gradients to memory and reads them, 2 bytes each. */
-#define H100_LENGTHS                                                                                                   \
-    {1024, 0.34, 0.25},                                                                                                \
-    {                                                                                                                  \
-        8192, 0.65, 0.55                                                                                               \
-    }
-
 static const built_in profiles[] = {
-    {"a100",
-     "a100",
-     {.tile = {{128, 256, 0.88}, {128, 128, 0.84}, {64, 128, 0.7}, {64, 64, 0.5}},
-      .depth = 128,
-      .product_start = 2e-6,
-      .attention = 0.58,
-      .attention_gradient = 0.5,
-      .memory_share = 0.85,
-      .start = 2e-6,
-      .capacity = 79 * GIB,
-      .reserve = &reserve_assumed,
-      .bus = 24e9,
-      .node_ranks = 8,
-      .network = 22e9,
-      .latency = 8e-6,
-      .network_latency = 15e-6,
-      .hop = 1e-6,
-      .taken = 0.1}},
-    {"a100-2022",
-     "a100",
-     {.tile = {{128, 256, 0.757}, {128, 128, 0.722}, {64, 128, 0.6}, {64, 64, 0.45}},
-      .depth = 128,
-      .product_start = 4e-6,
-      .memory_share = 0.8,
-      .start = 4e-6,
-      .capacity = 79 * GIB,
-      .reserve = &reserve_assumed,
-      .bus = 24e9,
-      .node_ranks = 8,
-      .node = 230e9,
-      .network = 22e9,
-      .latency = 10e-6,
-      .network_latency = 20e-6,
-      .hop = 1e-6,
-      .as_lowered = true}},
-    {"h100",
-     "h100",
-     {.tile = {{128, 256, 0.75}, {128, 128, 0.66}, {64, 128, 0.5}, {64, 64, 0.35}},
-      .depth = 192,
-      .product_start = 2e-6,
-      .attention = 0.55,
-      .attention_gradient = 0.45,
-      .length = {H100_LENGTHS},
-      .lengths = 2,
-      .attention_pair = 4,
-      .memory_share = 0.88,
-      .start = 2e-6,
-      .capacity = 79 * GIB,
-      .reserve = &reserve_assumed,
-      .bus = 50e9,
-      .node_ranks = 8,
-      .network = 45e9,
-      .latency = 8e-6,
-      .network_latency = 15e-6,
-      .hop = 1e-6,
-      .taken = 0.1}},
-    {"h200",
-     "h200",
-     {.tile = {{128, 256, 0.8}, {128, 128, 0.7}, {64, 128, 0.52}, {64, 64, 0.36}},
-      .depth = 192,
-      .product_start = 2e-6,
-      .attention = 0.57,
-      .attention_gradient = 0.47,
-      .length = {H100_LENGTHS},
-      .lengths = 2,
-      .attention_pair = 4,
-      .memory_share = 0.88,
-      .start = 2e-6,
-      .capacity = 139 * GIB,
-      .reserve = &reserve_assumed,
-      .bus = 50e9,
-      .node_ranks = 8,
-      .network = 45e9,
-      .latency = 8e-6,
-      .network_latency = 15e-6,
-      .hop = 1e-6,
-      .taken = 0.1}},
-    {"b200",
-     "b200",
-     {.tile = {{256, 256, 0.75}, {128, 256, 0.68}, {128, 128, 0.55}, {64, 128, 0.35}},
-      .depth = 256,
-      .product_start = 2e-6,
-      .attention = 0.5,
-      .attention_gradient = 0.4,
-      .memory_share = 0.88,
-      .start = 2e-6,
-      .capacity = 178 * GIB,
-      .reserve = &reserve_assumed,
-      .bus = 50e9,
-      .node_ranks = 8,
-      .network = 45e9,
-      .latency = 8e-6,
-      .network_latency = 15e-6,
-      .hop = 1e-6,
-      .taken = 0.1}},
-    /* Two cores with bf16 products; `phalanx bench --profile` measures the machine at hand. */
-    {"cpu",
-     "cpu",
-     {.tile = {{1, 1, 0.85}},
-      .product_start = 5e-6,
-      .attention = 0.3,
-      .attention_gradient = 0.3,
-      .memory_share = 0.7,
-      .start = 2e-6,
-      .reserve = &reserve_assumed,
-      .cores = 2,
-      .bus = 30e9,
-      .node_ranks = 64,
-      .network = 1e9,
-      .latency = 10e-6,
-      .network_latency = 50e-6,
-      .hop = 5e-6,
-      .host_moves = true}},
+#define PROFILE(word, device, ...) {word, device, {__VA_ARGS__}},
+#include "engine/compile/time/profiles.def"
+#undef PROFILE
 };
 
 enum { PROFILES = sizeof profiles / sizeof *profiles };
@@ -172,7 +50,12 @@ profile profile_named(const char *name)
 
 const char *profile_names(void)
 {
-    return "a100, a100-2022, h100, h200, b200, cpu";
+    static const char words[] =
+#define PROFILE(word, ...) ", " word
+#include "engine/compile/time/profiles.def"
+#undef PROFILE
+        ;
+    return &words[2];
 }
 
 void profile_free(profile *p)

@@ -376,7 +376,7 @@ static status take(profile *out, json_t *root, const char *path)
     if ((base && !json_is_string(base)) || (name && !json_is_string(name)))
         return status_fail(STATUS_USAGE, "%s: base and name are texts", path);
     TRY(check_keys(root, path));
-    *out = profile_named(base ? json_string_value(base) : "h100");
+    *out = profile_named(base ? json_string_value(base) : DEVICES_ASSUMED);
     if (!*out->name)
         return status_fail(STATUS_USAGE, "%s: base \"%s\" is none of %s", path, json_string_value(base),
                            profile_names());

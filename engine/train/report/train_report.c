@@ -241,7 +241,7 @@ void training_header(const training *t)
                       .folder = t->folder,
                       .parameters = parts_parameters(s),
                       .steps = c->train.steps,
-                      .tokens_per_step = c->train.global_batch * c->train.sequence,
+                      .tokens_per_step = config_step_tokens(c),
                       .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
                       .expert_room = compile_room(&k->options),
                       .flops_per_token = t->report.flops_per_token,

@@ -37,7 +37,7 @@ static compile_options options_of(int tensor_ranks, int data, int pipeline)
                          .microbatches = 8,
                          .layout.schedule = SCHEDULE_1F1B,
                          .layout.virtual_stages = 1,
-                         .layout.layers_per_stage.item = pipeline == 4 ? layers : NULL,
+                         .layout.layers_per_stage = {pipeline == 4 ? 4 : 0, layers},
                          .layout.sequence = true,
                          .threads = 1,
                          .train = true};
@@ -460,7 +460,7 @@ static void a_schedule_is_found_for_the_device_that_is_named(void **state)
                                "\"network_latency\": 15e-4}";
     workfolder_write(file, text, sizeof text - 1);
     compile_options o = options_of(1, 1, 4), named = o;
-    o.layout.layers_per_stage.item = named.layout.layers_per_stage.item = NULL;
+    o.layout.layers_per_stage.count = named.layout.layers_per_stage.count = 0;
     o.layout.virtual_stages = named.layout.virtual_stages = 2;
     o.layout.schedule = SCHEDULE_AUTO;
     profile slow;
@@ -547,7 +547,7 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
         o.microbatches = 16;
         o.layout.schedule = SCHEDULE_ZB_H1;
         o.layout.virtual_stages = 1;
-        o.layout.layers_per_stage.item = NULL;
+        o.layout.layers_per_stage.count = 0;
         o.layout.vocabulary = divided;
         if (plan_make_step(&p, &o, (profile[]){profile_named("h100")}) != STATUS_OK)
             fail_msg("%s", status_message());

@@ -234,6 +234,10 @@ run-named: tests
 	@tests/run.sh $(BUILD)/tally-named $(call lanes,$(CHOSEN)); status=$$?; \
 	$(call TALLIED,$(BUILD)/tally-named); exit $$status
 
+# clang-tidy's analyzer follows paths through a function until it has seen LINT_NODES states. In 42 files with 2,004
+# blocks of code 75,000 states reach every block but one that its own 225,000 reach, in 40% of their time.
+LINT_NODES ?= 75000
+ANALYZER   := -Xclang -analyzer-config -Xclang max-nodes=$(LINT_NODES)
 LINTED := $(shell git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' 2>/dev/null)
 lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, clang-tidy
 	@tools/dependencies.sh lint
@@ -246,7 +250,7 @@ lint: ## includes, circles, callers, sizes, tables, raw CUDA forms, formatting, 
 	@tests/cuda/lint_cuda.sh
 	@clang-format --dry-run -Werror $(filter %.c %.h,$(LINTED))
 	@printf '%s\n' $(filter-out tests/% kernels/cuda/%,$(filter %.c,$(LINTED))) | xargs -P $$(nproc) -n 4 \
-	sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -fopenmp -I. $(PKG_CFLAGS) 2>/dev/null' clang-tidy
+	sh -c 'clang-tidy --quiet "$$@" -- -std=c11 -D_GNU_SOURCE -fopenmp -I. $(PKG_CFLAGS) $(ANALYZER) 2>/dev/null' clang-tidy
 
 SYNTAX = $(sort $(SOURCES) $(TOOLS) $(TEST_SRC) $(if $(NVCC),$(CUDA_HOST) $(NCCL_HOST) $(shell find tests -name '*.c')))
 syntax: ## what the compiler says of every C and C++ source, nothing made: CC=clang CXX=clang++
@@ -262,7 +266,7 @@ asan-names: # of the programs that run under ASan, for .ci/run
 	@printf '%s\n' $(notdir $(ASAN_TESTS))
 asan: SELECTED = TESTS="$(ASAN_TESTS)" RANK_PROGRAMS=
 asan ubsan tsan: ## the tests under AddressSanitizer (with UBSan; a selection), UBSan or ThreadSanitizer
-	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g" SANITIZE="$(SANITIZED_$@)" SCRIPT_TESTS= $(SELECTED) $(or $(ONLY),run-tests)
+	@$(MAKE) --no-print-directory BUILD=build-$@ OPTIMIZE="-O1 -g1" SANITIZE="$(SANITIZED_$@)" SCRIPT_TESTS= $(SELECTED) $(or $(ONLY),run-tests)
 asan-build: # what `make asan` runs, for .ci/run
 	@$(MAKE) --no-print-directory asan ONLY=tests
 

@@ -26,7 +26,7 @@ $(BUILD)/libphalanx_cuda.so: $(CUDA_UNITS:%.cu=$(BUILD)/cuda/%.o) $(CUDA_HOST:%.
 # ---- the shim: AddressSanitizer throughout (SHIM_SANITIZE= for none); -O1 is the best of compile and run time together
 
 SHIM_SANITIZE ?= -fsanitize=address
-SHIM_FLAGS  := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -fno-omit-frame-pointer $(SHIM_SANITIZE) \
+SHIM_FLAGS  := -std=c++17 -O1 -g1 -Wall -Wextra -Werror -fno-strict-aliasing -fno-omit-frame-pointer $(SHIM_SANITIZE) \
                -I. -Itests/cuda/shim -isystem $(CUDA_HOME)/include
 SHIM_UNITS  := $(CUDA_UNITS:%.cu=$(BUILD)/shim/%.o)
 SHIM_OWN    := $(patsubst %.cc,$(BUILD)/shim/%.o,$(wildcard tests/cuda/shim/*.cc))

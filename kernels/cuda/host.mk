@@ -11,7 +11,7 @@ $(BUILD)/libphalanx_cuda.so: $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
 
 # ---- the kernels as C++ on the shim, without a sanitizer, for programs that are not sanitized themselves
 
-PLAIN_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -Werror -fno-strict-aliasing -I. -Itests/cuda/shim -isystem $(CUDA_HOME)/include
+PLAIN_FLAGS := -std=c++17 -O1 -g1 -Wall -Wextra -Werror -fno-strict-aliasing -I. -Itests/cuda/shim -isystem $(CUDA_HOME)/include
 PLAIN_UNITS := $(CUDA_UNITS:%.cu=$(BUILD)/plain/%.o) $(patsubst %.cc,$(BUILD)/plain/%.o,$(wildcard tests/cuda/shim/*.cc))
 
 $(BUILD)/plain/%.o: %.cu

@@ -251,8 +251,10 @@ static void run_case(const test_case &c)
     check_count.now = c.name;
     check_count.cases++;
 #ifdef __CUDACC__
+    long compared = check_count.compared, failed = check_count.failed;
     check_seed(1);
     c.run();
+    printf("%-36s %6ld comparisons, %ld failed\n", c.name, check_count.compared - compared, check_count.failed - failed);
 #else
     uint64_t hash[2];
     for (int order = 0; order < 2; order++) {
@@ -290,6 +292,7 @@ int main(int count, char **arguments)
 {
     bool executed = count > 1 && !strcmp(arguments[1], "--executed");
     const char *prefix = count > 1 + executed ? arguments[1 + executed] : "";
+    setvbuf(stdout, nullptr, _IOLBF, 0); // a program that is ended in the middle has said what it saw
 #ifdef __CUDACC__
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {

@@ -156,6 +156,11 @@ static void clocks_and_choices_are_kept(void **state)
     launch_result r = kit_bench("STANDIN_SMI=old", "^machine$|^gpt2-124m$");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "PyTorch: asked for by PEERS=no"));
+    /* the table of speeds, from the same line */
+    assert_true(number_after(r.out, "\ngpt2-124m at 16      1 layers, ") > 0);
+    assert_true(number_after(r.out, "% MFU, a step ") > 0);
+    assert_non_null(strstr(r.out, " GiB (stand-ins: times are made up)\n"));
+    assert_non_null(strstr(r.out, "nothing of a GPU was shown"));
     launch_free(&r);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         r = launch_run(5, "test -s %s/out/%s", folder, kept[i]);
@@ -165,34 +170,89 @@ static void clocks_and_choices_are_kept(void **state)
     }
     r = launch_run(5, "cat %s/out/gpt2-124m_gpt2-124m_at_16.log", folder);
     assert_non_null(strstr(r.out, "held down by (bits of nvidia-smi) 0x0000000000000004"));
-    assert_true(number_after(r.out, "planned: ") > 0);
+    assert_true(number_after(r.out, "planned ") > 0);
     launch_free(&r);
 }
 
 /* ---- probes, faults, order --------------------------------------------------------------------------------------- */
+
+typedef struct call {
+    const char *within, *words, *says[2];
+    int status;
+    const char *build; /* NULL: the kit's */
+} call;
+
+static void order(const call *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char *words = calls[i].build ? must_format("order.sh %s %s", calls[i].build, calls[i].words)
+                                     : must_format("order.sh %s/kit/bin %s", folder, calls[i].words);
+        launch_result r = kit(200, calls[i].within, words);
+        for (int k = 0; k < 2; k++)
+            if (r.status != calls[i].status || (calls[i].says[k] && !strstr(r.out, calls[i].says[k])))
+                fail_msg("%s: status %d, no '%s' in\n%s", words, r.status, calls[i].says[k], r.out);
+        launch_free(&r);
+        free(words);
+    }
+}
 
 /* A call without time, one that is ended in the middle, one that plays a step, one that goes on, and one that has
  * nothing left but the table. */
 static void the_order_goes_on_where_it_was_cut(void **state)
 {
     (void)state;
-    static const struct {
-        const char *within, *words, *says;
-        int status;
-    } calls[] = {
-        {"", "--seconds 19 --only '^ncu$|^probes$'", "order: 0 of 2 steps played", 0},
-        {"timeout 1", "--only '^probes$'", "order: 0 of 1 steps played", 124},
-        {"", "--only '^ncu$'", "order: 1 of 1 steps played", 0},
-        {"", "--only '^ncu$|^probes$'", "order: 2 of 2 steps played", 0},
-        {"", "--only '^ncu$|^probes$'", "check.sh probes                      4 passed   0 failed   0 skipped", 0}};
+    static const call calls[] = {
+        {"", "--again --seconds 19 --only '^ncu$|^probes$'", {"order: 0 of 2 steps played"}, 0, NULL},
+        {"timeout 2", "--only '^variants$'", {" [ CUT  ] variants by a signal", "order: 0 of 1 steps"}, 124, NULL},
+        {"", "--only '^ncu$'", {"order: 1 of 1 steps played"}, 0, NULL},
+        {"", "--only '^ncu$|^probes$'", {"order: 2 of 2 steps played"}, 0, NULL},
+        {"",
+         "--only '^ncu$|^probes$'",
+         {"check.sh probes                      4 passed   0 failed   0 skip"},
+         0,
+         NULL}};
+    order(calls, sizeof calls / sizeof *calls);
+}
+
+/* Steps that run out of their seconds, and one whose script dies: the next one is played, the table says so, and where
+ * all is packed. */
+static void the_order_says_what_was_cut_or_has_died(void **state)
+{
+    (void)state;
+    static const call calls[] = {
+        {"",
+         "--again --times 0.02 --only '^variants$|^probes$'",
+         {" [ CUT  ] variants after 1 s, in: ", "order: 2 of 2 steps played"},
+         0,
+         NULL},
+        {"",
+         "--again --only '^gpt2$|^probes$'",
+         {" [FAILED] check.sh has died, status 2, in: before a case", "order: 2 of 2 steps played"},
+         1,
+         "no/such/build"}};
+    launch_result r;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        char *words = must_format("order.sh %s/kit/bin %s", folder, calls[i].words);
-        launch_result r = kit(200, calls[i].within, words);
-        if (r.status != calls[i].status || !strstr(r.out, calls[i].says))
-            fail_msg("%s: status %d, no '%s' in\n%s", words, r.status, calls[i].says, r.out);
+        order(&calls[i], 1);
+        r = launch_run(10,
+                       "cd %s/out && ls lines logs.tar.gz table && tar tzf logs.tar.gz | grep played && tail -1 table",
+                       folder);
+        if (r.status || !strstr(r.out, "order: 2 of 2"))
+            fail_msg("status %d:\n%s%s", r.status, r.out, r.err);
         launch_free(&r);
-        free(words);
     }
+}
+
+/* What a case has seen until its time is over is kept, and the line says how long it had. */
+static void a_case_that_runs_out_of_time_has_said_what_it_saw(void **state)
+{
+    (void)state;
+    char *words = must_format("check.sh %s/kit/bin --only '^ops$'", folder);
+    launch_result r = kit(60, "PART_SECONDS=12 OPS_SHARES=4", words);
+    assert_int_equal(r.status, 1);
+    assert_non_null(strstr(r.out, "[FAILED] ops of the table against float64: not done in 12 s; status 124; "));
+    assert_non_null(strstr(r.out, "of the tolerance\n"));
+    launch_free(&r);
+    free(words);
 }
 
 /* Parts of each script, the first of each in every ring. */
@@ -202,12 +262,21 @@ static void parts_say_what_they_show(void **state)
     static const struct {
         const char *script, *part, *says[3];
     } parts[] = {
-        {"bench", "ncu", {"[  OK  ] ncu: set_word", "ncu              4 passed   0 failed   0 skipped"}},
+        {"bench",
+         "ncu",
+         {"[  OK  ] the slowest kernels: forward 2.0 us, set_word 1.0 us\n", "[  OK  ] ncu: set_word",
+          "ncu              4 passed   0 failed   0 skipped"}},
         {"check",
          "probes",
          {"fp8, a scale a row and a column: the library refuses it here", "offset halves of rank 1 of 2 by cuDNN",
           "probes           4 passed   0 failed   0 skipped"}},
         {"bench", "variants", {"[  OK  ] attention by cuDNN", "variants         7 passed   0 failed   0 skipped"}},
+        {"check", "ops", {"cases (1 of 64 shares), 0 failed", "ops              1 passed   0 failed   0 skipped"}},
+        {"check", "cudnn", {"its gradient by cuDNN", "cudnn            2 passed   0 failed   0 skipped"}},
+        {"check",
+         "gpt2",
+         {"its loss is the CPU's: cuda ", "bytes of 3 prompts are equal", "gpt2            24 passed   0 failed"}},
+        {"check", "memory", {"[  OK  ] memory beside the arena is constant", "memory           1 passed   0 failed"}},
         {"check", "killed", {"with a CUDA graph: rank 0 ended after", "killed           2 passed   0 failed"}},
         {"check", "two-hosts", {"[  OK  ] two hosts equal one rank", "two-hosts        3 passed   0 failed"}}};
     enum { PARTS = sizeof parts / sizeof *parts };
@@ -240,6 +309,8 @@ int main(void)
         cmocka_unit_test(counters_that_are_forbidden_are_said_to_be),
         cmocka_unit_test(clocks_and_choices_are_kept),
         cmocka_unit_test(the_order_goes_on_where_it_was_cut),
+        cmocka_unit_test(the_order_says_what_was_cut_or_has_died),
+        cmocka_unit_test(a_case_that_runs_out_of_time_has_said_what_it_saw),
     };
     size_t count = cover_has_check() ? sizeof tests / sizeof *tests : 1;
     return cuda_runs_group(tests, count, set_up, tear_down);

@@ -30,6 +30,8 @@ static void try_mode(op_sweep *s, int *counter, op_kind kind, dtype type, int va
     char why[256] = "";
     if (!op_sweep_case(&c, kind, type, variant) || !op_case_allows(&c, m))
         return;
+    if (s->shares && s->seen++ % s->shares != s->share)
+        return;
     double error = op_case_run(why, &c, s->backend, m, seed_of(kind, variant));
     ++*counter;
     s->worst = error > s->worst ? error : s->worst;

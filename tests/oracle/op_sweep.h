@@ -11,12 +11,14 @@ typedef struct op_sweep {
     const op_backend *backend;
     bool gaps;                                     /* it takes operands with gaps between their rows */
     int (*threads)(const op_case *c, int variant); /* NULL: one */
+    int shares, share;                             /* of `shares` equal shares of the cases this one; 0: all cases */
+    int seen;                                      /* cases so far, tried or another's */
     int plain, strided, in_place;                  /* cases tried */
     int failed;
     double worst; /* error in units of the tolerance */
 } op_sweep;
 
-/* Returns the number of cases. */
+/* Returns the number of cases tried. */
 int op_sweep_run(op_sweep *s, op_kind kind);
 
 /* A case ready to run; false when there are no more. */

@@ -7,11 +7,14 @@
 # PEERS=no leaves PyTorch out. A micro-batch has 4 sequences of 4,096 tokens, or 16 of 1,024; a step 8 or 16 of them.
 . "$(dirname "$0")/common.sh"
 phalanx=$(program phalanx) python=${PYTHON:-python3}
-peers="asked for by PEERS=no"
-if [ "${PEERS:-yes}" = yes ]; then
-    peers=$(torch_missing "$python")
-fi
+# sets no_peer: why PyTorch is left out, nothing where it is not; looked for once, and only where it is wanted
+look_for_peer() {
+    [ -z "${no_peer+set}" ] || return 0
+    no_peer="asked for by PEERS=no"
+    [ "${PEERS:-yes}" != yes ] || no_peer=$(torch_missing "$python")
+}
 steps=3 warmup=2
+rm -f "$logs/speeds"
 [ $standins = no ] || steps=2 warmup=2
 
 config() { # FAMILY LAYERS HIDDEN HEADS KV FFN VOCABULARY SEQUENCE MICRO MICRO_BATCHES
@@ -54,11 +57,31 @@ measure() {
     done
     cp "$work/config.yaml" "$kept.yaml"
     cat "$work/out" "$work/clocks"
-    echo "planned: $(planned) ms a step; $(grep -m1 -E '^[0-9]+ steps: ' "$work/out")"
-    echo "$layers layers: $(grep -m1 -E 'tokens/s' "$work/out")"
+    awk -v planned="$(planned)" -v layers="$layers" '
+        / steps: median / { sub(/.*median /, ""); step = $1 }
+        / tokens\/s, / { sub(/^.*: /, ""); speed = $1 }
+        / GFLOP\/s of the model/ { line = $0; sub(/ GFLOP\/s of the model.*/, "", line); sub(/.* /, "", line); flops = line
+            line = $0; sub(/.*share /, "", line); share = line + 0; sub(/.*resident /, "", line); resident = line + 0 }
+        END { printf "%d layers, %.0f tokens/s, %.3g TFLOP/s, %.1f%% MFU, a step %.2f ms, planned %.2f ms, %.2f GiB\n", layers, speed,
+                  flops / 1e3, 100 * share, step, planned, resident
+              exit !(speed > 0 && step > 0) }' "$work/out" | tee "$work/speed"
+    return "${PIPESTATUS[0]}"
 }
 peer() {
-    within $((4 * limit)) "$python" "$here/bench_peer.py" "$family" "$layers" "$hidden" "$heads" "$kv" "$ffn" "$vocabulary" "$sequence" "$micro" "$count"
+    within $((4 * limit)) "$python" "$here/bench_peer.py" "$family" "$layers" "$hidden" "$heads" "$kv" "$ffn" "$vocabulary" "$sequence" "$micro" "$count" |
+        tee "$work/peer"
+    return "${PIPESTATUS[0]}"
+}
+# A row of the table of speeds: phalanx, and PyTorch compiled as soon as it is measured, too.
+row() { # NAME
+    {
+        grep -v "^$1 " "$logs/speeds"
+        paste -d '|' "$work/speed" <(tail -1 "$work/peer") | awk -F'|' -v name="$1" -v made_up="$standins" '$1 != "" {
+            split($1, own, ", "); peer = $2; sub(/.*compiled /, "", peer)
+            printf "%-20s %s%s%s%s\n", name, $1, (peer + 0 > 0 ? sprintf("; %.2f x PyTorch compiled", own[2] / peer) : ""),
+                ($2 != "" ? "; " $2 : ""), (made_up == "yes" ? " (stand-ins: times are made up)" : "") }'
+    } >"$work/speeds" 2>/dev/null
+    cp "$work/speeds" "$logs/speeds"
 }
 # At sequences of 4096 and 1024, or of the one that is given.
 bench() { # NAME MICRO_BATCHES FAMILY LAYERS HIDDEN HEADS KV FFN VOCABULARY [SEQUENCE]
@@ -67,11 +90,15 @@ bench() { # NAME MICRO_BATCHES FAMILY LAYERS HIDDEN HEADS KV FFN VOCABULARY [SEQ
     for sequence in ${10:-4096 1024}; do
         micro=$((4 * 4096 / sequence)) layers=$whole
         [ $standins = no ] || layers=1 hidden=32 heads=2 kv=1 ffn=32 vocabulary=64 sequence=$((sequence / 256)) micro=1 count=2
+        : >"$work/speed" && : >"$work/peer"
         try "$name at $sequence" measure
-        if [ -z "$peers" ]; then
+        row "$name at $sequence"
+        look_for_peer
+        if [ -z "$no_peer" ]; then
             try "$name at $sequence: PyTorch" peer
+            row "$name at $sequence"
         else
-            skip "$name at $sequence: PyTorch" "$peers"
+            skip "$name at $sequence: PyTorch" "$no_peer"
         fi
     done
 }
@@ -136,11 +163,16 @@ under_ncu() { # LIMIT ARGUMENTS...
     within "$seconds" ncu --profile-from-start off "$@" "$phalanx" bench --tuning "$logs/ncu.tuning.json" --range --warmup 1 "$work/config.yaml"
 }
 slowest() {
-    under_ncu $((3 * limit)) --csv --page raw --metrics gpu__time_duration.sum >"$work/kernels.csv" 2>"$work/ncu.err" || { cat "$work/ncu.err"; return 1; }
+    under_ncu $((3 * limit)) --csv --page raw --print-units base --metrics gpu__time_duration.sum >"$work/kernels.csv" 2>"$work/ncu.err" || { cat "$work/ncu.err"; return 1; }
     awk -F'","' 'NR == 1 { next } $5 != "" { time = $NF; gsub(/[",]/, "", time); sum[$5] += time }
                  END { for (k in sum) printf "%.0f\t%s\n", sum[k], k }' < <(grep '^"' "$work/kernels.csv" | grep -v '^"","') |
         sort -rn | head -6 | tee "$work/slowest"
     [ -s "$work/slowest" ]
+}
+named_slowest() {
+    cat "$work/ncu.err" "$work/slowest"
+    awk -F'\t' '{ name = $2; sub(/[<(].*/, "", name); sub(/.*[ :]/, "", name)
+                  printf "%s%s %.1f us", (NR > 1 ? ", " : ""), name, $1 / 1e3 } END { print ""; exit !NR }' "$work/slowest"
 }
 look_at() { # KERNEL
     under_ncu "$limit" --set full --kernel-name "$1" --launch-count 1
@@ -158,12 +190,13 @@ if part ncu; then
         if forbidden; then
             skip "the slowest kernels" "this machine forbids performance counters (ERR_NVGPUCTRPERM): the ops of bench are the times that there are"
         else
-            try "the slowest kernels" cat "$work/slowest"
+            try "the slowest kernels" named_slowest
             while IFS=$'\t' read -r _ kernel; do
-                kernel=${kernel%%[\<\(]*} # without arguments, and those of a template
-                try "ncu: $kernel" look_at "${kernel##*[ :]}"
+                kernel=${kernel%%[\<\(]*} kernel=${kernel##*[ :]} # without type, arguments, and those of a template
+                try "ncu: $kernel" look_at "$kernel"
             done < <(cat "$work/slowest" 2>/dev/null)
         fi
     fi
 fi
+cat "$logs/speeds" 2>/dev/null
 table bench-gpu

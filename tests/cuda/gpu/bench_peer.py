@@ -1,5 +1,5 @@
 """A model in PyTorch on this GPU (without one, on the CPU, to try the script): fp32 parameters, bf16 autocast, SDPA, fused AdamW, clipping; eager and compiled. One JSON
-line each, medians: what `make bench-gpu` prints beside phalanx for the same shape and batch.
+line each, medians, and a last line of both: what `make bench-gpu` prints beside phalanx for the same shape and batch.
 
     python tests/cuda/gpu/bench_peer.py gpt2|llama|qwen2 LAYERS HIDDEN HEADS KV_HEADS FFN VOCABULARY SEQUENCE MICRO_BATCH MICRO_BATCHES
 """
@@ -29,6 +29,7 @@ else:
 config._attn_implementation = "sdpa"
 tokens = torch.randint(0, vocabulary, (count, micro, length), device=device)
 failed = False
+speeds = []
 for mode in ("eager", "compiled"):
     try:
         model = kind(config).to(device)
@@ -54,16 +55,20 @@ for mode in ("eager", "compiled"):
             synchronise()
             seconds.append(time.perf_counter() - begun)
         each = statistics.median(seconds)
+        speeds.append(f"{mode} {tokens.numel() / each:.0f} tokens/s")
         print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "tokens_per_second": round(tokens.numel() / each),
                           "device": device,
                           "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if device == "cuda" else None}), flush=True)
     except torch.cuda.OutOfMemoryError:
+        speeds.append(f"{mode} out of memory")
         print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "out_of_memory": True}), flush=True)
     except Exception as error:  # such as no C compiler: told, and the case fails
         failed = True
+        speeds.append(f"{mode} failed")
         print(json.dumps({"peer": f"torch {torch.__version__} {mode}", "failed": " ".join(str(error).split())[:200]}), flush=True)
     model = optimizer = run = None
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+print(f"torch {torch.__version__} on {device}: " + ", ".join(speeds))
 sys.exit(failed)

@@ -49,10 +49,13 @@ train() { # RANKS CONFIG FOLDER KEYS...
     shift 3
     [ "$ranks" -gt 1 ] && launch=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca plm_rsh_agent sh # no ssh
         -x PHALANX_SHARE_GPU=1 -np "$ranks")
-    within "$limit" ${launch[@]+"${launch[@]}"} "$phalanx" train "$work/$config.yaml" run.folder="$work/$folder" "$@"
+    within "$limit" ${launch[@]+"${launch[@]}"} "$phalanx" train "$work/$config.yaml" run.folder="$work/$folder" "$@" && trained "$folder"
 }
 losses() { # FOLDER
     sed -n 's/.*"loss": *\([-+0-9.eE]*\).*/\1/p' "$work/$1/metrics.jsonl"
+}
+trained() { # FOLDER: the last line of a run's log
+    losses "$1" | awk 'NR == 1 { first = $1 } END { printf "%d steps, loss %s to %s\n", NR, first, $1; exit !NR }'
 }
 # the losses of two runs within a relative tolerance (0: bit for bit), and as many of them
 compare() { # FOLDER FOLDER TOLERANCE
@@ -71,7 +74,7 @@ forced() { # WAY CONFIG FOLDER
 # what timing chose for attention, and its microseconds
 chosen() { # FOLDER
     awk '/"key": / { split($0, k, "\""); attention = k[4] ~ /^attention/ } attention && /"value": / { split($0, v, "\"") }
-         attention && /"microseconds": / { sub(/,.*/, "", k[4]); printf "%s %s%s us; ", k[4], v[4], $2; n++ } END { print ""; exit !n }' "$work/$1/tuning.json"
+         attention && /"microseconds": / { sub(/,.*/, "", k[4]); printf "%s by %s in %.1f us; ", k[4], v[4], $2; n++ } END { print ""; exit !n }' "$work/$1/tuning.json"
 }
 number() { # NAME: of JSON
     sed -n 's/.*"'"$1"'": *\([-+0-9.eE]*\).*/\1/p'
@@ -82,7 +85,7 @@ evaluate() { # FOLDER
     for on in cpu cuda; do
         within "$limit" "$phalanx" eval --checkpoint "$work/$1" --data "$work/data" --limit $((sequence * 64)) --json --device $on >"$work/$on" || return 1
     done
-    paste <(number loss <"$work/cuda") <(number loss <"$work/cpu") | awk '{ d = $1 - $2; print; exit !(NF == 2 && d * d <= 1e-10 * $2 * $2) }'
+    paste <(number loss <"$work/cuda") <(number loss <"$work/cpu") | awk '{ d = $1 - $2; printf "cuda %s, cpu %s\n", $1, $2; exit !(NF == 2 && d * d <= 1e-10 * $2 * $2) }'
 }
 generate() { # FOLDER
     local on
@@ -91,7 +94,7 @@ generate() { # FOLDER
         within "$limit" "$phalanx" generate --checkpoint "$work/$1" --prompts "$work/prompts" --tokenizer bytes --ignore-end \
             --temperature 0 --tokens $((sequence / 3)) --batch 2 --device $on >"$work/$on" || return 1
     done
-    wc -c <"$work/cpu" && cmp "$work/cpu" "$work/cuda"
+    [ -s "$work/cpu" ] && cmp "$work/cpu" "$work/cuda" && echo "$(wc -c <"$work/cpu") bytes of $(wc -l <"$work/prompts") prompts are equal"
 }
 
 versions() {
@@ -122,7 +125,30 @@ if part kernels; then
     fi
 fi
 ops=$(program device_ops)
-part ops && try "ops of the table against float64" within "$part_limit" "$ops"
+# What the CPU computes beside the device takes longest: the cases are divided among several programs. On the stand-ins
+# one share of OPS_SHARES is tried, 64 of all ops, 8 of one (1: all, minutes).
+against_reference() { # [OP WAY]
+    local share result=0 programs=() shares played
+    if [ $standins = yes ]; then
+        shares=${OPS_SHARES:-$(($# ? 8 : 64))} played=1
+    else
+        shares=$(nproc)
+        shares=$((shares < 8 ? shares : 8)) played=$shares
+    fi
+    for ((share = 0; share < played; share++)); do
+        DEVICE_OPS_SHARE=$share/$shares within "$part_limit" "$ops" "$@" >"$work/ops.$share" 2>&1 &
+        programs+=($!)
+    done
+    for share in "${!programs[@]}"; do
+        wait "${programs[$share]}" || { result=$? && echo "share $share of $shares: status $result"; }
+        grep -v ' 0 cases' "$work/ops.$share"
+    done
+    [ $result != 124 ] || late=$part_limit
+    sed -n 's/^device_ops: //p' "$work"/ops.* | awk -v of="$shares" '{ n++; cases += $3; bad += $5 }
+        END { printf "%d cases (%d of %d shares), %d failed\n", cases, n, of, bad; exit !cases }' || [ $result != 0 ] || result=1
+    return $result
+}
+part ops && try "ops of the table against float64" against_reference
 
 # the gradient is cuDNN's on 9.0, and on 10.x from 9.18.1 on: kernels/cuda/cudnn_graph.c
 cudnn=no
@@ -132,8 +158,8 @@ hopper=yes
 if ! part cudnn; then
     :
 elif [ $cudnn = yes ]; then
-    try "attention by cuDNN against float64" within "$limit" "$ops" attention cuDNN
-    [ $hopper = no ] || try "its gradient by cuDNN against float64" within "$limit" "$ops" attention_grad cuDNN
+    try "attention by cuDNN against float64" against_reference attention cuDNN
+    [ $hopper = no ] || try "its gradient by cuDNN against float64" against_reference attention_grad cuDNN
 else
     skip "attention by cuDNN" "libcudnn.so.9 is not found"
 fi
@@ -219,10 +245,11 @@ END
 # that both compute the same, bf16 for 200 that they learn the same.
 python=${PYTHON:-python3}
 if [ $standins = yes ]; then
-    peer_shape="2 32 2 16 512" peer_sequence=16 peer_batch=4 peer_micro=2 peer_short=4 peer_long=6 peer_bytes=4000
+    peer_shape="2 32 2 16 512" peer_sequence=16 peer_batch=4 peer_micro=2 peer_short=4 peer_long=${PEER_STEPS:-6}
 else
-    peer_shape="12 768 12 1024 50257" peer_sequence=1024 peer_batch=16 peer_micro=8 peer_short=10 peer_long=200 peer_bytes=3500000
+    peer_shape="12 768 12 1024 50257" peer_sequence=1024 peer_batch=16 peer_micro=8 peer_short=10 peer_long=${PEER_STEPS:-200}
 fi
+peer_bytes=$(((peer_long > peer_short ? peer_long : peer_short) * peer_batch * peer_sequence * 11 / 10 + 4000)) # a token each: none is read twice
 # Words of a made-up language: one follows another with a preference, so that there is something to learn.
 write_words() {
     awk -v bytes=$peer_bytes 'BEGIN { srand(7)
@@ -242,7 +269,7 @@ evaluate: {every: 0}
 checkpoint: {every: 0, resume: never}
 run: {tensorboard: false}
 END
-    within $((3 * limit)) "$phalanx" train "$work/beside.yaml" run.folder="$work/$3"
+    within $((3 * limit)) "$phalanx" train "$work/beside.yaml" run.folder="$work/$3" && trained "$3"
 }
 peer_trains() { # PRECISION STEPS FOLDER
     mkdir -p "$work/$3"
@@ -322,7 +349,7 @@ END
     chmod +x "$work/agent"
     within "$limit" mpirun --allow-run-as-root --bind-to none --host one:1,two:1 --map-by ppr:1:node --mca plm_rsh_agent "$work/agent" \
         --mca plm_rsh_no_tree_spawn 1 --mca btl self,tcp --mca mpi_yield_when_idle 1 -x PHALANX_SHARE_GPU=1 -x LD_LIBRARY_PATH -x PATH -np 2 \
-        "$phalanx" train "$work/llama.yaml" run.folder="$work/two-hosts" parallel.zero=1
+        "$phalanx" train "$work/llama.yaml" run.folder="$work/two-hosts" parallel.zero=1 && trained two-hosts
 }
 if part two-hosts; then
     [ -d "$work/llama-fp32" ] || try "llama: cuda, fp32" train 1 llama llama-fp32
@@ -336,7 +363,7 @@ if part probes; then
     probes=$(program probes)
     for probe in fp8 grouped offset copies; do
         try "probe: $probe" within "$limit" "$probes" $probe
-        sed 's/^/    /' "$logs/$(printf '%s' "$part probe: $probe" | tr -c 'A-Za-z0-9.=-' _).log" | grep -v '^    standin\|^    probes: ' | tee -a "$logs/probes"
+        sed 's/^/    /' "$logs/$(file_name "$part probe: $probe").log" | grep -v '^    standin\|^    probes: ' | tee -a "$logs/probes"
     done
 fi
 

@@ -21,8 +21,12 @@ program() {
     if [ -x "$bin/$1" ]; then echo "$bin/$1"; else echo "$bin/tests/$1"; fi
 }
 # Within the script's own group of processes, so that whoever ends the script ends the program, too.
+late= # seconds of what has not ended in time
 within() { # SECONDS COMMAND...
     timeout --foreground --kill-after=10 "$@"
+    local result=$?
+    [ $result != 124 ] && [ $result != 137 ] || late=$1
+    return $result
 }
 limit=${CASE_SECONDS:-60} part_limit=${PART_SECONDS:-480}
 standins=no gpu="stand-ins"
@@ -38,6 +42,9 @@ work=$(mktemp -d)
 trap '[ -z "${watcher:-}" ] || kill $watcher 2>/dev/null; rm -rf "$work"' EXIT
 logs=${OUT:-$work/logs}
 mkdir -p "$logs"
+file_name() { # WORDS
+    printf '%s' "$1" | tr -c 'A-Za-z0-9.-' _
+}
 say() { # LINE
     echo "$1"
     echo "$(date +%T) ${0##*/} $part: $1" >>"$logs/lines"
@@ -95,19 +102,23 @@ skip() { # WHAT WHY
     note skipped 0
 }
 try() { # NAME COMMAND...: a function of the script's, or a program within a time limit of its own
-    local name=$1 log began=$SECONDS
+    local name=$1 log result began=$SECONDS
     shift
     if [ $((SECONDS - part_began)) -gt "$part_limit" ]; then
         skip "$name" "the part has had its $part_limit s"
         return
     fi
-    log=$logs/$(printf '%s' "$part $name" | tr -c 'A-Za-z0-9.=-' _).log
-    if "$@" >"$log" 2>&1 </dev/null; then
+    log=$logs/$(file_name "$part $name").log late=
+    echo "$part: $name" >"$logs/under_way"
+    "$@" >"$log" 2>&1 </dev/null
+    result=$?
+    rm -f "$logs/under_way"
+    if [ $result = 0 ]; then
         note OK $((SECONDS - began))
         say "[  OK  ] $name: $(tail -1 "$log" | cut -c1-160)"
     else
         note FAILED $((SECONDS - began))
-        say "[FAILED] $name"
+        say "[FAILED] $name: ${late:+not done in $late s; }status $result; $(tail -1 "$log" | cut -c1-160)"
         tail -15 "$log"
     fi
 }
@@ -116,5 +127,6 @@ table() { # WHO: a line a part, and the exit status
          END { for (i = 1; i <= n; i++) printf "%-14s %3d passed %3d failed %3d skipped %4d s\n", name[i], ok[name[i]], bad[name[i]], no[name[i]], s[name[i]] }' \
         "$work/table"
     echo "$1: $(grep -c ' OK ' "$work/table") passed, $(grep -c ' FAILED ' "$work/table") failed, $(grep -c ' skipped ' "$work/table") skipped ($gpu)"
+    [ $standins = no ] || echo "The stand-ins' sizes are small and their times made up: the scripts work, and nothing of a GPU was shown."
     ! grep -q ' FAILED ' "$work/table"
 }

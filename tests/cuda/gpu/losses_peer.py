@@ -23,7 +23,9 @@ def initialise(folder, layers, hidden, heads, sequence, vocabulary):
     torch.manual_seed(1)
     config = GPT2Config(n_layer=layers, n_embd=hidden, n_head=heads, vocab_size=vocabulary, n_positions=sequence,
                         attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    model = GPT2LMHeadModel(config)
+    model.save_pretrained(folder)
+    print(f"torch {torch.__version__}: {sum(p.numel() for p in model.parameters())} parameters")
 
 
 def read_tokens(prefix):

@@ -3,18 +3,23 @@
 # right, then what is fast, then what faults do, then the rest. Each step has a limit below 8 minutes; a call ends in
 # time, and the next one goes on where it was cut. What was measured is kept as it comes; a table is last.
 #
-# Usage: order.sh [BUILD] [--seconds N] [--only REGEX] [--again] [--list]
+# Usage: order.sh [BUILD] [--seconds N] [--only REGEX] [--times F] [--again] [--list]
 #
-# N: of this call (540). --only: steps one of whose parts REGEX chooses. --again: from the beginning. --list: the steps,
-# played or not. OUT: where logs go (results beside
-# this script); what earlier calls have left is in order-state beside this script, and in the table.
+# N: of this call (540). --only: steps one of whose parts REGEX chooses. --times: F times the seconds of a step and of a
+# case, for stand-ins on a slow machine. --again: from the beginning. --list: the steps, played or not.
+#
+# Into OUT (results beside this script) go, after each step, table, lines (one a case) and logs.tar.gz: three files,
+# because a borrowed machine may give back only few. What calls have left is in ORDER_STATE (order-state beside this
+# script), which is what the archive holds: unpacked as ORDER_STATE elsewhere, the order goes on there. Exit status: 1
+# where a case of any call has failed or a script has died, 77 without a GPU, else 0; what was cut off is in the table.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-seconds=540 only=. again=no list=no build=
+seconds=540 only=. times=1 again=no list=no build=
 while [ $# -gt 0 ]; do
     case $1 in
     --seconds) seconds=${2:?--seconds N} && shift 2 ;;
     --only) only=${2:?--only REGEX} && shift 2 ;;
+    --times) times=${2:?--times F} && shift 2 ;;
     --again) again=yes && shift ;;
     --list) list=yes && shift ;;
     --*) echo "order.sh: unknown option $1" >&2 && exit 2 ;;
@@ -24,12 +29,13 @@ done
 state=${ORDER_STATE:-$here/order-state}
 out=${OUT:-$here/results}
 [ $again = no ] || rm -rf "$state"
-mkdir -p "$state" "$out"
+mkdir -p "$state/logs" "$out"
 touch "$state/played" "$state/lines" "$state/cut"
 
 # SECONDS SCRIPT PARTS [VARIABLE=VALUE], PARTS with commas between
 steps() {
-    awk -v only="$only" '{ n = split($3, part, ","); for (i = 1; i <= n; i++) if (part[i] ~ only) { print; break } }' <<END
+    awk -v only="$only" -v times="$times" '{ $1 = int($1 * times); if ($1 < 1) $1 = 1; n = split($3, part, ",")
+        for (i = 1; i <= n; i++) if (part[i] ~ only) { print; break } }' <<END
 90 check versions,self-check
 60 check ops,cudnn
 80 check gpt2
@@ -43,11 +49,14 @@ steps() {
 60 bench gpt2-124m
 90 bench llama-7b PEERS=no
 90 check kernels
-80 check llama,latent,sinks,clip
+80 check llama
+80 check latent
+90 check sinks,clip
 60 bench llama-8b PEERS=no
 60 check memory
 60 bench llama-1b,gpt2-1558m PEERS=no
-60 check wide,llama-ranks,context,latent-ranks,four-ranks
+60 check wide,four-ranks
+90 check llama-ranks,context,latent-ranks
 60 check sanitizer
 END
 }
@@ -58,22 +67,39 @@ if [ $list = yes ]; then
     exit 0
 fi
 
-# a line a part over all calls, and how many steps are left
-table() {
-    awk '{ key = $2 " " $3; sub(/:$/, "", key); if (!seen[key]++) name[++n] = key
-           ok[key] += / \[  OK  \] /; bad[key] += / \[FAILED\] /; no[key] += / \[ SKIP \] / }
-         END { for (i = 1; i <= n; i++) printf "%-34s %3d passed %3d failed %3d skipped\n", name[i], ok[name[i]], bad[name[i]], no[name[i]] }' "$state/lines"
-    grep ' \[FAILED\] ' "$state/lines"
-    echo "order: $(wc -l <"$state/played") of $(steps | wc -l) steps played, $SECONDS s of this call"
-}
+# A line a part over all calls, what failed and what was cut, and how many steps are left; and all that was seen.
 under_way= child=
-finish() {
-    [ -z "$under_way" ] || cp "$out/$under_way/lines" "$state/cut" 2>/dev/null
-    table | tee "$out/table"
-    cat "$state/lines" "$state/cut" >"$out/lines"
+lines() {
+    cat "$state/lines" "$state/cut"
 }
-trap '[ -z "$child" ] || { kill "$child"; wait "$child"; } 2>/dev/null; finish; exit 143' TERM INT
-number=0 failed=0
+table() {
+    lines | awk '{ key = $2 " " $3; sub(/:$/, "", key); if (!seen[key]++) name[++n] = key
+                   ok[key] += / \[  OK  \] /; cut[key] += / \[ CUT  \] /; bad[key] += / \[FAILED\] /; no[key] += / \[ SKIP \] / }
+         END { for (i = 1; i <= n; i++) printf "%-34s %3d passed %3d failed %3d skipped%s\n", name[i],
+                   ok[name[i]], bad[name[i]], no[name[i]], (cut[name[i]] ? ", cut off" : "") }'
+    cat "$state"/logs/*/speeds 2>/dev/null
+    lines | grep -E ' \[FAILED\] | \[ CUT  \] '
+    echo "order: $(grep -cxFf <(steps | awk '{ print $2, $3 }') "$state/played") of $(steps | wc -l) steps played, $SECONDS s of this call"
+}
+keep() {
+    [ -z "$under_way" ] || cp "$state/logs/$under_way/lines" "$state/cut" 2>/dev/null
+    table >"$out/table"
+    lines >"$out/lines"
+    tar -C "$state" -cz . >"$out/logs.tar.gz"
+}
+finish() {
+    keep
+    cat "$out/table"
+    ! lines | grep -q ' \[FAILED\] '
+}
+# A line of what the step under way did not say itself, with the part and the case that were under way.
+add() { # VERDICT WHAT
+    local at
+    at=$(cat "$logs/under_way" 2>/dev/null || echo "${parts%%,*}: before a case")
+    echo "$(date +%T) $script.sh ${at%%:*}: [$1] $2, in:${at#*:}" | tee -a "$logs/lines"
+}
+trap '[ -z "$child" ] || { { kill "$child"; wait "$child"; } 2>/dev/null; add " CUT  " "$parts by a signal"; }; finish; exit 143' TERM INT
+number=0
 while read -r limit script parts rest; do
     number=$((number + 1))
     ! grep -qxF "$script $parts" "$state/played" || continue
@@ -81,24 +107,35 @@ while read -r limit script parts rest; do
     [ $left -ge 20 ] || break
     whole=$([ $left -ge "$limit" ] && echo yes || echo no)
     [ $whole = yes ] || limit=$((left - 5))
-    under_way=$(printf '%02d-%s' $number "$script-${parts//,/-}")
+    under_way=$(printf '%02d-%s' $number "$script-${parts//,/-}") logs=$state/logs/$under_way
     regex="^(${parts//,/|})\$"
     echo "---- $script.sh --only '$regex', $limit s"
-    mkdir -p "$out/$under_way"
+    rm -rf "$state"/logs/??-"$script-${parts//,/-}" # of a call with other steps, too
+    mkdir -p "$logs"
     : >"$state/cut"
-    env ${rest:+"$rest"} OUT="$out/$under_way" PART_SECONDS="$limit" timeout --kill-after=5 "$limit" "$here/$script.sh" ${build:+"$build"} --only "$regex" &
+    env ${rest:+"$rest"} OUT="$logs" PART_SECONDS="$limit" CASE_SECONDS="$(awk "BEGIN { print 1 + int(59 * $times) }")" timeout --kill-after=5 "$limit" \
+        "$here/$script.sh" ${build:+"$build"} --only "$regex" &
     child=$!
     wait $child
     result=$?
-    [ $result != 77 ] || { echo "order: there is no GPU: nothing was shown"; exit 77; }
-    [ $result != 1 ] || failed=1
-    [ $result != 124 ] || echo "$(date +%T) $script.sh ${parts//,/-}: [ SKIP ] cut after $limit s" | tee -a "$out/$under_way/lines"
-    if [ $result = 124 ] && [ $whole = no ]; then # the next call plays it again
-        break
-    fi
-    cat "$out/$under_way/lines" >>"$state/lines" 2>/dev/null
+    child=
+    case $result in
+    0) ;;
+    77)
+        [ -s "$state/lines" ] || { echo "order: there is no GPU: nothing was shown" && exit 77; }
+        add FAILED "there is no GPU any more"
+        ;;
+    1) grep -q ' \[FAILED\] ' "$logs/lines" 2>/dev/null || add FAILED "$script.sh ended with 1 and names no case" ;;
+    124 | 137) # the next call plays it again, if it had less than its time
+        add " CUT  " "$parts after $limit s"
+        [ $whole = yes ] || break
+        ;;
+    *) add FAILED "$script.sh has died, status $result" ;;
+    esac
+    cat "$logs/lines" >>"$state/lines" 2>/dev/null
     echo "$script $parts" >>"$state/played"
     under_way=
+    : >"$state/cut"
+    keep
 done < <(steps)
 finish
-exit $failed

@@ -65,7 +65,7 @@ static void grouped(probe *p)
         for (int skewed = 0; skewed < 2; skewed++) {
             write_offsets(p, offsets, rows, experts, skewed);
             double took = probe_seconds(p, &of_experts[k]);
-            printf("grouped %s, %lld rows of %d experts, %s: %.1f TFLOP/s, %.2f of one product's %.1f\n", names[k],
+            printf("grouped %s, %lld rows of %d experts, %s: %.3g TFLOP/s, %.2f of one product's %.3g\n", names[k],
                    (long long)rows, experts, skewed ? "skewed" : "even", flops / took / 1e12, single / took,
                    flops / single / 1e12);
         }
@@ -83,7 +83,7 @@ static void print_ways(probe *p, op *o, const char *what, double of_whole)
     device_choice c = {.microseconds = 0};
     double flops = op_row_of(o)->cost(o).flops;
     if (!key || !o->prepared) {
-        printf("offset %s: our own kernel alone, %.1f TFLOP/s\n", what, flops / probe_seconds(p, o) / 1e12);
+        printf("offset %s: our own kernel alone, %.3g TFLOP/s\n", what, flops / probe_seconds(p, o) / 1e12);
         return;
     }
     snprintf(c.key, sizeof c.key, "%s", key);
@@ -93,7 +93,7 @@ static void print_ways(probe *p, op *o, const char *what, double of_whole)
             continue;
         }
         double took = probe_seconds(p, o);
-        printf("offset %s by %.40s: %.1f TFLOP/s, %.2f of the whole's time\n", what, c.value, flops / took / 1e12,
+        printf("offset %s by %.40s: %.3g TFLOP/s, %.2f of the whole's time\n", what, c.value, flops / took / 1e12,
                of_whole > 0 ? took / of_whole : 1.0);
         shown++;
     }
@@ -179,6 +179,10 @@ static void copies(probe *p)
     probe_fill(p);
     (void)beside(p, &product, 1, both);
     double apart = beside(p, &product, 0, both);
+    if (!(apart > 0)) { /* such as the stand-ins' */
+        printf("copies: they took no time that was measured\n");
+        return;
+    }
     int products = small ? 2 : (int)(apart / probe_seconds(p, &product)) + 1;
     double alone = beside(p, &product, products, NULL), together = beside(p, &product, products, both);
     printf(
@@ -330,7 +334,7 @@ static void product_in_mode(probe *p, const library *l, const struct mode *m, in
         (void)multiply(p, l, &s, 1);
         double took = multiply(p, l, &s, TIMES);
         bool right = all_are(p, n);
-        printf("fp8, %s: %.1f TFLOP/s, %.2f times bf16's%s\n", m->name, 2e-12 * pow((double)n, 3) / took, bf16 / took,
+        printf("fp8, %s: %.3g TFLOP/s, %.2f times bf16's%s\n", m->name, 2e-12 * pow((double)n, 3) / took, bf16 / took,
                right ? "" : ", WRONG");
         p->failed |= !right;
     }
@@ -359,7 +363,7 @@ static void fp8(probe *p)
     for (int64_t i = 0; i < scale_bytes / 4; i++)
         floats[i] = 1;
     p->on->give_back(p->d, floats, p->fp8.floats, scale_bytes, true);
-    printf("fp8: beside it bf16 with %.1f TFLOP/s\n", 2e-12 * pow((double)n, 3) / bf16);
+    printf("fp8: beside it bf16 with %.3g TFLOP/s\n", 2e-12 * pow((double)n, 3) / bf16);
     library l;
     open_library(&l);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
@@ -375,6 +379,7 @@ int main(int count, char **arguments)
         void (*play)(probe *p);
     } all[] = {{"fp8", fp8}, {"grouped", grouped}, {"offset", offset}, {"copies", copies}};
     probe p;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     small = getenv("PROBES_SMALL") != NULL;
     if (!probe_open(&p, small)) {
         printf("probes: skipped: %s\n", status_message());
@@ -386,7 +391,6 @@ int main(int count, char **arguments)
             asked |= !strcmp(arguments[k], all[i].name);
         if (asked)
             all[i].play(&p);
-        fflush(stdout);
     }
     probe_close(&p);
     printf("probes: %s\n", p.failed ? "something is WRONG" : "done");

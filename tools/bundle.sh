@@ -89,6 +89,13 @@ cat >"$out/phalanx" <<'END'
 exec "$phalanx_home/bin/phalanx" "$@"
 END
 chmod +x "$out/bin/mpirun" "$out/bin/orted" "$out/phalanx"
+# the device's library loads into the kit's programs, as far as no library of CUDA is missing here
+if [ "$what" = gpu-kit ]; then
+    for program in device_ops probes; do
+        said=$(bash -c '. "$1/env.sh" && "$2"' - "$out" "$program" 2>&1 || true)
+        case $said in *"undefined symbol"*) echo "$what: $said" && exit 1 ;; esac
+    done
+fi
 pack() { # sets archive and bytes
     if [ "$what" = bundle ]; then
         archive=$out.tar.zst

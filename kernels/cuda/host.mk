@@ -76,8 +76,11 @@ $(BUILD)/tests/device_ops_standin: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDI
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 
+# libphalanx_cuda.so finds all of the product's symbols in the program that loads it, used there or not
+WHOLE_PRODUCT := -Wl,--whole-archive $(BUILD)/libphalanx.a -Wl,--no-whole-archive
+
 $(BUILD)/device_ops: $(BUILD)/tests/cuda/gpu/device_ops.o $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
-	@echo "link $@"; $(CXX) -fopenmp -rdynamic -o $@ $^ -lcmocka $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic -o $@ $(filter-out %/libphalanx.a,$^) $(WHOLE_PRODUCT) -lcmocka $(LIBS)
 
 # what libraries and the machine do with work that is not the engine's, likewise
 PROBES := $(BUILD)/cuda/tests/cuda/gpu/probes.o $(BUILD)/cuda/tests/cuda/gpu/probe.o
@@ -87,10 +90,10 @@ $(BUILD)/tests/probes_standin: $(PROBES) $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
 
 $(BUILD)/probes: $(PROBES) $(BUILD)/libphalanx.a
-	@echo "link $@"; $(CXX) -fopenmp -rdynamic -o $@ $^ $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic -o $@ $(PROBES) $(WHOLE_PRODUCT) $(LIBS)
 
 $(BUILD)/tests/test_cuda_host: | $(BUILD)/tests/device_ops_standin
-$(BUILD)/tests/test_gpu_kit: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/probes_standin $(BUILD)/tests/device_ops_standin $(BUILD)/tests/standin/libcudnn.so.9
+$(BUILD)/tests/test_gpu_kit: | $(BUILD)/phalanx $(BUILD)/device_ops $(BUILD)/probes $(BUILD)/tests/phalanx_standin $(BUILD)/tests/probes_standin $(BUILD)/tests/device_ops_standin $(BUILD)/tests/standin/libcudnn.so.9
 
 # ---- the product
 

@@ -242,17 +242,23 @@ static void the_order_says_what_was_cut_or_has_died(void **state)
     }
 }
 
-/* What a case has seen until its time is over is kept, and the line says how long it had. */
-static void a_case_that_runs_out_of_time_has_said_what_it_saw(void **state)
+/* A case that runs out of time says how long it had; and a program says each line as it comes, so that one that is
+ * ended has said what it saw: a first read takes few lines, not a buffer of them. */
+static void a_case_that_runs_out_of_time_says_so(void **state)
 {
     (void)state;
-    char *words = must_format("check.sh %s/kit/bin --only '^ops$'", folder);
-    launch_result r = kit(60, "PART_SECONDS=12 OPS_SHARES=4", words);
+    char *words = must_format("check.sh %s/kit/bin --only '^ops$'", folder),
+         *program = launch_beside("device_ops_standin");
+    launch_result r = kit(60, "PART_SECONDS=2 OPS_SHARES=1", words);
     assert_int_equal(r.status, 1);
-    assert_non_null(strstr(r.out, "[FAILED] ops of the table against float64: not done in 12 s; status 124; "));
+    assert_non_null(strstr(r.out, "[FAILED] ops of the table against float64: not done in 2 s; status 124; "));
+    launch_free(&r);
+    r = launch_run(200, "DEVICE_OPS_SHARE=0/64 %s | dd bs=65536 count=1 2>&-", program);
     assert_non_null(strstr(r.out, "of the tolerance\n"));
+    assert_true(strlen(r.out) < 2000);
     launch_free(&r);
     free(words);
+    free(program);
 }
 
 /* Parts of each script, the first of each in every ring. */
@@ -299,6 +305,32 @@ static void parts_say_what_they_show(void **state)
     }
 }
 
+/* libphalanx_cuda.so takes what it needs of the product from the program that loads it: each of the kit's has all of
+ * it, although the product's archive gives a program only what that calls itself. */
+static void the_kits_programs_hold_what_the_device_needs(void **state)
+{
+    (void)state;
+    static const char *const programs[] = {"phalanx", "device_ops", "probes"};
+    char *beside = launch_beside("phalanx_standin");
+    *strrchr(beside, '/') = 0;
+    launch_result r = launch_run(120,
+                                 "cd %s/.. && nm -u cuda/kernels/cuda/*.o cuda/parallel/comm/nccl/*.o | sed -n "
+                                 "'s/^ *U //p' | sort -u >%s/asked && nm --defined-only libphalanx.a | awk "
+                                 "'NF == 3 { print $3 }' | sort -u | comm -12 - %s/asked >%s/needs && wc -l <%s/needs",
+                                 beside, folder, folder, folder, folder);
+    if (atoi(r.out) < 20)
+        fail_msg("the device asks for %s symbols of the product %s", r.out, r.err);
+    launch_free(&r);
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        r = launch_run(60, "cd %s/.. && nm -D --defined-only %s | awk '{ print $3 }' | sort -u | comm -13 - %s/needs",
+                       beside, programs[i], folder);
+        if (r.status || *r.out)
+            fail_msg("%s has not\n%s%s", programs[i], r.out, r.err);
+        launch_free(&r);
+    }
+    free(beside);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,9 +340,10 @@ int main(void)
         cmocka_unit_test(a_profilers_range_is_one_step),
         cmocka_unit_test(counters_that_are_forbidden_are_said_to_be),
         cmocka_unit_test(clocks_and_choices_are_kept),
+        cmocka_unit_test(the_kits_programs_hold_what_the_device_needs),
         cmocka_unit_test(the_order_goes_on_where_it_was_cut),
         cmocka_unit_test(the_order_says_what_was_cut_or_has_died),
-        cmocka_unit_test(a_case_that_runs_out_of_time_has_said_what_it_saw),
+        cmocka_unit_test(a_case_that_runs_out_of_time_says_so),
     };
     size_t count = cover_has_check() ? sizeof tests / sizeof *tests : 1;
     return cuda_runs_group(tests, count, set_up, tear_down);

@@ -132,19 +132,29 @@ static void introduce(int *table, const identity *id, int count, int me)
             MPI_Send(table, count, MPI_INT, table[i], TABLE, MPI_COMM_WORLD);
 }
 
-/* Where sums are to have the same bits in every run, NCCL is told to sum along rings, unless the user has told it
- * something. */
-static void say_algorithms(void)
+/* What NCCL is told, unless the user has told it something: where sums are to have the same bits in every run, to sum
+ * along rings; and how many blocks its kernels may have, 0: as it likes. */
+static void say_configuration(const ncclConfig_t *config)
 {
     const char *algorithms = getenv("NCCL_ALGO");
     fprintf(stderr, "standin: NCCL_ALGO=%s\n", algorithms ? algorithms : "");
+    fprintf(stderr, "standin: maxCTAs=%d;\n", config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config->maxCTAs);
+}
+
+/* Of a kernel, at most: the user's word is the last. */
+static int blocks_of(const ncclConfig_t *config)
+{
+    const char *most = getenv("NCCL_MAX_CTAS");
+    if (most)
+        return atoi(most);
+    return config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? BLOCKS : config->maxCTAs;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId unique, int me, ncclConfig_t *config)
 {
-    say_algorithms();
     if (!config || config->magic != 0xcafebeef || (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs < 1))
         standin_fail("ncclCommInitRankConfig: a configuration that was not initialised");
+    say_configuration(config);
     identity id;
     int table[MEMBERS];
     memcpy(&id, unique.internal, sizeof id);
@@ -162,7 +172,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId uni
     MPI_Group_free(&world);
     made->count = count;
     made->me = me;
-    made->blocks = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? BLOCKS : config->maxCTAs;
+    made->blocks = blocks_of(config);
     standin_more_queues(1);
     *out = made;
     return ncclSuccess;

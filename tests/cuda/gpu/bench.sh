@@ -67,8 +67,8 @@ measure() {
               exit !(speed > 0 && step > 0) }' "$work/out" | tee "$work/speed"
     return "${PIPESTATUS[0]}"
 }
-peer() {
-    within $((4 * limit)) "$python" "$here/bench_peer.py" "$family" "$layers" "$hidden" "$heads" "$kv" "$ffn" "$vocabulary" "$sequence" "$micro" "$count" |
+peer() { # with a cache of compiled code of its own: one that was cut off may leave halves in the machine's
+    TORCHINDUCTOR_CACHE_DIR="$work/inductor" within $((4 * limit)) "$python" "$here/bench_peer.py" "$family" "$layers" "$hidden" "$heads" "$kv" "$ffn" "$vocabulary" "$sequence" "$micro" "$count" |
         tee "$work/peer"
     return "${PIPESTATUS[0]}"
 }

@@ -418,6 +418,8 @@ double op_case_run(char *why, op_case *c, const op_backend *backend, const op_ca
     int64_t bytes = lay_out(c, m, &scratch);
     if (scratch_bytes > 0)
         c->o.scratch = &scratch;
+    if (m->wants && !m->wants(&c->o))
+        return OP_CASE_UNWANTED;
     char *arena = aligned_alloc(GUARD, (size_t)(bytes + GUARD) / GUARD * GUARD);
     char *was = must_alloc((unsigned long)bytes);
     memset(arena, GUARD_BYTE, (size_t)bytes);

@@ -71,13 +71,16 @@ typedef struct op_case_mode {
     bool strided; /* matrices of T are views with a pitch beyond their columns, from an odd row of their base */
     int in_place_out, in_place_in; /* this output in this input's storage; in_place_out -1: none */
     int threads;
+    bool (*wants)(op *o); /* NULL: every op */
 } op_case_mode;
 
 /* May the mode be applied to the case (are there matrices, is there an operand and does it match)? */
 bool op_case_allows(const op_case *c, const op_case_mode *m);
 
 /* The worst ratio of error to tolerance over the outputs; <= 1 is agreement. NaN, a touched guard or input: infinite.
- * `why` (at least 256 bytes) says where the worst is. */
+ * `why` (at least 256 bytes) says where the worst is. OP_CASE_UNWANTED: the mode does not want the op, whose operands
+ * have their addresses, and it was not tried. */
+#define OP_CASE_UNWANTED (-1.0)
 double op_case_run(char *why, op_case *c, const op_backend *backend, const op_case_mode *m, uint64_t seed);
 
 /* Deterministic random numbers for tests. */

@@ -32,7 +32,11 @@ static void try_mode(op_sweep *s, int *counter, op_kind kind, dtype type, int va
         return;
     if (s->shares && s->seen++ % s->shares != s->share)
         return;
-    double error = op_case_run(why, &c, s->backend, m, seed_of(kind, variant));
+    op_case_mode mode = *m;
+    mode.wants = s->wants;
+    double error = op_case_run(why, &c, s->backend, &mode, seed_of(kind, variant));
+    if (error == OP_CASE_UNWANTED)
+        return;
     ++*counter;
     s->worst = error > s->worst ? error : s->worst;
     if (error <= 1)

@@ -11,6 +11,7 @@ typedef struct op_sweep {
     const op_backend *backend;
     bool gaps;                                     /* it takes operands with gaps between their rows */
     int (*threads)(const op_case *c, int variant); /* NULL: one */
+    bool (*wants)(op *o);                          /* is the op, laid out, to be tried? NULL: every one */
     int shares, share;                             /* of `shares` equal shares of the cases this one; 0: all cases */
     int seen;                                      /* cases so far, tried or another's */
     int plain, strided, in_place;                  /* cases tried */

@@ -4,8 +4,9 @@
  *
  *     device_ops [NAME OF AN OP [WAY]]     exit status 77: there is no device
  *
- * With a way, such as cuDNN, only cases that have it count. DEVICE_OPS_SHARE=I/N takes one of N shares of the cases (I
- * from 0 on): what the CPU computes beside the device takes longest, and several programs divide it among them.
+ * With a way, such as cuDNN, only cases that have it are tried. DEVICE_OPS_SHARE=I/N takes one of N shares of the
+ * cases (I from 0 on): what the CPU computes beside the device takes longest, and several programs divide it among
+ * them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +64,6 @@ static const op_kind STRIDED[] = {OP_linear,
 static const device_interface *interface;
 static device *gpu;
 static const char *way; /* NULL: as the device guesses */
-static int went_way;
 
 static void nothing(void *context)
 {
@@ -88,6 +88,13 @@ static int64_t end_of(const tensor *t, int64_t so_far)
     return end > so_far ? end : so_far;
 }
 
+/* Can the op go the way? */
+static bool goes_way(op *o)
+{
+    MUST(interface->prepare(gpu, o) == STATUS_OK, "%s", status_message());
+    return o->prepared != NULL;
+}
+
 /* The op on the device, from the host's arena and back into it; what lies between the operands travels too, so that a
  * kernel that writes there is found out. */
 static void play(const op *asked, const run_context *r)
@@ -105,7 +112,6 @@ static void play(const op *asked, const run_context *r)
     MUST(interface->prepare(gpu, &o) == STATUS_OK, "%s", status_message());
     if (way)
         choose_way();
-    went_way += o.prepared != NULL;
     interface->launch(gpu, &o);
     interface->synchronise(gpu, nothing, NULL);
     copy = interface->borrow(gpu, 0, bytes);
@@ -149,13 +155,11 @@ int main(int count, char **arguments)
                       .shares = shares,
                       .share = share,
                       .seen = seen,
+                      .wants = way ? goes_way : NULL,
                       .gaps = op_sweep_among(STRIDED, sizeof STRIDED / sizeof *STRIDED, (op_kind)kind)};
         if (!op_sweep_has_kernel((op_kind)kind) || (count > 1 && strcmp(op_rows[kind].name, arguments[1]) != 0))
             continue;
-        went_way = 0;
         int tried = op_sweep_run(&s, (op_kind)kind);
-        if (way) /* the others went as without */
-            tried = went_way;
         printf("%-22s %5d cases, worst %.3f of the tolerance%s\n", op_rows[kind].name, tried, s.worst,
                s.failed ? ", FAILED" : "");
         ops++;

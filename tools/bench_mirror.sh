@@ -25,7 +25,7 @@ cat README.md engine/*.md engine/*/*.c >"$folder/text"
 "$phalanx" tokenize --quiet --output "$folder/data" --tokenizer bytes "$folder/text" >/dev/null
 for name in $(compgen -e AWS_); do unset "$name"; done
 export AWS_ACCESS_KEY_ID=AKIDBENCH AWS_SECRET_ACCESS_KEY=bench/secret+key no_proxy=127.0.0.1
-port=$((20000 + RANDOM % 20000))
+port=$((20000 + RANDOM % 12000))
 export AWS_ENDPOINT_URL_S3=http://127.0.0.1:$port
 nice -n 19 "$rclone" serve s3 --addr "127.0.0.1:$port" --auth-key "$AWS_ACCESS_KEY_ID,$AWS_SECRET_ACCESS_KEY" --force-path-style \
     --config /dev/null "$folder/store" >"$folder/log" 2>&1 &

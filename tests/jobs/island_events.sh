@@ -14,7 +14,7 @@ phalanx=$(realpath "${1:-build/phalanx}") hostile=$(dirname "$(realpath "${1:-bu
 events=${EVENTS:-20} every=30 islands=6 newcomer=6 seed=${SEED:-1} timeout=10
 top=$(mktemp -d /tmp/phalanx-island-events-XXXXXX)
 cp "$hostile" "$top/hostile" && cp "$phalanx" "$top/phalanx" && phalanx=$top/phalanx || exit 1 # which may be built anew meanwhile
-port=$((20000 + $$ % 20000)) network=10.$((100 + $$ % 100)).$((($$ / 100) % 250)) tag=phx$(($$ % 100000))
+port=$((20000 + $$ % 12000)) network=10.$((100 + $$ % 100)).$((($$ / 100) % 250)) tag=phx$(($$ % 100000))
 declare -A pid node offset_of named observers   # by island, by node, by "event,island"
 kinds=() subjects=() patterns=() starts=() times=() open=() failures=0
 last_merge=-1 merged_at=$SECONDS longest=0 etcd_is_there=1

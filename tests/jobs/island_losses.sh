@@ -7,7 +7,7 @@
 set -u
 phalanx=$(realpath "${1:-build/phalanx}") word=${2:-} steps=${STEPS:-2000} batch=${BATCH:-4}
 top=$(mktemp -d /tmp/phalanx-island-losses-XXXXXX)
-port=$((20000 + $$ % 20000)) etcd=
+port=$((20000 + $$ % 12000)) etcd=
 trap 'kill -9 $etcd $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$top"' EXIT
 
 "$phalanx" keys "$top/keys" >/dev/null || exit 1

@@ -16,14 +16,14 @@ stop() {
 
 start() {
     [ "$(id -u)" -eq 0 ] && command -v slurmctld slurmd munged >/dev/null || exit 77
-    local host node port=46821
+    local host node port=26821
     host=$(hostname -s)
     mkdir -p "$folder"/{state,log,tmp-one,tmp-two}
     (umask 077 && head -c 1024 /dev/urandom >"$folder/munge.key")
     cat >"$SLURM_CONF" <<END
 ClusterName=two
 SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=46817
+SlurmctldPort=26817
 SlurmUser=root
 AuthType=auth/munge
 # a job goes back into the queue when its credential has run out: two minutes by default

@@ -9,6 +9,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 1
+. tests/ports.sh
 golden=tests/golden/older
 top=$(mktemp -d)
 etcd=
@@ -27,7 +28,7 @@ run: {tensorboard: false}
 END
 
 begin_etcd() {
-    port=$((20000 + RANDOM % 20000))
+    port=$(free_port) || return 1
     etcd --name a --data-dir "$top/etcd" --listen-client-urls "http://127.0.0.1:$port" --advertise-client-urls "http://127.0.0.1:$port" \
         --listen-peer-urls "http://127.0.0.1:$((port + 1))" --initial-advertise-peer-urls "http://127.0.0.1:$((port + 1))" \
         --initial-cluster "a=http://127.0.0.1:$((port + 1))" >"$top/etcd.log" 2>&1 &

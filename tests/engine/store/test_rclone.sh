@@ -19,7 +19,8 @@ mkdir "$top/bucket"
 for name in $(compgen -e AWS_); do unset "$name"; done
 export AWS_ACCESS_KEY_ID=AKIDRCLONE AWS_SECRET_ACCESS_KEY=rclone/secret+key no_proxy=127.0.0.1 PHALANX_S3_REAL=bucket
 export CMOCKA_MESSAGE_OUTPUT=TAP
-port=$((20000 + RANDOM % 20000))
+. tests/ports.sh
+port=$(free_port) || exit 1
 "$rclone" serve s3 --addr "127.0.0.1:$port" --auth-key "$AWS_ACCESS_KEY_ID,$AWS_SECRET_ACCESS_KEY" --force-path-style \
     --config /dev/null "$top" >"$top/log" 2>&1 &
 server=$!
@@ -27,4 +28,5 @@ for _ in $(seq 100); do
     (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break
     sleep 0.1
 done
+kill -0 $server 2>/dev/null || sed 's/^/# rclone: /' "$top/log"
 AWS_ENDPOINT_URL_S3=http://127.0.0.1:$port timeout 300 build/tests/test_s3

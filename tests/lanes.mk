@@ -9,7 +9,7 @@ CLOCKED := islands lock membership outlet pace phases remote s3_faults supervise
 CLOCKED_SCRIPTS := tests/jobs/test_slurm.sh
 
 # Of the others, which run together, those that take longest begin first: the last to end would run alone.
-LONGEST := cuda_host parity recovery cuda_attention search node_copies ops configs campaign
+LONGEST := cuda_host parity recovery cuda_attention search node_copies ops server_model merges configs replays campaign stored generate
 
 # Tables of which `make check` runs a covering third (tests/cover.h); `make check-all` runs the other rows as well.
 HAS_REST := layouts parity optimizers qk_clip narrow_state compress read_errors gpu_kit

@@ -68,8 +68,9 @@ RANK_PROGRAMS := $(foreach s,$(call begin,rank_),$(call program,$s))
 
 all: $(BUILD)/phalanx ## build/phalanx (with nvcc, build/libphalanx_cuda.so; with Arrow, build/libphalanx_parquet.so)
 
+# a shared object of a device, which may be built later than the program, uses the program's logger, tensors and communication
 $(BUILD)/phalanx: $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
-	@echo "link $@"; $(CXX) -fopenmp $(SANITIZE) -o $@ $^ $(LIBS)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(SANITIZE) -o $@ $^ $(LIBS)
 
 $(BUILD)/libphalanx.a: $(OBJECTS)
 	@rm -f $@

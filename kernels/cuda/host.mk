@@ -103,9 +103,6 @@ tests: $(if $(filter %/test_cuda_host,$(TESTS)),$(BESIDE_TESTS))
 
 # ---- the product
 
-# the shared object uses the program's own logger, tensors and communication
-$(BUILD)/phalanx: LIBS += -rdynamic
-
 all: $(BUILD)/libphalanx_cuda.so
 
 cuda: $(BUILD)/phalanx $(BUILD)/libphalanx_cuda.so ## the CUDA device (needs the CUDA toolkit with cuBLASLt and NCCL)

@@ -55,11 +55,10 @@ static held feedback_rows(const storage *s, state_section section)
     return s->feedback ? (held){s->feedback, 0, s->of->rows} : (held){0};
 }
 
-/* Nothing, where the parameter's optimizer has no state of that name. */
+/* Nothing, where the parameter's optimizer has no state of that name, or no gradient changes the parameter. */
 static held section_rows(const compiled *c, const storage *s, state_section section)
 {
-    if (s->of->shares >= 0 ||
-        (s->of->counted && is(section, STATE_GRADIENT))) /* its bytes are another's; it has none */
+    if (s->of->shares >= 0) /* its bytes are another's */
         return (held){0};
     if (is_feedback(section))
         return feedback_rows(s, section);
@@ -69,7 +68,7 @@ static held section_rows(const compiled *c, const storage *s, state_section sect
     const optimizer *o = optimizer_of(&c->options, s->of);
     for (int i = 0; i < s->states && !t; i++)
         t = is(section, o->state[i]) ? s->state[i] : NULL;
-    return t ? (held){t, s->own_first, s->own_rows} : (held){0};
+    return t && tensor_elements(t) > 0 ? (held){t, s->own_first, s->own_rows} : (held){0};
 }
 
 /* Rows of a parameter; of a vector, elements. */

@@ -438,14 +438,7 @@ void training_close(training *t)
     trace_close(t->trace);
     pace_judge_close(t->guards.judge);
     free(t->hosts);
-    lines_close(t->report.metrics);
-    lines_close(t->report.events);
-    lines_close(t->report.load_lines);
-    loads_close(t->report.loads);
-    tensorboard_close(t->report.board);
-    mlflow_close(t->report.mlflow);
-    tracker_close(t->report.tracker);
-    mlflow_login_wipe(&t->report.login);
+    training_report_close(t);
     tokenizer_close(t->data.tokenizer);
     saver_close(t->saves.saver);
     mirror_close(t->mirroring.thread);

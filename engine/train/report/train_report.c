@@ -523,8 +523,8 @@ void training_report_disagreement(training *t, double apart)
         metrics_done(t, report_metrics_disagreement(t->report.metrics, t->at.step, apart, report_time()));
 }
 
-/* As a new process would find the files. */
-static status open_again(training *t)
+/* What open_steps() opens. */
+static void close_steps(training *t)
 {
     lines_close(t->report.metrics);
     lines_close(t->report.load_lines);
@@ -533,6 +533,21 @@ static status open_again(training *t)
     t->report.metrics = t->report.load_lines = NULL;
     t->report.board = NULL;
     t->report.mlflow = NULL;
+}
+
+void training_report_close(training *t)
+{
+    close_steps(t);
+    lines_close(t->report.events);
+    loads_close(t->report.loads);
+    tracker_close(t->report.tracker);
+    mlflow_login_wipe(&t->report.login);
+}
+
+/* As a new process would find the files. */
+static status open_again(training *t)
+{
+    close_steps(t);
     return open_steps(t);
 }
 

@@ -8,6 +8,8 @@
 
 /* train_report.c */
 status training_report_open(training *t);
+/* Its files, and the threads that serve them; but not what looks at the host. */
+void training_report_close(training *t);
 void training_header(const training *t);
 /* A line in events.jsonl; `words` may be NULL. */
 void training_event(training *t, const char *event, int64_t step, const char *words);

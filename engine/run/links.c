@@ -5,7 +5,6 @@
 
 #include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/time/blocks.h"
-#include "engine/compile/time/dispatch_price.h"
 #include "memory/log.h"
 
 /* Has an earlier row of the same axis as many? */
@@ -23,7 +22,7 @@ static void choose_blocks(groups *asked, const compiled *c)
 {
     char text[200] = "";
     size_t used = 0;
-    const profile prices = dispatch_prices(&c->options);
+    const profile prices = profile_compiled_for(&c->options);
     schedule steps;
     bool made = c->training.list.count > 0 && c->options.grid.size[GRID_PIPELINE] > 1 &&
                 compile_schedule(&steps, &c->options, c->options.microbatches) == STATUS_OK;

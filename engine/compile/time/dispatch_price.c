@@ -1,7 +1,6 @@
 #include "engine/compile/time/dispatch_price.h"
 
 #include "engine/compile/model/rungs.h"
-#include "engine/compile/model/target.h"
 #include "engine/compile/model/tokens.h"
 
 /* Tokens are gathered and their sums scattered, in the backward pass again, and once more for waves that are not kept;
@@ -32,18 +31,12 @@ double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
     return (GATHERED + (w.count > 0)) * profile_collective(p, &g, AXIS_EXPERT, OP_all_gather, others * tokens * row);
 }
 
-profile dispatch_prices(const compile_options *o)
-{
-    const char *word = target_device(o)->word;
-    return profile_named(word ? word : DEVICES_ASSUMED);
-}
-
 bool dispatch_by_slots(const compile_options *o)
 {
     if (o->layout.expert <= 1 || o->layout.expert_dispatch != CONFIG_DISPATCH_AUTO)
         return o->layout.expert > 1 && o->layout.expert_dispatch == CONFIG_DISPATCH_SLOTS;
     if (o->shape.expert_drop) /* which rows are dropped hangs on no price */
         return false;
-    const profile p = dispatch_prices(o);
+    const profile p = profile_compiled_for(o);
     return dispatch_seconds(o, &p, true) < dispatch_seconds(o, &p, false);
 }

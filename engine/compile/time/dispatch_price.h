@@ -5,11 +5,9 @@
 
 #include "engine/compile/time/profile.h"
 
-/* The built-in profile of the device that is compiled for: choices by price are the same on all ranks, and in plans. */
-profile dispatch_prices(const compile_options *o);
 /* Seconds of a layer's transfers of tokens, of one micro-batch, there and back, forward and backward. */
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots);
-/* Do tokens travel in slots? As the layout says; or by dispatch_prices(); where rows are dropped they do not. */
+/* Do tokens travel in slots? As the layout says; or by profile_compiled_for(); where rows are dropped they do not. */
 bool dispatch_by_slots(const compile_options *o);
 
 #endif

@@ -1,7 +1,6 @@
 #include "engine/compile/time/latent_price.h"
 
 #include "engine/compile/model/tokens.h"
-#include "engine/compile/time/dispatch_price.h"
 
 /* Forward they are gathered, backward their cotangents scattered; a product is done again for each of its gradients. */
 enum { TRANSFERS = 2, PRODUCTS = 3 };
@@ -36,6 +35,6 @@ bool latent_gathers(const compile_options *o)
 {
     if (o->shape.kv_lora_rank == 0 || o->grid.size[GRID_CONTEXT] == 1 || o->layout.context_gather != CONFIG_GATHER_AUTO)
         return o->layout.context_gather == CONFIG_GATHER_LATENT;
-    const profile p = dispatch_prices(o);
+    const profile p = profile_compiled_for(o);
     return latent_seconds(o, &p, true) < latent_seconds(o, &p, false);
 }

@@ -10,7 +10,7 @@
 double latent_seconds(const compile_options *o, const profile *p, bool gathers);
 /* Elements of a token that a rank gathers: its latent and what rotates, or the keys and values of this rank's heads. */
 double latent_width(const compile_options *o, bool gathers);
-/* Are latents gathered? As the layout says, or by dispatch_prices(). */
+/* Are latents gathered? As the layout says, or by profile_compiled_for(). */
 bool latent_gathers(const compile_options *o);
 
 #endif

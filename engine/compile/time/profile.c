@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/compile/model/collective.h"
+#include "engine/compile/model/target.h"
 #include "kernels/attention_work.h"
 #include "kernels/grouped.h"
 #include "kernels/product.h"
@@ -46,6 +47,12 @@ profile profile_named(const char *name)
         if (!strcmp(profiles[i].name, name))
             return profile_on(&profiles[i]);
     return (profile){0};
+}
+
+profile profile_compiled_for(const compile_options *o)
+{
+    const char *word = target_device(o)->word;
+    return profile_named(word ? word : DEVICES_ASSUMED);
 }
 
 const char *profile_names(void)

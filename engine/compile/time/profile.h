@@ -95,6 +95,8 @@ typedef struct profile {
 /* A built-in one; without a name where there is none of that name. profile_names lists them for messages. */
 profile profile_named(const char *name);
 const char *profile_names(void);
+/* That of the device that is compiled for: choices by price are the same on all ranks, and in plans. */
+profile profile_compiled_for(const compile_options *o);
 /* A built-in's name or a file. STATUS_USAGE with the names, where it is neither. */
 status profile_open(profile *out, const char *name);
 /* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, blocks, taken,

@@ -19,7 +19,8 @@ static const char *const keys[KEY_COUNT] = {
 
 /* ---- what the reader asks for ---- */
 
-/* A small model's config.json, as phalanx writes it; the caller's. */
+/* A small model's config.json, as phalanx writes it, which says of these sizes those that the architecture has; the
+ * caller's. */
 static json_t *specimen(shape_architecture a)
 {
     model_shape s = {.architecture = a,
@@ -31,11 +32,9 @@ static json_t *specimen(shape_architecture a)
                      .ffn_size = 256,
                      .vocab_size = 512,
                      .max_sequence = 128,
-                     .experts = shape_has_key(a, KEY_EXPERTS) ? 4 : 0};
-    if (shape_has_key(a, KEY_LATENT)) {
-        s.kv_lora_rank = 24;
-        s.rope_head_size = 8;
-    }
+                     .experts = 4,
+                     .kv_lora_rank = 24,
+                     .rope_head_size = 8};
     shape_fill(&s);
     char *text;
     MUST(huggingface_text(&text, &s, DTYPE_FP32, NULL) == STATUS_OK, "%s", status_message());

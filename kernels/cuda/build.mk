@@ -62,7 +62,7 @@ $(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(
 
 # every op's cases (tests/oracle/op_cases.c) through the bindings; the kernels of the race build
 $(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/tests/libtests.a \
-                              $(patsubst %,$(BUILD)/kernels/cuda/%.o,bind bind_balance bind_experts bind_qk_clip updates) \
+                              $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/cuda/bind*.c) kernels/cuda/updates.c) \
                               $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)

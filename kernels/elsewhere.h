@@ -1,7 +1,8 @@
-/* The ops of the table that no backend computes, as functions of the backend BACKEND: `copy_to_shards`, `regroup` and
- * `balance_through`, whose output is a view of their input; communication, which belongs to the executor, since it has
- * the groups; copies to and from host memory, which are the device's. One of the latter two that arrives at a backend
- * was scheduled wrongly. Instantiated once a backend, beside its table. */
+/* The ops of the table that no backend computes, as functions of a backend: views of their input, which compute
+ * nothing; communication and waits, which belong to the executor, since it has the groups; copies to and from host
+ * memory, which are the device's. One of these that arrives at a backend, but for a view, was scheduled wrongly. A
+ * backend includes the table once with OP(name, class, ...) as ELSEWHERE_##class(BACKEND_##name), beside that of its
+ * kernels. */
 #ifndef PHALANX_KERNELS_ELSEWHERE_H
 #define PHALANX_KERNELS_ELSEWHERE_H
 
@@ -16,18 +17,17 @@
         MUST(op_is(o, OP_CLASS_VIEW), "%s is no kernel", op_text(text, sizeof text, o));                               \
     }
 
-#define ELSEWHERE_OPS(BACKEND)                                                                                         \
-    ELSEWHERE_OP(BACKEND##_copy_to_shards)                                                                             \
-    ELSEWHERE_OP(BACKEND##_regroup)                                                                                    \
-    ELSEWHERE_OP(BACKEND##_balance_through)                                                                            \
-    ELSEWHERE_OP(BACKEND##_all_gather)                                                                                 \
-    ELSEWHERE_OP(BACKEND##_reduce_scatter)                                                                             \
-    ELSEWHERE_OP(BACKEND##_all_to_all)                                                                                 \
-    ELSEWHERE_OP(BACKEND##_all_reduce)                                                                                 \
-    ELSEWHERE_OP(BACKEND##_send)                                                                                       \
-    ELSEWHERE_OP(BACKEND##_receive)                                                                                    \
-    ELSEWHERE_OP(BACKEND##_load_host)                                                                                  \
-    ELSEWHERE_OP(BACKEND##_store_host)                                                                                 \
-    ELSEWHERE_OP(BACKEND##_wait)
+/* By class. */
+#define ELSEWHERE_PRODUCT(function)
+#define ELSEWHERE_GROUPED(function)
+#define ELSEWHERE_ATTENTION(function)
+#define ELSEWHERE_DECODE(function)
+#define ELSEWHERE_POINTWISE(function)
+#define ELSEWHERE_REDUCTION(function)
+#define ELSEWHERE_UPDATE(function)
+#define ELSEWHERE_COMMUNICATION(function) ELSEWHERE_OP(function)
+#define ELSEWHERE_HOST(function)          ELSEWHERE_OP(function)
+#define ELSEWHERE_VIEW(function)          ELSEWHERE_OP(function)
+#define ELSEWHERE_WAIT(function)          ELSEWHERE_OP(function)
 
 #endif

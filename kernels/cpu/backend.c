@@ -65,4 +65,6 @@ const op_backend cpu_backend = {.name = "cpu",
                                 .device = "cpu",
                                 .same_bits = true};
 
-ELSEWHERE_OPS(cpu)
+#define OP(name, class, ...) ELSEWHERE_##class(cpu_##name)
+#include "kernels/ops.def"
+#undef OP

@@ -25,4 +25,6 @@ const op_backend backend_cuda = {.name = "cuda",
                                  .communicates = true,
                                  .device = DEVICES_ASSUMED};
 
-ELSEWHERE_OPS(cuda)
+#define OP(name, class, ...) ELSEWHERE_##class(cuda_##name)
+#include "kernels/ops.def"
+#undef OP

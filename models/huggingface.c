@@ -492,30 +492,13 @@ static void put_cap(json_t *root, const char *key, double cap)
 /* Digits of reals: as few as give back the same double. */
 static int precision(const model_shape *s)
 {
-    const double value[] = {s->norm_epsilon,
-                            s->rope_theta,
-                            s->rope_scaling.factor,
-                            s->rope_scaling.low_frequency_factor,
-                            s->rope_scaling.high_frequency_factor,
-                            s->rope_scaling.beta_fast,
-                            s->rope_scaling.beta_slow,
-                            s->rope_scaling.attention_factor,
-                            s->rope_scaling.mscale,
-                            s->rope_scaling.mscale_all_dim,
-                            s->embedding_multiplier,
-                            s->residual_multiplier,
-                            s->attention_multiplier,
-                            s->logits_scaling,
-                            s->attention_cap,
-                            s->logits_cap,
-                            s->router_loss,
-                            s->router_scale,
-                            s->swiglu_limit,
-                            s->swiglu_alpha,
-                            s->dropout};
-    bool all = true;
-    for (unsigned long i = 0; i < sizeof value / sizeof *value; i++)
-        all = all && is_short(value[i]);
+    bool all = is_short(s->dropout);
+#define SHORT_INT(member)
+#define SHORT_LONG(member)
+#define SHORT_BOOL(member)
+#define SHORT_NUMBER(member)          all = all && is_short(s->member);
+#define MODEL_SIZE(kind, member, ...) SHORT_##kind(member)
+#include "models/sizes.def"
     for (int i = 0; i < SHAPE_ROPE_FACTORS; i++)
         all = all && is_short(s->rope_scaling.short_factor[i]) && is_short(s->rope_scaling.long_factor[i]);
     return all ? 15 : 17;

@@ -203,6 +203,17 @@ static void every_shape_survives_the_way_there_and_back(void **state)
         }
 }
 
+/* Reals are written with as many digits as the one that needs most of them: whichever that is. */
+static void one_number_of_many_digits_keeps_them(void **state)
+{
+    (void)state;
+    model_shape s = presets_find("olmo3-7b")->shape;
+    s.rope_scaling = (shape_rope_scaling){.factor = 0};
+    s.rope_parameters = true;
+    s.rope_local_theta = 12345.678901234567;
+    survives(&s, DTYPE_BF16);
+}
+
 /* Layer types of six layers, F: full_attention, and what they are here. */
 static void layers_may_differ_in_their_window(void **state)
 {
@@ -466,6 +477,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_survives_the_way_there_and_back),
+        cmocka_unit_test(one_number_of_many_digits_keeps_them),
         cmocka_unit_test(layers_may_differ_in_their_window),
         cmocka_unit_test(a_shape_that_transformers_lacks_is_refused),
         cmocka_unit_test(old_and_new_spellings_mean_the_same),

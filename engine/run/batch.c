@@ -6,7 +6,6 @@
 #include "engine/compile/model/tokens.h"
 #include "engine/files/crc32c.h"
 #include "engine/run/deal.h"
-#include "kernels/token.h"
 #include "memory/log.h"
 #include "models/rope.h"
 
@@ -57,7 +56,7 @@ static void add_imbalance(batch_facts *out, const compile_options *o, const int3
         return;
     }
     int32_t *halves = must_alloc((unsigned long)(d.samples * d.sequence) * sizeof *halves);
-    d.run = d.sequence / (TOKEN_HALVES * d.ranks);
+    d.run = tokens_half_run(d.sequence, d.ranks);
     deal_halves(halves, &d);
     out->imbalance_of_halves += deal_imbalance(halves, &d, document_start) / count;
     free(halves);

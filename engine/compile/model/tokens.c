@@ -14,6 +14,11 @@ static int64_t run_of(int64_t half, config_balance balance)
     return block;
 }
 
+int64_t tokens_half_run(int64_t sequence, int ranks)
+{
+    return sequence / ((int64_t)TOKEN_HALVES * ranks);
+}
+
 token_counts tokens_count(const compile_options *o)
 {
     const grid *g = &o->grid;
@@ -21,7 +26,7 @@ token_counts tokens_count(const compile_options *o)
     int context = o->decode_samples ? 1 : g->size[GRID_CONTEXT];
     int64_t first;
     n.rank = n.loss = n.between = n.micro_batch / context;
-    n.run = context > 1 ? run_of(o->sequence / (TOKEN_HALVES * context), o->layout.balance) : 0;
+    n.run = context > 1 ? run_of(tokens_half_run(o->sequence, context), o->layout.balance) : 0;
     if (o->layout.sequence)
         shard_rows(&first, &n.between, n.rank, g->size[GRID_TENSOR], g->at[GRID_TENSOR]);
     return n;

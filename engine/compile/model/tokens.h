@@ -14,6 +14,8 @@ typedef struct token_counts {
 } token_counts;
 
 token_counts tokens_count(const compile_options *o);
+/* Tokens of a run of a sample that so many ranks divide by halves (kernels/token.h). */
+int64_t tokens_half_run(int64_t sequence, int ranks);
 /* Ranks of a layout among which the tokens of a micro-batch are divided between blocks. */
 int tokens_ranks_between(const config_layout *l);
 

@@ -232,8 +232,8 @@ static void print_slow_heads(FILE *out, const plan *p)
  * key/value head. */
 static double least_of_cudnn(const compile_options *o)
 {
-    int context = o->grid.size[GRID_CONTEXT];
-    double queries = (double)o->sequence / (context > 1 ? TOKEN_HALVES * context : 1); /* a run's */
+    const int64_t run = tokens_count(o).run;
+    double queries = (double)(run ? run : o->sequence);
     return 2.0 * queries * (double)o->sequence * o->shape.heads / o->shape.kv_heads;
 }
 

@@ -323,6 +323,15 @@ static storage describe_parameter(compiled *c, const parameter *p)
     return s;
 }
 
+int64_t storage_saved_bytes(const compile_options *o, const parameter *p)
+{
+    if (p->counted)
+        return dtype_bytes(DTYPE_FP32);
+    int64_t master = optimizer_has_master(o) ? dtype_bytes(o->optimizer.master) : 0;
+    return dtype_bytes(precision_compute(o->precision)) + master +
+           optimizer_states(optimizer_of(o, p)) * dtype_bytes(optimizer_state_type(o));
+}
+
 static tensor *new_input(compiled *c, const char *name, dtype type, int dims, const int64_t *shape)
 {
     tensor *t = pool_alloc(&c->pool, sizeof *t);

@@ -1,17 +1,7 @@
 #include "engine/compile/plan/checkpoint_bytes.h"
 
-#include "engine/compile/model/optimizer.h"
+#include "engine/compile/model/storage.h"
 #include "models/decoder.h"
-
-/* Of an element of the parameter: its sections (engine/state/state.h) are the weight, the states and the master. */
-static int64_t element_bytes(const compile_options *o, const parameter *p)
-{
-    if (p->counted)
-        return dtype_bytes(DTYPE_FP32);
-    int64_t master = optimizer_has_master(o) ? dtype_bytes(o->optimizer.master) : 0;
-    return dtype_bytes(precision_compute(o->precision)) + master +
-           optimizer_states(optimizer_of(o, p)) * dtype_bytes(optimizer_state_type(o));
-}
 
 /* As the world's files have it: padding of the vocabulary is nobody's, and a shared head is the embedding's. */
 static int64_t elements_of(const parameter *p)
@@ -40,7 +30,7 @@ int64_t checkpoint_bytes(const compile_options *o)
     decoder_open(&whole, &p, &o->shape, &layout);
     int64_t sum = 0;
     for (int i = 0; i < whole.parameter_count; i++)
-        sum += elements_of(whole.parameters[i]) * element_bytes(o, whole.parameters[i]);
+        sum += elements_of(whole.parameters[i]) * storage_saved_bytes(o, whole.parameters[i]);
     pool_free(&p);
     return sum;
 }

@@ -30,6 +30,12 @@ int product_input_dim(const op *o, int i, product_side side);
  * that the precision's row says, or the process dies. */
 void product_settle(const program *body, precision_kind kind);
 
+/* A product of matrices, or one of each expert's. */
+static inline bool product_multiplies(const op *o)
+{
+    return op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_GROUPED);
+}
+
 /* The gradient of a weight: nothing of its micro-batch waits for it. */
 static inline bool product_is_free(const op *o)
 {

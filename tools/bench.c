@@ -12,6 +12,7 @@
 #include "engine/train/report/report.h"
 #include "engine/state/weights.h"
 #include "kernels/philox.h"
+#include "kernels/product.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tools/bench_profile.h"
@@ -142,11 +143,6 @@ static int by_seconds(const void *a, const void *b)
     return (x->seconds < y->seconds) - (x->seconds > y->seconds);
 }
 
-static bool is_product(const op *o)
-{
-    return op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_GROUPED);
-}
-
 static void print_ops(const step_bench *b)
 {
     const program *p = &b->step.compiled.training.list;
@@ -159,7 +155,8 @@ static void print_ops(const step_bench *b)
             continue;
         row *r = find_row(rows, &count, o);
         op_cost cost = op_row_of(o)->cost(o);
-        double by_memory = cost.bytes / b->top.bytes, by_product = is_product(o) ? cost.flops / b->top.flops : 0;
+        double by_memory = cost.bytes / b->top.bytes,
+               by_product = product_multiplies(o) ? cost.flops / b->top.flops : 0;
         r->bound += by_product > by_memory ? by_product : by_memory;
         r->seconds += b->op_seconds[i] / (double)b->set->steps;
         r->flops += cost.flops;

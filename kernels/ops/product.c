@@ -80,8 +80,7 @@ void product_settle(const program *body, precision_kind kind)
     const precision_row *row = precision_row_of(kind);
     for (int k = 0; k < body->count; k++) {
         const op *o = body->ops[k];
-        bool multiplies = op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_GROUPED);
-        for (int i = 0; i < 2 && multiplies; i++) {
+        for (int i = 0; i < 2 && product_multiplies(o); i++) {
             dtype type = i == 0 && op_has(o, OP_GRADIENT) ? row->cotangent : row->product, lies = (dtype)o->in[i]->type;
             MUST(lies == type, "%s: operand %d is %s, and products of this precision take %s", o->label, i,
                  dtype_name(lies), dtype_name(type));

@@ -7,6 +7,7 @@
 #include "engine/compile/order/order_parts.h"
 #include "engine/compile/order/order_check.h"
 #include "engine/compile/order/order_objects.h"
+#include "kernels/product.h"
 #include "memory/log.h"
 
 static bool is_halved(compile_order how)
@@ -36,7 +37,7 @@ static bool same_queue(const op *a, const op *b)
 /* Long enough to hide a transfer. All ranks of a stage have the same of these. */
 static bool is_long(const op *o)
 {
-    return op_is(o, OP_CLASS_PRODUCT) || op_is(o, OP_CLASS_GROUPED) || op_is(o, OP_CLASS_ATTENTION);
+    return product_multiplies(o) || op_is(o, OP_CLASS_ATTENTION);
 }
 
 /* The objects of an op, and a bit for each (of 64: a bit may be several objects'), to see at once that two ops have

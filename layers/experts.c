@@ -154,23 +154,22 @@ static bool is_balanced(const recorder *r, const layer_inputs *in)
     return r->training && (in->router_loss > 0 || in->router_z_loss > 0);
 }
 
-static op_balance balance_of(const recorder *r, const layer_inputs *in, bool sigmoid)
+static op_balance balance_of(const layer_inputs *in, bool sigmoid)
 {
     bool by_sample = in->router_over == LAYER_BALANCE_SEQUENCE;
-    int64_t tokens = r->tokens * r->grid.group[AXIS_CONTEXT].ranks; /* of a micro-batch */
     double share = in->router_over == LAYER_BALANCE_POOLED ? in->routers : 1;
     return (op_balance){.load = (float)(in->router_loss / share),
                         .z = (float)in->router_z_loss,
                         .sequence = by_sample ? in->sequence : 0,
-                        .groups = by_sample ? (int32_t)(tokens / in->sequence) : 1,
+                        .groups = by_sample ? (int32_t)(in->micro_batch / in->sequence) : 1,
                         .sigmoid = sigmoid};
 }
 
 /* E f of each expert by group, where f is its share of the assignments; pooled, of the tokens of all layers. */
 static tensor *record_load(recorder *r, const layer_inputs *in, const routed *x, tensor *places)
 {
-    op_balance as = balance_of(r, in, x->routing.sigmoid);
-    double tokens = (double)r->tokens * r->grid.group[AXIS_CONTEXT].ranks / as.groups, experts = x->routing.experts;
+    op_balance as = balance_of(in, x->routing.sigmoid);
+    double tokens = (double)in->micro_batch / as.groups, experts = x->routing.experts;
     bool pooled = in->router_over == LAYER_BALANCE_POOLED;
     as.experts = x->routing.experts;
     if (in->router_over == LAYER_BALANCE_BATCH)
@@ -189,7 +188,7 @@ static tensor *places_of(recorder *r, const layer_inputs *in)
 
 static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, tensor *load, tensor *x, bool sigmoid)
 {
-    const op_balance as = balance_of(r, in, sigmoid);
+    const op_balance as = balance_of(in, sigmoid);
     const record_balance_in from = {logits, load, places_of(r, in)};
     record_balance(r, "experts/balance", in->router_losses, &from, &as);
     return record_balance_through(r, "experts/balance", x, &from, in->scalars, &as);

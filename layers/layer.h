@@ -47,6 +47,7 @@ typedef struct layer_inputs {
     tensor *const *caches; /* decoding: k and v of layer i of this rank at 2i and 2i + 1, or its latents at 2i and NULL;
                               else NULL */
     int sequence;          /* tokens of a sample */
+    int64_t micro_batch;   /* tokens of a micro-batch, of all ranks that divide them */
     int run;               /* so many of this rank's tokens at a time are neighbours in one sample; 0: whole samples */
     bool halves;           /* run i of each sample and the i-th last, as each of the ranks that divide samples has */
     float epsilon;         /* of norms */

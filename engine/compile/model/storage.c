@@ -408,6 +408,7 @@ static void describe_values(compiled *c)
 #include "layers/values.def"
 #undef VALUE
         .sequence = (int)(o->decode_samples ? 1 : o->sequence),
+        .micro_batch = n.micro_batch,
         .run = (int)n.run,
         .halves = DIVIDED && o->layout.balance == CONFIG_BALANCE_HALVES,
         .router_loss = o->shape.router_loss,

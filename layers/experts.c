@@ -35,10 +35,10 @@ static tensor *record_logits(recorder *r, const experts_layer *e, tensor *x)
                           : record_linear(r, name, x, w, weight_or_none(r, e->router_bias));
 }
 
-static routed route_tokens(recorder *r, const experts_layer *e, tensor *x)
+static routed route_tokens(recorder *r, const experts_layer *e, const layer_inputs *in, tensor *x)
 {
     const int ranks = r->grid.group[AXIS_EXPERT].ranks;
-    routed out = {.routing = e->routing, .ranks = ranks, .slots = e->slots && ranks > 1};
+    routed out = {.routing = e->routing, .ranks = ranks, .slots = in->transfers.slots && ranks > 1};
     int64_t local;
     out.logits = record_logits(r, e, x);
     tensor *bias = e->bias ? recorder_weight(r, e->bias) : NULL;
@@ -218,7 +218,7 @@ tensor *layer_pooled_losses(recorder *r, const layer_inputs *in, const router_po
 
 tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x)
 {
-    routed all = route_tokens(r, e, x);
+    routed all = route_tokens(r, e, in, x);
     ladder_shape shape = e->ladder;
     shape.tokens = all.experts->shape[0];
     shape.ranks = all.ranks;

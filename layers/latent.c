@@ -64,7 +64,7 @@ tensor *layer_latent(recorder *r, const attention_layer *a, const layer_inputs *
         const record_latent new = {heads.q, latent, heads.k, recorder_weight(r, l->kv_up)};
         return record_latent_decode(r, "attention/decode", &new, in->positions, in->caches[2 * a->index], &at);
     }
-    if (!l->gathers || r->grid.group[AXIS_CONTEXT].ranks == 1) {
+    if (!in->transfers.latents || r->grid.group[AXIS_CONTEXT].ranks == 1) {
         expand(r, a, &heads, latent, heads.k);
         layer_share_keys(r, &heads, in);
     } else {

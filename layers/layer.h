@@ -25,6 +25,12 @@ enum layer_value {
     VALUE_COUNT,
 };
 
+/* What ranks send each other, where there are two ways to the same values. */
+typedef struct layer_transfers {
+    bool latents; /* context ranks gather latents and expand all; else keys and values */
+    bool slots;   /* where ranks divide experts, tokens travel in slots; else all are gathered */
+} layer_transfers;
+
 /* What the host gives to a program and reads of it: all of a step's, or as a layer of one micro-batch is given it. */
 typedef struct layer_inputs {
     union {
@@ -50,7 +56,8 @@ typedef struct layer_inputs {
     int64_t micro_batch;   /* tokens of a micro-batch, of all ranks that divide them */
     int run;               /* so many of this rank's tokens at a time are neighbours in one sample; 0: whole samples */
     bool halves;           /* run i of each sample and the i-th last, as each of the ranks that divide samples has */
-    float epsilon;         /* of norms */
+    layer_transfers transfers;
+    float epsilon;                     /* of norms */
     double router_loss, router_z_loss; /* coefficients; 0: there is none */
     layer_balance router_over;
     int routers; /* blocks with experts, of the model */
@@ -72,7 +79,6 @@ typedef struct latent_layer {
     const parameter *kv_norm;                    /* [rank] */
     const parameter *kv_up; /* [heads (head_size - rotated) + heads v_head_size, rank]: all keys, all values */
     int rank, rotated;      /* rotated: the last elements of a head of q and k */
-    bool gathers;           /* context ranks gather latents and expand all; else keys and values */
 } latent_layer;
 
 typedef struct attention_layer {
@@ -119,7 +125,6 @@ typedef struct experts_layer {
     bool gelu;                                          /* the gate's, not silu */
     bool fp32_logits;                                   /* of the router, which then has no bias; else of x's type */
     int index;                                          /* among the model's layers with experts */
-    bool slots; /* where ranks divide experts, tokens travel in slots; else all are gathered */
 } experts_layer;
 
 /* What the block behind the last layer has beside a layer's weights (layers/mtp.c). */

@@ -349,7 +349,6 @@ static void build_block(builder *b, block_layer *block, int index)
     block->attention.v_head_size = shape_value_size(l);
     block->attention.latent.rank = l->kv_lora_rank;
     block->attention.latent.rotated = l->rope_head_size;
-    block->attention.latent.gathers = b->layout->gather_latents;
     block->attention.window = (int)l->window;
     block->attention.multiplier = scores_multiplier(&b->d->shape, l);
     block->attention.cap = l->attention_cap;
@@ -367,7 +366,6 @@ static void build_block(builder *b, block_layer *block, int index)
     block->experts.slope = l->swiglu_alpha;
     block->experts.ladder = decoder_ladder(&b->d->shape);
     block->experts.index = shape_routers_before(&b->d->shape, b->layer);
-    block->experts.slots = b->layout->slots;
     block->experts.routing = (op_routing){.experts = l->experts,
                                           .active = l->experts_per_token,
                                           .groups = l->router_groups,

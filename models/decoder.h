@@ -43,8 +43,6 @@ typedef struct decoder_layout {
     int chunk_count;
     const int *first_layer, *layers; /* of this stage's chunks */
     int total_layers;
-    bool gather_latents; /* context ranks gather latents, not keys and values */
-    bool slots;          /* tokens come in slots to experts that ranks divide */
     int64_t loss_tokens; /* tokens per loss chunk; 0: all of them */
 } decoder_layout;
 

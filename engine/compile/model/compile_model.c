@@ -117,8 +117,6 @@ static status build_model(compiled *c)
                              .layers = count,
                              .total_layers = o->shape.layers,
                              .grid = c->around,
-                             .gather_latents = o->gather_latents,
-                             .slots = o->slots,
                              .loss_tokens = o->loss_tokens};
     decoder_open(&c->model, &c->pool, &o->shape, &layout);
     c->first_stage = c->model.chunks[0].has_embedding;

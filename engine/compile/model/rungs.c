@@ -6,7 +6,7 @@ ladder_shape rungs_ladder(const compile_options *o)
 {
     ladder_shape s = decoder_ladder(&o->shape);
     s.ranks = o->layout.expert > 1 ? o->layout.expert : 1;
-    s.tokens = tokens_count(o).between * (o->slots ? 1 : s.ranks);
+    s.tokens = tokens_count(o).between * (o->transfers.slots ? 1 : s.ranks);
     return o->shape.experts > 0 ? s : (ladder_shape){0};
 }
 
@@ -41,5 +41,5 @@ int64_t compile_room(const compile_options *o)
         return 0;
     const ladder_shape s = rungs_ladder(o);
     const ladder_waves w = ladder_waves_of(&s, 0);
-    return ladder_room(&w) * (o->slots ? s.ranks : 1);
+    return ladder_room(&w) * (o->transfers.slots ? s.ranks : 1);
 }

@@ -409,6 +409,7 @@ static void describe_values(compiled *c)
 #undef VALUE
         .sequence = (int)(o->decode_samples ? 1 : o->sequence),
         .micro_batch = n.micro_batch,
+        .transfers = o->transfers,
         .run = (int)n.run,
         .halves = DIVIDED && o->layout.balance == CONFIG_BALANCE_HALVES,
         .router_loss = o->shape.router_loss,

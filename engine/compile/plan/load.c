@@ -366,7 +366,8 @@ void load_expect(load_outcome *out, const load_law *law, const compile_options *
     if (s.experts == 0)
         return;
     int stage = o->grid.ranks / o->grid.size[GRID_PIPELINE];
-    double blocks = (double)stage / s.ranks * o->microbatches * (o->slots ? s.ranks : 1); /* each rank fills slots */
+    double blocks =
+        (double)stage / s.ranks * o->microbatches * (o->transfers.slots ? s.ranks : 1); /* each rank fills slots */
     ladder_chain chain = {.at[0][0][0] = 1};
     ranks_load l;
     open_ranks(&l, &s);

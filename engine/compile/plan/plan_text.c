@@ -289,7 +289,7 @@ static void print_attention(FILE *out, const plan *p)
 static void print_latents(FILE *out, const plan *p)
 {
     const compile_options *o = &p->options;
-    const bool latent = o->gather_latents;
+    const bool latent = o->transfers.latents;
     const double width = latent_width(o, latent), rows = (double)tokens_count(o).micro_batch;
     char bytes[UNITS_TEXT];
     fprintf(out, "context           %s of gathered %s in a layer, of each micro-batch: %.3g ms, %s %.3g ms\n",
@@ -326,9 +326,10 @@ static void print_dispatch(FILE *out, const plan *p)
         return;
     double gather = dispatch_seconds(o, &p->profile, false), slots = dispatch_seconds(o, &p->profile, true);
     fprintf(out, "experts           %d ranks divide %d; tokens %s: %.3g ms of transfers a layer and micro-batch, ",
-            o->layout.expert, o->shape.experts, o->slots ? "travel in slots" : "are gathered",
-            1e3 * (o->slots ? slots : gather));
-    fprintf(out, "%s %.3g ms\n", o->slots ? "gathered" : "in slots", 1e3 * (o->slots ? gather : slots));
+            o->layout.expert, o->shape.experts, o->transfers.slots ? "travel in slots" : "are gathered",
+            1e3 * (o->transfers.slots ? slots : gather));
+    fprintf(out, "%s %.3g ms\n", o->transfers.slots ? "gathered" : "in slots",
+            1e3 * (o->transfers.slots ? gather : slots));
 }
 
 static void print_recompute(FILE *out, const plan *p)
@@ -570,7 +571,8 @@ static void json_dispatch(FILE *out, const plan *p)
     const compile_options *o = &p->options;
     if (o->layout.expert > 1)
         fprintf(out, " \"expert_dispatch\": {\"how\": \"%s\", \"gather_seconds\": %.17g, \"slots_seconds\": %.17g},\n",
-                config_word_of("parallel.expert_dispatch", o->slots ? CONFIG_DISPATCH_SLOTS : CONFIG_DISPATCH_GATHER),
+                config_word_of("parallel.expert_dispatch",
+                               o->transfers.slots ? CONFIG_DISPATCH_SLOTS : CONFIG_DISPATCH_GATHER),
                 dispatch_seconds(o, &p->profile, false), dispatch_seconds(o, &p->profile, true));
 }
 

@@ -19,7 +19,7 @@ double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
 {
     const grid g = block_of(o);
     compile_options as = *o;
-    as.slots = slots;
+    as.transfers.slots = slots;
     const ladder_shape s = rungs_ladder(&as);
     const ladder_waves w = ladder_waves_of(&s, 0);
     double row = (double)o->shape.hidden_size * dtype_bytes(precision_compute(o->precision)), others = s.ranks - 1;

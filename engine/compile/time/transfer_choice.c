@@ -7,6 +7,5 @@ void transfer_choose(compile_options *o, const devices_row *with)
 {
     compile_options priced = *o;
     priced.device = with ? with : o->device;
-    o->slots = dispatch_by_slots(&priced);
-    o->gather_latents = latent_gathers(&priced);
+    o->transfers = (layer_transfers){.latents = latent_gathers(&priced), .slots = dispatch_by_slots(&priced)};
 }

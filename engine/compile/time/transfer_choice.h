@@ -5,8 +5,8 @@
 
 #include "engine/compile/model/compiled.h"
 
-/* Sets o->slots and o->gather_latents: as the layout says, or by the built-in prices of `with`; NULL: of o->device,
- * or of the one that the backend names (profile_compiled_for()). */
+/* Sets o->transfers: as the layout says, or by the built-in prices of `with`; NULL: of o->device, or of the one that
+ * the backend names (profile_compiled_for()). */
 void transfer_choose(compile_options *o, const devices_row *with);
 
 #endif

@@ -53,7 +53,7 @@ for word; do
     [ -n "$command" ] || { echo "README has no command that ends with make $word"; exit 1; }
     echo "$ $command"
     started=$SECONDS
-    env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb SECOND_TRY="${SECOND_TRY:-0}" chroot "$root" bash -c "cd /phalanx && $command" </dev/null
+    env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb SECOND_TRY="${SECOND_TRY:-0}" DEMO_KEYS="${DEMO_KEYS:-}" chroot "$root" bash -c "cd /phalanx && $command" </dev/null
     status=$?
     echo "$suite: make $word ended with $status after $((SECONDS - started)) s"
     [ $status -eq 0 ] || failed=1

@@ -13,8 +13,8 @@
 #include "memory/log.h"
 #include "parallel/comm/flight.h"
 
-/* Empty polls before a waiting rank yields its core, and before it sleeps, if the node has more ranks than cores. */
-enum { POLLS_BEFORE_YIELD = 32, POLLS_BEFORE_SLEEP = 2000, NAP_NANOSECONDS = 50000 };
+/* Empty polls before a waiting rank gives up its core. */
+enum { POLLS_BEFORE_IDLE = 32, NAP_NANOSECONDS = 50000 };
 
 typedef struct mpi_job {
     pthread_mutex_t lock;
@@ -78,13 +78,15 @@ static bool collect(comm_request *r)
     return true;
 }
 
-/* A waiting rank polls; if the node has more ranks than cores it soon sleeps between polls, to leave the core to the
- * rank it waits for. */
+/* A waiting rank polls, and soon yields between polls. If the node has more ranks than cores it sleeps instead: ranks
+ * that yield to each other would take a core from the rank that they wait for. */
 static void idle(const mpi_job *job, int64_t empty_polls)
 {
-    if (job->nap && empty_polls > POLLS_BEFORE_SLEEP)
+    if (empty_polls <= POLLS_BEFORE_IDLE)
+        return;
+    if (job->nap)
         nanosleep(&(struct timespec){.tv_nsec = NAP_NANOSECONDS}, NULL);
-    else if (empty_polls > POLLS_BEFORE_YIELD)
+    else
         sched_yield();
 }
 

@@ -2,8 +2,8 @@
 # Runs test programs and counts what they say (TAP, from cmocka and from scripts alike).
 #   tests/run.sh TALLY PROGRAM... [--clocked PROGRAM...] [--together PROGRAM...]
 # Programs run one after another, first those without a lane, then those after --clocked; beside these run those after
-# --together, one at a time and at a low priority, and when no program comes before them as many at a time as there are
-# cores and one, since ranks wait for each other. Prints a
+# --together, as many at a time as there are cores, at a low priority, and when no program comes before them one more,
+# since ranks wait for each other. Prints a
 # line a program with its seconds and its processor's seconds, the output of those that failed, and in the end why each
 # test was skipped and which failed; appends "passed failed skipped" to the file TALLY, to TALLY.skipped the names of
 # programs that skipped a test, to TALLY.unsteady what was unsteady. A program that ends without a plan, or that runs
@@ -148,10 +148,8 @@ while [[ ${waiting[*]} = *[!\ ]* ]] || [ ${#lanes[@]} -gt 0 ]; do
         take_one
     elif [ -n "${waiting[clocked]-}" ] && [ "$(in_lane clocked)" -eq 0 ]; then
         begin_next clocked
-    elif [ -n "${waiting[together]-}" ] && [ "$(in_lane clocked)" -eq 1 ] && [ ${#lanes[@]} -eq 1 ]; then
-        begin_next together beside
-    elif [ -n "${waiting[together]-}" ] && [ "$(in_lane clocked)" -eq 0 ] && [ ${#lanes[@]} -lt $slots ]; then
-        begin_next together
+    elif [ -n "${waiting[together]-}" ] && [ ${#lanes[@]} -lt $slots ]; then
+        if [ "$(in_lane clocked)" -eq 1 ]; then begin_next together beside; else begin_next together; fi
     else
         take_one
     fi

@@ -68,7 +68,7 @@ RANK_PROGRAMS := $(foreach s,$(call begin,rank_),$(call program,$s))
 
 all: $(BUILD)/phalanx ## build/phalanx (with nvcc, build/libphalanx_cuda.so; with Arrow, build/libphalanx_parquet.so)
 
-# The shared object of a device, which may be built later than the program, uses the logger and communication of this one.
+# A device that is built later than the program uses its logger, tensors and communication, too.
 $(BUILD)/phalanx: $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/libphalanx.a
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(SANITIZE) -o $@ $^ $(LIBS)
 

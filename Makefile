@@ -128,6 +128,7 @@ $(BUILD)/tests/test_kill_calls: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_no_memory: | $(BUILD)/tests/allocation_faults.so
 $(BUILD)/tests/test_node_copies: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_supervise: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
+$(BUILD)/tests/test_supervised_hosts: | $(BUILD)/phalanx
 $(BUILD)/tests/test_campaign: | $(SPIES) $(BUILD)/phalanx
 $(BUILD)/tests/test_phases: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_arena: | $(BUILD)/tests/allocation_spy.so

@@ -16,8 +16,8 @@ HAS_REST := layouts parity optimizers qk_clip narrow_state compress read_errors 
 
 # Not under ASan: matrices of whole runs on many ranks and searches of every layout (minutes), and promises about
 # resident memory and about time.
-ASAN_LEFT_OUT := bubble campaign comm compress configs cuda_attention cuda_context cuda_host cuda_offload cuda_queue cuda_tuning endings \
-                 faults golden gpu_kit help island_experts islands kill_calls layouts memory merges narrow_state no_memory node_copies \
-                 optimizers pace parquet parity parity_mutants phases read_errors recovery resume schedule_search search server stored supervise \
-                 transport watch \
-                 watchdog
+ASAN_LEFT_OUT := bubble campaign comm compress configs cuda_attention cuda_context cuda_host cuda_offload cuda_queue \
+                 cuda_tuning endings faults golden gpu_kit help island_experts islands kill_calls layouts memory \
+                 merges narrow_state no_memory node_copies optimizers pace parity parity_mutants parquet phases \
+                 read_errors recovery resume schedule_search search server stored supervise supervised_hosts transport \
+                 watch watchdog

@@ -1,7 +1,8 @@
 #!/bin/sh
 # The demo: English text from Debian's perl-doc, a vocabulary of its own, a small Llama, a sample. About six minutes on
 # two cores. `make demo` runs it; everything lands in corpus/ and runs/demo, and a second call goes on where the first
-# ended. DEMO_KEYS, if set, is added to the training's command ("train.steps=140 optimizer.warmup=35": a quarter of the time).
+# ended. DEMO_KEYS, if set, is added to the training's command: "train.steps=140 optimizer.warmup=35" takes a quarter of
+# the time.
 set -eu
 cd "$(dirname "$0")/.."
 phalanx=build/phalanx

@@ -7,11 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define COMPRESS_INLINE static inline __host__ __device__
-#else
-#define COMPRESS_INLINE static inline
-#endif
+#include "kernels/host_device.h"
 
 typedef enum compress_kind {
 #define METHOD(name, word) COMPRESS_##name,
@@ -47,31 +43,31 @@ enum {
 };
 
 /* Elements of n that are sent. */
-COMPRESS_INLINE int64_t compress_kept(double density, int64_t n)
+HOST_DEVICE_INLINE int64_t compress_kept(double density, int64_t n)
 {
     int64_t k = (int64_t)ceil(density * (double)n);
     return k < 1 ? 1 : k < n ? k : n;
 }
 
 /* Whole bytes of so many fields. */
-COMPRESS_INLINE int64_t compress_field_bytes(int64_t fields, int bits)
+HOST_DEVICE_INLINE int64_t compress_field_bytes(int64_t fields, int bits)
 {
     return (fields * bits + 7) / 8;
 }
 
 /* Of a chunk of topk that sends k, and of a run of dct. */
-COMPRESS_INLINE int64_t compress_chunk_bytes(int64_t k)
+HOST_DEVICE_INLINE int64_t compress_chunk_bytes(int64_t k)
 {
     return COMPRESS_LEVELS + compress_field_bytes(k, COMPRESS_PLACE_BITS) + compress_field_bytes(k, COMPRESS_CODE_BITS);
 }
 
-COMPRESS_INLINE int64_t compress_run_bytes(int64_t k)
+HOST_DEVICE_INLINE int64_t compress_run_bytes(int64_t k)
 {
     return compress_field_bytes(k, COMPRESS_RUN_PLACE_BITS) + 2 * k;
 }
 
 /* cos(pi j / 128): literals, since libraries differ in a cosine's last bit. */
-COMPRESS_INLINE double compress_cosine(int j)
+HOST_DEVICE_INLINE double compress_cosine(int j)
 {
     static const double quarter_wave[COMPRESS_RUN + 1] = {
         1.0,
@@ -146,7 +142,7 @@ COMPRESS_INLINE double compress_cosine(int j)
 }
 
 /* How much of frequency k is in element i: an orthonormal basis. */
-COMPRESS_INLINE double compress_basis(int i, int k)
+HOST_DEVICE_INLINE double compress_basis(int i, int k)
 {
     const double root = 0.1767766952966369; /* sqrt(2) / 8 */
     return compress_cosine((2 * i + 1) * k) * (k ? root : 0.125);

@@ -11,11 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
-#define EXACT_SUM_INLINE static inline __host__ __device__
-#else
-#define EXACT_SUM_INLINE static inline
-#endif
+#include "kernels/host_device.h"
 
 enum {
     SUM_LOWEST = 512,                              /* 2^-512: the square of no fp32 number is smaller (2^-298) */
@@ -27,7 +23,7 @@ enum {
 /* |value| as three digits of 32 bits, the lowest first; returns the limb that the lowest belongs to, or SUM_NOT_FINITE.
  * value = sign mantissa 2^(exponent - 1075), mantissa of 53 bits: bit 0 is at place exponent - 1075 + SUM_LOWEST of the
  * accumulator, in limb place / 32. Shifted by place mod 32 it covers at most three limbs. Host and device share it. */
-EXACT_SUM_INLINE int exact_sum_digits(uint64_t digit[3], double value)
+HOST_DEVICE_INLINE int exact_sum_digits(uint64_t digit[3], double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);

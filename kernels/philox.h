@@ -13,15 +13,11 @@
 
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define PHILOX_INLINE static inline __host__ __device__
-#else
-#define PHILOX_INLINE static inline
-#endif
+#include "kernels/host_device.h"
 
 enum { PHILOX_ROUNDS = 10 };
 
-PHILOX_INLINE void philox_round(uint32_t *a, uint32_t *b, uint32_t *c, uint32_t *d, uint32_t k, uint32_t l)
+HOST_DEVICE_INLINE void philox_round(uint32_t *a, uint32_t *b, uint32_t *c, uint32_t *d, uint32_t k, uint32_t l)
 {
     uint64_t first = (uint64_t)0xD2511F53u * *a, second = (uint64_t)0xCD9E8D57u * *c;
     *a = (uint32_t)(second >> 32) ^ *b ^ k;
@@ -31,14 +27,14 @@ PHILOX_INLINE void philox_round(uint32_t *a, uint32_t *b, uint32_t *c, uint32_t 
 }
 
 /* The key of the next round, in place. */
-PHILOX_INLINE void philox_next_key(uint32_t key[2])
+HOST_DEVICE_INLINE void philox_next_key(uint32_t key[2])
 {
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
 }
 
 /* out[4] = the ten-round bijection of counter[4] under key[2] */
-PHILOX_INLINE void philox_block(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
+HOST_DEVICE_INLINE void philox_block(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
 {
     uint32_t at[2] = {key[0], key[1]};
     for (int i = 0; i < 4; i++)
@@ -49,8 +45,8 @@ PHILOX_INLINE void philox_block(uint32_t out[4], const uint32_t counter[4], cons
     }
 }
 
-PHILOX_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, uint64_t step, uint64_t sample,
-                                uint64_t block)
+HOST_DEVICE_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, uint64_t step, uint64_t sample,
+                                     uint64_t block)
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t counter[4] = {(uint32_t)block, (uint32_t)sample, (uint32_t)step,
@@ -59,7 +55,7 @@ PHILOX_INLINE void philox_draws(uint32_t out[4], uint64_t seed, uint32_t site, u
 }
 
 /* A number for a name (FNV-1a, 48 bits): the `sample` of what is drawn for a parameter by Hugging Face's name. */
-PHILOX_INLINE uint64_t philox_stream(const char *name)
+HOST_DEVICE_INLINE uint64_t philox_stream(const char *name)
 {
     uint64_t h = 0xcbf29ce484222325u;
     for (; *name; name++)
@@ -68,7 +64,7 @@ PHILOX_INLINE uint64_t philox_stream(const char *name)
 }
 
 /* In [0, 1): the upper 24 bits, exact in fp32. */
-PHILOX_INLINE float philox_uniform(uint32_t draw)
+HOST_DEVICE_INLINE float philox_uniform(uint32_t draw)
 {
     return (float)(draw >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
 }

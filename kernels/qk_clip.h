@@ -8,15 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define QK_CLIP_INLINE static inline __host__ __device__
-#else
-#define QK_CLIP_INLINE static inline
-#endif
+#include "kernels/host_device.h"
 
 /* The head whose factor a row takes, whole or as its root; -1: none. */
-QK_CLIP_INLINE int32_t qk_clip_head(bool *whole, int64_t row, int32_t heads, int32_t blocks, int32_t size,
-                                    int32_t last_whole)
+HOST_DEVICE_INLINE int32_t qk_clip_head(bool *whole, int64_t row, int32_t heads, int32_t blocks, int32_t size,
+                                        int32_t last_whole)
 {
     const int64_t block = row / size;
     *whole = row % size >= size - last_whole;

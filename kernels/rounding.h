@@ -9,6 +9,7 @@
 #ifndef PHALANX_KERNELS_ROUNDING_H
 #define PHALANX_KERNELS_ROUNDING_H
 
+#include "kernels/host_device.h"
 #include "kernels/philox.h"
 
 /* Sites of philox_draws() that dropout and initial weights never use: operand k of an update is rounded at site + k. */
@@ -20,13 +21,13 @@ typedef struct rounding {
     uint32_t site;
 } rounding;
 
-PHILOX_INLINE void rounding_draws(uint32_t out[4], const rounding *r, uint64_t block)
+HOST_DEVICE_INLINE void rounding_draws(uint32_t out[4], const rounding *r, uint64_t block)
 {
     philox_draws(out, r->seed, r->site, (uint64_t)r->step, r->stream, block);
 }
 
 /* The 16 random bits of an element, from its block's draws. */
-PHILOX_INLINE uint32_t rounding_bits(const uint32_t draws[4], uint64_t element)
+HOST_DEVICE_INLINE uint32_t rounding_bits(const uint32_t draws[4], uint64_t element)
 {
     /* an index that is not a constant would put the draws into memory on a GPU */
     uint32_t low = element & 2 ? draws[1] : draws[0], high = element & 2 ? draws[3] : draws[2];
@@ -34,7 +35,7 @@ PHILOX_INLINE uint32_t rounding_bits(const uint32_t draws[4], uint64_t element)
 }
 
 /* fp32, as its bits, to bf16; what is not finite stays what it is. */
-PHILOX_INLINE uint16_t rounding_bf16(uint32_t value, uint32_t random)
+HOST_DEVICE_INLINE uint16_t rounding_bf16(uint32_t value, uint32_t random)
 {
     uint32_t finite = (value & 0x7f800000u) != 0x7f800000u;
     uint32_t quiet = (value & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0; /* NaN */

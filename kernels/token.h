@@ -9,52 +9,48 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define TOKEN_INLINE static inline __host__ __device__
-#else
-#define TOKEN_INLINE static inline
-#endif
+#include "kernels/host_device.h"
 
 /* The sample of a place, of samples of so many tokens. */
-TOKEN_INLINE int64_t token_sample(int64_t place, int32_t sequence)
+HOST_DEVICE_INLINE int64_t token_sample(int64_t place, int32_t sequence)
 {
     return place / sequence;
 }
 
 /* The token's number in its sample. */
-TOKEN_INLINE int64_t token_position(int64_t place, int32_t sequence)
+HOST_DEVICE_INLINE int64_t token_position(int64_t place, int32_t sequence)
 {
     return place % sequence;
 }
 
 /* A window as it narrows samples of so many tokens; 0: it hides no key. */
-TOKEN_INLINE int32_t token_window(int64_t window, int64_t sequence)
+HOST_DEVICE_INLINE int32_t token_window(int64_t window, int64_t sequence)
 {
     return window > 0 && window < sequence ? (int32_t)window : 0;
 }
 
 /* The first key that the query at a position sees, of those before it and itself: the last `window` (0: all), from its
  * document's first on. It does not fall as the position grows within a document. */
-TOKEN_INLINE int32_t token_first_key(int32_t position, int32_t window, int32_t document_start)
+HOST_DEVICE_INLINE int32_t token_first_key(int32_t position, int32_t window, int32_t document_start)
 {
     const int32_t low = window > 0 && position >= window ? position - window + 1 : 0;
     return document_start > low ? document_start : low;
 }
 
 /* The last key that the query at a position sees: its own. */
-TOKEN_INLINE int32_t token_last_key(int32_t position)
+HOST_DEVICE_INLINE int32_t token_last_key(int32_t position)
 {
     return position;
 }
 
 /* The first position whose query sees the key, as far as no window or document hides it. */
-TOKEN_INLINE int32_t token_first_query(int32_t key)
+HOST_DEVICE_INLINE int32_t token_first_query(int32_t key)
 {
     return key;
 }
 
 /* Does the query at a position, whose first key is `first_key`, see this one? */
-TOKEN_INLINE bool token_sees(int32_t position, int32_t first_key, int32_t key)
+HOST_DEVICE_INLINE bool token_sees(int32_t position, int32_t first_key, int32_t key)
 {
     return key >= first_key && key <= token_last_key(position);
 }
@@ -63,7 +59,7 @@ TOKEN_INLINE bool token_sees(int32_t position, int32_t first_key, int32_t key)
 enum { TOKEN_HALVES = 2 };
 
 /* ... of all of theirs, in the order of the sample, this one: the i-th and the i-th last. */
-TOKEN_INLINE int32_t token_half(int32_t rank, int32_t ranks, int32_t half)
+HOST_DEVICE_INLINE int32_t token_half(int32_t rank, int32_t ranks, int32_t half)
 {
     return half == 0 ? rank : TOKEN_HALVES * ranks - 1 - rank;
 }

@@ -23,6 +23,12 @@ static inline latent_sizes latent_sizes_of(const op *o)
                           .width = rank + rope};
 }
 
+/* The heads of k that the op rope turns: without kv_heads it is one, which all heads of q read. */
+static inline int32_t latent_key_heads(const op *o)
+{
+    return o->at.kv_heads ? o->at.kv_heads : 1;
+}
+
 /* The first elements of each head of q that the op rope leaves as they are. */
 static inline int64_t latent_unrotated(const op *o)
 {

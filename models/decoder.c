@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "kernels/heads.h"
 #include "memory/log.h"
 #include "models/names.h"
 
@@ -86,10 +87,10 @@ static extent vocabulary_part(const builder *b)
 /* Whole heads. */
 static extent heads_part(const builder *b, parts_extent heads)
 {
-    int64_t here = heads.count >= b->tensor ? heads.count / b->tensor : 1;
+    const int32_t count = (int32_t)heads.count;
     extent e = {.all = heads.count * heads.unit, .first = heads.count * b->rank / b->tensor * heads.unit};
-    e.real = e.width = here * heads.unit;
-    e.copied = heads.count < b->tensor;
+    e.real = e.width = heads_of_rank(count, b->tensor) * heads.unit;
+    e.copied = heads_copies(count, b->tensor) > 1;
     return e;
 }
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/heads.h"
 #include "kernels/op.h"
 #include "memory/log.h"
 
@@ -448,7 +449,7 @@ status shape_check(const model_shape *s)
                            " is not a multiple of model.heads %d: change one, or set model.head_size",
                            s->hidden_size, s->heads);
     TRY(check_ranges(s));
-    if (s->heads % s->kv_heads)
+    if (!heads_divide(s->heads, s->kv_heads))
         return status_fail(STATUS_USAGE, "model.heads %d must be a multiple of model.kv_heads %d", s->heads,
                            s->kv_heads);
     if ((int64_t)s->heads * s->head_size > 1 << 24)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/heads.h"
 #include "kernels/storage.h"
 #include "kernels/token.h"
 #include "memory/log.h"
@@ -99,7 +100,7 @@ static status check_compress(const config *c)
             "parallel.compress %s knows one set of ranks that hold the same weights, and those of experts "
             "are another: use none",
             config_word(c, "parallel.compress"));
-    if (c->parallel.compress && c->parallel.size[GRID_TENSOR] > c->model.shape.kv_heads)
+    if (c->parallel.compress && heads_copies(c->model.shape.kv_heads, c->parallel.size[GRID_TENSOR]) > 1)
         return status_fail(
             STATUS_USAGE,
             "parallel.compress %s would round the copies of key/value heads differently: parallel.tensor "

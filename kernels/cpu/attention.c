@@ -17,6 +17,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/heads.h"
 #include "kernels/latent.h"
 #include "kernels/token.h"
 
@@ -33,7 +34,7 @@ attention_shape attention_shape_of(const op *o, const tensor *q, const tensor *v
     return (attention_shape){
         .heads = at->heads,
         .kv_heads = at->kv_heads,
-        .group = at->heads / at->kv_heads,
+        .group = heads_sharing(at->heads, at->kv_heads),
         .d = d,
         .d_even = d + d % 2,
         .d_lanes = to_lanes(d),
@@ -221,7 +222,8 @@ void cpu_attention(const op *o, const run_context *r)
             t->rows_transposed(m.v, a.key_tiles * TILE_KEYS, row_at(v, r, token) + kv * a.e * bytes, v->pitch,
                                a.sequence, a.e);
             attention_tile tile;
-            for (int64_t head = kv * a.group; head < (kv + 1) * a.group; head++)
+            const int64_t first = heads_first((int32_t)kv, a.heads, a.kv_heads);
+            for (int64_t head = first; head < first + a.group; head++)
                 for (int64_t n = i % parts; attention_tile_of(&tile, &a, places, sample, n); n += parts)
                     forward_tile(o, r, t, &a, &m, head, &tile);
         }
@@ -245,7 +247,8 @@ static void decode_head(const op *o, const run_context *r, float *scores, int64_
 {
     const isa *set = isa_of(r);
     const tensor *q = o->in[0], *k_cache = o->in[4], *v_cache = o->in[5];
-    int64_t d = o->at.head_size, e = attention_v_head_size(o, o->in[2]), kv = head / (o->at.heads / o->at.kv_heads);
+    int64_t d = o->at.head_size, e = attention_v_head_size(o, o->in[2]);
+    int64_t kv = heads_read((int32_t)head, o->at.heads, o->at.kv_heads);
     int64_t bytes = dtype_bytes((dtype)q->type), k_row = k_cache->shape[2] * bytes, v_row = v_cache->shape[2] * bytes;
     int32_t position = ((const int32_t *)tensor_at(o->in[3], r->arena))[b];
     int64_t from = token_first_key(position, o->at.window, 0), last = token_last_key(position);
@@ -297,8 +300,7 @@ static void rotate_heads(const op *o, const run_context *r, int which, int64_t t
 {
     const tensor *x = o->in[which], *y = o->out[which];
     const row_loops *loops = isa_of(r)->rows[x->type];
-    int64_t front = which ? 0 : latent_unrotated(o),
-            heads = which ? (o->at.kv_heads ? o->at.kv_heads : 1) : o->at.heads;
+    int64_t front = which ? 0 : latent_unrotated(o), heads = which ? latent_key_heads(o) : o->at.heads;
     int64_t element = dtype_bytes((dtype)x->type), bytes = x->shape[1] / heads * element, before = front * element;
     int32_t position = ((const int32_t *)tensor_at(o->in[2], r->arena))[t];
     const float *row = (const float *)(const void *)row_at(o->in[3], r, position);

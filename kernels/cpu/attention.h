@@ -6,7 +6,7 @@
 #include "kernels/op.h"
 
 typedef struct attention_shape {
-    int64_t heads, kv_heads, group; /* query heads to a kv head */
+    int32_t heads, kv_heads, group; /* query heads to a kv head */
     int64_t d, d_even, d_lanes;     /* head_size of q and k, padded for pairs, padded for vectors */
     int64_t e, e_even, e_lanes;     /* that of v and y */
     int64_t sequence, samples;      /* of keys */

@@ -16,6 +16,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/heads.h"
 
 /* One thread's working memory. [n]: the padded queries of a sample. */
 typedef struct backward_memory {
@@ -201,11 +202,12 @@ static void backward_head(const backward_work *w, int64_t sample, int64_t kv)
     const int32_t *document_start = o->in[6] ? tensor_at(o->in[6], r->arena) : NULL;
     const int32_t *places = o->in[7] ? tensor_at(o->in[7], r->arena) : NULL;
     const tensor *dq = o->out[0];
+    const int64_t first = heads_first((int32_t)kv, a->heads, a->kv_heads);
     float ones[TILE_QUERIES];
     for (m->count = 0; attention_tile_of(&m->of[m->count], a, places, sample, m->count); m->count++)
         attention_range_of(&m->ranges[m->count], a, document_start, &m->of[m->count]);
     for (int64_t g = 0; g < a->group; g++)
-        pack_head(w, kv * a->group + g, g);
+        pack_head(w, first + g, g);
     for (int64_t key = 0; key < a->sequence; key += TILE_KEYS)
         backward_keys(w, sample, kv, key);
     for (int i = 0; i < TILE_QUERIES; i++)
@@ -213,7 +215,7 @@ static void backward_head(const backward_work *w, int64_t sample, int64_t kv)
     for (int64_t g = 0; g < a->group; g++)
         for (int64_t tile = 0; tile < m->count; tile++) {
             const attention_tile *q = &m->of[tile];
-            char *to = row_at(dq, r, q->row) + (kv * a->group + g) * a->d * dtype_bytes((dtype)dq->type);
+            char *to = row_at(dq, r, q->row) + (first + g) * a->d * dtype_bytes((dtype)dq->type);
             w->t->transposed_out(to, dq->pitch, m->dq + (g * m->n + tile * TILE_QUERIES) * a->d_even, TILE_QUERIES,
                                  ones, a->d, q->count);
         }

@@ -99,7 +99,7 @@ KERNEL(THREADS, 2)
 attention_forward(flash_rows<T> y, flash_in<T> in, int32_t size, int32_t v_size)
 {
     SHARED(float, rows, WARPS *MOST_HEAD_SIZE);
-    int warp = (int)threadIdx.x / WARP, head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
+    int warp = (int)threadIdx.x / WARP, head = (int)blockIdx.y, kv_head = heads_read(head, in.heads, in.kv_heads);
     flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t query = (int32_t)blockIdx.x * WARPS + warp;
     if (query >= in.run)
@@ -166,7 +166,7 @@ attention_grad_q(flash_rows<T> dq_rows, flash_rows<const T> dy, const float *del
 {
     SHARED(float, rows, 2 * WARPS * MOST_HEAD_SIZE);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
+    int head = (int)blockIdx.y, kv_head = heads_read(head, in.heads, in.kv_heads);
     flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t query = (int32_t)blockIdx.x * WARPS + warp;
     if (query >= in.run)
@@ -199,7 +199,7 @@ attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const
 {
     SHARED(float, rows, 2 * WARPS * MOST_HEAD_SIZE);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int kv_head = (int)blockIdx.y, group = in.heads / in.kv_heads;
+    int kv_head = (int)blockIdx.y, last_head = heads_first(kv_head + 1, in.heads, in.kv_heads);
     int64_t keys = (int64_t)blockIdx.z * in.sequence;
     int32_t key = (int32_t)blockIdx.x * WARPS + warp;
     if (key >= in.sequence)
@@ -208,8 +208,8 @@ attention_grad_kv(flash_rows<T> dk_rows, flash_rows<T> dv_rows, flash_rows<const
     stage_row(k, in.k.at(keys + key, kv_head, size), size);
     stage_row(v, in.v.at(keys + key, kv_head, v_size), v_size);
     const score_of<CAP> f = {in.scale, in.cap};
-    query_walk at = {kv_head * group, 0, -1, {}};
-    while ((at = walk_on<1>(at, in, keys, key, key + 1, (kv_head + 1) * group)).head < (kv_head + 1) * group) {
+    query_walk at = {heads_first(kv_head, in.heads, in.kv_heads), 0, -1, {}};
+    while ((at = walk_on<1>(at, in, keys, key, key + 1, last_head)).head < last_head) {
         const T *q = in.q.at(at.of.row, at.head, size), *d = dy.at(at.of.row, at.head, v_size);
         int32_t mine = at.query + lane, count = in.run - at.query < WARP ? in.run - at.query : WARP;
         float p = 0, ds = 0;
@@ -250,7 +250,7 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
     SHARED(float, most, DECODE_WARPS);
     SHARED(float, sums, DECODE_WARPS);
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, size = at.head_size, v_size = at.v_head_size;
-    int head = (int)blockIdx.x, kv_head = head / (at.heads / at.kv_heads);
+    int head = (int)blockIdx.x, kv_head = heads_read(head, at.heads, at.kv_heads);
     int64_t sample = blockIdx.y, k_pitch = (int64_t)at.kv_heads * size, v_pitch = (int64_t)at.kv_heads * v_size;
     head_keys<T> keys = {k_cache + sample * capacity * k_pitch + kv_head * size,
                          v_cache + sample * capacity * v_pitch + kv_head * v_size,
@@ -287,8 +287,8 @@ attention_step(flash_rows<T> y, const T *k_cache, const T *v_cache, flash_rows<c
 
 static bool refused(const launch_heads &at)
 {
-    return at.head_size > MOST_HEAD_SIZE || at.v_head_size > MOST_HEAD_SIZE || at.kv_heads < 1 ||
-           at.heads % at.kv_heads;
+    return at.head_size > MOST_HEAD_SIZE || at.v_head_size > MOST_HEAD_SIZE ||
+           !heads_divide(at.heads, at.kv_heads);
 }
 
 static bool refused(const launch_attention_operands *of)

@@ -385,7 +385,7 @@ void cuda_rope(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0];
     launch_heads heads = heads_of(o, NULL);
-    heads.kv_heads += o->at.kv_heads == 0;
+    heads.kv_heads = latent_key_heads(o);
     launch_rope_operands of = {.yq = matrix(o->out[0], r),
                                .yk = matrix(o->out[1], r),
                                .q = matrix(q, r),

@@ -9,6 +9,7 @@
 #include "kernels/cuda/cudnn_parts.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/heads.h"
 #include "kernels/token.h"
 
 enum { OWN = 0, DOCUMENTS = 4 };
@@ -325,7 +326,8 @@ static void pack_part(call *k, int run, int64_t sample, int64_t kv_head)
     cudnn_layout l = cudnn_layout_of(a, o);
     char *arena = k->plan->owner->arena, *at[CUDNN_GRAPH_OPERANDS] = {0};
     int64_t unit = run * cudnn_samples_of(o) + sample, token = unit * a->sequence, first_key = sample * o->at.sequence;
-    int64_t head = kv_head * (o->at.heads / o->at.kv_heads), size = a->head_size, v_size = a->v_head_size;
+    int64_t head = heads_first((int32_t)kv_head, o->at.heads, o->at.kv_heads), size = a->head_size,
+            v_size = a->v_head_size;
     at[CUDNN_GRAPH_Q] = part_at(x.q, arena, token, head, size);
     at[CUDNN_GRAPH_K] = part_at(x.k, arena, first_key, kv_head, size);
     at[CUDNN_GRAPH_V] = part_at(x.v, arena, first_key, kv_head, v_size);

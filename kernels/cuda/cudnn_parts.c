@@ -4,6 +4,7 @@
 
 #include "kernels/attention_sizes.h"
 #include "kernels/attention_work.h"
+#include "kernels/heads.h"
 #include "kernels/token.h"
 
 enum { PIECE = 256 };
@@ -88,7 +89,7 @@ static bool takes(const op *o)
     return runs_are_known(o, &x) && rows_are_aligned(&x) && tensor_contiguous(x.lse) && x.q->type != DTYPE_FP32 &&
            x.q->shape[0] > 0 && x.q->shape[0] % attention_run(o) == 0 && o->at.cap == 0 &&
            attention_suits_cudnn((int)o->at.head_size) && attention_suits_cudnn((int)attention_v_head_size(o, x.v)) &&
-           o->at.heads % o->at.kv_heads == 0;
+           heads_divide(o->at.heads, o->at.kv_heads);
 }
 
 /* The next smaller number that divides n, or 0. */
@@ -129,7 +130,7 @@ bool cudnn_part_of(cudnn_graph_shape *out, const op *o)
     if (!takes(o))
         return false;
     cudnn_operands x = cudnn_operands_of(o);
-    int64_t s = attention_run(o), samples = cudnn_samples_of(o), shared = o->at.heads / o->at.kv_heads;
+    int64_t s = attention_run(o), samples = cudnn_samples_of(o), shared = heads_sharing(o->at.heads, o->at.kv_heads);
     cudnn_graph_shape a;
     memset(&a, 0, sizeof a);
     a.samples = samples;

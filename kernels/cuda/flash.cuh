@@ -12,6 +12,7 @@
 
 #include "kernels/attention_sizes.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/heads.h"
 #include "kernels/token.h"
 
 static constexpr int FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP, PIECE = 8; /* elements of 16 bytes */

@@ -23,7 +23,7 @@ flash_grad_q(grad_in<T> g, flash_in<T> in)
     SHARED_DYNAMIC(dynamic);
     T *q_tile = reinterpret_cast<T *>(dynamic), *dy_tile = q_tile + M * STRIDE<D>, *kv_tiles = dy_tile + M * STRIDE<E>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT, pair = lane % 4 * 2;
-    int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
+    int head = (int)blockIdx.y, kv_head = heads_read(head, in.heads, in.kv_heads);
     flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M;
     int32_t end = first + M < in.run ? first + M : in.run, keys_end = in.keys_end(of, end - 1);
@@ -149,7 +149,7 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
     SHARED(query_facts<M>, facts, STAGES);
     T *k_tile = reinterpret_cast<T *>(dynamic), *v_tile = k_tile + N * STRIDE<D>, *tiles = v_tile + N * STRIDE<E>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT;
-    int kv_head = (int)blockIdx.y, group = in.heads / in.kv_heads, last_head = (kv_head + 1) * group;
+    int kv_head = (int)blockIdx.y, last_head = heads_first(kv_head + 1, in.heads, in.kv_heads);
     int64_t keys = (int64_t)blockIdx.z * in.sequence;
     int32_t first = (int32_t)blockIdx.x * N, end = first + N < in.sequence ? first + N : in.sequence;
     float scale = exponent_of<CAP>(in) * LOG2_E;
@@ -161,7 +161,7 @@ flash_grad_kv(grad_in<T> g, flash_in<T> in)
     }
     fetch_tile<D, N>(k_tile, in.k.at(keys, kv_head, D), in.k.pitch, first, end);
     fetch_tile<E, N>(v_tile, in.v.at(keys, kv_head, E), in.v.pitch, first, end);
-    query_walk at = walk_on<M>({kv_head * group, 0, -1, {}}, in, keys, first, end, last_head);
+    query_walk at = walk_on<M>({heads_first(kv_head, in.heads, in.kv_heads), 0, -1, {}}, in, keys, first, end, last_head);
     if (at.head < last_head)
         fetch_queries<T, D, E, M>(tiles, facts, at, g, in);
     copy_commit();

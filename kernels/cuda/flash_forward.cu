@@ -57,7 +57,7 @@ flash_forward_kernel(flash_rows<T> y, flash_in<T> in)
     SHARED_DYNAMIC(dynamic);
     T *q_tile = reinterpret_cast<T *>(dynamic), *k_tile = q_tile + M * STRIDE<D>, *v_tile = k_tile + N * STRIDE<D>;
     int lane = (int)threadIdx.x % WARP, a_row = (int)threadIdx.x / WARP * 16 * MT;
-    int head = (int)blockIdx.y, kv_head = head / (in.heads / in.kv_heads);
+    int head = (int)blockIdx.y, kv_head = heads_read(head, in.heads, in.kv_heads);
     flash_run of = in.run_at((int32_t)blockIdx.z);
     int32_t first = (int32_t)(gridDim.x - 1 - blockIdx.x) * M; /* the longest rows start first */
     int32_t end = first + M < in.run ? first + M : in.run, keys_end = in.keys_end(of, end - 1);

@@ -1,5 +1,7 @@
 #include "kernels/ops/family.h"
 
+#include "kernels/heads.h"
+
 tensor *record_first(recorder *r, const char *name, const op *like, unsigned outputs)
 {
     return recorder_record(r, name, like, outputs, NULL)->out[0];
@@ -8,8 +10,7 @@ tensor *record_first(recorder *r, const char *name, const op *like, unsigned out
 void infer_check_heads(const op *o, const tensor *q, const tensor *k)
 {
     const op_attributes *at = &o->at;
-    OPERANDS_CHECK(at->heads > 0 && at->kv_heads > 0 && at->heads % at->kv_heads == 0,
-                   "heads must be a multiple of kv_heads");
+    OPERANDS_CHECK(heads_divide(at->heads, at->kv_heads), "heads must be a multiple of kv_heads");
     OPERANDS_CHECK(at->head_size > 0 && infer_is_activation(q) && q->shape[1] == (int64_t)at->heads * at->head_size,
                    "q[t, heads head_size]");
     OPERANDS_CHECK(infer_is_matrix(k, (dtype)q->type, k->shape[0], (int64_t)at->kv_heads * at->head_size),

@@ -256,7 +256,7 @@ op_cost cost_rope(const op *o)
     /* a token reads one row of the table */
     double bytes = 2 * (cost_bytes(o->in[0]) + cost_bytes(o->in[1])) + cost_bytes(o->in[2]) +
                    (double)o->in[0]->shape[0] * (double)o->in[3]->shape[1] * 4;
-    double heads = (double)(o->at.heads + (o->at.kv_heads ? o->at.kv_heads : 1));
+    double heads = (double)(o->at.heads + latent_key_heads(o));
     return (op_cost){3 * heads * (double)o->in[0]->shape[0] * (double)o->in[3]->shape[1], bytes};
 }
 

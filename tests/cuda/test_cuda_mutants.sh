@@ -36,7 +36,7 @@ plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,copy_wait<0>();,c
 plain|flash_backward.cu|flash_backward.cu|attention/flash_64|s,fetch_queries<T\, D\, E\, M>(tiles + (stage ^ 1),fetch_queries<T\, D\, E\, M>(tiles + stage,|a stage is overwritten while it is read
 plain|flash_backward.cu|flash_backward.cu|attention/flash_80|s,dp\[n\]\[i\] - facts->delta,dp[n][i] + facts->delta,|delta with the wrong sign
 plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,token_sees(query + column\,,token_sees(INT32_MAX\,,|gradients flow to keys of the future
-plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = (kv_head + 1) \* group,last_head = kv_head * group + 1,|one head of a group makes dk and dv
+plain|flash_backward.cu|flash_backward.cu|attention/flash_128|s,last_head = heads_first(kv_head + 1\, in.heads\, in.kv_heads),last_head = heads_first(kv_head\, in.heads\, in.kv_heads) + 1,|one head of a group makes dk and dv
 race|flash_backward.cu|flash_backward.cu|attention/narrow|s,block_barrier(); /\* no thread reads the only stage.*,,|the only stage is overwritten while it is read
 plain|flash_backward.cu|flash_backward.cu|attention/narrow|s,fits<T\, 256>(64\, 32) ? ,true ? ,|large tiles on a GPU without the memory for them
 plain|flash_forward.cu|flash_forward.cu|attention/divided_64|s,keys_end = in.keys_end(of\, end - 1),keys_end = end,|queries of a later run see the keys of the first

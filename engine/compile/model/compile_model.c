@@ -6,14 +6,9 @@
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/model/loss_chunk.h"
+#include "kernels/heads.h"
 #include "memory/log.h"
 #include "parallel/schedule/partition.h"
-
-/* How many tensor ranks hold the same key/value heads. */
-static int kv_copies(const model_shape *shape, int tensor_ranks)
-{
-    return tensor_ranks > shape->kv_heads ? tensor_ranks / shape->kv_heads : 1;
-}
 
 schedule_kind compile_schedule_kind(const compile_options *o)
 {
@@ -106,7 +101,7 @@ static status build_model(compiled *c)
 {
     const compile_options *o = &c->options;
     TRY(config_check_sizes(&o->shape, o->grid.size, o->layout.virtual_stages, o->sequence));
-    c->options.grid.block[AXIS_KV] = kv_copies(&o->shape, o->grid.size[GRID_TENSOR]);
+    c->options.grid.block[AXIS_KV] = heads_copies(o->shape.kv_heads, o->grid.size[GRID_TENSOR]);
     config_block_experts(&c->options.grid, &o->layout);
     int *first = NULL, *count = NULL;
     TRY(divide_layers(c, &first, &count));

@@ -11,6 +11,7 @@
 #include "engine/compile/time/dispatch_price.h"
 #include "engine/compile/time/latent_price.h"
 #include "kernels/attention_sizes.h"
+#include "kernels/heads.h"
 #include "kernels/operands.h"
 #include "kernels/token.h"
 #include "memory/log.h"
@@ -234,7 +235,7 @@ static double least_of_cudnn(const compile_options *o)
 {
     const int64_t run = tokens_count(o).run;
     double queries = (double)(run ? run : o->sequence);
-    return 2.0 * queries * (double)o->sequence * o->shape.heads / o->shape.kv_heads;
+    return 2.0 * queries * (double)o->sequence * heads_sharing(o->shape.heads, o->shape.kv_heads);
 }
 
 /* Why cuDNN computes no attention, or NULL. */
@@ -309,13 +310,12 @@ static void print_gathered(FILE *out, const plan *p)
         print_latents(out, p);
         return;
     }
-    double heads = (double)o->shape.kv_heads / o->grid.size[GRID_TENSOR];
+    double heads = heads_of_rank(o->shape.kv_heads, o->grid.size[GRID_TENSOR]);
     double width = parts_head_size(SLOT_K, &o->shape, &layer) + parts_head_size(SLOT_V, &o->shape, &layer);
     double rows = (double)tokens_count(o).micro_batch;
     char bytes[UNITS_TEXT];
     fprintf(out, "context           %s of gathered keys and values in a layer, of each micro-batch\n",
-            bytes_text(bytes,
-                       rows * (heads < 1 ? 1 : heads) * width * (double)dtype_bytes(precision_compute(o->precision))));
+            bytes_text(bytes, rows * heads * width * (double)dtype_bytes(precision_compute(o->precision))));
 }
 
 /* How tokens come to experts, and what their transfers take by the prices of this plan, either way. */

@@ -1,0 +1,50 @@
+/* Which head of keys and values a head of queries reads, where there are fewer of them (2305.13245): neighbours share
+ * one. Recording, host and device share this. What kernels are compared with (tests/oracle/, tools/self_check_math.c)
+ * states it in its own way. Plain C that is also C++ and CUDA.
+ */
+#ifndef PHALANX_KERNELS_HEADS_H
+#define PHALANX_KERNELS_HEADS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/host_device.h"
+
+/* Can the heads of queries be divided among those of keys? */
+HOST_DEVICE_INLINE bool heads_divide(int32_t heads, int32_t kv_heads)
+{
+    return heads > 0 && kv_heads > 0 && heads % kv_heads == 0;
+}
+
+/* How many heads of queries read one head of keys and values. */
+HOST_DEVICE_INLINE int32_t heads_sharing(int32_t heads, int32_t kv_heads)
+{
+    return heads / kv_heads;
+}
+
+/* The head of keys and values that this head of queries reads. */
+HOST_DEVICE_INLINE int32_t heads_read(int32_t head, int32_t heads, int32_t kv_heads)
+{
+    return head / heads_sharing(heads, kv_heads);
+}
+
+/* The first head of queries that reads this head of keys and values; those of the next one are behind the others. */
+HOST_DEVICE_INLINE int32_t heads_first(int32_t kv_head, int32_t heads, int32_t kv_heads)
+{
+    return kv_head * heads_sharing(heads, kv_heads);
+}
+
+/* How many heads each of the ranks that divide them has; where there are more ranks than heads, neighbours have the
+ * same one. */
+HOST_DEVICE_INLINE int32_t heads_of_rank(int32_t heads, int32_t ranks)
+{
+    return heads > ranks ? heads / ranks : 1;
+}
+
+/* How many of these ranks have the same heads. */
+HOST_DEVICE_INLINE int32_t heads_copies(int32_t heads, int32_t ranks)
+{
+    return ranks > heads ? ranks / heads : 1;
+}
+
+#endif

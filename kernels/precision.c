@@ -3,8 +3,8 @@
 #include "memory/log.h"
 
 const precision_row precision_rows[PRECISION_COUNT] = {
-#define PRECISION(name, word, compute, master, product, cotangent, peak, rounded, scales)                              \
-    {DTYPE_##compute, DTYPE_##master, DTYPE_##product, DTYPE_##cotangent, peak, rounded, scales},
+#define PRECISION(name, word, compute, master, product, cotangent, peak, rounded, scales, kept)                        \
+    {DTYPE_##compute, DTYPE_##master, DTYPE_##product, DTYPE_##cotangent, peak, rounded, scales, kept},
 #include "kernels/precision.def"
 #undef PRECISION
 };
@@ -31,6 +31,16 @@ bool precision_computes_in(dtype type)
 bool precision_keeps(precision_kind kind, dtype type)
 {
     return type == precision_rows[kind].master || type == precision_rows[kind].compute;
+}
+
+bool precision_is_narrow(dtype type)
+{
+    bool found = false;
+    for (int i = 0; i < PRECISION_COUNT; i++) {
+        const precision_row *row = &precision_rows[i];
+        found |= row->kept && row->compute == type && row->compute != row->master;
+    }
+    return found;
 }
 
 /* The row whose products multiply `type`, which is one of the table. */

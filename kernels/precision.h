@@ -22,7 +22,7 @@ typedef enum precision_kind {
 typedef struct precision_row {
     dtype compute, master, product, cotangent;
     peak_kind peak, rounded;
-    bool scales_loss;
+    bool scales_loss, kept;
 } precision_row;
 
 extern const precision_row precision_rows[PRECISION_COUNT];
@@ -46,6 +46,8 @@ precision_kind precision_default(bool half);
 bool precision_computes_in(dtype type);
 /* Can a weight be kept in `type` by the optimizer: as its master, or as the weight itself? */
 bool precision_keeps(precision_kind kind, dtype type);
+/* Is it a type of an optimizer's state or master that updates widen to compute and round stochastically? */
+bool precision_is_narrow(dtype type);
 /* The peak that products of operands of `type` can reach; `rounds`: train.tf32 holds. */
 peak_kind precision_peak(dtype type, bool rounds);
 /* Is that another peak, because the products round their operands? */

@@ -17,7 +17,15 @@ static const char *const architectures[] = {
 #define ARCHITECTURE(name, word, ...) word,
 #include "models/architectures.def"
     NULL};
-static const char *const widths[] = {"fp32", "bf16", NULL};
+static const char *const widths[] = {
+#define KEPT_true(word) word,
+#define KEPT_false(word)
+#define PRECISION(name, word, compute, master, product, cotangent, peak, rounded, scales, kept) KEPT_##kept(word)
+#include "kernels/precision.def"
+#undef PRECISION
+#undef KEPT_false
+#undef KEPT_true
+    NULL};
 static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
 static const char *const optimizers[] = {
 #define OPTIMIZER(name, ...) #name,

@@ -8,6 +8,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/exact_sum.h"
 #include "kernels/muon.h"
+#include "kernels/precision.h"
 
 /* Elements at a time: of an update, and of one that widens and rounds, whose copies stay in the first cache. */
 enum { UPDATE_PIECE = 8192, UPDATE_NARROW = 2048, UPDATE_OPERANDS = 5 };
@@ -43,9 +44,10 @@ void cpu_clip(const op *o, const run_context *r)
 }
 
 /* An update's operands in a loop's order: outputs, then the gradient; and the numbers that round those that are
- * bf16. */
+ * narrow: master and states, for output 0, a copy of the master, is rounded to nearest. */
 typedef struct updated {
     const tensor *t[UPDATE_OPERANDS];
+    bool narrow[UPDATE_OPERANDS];
     bool rounds;
     rounding how;
 } updated;
@@ -55,28 +57,29 @@ static updated operands_of(const op *o, const run_context *r)
     updated u = {.t = {o->out[0], o->out[1], o->out[2], o->out[3], o->in[0]}};
     const step_scalars *s = tensor_at(o->in[1], r->arena);
     u.how = (rounding){.seed = s->seed, .stream = o->at.stream, .step = s->step, .site = (uint32_t)o->at.rounding_site};
-    for (int i = 1; i < UPDATE_OPERANDS - 1; i++) /* output 0, a copy of the master, is rounded to nearest */
-        u.rounds |= u.t[i] && u.t[i]->type == DTYPE_BF16;
+    for (int i = 1; i < UPDATE_OPERANDS - 1; i++) {
+        u.narrow[i] = u.t[i] && precision_is_narrow((dtype)u.t[i]->type);
+        u.rounds |= u.narrow[i];
+    }
     return u;
 }
 
-/* The loop in fp32 on widened copies of what is bf16, which then is rounded. */
+/* The loop in fp32 on widened copies of what is narrow, which then is rounded. */
 static void update_narrow(const isa *set, const updated *u, update_loop loop, void *const p[UPDATE_OPERANDS], int64_t n,
                           const update_factors *f, uint64_t first)
 {
     float wide[UPDATE_OPERANDS][UPDATE_NARROW];
     void *q[UPDATE_OPERANDS];
     for (int i = 0; i < UPDATE_OPERANDS; i++) {
-        bool narrow = i > 0 && u->t[i] && u->t[i]->type == DTYPE_BF16;
-        q[i] = narrow ? wide[i] : p[i];
-        if (narrow)
-            set->rows[DTYPE_BF16]->to_float(wide[i], p[i], n);
+        q[i] = u->narrow[i] ? wide[i] : p[i];
+        if (u->narrow[i])
+            set->rows[u->t[i]->type]->to_float(wide[i], p[i], n);
     }
     loop(q, q[UPDATE_OPERANDS - 1], n, f);
     for (int i = 1; i < UPDATE_OPERANDS - 1; i++) {
         rounding how = u->how;
         how.site += (uint32_t)i;
-        if (q[i] == wide[i])
+        if (u->narrow[i])
             set->round(p[i], wide[i], n, &how, first);
     }
 }

@@ -3,6 +3,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/precision.h"
 #include "memory/log.h"
 
 /* The kernel's number of each op of the class UPDATE. */
@@ -60,8 +61,8 @@ static launch_update_segment segment(const op *o, const run_context *r, int64_t 
                                    .scale = o->at.scale,
                                    .decay = o->at.decay,
                                    .nesterov = o->at.nesterov,
-                                   .narrow_master = out[0]->type == DTYPE_BF16,
-                                   .narrow_state = out[1] && out[1]->type == DTYPE_BF16,
+                                   .narrow_master = precision_is_narrow((dtype)out[0]->type),
+                                   .narrow_state = out[1] && precision_is_narrow((dtype)out[1]->type),
                                    .site = (uint16_t)(o->at.rounding_site + weighs),
                                    .stream = o->at.stream,
                                    .first = o->at.first_element + row * o->at.stride,

@@ -35,7 +35,7 @@ static void infer_update(op *o)
                    "gradient fp32, the step's scalars, control fp32[3]");
     for (int i = 1; i < OP_MAX_OUT && o->out[i]; i++)
         OPERANDS_CHECK(infer_same_shape(o->out[i], gradient) &&
-                           (infer_same(o->out[i], gradient) || o->out[i]->type == DTYPE_BF16),
+                           (infer_same(o->out[i], gradient) || precision_is_narrow((dtype)o->out[i]->type)),
                        "master and states fp32 or bf16 in the gradient's shape");
     OPERANDS_CHECK(!o->out[0] || (infer_same_shape(o->out[0], gradient) && infer_is_compute(o->out[0])),
                    "the weight in the gradient's shape");

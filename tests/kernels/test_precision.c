@@ -27,9 +27,11 @@ static void every_word_has_a_row_of_its_own(void **state)
         assert_true(precision_keeps((precision_kind)i, row->compute) &&
                     precision_keeps((precision_kind)i, row->master));
         assert_int_equal(row->scales_loss, i == PRECISION_FP16);
+        assert_int_equal(row->kept, i != PRECISION_FP16);
+        assert_int_equal(precision_is_narrow(row->compute), i == PRECISION_BF16);
     }
     assert_false(precision_keeps(PRECISION_FP16, DTYPE_BF16) || precision_keeps(PRECISION_FP32, DTYPE_BF16));
-    assert_false(precision_computes_in(DTYPE_INT32));
+    assert_false(precision_computes_in(DTYPE_INT32) || precision_is_narrow(DTYPE_INT32));
     assert_int_equal(precision_default(true), PRECISION_BF16);
     assert_int_equal(precision_default(false), PRECISION_FP32);
 }

@@ -19,8 +19,7 @@ typedef struct span {
 
 static bool rounds(const compile_options *o)
 {
-    dtype widest = precision_row_of(o->precision)->master;
-    return o->optimizer.state != widest || o->optimizer.master != widest;
+    return precision_is_narrow(o->optimizer.state) || precision_is_narrow(o->optimizer.master);
 }
 
 /* A piece of a parameter within the rows, or elements, that this rank owns. */

@@ -11,16 +11,13 @@
 #define PHALANX_KERNELS_PARAMETER_H
 
 #include "kernels/axis.h"
+#include "memory/box.h"
 #include "memory/tensor.h"
 
 typedef enum parameter_init { INIT_NORMAL, INIT_ZERO, INIT_ONE } parameter_init;
 
 typedef struct parameter_piece {
-    const char *name;  /* Hugging Face's */
-    int dims;          /* 1 or 2 of the named tensor */
-    int64_t global[2]; /* its shape */
-    int64_t start[2];  /* the rectangle that this piece is, in its indices */
-    int64_t size[2];
+    rectangle of;        /* of Hugging Face's tensor, which has 1 or 2 dimensions */
     bool transposed;     /* element (i, j) of the named tensor is (j, i) here (GPT-2's Conv1D) */
     int stacked;         /* the named tensor has so many matrices, one after the other; 0: it is one */
     int64_t row, column; /* where the rectangle starts in the rank's part */

@@ -190,24 +190,25 @@ static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot
 {
     names_span span = names_span_of(slot, &b->d->shape, &b->shape);
     bool vector = parts_row_of(slot)->columns == PARTS_SIZE_VECTOR;
+    rectangle *of = &q->of;
     char name[NAMES_BYTES];
-    q->name = pool_format(b->pool, "%s", names_write(name, b->d->shape.architecture, slot, b->layer, b->expert));
-    q->dims = vector ? 1 : 2;
+    of->name = pool_format(b->pool, "%s", names_write(name, b->d->shape.architecture, slot, b->layer, b->expert));
+    of->dims = vector ? 1 : 2;
     q->transposed = names_transposed(b->d->shape.architecture, slot);
     int out = q->transposed, in = !out;
-    q->global[out] = span.rows;
-    q->start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
-    q->size[out] = rows.real > 0 ? rows.real : 0;
+    of->global[out] = span.rows;
+    of->part.start[out] = span.first + rows.first / span.unit * span.stride + rows.first % span.unit;
+    of->part.size[out] = rows.real > 0 ? rows.real : 0;
     if (!vector) {
-        q->global[in] = columns.all;
-        q->start[in] = columns.first;
-        q->size[in] = columns.real > 0 ? columns.real : 0;
+        of->global[in] = columns.all;
+        of->part.start[in] = columns.first;
+        of->part.size[in] = columns.real > 0 ? columns.real : 0;
     }
     if (b->expert < 0 || names_by_expert(b->d->shape.architecture, slot))
         return;
     q->stacked = b->shape.experts; /* along the file's first dimension */
-    q->start[0] += b->expert * q->global[0];
-    q->global[0] *= q->stacked;
+    of->part.start[0] += b->expert * of->global[0];
+    of->global[0] *= q->stacked;
 }
 
 /* The pieces of a weight that its array has from row (of a vector: element) `at` on. A vector has none where all is

@@ -91,25 +91,20 @@ static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piec
 {
     dtype type = (dtype)h.t->type;
     char *at = arena + h.t->address + q->column * dtype_bytes(type);
-    *out = (checkpoint_piece){.of = {.name = q->name, .dims = q->dims}, .at = {.type = type, .data = at}};
-    rectangle *r = &out->of;
-    for (int i = 0; i < q->dims; i++) {
-        r->global[i] = q->global[i];
-        r->part.start[i] = q->start[i];
-        r->part.size[i] = q->size[i];
-    }
+    *out = (checkpoint_piece){.of = q->of, .at = {.type = type, .data = at}};
+    box *part = &out->of.part;
     if (p->vector) {
         out->at.stride[0] = 1;
         return q->column >= among.first && q->column < among.first + among.rows;
     }
     int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
-    duty_rows met = duty_meet((duty_rows){q->row, q->size[out_dim]}, among);
-    r->part.start[out_dim] += met.first - q->row;
-    r->part.size[out_dim] = met.rows;
+    duty_rows met = duty_meet((duty_rows){q->row, q->of.part.size[out_dim]}, among);
+    part->start[out_dim] += met.first - q->row;
+    part->size[out_dim] = met.rows;
     out->at.stride[out_dim] = p->columns;
     out->at.stride[in_dim] = 1;
     out->at.data = at + (met.first - h.first) * p->columns * dtype_bytes(type);
-    return met.rows > 0 && q->size[in_dim] > 0;
+    return met.rows > 0 && q->of.part.size[in_dim] > 0;
 }
 
 /* ---- where they lie -------------------------------------------------------------------------------------------- */
@@ -165,9 +160,10 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
     memset(out, 0, (size_t)p->columns * sizeof *out);
     for (int k = 0; k < p->piece_count; k++) {
         const parameter_piece *q = &p->pieces[k];
+        const box *part = &q->of.part;
         int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
-        int64_t at = q->column, count = p->vector ? q->size[0] : q->size[in_dim];
-        if (!p->vector && (row < q->row || row >= q->row + q->size[out_dim]))
+        int64_t at = q->column, count = p->vector ? part->size[0] : part->size[in_dim];
+        if (!p->vector && (row < q->row || row >= q->row + part->size[out_dim]))
             continue;
         if (p->init == INIT_ONE)
             for (int64_t i = 0; i < count; i++)
@@ -175,9 +171,9 @@ static void initial_row(float *out, const parameter *p, int64_t row, uint64_t se
         if (p->init != INIT_NORMAL)
             continue;
         /* elements are numbered as [out, in], whatever the file's order */
-        int64_t index =
-            p->vector ? q->start[0] : (q->start[out_dim] + row - q->row) * q->global[in_dim] + q->start[in_dim];
-        normal_fill(out + at, seed, philox_stream(q->name), index, count, p->deviation);
+        int64_t index = p->vector ? part->start[0]
+                                  : (part->start[out_dim] + row - q->row) * q->of.global[in_dim] + part->start[in_dim];
+        normal_fill(out + at, seed, philox_stream(q->of.name), index, count, p->deviation);
     }
 }
 
@@ -242,7 +238,7 @@ static const parameter_piece *find_piece(const parameter **of, const decoder *mo
     for (int i = 0; i < model->parameter_count; i++) {
         const parameter *p = model->parameters[i];
         for (int k = 0; k < p->piece_count && p->shares < 0; k++)
-            if (!strcmp(p->pieces[k].name, name)) {
+            if (!strcmp(p->pieces[k].of.name, name)) {
                 *of = p;
                 return &p->pieces[k];
             }
@@ -256,10 +252,10 @@ static void draw_transposed(float *out, const parameter *p, const parameter_piec
                             uint64_t seed)
 {
     float *drawn = must_alloc((unsigned long)rows * sizeof *drawn);
-    for (int64_t i = 0; i < q->global[1]; i++) {
-        normal_fill(drawn, seed, philox_stream(q->name), i * q->global[0] + first, rows, p->deviation);
+    for (int64_t i = 0; i < q->of.global[1]; i++) {
+        normal_fill(drawn, seed, philox_stream(q->of.name), i * q->of.global[0] + first, rows, p->deviation);
         for (int64_t row = 0; row < rows; row++)
-            out[row * q->global[1] + i] = drawn[row];
+            out[row * q->of.global[1] + i] = drawn[row];
     }
     free(drawn);
 }
@@ -268,7 +264,7 @@ void state_initial_rows(float *out, const decoder *model, const char *name, int6
 {
     const parameter *p = NULL;
     const parameter_piece *q = find_piece(&p, model, name);
-    int64_t columns = q->dims > 1 ? q->global[1] : 1;
+    int64_t columns = q->of.dims > 1 ? q->of.global[1] : 1;
     if (p->init == INIT_NORMAL && q->transposed)
         draw_transposed(out, p, q, first, rows, seed);
     else if (p->init == INIT_NORMAL)

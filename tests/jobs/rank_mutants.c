@@ -234,7 +234,7 @@ static void join_matrices(const compiled *c, bool join)
     for (int i = 0; i < c->model.parameter_count && i < 64; i++) {
         MUST(c->model.parameters[i]->piece_count <= MOST_PIECES, "%s has more pieces", c->model.parameters[i]->name);
         for (int k = 0; k < c->model.parameters[i]->piece_count; k++) {
-            const char **name = &c->model.parameters[i]->pieces[k].name;
+            const char **name = &c->model.parameters[i]->pieces[k].of.name;
             names[i][k] = join ? *name : names[i][k];
             *name = names[i][join ? 0 : k];
         }
@@ -277,8 +277,8 @@ void __wrap_storage_describe(compiled *c)
         parameter_piece *q = &p->pieces[0];
         if (strcmp(p->name, "layer 2/mlp/down") != 0)
             continue;
-        int in = q->size[0] < q->global[0] ? 0 : 1;
-        q->start[in] = rank == 0 ? q->size[in] : 0;
+        int in = q->of.part.size[0] < q->of.global[0] ? 0 : 1;
+        q->of.part.start[in] = rank == 0 ? q->of.part.size[in] : 0;
     }
     __real_storage_describe(c);
     of = c;

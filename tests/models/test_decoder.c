@@ -81,16 +81,16 @@ static void cover(uint8_t **seen, const names_tensor *list, int count, const dec
         for (int k = 0; k < d->parameters[i]->piece_count; k++) {
             const parameter_piece *q = &d->parameters[i]->pieces[k];
             int at = 0;
-            while (at < count && strcmp(list[at].name, q->name))
+            while (at < count && strcmp(list[at].name, q->of.name))
                 at++;
             if (at == count)
-                fail_msg("%s is not listed", q->name);
-            assert_int_equal(q->dims, list[at].dims);
-            assert_memory_equal(q->global, list[at].shape, (size_t)q->dims * sizeof *q->global);
-            int64_t columns = q->dims == 2 ? q->size[1] : 1, pitch = q->dims == 2 ? q->global[1] : 1;
-            for (int64_t r = 0; r < q->size[0]; r++)
+                fail_msg("%s is not listed", q->of.name);
+            assert_int_equal(q->of.dims, list[at].dims);
+            assert_memory_equal(q->of.global, list[at].shape, (size_t)q->of.dims * sizeof *q->of.global);
+            int64_t columns = q->of.dims == 2 ? q->of.part.size[1] : 1, pitch = q->of.dims == 2 ? q->of.global[1] : 1;
+            for (int64_t r = 0; r < q->of.part.size[0]; r++)
                 for (int64_t c = 0; c < columns; c++)
-                    seen[at][(q->start[0] + r) * pitch + q->start[1] + c]++;
+                    seen[at][(q->of.part.start[0] + r) * pitch + q->of.part.start[1] + c]++;
         }
 }
 
@@ -184,7 +184,7 @@ static void layers_may_have_more_weights_than_any_architecture(void **state)
     const block_layer *last = &d.chunks[CHUNKS - 1].blocks[LAYERS / CHUNKS - 1];
     assert_int_equal(last->attention.qkv_bias->piece_count, 3);
     assert_int_equal(last->mlp.up_bias->columns, 2 * s.ffn_size); /* the gate's and the branch's */
-    assert_string_equal(last->mlp.up_bias->pieces[1].name, "model.layers.23.mlp.up_proj.bias");
+    assert_string_equal(last->mlp.up_bias->pieces[1].of.name, "model.layers.23.mlp.up_proj.bias");
     pool_free(&p);
     more = 0;
 }
@@ -225,7 +225,7 @@ static void experts_are_stacked_one_after_the_other(void **state)
             char name[64];
             snprintf(name, sizeof name, "model.layers.2.block_sparse_moe.experts.%d.w%d.weight", first + i / 2,
                      1 + 2 * (i % 2));
-            assert_string_equal(b->experts.up->pieces[i].name, name);
+            assert_string_equal(b->experts.up->pieces[i].of.name, name);
             assert_int_equal(b->experts.up->pieces[i].row, i * s.expert_ffn_size);
         }
         pool_free(&p);
@@ -251,10 +251,10 @@ static void keys_and_values_of_latents_are_stacked_by_head(void **state)
         for (int i = 0; i < 6; i++) {
             const parameter_piece *q = &l->kv_up->pieces[i];
             const int head = i % 3, value = i / 3;
-            assert_string_equal(q->name, "model.layers.1.self_attn.kv_b_proj.weight");
-            assert_int_equal(q->global[0], 6 * (10 + 9));
-            assert_int_equal(q->start[0], (3 * rank + head) * (10 + 9) + 10 * value);
-            assert_int_equal(q->size[0], value ? 9 : 10);
+            assert_string_equal(q->of.name, "model.layers.1.self_attn.kv_b_proj.weight");
+            assert_int_equal(q->of.global[0], 6 * (10 + 9));
+            assert_int_equal(q->of.part.start[0], (3 * rank + head) * (10 + 9) + 10 * value);
+            assert_int_equal(q->of.part.size[0], value ? 9 : 10);
             assert_int_equal(q->row, value ? 30 + 9 * head : 10 * head);
         }
         pool_free(&p);

@@ -14,7 +14,7 @@ static int64_t count_rows(const parameter *p)
 {
     int64_t rows = 0;
     for (int i = 0; i < p->piece_count; i++)
-        rows += p->pieces[i].size[p->pieces[i].transposed];
+        rows += p->pieces[i].of.part.size[p->pieces[i].transposed];
     return rows;
 }
 

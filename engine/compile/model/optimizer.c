@@ -25,15 +25,17 @@ static bool rounds(const compile_options *o)
 /* A piece of a parameter within the rows, or elements, that this rank owns. */
 static span piece_span(const storage *s, const parameter_piece *q)
 {
-    span p = {
-        .first = q->column, .rows = q->size[0], .at = {.first_element = q->start[0], .stream = philox_stream(q->name)}};
+    const box *part = &q->of.part;
+    span p = {.first = q->column,
+              .rows = part->size[0],
+              .at = {.first_element = part->start[0], .stream = philox_stream(q->of.name)}};
     if (s->of->vector)
         return p;
     int out = q->transposed ? 1 : 0, in = 1 - out; /* elements are numbered as [out, in], whatever the file's order */
     p.first = q->row - s->own_first;
-    p.rows = q->size[out];
-    p.at.first_element = q->start[out] * q->global[in] + q->start[in] - q->column;
-    p.at.stride = q->global[in];
+    p.rows = part->size[out];
+    p.at.first_element = part->start[out] * q->of.global[in] + part->start[in] - q->column;
+    p.at.stride = q->of.global[in];
     return p;
 }
 
@@ -125,10 +127,10 @@ static int find_matrices(matrix *out, const parameter *p)
     for (int i = 0; i < p->piece_count; i++) {
         const parameter_piece *q = &p->pieces[i];
         const int side = q->transposed;
-        matrix m = {q->name, {q->global[0], q->global[1]}, q->row, q->size[side], NULL};
+        matrix m = {q->of.name, {q->of.global[0], q->of.global[1]}, q->row, q->of.part.size[side], NULL};
         m.global[0] /= q->stacked ? q->stacked : 1;
-        bool begins = q->stacked && q->start[0] % m.global[0] == 0;
-        if (count > 0 && !begins && !strcmp(out[count - 1].name, q->name))
+        bool begins = q->stacked && q->of.part.start[0] % m.global[0] == 0;
+        if (count > 0 && !begins && !strcmp(out[count - 1].name, q->of.name))
             out[count - 1].rows += m.rows;
         else
             out[count++] = m;

@@ -7,12 +7,8 @@
 static int64_t elements_of(const parameter *p)
 {
     int64_t sum = 0;
-    for (int i = 0; i < p->piece_count && p->shares < 0; i++) {
-        int64_t elements = 1;
-        for (int k = 0; k < p->pieces[i].dims; k++)
-            elements *= p->pieces[i].size[k];
-        sum += elements;
-    }
+    for (int i = 0; i < p->piece_count && p->shares < 0; i++)
+        sum += box_volume(p->pieces[i].of.dims, p->pieces[i].of.part.size);
     return sum;
 }
 

@@ -109,19 +109,19 @@ static int *find_tensor(const tally *t, duty d, const char *name)
 
 static void meet_piece(const tally *t, duty d, const parameter *p, const parameter_piece *q, duty_rows rows)
 {
-    int *met = find_tensor(t, d, q->name);
+    int *met = find_tensor(t, d, q->of.name);
     int out = q->transposed ? 1 : 0;
-    for (int64_t i = 0; i < (p->vector ? q->size[0] : q->size[out]); i++) {
+    for (int64_t i = 0; i < (p->vector ? q->of.part.size[0] : q->of.part.size[out]); i++) {
         int64_t at = p->vector ? q->column + i : q->row + i;
         if (at < rows.first || at >= rows.first + rows.rows)
             continue;
-        for (int64_t j = 0; j < (p->vector ? 1 : q->size[1 - out]); j++) {
-            int64_t index[2] = {q->start[0] + i, 0};
+        for (int64_t j = 0; j < (p->vector ? 1 : q->of.part.size[1 - out]); j++) {
+            int64_t index[2] = {q->of.part.start[0] + i, 0};
             if (!p->vector) {
-                index[out] = q->start[out] + i;
-                index[1 - out] = q->start[1 - out] + j;
+                index[out] = q->of.part.start[out] + i;
+                index[1 - out] = q->of.part.start[1 - out] + j;
             }
-            met[p->vector ? index[0] : index[0] * q->global[1] + index[1]]++;
+            met[p->vector ? index[0] : index[0] * q->of.global[1] + index[1]]++;
         }
     }
 }

@@ -1,9 +1,10 @@
 /* The table of one instruction set, included by the isa_*.c files, which say the set and ISA_TABLE, its name. */
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile.h"
+#include "kernels/gelu.h"
 
 #define INVERSE_ROOT_2_PI 0.398942280401432678f
-#define GELU_ROOT         (2 * 0.797884560802865356f) /* 2 sqrt(2/pi) */
+#define GELU_TWICE        (2 * GELU_ROOT)
 
 /* Accumulators that fit the registers beside the vectors of b and a broadcast: 24 of 32, 12 of 16. */
 enum { TILE_ROWS = 6, TILE_VECTORS = LANES == 16 ? 4 : 2 };

@@ -79,7 +79,7 @@ static void NAME(gelu)(void *y_, const void *x_, int64_t n)
     EACH(i, m, n)
     {
         vf v = LOAD(x + i, (int)m);
-        vf twice = v * vf_fma(v * v, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        vf twice = v * vf_fma(v * v, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
         STORE(y + i, v * SIGMOID(twice), (int)m);
     }
 }
@@ -92,8 +92,8 @@ static void NAME(gelu_grad)(void *dx_, const void *dy_, const void *x_, int64_t 
     EACH(i, m, n)
     {
         vf v = LOAD(x + i, (int)m), square = v * v;
-        vf s = SIGMOID(v * vf_fma(square, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT)));
-        vf inner = vf_fma(square, vf_set(3 * GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        vf s = SIGMOID(v * vf_fma(square, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE)));
+        vf inner = vf_fma(square, vf_set(3 * GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
         vf slope = vf_fma(v * s * (vf_set(1) - s), inner, s);
         STORE(dx + i, LOAD(dy + i, (int)m) * slope, (int)m);
     }
@@ -154,7 +154,7 @@ static void NAME(geglu)(void *y_, const void *gate_, const void *up_, int64_t n)
     EACH(i, m, n)
     {
         vf g = LOAD(gate + i, (int)m);
-        vf twice = g * vf_fma(g * g, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        vf twice = g * vf_fma(g * g, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
         STORE(y + i, g * SIGMOID(twice) * LOAD(up + i, (int)m), (int)m);
     }
 }
@@ -166,8 +166,8 @@ static void NAME(geglu_grad)(void *dgate_, void *dup_, const void *dy_, const vo
     EACH(i, m, n)
     {
         vf g = LOAD(gate + i, (int)m), d = LOAD(dy + i, (int)m), u = LOAD(up + i, (int)m), square = g * g;
-        vf s = SIGMOID(g * vf_fma(square, vf_set(GELU_ROOT * 0.044715f), vf_set(GELU_ROOT)));
-        vf inner = vf_fma(square, vf_set(3 * GELU_ROOT * 0.044715f), vf_set(GELU_ROOT));
+        vf s = SIGMOID(g * vf_fma(square, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE)));
+        vf inner = vf_fma(square, vf_set(3 * GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
         STORE(dgate + i, d * u * vf_fma(g * s * (vf_set(1) - s), inner, s), (int)m);
         STORE(dup + i, d * g * s, (int)m);
     }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/cuda/scalars.h"
+#include "kernels/gelu.h"
 #include "kernels/philox.h"
 #include "kernels/token.h"
 
@@ -14,7 +15,7 @@ static constexpr int THREADS = 256, MOST_ROWS = 65535;
 struct gelu_forward {
     DEVICE float gate(float x)
     {
-        return 1.0f / (1.0f + expf(-2.0f * 0.7978845608028654f * (x + 0.044715f * x * x * x)));
+        return 1.0f / (1.0f + expf(-2.0f * GELU_ROOT * (x + GELU_CUBIC * x * x * x)));
     }
     __device__ float operator()(float x) const
     {
@@ -27,7 +28,7 @@ struct gelu_backward {
     __device__ float operator()(float dy, float x) const
     {
         float g = gelu_forward::gate(x);
-        float slope = 0.7978845608028654f * (1.0f + 3.0f * 0.044715f * x * x);
+        float slope = GELU_ROOT * (1.0f + 3.0f * GELU_CUBIC * x * x);
         return dy * (g + 2.0f * x * g * (1.0f - g) * slope);
     }
 };

@@ -125,13 +125,13 @@ static void note_blocks(plan_rank *out, const compiled *c, const profile *h, con
 }
 
 /* What a load changes: played beside the step. */
-static void add_loaded(plan *p, const grid *g, const compiled *c)
+static void add_loaded(plan *p, const compiled *c)
 {
     if (p->profile.load <= 0)
         return;
-    timing_add(&p->even, g, &c->training.list, c->training.requests);
+    timing_add(&p->even, &c->options.grid, &c->training.list, c->training.requests);
     for (int i = 0; i + 1 < compile_rungs(&c->options) && c->options.higher == HIGHER_WHOLE; i++)
-        timing_add(&p->higher[i], g, &c->higher[0][i].list, c->higher[0][i].requests);
+        timing_add(&p->higher[i], &c->options.grid, &c->higher[0][i].list, c->higher[0][i].requests);
 }
 
 /* Facts of one rank; `plays`: it is the one of its stage that is played. */
@@ -148,8 +148,8 @@ static status measure_rank(plan *p, const grid *g, bool plays)
         note_blocks(r, &c, &p->profile, p->schedule);
         r->update = plan_price_update(&p->profile, &c);
         if (plays) {
-            timing_add(&p->timing, g, &c.training.list, c.training.requests);
-            add_loaded(p, g, &c);
+            timing_add(&p->timing, &c.options.grid, &c.training.list, c.training.requests);
+            add_loaded(p, &c);
         }
     }
     compile_free(&c);

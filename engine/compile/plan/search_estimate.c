@@ -212,7 +212,7 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     status s = compile(&made, &o);
     if (s == STATUS_OK) {
         timing_open(&p, &prices, 1);
-        timing_add(&p, &g, &made.training.list, made.training.requests);
+        timing_add(&p, &made.options.grid, &made.training.list, made.training.requests);
         s = timing_run(&p);
     }
     if (s == STATUS_OK)

@@ -162,6 +162,17 @@ static void json_has_the_promised_fields_and_they_are_the_compilers(void **state
     plan_free(&p);
 }
 
+/* Gradients of heads that two ranks hold are summed among them, which takes blocks and time, too. */
+static void sums_of_heads_that_ranks_share_are_priced(void **state)
+{
+    (void)state;
+    compile_options o = options_of(8, 1, 1); /* of 4 heads of keys */
+    plan p = plan_of(&o, false);
+    assert_true(p.count > 0 && p.ranks[0].blocks[AXIS_KV] > 0);
+    assert_true(p.step_seconds > 0 && isfinite(p.step_seconds));
+    plan_free(&p);
+}
+
 /* A rank that represents others needs as much as any of them. */
 static void the_rank_listed_needs_most_of_those_it_stands_for(void **state)
 {
@@ -597,6 +608,7 @@ int main(void)
         cmocka_unit_test(a_vocabulary_is_padded_to_be_divided_evenly),
         cmocka_unit_test(json_has_the_promised_fields_and_they_are_the_compilers),
         cmocka_unit_test(json_says_the_blocks_of_communication),
+        cmocka_unit_test(sums_of_heads_that_ranks_share_are_priced),
         cmocka_unit_test(the_rank_listed_needs_most_of_those_it_stands_for),
         cmocka_unit_test(zero_1_takes_6_bytes_a_parameter_and_12_over_data),
         cmocka_unit_test(activations_in_flight_are_those_of_the_formulas),

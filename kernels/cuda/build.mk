@@ -46,24 +46,24 @@ $(BUILD)/tests/test_cuda_kernels: $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS) $(SHIM
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -rdynamic $(SHIM_SANITIZE) -o $@ $^ -ldl
 
-# the same kernels with every access to shared memory checked for races: tests/cuda/shim/race.cc
+# the same kernels with every access to shared memory checked for races: tests/cuda/shim/race.cc. The shim and the
+# references have no access to be watched: theirs are the objects without a sanitizer (host.mk).
 $(BUILD)/race/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "c++ $<"; $(CXX) -x c++ $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -fsanitize=thread -MMD -MP -c -o $@ $<
 
-$(BUILD)/race/%.o: %.cc
-	@mkdir -p $(@D)
-	@echo "c++ $<"; $(CXX) $(filter-out $(SHIM_SANITIZE),$(SHIM_FLAGS)) -MMD -MP -c -o $@ $<
+RACE_UNITS  := $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%)
+PLAIN_OWN   := $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/plain/%)
+PLAIN_TESTS := $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/plain/%)
 
-$(BUILD)/tests/test_cuda_races: $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) \
-                                $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_JUDGES)
+$(BUILD)/tests/test_cuda_races: $(RACE_UNITS) $(PLAIN_OWN) $(PLAIN_TESTS) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -rdynamic -o $@ $^ -ldl
 
 # every op's cases (tests/oracle/op_cases.c) through the bindings; the kernels of the race build
 $(BUILD)/tests/test_cuda_ops: $(BUILD)/tests/cuda/cuda_ops.o $(BUILD)/tests/libtests.a \
                               $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/cuda/bind*.c) kernels/cuda/updates.c) \
-                              $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%) $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/race/%) $(BUILD)/libphalanx.a
+                              $(RACE_UNITS) $(PLAIN_OWN) $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -rdynamic -fopenmp $(SANITIZE) -o $@ $^ -lcmocka $(LIBS)
 
@@ -84,8 +84,7 @@ $(RUN_CUDA_TESTS): run-%: $(BUILD)/tests/test_%
 	$<
 
 # what compiles without the rest of the product
-cuda-objects: $(BUILD)/libphalanx_cuda.so $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS) \
-              $(patsubst $(BUILD)/shim/%,$(BUILD)/race/%,$(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS))
+cuda-objects: $(BUILD)/libphalanx_cuda.so $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS) $(RACE_UNITS) $(PLAIN_OWN) $(PLAIN_TESTS)
 
 check-cuda: $(RUN_CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
 	tests/cuda/lint_cuda.sh

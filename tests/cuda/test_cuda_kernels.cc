@@ -199,6 +199,14 @@ static double unit(int type)
     return type == LAUNCH_FP32 ? 0x1p-24 : type == LAUNCH_BF16 ? 0x1p-8 : type == LAUNCH_FP16 ? 0x1p-11 : 0;
 }
 
+/* CHECK_STOP in the environment: one failure is enough, as it is of a mutant. */
+static void count_failure()
+{
+    check_count.failed++;
+    if (getenv("CHECK_STOP"))
+        exit(1);
+}
+
 void compare(const char *what, array &got, const vector<double> &want, double slack)
 {
     got.get();
@@ -223,9 +231,9 @@ void compare(const char *what, array &got, const vector<double> &want, double sl
         printf("  %-28s %-20s worst %.3f\n", check_count.now, what, worst);
     if (worst <= 1)
         return;
-    check_count.failed++;
     printf("FAILED %s: %s: element %zu of %zu is %.9g, should be %.9g (%.3g times the tolerance)\n", check_count.now,
            what, at, want.size(), got.value[at], want[at], worst);
+    count_failure();
 }
 
 void check(const char *what, bool good)
@@ -233,8 +241,8 @@ void check(const char *what, bool good)
     check_count.compared++;
     if (good)
         return;
-    check_count.failed++;
     printf("FAILED %s: %s\n", check_count.now, what);
+    count_failure();
 }
 
 void run_ok(const char *what, int result)

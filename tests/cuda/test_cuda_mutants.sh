@@ -4,8 +4,9 @@
 # [FILTER]
 #
 # `build` says who is to find it: plain (the scheduler, poisoned memory and the comparison), asan, or race
-# (tests/cuda/shim/race.cc). BUILD/shim and BUILD/race hold the objects of test_cuda_kernels and test_cuda_races. Two
-# mutants run at a time.
+# (tests/cuda/shim/race.cc). BUILD/shim and BUILD/race hold the objects of test_cuda_kernels and test_cuda_races, and
+# BUILD/plain those without a sanitizer. A mutant is done at the first failure, so that compiling takes longest: plain
+# ones are not optimised. Two mutants run at a time.
 set -u
 build=$1
 filter=${2:-}
@@ -217,6 +218,22 @@ race|optimizer.cu|optimizer.cu|optimizer/sum|s,^    block_barrier();,,|bins are 
 plain|optimizer.cu|optimizer.cu|optimizer/sum|s,+= (int64_t)digit\[i\],+= i < 2 ? (int64_t)digit[i] : 0,|the highest digit is lost
 LIST
 
+compile() { # KIND ARGUMENTS...
+    case $1 in
+    plain) how=-O0 ;;
+    asan) how='-O1 -fsanitize=address' ;;
+    race) how='-O1 -fsanitize=thread' ;;
+    esac
+    shift
+    ${CXX:-g++} -std=c++17 $how -w -fno-strict-aliasing "$@"
+}
+headers="-I. -Itests/cuda/shim -isystem $cuda/include"
+for kind in plain asan race; do # what every unit includes, compiled once
+    mkdir "$work/$kind"
+    cp tests/cuda/shim/cuda_shim.h "$work/$kind"
+    compile $kind -x c++-header tests/cuda/shim/cuda_shim.h $headers -o "$work/$kind/cuda_shim.h.gch" || exit 1
+done
+
 mutant() { # LINE
     line=$(sed -n "$1p" "$work/list")
     kind=${line%%|*} rest=${line#*|} file=${rest%%|*}
@@ -224,9 +241,9 @@ mutant() { # LINE
     rest=${rest#*|} cases=${rest%%|*}
     rest=${rest#*|} edit=${rest%|*} what=${rest##*|} # the expression may hold the separator
     case $kind in
-    plain) flags= folder=$build/race ;;
-    asan) flags=-fsanitize=address folder=$build/shim ;;
-    race) flags=-fsanitize=thread folder=$build/race ;;
+    plain) units=$build/plain others=$build/plain ;;
+    asan) units=$build/shim others=$build/shim ;;
+    race) units=$build/race others=$build/plain ;;
     esac
     case "$what" in *"$filter"*) ;; *) return 0 ;; esac
     tree="$work/$1"
@@ -237,24 +254,25 @@ mutant() { # LINE
         echo "UNCHANGED $unit: $what"
         return 1
     fi
-    if ! ${CXX:-g++} -x c++ -std=c++17 -O1 $flags -w -fno-strict-aliasing -I"$tree" -I. -Itests/cuda/shim -isystem "$cuda/include" \
+    if ! compile $kind -x c++ -include "$work/$kind/cuda_shim.h" -I"$tree" $headers \
         -c "$tree/kernels/cuda/$unit" -o "$tree/mutant.o" 2>"$tree/errors"; then
         echo "DOES NOT COMPILE $unit: $what"
         head -3 "$tree/errors"
         return 1
     fi
-    others=$(ls "$folder"/kernels/cuda/*.o "$folder"/tests/cuda/shim/*.o "$folder"/tests/cuda/*.o \
-        "$build/kernels/compress.o" "$build/memory/dtype.o" "$build/memory/log.o" "$build/memory/log_line.o" \
-        "$build/memory/outlet.o" |
+    objects=$(ls "$units"/kernels/cuda/*.o "$others"/tests/cuda/shim/*.o "$others"/tests/cuda/*.o "$build/kernels/compress.o" \
+        "$build/memory/dtype.o" "$build/memory/log.o" "$build/memory/log_line.o" "$build/memory/outlet.o" |
         grep -v "/kernels/cuda/${unit%.cu}.o")
-    ${CXX:-g++} -rdynamic ${flags#-fsanitize=thread} -o "$tree/test" "$tree/mutant.o" $others -ldl || return 1
+    ${CXX:-g++} -rdynamic $([ $kind != asan ] || echo -fsanitize=address) -o "$tree/test" "$tree/mutant.o" $objects -ldl || return 1
     # the shim finds deadlocks itself: what takes for ever has not been caught; the limit leaves room for a busy machine
-    SHIM_NO_RACES=$([ $kind = race ] || echo 1) timeout 1800 "$tree/test" "$cases" >"$tree/output" 2>&1
-    case $? in
+    CHECK_STOP=1 timeout 1800 "$tree/test" "$cases" >"$tree/output" 2>&1
+    status=$?
+    case $status in
     0) echo "SURVIVED $unit: $what"; return 1 ;;
     124) echo "TIMED OUT $unit: $what"; return 1 ;;
     esac
-    echo "caught $unit: $what ($(grep -m1 -oE 'AddressSanitizer: [a-z-]+|shim: .*|FAILED.*' "$tree/output" | cut -c1-90))"
+    said=$(grep -m1 -oE 'AddressSanitizer: [a-z-]+|shim: .*|FAILED.*' "$tree/output" | cut -c1-90)
+    echo "caught $unit: $what (${said:-exit status $status})"
     rm -rf "$tree"
 }
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Every kernel in the built objects has executed on the shim: the names that cuobjdump finds in them (without it, the
-# names that the objects register with the driver) are those that test_cuda_kernels --executed prints. The shim build is
-# C++ of the same files, so the names are the same. Usage: tests/cuda/test_cuda_coverage.sh BUILD
+# names that the objects register with the driver) are those that test_cuda_kernels --executed has printed into
+# BUILD/tests/test_cuda_kernels.said (make run-cuda_kernels). The shim build is C++ of the same files, so the names are
+# the same. Usage: tests/cuda/test_cuda_coverage.sh BUILD
 set -eu
 build=$1
 work=$(mktemp -d)
@@ -20,8 +21,9 @@ if [ -z "$cuobjdump" ]; then # registered names are those that ptxas compiled; o
     mv "$work/both" "$work/all"
 fi
 [ -s "$work/all" ] || { echo "test_cuda_coverage: no kernels in $build/cuda: build libphalanx_cuda.so first"; exit 1; }
-"$build/tests/test_cuda_kernels" --executed >"$work/output" || { tail -3 "$work/output"; exit 1; }
-sed -n 's/^executed //p' "$work/output" | sort -u >"$work/ran"
+said=$build/tests/test_cuda_kernels.said
+[ "$said" -nt "$build/tests/test_cuda_kernels" ] || { echo "test_cuda_coverage: no $said that is newer than its program: make run-cuda_kernels first"; exit 1; }
+sed -n 's/^executed //p' "$said" | sort -u >"$work/ran"
 echo "test_cuda_coverage: $(wc -l <"$work/all") kernels built, $(wc -l <"$work/ran") executed"
 diff "$work/all" "$work/ran" | sed -n 's/^</never executed:/p; s/^>/executed, not built:/p'
 cmp -s "$work/all" "$work/ran"

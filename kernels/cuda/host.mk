@@ -38,7 +38,7 @@ $(BUILD)/tests/phalanx_standin: $(STANDIN_OBJ) $(STANDIN_HOST) $(PLAIN_UNITS) $(
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue $(BUILD)/tests/test_cuda_offload: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx
+$(BUILD)/tests/test_cuda_host $(BUILD)/tests/test_cuda_queue $(BUILD)/tests/test_cuda_offload: | $(BUILD)/tests/phalanx_standin $(BUILD)/phalanx $(BUILD)/tests/patient_waits.so
 
 # libraries that the device opens at run time; the stand-in for cuDNN uses the program's tracker
 $(BUILD)/tests/standin/libcudnn.so.9: tests/cuda/standin/libraries/cudnn.c tests/cuda/standin/libraries/cudnn_meaning.c tests/cuda/standin/libraries/cudnn.h
@@ -65,10 +65,10 @@ $(BUILD)/tests/cudnn_plans: $(BUILD)/cuda/tests/cuda/gpu/cudnn_plans.o $(BUILD)/
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -fopenmp $(SANITIZE) -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $^ $(LIBS)
 
-$(BUILD)/tests/test_cuda_attention: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/standin/libcudnn.so.9 $(BUILD)/tests/cudnn_plans \
+$(BUILD)/tests/test_cuda_attention: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/patient_waits.so $(BUILD)/tests/standin/libcudnn.so.9 $(BUILD)/tests/cudnn_plans \
                                       $(BUILD)/tests/driver/libcuda.so.1 $(BUILD)/tests/device_ops_standin $(BUILD)/tests/device_ops_narrow
 
-$(BUILD)/tests/test_cuda_context: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/standin/libcudnn.so.9
+$(BUILD)/tests/test_cuda_context: | $(BUILD)/tests/phalanx_standin $(BUILD)/tests/patient_waits.so $(BUILD)/tests/standin/libcudnn.so.9
 $(BUILD)/tests/test_cuda_tuning: | $(BUILD)/tests/phalanx_standin
 
 # every op through the device's interface: on the stand-ins, and on a GPU

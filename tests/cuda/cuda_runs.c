@@ -106,8 +106,10 @@ launch_result cuda_runs_train(const char *program, int ranks, const char *enviro
                               const char *where, const char *keys)
 {
     char *path = launch_beside(program), *mpirun = ranks > 1 ? launch_mpirun(ranks) : NULL;
-    launch_result r = launch_run(120, "cd %s && exec env %s %s %s train %s.yaml run.folder=%s/%s %s", folder,
-                                 environment, mpirun ? mpirun : "", path, model, folder, where, keys);
+    char *waits = launch_beside("patient_waits.so"); /* the stand-in of NCCL waits in MPI's own calls, which poll */
+    launch_result r = launch_run(120, "cd %s && exec env LD_PRELOAD=%s %s %s %s train %s.yaml run.folder=%s/%s %s",
+                                 folder, waits, environment, mpirun ? mpirun : "", path, model, folder, where, keys);
+    free(waits);
     free(mpirun);
     free(path);
     return r;

@@ -228,7 +228,8 @@ static fiber *fiber_take()
         f = idle.back();
         idle.pop_back();
     }
-    ASAN_UNPOISON_MEMORY_REGION(f->stack, STACK_BYTES);
+    /* the frames that fiber_main has left for ever are its own: a kernel's have been cleared when it returned */
+    ASAN_UNPOISON_MEMORY_REGION(f->stack + STACK_BYTES - PAGE, PAGE);
     void **top = (void **)(f->stack + STACK_BYTES);
     *--top = nullptr; /* so that the entry finds its stack 8 mod 16, as after a call */
     *--top = (void *)fiber_main;
@@ -451,9 +452,9 @@ static void block_run()
     shim_block_serial++;
     shim_epoch++;
     block.finished = block.at_barrier = 0;
+    ASAN_POISON_MEMORY_REGION(shim_shared_memory, block.shared_used); /* what the block before had taken */
     block.shared_used = REDZONE;
     block.redzones.clear();
-    ASAN_POISON_MEMORY_REGION(shim_shared_memory, SHIM_SHARED_BYTES);
     if (block.dynamic_bytes)
         dynamic_memory = (unsigned char *)shared_take(block.dynamic_bytes);
     for (int i = 0; i < block.threads_count; i++) {
@@ -546,6 +547,8 @@ void shim_launch(const void *launching, const char *name, dim3 grid, dim3 size, 
     block.warps_count = (int)(threads / 32);
     block.dynamic_bytes = shared;
     block.body = &body;
+    block.shared_used = 0;
+    ASAN_POISON_MEMORY_REGION(shim_shared_memory, SHIM_SHARED_BYTES);
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {

@@ -55,6 +55,8 @@ $(BUILD)/race/%.o: %.cu
 RACE_UNITS  := $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/race/%)
 PLAIN_OWN   := $(SHIM_OWN:$(BUILD)/shim/%=$(BUILD)/plain/%)
 PLAIN_TESTS := $(SHIM_TESTS:$(BUILD)/shim/%=$(BUILD)/plain/%)
+# what mutants are linked with
+PLAIN_CUDA  := $(SHIM_UNITS:$(BUILD)/shim/%=$(BUILD)/plain/%)
 
 $(BUILD)/tests/test_cuda_races: $(RACE_UNITS) $(PLAIN_OWN) $(PLAIN_TESTS) $(SHIM_JUDGES)
 	@mkdir -p $(@D)
@@ -92,7 +94,7 @@ run-cuda_kernels: $(BUILD)/tests/test_cuda_kernels
 # what compiles without the rest of the product
 cuda-objects: $(BUILD)/libphalanx_cuda.so $(SHIM_UNITS) $(SHIM_OWN) $(SHIM_TESTS) $(RACE_UNITS) $(PLAIN_OWN) $(PLAIN_TESTS)
 
-check-cuda: $(RUN_CUDA_TESTS) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
+check-cuda: $(RUN_CUDA_TESTS) $(PLAIN_CUDA) $(BUILD)/libphalanx_cuda.so ## every CUDA kernel executed without a GPU, its mutants, its resources
 	tests/cuda/lint_cuda.sh
 	tests/cuda/test_cuda_coverage.sh $(BUILD)
 	tests/cuda/cuda_resources.sh $(BUILD)

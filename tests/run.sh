@@ -40,9 +40,10 @@ run_one() {
     start=$(date +%s.%N)
     # timeout, in a process group of its own that a terminal's Ctrl-C does not reach, passes SIGTERM on to the program
     trap 'kill -TERM $(jobs -p) 2>/dev/null; wait; rm -rf "$mpi"; exit 143' TERM
-    # Ranks of one host need no network, and Open MPI 5 says a line a rank of one that it finds no use for.
+    # Ranks of one host need no network, and Open MPI 5 says a line a rank of one that it finds no use for. libfabric
+    # reads all of the kernel's symbols as it begins: two thirds of what MPI_Init() costs a rank.
     CMOCKA_MESSAGE_OUTPUT=TAP OMPI_MCA_orte_tmpdir_base=$mpi PRTE_MCA_prte_tmpdir_base=$mpi \
-        OMPI_MCA_btl=${OMPI_MCA_btl:-^tcp} \
+        OMPI_MCA_btl=${OMPI_MCA_btl:-^tcp,ofi} OMPI_MCA_mtl=${OMPI_MCA_mtl:-^ofi} \
         env --default-signal=INT,QUIT nice -n $priority timeout -k 10 "$seconds" "$program" >"$output" 2>&1 </dev/null &
     wait $!
     status=$?

@@ -15,7 +15,7 @@ case $? in
 77) skip_all 4 "no slurm-wlm and munge, or not root" ;;
 *) skip_all 4 "no cluster comes up on this machine" ;;
 esac
-unset OMPI_MCA_btl # tests/run.sh's: here ranks are on two hosts
+unset OMPI_MCA_btl OMPI_MCA_mtl # tests/run.sh's: here ranks are on two hosts
 export SLURM_CONF=$work/slurm/slurm.conf OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PHALANX=$phalanx
 write_run
 # On no machine does the first start finish; each restart makes fifty steps more. No limit of Slurm's is shorter than a

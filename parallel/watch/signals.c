@@ -29,8 +29,9 @@ static struct {
     _Atomic bool save;
     _Atomic long long first; /* nanoseconds: when an insisting signal first came; 0: none has */
     _Atomic long long saved; /* when the last save was done */
+    _Atomic int status;      /* what the process ends with; -1: not known yet */
     bool hangup_ignored;     /* since the process began */
-} signals;
+} signals = {.status = -1};
 
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_BOOL_LOCK_FREE == 2,
                "a handler may use lock-free atomics only");
@@ -54,8 +55,10 @@ static void on_signal(int number)
         return;
     }
     if (caught[which].insists && !atomic_compare_exchange_strong(&signals.first, &never, time) &&
-        time - never > ONE_REQUEST_NANOSECONDS)
-        _exit(128 + number);
+        time - never > ONE_REQUEST_NANOSECONDS) {
+        int status = atomic_load(&signals.status);
+        _exit(status >= 0 ? status : 128 + number);
+    }
     atomic_compare_exchange_strong(&signals.stop, &none, number);
 }
 
@@ -104,4 +107,9 @@ void signals_saved(void)
 {
     atomic_store(&signals.saved, now());
     atomic_store(&signals.save, false);
+}
+
+void signals_done(int status)
+{
+    atomic_store(&signals.status, status);
 }

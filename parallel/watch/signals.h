@@ -1,6 +1,7 @@
 /* Signals that ask a run for something.
  *
- *   SIGTERM, SIGINT    finish the step, save and end; a second one, a second or more later, ends the process at once
+ *   SIGTERM, SIGINT    finish the step, save and end; a second one, a second or more later, ends the process at once,
+ *                      with 128 + its number, or with the status of what is done (signals_done)
  *   SIGHUP, SIGUSR1    finish the step, save and end (a closed terminal; batch systems before a time limit)
  *   SIGUSR2            save after the step at hand and go on
  *
@@ -25,5 +26,9 @@ signals_request signals_pending(void);
 const char *signals_name(void);
 /* All ranks have saved: the request is fulfilled, on whichever rank it arrived, or just arrives. */
 void signals_saved(void);
+/* The work of all ranks is done and agreed on, and this process is about to end with `status` (0 to 255): a signal that
+ * would end it at once gives that status, too. Launchers send one to the ranks that end last: srun
+ * --kill-on-bad-exit sees a first rank end with 75, and must not see 143 of another. */
+void signals_done(int status);
 
 #endif

@@ -16,7 +16,7 @@ check() { # WHAT COMMAND...: one test
 
 skip_all() { # COUNT WHY: all tests, and the end
     local i
-    for i in $(seq "$1"); do echo "ok $i # SKIP $2"; done
+    for i in $(seq "$1"); do echo "ok $i - number $i # SKIP $2"; done
     exit
 }
 

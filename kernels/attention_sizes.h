@@ -1,8 +1,7 @@
 /* For which heads phalanx has fused attention kernels on GPUs (kernels/cuda/flash_forward.cu, flash_backward.cu), in 16
  * bits. Other heads are computed by a warp for each query (kernels/cuda/attention.cu), about fifty times slower, where
  * cuDNN does not take them, which wants multiples of ATTENTION_CUDNN_MULTIPLE of at most ATTENTION_CUDNN_MOST. */
-#ifndef PHALANX_KERNELS_ATTENTION_SIZES_H
-#define PHALANX_KERNELS_ATTENTION_SIZES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -20,5 +19,3 @@ static inline bool attention_suits_cudnn(int size)
 {
     return size % ATTENTION_CUDNN_MULTIPLE == 0 && size <= ATTENTION_CUDNN_MOST;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* How much an op of class ATTENTION computes, for who prices it or looks for a measurement of its like, how wide its
  * values are, and how many of its queries are neighbours. Its exact cost, of the pairs that mask and window leave, is
  * in the op table. */
-#ifndef PHALANX_KERNELS_ATTENTION_WORK_H
-#define PHALANX_KERNELS_ATTENTION_WORK_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -28,5 +27,3 @@ double attention_reach(const op *o);
 /* Do ranks of one program do other amounts of the op's work, as the batch has it: where documents are masked, or where
  * ranks that divide a sample's queries look through a window? */
 bool attention_work_varies(const op *o);
-
-#endif

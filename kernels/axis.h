@@ -4,8 +4,7 @@
  * Which ranks a set has follows from a grid: parallel/comm/grid.h. "Whose gradients sum" (AXIS_GRADIENT) and "who
  * divides samples" (AXIS_SAMPLES) are different questions: context ranks see the same samples and other tokens.
  */
-#ifndef PHALANX_KERNELS_AXIS_H
-#define PHALANX_KERNELS_AXIS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -140,5 +139,3 @@ static inline bool axis_spans(axis a, int coordinate)
 {
     return axis_rows[a].spans >> coordinate & 1;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * exactly for none, bf16, int8 and int4, to one rounding of fp32 for topk and dct. Given values must be finite. Pure
  * functions; the same bytes on every machine.
  */
-#ifndef PHALANX_KERNELS_COMPRESS_H
-#define PHALANX_KERNELS_COMPRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,4 @@ bool compress_decode(float *values, const void *in, const compress_method *m, in
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,8 +1,7 @@
 /* The compressors' formats: sizes, and the cosines of dct. Plain C that is also C++ and CUDA, so that host and device
  * share one definition and write the same bytes. kernels/compress.h says what the functions promise.
  */
-#ifndef PHALANX_KERNELS_COMPRESS_FORMAT_H
-#define PHALANX_KERNELS_COMPRESS_FORMAT_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -147,5 +146,3 @@ HOST_DEVICE_INLINE double compress_basis(int i, int k)
     const double root = 0.1767766952966369; /* sqrt(2) / 8 */
     return compress_cosine((2 * i + 1) * k) * (k ? root : 0.125);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * `device_cpu` executes at once. `device_cuda` is in build/libphalanx_cuda.so, found by device_load() at run time. A
  * device is opened, used and closed by one thread; it owns the arena, the mirror and the queues.
  */
-#ifndef PHALANX_KERNELS_DEVICE_H
-#define PHALANX_KERNELS_DEVICE_H
+#pragma once
 
 #include "kernels/devices.h"
 #include "kernels/op.h"
@@ -203,5 +202,3 @@ extern const device_interface device_cpu;
 status device_load(const device_interface **out, const char *name);
 /* The same of a device that is available; otherwise *out stays as it is. */
 status device_find(const device_interface **out, const char *name);
-
-#endif

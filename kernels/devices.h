@@ -3,8 +3,7 @@
  * Prices of plans, choices that weigh computing against memory, and the MFU of a run all read these rows and no other
  * figures of a device. Rows are constants.
  */
-#ifndef PHALANX_KERNELS_DEVICES_H
-#define PHALANX_KERNELS_DEVICES_H
+#pragma once
 
 /* The peaks that products of one type or another can reach. */
 typedef enum peak_kind {
@@ -41,5 +40,3 @@ void devices_peaks(double peak[PEAK_COUNT], const devices_row *d, int processors
  * takes. */
 double devices_balance(const devices_row *d, peak_kind peak);
 double devices_balance_sent(const devices_row *d, peak_kind peak);
-
-#endif

@@ -3,8 +3,7 @@
  * memory, which are the device's. One of these that arrives at a backend, but for a view, was scheduled wrongly. A
  * backend includes the table once with OP(name, class, ...) as ELSEWHERE_##class(BACKEND_##name), beside that of its
  * kernels. */
-#ifndef PHALANX_KERNELS_ELSEWHERE_H
-#define PHALANX_KERNELS_ELSEWHERE_H
+#pragma once
 
 #include "kernels/op.h"
 #include "memory/log.h"
@@ -29,5 +28,3 @@
 #define ELSEWHERE_HOST(function)          ELSEWHERE_OP(function)
 #define ELSEWHERE_VIEW(function)          ELSEWHERE_OP(function)
 #define ELSEWHERE_WAIT(function)          ELSEWHERE_OP(function)
-
-#endif

@@ -5,8 +5,7 @@
  * limb, give the same bits. The limbs belong to the caller (the tensor `bins`). 2^30 values fit before a limb could
  * overflow. What is below 2^-SUM_LOWEST is dropped, value by value, so that the sum is still independent of order.
  */
-#ifndef PHALANX_KERNELS_EXACT_SUM_H
-#define PHALANX_KERNELS_EXACT_SUM_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -54,5 +53,3 @@ void exact_sum_add(int64_t *bins, double value);
 void exact_sum_merge(int64_t *bins, const int64_t *other);
 /* The sum, correctly rounded to within one unit in the last place; NaN if any value was not finite. */
 double exact_sum_value(const int64_t *bins);
-
-#endif

@@ -5,8 +5,7 @@
  * kept or recomputed by itself (gelu from the kept sum, without the product), a recomputed op is fused like the first
  * one, and a result that nobody else reads is never stored.
  */
-#ifndef PHALANX_KERNELS_FUSE_H
-#define PHALANX_KERNELS_FUSE_H
+#pragma once
 
 #include "kernels/recorder.h"
 
@@ -19,5 +18,3 @@ void fuse_recorded(recorder *r, tensor *const *ends, int count);
 bool fuse_is_fused(const op *o);
 op fuse_first(const op *o);
 op fuse_second(const op *o);
-
-#endif

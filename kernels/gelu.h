@@ -2,10 +2,7 @@
  * x^3), which host and device share. What kernels are compared with (tests/oracle/, tools/self_check_math.c) states
  * them in its own way. Plain C that is also C++ and CUDA.
  */
-#ifndef PHALANX_KERNELS_GELU_H
-#define PHALANX_KERNELS_GELU_H
+#pragma once
 
 #define GELU_ROOT  0.797884560802865356f /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
-
-#endif

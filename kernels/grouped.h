@@ -1,8 +1,7 @@
 /* What a grouped product multiplies: the rows of each expert by that expert's weight. The sizes of tensors are planned,
  * how many rows an expert has is data (`offsets`, read by kernels alone); costs and prices take the average. Which
  * operand is which is said once, in ops/grouped.c. Tensors are the op's. */
-#ifndef PHALANX_KERNELS_GROUPED_H
-#define PHALANX_KERNELS_GROUPED_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -23,5 +22,3 @@ grouped_product grouped_of(const op *o);
 void grouped_average(double size[3], const grouped_product *p);
 /* Every row counts as one that an expert has; multiply-adds count 2. */
 double grouped_flops(const grouped_product *p);
-
-#endif

@@ -2,8 +2,7 @@
  * one. Recording, host and device share this. What kernels are compared with (tests/oracle/, tools/self_check_math.c)
  * states it in its own way. Plain C that is also C++ and CUDA.
  */
-#ifndef PHALANX_KERNELS_HEADS_H
-#define PHALANX_KERNELS_HEADS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,5 +45,3 @@ HOST_DEVICE_INLINE int32_t heads_copies(int32_t heads, int32_t ranks)
 {
     return ranks > heads ? ranks / heads : 1;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The sizes of multi-head latent attention (2405.04434), which its ops read from their operands. A head of q and k is
  * `nope` elements that do not rotate, then `rope` elements that do; of the keys the latter are one for all heads. */
-#ifndef PHALANX_KERNELS_LATENT_H
-#define PHALANX_KERNELS_LATENT_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -34,5 +33,3 @@ static inline int64_t latent_unrotated(const op *o)
 {
     return o->at.kv_heads ? 0 : o->at.head_size - o->in[1]->shape[1];
 }
-
-#endif

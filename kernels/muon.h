@@ -1,8 +1,7 @@
 /* Muon's constants, which host, device and reference share: the quintic whose slope at 0 is largest while it keeps
  * singular values near 1 (https://kellerjordan.github.io/posts/muon). Plain C that is also C++ and CUDA.
  */
-#ifndef PHALANX_KERNELS_MUON_H
-#define PHALANX_KERNELS_MUON_H
+#pragma once
 
 #define MUON_A 3.4445
 #define MUON_B (-4.7750)
@@ -11,5 +10,3 @@
 #define MUON_EPSILON 1e-7f /* the smallest norm that a matrix is divided by */
 
 enum { MUON_ITERATIONS = 5 };
-
-#endif

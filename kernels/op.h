@@ -3,8 +3,7 @@
  * Ops are plain records owned by their program. The table `op_rows` has, by an op's kind, everything that is
  * known about it. Implementations are found per backend in an `op_kernel` table, one function an op, all of one type.
  */
-#ifndef PHALANX_KERNELS_OP_H
-#define PHALANX_KERNELS_OP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -343,5 +342,3 @@ typedef struct op_backend {
 extern const op_backend cpu_backend;
 /* Does this machine's processor multiply bf16, as its kernels do then? */
 bool cpu_multiplies_bf16(void);
-
-#endif

@@ -4,8 +4,7 @@
  * operands that the op cannot take. Nobody describes or patches a tensor afterwards. Ops and tensors belong to the
  * pool.
  */
-#ifndef PHALANX_KERNELS_OP_MAKE_H
-#define PHALANX_KERNELS_OP_MAKE_H
+#pragma once
 
 #include "kernels/op.h"
 #include "memory/pool.h"
@@ -18,5 +17,3 @@
 op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into);
 /* The same op on other operands, each described like the one that it replaces: no more is checked. */
 op *op_make_copy(pool *p, const op *of, tensor *const in[OP_MAX_IN], tensor *const out[OP_MAX_OUT]);
-
-#endif

@@ -12,8 +12,7 @@
  * and "sr" are in no rule. Along the other axes (stages, tied ends, copies of key/value heads) values have nothing in
  * common but sums.
  */
-#ifndef PHALANX_KERNELS_OPERANDS_H
-#define PHALANX_KERNELS_OPERANDS_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -37,5 +36,3 @@ _Noreturn void operands_refuse(const op *o, const char *file, int line, const ch
         if (!(condition))                                                                                              \
             operands_refuse(o, __FILE__, __LINE__, #condition, why);                                                   \
     } while (0)
-
-#endif

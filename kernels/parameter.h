@@ -7,8 +7,7 @@
  * where in the rank's part; an empty piece says that the rank has none of that tensor. What no piece covers is padding:
  * zero, never stored, its gradient never counted.
  */
-#ifndef PHALANX_KERNELS_PARAMETER_H
-#define PHALANX_KERNELS_PARAMETER_H
+#pragma once
 
 #include "kernels/axis.h"
 #include "memory/box.h"
@@ -105,5 +104,3 @@ static inline placements parameter_gradient_place(const parameter *p)
             all.along[i] = place_partial();
     return all;
 }
-
-#endif

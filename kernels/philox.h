@@ -8,8 +8,7 @@
  * Element i of a sample (or of a parameter, for the initialiser, whose sample is the parameter's number and step 0) is
  * word i mod 4 of block i / 4, so that a sample may have 2^34 elements.
  */
-#ifndef PHALANX_KERNELS_PHILOX_H
-#define PHALANX_KERNELS_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -68,5 +67,3 @@ HOST_DEVICE_INLINE float philox_uniform(uint32_t draw)
 {
     return (float)(draw >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
 }
-
-#endif

@@ -4,8 +4,7 @@
  * product_settle() says of each recorded product in which types it multiplies. Whoever comes later reads the types of
  * tensors. Rows are constants.
  */
-#ifndef PHALANX_KERNELS_PRECISION_H
-#define PHALANX_KERNELS_PRECISION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -52,5 +51,3 @@ bool precision_is_narrow(dtype type);
 peak_kind precision_peak(dtype type, bool rounds);
 /* Is that another peak, because the products round their operands? */
 bool precision_rounds(dtype type, bool rounds);
-
-#endif

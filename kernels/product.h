@@ -1,8 +1,7 @@
 /* What a matrix product multiplies. An op of class PRODUCT is C[m, n] = A B (+ bias) (+ an addend, or C), A[m, k] and
  * B[k, n] as they lie or transposed. Which operand is which, and along which dimension it has m, n or k, is said once,
  * in ops/product.c; costs, prices, cuts and both backends read it here. Tensors are the op's. */
-#ifndef PHALANX_KERNELS_PRODUCT_H
-#define PHALANX_KERNELS_PRODUCT_H
+#pragma once
 
 #include "kernels/op.h"
 #include "kernels/precision.h"
@@ -41,5 +40,3 @@ static inline bool product_is_free(const op *o)
 {
     return op_is(o, OP_CLASS_PRODUCT) && op_has(o, OP_WEIGHT);
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A program holds pointers to ops and tensors that live in a pool; whoever owns the pool owns them.
  */
-#ifndef PHALANX_KERNELS_PROGRAM_H
-#define PHALANX_KERNELS_PROGRAM_H
+#pragma once
 
 #include "kernels/op.h"
 #include "memory/pool.h"
@@ -28,5 +27,3 @@ const char *phase_name(phase p);
 /* For messages: "step 12, backward of chunk 0, micro-batch 3, op layer 3/mlp/down/dx: linear_grad_input"; NULL: no
  * op */
 void program_place(char *out, int bytes, int64_t step, const op *o);
-
-#endif

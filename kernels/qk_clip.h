@@ -2,8 +2,7 @@
  * queries and keys are scaled, so that the same tokens would reach the threshold and not more. Host, device and
  * reference share which rows those are. Plain C that is also C++ and CUDA.
  */
-#ifndef PHALANX_KERNELS_QK_CLIP_H
-#define PHALANX_KERNELS_QK_CLIP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ HOST_DEVICE_INLINE int32_t qk_clip_head(bool *whole, int64_t row, int32_t heads,
     *whole = row % size >= size - last_whole;
     return block < blocks ? (int32_t)(block % heads) : -1;
 }
-
-#endif

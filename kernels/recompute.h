@@ -1,6 +1,5 @@
 /* What is recomputed in the backward pass instead of being kept: the settings of configurations and recordings. */
-#ifndef PHALANX_KERNELS_RECOMPUTE_H
-#define PHALANX_KERNELS_RECOMPUTE_H
+#pragma once
 
 typedef enum recompute {
     RECOMPUTE_NONE,
@@ -8,5 +7,3 @@ typedef enum recompute {
     RECOMPUTE_FULL,      /* all but the inputs of blocks */
     RECOMPUTE_CHOSEN,    /* op by op: what a memory budget needs. No setting of a configuration. */
 } recompute;
-
-#endif

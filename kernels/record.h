@@ -1,7 +1,6 @@
 /* One function an op, for layers to call: each appends one op to the body being recorded and returns its (first)
  * output. Each is defined beside the rest of its op, in kernels/ops/. */
-#ifndef PHALANX_KERNELS_RECORD_H
-#define PHALANX_KERNELS_RECORD_H
+#pragma once
 
 #include "kernels/recorder.h"
 
@@ -136,5 +135,3 @@ tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x);
 /* Rows that coordinates divide as rows of AXIS_EXPERT and AXIS_HOLDERS, or back. */
 tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back);
 tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x);
-
-#endif

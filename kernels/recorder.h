@@ -9,8 +9,7 @@
  * Keep or recompute is asked per tensor when the backward pass first wants it: a tensor that is not to be kept is
  * recomputed by re-recording its producer, whose inputs are asked for likewise.
  */
-#ifndef PHALANX_KERNELS_RECORDER_H
-#define PHALANX_KERNELS_RECORDER_H
+#pragma once
 
 #include "kernels/program.h"
 #include "kernels/recompute.h"
@@ -137,5 +136,3 @@ void recorder_gradient_done(recorder *r, const tensor *w, bool weight_phase);
 /* Appends an op like `like`, whose kind, inputs and attributes (and outputs that are there) are given: op_make() of
  * kernels/op_make.h with a label, at its place in the body. */
 op *recorder_record(recorder *r, const char *name, const op *like, unsigned outputs, tensor *const *into);
-
-#endif

@@ -4,8 +4,7 @@
  * the messages of engine/compile/model/compressed.c); those record or append it. `groups` of this rank, by axis.
  * Nothing is owned.
  */
-#ifndef PHALANX_KERNELS_REPLICAS_H
-#define PHALANX_KERNELS_REPLICAS_H
+#pragma once
 
 #include "kernels/op.h"
 #include "kernels/storage.h"
@@ -29,5 +28,3 @@ op replicas_gather_notes(const axis_group *groups, axis a, tensor *own);
 op replicas_exchange(const axis_group *groups, const storage *s, tensor *message);
 /* ... and the sums, in messages of those that made them, to all. */
 op replicas_gather_sums(const axis_group *groups, const storage *s, tensor *message);
-
-#endif

@@ -6,8 +6,7 @@
  * layout changes them, and no state is saved. A Philox block serves eight elements: element e takes half e mod 2 of
  * word e / 2 mod 4 of block e / 8 of the draws at (seed, site, step, sample = the name's stream).
  */
-#ifndef PHALANX_KERNELS_ROUNDING_H
-#define PHALANX_KERNELS_ROUNDING_H
+#pragma once
 
 #include "kernels/host_device.h"
 #include "kernels/philox.h"
@@ -41,5 +40,3 @@ HOST_DEVICE_INLINE uint16_t rounding_bf16(uint32_t value, uint32_t random)
     uint32_t quiet = (value & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0; /* NaN */
     return (uint16_t)(((finite ? value + random : value) | quiet) >> 16);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * or views of the same bytes. Made by engine/compile/model/storage.c, const afterwards: any number of recordings and
  * programs may read it at a time. Tensors belong to whoever made the storage.
  */
-#ifndef PHALANX_KERNELS_STORAGE_H
-#define PHALANX_KERNELS_STORAGE_H
+#pragma once
 
 #include "kernels/parameter.h"
 
@@ -52,5 +51,3 @@ static inline bool storage_is_gathered(const storage *s)
 {
     return s->divided && !s->shard_weight;
 }
-
-#endif

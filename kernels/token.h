@@ -3,8 +3,7 @@
  * with (tests/oracle/, tools/self_check_math.c) and cuDNN's graph of pointwise nodes (kernels/cuda/cudnn_graph.c) state
  * them in their own ways. Plain C that is also C++ and CUDA.
  */
-#ifndef PHALANX_KERNELS_TOKEN_H
-#define PHALANX_KERNELS_TOKEN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ HOST_DEVICE_INLINE int32_t token_half(int32_t rank, int32_t ranks, int32_t half)
 {
     return half == 0 ? rank : TOKEN_HALVES * ranks - 1 - rank;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Over what the loss that balances the experts of routers is taken. */
-#ifndef PHALANX_LAYERS_BALANCE_H
-#define PHALANX_LAYERS_BALANCE_H
+#pragma once
 
 /* Over what a loss that balances experts takes the load of each, f, and its mean probability, P (2101.03961): with E
  * experts it is E sum f P, 1 where all are alike. */
@@ -13,5 +12,3 @@ typedef enum layer_balance {
     LAYER_BALANCE_BATCH,
     LAYER_BALANCE_POOLED, /* the tokens of all layers, as transformers has it; f sums to the experts of a token */
 } layer_balance;
-
-#endif

@@ -9,8 +9,7 @@
  * (expert, token, choice), those that the first rung has no room for. They add nothing to their tokens, whose residual
  * stream goes on without them; the weights of a token's other experts stay as they are. Evaluation drops nothing.
  */
-#ifndef PHALANX_LAYERS_LADDER_H
-#define PHALANX_LAYERS_LADDER_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -37,5 +36,3 @@ ladder_waves ladder_waves_of(const ladder_shape *s, int rung);
 int ladder_rungs(const ladder_shape *s);
 /* Rows that it has room for. */
 int64_t ladder_room(const ladder_waves *w);
-
-#endif

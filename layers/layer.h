@@ -4,8 +4,7 @@
  * parameters are owned by the model that built the structs below. Activations are [tokens, features], the samples of a
  * micro-batch end to end; with sequence parallelism a residual stream is a shard over tokens.
  */
-#ifndef PHALANX_LAYERS_LAYER_H
-#define PHALANX_LAYERS_LAYER_H
+#pragma once
 
 #include "kernels/record.h"
 #include "layers/balance.h"
@@ -247,5 +246,3 @@ tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x);
  * scattered, without it the value is shared and the partial sums are reduced. */
 tensor *layer_enter(recorder *r, tensor *x);
 tensor *layer_leave(recorder *r, tensor *x);
-
-#endif

@@ -3,8 +3,7 @@
  * An arena is zeroed, begins at a multiple of 2 MiB and asks for huge pages. Its pages become resident when they are
  * first touched, by the thread (and on the memory node of the thread) that touches them. The opener closes it.
  */
-#ifndef PHALANX_MEMORY_ARENA_H
-#define PHALANX_MEMORY_ARENA_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@ int64_t arena_bytes(const arena *a); /* as asked for */
 /* Bytes that this process may still take: the smallest of what the kernel calls available and what its control groups
  * leave; INT64_MAX if neither is known. */
 int64_t arena_available(void);
-
-#endif

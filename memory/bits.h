@@ -4,8 +4,7 @@
  * changes the result, and others by chance of 2^-64. The same bytes give the same sum on every machine of one byte
  * order, whatever the threads.
  */
-#ifndef PHALANX_MEMORY_BITS_H
-#define PHALANX_MEMORY_BITS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@ uint64_t bits_end(bits *b);
 uint64_t bits_sum(const void *data, int64_t bytes, int threads);
 /* One number from two, all of whose bits depend on all of theirs. */
 uint64_t bits_mix(uint64_t a, uint64_t b);
-
-#endif

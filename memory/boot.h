@@ -1,7 +1,6 @@
 /* Which machine this is: the identity of its kernel's boot, which programs in all of its containers share, and which
  * a restart changes. Those with the same one have the same monotonic clock (memory/clock.h), too. */
-#ifndef PHALANX_MEMORY_BOOT_H
-#define PHALANX_MEMORY_BOOT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -10,5 +9,3 @@ enum { BOOT_BYTES = 40 };
 /* Writes it, at most 36 characters, and zeros behind it. Where the kernel does not tell, returns false, and all bytes
  * are 0. */
 bool boot_identity(char out[BOOT_BYTES]);
-
-#endif

@@ -3,8 +3,7 @@
  * Rectangles have up to four dimensions, zero-based and row-major: the last dimension runs fastest. dims == 0 is a
  * single element. Nothing here owns memory.
  */
-#ifndef PHALANX_MEMORY_BOX_H
-#define PHALANX_MEMORY_BOX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ void box_gather(void *out, const box_memory *from, int dims, const int64_t *size
 bool box_all_finite(const box_memory *of, int dims, const int64_t *size);
 /* to[i...] = from[i...] for every element, converted as dtype_convert does; the two must not overlap. */
 void box_convert(const box_memory *to, const box_memory *from, int dims, const int64_t *size);
-
-#endif

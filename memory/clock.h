@@ -2,8 +2,7 @@
  * share; its zero means nothing. The clock of the day may be set back or ahead at any moment, and no two machines have
  * the same one: it is for showing to people, never for waiting or for deciding.
  */
-#ifndef PHALANX_MEMORY_CLOCK_H
-#define PHALANX_MEMORY_CLOCK_H
+#pragma once
 
 #include <errno.h>
 #include <pthread.h>
@@ -44,5 +43,3 @@ static inline void clock_nap(double seconds)
     struct timespec t = clock_timespec(seconds);
     nanosleep(&t, NULL);
 }
-
-#endif

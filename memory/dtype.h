@@ -3,8 +3,7 @@
  * A dtype is a plain number, the index into one table; nothing here owns memory. Arithmetic types of the engine come
  * first; the others occur in files and in inputs. Every narrowing rounds to nearest, ties to even, and keeps NaN.
  */
-#ifndef PHALANX_MEMORY_DTYPE_H
-#define PHALANX_MEMORY_DTYPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ void dtype_convert(void *to, dtype to_type, const void *from, dtype from_type, i
 
 /* Are all values finite: no NaN and no infinity? Integers are. The array needs no alignment. */
 bool dtype_all_finite(dtype type, const void *values, int64_t count);
-
-#endif

@@ -6,8 +6,7 @@
  * others have installed before stay (a sanitizer's), but for UCX's, which say where in UCX a process dies and nothing
  * of files.
  */
-#ifndef PHALANX_MEMORY_FAULT_H
-#define PHALANX_MEMORY_FAULT_H
+#pragma once
 
 typedef enum fault_kind {
     FAULT_CRASH,
@@ -17,5 +16,3 @@ typedef enum fault_kind {
 
 /* NULL: nobody is told. */
 void fault_install(void (*tell)(void *context, fault_kind kind, const char *words), void *context);
-
-#endif

@@ -4,8 +4,7 @@
  * doing (step, action, op), which a fatal error prints. Information is printed by rank 0 only; warnings and errors by
  * every rank that has them, with the rank in front when there is more than one.
  */
-#ifndef PHALANX_MEMORY_LOG_H
-#define PHALANX_MEMORY_LOG_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -47,5 +46,3 @@ void *must_realloc(void *old, unsigned long bytes) __attribute__((returns_nonnul
 char *must_strdup(const char *text) __attribute__((returns_nonnull));
 /* printf into a fresh string */
 char *must_format(const char *format, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
-
-#endif

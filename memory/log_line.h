@@ -1,7 +1,6 @@
 /* Lines of a log as JSON objects, for collectors: {"time": "2026-11-28T01:52:03.123Z", "level": "warning", "rank": 3,
  * "message": "..."}. Without a heap and without a lock: last words are written so, too. */
-#ifndef PHALANX_MEMORY_LOG_LINE_H
-#define PHALANX_MEMORY_LOG_LINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@ enum { LOG_LINE = 4096, LOG_LINE_JSON = 6 * LOG_LINE + 128 };
  * A line that is an object becomes "metrics" of one; one that has a time already is another program's, and is copied.
  * What is no UTF-8, and a zero, becomes question marks. */
 size_t log_line_json(char out[LOG_LINE_JSON], const char *line, size_t bytes, bool error, int rank);
-
-#endif

@@ -4,8 +4,7 @@
  * Facts are the kernel's, below `root` (""; a test has its own): sys/bus/pci/devices/ID/numa_node and
  * sys/devices/system/node/nodeN/cpulist.
  */
-#ifndef PHALANX_MEMORY_NUMA_H
-#define PHALANX_MEMORY_NUMA_H
+#pragma once
 
 /* The node of a PCI device ("0000:1B:00.0", in letters of any case); -1: the kernel does not say, or there is one node
  * only. */
@@ -19,5 +18,3 @@ typedef enum numa_verdict {
 
 /* Of the cores that this process may use, its threads, and those that they will make, keep the node's. */
 numa_verdict numa_stay_near(const char *root, int node);
-
-#endif

@@ -7,8 +7,7 @@
  * much is missing. Last words before the process ends go directly, and give the reader a moment. Part of the logger:
  * one a process.
  */
-#ifndef PHALANX_MEMORY_OUTLET_H
-#define PHALANX_MEMORY_OUTLET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ int64_t outlet_dropped(void);
 /* Last words, on standard error: what is in the buffers first, then these, each given up after `seconds` without a
  * reader. Without a heap, a lock or a stream: a signal's handler may call it, and a thread while others are stuck. */
 void outlet_last_words(const char *text, size_t bytes, double seconds);
-
-#endif

@@ -15,8 +15,7 @@
  * repairing the best arena before other orders are searched, and again after that; such a unit is one moved block, 3-8
  * us.
  */
-#ifndef PHALANX_MEMORY_PLANNER_H
-#define PHALANX_MEMORY_PLANNER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ typedef struct planner_result {
  * `goal` >= 1: good enough is an arena of goal x lower bound. `effort`: the most block placements; 0 is the default. */
 void planner_place(planner_block *blocks, planner_result *result, int64_t count, int64_t alignment, double goal,
                    int64_t effort);
-
-#endif

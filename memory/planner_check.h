@@ -1,6 +1,5 @@
 /* The blocks of a plan, and whether a plan of them is sound. The caller owns the blocks. */
-#ifndef PHALANX_MEMORY_PLANNER_CHECK_H
-#define PHALANX_MEMORY_PLANNER_CHECK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ typedef struct planner_block {
  * that lies outside the arena or is malformed. */
 bool planner_check(const planner_block *blocks, int64_t count, int64_t arena_bytes, int64_t *first_bad,
                    int64_t *second_bad);
-
-#endif

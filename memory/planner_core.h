@@ -4,8 +4,7 @@
  * the number of distinct first ops: two lifetimes meet exactly if one of them is alive at the other's first op, so that
  * the ops between do not matter. The core owns its arrays; the caller's blocks receive only the offsets, at the end.
  */
-#ifndef PHALANX_MEMORY_PLANNER_CORE_H
-#define PHALANX_MEMORY_PLANNER_CORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ bool planner_core_try(planner_core *core, const int32_t *order, const bool *from
 
 /* Stable sort of order[0..count) by key[order[i]], ascending. `spare` is as long as `order`. */
 void planner_core_sort(int32_t *order, int32_t *spare, int32_t count, const uint64_t *key);
-
-#endif

@@ -1,6 +1,5 @@
 /* The orders in which the planner places blocks: one row each, cheapest success first. Inside of planner.c. */
-#ifndef PHALANX_MEMORY_PLANNER_ORDER_H
-#define PHALANX_MEMORY_PLANNER_ORDER_H
+#pragma once
 
 #include "memory/planner_core.h"
 
@@ -10,5 +9,3 @@ bool planner_order_try_all(planner_core *core, int32_t *best_order);
 
 /* floor of 2 log2(value), the halves at 1.5: sizes and durations that differ by less are alike */
 int planner_order_half_octave(int64_t value);
-
-#endif

@@ -3,8 +3,7 @@
  * Answers "what is the lowest (or highest) range of `bytes` that is free at all times first..last?" and marks such a
  * range as taken. Time is the small integers 0..times-1. A tree owns its nodes and lists.
  */
-#ifndef PHALANX_MEMORY_PLANNER_TREE_H
-#define PHALANX_MEMORY_PLANNER_TREE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -18,5 +17,3 @@ int64_t planner_tree_lowest(planner_tree *tree, int32_t first, int32_t last, int
 /* Entirely below `ceiling`; -1 if there is no such place. */
 int64_t planner_tree_highest(planner_tree *tree, int32_t first, int32_t last, int64_t bytes, int64_t ceiling);
 void planner_tree_take(planner_tree *tree, int32_t first, int32_t last, int64_t offset, int64_t bytes);
-
-#endif

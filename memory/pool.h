@@ -1,6 +1,5 @@
 /* A pool of small records that live and die together: bump allocation, stable addresses, freed at once. */
-#ifndef PHALANX_MEMORY_POOL_H
-#define PHALANX_MEMORY_POOL_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,5 +12,3 @@ typedef struct pool {
 void *pool_alloc(pool *p, size_t bytes); /* zeroed, 16-byte aligned; never NULL */
 char *pool_format(pool *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void pool_free(pool *p); /* everything; the pool is empty and usable again */
-
-#endif

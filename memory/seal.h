@@ -5,13 +5,10 @@
  * the interposer tests/memory/spy/allocation_spy.c writes every such allocation, so that a test sees whether one is
  * between the two. Without the variable they do nothing. There is no state: nothing to own.
  */
-#ifndef PHALANX_MEMORY_SEAL_H
-#define PHALANX_MEMORY_SEAL_H
+#pragma once
 
 #define SEAL_ENVIRONMENT "PHALANX_ALLOCATION_LOG"
 #define SEAL_BYTES       (64L << 10)
 
 void seal_close(void); /* "<CLOCK_MONOTONIC, ns> <pid> seal close" */
 void seal_open(void);  /* "<CLOCK_MONOTONIC, ns> <pid> seal open" */
-
-#endif

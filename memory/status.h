@@ -4,8 +4,7 @@
  * calling thread until its next failure, so that a caller may add context on the way up, print it, or drop it.
  * Broken invariants are no status: they are MUST() of log.h.
  */
-#ifndef PHALANX_MEMORY_STATUS_H
-#define PHALANX_MEMORY_STATUS_H
+#pragma once
 
 #include <stdarg.h>
 
@@ -35,5 +34,3 @@ const char *status_message(void);
         if (try_status_ != STATUS_OK)                                                                                  \
             return try_status_;                                                                                        \
     } while (0)
-
-#endif

@@ -5,8 +5,7 @@
  * (`pitch`), so that a range of rows or of columns is a view. Tensors belong to the program that made them; persistent
  * ones (parameters, gradients, optimizer state, inputs) to the model's table of storage.
  */
-#ifndef PHALANX_MEMORY_TENSOR_H
-#define PHALANX_MEMORY_TENSOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -106,5 +105,3 @@ static inline void *tensor_at(const tensor *t, void *arena)
 {
     return t ? (char *)arena + t->address : (void *)0;
 }
-
-#endif

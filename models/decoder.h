@@ -3,8 +3,7 @@
  * A decoder is one rank's share: the parameters of its pipeline stage's chunks, cut for its place in the tensor group.
  * It owns its parameters through the pool it was built in. decoder_forward() records one chunk's forward pass.
  */
-#ifndef PHALANX_MODELS_DECODER_H
-#define PHALANX_MODELS_DECODER_H
+#pragma once
 
 #include "layers/layer.h"
 #include "models/shape.h"
@@ -69,5 +68,3 @@ tensor *decoder_logits(recorder *r, const decoder *d, int chunk, const layer_inp
  * widths are slow), and of `shards`, among whom they are divided (uneven parts are no single collective of NCCL's),
  * where that adds little. */
 int64_t decoder_vocabulary_rows(const model_shape *shape, int ranks, int shards);
-
-#endif

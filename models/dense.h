@@ -1,7 +1,6 @@
 /* Which dense models a model with experts can begin as, each expert a copy of the dense layer's mlp (2212.05055).
  */
-#ifndef PHALANX_MODELS_DENSE_H
-#define PHALANX_MODELS_DENSE_H
+#pragma once
 
 #include "models/parts.h"
 
@@ -11,5 +10,3 @@ status dense_check(const model_shape *shape, const model_shape *dense, const cha
 
 /* The dense model's weight of which a weight of the other is a copy. */
 parts_slot dense_slot(parts_slot slot);
-
-#endif

@@ -4,8 +4,7 @@
  * (dropout, initialisation, caching) are passed over. Absent keys mean what they mean to transformers. The ids of
  * special tokens, which are not part of a shape, travel beside it as a JSON object that belongs to the caller.
  */
-#ifndef PHALANX_MODELS_HUGGINGFACE_H
-#define PHALANX_MODELS_HUGGINGFACE_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ const char *huggingface_silent(int index);
 /* The text of a config.json, the caller's. `tokens` may be NULL. Fails if transformers' model of that name cannot be of
  * this shape. */
 status huggingface_text(char **out, const model_shape *shape, dtype type, const json_t *tokens);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * What cannot be computed is refused in one line by file, key and value.
  */
-#ifndef PHALANX_MODELS_HUGGINGFACE_KEYS_H
-#define PHALANX_MODELS_HUGGINGFACE_KEYS_H
+#pragma once
 
 #include <jansson.h>
 
@@ -55,5 +54,3 @@ void huggingface_put_latent(json_t *root, const model_shape *s);
  * s->layers. */
 status huggingface_read_experts(const huggingface_reader *r, model_shape *s);
 void huggingface_put_experts(json_t *root, const model_shape *s);
-
-#endif

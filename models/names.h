@@ -2,8 +2,7 @@
  *
  * A name with "%d" takes the layer, a second one the expert.
  */
-#ifndef PHALANX_MODELS_NAMES_H
-#define PHALANX_MODELS_NAMES_H
+#pragma once
 
 #include "models/parts.h"
 
@@ -63,5 +62,3 @@ typedef struct names_place {
 /* The places where files may have it: 0 is the published one, where it is written; 1 is that of transformers' own
  * modules. False: there is no such place. */
 bool names_place_of(names_place *out, const model_shape *shape, const names_tensor *tensor, int which);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Everything here is of the whole model, as files have it; what a rank has of it is the decoder's.
  */
-#ifndef PHALANX_MODELS_PARTS_H
-#define PHALANX_MODELS_PARTS_H
+#pragma once
 
 #include "models/shape.h"
 
@@ -73,5 +72,3 @@ int parts_head_size(parts_slot slot, const model_shape *shape, const layer_shape
 int64_t parts_parameters(const model_shape *shape);
 /* Of them those that compute one token: of a layer's experts as many as a token has. */
 int64_t parts_active_parameters(const model_shape *shape);
-
-#endif

@@ -1,6 +1,5 @@
 /* Ready-made shapes by name: the published sizes of models that people compare with. A table; add a row. */
-#ifndef PHALANX_MODELS_PRESETS_H
-#define PHALANX_MODELS_PRESETS_H
+#pragma once
 
 #include "models/shape.h"
 
@@ -14,5 +13,3 @@ int presets_count(void);
 const preset *presets_at(int index);
 /* NULL if no preset has this name. */
 const preset *presets_find(const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* The rotary table (2104.09864): which sizes it has, and what it holds. Whoever describes, fills or reads it asks here,
  * so that tables that differ between layers are a change of this file. */
-#ifndef PHALANX_MODELS_ROPE_H
-#define PHALANX_MODELS_ROPE_H
+#pragma once
 
 #include "models/shape.h"
 
@@ -15,5 +14,3 @@ void rope_size(int64_t size[3], const model_shape *shape, int64_t positions);
  * transformers asks in each forward pass how long the sequence is by then, which is the same but while a generated text
  * grows past the original length. */
 void rope_fill(float *table, const model_shape *shape, int64_t positions, bool local);
-
-#endif

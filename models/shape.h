@@ -3,8 +3,7 @@
  *
  * A model_shape is a value: copied freely, owns nothing. It says nothing about devices, layouts or precision.
  */
-#ifndef PHALANX_MODELS_SHAPE_H
-#define PHALANX_MODELS_SHAPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -159,5 +158,3 @@ void shape_fill(model_shape *shape);
 
 /* One line that names the impossible value, or STATUS_OK. */
 status shape_check(const model_shape *shape);
-
-#endif

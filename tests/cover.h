@@ -6,8 +6,7 @@
  * chosen row has, until each word is there, then those that bring the most new pairs of words. The environment variable
  * TEST_RING says which rows are meant: check (or unset), rest, or all.
  */
-#ifndef PHALANX_TESTS_COVER_H
-#define PHALANX_TESTS_COVER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -20,5 +19,3 @@ void cover_take(bool *takes, const char *const *facts, int rows, int share);
 /* Whether this process's ring has rows other than those of `make check`, or has those. */
 bool cover_has_rest(void);
 bool cover_has_check(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* phalanx bench --profile: a device profile of this machine (engine/compile/time/profile.h). */
-#ifndef PHALANX_TOOLS_BENCH_PROFILE_H
-#define PHALANX_TOOLS_BENCH_PROFILE_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "parallel/comm/comm.h"
@@ -10,5 +9,3 @@
  * numbers of ranks, stay: measured alone and under mpirun, a host's profile knows both. More ranks than cores time
  * messages only. Collective; rank 0 writes. */
 status bench_profile(const char *path, config_device where, comm *world);
-
-#endif

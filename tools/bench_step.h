@@ -1,6 +1,5 @@
 /* A training step that is measured: one rank, random tokens and weights. */
-#ifndef PHALANX_TOOLS_BENCH_STEP_H
-#define PHALANX_TOOLS_BENCH_STEP_H
+#pragma once
 
 #include "engine/run/choices.h"
 #include "engine/config/config.h"
@@ -20,5 +19,3 @@ void bench_step_close(bench_step *b);
 
 /* Sorts the values. */
 double bench_median(double *values, int64_t count);
-
-#endif

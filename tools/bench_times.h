@@ -5,8 +5,7 @@
  * plays together, and waits between them, share its time by the bytes that each moves. On the CPU the host's clock is
  * read between ops. The executor and the program are the caller's and must outlive it.
  */
-#ifndef PHALANX_TOOLS_BENCH_TIMES_H
-#define PHALANX_TOOLS_BENCH_TIMES_H
+#pragma once
 
 #include "engine/run/executor.h"
 
@@ -17,5 +16,3 @@ bench_times *bench_times_open(executor *e, const compiled_program *p);
  * [ops]. Returns the seconds of the whole, from the first event to the last. */
 double bench_times_play(bench_times *t, double *seconds);
 void bench_times_close(bench_times *t);
-
-#endif

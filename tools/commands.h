@@ -1,7 +1,6 @@
 /* The subcommands by name: what phalanx runs, lists, and tells shells and man about; all but help, which speaks of
  * them. */
-#ifndef PHALANX_TOOLS_COMMANDS_H
-#define PHALANX_TOOLS_COMMANDS_H
+#pragma once
 
 typedef struct commands_row {
     const char *name, *summary;
@@ -14,5 +13,3 @@ typedef struct commands_row {
 const commands_row *commands_find(const char *name);
 /* NULL behind the last one. */
 const commands_row *commands_at(int index);
-
-#endif

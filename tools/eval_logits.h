@@ -1,6 +1,5 @@
 /* The logits of evaluated tokens, as a file. */
-#ifndef PHALANX_TOOLS_EVAL_LOGITS_H
-#define PHALANX_TOOLS_EVAL_LOGITS_H
+#pragma once
 
 #include "engine/infer/inference.h"
 
@@ -18,5 +17,3 @@ typedef struct eval_windows {
  * in double. Collective; rank 0 writes. STATUS_FAILED where the file cannot be written, and then it is not there. */
 status eval_logits_write(double *loss, const char *path, weights *from, const inference_ranks *ranks,
                          precision_kind precision, const eval_windows *of);
-
-#endif

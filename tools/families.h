@@ -1,7 +1,6 @@
 /* The page about families: what phalanx reads of each architecture's config.json, made from the tables of models/ and
  * from what the reader asks for. models/FAMILIES.md is what it prints. */
-#ifndef PHALANX_TOOLS_FAMILIES_H
-#define PHALANX_TOOLS_FAMILIES_H
+#pragma once
 
 #include <stdio.h>
 
@@ -13,5 +12,3 @@
 void families_print(FILE *out);
 /* Every key that reading a config.json of the architecture asks for: an object with a member each, the caller's. */
 json_t *families_keys(shape_architecture architecture);
-
-#endif

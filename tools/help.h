@@ -1,6 +1,5 @@
 /* phalanx help: the one command that knows of the others. */
-#ifndef PHALANX_TOOLS_HELP_H
-#define PHALANX_TOOLS_HELP_H
+#pragma once
 
 #include <stdio.h>
 
@@ -10,5 +9,3 @@
 int help_main(int argc, char **argv);
 /* The commands, help among them, a line each. */
 void help_commands(FILE *out);
-
-#endif

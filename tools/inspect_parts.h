@@ -3,8 +3,7 @@
  * What a path holds is gathered into one JSON object, which is the caller's; --json prints it as it is, and else a
  * function of the kind lays it out for a person: so both always say the same.
  */
-#ifndef PHALANX_TOOLS_INSPECT_PARTS_H
-#define PHALANX_TOOLS_INSPECT_PARTS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -44,5 +43,3 @@ const char *inspect_count(char out[32], int64_t count);
 const char *inspect_active(char out[64], const json_t *object);
 bool inspect_ends_with(const char *text, const char *end);
 bool inspect_has(const char *folder, const char *name);
-
-#endif

@@ -1,8 +1,7 @@
 /* A command that is a job of one or more ranks (train, server): what is around its work. It is watched from its first
  * moment to its last (watchdog, incidents, what a crash says), reads the configuration, joins the other ranks, and says
  * on one rank why it failed. */
-#ifndef PHALANX_TOOLS_JOB_H
-#define PHALANX_TOOLS_JOB_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "parallel/comm/comm.h"
@@ -14,5 +13,3 @@ typedef status job_work(bool *stopped, const config *c, comm *world, watchdog *w
 
 /* The command's exit status. */
 int job_run(const options_command *command, int argc, char **argv, job_work *work);
-
-#endif

@@ -1,8 +1,7 @@
 /* Command lines of the subcommands: a table of options gives parsing, the complete --help and the messages for wrong
  * usage. A row points at the variable it sets, whose value before is the default.
  */
-#ifndef PHALANX_TOOLS_OPTIONS_H
-#define PHALANX_TOOLS_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -57,5 +56,3 @@ options_said options_said_of(int operands, char *const *operand);
 int options_parse(const options_command *command, int *operands, int argc, char **argv);
 
 void options_help(FILE *out, const options_command *command);
-
-#endif

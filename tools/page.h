@@ -1,7 +1,6 @@
 /* A page, or a script, that holds its data: a file of the source tree in which a mark is replaced by JSON. And a
  * picture. */
-#ifndef PHALANX_TOOLS_PAGE_H
-#define PHALANX_TOOLS_PAGE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -11,5 +10,3 @@
 status page_write(const char *path, const char *frame, const char *mark, const json_t *data);
 /* Writes the drawing of a schedule (parallel/schedule/timeline.h). */
 status page_write_timeline(const char *path, const simulation *sim);
-
-#endif

@@ -1,7 +1,6 @@
 /* The last step of planning: how long the whole run takes, what it leaves on disk, what is free, and the line that
  * starts it. */
-#ifndef PHALANX_TOOLS_PLAN_LAUNCH_H
-#define PHALANX_TOOLS_PLAN_LAUNCH_H
+#pragma once
 
 #include <stdio.h>
 
@@ -13,5 +12,3 @@ void plan_launch_print(FILE *out, const config *c, const plan *p, const options_
 void plan_launch_lines(FILE *out, const config *c, int ranks, int node_ranks, const options_said *said);
 /* Members of plan's JSON object, the caller's. */
 char *plan_launch_json(const config *c, const plan *p, const options_said *said);
-
-#endif

@@ -3,8 +3,7 @@
  * Prices are those of the device that the run took or the configuration names; a rank's threads, the backend and
  * whether it evaluates decide its bytes.
  */
-#ifndef PHALANX_TOOLS_PLANNING_H
-#define PHALANX_TOOLS_PLANNING_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 #include "engine/compile/time/profile.h"
@@ -28,5 +27,3 @@ const op_backend *planning_backend(const config *c, const planning_run *run);
 status planning_options(compile_options *out, const config *c, const grid *g, const planning_run *run, int node_ranks);
 /* What a GPU holds beside the arena: measured by a run in this folder, else assumed. */
 status planning_reserve(reserve *out, const char *folder);
-
-#endif

@@ -1,6 +1,5 @@
 /* What `phalanx plan` says of a run's configuration, as JSON, with the actions of each stage in time. */
-#ifndef PHALANX_TOOLS_REPORT_PLAN_H
-#define PHALANX_TOOLS_REPORT_PLAN_H
+#pragma once
 
 #include <jansson.h>
 
@@ -12,5 +11,3 @@
  * `seconds` sum; start and end are in millionths of it. A step of very many actions is shown up to `shown`. The
  * caller's. */
 status report_plan_make(json_t **out, const char *folder);
-
-#endif

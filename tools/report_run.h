@@ -2,8 +2,7 @@
  * its hosts, and the plan of its configuration. Everything is read from the files that the run leaves, while it runs,
  * too. The caller's to json_decref.
  */
-#ifndef PHALANX_TOOLS_REPORT_RUN_H
-#define PHALANX_TOOLS_REPORT_RUN_H
+#pragma once
 
 #include <jansson.h>
 
@@ -11,5 +10,3 @@
 
 /* Fails where `folder` is no run's. */
 status report_run_read(json_t **out, const char *folder, int points);
-
-#endif

@@ -1,6 +1,5 @@
 /* Lines of JSON as columns: what a chart needs. */
-#ifndef PHALANX_TOOLS_REPORT_SERIES_H
-#define PHALANX_TOOLS_REPORT_SERIES_H
+#pragma once
 
 #include <jansson.h>
 
@@ -10,5 +9,3 @@ json_t *report_series_lines(const char *path, const char *key);
  * At most about `points` of each: first and last, and of every run of lines between the one with the least and the one
  * with the largest `by`, so that no spike is lost. The caller's. */
 json_t *report_series_columns(const json_t *lines, const char *const *keys, const char *by, int points);
-
-#endif

@@ -1,7 +1,6 @@
 /* Products and attention in float64, as ops.def states them: what a self-check compares with. Row-major, nothing is
  * padded. */
-#ifndef PHALANX_TOOLS_SELF_CHECK_MATH_H
-#define PHALANX_TOOLS_SELF_CHECK_MATH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ void math_attend(double *y, double *lse, const math_attention *a);
 /* gradients: dq, dk, dv of dy; y and lse are of the same attention */
 void math_attend_back(double *const gradients[3], const double *dy, const double *y, const double *lse,
                       const math_attention *a);
-
-#endif

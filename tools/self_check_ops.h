@@ -1,6 +1,5 @@
 /* The ops of a self-check: those that libraries compute, or kernels of PTX. */
-#ifndef PHALANX_TOOLS_SELF_CHECK_OPS_H
-#define PHALANX_TOOLS_SELF_CHECK_OPS_H
+#pragma once
 
 #include "kernels/device.h"
 
@@ -19,5 +18,3 @@ typedef struct self_check_on {
 /* Products and attention by every candidate of the device's libraries and by our own kernels, against float64: the
  * values, a second run's bits, and those of a captured run where the device can capture. */
 void self_check_ops(const self_check_on *w);
-
-#endif

@@ -1,8 +1,7 @@
 /* A signal (SIGINT, SIGTERM, SIGHUP) as a question that a command asks between two pieces of work, so that it leaves
  * nothing half-written: what was begun is abandoned as after any failure, then the signal ends the process as usual.
  */
-#ifndef PHALANX_TOOLS_STOP_H
-#define PHALANX_TOOLS_STOP_H
+#pragma once
 
 #include "memory/status.h"
 
@@ -12,5 +11,3 @@ void stop_catch(void);
 status stop_asked(void);
 /* What main returns for `s`; if there was a signal, the process ends by it here. */
 int stop_exit(status s);
-
-#endif

@@ -1,8 +1,7 @@
 /* Says on standard error what is being done, and for how long, while the caller computes and cannot: from a thread of
  * its own, once it has taken more than a second. On a terminal one line is drawn again and again; else a line is
  * printed when what is done changes, and every half a minute. */
-#ifndef PHALANX_TOOLS_TICKER_H
-#define PHALANX_TOOLS_TICKER_H
+#pragma once
 
 typedef struct ticker ticker;
 
@@ -11,5 +10,3 @@ ticker *ticker_open(const char *doing);
 void ticker_say(ticker *t, const char *doing);
 /* Takes its line off a terminal. NULL is none. */
 void ticker_close(ticker *t);
-
-#endif

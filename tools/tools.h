@@ -1,7 +1,6 @@
 /* The subcommands of phalanx. Each reads its own arguments (argv[0] is its name) and returns the exit status: 0 done,
  * 1 failed, 2 wrong usage or configuration. */
-#ifndef PHALANX_TOOLS_TOOLS_H
-#define PHALANX_TOOLS_TOOLS_H
+#pragma once
 
 int train_main(int argc, char **argv);
 int plan_main(int argc, char **argv);
@@ -21,5 +20,3 @@ int keys_main(int argc, char **argv);
 int islands_main(int argc, char **argv);
 int server_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
-
-#endif

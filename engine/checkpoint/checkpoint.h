@@ -11,8 +11,7 @@
  * anything fails or stops at any point, `latest` still names a whole one. An open checkpoint is the caller's until
  * checkpoint_close. One thread at a time may use it.
  */
-#ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_H
-#define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include <jansson.h>
 #include <stdint.h>
@@ -88,5 +87,3 @@ status checkpoint_expect(const checkpoint *c, const char *section, const char *c
 status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, const box_memory *to);
 /* Verify the checksum of every piece and of every file, and that all are of one run. */
 status checkpoint_verify(checkpoint *c);
-
-#endif

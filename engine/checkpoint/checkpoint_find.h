@@ -1,7 +1,6 @@
 /* Which checkpoints a run's folder has: what `latest` names, what is left if that cannot be used, what may be
  * removed. */
-#ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_FIND_H
-#define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_FIND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ void checkpoint_offers_free(checkpoint_offers *o);
 /* What a process that was killed at its last checkpoint did not come to: where `latest` is missing, or names what is
  * not there, it names the newest that is whole. By one rank. */
 status checkpoint_settle(const char *folder);
-
-#endif

@@ -9,8 +9,7 @@
  * Of two checkpoints that of the later branch is the later one, then that of the later step. A run that never went back
  * has branch 0 and no list, as have the checkpoints made before there were branches.
  */
-#ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_PLACE_H
-#define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_PLACE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -44,5 +43,3 @@ bool checkpoint_place_later(const checkpoint_place *a, const checkpoint_place *b
 bool checkpoint_place_within(const checkpoint_place *p, const checkpoint_place *of);
 /* The run goes back to `p`: what comes next is of the branch after `newest`. */
 void checkpoint_place_go_back(checkpoint_place *p, int64_t newest);
-
-#endif

@@ -3,8 +3,7 @@
  * A publisher is opened once for a run and allocates nothing that grows with the model when it publishes. Its buffer is
  * the caller's (CHECKPOINT_WRITER_BUFFER bytes) and may be the writer's. One thread at a time uses it.
  */
-#ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_PUBLISHER_H
-#define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_PUBLISHER_H
+#pragma once
 
 #include "engine/checkpoint/checkpoint_writer.h"
 
@@ -21,5 +20,3 @@ status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder,
 void checkpoint_clean(const char *folder, const char *name);
 /* Before the first save: remove what an interrupted one has left, if the folder is there. */
 status checkpoint_tidy(const char *folder);
-
-#endif

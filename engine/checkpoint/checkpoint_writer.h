@@ -6,8 +6,7 @@
  * fails and may pass is written again. Pieces, names, the buffer and the data of extras stay the caller's and outlive
  * the writer.
  */
-#ifndef PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_WRITER_H
-#define PHALANX_ENGINE_CHECKPOINT_CHECKPOINT_WRITER_H
+#pragma once
 
 #include "engine/checkpoint/checkpoint.h"
 
@@ -43,5 +42,3 @@ bool checkpoint_writer_refused(const checkpoint_writer *w);
 /* Where a checkpoint is written before it is published, and a rank's fragment in it; the caller's to free. */
 char *checkpoint_temporary(const char *folder, const char *name);
 char *checkpoint_fragment(const char *temporary, int rank);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * A `fragment` maps a file for reading; the caller owns it until fragment_close.
  */
-#ifndef PHALANX_ENGINE_CHECKPOINT_FRAGMENT_H
-#define PHALANX_ENGINE_CHECKPOINT_FRAGMENT_H
+#pragma once
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/files/mapping.h"
@@ -71,5 +70,3 @@ typedef struct fragment_pieces {
 /* The files and tensors of all fragments as the body of a manifest, after its head. Every tensor must be covered once.
  * The fragments are read to their ends. */
 status fragment_merge(direct *out, fragment *all, int count, fragment_pieces *pieces, const char *where);
-
-#endif

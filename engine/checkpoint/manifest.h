@@ -10,8 +10,7 @@
  *       {"start":[0,0],"size":[50,64],"file":0,"offset":512,"bytes":6400,"crc32c":"89abcdef"}, ...]}, ...],
  *     "crc32c":"01234567"}
  */
-#ifndef PHALANX_ENGINE_CHECKPOINT_MANIFEST_H
-#define PHALANX_ENGINE_CHECKPOINT_MANIFEST_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -93,5 +92,3 @@ status manifest_text_end(direct *out);
 /* Every field is checked, and the checksum; not that the tensors are complete: that is manifest_check. */
 status manifest_read(manifest **out, const char *path);
 status manifest_parse(manifest **out, const char *text, int64_t bytes, const char *path);
-
-#endif

@@ -5,8 +5,7 @@
  * files, keyed by a secret of the run, so that what somebody else has put there is not taken for the run's. The caller
  * owns everything.
  */
-#ifndef PHALANX_ENGINE_CHECKPOINT_SHARE_H
-#define PHALANX_ENGINE_CHECKPOINT_SHARE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -50,5 +49,3 @@ status share_take_meta(json_t **out, const char *folder);
 /* The owner that a fragment of a folder names, by the fragment's file name; *is_one false if it is none. `run` has
  * MANIFEST_RUN bytes. */
 status share_owner(bool *is_one, fragment_owner *out, char *run, const char *folder, const char *file);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Each arrow takes values that it does not change and makes new ones.
  */
-#ifndef PHALANX_ENGINE_COMPILE_COMPILE_H
-#define PHALANX_ENGINE_COMPILE_COMPILE_H
+#pragma once
 
 #include "engine/compile/model/compile_model.h"
 #include "engine/config/config.h"
@@ -27,5 +26,3 @@ status compile(compiled *out, const compile_options *options);
 /* The options that a configuration and a grid mean. */
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads);
-
-#endif

@@ -7,8 +7,7 @@
  * what the layout takes with 1F1B. If not even 1F1B fits into the budget, activations are made again, and what is found
  * holds no more than 1F1B then does.
  */
-#ifndef PHALANX_ENGINE_COMPILE_COMPILE_FIND_H
-#define PHALANX_ENGINE_COMPILE_COMPILE_FIND_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -16,5 +15,3 @@
 status compile_find(schedule *out, const compile_options *o);
 /* The profile that it finds with, as profile_open() takes it. */
 const char *compile_find_prices(const compile_options *o);
-
-#endif

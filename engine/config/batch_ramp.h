@@ -3,8 +3,7 @@
  * train.batch_ramp lists [step, batch]: from that step on, counted from 0, so many samples a step; without it every
  * step has train.global_batch, which is also what a ramp ends with.
  */
-#ifndef PHALANX_ENGINE_CONFIG_BATCH_RAMP_H
-#define PHALANX_ENGINE_CONFIG_BATCH_RAMP_H
+#pragma once
 
 #include "engine/config/config.h"
 
@@ -18,5 +17,3 @@ int64_t batch_ramp_total(const config *c, int64_t first, int64_t end);
 
 /* A ramp begins at step 0, rises, and ends with train.global_batch. */
 status batch_ramp_check(const config *c);
-
-#endif

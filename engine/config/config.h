@@ -4,8 +4,7 @@
  * A config owns its strings and lists: config_load fills it, config_free empties it. Strings that were not given and
  * have no default are NULL. Values are plain; nothing here knows what a device, a tokenizer or a checkpoint is.
  */
-#ifndef PHALANX_ENGINE_CONFIG_CONFIG_H
-#define PHALANX_ENGINE_CONFIG_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -294,5 +293,3 @@ bool config_same(const config *a, const config *b, const char *key);
 learning_rate config_learning_rate(const config *c);
 
 void config_free(config *c);
-
-#endif

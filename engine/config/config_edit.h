@@ -1,6 +1,5 @@
 /* A user's configuration file with some keys changed: comments, order and spacing stay as they were. */
-#ifndef PHALANX_ENGINE_CONFIG_CONFIG_EDIT_H
-#define PHALANX_ENGINE_CONFIG_CONFIG_EDIT_H
+#pragma once
 
 #include "engine/config/config.h"
 
@@ -15,5 +14,3 @@ status config_edit(char **out, const char *name, const char *text, const char *k
  * ("section.key=value", `overrides` of them). STATUS_FAILED where what comes out does not read back as `to`. */
 status config_rewrite(char **out, const char *name, const config *from, const config *to, const char *const *sections,
                       int overrides, char *const *override);
-
-#endif

@@ -1,7 +1,6 @@
 /* From YAML to the keys of a config: files and "section.key=value" overrides, by one walk over the document in which
  * sections are nested maps. Every key may be said once in the file and once more among the overrides. */
-#ifndef PHALANX_ENGINE_CONFIG_CONFIG_READ_H
-#define PHALANX_ENGINE_CONFIG_CONFIG_READ_H
+#pragma once
 
 #include "engine/config/config.h"
 
@@ -13,5 +12,3 @@ status config_read_text(config *c, const char *name, const char *text, size_t by
 status config_read_overrides(config *c, int count, char *const *override);
 /* The whole file as a fresh buffer. */
 status config_read_file(char **text, size_t *bytes, const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* The table of configuration keys: everything the program knows about a key is in its row. */
-#ifndef PHALANX_ENGINE_CONFIG_CONFIG_TABLE_H
-#define PHALANX_ENGINE_CONFIG_CONFIG_TABLE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -52,5 +51,3 @@ int config_table_find(const char *key);
 bool config_table_is_section(const char *name);
 /* The key or section that was probably meant, or NULL. */
 const char *config_table_nearest(const char *key);
-
-#endif

@@ -1,7 +1,6 @@
 /* Values of configuration keys by type: from YAML, back to YAML, compared and freed. What differs between the types is
  * one row of a table here. Messages of failures say what was expected; the caller adds where. */
-#ifndef PHALANX_ENGINE_CONFIG_CONFIG_VALUE_H
-#define PHALANX_ENGINE_CONFIG_CONFIG_VALUE_H
+#pragma once
 
 #include <stdio.h>
 #include <yaml.h>
@@ -26,5 +25,3 @@ bool config_value_is_null(const yaml_node_t *node);
 /* What a user wrote, fit for one line of a message: cut, without control characters. */
 enum { CONFIG_VALUE_QUOTE = 64 };
 void config_value_quote(char out[CONFIG_VALUE_QUOTE], const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* The learning rate of every step: a pure function of the step, so that resuming needs no state. */
-#ifndef PHALANX_ENGINE_CONFIG_LEARNING_RATE_H
-#define PHALANX_ENGINE_CONFIG_LEARNING_RATE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,5 +22,3 @@ typedef struct learning_rate {
 
 /* step counts from 1. Beyond `steps` the rate stays at its last value (inverse_sqrt and constant just go on). */
 double learning_rate_at(const learning_rate *schedule, int64_t step);
-
-#endif

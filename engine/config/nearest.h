@@ -1,6 +1,5 @@
 /* "Did you mean ...?": among the words that exist, the one nearest to the word that was typed. */
-#ifndef PHALANX_ENGINE_CONFIG_NEAREST_H
-#define PHALANX_ENGINE_CONFIG_NEAREST_H
+#pragma once
 
 /* Start with {.wanted = word}; offer every candidate; the strings must outlive it. */
 typedef struct nearest {
@@ -16,5 +15,3 @@ const char *nearest_word(const nearest *n);
 
 /* Insertions, deletions, replacements and swaps of neighbours that turn a into b. Words over 63 bytes are cut. */
 int nearest_distance(const char *a, const char *b);
-
-#endif

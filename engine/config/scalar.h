@@ -1,7 +1,6 @@
 /* Scalars of YAML: numbers, sizes and text, from what a user wrote and back to what reads the same, here and in the
  * YAML libraries of other languages. */
-#ifndef PHALANX_ENGINE_CONFIG_SCALAR_H
-#define PHALANX_ENGINE_CONFIG_SCALAR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ void scalar_print_size(FILE *out, int64_t value);
 void scalar_print_number(FILE *out, double value);
 /* Between quotes where it needs them; NULL is null. */
 void scalar_print_text(FILE *out, const char *text);
-
-#endif

@@ -3,8 +3,7 @@
  * One thread reads, `threads` encode batches of about a megabyte, the caller's thread receives. Memory is bounded by
  * the batches in progress (a document is not divided).
  */
-#ifndef PHALANX_ENGINE_DATA_CORPUS_H
-#define PHALANX_ENGINE_DATA_CORPUS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ typedef status corpus_tick(void *context, const corpus_count *so_far);
 /* The first failure in the documents' order is the one reported; after one, the documents are stopped. */
 status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *settings, corpus_count *out,
                      corpus_sink *sink, corpus_tick *tick, void *context);
-
-#endif

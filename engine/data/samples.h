@@ -10,8 +10,7 @@
  * Blending. In every run of SAMPLES_PERIOD numbers each data set has as many as its weight says (largest remainder),
  * spread evenly (each number goes to the data set furthest behind its share).
  */
-#ifndef PHALANX_ENGINE_DATA_SAMPLES_H
-#define PHALANX_ENGINE_DATA_SAMPLES_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "engine/data/stored.h"
@@ -57,5 +56,3 @@ void samples_locate(const samples *s, int *source, int64_t *sample, int64_t inde
 double samples_epochs(const samples *s, int source, double taken);
 /* What data set number `source` is, as long as nobody replaces it. */
 void samples_identify(indexed_identity *out, const samples *s, int source);
-
-#endif

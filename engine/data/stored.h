@@ -5,8 +5,7 @@
  * opened. It is its caller's until stored_close, and outlives the data sets (indexed_close, then stored_close). They
  * are read by one thread at a time.
  */
-#ifndef PHALANX_ENGINE_DATA_STORED_H
-#define PHALANX_ENGINE_DATA_STORED_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "engine/files/indexed.h"
@@ -48,5 +47,3 @@ bool stored_failed(const stored_set *set);
 blocks_counts stored_counted(const stored *r);
 /* The folder that blocks are kept in, or NULL. */
 const char *stored_folder(const stored *r);
-
-#endif

@@ -1,7 +1,6 @@
 /* What transformers' AutoTokenizer wants beside a model so that it gives our ids: tokenizer.json,
  * tokenizer_config.json, special_tokens_map.json, generation_config.json. */
-#ifndef PHALANX_ENGINE_DATA_TOKENIZER_EXPORT_H
-#define PHALANX_ENGINE_DATA_TOKENIZER_EXPORT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -12,5 +11,3 @@
  * is written. `tokens`: bos_token_id and so on, for generation_config.json. A tokenizer that has no exact counterpart
  * is left as it is, with a warning. */
 status tokenizer_export(const tokenizer *t, const char *folder, const model_shape *shape, const json_t *tokens);
-
-#endif

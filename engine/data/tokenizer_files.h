@@ -1,6 +1,5 @@
 /* Tokenizers as files: found, opened and saved, in folders and beside data sets. */
-#ifndef PHALANX_ENGINE_DATA_TOKENIZER_FILES_H
-#define PHALANX_ENGINE_DATA_TOKENIZER_FILES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ bool tokenizer_files_is_beside(const char *prefix); /* whether there is one besi
 status tokenizer_files_save(const tokenizer *t, const char *folder);
 /* The same as PREFIX.tokenizer.json and so on. */
 status tokenizer_files_save_beside(const tokenizer *t, const char *prefix);
-
-#endif

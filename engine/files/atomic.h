@@ -4,8 +4,7 @@
  * rename, fsync of the folder. The caller owns it until atomic_commit or atomic_abandon, each of which frees it.
  * Every failure is a status whose message names the path; errno says why. What may pass is tried again first (retry.h).
  */
-#ifndef PHALANX_ENGINE_FILES_ATOMIC_H
-#define PHALANX_ENGINE_FILES_ATOMIC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ status atomic_sync_folder(const char *path);
 bool atomic_exists(const char *path);
 /* For decisions: *there is false only if there is certainly nothing of that name. Fails if it cannot be told. */
 status atomic_look(bool *there, const char *path);
-
-#endif

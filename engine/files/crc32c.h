@@ -2,8 +2,7 @@
  *
  * Pure functions of their arguments. crc32c() uses the SSE4.2 instruction where the processor has it.
  */
-#ifndef PHALANX_ENGINE_FILES_CRC32C_H
-#define PHALANX_ENGINE_FILES_CRC32C_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ uint32_t crc32c(uint32_t crc, const void *data, int64_t bytes);
 uint32_t crc32c_software(uint32_t crc, const void *data, int64_t bytes);
 /* The checksum of a, then b, from the checksums of both and b's length. */
 uint32_t crc32c_combine(uint32_t a, uint32_t b, int64_t b_bytes);
-
-#endif

@@ -5,8 +5,7 @@
  * memory. It allocates nothing. The caller owns the struct, buffer and path until direct_close. Failures name the path;
  * `error` is their errno.
  */
-#ifndef PHALANX_ENGINE_FILES_DIRECT_H
-#define PHALANX_ENGINE_FILES_DIRECT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ status direct_close(direct *d, status written);
 /* Read a file back, from the storage if the file system allows: its length and checksum must be these. `error` as
  * above, EIO if they are not. */
 status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc32c, char *buffer, int64_t capacity);
-
-#endif

@@ -13,8 +13,7 @@
  *     18  u64      S                        34+12S+8D        end of file
  *     26  u64      D
  */
-#ifndef PHALANX_ENGINE_FILES_INDEXED_H
-#define PHALANX_ENGINE_FILES_INDEXED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -69,5 +68,3 @@ typedef struct indexed_identity {
 } indexed_identity;
 
 void indexed_identify(indexed_identity *out, const indexed *x);
-
-#endif

@@ -1,9 +1,6 @@
 /* Where there is no memory for JSON, the process says so and dies. jansson itself would return what it returns for text
  * that is no JSON, and a checkpoint would count as damaged, or a configuration as wrong. */
-#ifndef PHALANX_ENGINE_FILES_JSON_MEMORY_H
-#define PHALANX_ENGINE_FILES_JSON_MEMORY_H
+#pragma once
 
 /* From now on, for all JSON of this process; before any is made. */
 void json_memory_guard(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* A file of lines that is only appended to: a line is there whole or not at all, whatever the disk does. */
-#ifndef PHALANX_ENGINE_FILES_LINES_H
-#define PHALANX_ENGINE_FILES_LINES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -27,5 +26,3 @@ bool lines_displaced(const lines *l);
 /* How many lines could not be written so far. */
 long long lines_lost(const lines *l);
 void lines_close(lines *l);
-
-#endif

@@ -6,8 +6,7 @@
  * for the lease by the reader's monotonic clock: no clock of the day and no file's time decides. A holder that was
  * taken for dead notices and loses the lock. The caller owns a `lock` until lock_release.
  */
-#ifndef PHALANX_ENGINE_FILES_LOCK_H
-#define PHALANX_ENGINE_FILES_LOCK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -41,5 +40,3 @@ typedef struct lock_sight {
 /* Looks once more, without waiting: does somebody who may be alive hold it? A holder on another machine may be, until
  * its counter has not moved for the lease. */
 bool lock_watch(lock_sight *sight, const char *path, double lease);
-
-#endif

@@ -1,6 +1,5 @@
 /* A file's bytes, mapped for reading. The mapping is the caller's until mapping_close; its bytes need no alignment. */
-#ifndef PHALANX_ENGINE_FILES_MAPPING_H
-#define PHALANX_ENGINE_FILES_MAPPING_H
+#pragma once
 
 #include <stdint.h>
 
@@ -22,5 +21,3 @@ void mapping_expect(const mapping *m, int64_t offset, int64_t bytes);
 /* Let the pages of these bytes go: they are read again from the file when touched. What a long file leaves resident
  * would otherwise count as this process's memory. */
 void mapping_forget(const mapping *m, int64_t offset, int64_t bytes);
-
-#endif

@@ -4,8 +4,7 @@
  * "milliseconds value step" each. A run is gone on with where the folder has one. Opaque; owned by the caller until
  * mlflow_close.
  */
-#ifndef PHALANX_ENGINE_FILES_MLFLOW_H
-#define PHALANX_ENGINE_FILES_MLFLOW_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ status mlflow_parameter(mlflow *m, const char *key, const char *value);
 status mlflow_write(mlflow *m, const tensorboard_value *values, int count, int64_t step, double time);
 status mlflow_end(mlflow *m, mlflow_state state, double time);
 void mlflow_close(mlflow *m);
-
-#endif

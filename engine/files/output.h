@@ -3,8 +3,7 @@
  * A regular file, or a name that nothing has yet, is written whole or not at all (atomic.h). A link stays: the file
  * that it names is written. A device or a pipe stays, too, and takes the bytes as they come; `-` is standard output.
  */
-#ifndef PHALANX_ENGINE_FILES_OUTPUT_H
-#define PHALANX_ENGINE_FILES_OUTPUT_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -17,5 +16,3 @@ status output_write(const char *path, const void *data, int64_t bytes);
 status output_check(const char *path);
 /* Writes what draw(out, what) prints. */
 status output_print(const char *path, void (*draw)(FILE *out, const void *what), const void *what);
-
-#endif

@@ -5,8 +5,7 @@
  * there (ENOENT or ENOTDIR). Whoever removes or rewrites something because of what was read, or was not, reads it by
  * these functions.
  */
-#ifndef PHALANX_ENGINE_FILES_READING_H
-#define PHALANX_ENGINE_FILES_READING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ status reading_real_path(char **out, const char *path);
 status reading_look(bool *there, struct stat *out, const char *path);
 /* The same of a link itself. */
 status reading_look_at_link(bool *there, struct stat *out, const char *path);
-
-#endif

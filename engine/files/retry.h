@@ -4,8 +4,7 @@
  * fail again for certain (no such file, no space, a name too long) is not tried again. A zeroed `retry` is one call
  * that has not failed yet.
  */
-#ifndef PHALANX_ENGINE_FILES_RETRY_H
-#define PHALANX_ENGINE_FILES_RETRY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -16,5 +15,3 @@ typedef struct retry {
 /* The call on `path` has failed with errno `error`. true, after a pause that doubles from one failure to the next: try
  * it again. false: give up; errno is `error`. */
 bool retry_again(retry *r, int error, const char *path);
-
-#endif

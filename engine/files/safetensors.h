@@ -6,8 +6,7 @@
  * A `safetensors` maps the file and has checked the header against its length; tensors, names and data belong to it and
  * live until safetensors_close. A writer is the caller's until safetensors_writer_close or safetensors_writer_abandon.
  */
-#ifndef PHALANX_ENGINE_FILES_SAFETENSORS_H
-#define PHALANX_ENGINE_FILES_SAFETENSORS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdint.h>
@@ -71,5 +70,3 @@ status safetensors_writer_data(safetensors_writer *w, const void *data, int64_t 
 /* All declared bytes have been written. Frees `w`, also on failure. */
 status safetensors_writer_close(safetensors_writer *w);
 void safetensors_writer_abandon(safetensors_writer *w);
-
-#endif

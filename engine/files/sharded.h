@@ -4,8 +4,7 @@
  * A `sharded` maps its files; tensors and names belong to it until sharded_close. Pickled weights (.bin, .pt, .pth) are
  * never opened: unpickling runs code.
  */
-#ifndef PHALANX_ENGINE_FILES_SHARDED_H
-#define PHALANX_ENGINE_FILES_SHARDED_H
+#pragma once
 
 #include "engine/files/safetensors.h"
 
@@ -37,5 +36,3 @@ const void *sharded_data(const sharded_tensor *t);
 void sharded_expect(const sharded_tensor *t, int64_t offset, int64_t bytes);
 /* Let the pages of some bytes of a tensor go (mapping_forget). */
 void sharded_forget(const sharded_tensor *t, int64_t offset, int64_t bytes);
-
-#endif

@@ -8,8 +8,7 @@
  *              5: Summary summary    7: SessionLog session_log
  *     SessionLog  1: int32 status    Summary  1: repeated Value     Value  1: string tag   2: float simple_value
  */
-#ifndef PHALANX_ENGINE_FILES_TENSORBOARD_H
-#define PHALANX_ENGINE_FILES_TENSORBOARD_H
+#pragma once
 
 #include <stdint.h>
 
@@ -30,5 +29,3 @@ status tensorboard_open(tensorboard **out, const char *folder, int64_t first_ste
 status tensorboard_write(tensorboard *t, const tensorboard_value *values, int count, int64_t step, double wall_time);
 /* NULL is accepted. */
 void tensorboard_close(tensorboard *t);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * `loads` owns what it remembers of the steps so far, for its warnings; it needs no checkpoint.
  */
-#ifndef PHALANX_ENGINE_GUARD_LOADS_H
-#define PHALANX_ENGINE_GUARD_LOADS_H
+#pragma once
 
 #include "models/shape.h"
 
@@ -36,5 +35,3 @@ char *loads_warn(loads *l, const int32_t *counts);
 /* The line of loads.jsonl: {"step": 7, "loads": [[tokens of expert 0, ...] of each layer with experts]}. It is there
  * until the next one. */
 const char *loads_line(loads *l, const int32_t *counts, int64_t step);
-
-#endif

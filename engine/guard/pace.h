@@ -12,8 +12,7 @@
  * A rank's ratio is its time over the median of the ranks that have the same ops; what counts is the median of its
  * ratios over PACE_WINDOW steps. One rank judges what all have sent. Nothing is allocated after opening.
  */
-#ifndef PHALANX_ENGINE_GUARD_PACE_H
-#define PHALANX_ENGINE_GUARD_PACE_H
+#pragma once
 
 #include "engine/run/executor.h"
 
@@ -47,5 +46,3 @@ double pace_waited(const pace_judge *j); /* seconds of the last step, the mean o
 /* A rank that has become slow by `limit` (1.1: 10% over the median) since the last call, or recovered (*recovered):
  * each change is told once. -1: none. */
 int pace_change(pace_judge *j, double limit, bool *recovered);
-
-#endif

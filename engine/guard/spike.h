@@ -7,8 +7,7 @@
  * below that is never a spike. The window is a value, a part of what a checkpoint holds, so that a resumed run judges
  * alike.
  */
-#ifndef PHALANX_ENGINE_GUARD_SPIKE_H
-#define PHALANX_ENGINE_GUARD_SPIKE_H
+#pragma once
 
 enum { SPIKE_WINDOW = 64, SPIKE_LEAST = 16 }; /* steps: that are looked back on, and before the first judgement */
 
@@ -26,5 +25,3 @@ typedef struct spike_scores {
 
 spike_scores spike_judge(const spike_window *w, double loss, double norm);
 void spike_add(spike_window *w, double loss, double norm);
-
-#endif

@@ -8,8 +8,7 @@
  * the host looks at what was noted when it is asked for. Nothing is allocated after opening. State that is offloaded to
  * host memory is not summed.
  */
-#ifndef PHALANX_ENGINE_GUARD_VERIFY_H
-#define PHALANX_ENGINE_GUARD_VERIFY_H
+#pragma once
 
 #include "engine/run/executor.h"
 
@@ -35,5 +34,3 @@ typedef struct verify_finding {
 
 /* Checks what nothing has written in the steps since, too. */
 verify_finding verify_find(verify *v);
-
-#endif

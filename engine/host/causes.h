@@ -1,8 +1,7 @@
 /* Why did a job end, and is it worth starting again? Incidents are read from a run's folder; what to do about one is a
  * function of it and of those before.
  */
-#ifndef PHALANX_ENGINE_HOST_CAUSES_H
-#define PHALANX_ENGINE_HOST_CAUSES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ typedef struct causes_advice {
 
 /* `began`: a rank of the job has begun. If none has, the progress that the folder shows is not the job's. */
 causes_advice causes_weigh(causes *k, const cause *why, bool began, int64_t progress);
-
-#endif

@@ -2,8 +2,7 @@
  * ops and messages of one rank, replaced at each incident. Writing needs no heap and no stream, for it happens while
  * other threads of the process are stuck, or have crashed.
  */
-#ifndef PHALANX_ENGINE_HOST_INCIDENTS_H
-#define PHALANX_ENGINE_HOST_INCIDENTS_H
+#pragma once
 
 #include "parallel/watch/watchdog.h"
 
@@ -37,5 +36,3 @@ typedef struct incidents_held {
 void incidents_hold(incidents_held *k, const incident *what);
 /* Writes it, if there is one; the status message stays. */
 void incidents_say_held(const char *folder, incidents_held *k);
-
-#endif

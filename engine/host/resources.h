@@ -5,8 +5,7 @@
  * ranks. Figures are the kernel's (/proc, /sys) and the NVIDIA driver's (NVML, where it is installed); what a host does
  * not tell is left out. The host's figures include other processes.
  */
-#ifndef PHALANX_ENGINE_HOST_RESOURCES_H
-#define PHALANX_ENGINE_HOST_RESOURCES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ status resources_open(resources **out, const resources_options *options);
 /* Writes a line if it is time for one, or if `now`. Called between steps; NULL is accepted. */
 status resources_look(resources *r, int64_t step, bool now);
 void resources_close(resources *r);
-
-#endif

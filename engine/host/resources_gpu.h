@@ -1,7 +1,6 @@
 /* The GPUs of this host, as NVIDIA's driver library (NVML) tells: opened at run time, none where it is not
  * installed. */
-#ifndef PHALANX_ENGINE_HOST_RESOURCES_GPU_H
-#define PHALANX_ENGINE_HOST_RESOURCES_GPU_H
+#pragma once
 
 #include <stdint.h>
 
@@ -31,5 +30,3 @@ void resources_gpu_close(resources_gpus *g);
 /* From now on a thread waits for critical errors (Xid) of the GPUs and calls `tell` with a sentence for each, at once,
  * whatever the other threads do. Returns at once where the driver has no such events. */
 void resources_gpu_watch(resources_gpus *g, void (*tell)(void *context, const char *words), void *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* Counters of this host as the kernel keeps them: read at two moments, they give the rates in between. */
-#ifndef PHALANX_ENGINE_HOST_RESOURCES_HOST_H
-#define PHALANX_ENGINE_HOST_RESOURCES_HOST_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ typedef struct resources_host {
 
 /* `root` is put before /proc and /sys. */
 void resources_host_read(resources_host *out, const char *root);
-
-#endif

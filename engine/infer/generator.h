@@ -3,8 +3,7 @@
  * A generator owns its compiled program, arena and weights; the tokenizer and the place the weights come from are the
  * caller's. Several samples advance together, one token each a call; going back to position 0 begins other texts.
  */
-#ifndef PHALANX_ENGINE_INFER_GENERATOR_H
-#define PHALANX_ENGINE_INFER_GENERATOR_H
+#pragma once
 
 #include "engine/infer/inference.h"
 
@@ -29,5 +28,3 @@ const float *generator_logits(generator *g, int sample);
 /* A token drawn from a sample's logits: a function of (seed, text, position) and the logits. `text` is the caller's
  * number of what is continued, whichever sample of the generator it happens to be. */
 int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t text, int64_t position);
-
-#endif

@@ -4,8 +4,7 @@
  * An inference owns its compiled program and its executor; the place that the weights come from is the caller's, and is
  * not needed any more once it is open.
  */
-#ifndef PHALANX_ENGINE_INFER_INFERENCE_H
-#define PHALANX_ENGINE_INFER_INFERENCE_H
+#pragma once
 
 #include "engine/run/executor.h"
 #include "engine/state/weights.h"
@@ -32,5 +31,3 @@ typedef struct inference_ranks {
  * in. `out` must be closed either way. Collective, and so is the status. */
 status inference_open(inference *out, weights *from, const inference_ranks *ranks, const compile_options *wanted);
 void inference_close(inference *i);
-
-#endif

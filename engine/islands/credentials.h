@@ -3,8 +3,7 @@
  *
  * An open `credentials` is the caller's, who wipes it: it is in no configuration, and nothing prints it.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_CREDENTIALS_H
-#define PHALANX_ENGINE_ISLANDS_CREDENTIALS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -29,5 +28,3 @@ void credentials_wipe(credentials *c);
 
 /* Does an address of etcd, with or without "http://" in front, hold a user or a password? */
 bool credentials_in_address(const char *address);
-
-#endif

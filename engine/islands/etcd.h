@@ -3,8 +3,7 @@
  * A client knows some nodes of one cluster and asks them in turn until one answers; a call takes seconds at most. Keys
  * and values are text. One thread at a time may use a client, which is the caller's.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_ETCD_H
-#define PHALANX_ENGINE_ISLANDS_ETCD_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -56,5 +55,3 @@ typedef struct etcd_change {
 /* All changes, if all conditions hold; else none, and *done is false. */
 status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int condition_count,
                      const etcd_change *changes, int change_count);
-
-#endif

@@ -5,8 +5,7 @@
  * at most half of the process's descriptors; beyond that the address with the most loses one. One thread uses a gate,
  * that which uses its socket.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_GATE_H
-#define PHALANX_ENGINE_ISLANDS_GATE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@ void *gate_socket(const gate *g);
 /* Looks at what has been connected to `endpoint`, as ZeroMQ writes it, and cuts off what is too much: returns how many,
  * and the address of one of them in `from`. */
 int gate_look(gate *g, char from[64], const char *endpoint);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Keys are 40 characters of Z85, as ZeroMQ writes them. An open `keys` is the caller's.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_KEYS_H
-#define PHALANX_ENGINE_ISLANDS_KEYS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void keys_close(keys *k);
 bool keys_trusts(const keys *k, const char *text);
 /* Which of the trusted ones a key's 32 bytes are; -1: none. */
 int keys_find(const keys *k, const uint8_t *key);
-
-#endif

@@ -4,8 +4,7 @@
  * keeps the lease alive and reads again, several times a second, so that training never waits for etcd. While etcd is
  * away the last that was read stays, and says so. What the keys mean: roster.h.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
-#define PHALANX_ENGINE_ISLANDS_MEMBERSHIP_H
+#pragma once
 
 #include "engine/islands/credentials.h"
 #include "engine/islands/roster.h"
@@ -54,5 +53,3 @@ int64_t membership_set_have(membership *m, json_t *have);
  * these revisions. The roster shows who won; when its `settled` has reached the number that this returns, it has been
  * tried. */
 int64_t membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision);
-
-#endif

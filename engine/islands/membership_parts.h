@@ -1,7 +1,6 @@
 /* What the files of an island's place in etcd share: membership_turn.c (the thread and its calls; start there),
  * membership_keys.c, membership_claim.c (whose a slot is), membership_own.c (our lease, and our keys under it). */
-#ifndef PHALANX_ENGINE_ISLANDS_MEMBERSHIP_PARTS_H
-#define PHALANX_ENGINE_ISLANDS_MEMBERSHIP_PARTS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -76,5 +75,3 @@ status membership_write_own(membership *m, char *const wanted[OWN_KEYS]);
 /* Are our keys, as just read, those that were written? What a late write has undone is written again in the next
  * turn. */
 bool membership_check_own(membership *m, const json_t *pairs);
-
-#endif

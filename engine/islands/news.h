@@ -2,8 +2,7 @@
  * cut off), or is back, and after which outer step. Told by comparing what etcd says at one moment with what it said
  * before.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_NEWS_H
-#define PHALANX_ENGINE_ISLANDS_NEWS_H
+#pragma once
 
 #include "engine/islands/roster.h"
 
@@ -17,5 +16,3 @@ news *news_open(int own, news_say *say, void *context);
 void news_close(news *n); /* NULL is accepted */
 /* `now` in seconds, of any clock; `lease`: seconds without a sign of life after which an island is given up. */
 void news_look(news *n, const roster *r, double now, int lease);
-
-#endif

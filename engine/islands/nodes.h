@@ -1,7 +1,6 @@
 /* Which nodes of etcd's cluster answer. Islands use one of them until it fails, so a cluster that has lost its spare
  * nodes would go unnoticed. Each node is asked in turn, and a line says when one is away, and when it is back. */
-#ifndef PHALANX_ENGINE_ISLANDS_NODES_H
-#define PHALANX_ENGINE_ISLANDS_NODES_H
+#pragma once
 
 #include "engine/islands/etcd.h"
 
@@ -12,5 +11,3 @@ nodes *nodes_open(etcd *e);
 void nodes_close(nodes *n); /* NULL is accepted */
 /* Asks the next one, if a second has passed since the last; of a cluster of one nothing is asked. `now` in seconds. */
 void nodes_look(nodes *n, double now);
-
-#endif

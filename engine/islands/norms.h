@@ -7,8 +7,7 @@
  *     three or more are known: the median    two: the larger    one: what is usual for itself alone, unless it is the
  *     judge's own
  */
-#ifndef PHALANX_ENGINE_ISLANDS_NORMS_H
-#define PHALANX_ENGINE_ISLANDS_NORMS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -28,5 +27,3 @@ void norms_note(norms *n, int slot, const char *key, double norm);
 /* What is usual beside a change of the slot, for an island in slot `self`, or for one without a slot, -1; 0: not
  * known. */
 double norms_usual(const norms *n, int slot, int self);
-
-#endif

@@ -8,13 +8,10 @@
  * Two runs are neighbours if one of them lacks the island's change. Nothing is said of attacks through the rounding of
  * fp32, and what an island logs and its own checkpoints are not private.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_PRIVACY_H
-#define PHALANX_ENGINE_ISLANDS_PRIVACY_H
+#pragma once
 
 #include <stdint.h>
 
 double privacy_epsilon(int64_t releases, double noise, double delta);
 /* values[n] += normal draws times `deviation`, from the system's random numbers: nobody can draw them again. */
 void privacy_add_noise(float *values, double deviation, int64_t n);
-
-#endif

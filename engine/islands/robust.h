@@ -20,8 +20,7 @@
  * of an honest change lies between two of its cosines with honest changes, and the median agreement between two of all
  * cosines of honest changes: an honest change can be left out only if one of these is less than half of another.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_ROBUST_H
-#define PHALANX_ENGINE_ISLANDS_ROBUST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,5 +67,3 @@ void robust_judge(robust_judgement *out, const double *products, int count);
  * ROBUST_MOST. `out` may be none of them. */
 void robust_combine(float *out, const float *const *change, int count, robust_kind kind, const robust_judgement *judged,
                     int64_t n);
-
-#endif

@@ -25,8 +25,7 @@
  * history of 0 is one that a former version wrote, and then numbers alone are compared. Nothing that is read is
  * believed to be well-formed, and counts are at most 2^56.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_ROSTER_H
-#define PHALANX_ENGINE_ISLANDS_ROSTER_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -114,5 +113,3 @@ uint64_t roster_offers(const roster *r, int64_t merge);
  * that report; 0: none, too few, or only islands that leave. *all: everybody who is ready has reported, but for the
  * slots that nobody need wait for. */
 uint64_t roster_takes(bool *all, const roster *r, int64_t merge, int least, uint64_t refused);
-
-#endif

@@ -8,8 +8,7 @@
  *     m <- momentum m + lr (mean p - reference);  reference <- reference + m
  * which is NoLoCo's step with one lr for the mean change, mean (p - o), and for the distance to the others, mean o - o.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_RULE_H
-#define PHALANX_ENGINE_ISLANDS_RULE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -38,5 +37,3 @@ void rule_scale(float *values, float by, int64_t n);
 void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
 /* values[n] = reference + mix (values - reference): Streaming DiLoCo (2501.18512) */
 void rule_mix(float *values, const float *reference, float mix, int64_t n);
-
-#endif

@@ -9,8 +9,7 @@
  * where several are trusted: requests beyond that are refused. Connections are limited by address (gate.h), and have a
  * few seconds to show a key.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_TRANSPORT_H
-#define PHALANX_ENGINE_ISLANDS_TRANSPORT_H
+#pragma once
 
 #include "engine/islands/keys.h"
 #include "engine/islands/wire.h"
@@ -74,5 +73,3 @@ typedef struct transport_counts {
 } transport_counts;
 
 transport_counts transport_counted(transport *t);
-
-#endif

@@ -6,8 +6,7 @@
  * are counted from a unit's first element. A fragment is a set of tensors that are merged together; layer l is in
  * fragment l mod fragments.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_UNITS_H
-#define PHALANX_ENGINE_ISLANDS_UNITS_H
+#pragma once
 
 #include "memory/box.h"
 #include "models/names.h"
@@ -27,5 +26,3 @@ void units_rectangle(rectangle *of, box_memory *at, const unit *u, const names_t
 unit *units_list(int *count, const names_tensor *tensors, int tensor_count, int fragments);
 /* owner[unit]: a rank of an island of so many; each has about as much of every fragment as the next one. */
 void units_own(int *owner, const unit *units, int count, int fragments, int ranks);
-
-#endif

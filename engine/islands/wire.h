@@ -4,8 +4,7 @@
  * wire_read checks the length, the version, the fingerprint of the run and every field's range before anything is used,
  * and allocates nothing.
  */
-#ifndef PHALANX_ENGINE_ISLANDS_WIRE_H
-#define PHALANX_ENGINE_ISLANDS_WIRE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ typedef struct wire_message {
 void wire_write(uint8_t *out, const wire_message *m, uint64_t fingerprint);
 /* On success the data of a reply begin at in + WIRE_HEADER and are m->bytes long. */
 status wire_read(wire_message *m, const uint8_t *in, int64_t length, uint64_t fingerprint);
-
-#endif

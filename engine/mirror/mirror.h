@@ -6,8 +6,7 @@
  * checkpoint, as long as the run goes on: training waits for nothing, and hears of nothing but warnings. The layout is
  * mirror_prefix.h's.
  */
-#ifndef PHALANX_ENGINE_MIRROR_MIRROR_H
-#define PHALANX_ENGINE_MIRROR_MIRROR_H
+#pragma once
 
 #include "engine/mirror/mirror_prefix.h"
 
@@ -46,5 +45,3 @@ mirror_facts mirror_now(mirror *m);
 
 /* Waits until all is there, for so many seconds at most; false: it is not. */
 bool mirror_finish(mirror *m, double seconds);
-
-#endif

@@ -4,8 +4,7 @@
  * temporary name, fsynced, read back and renamed. Whether an object is damaged or the store does not answer is told
  * apart: an older checkpoint may do for the first, and nothing may be begun anew for the second.
  */
-#ifndef PHALANX_ENGINE_MIRROR_MIRROR_FETCH_H
-#define PHALANX_ENGINE_MIRROR_MIRROR_FETCH_H
+#pragma once
 
 #include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror_prefix.h"
@@ -35,5 +34,3 @@ status mirror_fetch_newest(mirror_fetched *out, s3 *s, const mirror_prefix *p, c
 /* What s3://BUCKET/KEY names: a mirror's newest checkpoint, or the one whose folder that is. `out` is its folder on the
  * disk, the caller's to free. */
 status mirror_fetch_url(char **out, const char *url, const mirror_fetch *how);
-
-#endif

@@ -10,8 +10,7 @@
  * A folder without a manifest is no checkpoint: a manifest is written when all else is there, and removed first. One
  * handle (engine/store/s3/s3.h) is passed to each call; the names are the prefix's until mirror_prefix_free.
  */
-#ifndef PHALANX_ENGINE_MIRROR_MIRROR_PREFIX_H
-#define PHALANX_ENGINE_MIRROR_MIRROR_PREFIX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,5 +75,3 @@ void mirror_prefix_list_free(mirror_checkpoints *l); /* one that is all zero is 
  * names is removed, but for multiples of keep_every; so is what has no manifest, or another one of the same step. What
  * `latest` names stays. No upload may be under way. */
 status mirror_prefix_prune(s3 *s, const mirror_prefix *p, int keep, int keep_every);
-
-#endif

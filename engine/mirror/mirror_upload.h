@@ -5,8 +5,7 @@
  * checkpoint. Buffers are allocated when it is opened; an upload allocates nothing of 64 KiB or more for up to some
  * hundreds of parts. It is used by one thread, which it gives helpers.
  */
-#ifndef PHALANX_ENGINE_MIRROR_MIRROR_UPLOAD_H
-#define PHALANX_ENGINE_MIRROR_MIRROR_UPLOAD_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -31,5 +30,3 @@ status mirror_upload_text(mirror_upload *u, s3 *s, const char *path, const char 
 
 /* Bytes of a checkpoint's files, by its manifest; 0: it cannot be read. */
 int64_t mirror_upload_bytes(const char *folder, const char *name);
-
-#endif

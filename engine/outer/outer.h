@@ -6,8 +6,7 @@
  * units (islands/units.h) and lies in one arena planned before the run. Every call is collective over the job's ranks.
  * Owned by the caller.
  */
-#ifndef PHALANX_ENGINE_OUTER_OUTER_H
-#define PHALANX_ENGINE_OUTER_OUTER_H
+#pragma once
 
 #include <jansson.h>
 
@@ -85,5 +84,3 @@ typedef struct outer_counts {
 outer_counts outer_counted(outer *o);
 /* As in outer_counts, of this job alone and without asking its ranks. */
 double outer_disagreement(int64_t *step, const outer *o);
-
-#endif

@@ -4,8 +4,7 @@
  * element is given by one rank, and written by all that hold it, masters and compute weights. The calls are collective,
  * and every rank makes them for the same units in the same order. Nothing is allocated after outer_move_open.
  */
-#ifndef PHALANX_ENGINE_OUTER_OUTER_MOVE_H
-#define PHALANX_ENGINE_OUTER_OUTER_MOVE_H
+#pragma once
 
 #include "engine/run/executor.h"
 #include "engine/islands/units.h"
@@ -34,5 +33,3 @@ void outer_move_gather(outer_move *m, float *values, int unit);
 void outer_move_scatter(outer_move *m, int unit, const float *values);
 /* The optimizer's states of all parameters become zero. Not collective. */
 void outer_move_clear_states(outer_move *m);
-
-#endif

@@ -3,8 +3,7 @@
  * (joining, taking over), outer_merge.c (the merges; start there), outer_undo.c (undoing one), outer_gossip.c (the same
  * for groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c,
  * the server's own. */
-#ifndef PHALANX_ENGINE_OUTER_OUTER_PARTS_H
-#define PHALANX_ENGINE_OUTER_OUTER_PARTS_H
+#pragma once
 
 #include "kernels/compress.h"
 #include "engine/islands/membership.h"
@@ -337,5 +336,3 @@ bool outer_doubts_head(outer *o, const outer_position *p);
 void outer_name_history(outer *o, json_t *head, bool goes_on);
 /* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
 status outer_catch_up(outer *o, outer_position *p, bool keep);
-
-#endif

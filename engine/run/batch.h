@@ -1,6 +1,5 @@
 /* What the host fills before a program: ids, positions, tables, scalars. */
-#ifndef PHALANX_ENGINE_RUN_BATCH_H
-#define PHALANX_ENGINE_RUN_BATCH_H
+#pragma once
 
 #include "engine/run/executor.h"
 #include "engine/data/samples.h"
@@ -41,5 +40,3 @@ double batch_unseen(const compile_options *o);
  * count nothing. */
 status batch_fill_evaluation(batch_facts *out, const compiled *c, executor *e, const samples *s, int64_t first,
                              int64_t end);
-
-#endif

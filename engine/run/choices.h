@@ -5,8 +5,7 @@
  * again, by whichever rank wants it. Keys name GPU and library: what was chosen for others stays in the table, unused.
  * A zeroed struct is an empty table; choices_free empties it.
  */
-#ifndef PHALANX_ENGINE_RUN_CHOICES_H
-#define PHALANX_ENGINE_RUN_CHOICES_H
+#pragma once
 
 #include "engine/compile/time/reserve.h"
 #include "kernels/device.h"
@@ -52,5 +51,3 @@ void choices_share(choices *c, comm_group *all);
 /* Collective. Each key that any rank's device wants and the table lacks is timed (or guessed) by the first rank that
  * wants it; then the tables are equal again, and every device goes by them. */
 status choices_settle(choices *c, comm_group *all, const device_interface *interface, device *d, bool timing);
-
-#endif

@@ -6,8 +6,7 @@
  * there blocks of tokens are dealt by what they cost, the dearest first, each to the rank with the least so far that
  * has room (longest processing time first; Graham 1969). A deal is a function of the batch alone.
  */
-#ifndef PHALANX_ENGINE_RUN_DEAL_H
-#define PHALANX_ENGINE_RUN_DEAL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,5 +27,3 @@ void deal_documents(int32_t *out, const deal *d, const int32_t *document_start);
 double deal_imbalance(const int32_t *places, const deal *d, const int32_t *document_start);
 /* Tokens of other ranks whose keys no query of `rank` sees, of one micro-batch. `document_start` as above. */
 int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank);
-
-#endif

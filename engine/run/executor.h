@@ -4,8 +4,7 @@
  * communicator are the caller's and must outlive it. Nothing is allocated while a program plays. Errors within a
  * program are fatal: they name rank, step and op.
  */
-#ifndef PHALANX_ENGINE_RUN_EXECUTOR_H
-#define PHALANX_ENGINE_RUN_EXECUTOR_H
+#pragma once
 
 #include "engine/run/choices.h"
 #include "engine/compile/compile.h"
@@ -97,5 +96,3 @@ void executor_sent(const executor *e, int64_t *bytes, int64_t *messages, axis a)
 /* From now on measure each op of `p`; seconds[i] of op i is added up over plays; on a device each is waited for. NULL
  * stops. */
 void executor_time_ops(executor *e, double *seconds);
-
-#endif

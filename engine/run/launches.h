@@ -1,7 +1,6 @@
 /* The communication of a program as calls of comm.h: one an op, and one for several ops that are launched together
  * (attributes.bundle). Made before the first step; everything is in the caller's pool. */
-#ifndef PHALANX_ENGINE_RUN_LAUNCHES_H
-#define PHALANX_ENGINE_RUN_LAUNCHES_H
+#pragma once
 
 #include "kernels/program.h"
 #include "memory/pool.h"
@@ -20,5 +19,3 @@ typedef comm_group *launches_group(const void *context, const op *o);
 /* launches[requests], by request, of all communication of `p`; `arena` is where its tensors are. */
 launch *launches_make(pool *where, const program *p, int requests, char *arena, launches_group *group_of,
                       const void *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* The communication groups that a rank's programs use, opened: one for each row of engine/compile/model/groups.h. */
-#ifndef PHALANX_ENGINE_RUN_LINKS_H
-#define PHALANX_ENGINE_RUN_LINKS_H
+#pragma once
 
 #include "engine/compile/model/groups.h"
 #include "parallel/comm/comm.h"
@@ -19,5 +18,3 @@ comm_group *links_of(const links *l, const op *o, int me);
 status links_poll(bool *heard, const links *l);
 /* Bytes and messages sent along an axis so far. */
 void links_sent(int64_t *bytes, int64_t *messages, const links *l, axis a);
-
-#endif

@@ -11,8 +11,7 @@
  * Beside them counters say how many bytes are alive and how many of the step's tokens are done, and arrows lead from a
  * message's sender to its receiver (trace_marks.h).
  */
-#ifndef PHALANX_ENGINE_RUN_TRACE_H
-#define PHALANX_ENGINE_RUN_TRACE_H
+#pragma once
 
 #include "engine/run/executor.h"
 
@@ -32,5 +31,3 @@ status trace_open(trace **out, const compiled *c, executor *e, comm *world, cons
 void trace_begin(trace *t);
 void trace_end(trace *t, const compiled_program *p, int64_t step);
 void trace_close(trace *t);
-
-#endif

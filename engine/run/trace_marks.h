@@ -1,8 +1,7 @@
 /* What a viewer of a trace draws beside the ops of a program: how much memory is alive, how many tokens are done, and
  * which message arrives where. Marks own their lists.
  */
-#ifndef PHALANX_ENGINE_RUN_TRACE_MARKS_H
-#define PHALANX_ENGINE_RUN_TRACE_MARKS_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -17,5 +16,3 @@ void trace_marks_make(trace_marks *out, const compiled_program *p, const compile
 void trace_marks_free(trace_marks *m);
 /* One number for both ends of a message in a trace, below 2^52, so that no reader rounds it. */
 int64_t trace_marks_flow(int64_t step, int from, int to, bool upstream, int number);
-
-#endif

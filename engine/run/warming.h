@@ -6,8 +6,7 @@
  * before a step is timed. So each kind and shape of op that computes is played once, without communication, on an arena
  * of zeros that is zeros again afterwards.
  */
-#ifndef PHALANX_ENGINE_RUN_WARMING_H
-#define PHALANX_ENGINE_RUN_WARMING_H
+#pragma once
 
 #include "engine/compile/compile.h"
 #include "kernels/device.h"
@@ -15,5 +14,3 @@
 /* After the ops are prepared and choices are made, before anything is in the arena. Nothing is done on a device that
  * cannot clear its memory (device_interface.clear): there kernels are part of the program. */
 void warming_play(compiled *c, const device_interface *interface, device *on);
-
-#endif

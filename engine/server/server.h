@@ -7,8 +7,7 @@
  * their order, not of the ranks. A change is on the disk before its island is told that it was taken
  * (server_journal.c), so a server that is killed loses none. No GPU, no data and no programs.
  */
-#ifndef PHALANX_ENGINE_SERVER_SERVER_H
-#define PHALANX_ENGINE_SERVER_SERVER_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "parallel/comm/comm.h"
@@ -18,5 +17,3 @@
  * outer.timeout seconds. It goes on from the latest checkpoint of run.folder; else from model.from, or the weights that
  * training would draw. Collective. */
 status server_run(bool *stopped, const config *c, comm *world, watchdog *w);
-
-#endif

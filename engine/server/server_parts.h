@@ -1,7 +1,6 @@
 /* What the files of the server share: server.c (the work; start there), server_merge.c, server_files.c (where the model
  * begins, saving it), server_journal.c (what has been merged since). */
-#ifndef PHALANX_ENGINE_SERVER_SERVER_PARTS_H
-#define PHALANX_ENGINE_SERVER_SERVER_PARTS_H
+#pragma once
 
 #include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/files/lines.h"
@@ -68,5 +67,3 @@ bool server_journal_is_long(const server *v);
  * etcd knows less than the checkpoint. STATUS_USAGE: it was written with another outer.compress or outer.density, and
  * stays as it is. */
 status server_journal_replay(server *v, const roster *head);
-
-#endif

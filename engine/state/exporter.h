@@ -4,8 +4,7 @@
  * A checkpoint that waits to be exported is spared by pruning. Unlike a saver an exporter takes memory while it works:
  * the manifest, and the few buffers of weights_copy. Opaque; the caller's until exporter_close.
  */
-#ifndef PHALANX_ENGINE_STATE_EXPORTER_H
-#define PHALANX_ENGINE_STATE_EXPORTER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ bool exporter_holds(exporter *e, const char *name);
 void exporter_wait(exporter *e);
 /* Gives up what is under way, of which nothing is left. NULL is accepted. */
 void exporter_close(exporter *e);
-
-#endif

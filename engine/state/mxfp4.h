@@ -2,8 +2,7 @@
  * and are numbers of 4 bits times it. Published folders of GPT-OSS have experts' matrices so: blocks uint8
  * [experts, out, in / 32, 16], in each byte first its lower half, and scales uint8 [experts, out, in / 32], 127 for 1.
  * Nothing is owned. */
-#ifndef PHALANX_ENGINE_STATE_MXFP4_H
-#define PHALANX_ENGINE_STATE_MXFP4_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ typedef struct mxfp4_matrices {
 /* to[rows, columns] = rows [row, row + rows) and columns [column, column + columns) of all matrices, each turned to
  * [in, out], one below the other. */
 void mxfp4_read(float *to, const mxfp4_matrices *from, int64_t row, int64_t rows, int64_t column, int64_t columns);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * What a node is: a machine and its /dev/shm; where PHALANX_NODE is set, its value (tests have several on one machine).
  */
-#ifndef PHALANX_ENGINE_STATE_NODE_COPIES_H
-#define PHALANX_ENGINE_STATE_NODE_COPIES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ const share_place *node_copies_place(const node_copies *k);
 /* After all ranks have written their shares of checkpoint `name`: to the neighbours, and then older ones are
  * removed. */
 status node_copies_spread(node_copies *k, const char *name);
-
-#endif

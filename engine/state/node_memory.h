@@ -1,7 +1,6 @@
 /* The folder in memory of a node, in which every user may write: is there room, and are others kept from what is
  * ours? */
-#ifndef PHALANX_ENGINE_STATE_NODE_MEMORY_H
-#define PHALANX_ENGINE_STATE_NODE_MEMORY_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@
 status node_memory_check_room(int64_t bytes, int shares);
 /* Fails unless only the owner of a file may remove or rename it. */
 status node_memory_check_sticky(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Which shares of which checkpoints the nodes of a job hold in memory, and the newest set of them that is complete. */
-#ifndef PHALANX_ENGINE_STATE_NODE_SHARES_H
-#define PHALANX_ENGINE_STATE_NODE_SHARES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ status node_shares_newest(bool *found, node_set *out, comm_group *world, const n
 
 /* The attempt-th node that has the share of rank `writer`; -1: no more have it. */
 int node_set_holder(const node_set *s, int writer, int attempt);
-
-#endif

@@ -10,8 +10,7 @@
  * Ranks say how far they are, with saver_progress, in whatever exchange they have anyway, and call saver_next with what
  * all have said. Functions are called by the training thread. The saver is closed before the executor.
  */
-#ifndef PHALANX_ENGINE_STATE_SAVER_H
-#define PHALANX_ENGINE_STATE_SAVER_H
+#pragma once
 
 #include <jansson.h>
 
@@ -78,5 +77,3 @@ const char *saver_name(const saver *s);
 double saver_seconds(const saver *s);
 /* Seconds that training has waited for the saver since this was last asked. */
 double saver_stall(saver *s);
-
-#endif

@@ -3,8 +3,7 @@
  * Everything here is a function of Hugging Face names and global indices, never of the layout: any layout starts from
  * the same weights, and any layout can read what any other wrote.
  */
-#ifndef PHALANX_ENGINE_STATE_STATE_H
-#define PHALANX_ENGINE_STATE_STATE_H
+#pragma once
 
 #include "engine/compile/model/optimizer.h"
 #include "engine/run/executor.h"
@@ -46,5 +45,3 @@ status state_load(const compiled *c, executor *e, checkpoint *from, bool *has_st
  * section. */
 typedef status state_reader(void *context, const rectangle *of, const box_memory *to);
 status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context);
-
-#endif

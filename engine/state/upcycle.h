@@ -2,8 +2,7 @@
  * are drawn as in any fresh run, and all else is the dense model's. With weights that sum to 1 over a token's experts
  * the first loss is the dense model's.
  */
-#ifndef PHALANX_ENGINE_STATE_UPCYCLE_H
-#define PHALANX_ENGINE_STATE_UPCYCLE_H
+#pragma once
 
 #include "engine/state/weights.h"
 
@@ -16,5 +15,3 @@ void upcycle_close(upcycle *u);
 
 /* Reads a rectangle of a tensor of the model with experts. A state_reader; a router's is left as it is, drawn. */
 status upcycle_read(void *u, const rectangle *of, const box_memory *to);
-
-#endif

@@ -5,8 +5,7 @@
  * or a checkpoint is damaged. Data is read piece by piece as it is asked for. One thread at a time may use a `weights`;
  * what it returns belongs to it until weights_close.
  */
-#ifndef PHALANX_ENGINE_STATE_WEIGHTS_H
-#define PHALANX_ENGINE_STATE_WEIGHTS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -59,5 +58,3 @@ status weights_tokenizer(tokenizer **out, const weights *w);
 /* Fill in the sizes of a configuration that names model.config or model.from (config_wants_shape), or the vocabulary's
  * size from the data's tokenizer (config_wants_vocabulary), and check it; of any other, nothing is done. */
 status weights_configure(config *c);
-
-#endif

@@ -3,8 +3,7 @@
  * Tensors stream through a few buffers, so that memory does not grow with the model. The folder is made under a
  * temporary name and renamed when all of it is on disk: it is there whole or not at all.
  */
-#ifndef PHALANX_ENGINE_STATE_WEIGHTS_COPY_H
-#define PHALANX_ENGINE_STATE_WEIGHTS_COPY_H
+#pragma once
 
 #include "engine/state/weights.h"
 
@@ -25,5 +24,3 @@ typedef struct weights_copy_options {
 
 /* `to` must not exist, or be an empty folder, or one to replace. Tokenizer files are copied along. */
 status weights_copy(weights *from, const char *to, const weights_copy_options *options);
-
-#endif

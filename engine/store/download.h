@@ -4,8 +4,7 @@
  * and has been synced; until then it is NAME.part, which is removed if something fails. Where the caller knows the
  * checksum, the file is held to that one, and read back from the disk.
  */
-#ifndef PHALANX_ENGINE_STORE_DOWNLOAD_H
-#define PHALANX_ENGINE_STORE_DOWNLOAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ typedef enum download_fault {
 /* `mode`: of the files, before the umask. `fault`, which may be NULL, is set if it fails. */
 status download(const char *bucket, const download_item *items, int count, mode_t mode, const download_watcher *watcher,
                 download_fault *fault);
-
-#endif

@@ -6,8 +6,7 @@
  * checkpoints/latest, it is the checkpoint's folder that is meant. Only the prefix's own objects are fetched, not those
  * of folders below it, and no weights in other formats than safetensors.
  */
-#ifndef PHALANX_ENGINE_STORE_FOLDER_H
-#define PHALANX_ENGINE_STORE_FOLDER_H
+#pragma once
 
 #include "memory/status.h"
 
@@ -21,5 +20,3 @@ typedef enum folder_part {
 
 /* The path of the folder on this machine, the caller's; of a path that is not s3:// the path itself. */
 status folder_local(char **out, const char *path, folder_part part);
-
-#endif

@@ -5,8 +5,7 @@
  * all of them have been read, and do not have the checksum that the store says. A remote is its caller's until
  * remote_close, and is read by one thread.
  */
-#ifndef PHALANX_ENGINE_STORE_REMOTE_H
-#define PHALANX_ENGINE_STORE_REMOTE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ status remote_read(remote *r, void *to, int64_t offset, int64_t bytes);
 
 /* The size of an object, without opening it. */
 status remote_look(int64_t *bytes, const char *url);
-
-#endif

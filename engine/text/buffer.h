@@ -3,8 +3,7 @@
  * Both are plain structs that start as {0}, are filled by appending, keep their room when emptied by `length = 0` or
  * `count = 0`, and own their memory until freed.
  */
-#ifndef PHALANX_ENGINE_TEXT_BUFFER_H
-#define PHALANX_ENGINE_TEXT_BUFFER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -33,6 +32,4 @@ void buffer_ids_free(buffer_ids *b);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

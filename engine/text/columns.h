@@ -6,8 +6,7 @@
  * dictionary at a time, packed and unpacked; of Arrow one record batch. A file that wants more than COLUMNS_MOST_BYTES
  * is refused.
  */
-#ifndef PHALANX_ENGINE_TEXT_COLUMNS_H
-#define PHALANX_ENGINE_TEXT_COLUMNS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ status columns_select(columns *c, int64_t first, int64_t end);
 /* The next row, from 0: its bytes, valid until the next call, or NULL for null. *more is false at the end. */
 status columns_next(columns *c, const char **text, int64_t *length, int64_t *row, bool *more);
 double columns_done(const columns *c); /* the share of the file that has been read, 0 to 1 */
-
-#endif

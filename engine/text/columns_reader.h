@@ -1,7 +1,6 @@
 /* What libphalanx_parquet.so gives: three functions that C calls and that let no exception of C++ pass. Every message
  * is a sentence without the file's name. */
-#ifndef PHALANX_ENGINE_TEXT_COLUMNS_READER_H
-#define PHALANX_ENGINE_TEXT_COLUMNS_READER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -46,6 +45,4 @@ extern __attribute__((visibility("default"))) const columns_reader columns_arrow
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -7,8 +7,7 @@
  * over. Several machines may each read a share of the same inputs: what part 1, part 2, ... give, one after the other,
  * is what the whole gives.
  */
-#ifndef PHALANX_ENGINE_TEXT_DOCUMENTS_H
-#define PHALANX_ENGINE_TEXT_DOCUMENTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,5 +63,3 @@ int64_t documents_consumed(const documents *d); /* bytes of the files read so fa
  * record's alone, and the documents go on behind it; its message names file, line and reason. */
 status documents_text(documents *d, const char **text, int64_t *length, buffer *scratch, const char *bytes,
                       const documents_raw *raw);
-
-#endif

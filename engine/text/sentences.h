@@ -2,8 +2,7 @@
  *
  * sentences_next is a sentencepiece_next. A failure to read ends the sentences; sentences_result tells it afterwards.
  */
-#ifndef PHALANX_ENGINE_TEXT_SENTENCES_H
-#define PHALANX_ENGINE_TEXT_SENTENCES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ void sentences_close(sentences *s);
 bool sentences_next(void *s, const char **text, int64_t *length);
 status sentences_result(const sentences *s);
 int64_t sentences_bytes(const sentences *s); /* of text so far */
-
-#endif

@@ -1,7 +1,6 @@
 /* What the beginning of a file is, by its bytes and not by its name: text, JSON-lines, or something that would make
  * garbage if it were taken as text. */
-#ifndef PHALANX_ENGINE_TEXT_SNIFF_H
-#define PHALANX_ENGINE_TEXT_SNIFF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ bool sniff_may_be_json_lines(const char *bytes, int64_t length);
 bool sniff_is_json_object(const char *line, int64_t length);
 /* Whether it begins as an array of JSON objects does. */
 bool sniff_is_json_array(const char *bytes, int64_t length);
-
-#endif

@@ -4,8 +4,7 @@
  * The format is recognised by the first bytes, not by the name. A source is the caller's until source_close, and is
  * read by one thread.
  */
-#ifndef PHALANX_ENGINE_TEXT_SOURCE_H
-#define PHALANX_ENGINE_TEXT_SOURCE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -32,5 +31,3 @@ int64_t source_bytes(const source *s); /* of one that is seekable */
 status source_seek(source *s, int64_t offset);
 
 int64_t source_consumed(const source *s); /* bytes of the file read so far, packed as they are */
-
-#endif

@@ -4,8 +4,7 @@
  * lookup, immutable once made, shared by threads, owned by its opener. Every function but unicode_check and
  * unicode_repair expects well-formed UTF-8.
  */
-#ifndef PHALANX_ENGINE_TEXT_UNICODE_H
-#define PHALANX_ENGINE_TEXT_UNICODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -90,5 +89,3 @@ bool unicode_is_stable(const unicode_classes *c, const char *text, int64_t lengt
 /* Replace out's content by the normal form of `text`, by Unicode 9's tables, as Hugging Face's tokenizers do it: later
  * characters stay as they are. */
 status unicode_normalize(buffer *out, const char *text, int64_t length, unicode_form form);
-
-#endif

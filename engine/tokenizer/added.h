@@ -4,8 +4,7 @@
  * white space on its left or right with it. An added is filled, sealed by added_sort, then read by any number of
  * threads.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_ADDED_H
-#define PHALANX_ENGINE_TOKENIZER_ADDED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ typedef struct added_search {
 /* The first added token; NULL when there is none. [*start, *stop) is what it takes of the text, stripped space
  * included, and begins at s->taken at the earliest. s->from becomes where to go on looking. */
 const added_token *added_next(const added *a, int64_t *start, int64_t *stop, added_search *s);
-
-#endif

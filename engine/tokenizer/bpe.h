@@ -6,8 +6,7 @@
  * U+2581 from the step on that puts marks. A bpe is built by bpe_json.c, then immutable and shared by threads; each
  * brings a bpe_scratch, which also remembers the tokens of words seen lately. bpe_close frees what it points to.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_BPE_H
-#define PHALANX_ENGINE_TOKENIZER_BPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -71,5 +70,3 @@ status bpe_normalize(const bpe *b, buffer normal[2], const char **text, int64_t 
 /* Append the tokens of well-formed UTF-8; `plain`: special tokens in it are text like any other. A scratch serves one
  * bpe only. */
 status bpe_encode(const bpe *b, bpe_scratch *s, buffer_ids *out, const char *text, int64_t length, bool plain);
-
-#endif

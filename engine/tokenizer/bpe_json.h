@@ -1,7 +1,6 @@
 /* Reads a Hugging Face tokenizer.json into a bpe. Whatever it asks for that BPE here does not know is refused by its
  * name in the file, so that no text is encoded differently from what its author meant. */
-#ifndef PHALANX_ENGINE_TOKENIZER_BPE_JSON_H
-#define PHALANX_ENGINE_TOKENIZER_BPE_JSON_H
+#pragma once
 
 #include <stddef.h>
 
@@ -10,5 +9,3 @@
 
 /* `name` comes first in the message of a failure. */
 status bpe_json_open(bpe **out, const char *json, size_t length, const char *name);
-
-#endif

@@ -4,8 +4,7 @@
  * end. A unit of the trie: bit 31 marks a value (then bits 0-30 are it), bits 0-7 the label, bit 8 "has a value", bits
  * 10-30 the offset of the children, times 256 if bit 9 is set.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_CHARMAP_H
-#define PHALANX_ENGINE_TOKENIZER_CHARMAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ bool charmap_is_sound(const uint8_t *map, int64_t length);
 /* The longest string of a sound map with which the text begins: its bytes, or 0 when there is none. *replacement is
  * what takes its place, ended by a 0. */
 int64_t charmap_match(const uint8_t *map, const char **replacement, const char *text, int64_t length);
-
-#endif

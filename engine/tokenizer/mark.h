@@ -1,6 +1,5 @@
 /* How SentencePiece's pieces write a space, as the mark U+2581, and a byte, as <0xE4>. */
-#ifndef PHALANX_ENGINE_TOKENIZER_MARK_H
-#define PHALANX_ENGINE_TOKENIZER_MARK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ bool mark_begins(const char *text, int64_t length);
 void mark_append(buffer *out, const char *text, int64_t length);
 /* The byte that a piece like <0xE4> stands for, or -1. */
 int mark_byte(const char *piece, int64_t length);
-
-#endif

@@ -3,8 +3,7 @@
  * The rule: of all neighbouring pairs that can merge take the one of the lowest rank, of equals the leftmost; repeat
  * until none can. A merges is filled once and then read by any number of threads, each with its own merges_scratch.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_MERGES_H
-#define PHALANX_ENGINE_TOKENIZER_MERGES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,5 +22,3 @@ void merges_scratch_close(merges_scratch *s);
 
 /* Append the tokens to which ids[count] merge. count < 2^31. */
 void merges_apply(const merges *m, merges_scratch *s, buffer_ids *out, const int32_t *ids, int64_t count);
-
-#endif

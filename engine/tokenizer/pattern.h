@@ -4,8 +4,7 @@
  * one. What the two syntaxes understand differently is translated, or refused by name. A pattern is immutable and
  * shared by threads; each thread brings a pattern_scratch.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_PATTERN_H
-#define PHALANX_ENGINE_TOKENIZER_PATTERN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void pattern_scratch_close(pattern_scratch *s);
  * is not seen by the pattern's look-behind only when `from` is 0. */
 status pattern_next(const pattern *p, pattern_scratch *s, int64_t *start, int64_t *stop, const char *text, int64_t from,
                     int64_t length);
-
-#endif

@@ -4,8 +4,7 @@
  * Models that need more than that (user-defined pieces, spaces as suffixes) are left to the library. A pieces is
  * immutable and shared by threads, each with its own pieces_scratch.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_PIECES_H
-#define PHALANX_ENGINE_TOKENIZER_PIECES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -24,5 +23,3 @@ void pieces_scratch_close(pieces_scratch *s);
 
 /* Append the ids of well-formed UTF-8; length < 2^31 - 1. */
 void pieces_encode(const pieces *p, pieces_scratch *s, buffer_ids *out, const char *text, int64_t length);
-
-#endif

@@ -3,8 +3,7 @@
  * A scanner gives exactly the matches of its pattern (tests compare them with PCRE2), some twenty times as fast. These
  * patterns match at every place, so that a text is the sequence of its matches.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_SCANNER_H
-#define PHALANX_ENGINE_TOKENIZER_SCANNER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -20,5 +19,3 @@ const char *scanner_pattern(int index);
 
 /* GPT-2's, which a tokenizer.json uses without spelling it out */
 extern const char scanner_gpt2_pattern[];
-
-#endif

@@ -3,8 +3,7 @@
  * A sentencepiece_processor is immutable and shared by threads. Decoding needs no library: sentencepiece_model.h has
  * the texts of all pieces.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_SENTENCEPIECE_H
-#define PHALANX_ENGINE_TOKENIZER_SENTENCEPIECE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,6 +47,4 @@ status sentencepiece_train(buffer *model, const sentencepiece_training *how, sen
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

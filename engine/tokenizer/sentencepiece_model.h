@@ -3,8 +3,7 @@
  * The library trusts a file once it parses; this reader refuses what would make it read out of bounds or stop the
  * process, and takes from the file the settings that the library does not tell.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_SENTENCEPIECE_MODEL_H
-#define PHALANX_ENGINE_TOKENIZER_SENTENCEPIECE_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ const char *sentencepiece_model_name(const sentencepiece_model *m, int32_t id);
  * double precision until a path's score falls below -131072, so that programs that add in either, or in another order,
  * find the same best path, where scores of 24 random bits let rounding decide between paths of nearly equal scores. */
 status sentencepiece_model_round(void *bytes, int64_t length, const char *name);
-
-#endif

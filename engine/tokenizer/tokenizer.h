@@ -5,8 +5,7 @@
  * tokenizer_scratch; the caller owns both. Malformed UTF-8 is encoded as if each malformed part were U+FFFD (not by the
  * byte tokenizer, which loses nothing).
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_TOKENIZER_H
-#define PHALANX_ENGINE_TOKENIZER_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -86,5 +85,3 @@ bool tokenizer_equal(const tokenizer *a, const tokenizer *b); /* made from the s
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 /* The id of the token with these bytes, special ones first; -1: none. */
 int32_t tokenizer_find(const tokenizer *t, const char *bytes, int64_t length);
-
-#endif

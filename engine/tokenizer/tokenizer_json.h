@@ -6,8 +6,7 @@
  * equal scores may be decided differently, for `tokenizers` adds in double precision; of a character map it looks up
  * whole graphemes first, so that rare sequences (a letter with marks of another script) can become something else.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_TOKENIZER_JSON_H
-#define PHALANX_ENGINE_TOKENIZER_TOKENIZER_JSON_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -25,5 +24,3 @@ json_t *tokenizer_json_name(const tokenizer *t, int32_t id);
 /* Whether names of special tokens within a text are text to this tokenizer, too, where `tokenizers` would by itself
  * make them ids. */
 bool tokenizer_json_splits_names(const tokenizer *t);
-
-#endif

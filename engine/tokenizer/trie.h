@@ -2,8 +2,7 @@
  *
  * The child of node n by byte b is base[n] ^ b, if that place says that n is its parent. Immutable once made.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_TRIE_H
-#define PHALANX_ENGINE_TOKENIZER_TRIE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -33,5 +32,3 @@ static inline uint32_t trie_child(const trie *t, uint32_t node, uint8_t byte)
     uint32_t child = t->nodes[node].base ^ byte;
     return t->nodes[child].parent == node + 1 ? child : 0;
 }
-
-#endif

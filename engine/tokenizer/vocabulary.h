@@ -3,8 +3,7 @@
  * Filled once, then read by any number of threads. Ids may have holes (no token there). Only tokens entered with
  * VOCABULARY_INDEXED are found by their bytes: special tokens can have the same bytes as ordinary ones.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_VOCABULARY_H
-#define PHALANX_ENGINE_TOKENIZER_VOCABULARY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ int32_t vocabulary_size(const vocabulary *v);                                   
 int vocabulary_flags(const vocabulary *v, int32_t id);                           /* 0 for an id without a token */
 const char *vocabulary_bytes(const vocabulary *v, int64_t *length, int32_t id);  /* valid until the next add */
 int32_t vocabulary_find(const vocabulary *v, const char *bytes, int64_t length); /* an indexed token's id, or -1 */
-
-#endif

@@ -3,8 +3,7 @@
  * A remembered word is one cache line: up to 31 bytes, their number in the last place, and up to 7 tokens. A word has
  * one place; the latest one holds it. One thread's own.
  */
-#ifndef PHALANX_ENGINE_TOKENIZER_WORDS_H
-#define PHALANX_ENGINE_TOKENIZER_WORDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ static inline void words_remember(words *w, const buffer_ids *out, int64_t befor
     memcpy(w->asked->ids, out->ids + before, (size_t)count * sizeof *out->ids);
     w->asked->count = (int32_t)count;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * environment. They are in no configuration, and nothing prints them. An open `mlflow_login` is the caller's, who wipes
  * it.
  */
-#ifndef PHALANX_ENGINE_TRACKING_MLFLOW_LOGIN_H
-#define PHALANX_ENGINE_TRACKING_MLFLOW_LOGIN_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -33,5 +32,3 @@ bool mlflow_login_in(const mlflow_login *l, const char *text);
 
 /* Is the address "http[s]://HOST..." of this machine: localhost, 127.0.0.0/8 or ::1? */
 bool mlflow_login_is_loopback(const char *address);
-
-#endif

@@ -4,8 +4,7 @@
  * bounded, redirections are not followed, and what it says is shown as text only. Opaque, the caller's; one thread at a
  * time uses it.
  */
-#ifndef PHALANX_ENGINE_TRACKING_MLFLOW_REST_H
-#define PHALANX_ENGINE_TRACKING_MLFLOW_REST_H
+#pragma once
 
 #include <jansson.h>
 #include <stdatomic.h>
@@ -50,5 +49,3 @@ status mlflow_rest_data(json_t **out, mlflow_rest *m, const char *run);
 status mlflow_rest_log(mlflow_rest *m, const char *run, json_t *metrics, json_t *parameters, json_t *tags);
 /* `ended`: milliseconds since 1970; 0: it has not. */
 status mlflow_rest_update(mlflow_rest *m, const char *run, mlflow_rest_state state, int64_t ended);
-
-#endif

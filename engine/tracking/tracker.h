@@ -8,8 +8,7 @@
  *
  * Opaque; owned by the caller until tracker_close. The training thread calls these functions.
  */
-#ifndef PHALANX_ENGINE_TRACKING_TRACKER_H
-#define PHALANX_ENGINE_TRACKING_TRACKER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -58,5 +57,3 @@ typedef struct tracker_counts {
 } tracker_counts;
 
 tracker_counts tracker_counted(tracker *t);
-
-#endif

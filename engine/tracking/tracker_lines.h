@@ -1,6 +1,5 @@
 /* Lines of metrics.jsonl as metrics of MLflow. Plain values in, values out. */
-#ifndef PHALANX_ENGINE_TRACKING_TRACKER_LINES_H
-#define PHALANX_ENGINE_TRACKING_TRACKER_LINES_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -44,5 +43,3 @@ status tracker_points_read(tracker_points *out, const char *path, int64_t step);
 /* Is a point of that kind, step and value among them? */
 bool tracker_points_have(const tracker_points *all, const tracker_point *wanted);
 void tracker_points_free(tracker_points *all);
-
-#endif

@@ -1,7 +1,6 @@
 /* The dynamic loss scale of fp16 (1710.03740): halved by a step whose gradients are not finite, doubled after a window
  * of steps in a row whose gradients are. A pure function of what came before; the two numbers go with a checkpoint. */
-#ifndef PHALANX_ENGINE_TRAIN_LOSS_SCALE_H
-#define PHALANX_ENGINE_TRAIN_LOSS_SCALE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,5 +11,3 @@
 
 /* After a step: `good_steps` counts steps since the scale last changed. */
 void loss_scale_after(double *scale, int64_t *good_steps, bool skipped, int window);
-
-#endif

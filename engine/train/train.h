@@ -1,6 +1,5 @@
 /* Training: the loop over steps, and everything around a step. */
-#ifndef PHALANX_ENGINE_TRAIN_TRAIN_H
-#define PHALANX_ENGINE_TRAIN_TRAIN_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "parallel/comm/comm.h"
@@ -13,5 +12,3 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
 
 /* How long each phase may go without progress. */
 watchdog_limits train_limits(const config *c);
-
-#endif

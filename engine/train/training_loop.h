@@ -1,7 +1,6 @@
 /* What train.c's loop calls beside the report and the saves: a rank set up, data fetched ahead, judgements of a step,
  * the calls of an island. */
-#ifndef PHALANX_ENGINE_TRAIN_TRAINING_LOOP_H
-#define PHALANX_ENGINE_TRAIN_TRAINING_LOOP_H
+#pragma once
 
 #include "engine/train/rank/training.h"
 
@@ -38,5 +37,3 @@ status training_islands_join(training *t); /* before the first step */
 status training_islands_step(training *t); /* after each */
 status training_islands_save(training *t); /* before a checkpoint */
 status training_islands_leave(training *t);
-
-#endif

@@ -1,7 +1,6 @@
 /* Products of bf16 by the tile registers of AMX: for experts, whose sizes are not known when a library's products are
  * prepared. */
-#ifndef PHALANX_KERNELS_CPU_AMX_GEMM_H
-#define PHALANX_KERNELS_CPU_AMX_GEMM_H
+#pragma once
 
 #include "kernels/cpu/gemm_shape.h"
 
@@ -10,5 +9,3 @@ bool amx_gemm_usable(void);
 int64_t amx_gemm_scratch(int threads);
 /* A and B bf16, without a bias; C bf16 or fp32. scratch: amx_gemm_scratch(threads) bytes */
 void amx_gemm_run_group(const gemm_group *g, void *scratch, int threads);
-
-#endif

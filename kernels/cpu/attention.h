@@ -1,6 +1,5 @@
 /* What forward and backward attention share: sizes derived once from an op, and the masks of its tiles. */
-#ifndef PHALANX_KERNELS_CPU_ATTENTION_H
-#define PHALANX_KERNELS_CPU_ATTENTION_H
+#pragma once
 
 #include "kernels/cpu/tile.h"
 #include "kernels/op.h"
@@ -43,5 +42,3 @@ bool attention_visible(tile_mask *mask, const attention_range *range, int64_t fi
 
 #define ATTENTION_LOG2_E 1.44269504088896341
 #define ATTENTION_LN_2   0.693147180559945309
-
-#endif

@@ -1,7 +1,6 @@
 /* The host's implementations: cpu_NAME for every row of the op table, and what they want beforehand. Each reads and
  * writes its operands in the arena of the run_context and nothing else; working memory is the op's scratch tensor. */
-#ifndef PHALANX_KERNELS_CPU_CPU_H
-#define PHALANX_KERNELS_CPU_CPU_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -22,5 +21,3 @@ int64_t attention_scratch_bytes(const op *o, int threads);
 int64_t attention_grad_scratch_bytes(const op *o, int threads);
 int64_t attention_decode_scratch_bytes(const op *o, int threads);
 int64_t latent_decode_scratch_bytes(const op *o, int threads);
-
-#endif

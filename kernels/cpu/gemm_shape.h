@@ -1,6 +1,5 @@
 /* A matrix product as gemm.c asks for it, of oneDNN or of our tiles: C[m, n] = A B (+ bias) (+ C), operands strided. */
-#ifndef PHALANX_KERNELS_CPU_GEMM_SHAPE_H
-#define PHALANX_KERNELS_CPU_GEMM_SHAPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ typedef struct gemm_group {
     void (*product)(gemm_shape *s, gemm_operands *operands, const void *of, int64_t i);
     const void *of;
 } gemm_group;
-
-#endif

@@ -1,8 +1,7 @@
 /* The inner loops, compiled once for every instruction set, and the table through which the kernels reach them. The
  * tables are constants; which one a run uses is decided by the processor, or by run_context.device in a test that wants
  * another (a pointer to one of them). */
-#ifndef PHALANX_KERNELS_CPU_ISA_H
-#define PHALANX_KERNELS_CPU_ISA_H
+#pragma once
 
 #include <stdint.h>
 
@@ -108,5 +107,3 @@ const isa *isa_detect(void);
 const isa *isa_of(const run_context *r);
 /* true where the processor multiplies bf16 natively */
 bool isa_has_bf16(const isa *i);
-
-#endif

@@ -1,7 +1,6 @@
 /* Products by oneDNN, the only file that knows its interface (2.x or 3.x). A product belongs to the table it was found
  * in. */
-#ifndef PHALANX_KERNELS_CPU_ONEDNN_H
-#define PHALANX_KERNELS_CPU_ONEDNN_H
+#pragma once
 
 #include "kernels/cpu/gemm_shape.h"
 #include "kernels/op.h"
@@ -24,5 +23,3 @@ status onednn_product_prepare(const op_prepared **out, struct onednn_product *p,
                               bool (*run)(const op_prepared *self, const op *o, const run_context *r));
 /* `prepared`: by onednn_product_prepare. operands->adds: only where shape.add */
 void onednn_product_run(const op_prepared *prepared, const gemm_operands *operands);
-
-#endif

@@ -1,7 +1,6 @@
 /* How the kernels share work among threads: in equal consecutive parts, so that a part always falls to the same
  * thread. */
-#ifndef PHALANX_KERNELS_CPU_PARALLEL_H
-#define PHALANX_KERNELS_CPU_PARALLEL_H
+#pragma once
 
 #include <omp.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ static inline int64_t row_length(const tensor *t)
 {
     return (t->dims > 1 ? t->shape[1] : 1) * (t->dims > 2 ? t->shape[2] : 1);
 }
-
-#endif

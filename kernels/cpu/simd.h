@@ -2,8 +2,7 @@
  * SIMD_AVX512 (with SIMD_BF16 where the processor has bf16 dot products), SIMD_AVX2 or nothing; the functions that use
  * it are compiled once a file and reached through the table of isa.h. `vf` holds LANES floats. Functions with `n` take
  * 1 <= n <= LANES elements; what is beyond reads as 0 and is not written. */
-#ifndef PHALANX_KERNELS_CPU_SIMD_H
-#define PHALANX_KERNELS_CPU_SIMD_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -470,5 +469,3 @@ INLINE vf vf_sign(vf a)
     vf zero = vf_set(0);
     return vf_between(zero, a, zero, zero, vf_between(vf_set(1), a, zero, vf_set(INFINITY), vf_set(-1)));
 }
-
-#endif

@@ -10,8 +10,7 @@
  *   "lanes" B: [k / P][ldb][P], n padded with zeros to a multiple of the vector's lanes; read as vectors
  *   C: row-major [m][ldc] fp32, n padded likewise
  */
-#ifndef PHALANX_KERNELS_CPU_TILE_H
-#define PHALANX_KERNELS_CPU_TILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ typedef struct tile_loops {
                            int64_t n);
     float (*dot)(const void *a, const void *b, int64_t n); /* T */
 } tile_loops;
-
-#endif

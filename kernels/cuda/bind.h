@@ -1,6 +1,5 @@
 /* What bindings share: from an op's operands to addresses and pitches. */
-#ifndef PHALANX_KERNELS_CUDA_BIND_H
-#define PHALANX_KERNELS_CUDA_BIND_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.h"
@@ -39,5 +38,3 @@ static inline launch_extent extent_of(const tensor *t)
 {
     return (launch_extent){t->shape[0], columns_of(t)};
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What `phalanx bench --self-check` asks of the CUDA device beside its ops: versions, limits, each instruction that
  * device.cuh writes in PTX, and kinds of memory. */
-#ifndef PHALANX_KERNELS_CUDA_CHECK_H
-#define PHALANX_KERNELS_CUDA_CHECK_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -16,5 +15,3 @@ typedef struct check_of {
 
 /* Takes some MiB of device and host memory for as long as it lasts. */
 void check_all(const check_of *of, device_say *say, void *context);
-
-#endif

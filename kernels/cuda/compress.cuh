@@ -5,8 +5,7 @@
  * and each thread has all of its own under way at once, whatever the alignment. Products that the host rounds before it
  * adds are rounded here, too. A message's bytes have no alignment, and are written one by one.
  */
-#ifndef PHALANX_KERNELS_CUDA_COMPRESS_CUH
-#define PHALANX_KERNELS_CUDA_COMPRESS_CUH
+#pragma once
 
 #include "kernels/compress_format.h"
 #include "kernels/cuda/vector.cuh"
@@ -506,5 +505,3 @@ struct as_frequencies {
         return sound;
     }
 };
-
-#endif

@@ -2,8 +2,7 @@
  * enqueues kernels on the run_context's stream and returns; operands are addresses in the device's arena. A refused
  * launch is an error of the device and dies.
  */
-#ifndef PHALANX_KERNELS_CUDA_CUDA_H
-#define PHALANX_KERNELS_CUDA_CUDA_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -13,5 +12,3 @@
 
 /* Bytes of o->scratch that the kernels of bind.c want; 0 for most. */
 int64_t bind_scratch_bytes(const op *o, int threads);
-
-#endif

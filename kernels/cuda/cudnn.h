@@ -5,8 +5,7 @@
  * the tuning. Both ops keep to the same meaning of lse (natural logarithm of the sum of exponentials of scaled scores),
  * so that each is chosen by itself.
  */
-#ifndef PHALANX_KERNELS_CUDA_CUDNN_H
-#define PHALANX_KERNELS_CUDA_CUDNN_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -33,5 +32,3 @@ bool cudnn_words(char *out, int bytes, const cudnn *c);
 void cudnn_use_arena(cudnn *c, char *arena);
 /* Sets o->prepared where the library has a candidate for `o`, else to NULL. */
 void cudnn_prepare_on(cudnn *c, op *o);
-
-#endif

@@ -4,8 +4,7 @@
  * kernels. A `builder` owns the descriptors that are made with it, in the order in which they were made; the first call
  * that fails is remembered, and what follows it does nothing.
  */
-#ifndef PHALANX_KERNELS_CUDA_CUDNN_API_H
-#define PHALANX_KERNELS_CUDA_CUDNN_API_H
+#pragma once
 
 #include <cudnn_graph.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ int64_t cudnn_api_get(cudnn_api_builder *b, cudnnBackendDescriptor_t d, cudnnBac
 cudnnBackendDescriptor_t cudnn_api_finish(cudnn_api_builder *b, cudnnBackendDescriptor_t d);
 /* Destroys what was made, the last first. */
 void cudnn_api_drop(cudnn_api_builder *b);
-
-#endif

@@ -3,8 +3,7 @@
  * No GPU is needed here: the library plans for the device that a descriptor of its properties describes. A graph owns
  * its descriptors and plans. Plans are compiled (0.5 s) when they are first asked for.
  */
-#ifndef PHALANX_KERNELS_CUDA_CUDNN_GRAPH_H
-#define PHALANX_KERNELS_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include "kernels/cuda/cudnn_api.h"
 
@@ -62,5 +61,3 @@ const char *cudnn_graph_words(const cudnn_graph *g, int candidate);
 /* NULL: it does not compile, or wants more than the workspace; then cudnn_graph_refusal writes why. */
 cudnnBackendDescriptor_t cudnn_graph_plan(cudnn_graph *g, int candidate);
 void cudnn_graph_refusal(char *out, int bytes, const cudnn_graph *g, int candidate);
-
-#endif

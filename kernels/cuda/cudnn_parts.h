@@ -16,8 +16,7 @@
  *
  *     scratch of the backward pass      delta of one part | dk, dv of the earlier run | workspace
  */
-#ifndef PHALANX_KERNELS_CUDA_CUDNN_PARTS_H
-#define PHALANX_KERNELS_CUDA_CUDNN_PARTS_H
+#pragma once
 
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/op.h"
@@ -50,5 +49,3 @@ typedef struct cudnn_layout {
 } cudnn_layout;
 
 cudnn_layout cudnn_layout_of(const cudnn_graph_shape *a, const op *o);
-
-#endif

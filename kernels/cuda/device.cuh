@@ -12,8 +12,7 @@
  * ldmatrix: lane l names row l%8 of the 8x8 matrix l/8 and receives from matrix i (row l/4, columns 2(l%4)..+1) in
  * register i; transposed: (rows 2(l%4)..+1, column l/4).
  */
-#ifndef PHALANX_KERNELS_CUDA_DEVICE_CUH
-#define PHALANX_KERNELS_CUDA_DEVICE_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -199,5 +198,3 @@ static inline int shared_most(void)
 {
     return device_shared() - SHARED_DECLARED;
 }
-
-#endif

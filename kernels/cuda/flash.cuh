@@ -7,8 +7,7 @@
  * goes through all rows of the other tiles (B). Scores and probabilities stay in registers: the accumulator of one
  * product is the A fragment of the next.
  */
-#ifndef PHALANX_KERNELS_CUDA_FLASH_CUH
-#define PHALANX_KERNELS_CUDA_FLASH_CUH
+#pragma once
 
 #include "kernels/attention_sizes.h"
 #include "kernels/cuda/vector.cuh"
@@ -249,5 +248,3 @@ template <typename T> static inline flash_in<T> flash_of(const launch_attention_
             of->largest,
             of->largest_pitch};
 }
-
-#endif

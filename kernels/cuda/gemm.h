@@ -4,8 +4,7 @@
  * algorithms) for each distinct shape, which ops share and which is offered to `tuning`. Plans belong to the gemm and
  * live until gemm_close, which comes after the last use of the tuning.
  */
-#ifndef PHALANX_KERNELS_CUDA_GEMM_H
-#define PHALANX_KERNELS_CUDA_GEMM_H
+#pragma once
 
 #include "kernels/cuda/tuning.h"
 #include "kernels/op.h"
@@ -19,5 +18,3 @@ status gemm_open(gemm **out, bool tf32, tuning *t);
 void gemm_close(gemm *g);
 /* Descriptors and an algorithm for `o`, whose operands lie in the arena at `arena`: sets o->prepared. */
 status gemm_prepare_on(gemm *g, op *o, char *arena);
-
-#endif

@@ -1,6 +1,5 @@
 /* How an error of the CUDA runtime dies: for the host files of the device. */
-#ifndef PHALANX_KERNELS_CUDA_HOST_H
-#define PHALANX_KERNELS_CUDA_HOST_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -11,5 +10,3 @@
         cudaError_t cuda_must_ = (call);                                                                               \
         MUST(cuda_must_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_must_));                              \
     } while (0)
-
-#endif

@@ -4,8 +4,7 @@
  * type T of the activations: LAUNCH_FP32, LAUNCH_BF16 or LAUNCH_FP16, numbered as memory/dtype.h does. Pitches count
  * elements from one row to the next. `accumulate`: add to the output instead of writing it. Formulas: kernels/ops.def.
  */
-#ifndef PHALANX_KERNELS_CUDA_LAUNCH_H
-#define PHALANX_KERNELS_CUDA_LAUNCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -515,5 +514,4 @@ int launch_muon_polynomial(void *stream, launch_matrix p, launch_matrix gram, la
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,8 +1,7 @@
 /* The scalars of a step as kernels read them: step_scalars and control of kernels/op.h, once more in a header that is
  * both C and C++ (bind.c asserts that the two agree). They lie in device memory, filled before the step.
  */
-#ifndef PHALANX_KERNELS_CUDA_SCALARS_H
-#define PHALANX_KERNELS_CUDA_SCALARS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ typedef struct scalars_device {
 } scalars_device;
 
 enum { SCALARS_NORM, SCALARS_FACTOR, SCALARS_SKIP };
-
-#endif

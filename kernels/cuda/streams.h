@@ -4,8 +4,7 @@
  * another follows from the program (streams_start, streams_wait). Streams never wait for the host. Opened for the
  * current GPU; owns its streams and events.
  */
-#ifndef PHALANX_KERNELS_CUDA_STREAMS_H
-#define PHALANX_KERNELS_CUDA_STREAMS_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -50,5 +49,3 @@ void streams_copy_end(streams *s);
 cudaStream_t streams_aside_begin(streams *s);
 void streams_aside_end(streams *s);
 void streams_aside_first(streams *s, bool capturing);
-
-#endif

@@ -5,8 +5,7 @@
  * for other ranks and other runs; the device's name is appended here. Every candidate must give the same bits each time
  * it runs. Items live until tuning_close; the plans are their owners'. (device_choices)
  */
-#ifndef PHALANX_KERNELS_CUDA_TUNING_H
-#define PHALANX_KERNELS_CUDA_TUNING_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -50,5 +49,3 @@ const char *tuning_wanted(const tuning *t, int i);
 status tuning_find(tuning *t, device_choice *choices, int count, bool timing, cudaStream_t stream);
 status tuning_choose(tuning *t, const device_choice *choice);
 bool tuning_candidate(const tuning *t, device_choice *choice, int i);
-
-#endif

@@ -5,8 +5,7 @@
  * before anything that may read what they write is enqueued. Waiting for a communication is no such thing: what is
  * launched later is after more, not less. Plain memory, zeroed at first; one stream.
  */
-#ifndef PHALANX_KERNELS_CUDA_UPDATES_H
-#define PHALANX_KERNELS_CUDA_UPDATES_H
+#pragma once
 
 #include "kernels/cuda/launch.h"
 #include "kernels/op.h"
@@ -21,5 +20,3 @@ typedef struct updates {
 void updates_add(updates *u, const op *o, const run_context *r);
 /* Everything added runs after what the stream has been given so far, and before what it is given later. */
 void updates_launch(updates *u, const run_context *r);
-
-#endif

@@ -3,8 +3,7 @@
  * A kernel is a template over the element type T and the elements V of one access: 16 bytes where sizes, pitches and
  * addresses allow it (`vectors`), else 1. All sums are fp32 in an order that sizes alone decide.
  */
-#ifndef PHALANX_KERNELS_CUDA_VECTOR_CUH
-#define PHALANX_KERNELS_CUDA_VECTOR_CUH
+#pragma once
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
@@ -228,5 +227,3 @@ template <typename F> static inline int with_type(int type, F f)
         return (int)cudaErrorInvalidValue;
     }
 }
-
-#endif

@@ -1,11 +1,8 @@
 /* How a tensor is divided in the messages of compress and decompress. */
-#ifndef PHALANX_KERNELS_OPS_COMPRESSION_H
-#define PHALANX_KERNELS_OPS_COMPRESSION_H
+#pragma once
 
 #include "kernels/op.h"
 
 /* The number of parts into which the rows of x are divided, and the bytes of each in a message. */
 int compression_parts(const op *o, const tensor *x);
 int64_t compression_part_bytes(const op *o, const tensor *x);
-
-#endif

@@ -12,8 +12,7 @@
  * A gradient rule is called once per forward op, in reverse order, with the cotangents of the op's outputs. It asks for
  * forward tensors with recorder_use() and hands on cotangents with recorder_flow(). Where an implementation can add to
  * what already flows (`addend`), the rule takes it instead of recording an add. */
-#ifndef PHALANX_KERNELS_OPS_FAMILY_H
-#define PHALANX_KERNELS_OPS_FAMILY_H
+#pragma once
 
 #include "kernels/operands.h"
 #include "kernels/precision.h"
@@ -141,5 +140,3 @@ _Noreturn void gradient_refuse(const op *o);
         (void)cotangent;                                                                                               \
         gradient_refuse(o);                                                                                            \
     }
-
-#endif

@@ -11,8 +11,7 @@
  * integers exactly), so that their bits depend on the members' values and order only: not on time, buckets, or on
  * whether an all-reduce or a reduce-scatter followed by an all-gather was asked for.
  */
-#ifndef PHALANX_PARALLEL_COMM_COMM_H
-#define PHALANX_PARALLEL_COMM_COMM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -102,5 +101,3 @@ void comm_broadcast_bytes(comm_group *g, void *data, int64_t bytes, int root);
 void comm_all_gather_bytes(comm_group *g, void *out, const void *mine, int64_t bytes);
 /* Did it work everywhere? If any member failed, all get the first failing member's code and message, "rank 3: ..." */
 status comm_all_status(comm_group *g, status mine);
-
-#endif

@@ -5,8 +5,7 @@
  * shared object, fills in the same table, opens its groups through the MPI group's blocking helpers, and ignores
  * scratch.
  */
-#ifndef PHALANX_PARALLEL_COMM_COMM_BACKEND_H
-#define PHALANX_PARALLEL_COMM_COMM_BACKEND_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -56,5 +55,3 @@ struct comm_group {
 extern const comm_backend comm_self_backend;
 extern const comm_backend comm_mpi_backend;
 extern const comm_backend comm_nccl_backend; /* parallel/comm/nccl: in the CUDA shared object only */
-
-#endif

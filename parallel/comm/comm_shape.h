@@ -1,8 +1,7 @@
 /* One operation of communication: what a call of it says, and its arithmetic (parts, segments, the broadcast tree, what
  * is sent), which needs no job: the backends send by it, and the planner predicts by it. Nothing here is owned.
  */
-#ifndef PHALANX_PARALLEL_COMM_COMM_SHAPE_H
-#define PHALANX_PARALLEL_COMM_COMM_SHAPE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -114,5 +113,3 @@ bool comm_use_is_message(const comm_use *use);
  * collective's of few bytes (loss, norm). Four edges, gradients and activations that all wait at once then leave an
  * A100's 108 multiprocessors a dozen, and eight blocks still fill a link between nodes. */
 int comm_blocks_most(const comm_use *use, int otherwise);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * fp32 adds in fp32; bf16 and fp16 are widened to fp32, summed, and rounded once; fp64 adds in fp64; integers wrap.
  */
-#ifndef PHALANX_PARALLEL_COMM_COMM_SUM_H
-#define PHALANX_PARALLEL_COMM_COMM_SUM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,5 +12,3 @@
 bool comm_sum_takes(dtype type);
 /* out[count] = in[0][count] + ... + in[arrays - 1][count]; out may be one of them. */
 void comm_sum(void *out, const void *const *in, int arrays, int64_t count, dtype type);
-
-#endif

@@ -13,8 +13,7 @@
  * A group owns its flights: those that have ended serve its next operations. The caller holds the lock under which MPI
  * is entered.
  */
-#ifndef PHALANX_PARALLEL_COMM_FLIGHT_H
-#define PHALANX_PARALLEL_COMM_FLIGHT_H
+#pragma once
 
 #include <mpi.h>
 
@@ -81,5 +80,3 @@ void flight_close(flight *f);
 /* The world rank whose message is missing, or -1: a receive's rather than a send's, which may only wait for its
  * turn. */
 int flight_waits_for(const flight *f);
-
-#endif

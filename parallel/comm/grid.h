@@ -4,8 +4,7 @@
  * tensor + t, so that tensor groups are neighbours on a node and pipeline stages, which send least to one another, are
  * farthest apart. A grid is a plain value; member lists are written into the caller's array.
  */
-#ifndef PHALANX_PARALLEL_COMM_GRID_H
-#define PHALANX_PARALLEL_COMM_GRID_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ int grid_members(int *members, const grid *g, axis a);
 axis_group grid_group(const grid *g, axis a);
 /* The least number of neighbouring ranks that such groups, this rank's and others', do not leave. */
 int grid_span(const grid *g, axis a);
-
-#endif

@@ -4,8 +4,7 @@
  * 2405.15362): every second round runs backwards, so that of two chunks a stage the first stage holds the first and the
  * last one. Where the path turns, neighbouring chunks are on the same stage and no message passes between them.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_CHUNK_MAP_H
-#define PHALANX_PARALLEL_SCHEDULE_CHUNK_MAP_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -29,5 +28,3 @@ static inline int chunk_map_stage(chunk_map m, int global)
     int along = global % m.stages;
     return m.folded && chunk_map_chunk(m, global) % 2 ? m.stages - 1 - along : along;
 }
-
-#endif

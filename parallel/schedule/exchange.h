@@ -12,8 +12,7 @@
  * their backward after it. exchange_taken(), exchange_made() and exchange_makers_of() leave it out; exchange_maker()
  * and exchange_taker() say it.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H
-#define PHALANX_PARALLEL_SCHEDULE_EXCHANGE_H
+#pragma once
 
 #include "parallel/schedule/schedule.h"
 
@@ -54,5 +53,3 @@ exchange_makers exchange_makers_of(const schedule *s, int stage, action a);
  * it; -1: none of this stage does. */
 int exchange_maker(bool *forward, const schedule *s, int kind, int stage);
 int exchange_taker(bool *forward, const schedule *s, int kind, int stage);
-
-#endif

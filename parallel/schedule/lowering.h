@@ -17,8 +17,7 @@
  * gradients): what is in front of an action was launched before it, so it is earlier in the order than what the action
  * makes, and has passed. lowering_check.h proves the same by replay, without this argument.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_LOWERING_H
-#define PHALANX_PARALLEL_SCHEDULE_LOWERING_H
+#pragma once
 
 #include "parallel/schedule/exchange.h"
 #include "parallel/schedule/simulate.h"
@@ -71,5 +70,3 @@ void lowering_free(lowering *l);
 
 /* "receive", "send", ... */
 const char *lowering_kind_name(int kind);
-
-#endif

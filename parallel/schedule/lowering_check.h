@@ -8,8 +8,7 @@
  * communicators are started (not ended) in launch order, or in a graph on older drivers ended in it. It knows nothing
  * of how the lists were made.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_LOWERING_CHECK_H
-#define PHALANX_PARALLEL_SCHEDULE_LOWERING_CHECK_H
+#pragma once
 
 #include "parallel/schedule/lowering.h"
 
@@ -22,5 +21,3 @@
  * - every action that needs a message of another stage has received it, once, and no message is left;
  * - all stages reach the end of their lists. */
 status lowering_check(const lowering *l, const schedule *s);
-
-#endif

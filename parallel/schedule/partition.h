@@ -2,8 +2,7 @@
  *
  * Counts are by global chunk (chunk * stages + stage), so that with virtual stages the list has stages * chunks
  * entries. */
-#ifndef PHALANX_PARALLEL_SCHEDULE_PARTITION_H
-#define PHALANX_PARALLEL_SCHEDULE_PARTITION_H
+#pragma once
 
 #include "memory/status.h"
 
@@ -19,5 +18,3 @@ status partition_automatic(int *counts, const partition_costs *costs, int layers
 
 /* As given by parallel.layers_per_stage: checked to have `chunks` entries of at least 1 that sum to `layers`. */
 status partition_given(int *counts, const int *given, int entries, int layers, int stages, int chunks_per_stage);
-
-#endif

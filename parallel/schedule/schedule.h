@@ -8,8 +8,7 @@
  * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers; chunk_map.h says where each
  * is.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_H
-#define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -108,5 +107,3 @@ bool schedule_splits(const schedule *s);
 enum { SCHEDULE_DESCRIPTION_BYTES = 80 };
 /* "forward of chunk 0, micro-batch 3", for messages and labels; returns `out`. */
 const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a);
-
-#endif

@@ -3,8 +3,7 @@
  * The check knows nothing of how the lists were made: it counts every action of every (stage, chunk, micro-batch), then
  * replays all stages against one another. A failure names stage, position and action.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_CHECK_H
-#define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_CHECK_H
+#pragma once
 
 #include "parallel/schedule/schedule.h"
 
@@ -16,5 +15,3 @@
  *   chunks for what all stages contribute (exchange.h);
  * - forwards, backwards and weight gradients of one chunk come in ascending order of micro-batch. */
 status schedule_check(const schedule *s);
-
-#endif

@@ -1,6 +1,5 @@
 /* The schedules that have a name: pure functions of (kind, stages, chunks, micro-batches). */
-#ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_MAKE_H
-#define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_MAKE_H
+#pragma once
 
 #include "parallel/schedule/schedule.h"
 
@@ -29,5 +28,3 @@ typedef struct schedule_block {
 } schedule_block;
 /* False: two actions of a stage would be at the same time. */
 bool schedule_make_repeated(schedule *out, schedule_block block);
-
-#endif

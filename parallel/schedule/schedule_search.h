@@ -5,8 +5,7 @@
  * So the result is never worse than the best named schedule that fits. The same result for the same terms, after a
  * bounded number of tries: no clock decides.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_SEARCH_H
-#define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_SEARCH_H
+#pragma once
 
 #include "parallel/schedule/simulate.h"
 
@@ -28,5 +27,3 @@ status schedule_search(schedule *out, const schedule_search_terms *terms);
 
 /* The most that each stage, [stages], holds of `s` in these terms. */
 void schedule_search_peaks(double *peaks, const schedule *s, const double *holds, const double *defers);
-
-#endif

@@ -6,8 +6,7 @@
  * ahead with the next forwards of its list. How many of them is tried: more only where the schedule gets shorter by it,
  * for they are what dividing the vocabulary costs in activations.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_SCHEDULE_SHARE_H
-#define PHALANX_PARALLEL_SCHEDULE_SCHEDULE_SHARE_H
+#pragma once
 
 #include "parallel/schedule/simulate.h"
 
@@ -15,5 +14,3 @@
  * of layers as in `of`; forwards and backwards take time. `hop`: of a message, and of a meeting. `out` passes
  * schedule_check. */
 void schedule_share(schedule *out, const schedule *of, const simulate_cost *costs, double hop);
-
-#endif

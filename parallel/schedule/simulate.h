@@ -4,8 +4,7 @@
  * its input has arrived; messages take a fixed time and do not occupy the stage. The caller owns the result and frees
  * it with simulate_free. Times are in whatever unit the caller gives them.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_SIMULATE_H
-#define PHALANX_PARALLEL_SCHEDULE_SIMULATE_H
+#pragma once
 
 #include "parallel/schedule/schedule.h"
 
@@ -45,5 +44,3 @@ status simulate_run(simulation *out, const schedule *s, const simulate_cost *cos
 /* The same cost for every chunk. */
 status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share);
 void simulate_free(simulation *sim);
-
-#endif

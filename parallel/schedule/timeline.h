@@ -1,6 +1,5 @@
 /* Drawings of a simulated schedule: a row per stage, time to the right, with each stage's bubble and what it holds. */
-#ifndef PHALANX_PARALLEL_SCHEDULE_TIMELINE_H
-#define PHALANX_PARALLEL_SCHEDULE_TIMELINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,5 +19,3 @@ void timeline_print(FILE *out, const simulation *sim, timeline_style style);
 
 /* The drawing as an SVG document. */
 void timeline_svg(FILE *out, const simulation *sim);
-
-#endif

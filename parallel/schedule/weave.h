@@ -4,8 +4,7 @@
  * are in the way of the next forward. Played event by event, with the costs, the messages and the memory that are
  * given.
  */
-#ifndef PHALANX_PARALLEL_SCHEDULE_WEAVE_H
-#define PHALANX_PARALLEL_SCHEDULE_WEAVE_H
+#pragma once
 
 #include "parallel/schedule/simulate.h"
 
@@ -23,5 +22,3 @@ typedef struct weave_terms {
  * actions for each chunk and micro-batch; its lists are written anew. False: the order comes to a halt, for want of
  * memory or by itself. */
 bool weave(schedule *out, double *length, double *span, const schedule *order, const weave_terms *terms);
-
-#endif

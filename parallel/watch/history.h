@@ -4,8 +4,7 @@
  * oldest entry may be half of a newer one. Texts are pointers, which must outlive the history: labels of a program,
  * literals.
  */
-#ifndef PHALANX_PARALLEL_WATCH_HISTORY_H
-#define PHALANX_PARALLEL_WATCH_HISTORY_H
+#pragma once
 
 #include <stdint.h>
 
@@ -29,5 +28,3 @@ void history_free(history *h);
 void history_add(history *h, const history_entry *e);
 /* The last entries, oldest first, to out[HISTORY_ENTRIES]; returns how many. */
 int history_read(const history *h, history_entry *out);
-
-#endif

@@ -1,8 +1,7 @@
 /* An incident: what went wrong, on which rank and host, and what that rank was doing. Plain values, whose texts are the
  * maker's: the watchdog and the training loop make them, whoever writes them down reads them at once.
  */
-#ifndef PHALANX_PARALLEL_WATCH_INCIDENT_H
-#define PHALANX_PARALLEL_WATCH_INCIDENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,5 +53,3 @@ const char *incident_phase_name(incident_phase p);     /* "set-up", "step", ... 
 const char *incident_verdict_name(incident_verdict v); /* "dead", "frozen", ... */
 /* -1: no verdict is called so */
 int incident_verdict_find(const char *name);
-
-#endif

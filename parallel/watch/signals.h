@@ -10,8 +10,7 @@
  * output may go. A signal reaches a process, not an object: the flags are the globals of this file. They say what
  * this rank has received; that all ranks act on it after the same step is the training loop's work.
  */
-#ifndef PHALANX_PARALLEL_WATCH_SIGNALS_H
-#define PHALANX_PARALLEL_WATCH_SIGNALS_H
+#pragma once
 
 typedef enum signals_request { SIGNALS_NONE, SIGNALS_SAVE, SIGNALS_STOP } signals_request;
 
@@ -30,5 +29,3 @@ void signals_saved(void);
  * would end it at once gives that status, too. Launchers send one to the ranks that end last: srun
  * --kill-on-bad-exit sees a first rank end with 75, and must not see 143 of another. */
 void signals_done(int status);
-
-#endif

@@ -8,8 +8,7 @@
  * record are written, and all processes exit with status 1. Storage that does not answer is warned of long before.
  * One thread of a rank stores positions. Functions that take a watchdog accept NULL, and do nothing then.
  */
-#ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_H
-#define PHALANX_PARALLEL_WATCH_WATCHDOG_H
+#pragma once
 
 #include <stdint.h>
 
@@ -68,5 +67,3 @@ incident watchdog_incident(watchdog *w, watchdog_text *text, incident_verdict ve
 /* "step 3, micro-batch 1, forward, op layer 3/mlp/down, waiting for rank 2": fits log_set_where, with the watchdog as
  * its context. */
 void watchdog_where(char *out, int bytes, void *w);
-
-#endif

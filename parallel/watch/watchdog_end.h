@@ -1,6 +1,5 @@
 /* Inside the watchdog: its state, what a rank says of itself, and the end of a job. For watchdog.c alone. */
-#ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_END_H
-#define PHALANX_PARALLEL_WATCH_WATCHDOG_END_H
+#pragma once
 
 #include <poll.h>
 #include <pthread.h>
@@ -80,5 +79,3 @@ _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause 
 /* Elsewhere: rank 0's judgement, or this rank's own. `ours`: this rank is the one to record it. */
 _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culprit, watchdog_cause why, double quiet,
                                  bool ours);
-
-#endif

@@ -1,6 +1,5 @@
 /* Who holds up the job? A pure function of what is known of every rank: no socket, no clock. */
-#ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_JUDGE_H
-#define PHALANX_PARALLEL_WATCH_WATCHDOG_JUDGE_H
+#pragma once
 
 #include "parallel/watch/watchdog_link.h"
 
@@ -37,5 +36,3 @@ bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports,
 /* "is gone: ..." */
 const char *watchdog_judge_words(watchdog_cause why, const watchdog_frame *culprit);
 incident_verdict watchdog_judge_verdict(watchdog_cause why, const watchdog_frame *culprit);
-
-#endif

@@ -4,8 +4,7 @@
  * arrived of a frame and what is still owed of one. Rank 0 gives its addresses and a random token through the comm, and
  * a connection that does not know the token is dropped.
  */
-#ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_LINK_H
-#define PHALANX_PARALLEL_WATCH_WATCHDOG_LINK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -54,5 +53,3 @@ void watchdog_link_finish(watchdog_link *l);
 bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f);
 /* 1: a frame arrived; 0: none has; -1: the other side is gone */
 int watchdog_link_receive(watchdog_link *l, watchdog_frame *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* A thread that waits for the end: it writes down what happened while the watchdog's thread keeps the time, because the
  * storage that is written to may be what does not answer. */
-#ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_SCRIBE_H
-#define PHALANX_PARALLEL_WATCH_WATCHDOG_SCRIBE_H
+#pragma once
 
 #include "memory/status.h"
 #include "parallel/watch/incident.h"
@@ -16,5 +15,3 @@ status watchdog_scribe_open(watchdog_scribe **out, watchdog_write *write, void *
 /* Has it written, and waits for it at most so long. */
 void watchdog_scribe_write(watchdog_scribe *s, const incident *what, bool ours, double seconds);
 void watchdog_scribe_close(watchdog_scribe *s);
-
-#endif

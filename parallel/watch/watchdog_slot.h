@@ -3,8 +3,7 @@
  * One thread of a rank writes. A reader gets one whole position; if the writer was stopped in the middle of storing,
  * what is there by then.
  */
-#ifndef PHALANX_PARALLEL_WATCH_WATCHDOG_SLOT_H
-#define PHALANX_PARALLEL_WATCH_WATCHDOG_SLOT_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -42,5 +41,3 @@ void watchdog_slot_move(watchdog_slot *s, const watchdog_position *p);
 /* Another phase, and in words what is done there. */
 void watchdog_slot_enter(watchdog_slot *s, incident_phase phase, bool storage, int64_t step, const char *what);
 watchdog_view watchdog_slot_read(const watchdog_slot *s);
-
-#endif

@@ -4,8 +4,7 @@
  * for the kernel. On the shim these are exactly as long as the array, so that AddressSanitizer sees the first byte too
  * many; under nvcc they are device memory and the same program runs on a GPU. Outputs start as NaN.
  */
-#ifndef PHALANX_TESTS_CUDA_CHECK_H
-#define PHALANX_TESTS_CUDA_CHECK_H
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -148,5 +147,3 @@ struct test_case {
 
 extern const vector<test_case> pointwise_cases, row_cases, loss_cases, attention_cases, optimizer_cases, update_cases,
     compress_cases, expert_cases, grouped_cases, balance_cases, latent_cases, qk_clip_cases, instruction_cases;
-
-#endif

@@ -2,8 +2,7 @@
  * Llama and a small Mixtral for three steps, as programs of their own in one folder a test program. Every run on the
  * stand-ins is also a search for races between streams and for wrong calls, which end it with CUDA_RUNS_CAUGHT.
  */
-#ifndef PHALANX_TESTS_CUDA_CUDA_RUNS_H
-#define PHALANX_TESTS_CUDA_CUDA_RUNS_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,5 +38,3 @@ void cuda_runs_train_well(cuda_run *out, const char *program, int ranks, const c
 void cuda_runs_read(cuda_run *out, const char *where);
 /* Fails the test unless losses are within a relative tolerance, and norms within ten times that. 0: bit for bit. */
 void cuda_runs_same(const cuda_run *got, const cuda_run *want, double tolerance, const char *what);
-
-#endif

@@ -4,8 +4,7 @@
  * The supervisor's output goes through a small pipe to a reader that may be stopped. The clocks of its ranks and of the
  * supervisor are those of two files (memory/spy/clock_faults.c). The caller owns everything: disturbed_close frees it.
  */
-#ifndef PHALANX_TESTS_JOBS_DISTURBED_H
-#define PHALANX_TESTS_JOBS_DISTURBED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ bool disturbed_plant_links(disturbed *d);
 
 /* Neighbours go, and take along what they have put there. A sentence that says what has become of it, or NULL. */
 char *disturbed_neighbours_go(disturbed *d);
-
-#endif

@@ -3,8 +3,7 @@
  * The comparisons return the worst error in units of the limit, so that 1 is the edge and a mutant can be shown to
  * exceed it; not a number counts as infinitely wrong.
  */
-#ifndef PHALANX_TESTS_JOBS_GOLDEN_H
-#define PHALANX_TESTS_JOBS_GOLDEN_H
+#pragma once
 
 #include <jansson.h>
 
@@ -34,5 +33,3 @@ double golden_logits(const char *folder, const char *model);
 /* The same in bf16: the root mean square of what its logits differ from those that the rounded weights have in float64,
  * as a multiple of what transformers' own bf16 logits do (bf16.py). */
 double golden_bf16(const char *model);
-
-#endif

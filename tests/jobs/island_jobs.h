@@ -1,6 +1,5 @@
 /* Islands as tests see them: an etcd of the test's own, jobs that meet there, and what they leave. */
-#ifndef PHALANX_TESTS_JOBS_ISLAND_JOBS_H
-#define PHALANX_TESTS_JOBS_ISLAND_JOBS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ int island_jobs_same(const char *top, const char *run, int slot, const char *oth
 bool island_jobs_same_losses(const char *top, const char *run, const char *other, int slot, int other_slot);
 /* What the run's islands are configured for, as etcd holds it. */
 uint64_t island_jobs_fingerprint(const char *run);
-
-#endif

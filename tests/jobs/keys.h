@@ -3,8 +3,7 @@
  *
  * Settings are words "key=value" with spaces between; a later one of the same key counts, "-section." removes the keys
  * that begin so, and TOP/ stands for the folder. */
-#ifndef PHALANX_TESTS_JOBS_KEYS_H
-#define PHALANX_TESTS_JOBS_KEYS_H
+#pragma once
 
 /* How a key's effect is seen. */
 typedef enum keys_observer {
@@ -25,5 +24,3 @@ char *keys_observe(const char *top, keys_observer how, const char *settings, con
 
 /* keys_device.c: what was asked of the device "cuda" since the last call, in words; the caller's. */
 char *keys_device_asked(void);
-
-#endif

@@ -3,8 +3,7 @@
  * launch_start gives a running command, launch_finish waits for it; launch_run does both. A command that exceeds its
  * limit is ended (SIGTERM, then SIGKILL) and counts as timed out. The result owns its texts: launch_free.
  */
-#ifndef PHALANX_TESTS_JOBS_LAUNCH_H
-#define PHALANX_TESTS_JOBS_LAUNCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ char *launch_mpirun(int ranks);
 /* The path of a program in the folder of the running test ("rank_comm"), or of one level above ("../phalanx"). A fresh
  * string. */
 char *launch_beside(const char *name);
-
-#endif

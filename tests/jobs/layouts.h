@@ -3,8 +3,7 @@
  * A layout of one rank is the model's own run, to which the others are compared. Rows are plain data; the texts that
  * layouts_* return are the caller's.
  */
-#ifndef PHALANX_TESTS_JOBS_LAYOUTS_H
-#define PHALANX_TESTS_JOBS_LAYOUTS_H
+#pragma once
 
 #include "engine/config/config.h"
 
@@ -59,5 +58,3 @@ char *layouts_yaml(const layouts_model *model, const char *data);
 char *layouts_overrides(const layouts_row *row);
 /* "llama tensor 2 pipeline 2 (zb-h1) data 1, ..." in one line */
 char *layouts_title(const layouts_row *row);
-
-#endif

@@ -1,7 +1,6 @@
 /* Ways to be wrong: what tests/jobs/rank_mutants.c can do to a run, and the layout in which it is done. The parity test
  * must notice every one of them. */
-#ifndef PHALANX_TESTS_JOBS_MUTANTS_H
-#define PHALANX_TESTS_JOBS_MUTANTS_H
+#pragma once
 
 #include "tests/jobs/layouts.h"
 
@@ -13,5 +12,3 @@ typedef struct mutants_row {
 
 int mutants_count(void);
 const mutants_row *mutants_at(int index);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * In the folder `top` lie the data (prefix "data"), MODEL.yaml and the run one-MODEL of each model, and whatever runs a
  * playlist names. */
-#ifndef PHALANX_TESTS_JOBS_PARITY_H
-#define PHALANX_TESTS_JOBS_PARITY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -34,5 +33,3 @@ typedef struct parity_outcome {
 parity_outcome parity_compare(const char *folder, const char *one);
 /* bf16: `gradient` is the distance to the fp32 run `exact` as a multiple of one rank's. */
 parity_outcome parity_compare_rounded(const char *folder, const char *one, const char *exact);
-
-#endif

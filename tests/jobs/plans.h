@@ -1,6 +1,5 @@
 /* What a run's summary says, held against the programs of the same configuration compiled by the test itself. */
-#ifndef PHALANX_TESTS_JOBS_PLANS_H
-#define PHALANX_TESTS_JOBS_PLANS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -15,5 +14,3 @@ typedef struct plans_verdict {
  * the bytes and messages sent along each axis in `steps` steps; each collective's traffic is the theoretical
  * minimum. */
 plans_verdict plans_compare(const char *folder, int ranks, int steps);
-
-#endif

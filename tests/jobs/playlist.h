@@ -5,9 +5,6 @@
  * the next begins. A line may begin with "@WORD": `prepare` is told the word before that run, NULL before one without.
  * Exit status 0 unless the job itself could not be joined.
  */
-#ifndef PHALANX_TESTS_JOBS_PLAYLIST_H
-#define PHALANX_TESTS_JOBS_PLAYLIST_H
+#pragma once
 
 int playlist_main(int argc, char **argv, void (*prepare)(const char *word));
-
-#endif

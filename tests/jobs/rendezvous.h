@@ -1,6 +1,5 @@
 /* An etcd of one node on the loopback, for tests of islands: phalanx islands --embedded, in a folder of its own. */
-#ifndef PHALANX_TESTS_JOBS_RENDEZVOUS_H
-#define PHALANX_TESTS_JOBS_RENDEZVOUS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -16,5 +15,3 @@ const char *rendezvous_address(const rendezvous *r);
 /* Ends etcd as a crash would; and starts it again, with what it had. */
 void rendezvous_kill(rendezvous *r);
 void rendezvous_start(rendezvous *r);
-
-#endif

@@ -4,8 +4,7 @@
  * A token is of class A or B, by its id. Two columns of the embedding tell routers so in every layer: one is the
  * class's sign, one is the same for all. Nothing but training writes to them.
  */
-#ifndef PHALANX_TESTS_JOBS_ROUTED_H
-#define PHALANX_TESTS_JOBS_ROUTED_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -27,5 +26,3 @@ void routed_write_data(const char *prefix, const char *pattern);
 /* The loss of the first batch on a plain model of one layer without attention, in float64: of the assignments to the
  * experts of each of `ranks`, in the order of (expert, token, choice), only `room` count. *dropped: how many do not. */
 double routed_loss(int *dropped, const char *folder, const char *data, int ranks, int room);
-
-#endif

@@ -3,8 +3,7 @@
  * Everything is read from the files that a run writes (metrics.jsonl, summary.json, checkpoints, gradient dumps), as a
  * user would. Nothing here depends on cmocka: what cannot be read is a fatal error that names the file.
  */
-#ifndef PHALANX_TESTS_JOBS_RUNS_H
-#define PHALANX_TESTS_JOBS_RUNS_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -87,5 +86,3 @@ char *runs_train_well(double limit, int ranks, const char *format, ...) __attrib
 int runs_process(const char *folder, int rank);
 /* Wait until the run has done `steps`; false after `seconds`. */
 bool runs_wait_for_step(const char *folder, int64_t steps, double seconds);
-
-#endif

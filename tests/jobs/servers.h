@@ -1,7 +1,6 @@
 /* Servers of islands as tests see them (outer.topology server), and islands that are made up: they offer changes drawn
  * from a number, so that what a server makes of them can be compared bit by bit. On top of island_jobs.h. */
-#ifndef PHALANX_TESTS_JOBS_SERVERS_H
-#define PHALANX_TESTS_JOBS_SERVERS_H
+#pragma once
 
 #include "engine/islands/membership.h"
 #include "engine/islands/transport.h"
@@ -40,5 +39,3 @@ servers_fake *servers_open_fake(const char *top, const char *run, int slot, cons
 void servers_close_fake(servers_fake *f);
 /* Offers a change of so many tokens since merge `base`; the answer, or -1 if there is none in time. */
 int servers_push(servers_fake *f, int64_t number, int64_t base, int64_t tokens, double seconds);
-
-#endif

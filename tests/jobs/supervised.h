@@ -1,7 +1,6 @@
 /* A small run under `phalanx supervise`, and what it must leave: the bits of a run that nobody disturbed, and nothing
  * else. */
-#ifndef PHALANX_TESTS_JOBS_SUPERVISED_H
-#define PHALANX_TESTS_JOBS_SUPERVISED_H
+#pragma once
 
 #include "tests/jobs/launch.h"
 
@@ -33,5 +32,3 @@ void supervised_left_nothing(const char *run);
 
 /* Until the output holds `text` so many times: what follows it (the caller's), or NULL after `seconds`. */
 char *supervised_wait_for(launch *l, const char *text, int times, double seconds);
-
-#endif

@@ -1,6 +1,5 @@
 /* Layouts in which the optimizer's update is divided differently. Rows of one letter must leave the same bits. */
-#ifndef PHALANX_TESTS_JOBS_UPDATE_LAYOUTS_H
-#define PHALANX_TESTS_JOBS_UPDATE_LAYOUTS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -34,5 +33,3 @@ int update_layouts_first(int layout);
  * a group go together, to be compared. `runs`: what is particular about each run, in words, at most
  * UPDATE_LAYOUTS_RUNS. */
 void update_layouts_take(bool *takes, const char *const *runs, int count);
-
-#endif

@@ -1,7 +1,6 @@
 /* The folder a test may write to: made under $TMPDIR (else /dev/shm, else /tmp), removed whole. Returned strings and
  * bytes are the caller's. */
-#ifndef PHALANX_TESTS_JOBS_WORKFOLDER_H
-#define PHALANX_TESTS_JOBS_WORKFOLDER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ uint8_t *workfolder_read(const char *path, int64_t *bytes);
 void workfolder_write(const char *path, const void *data, int64_t bytes);
 /* Fails the test unless the last status message holds `part` and is one line. */
 void workfolder_message_has(const char *part);
-
-#endif

@@ -1,6 +1,5 @@
 /* A workbench for single kernels of the host: an arena, tensors in it, ops on them. `arena` is the caller's to free. */
-#ifndef PHALANX_TESTS_KERNELS_WORKBENCH_H
-#define PHALANX_TESTS_KERNELS_WORKBENCH_H
+#pragma once
 
 #include "kernels/cpu/isa.h"
 #include "kernels/op.h"
@@ -29,5 +28,3 @@ double workbench_worst(const workbench *b, const tensor *t, const double *want, 
 /* Every instruction set in order of what it needs; the first workbench_sets_here() of them run on this machine. */
 extern const isa *const workbench_sets[];
 int workbench_sets_here(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* Lifetimes of the tensors of one pipeline stage's training step, made up from the shape of a transformer and a
  * schedule: what the planner is given in a run, without recording a model. The list returned is the caller's to free().
  */
-#ifndef PHALANX_TESTS_MEMORY_PLANNER_PROGRAMS_H
-#define PHALANX_TESTS_MEMORY_PLANNER_PROGRAMS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ program_shape planner_programs_draw(uint64_t seed);
 
 /* "1f1b p4 s0 ..." into `text` */
 void planner_programs_describe(const program_shape *shape, char *text, int bytes);
-
-#endif

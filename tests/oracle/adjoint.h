@@ -10,8 +10,7 @@
  * A case is a function that records the forward pass of one rank; it runs once a rank and declares the same variables
  * by the same names. The adjoint owns everything.
  */
-#ifndef PHALANX_TESTS_ORACLE_ADJOINT_H
-#define PHALANX_TESTS_ORACLE_ADJOINT_H
+#pragma once
 
 #include "layers/layer.h"
 #include "tests/oracle/op_case.h"
@@ -90,5 +89,3 @@ tensor *adjoint_integers(adjoint_rank *a, const char *name, int64_t count, int32
 tensor *adjoint_table(adjoint_rank *a, const char *name, int64_t rows, int64_t columns,
                       double (*value)(int64_t row, int64_t column, int64_t columns));
 tensor *adjoint_scalars(adjoint_rank *a, const step_scalars *s);
-
-#endif

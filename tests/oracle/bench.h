@@ -1,6 +1,5 @@
 /* A bench for single ops of the float64 oracle: operands, the op, one run. */
-#ifndef PHALANX_TESTS_ORACLE_BENCH_H
-#define PHALANX_TESTS_ORACLE_BENCH_H
+#pragma once
 
 #include "tests/oracle/reference_program.h"
 
@@ -19,5 +18,3 @@ void bench_run(bench *b);
 
 /* The test fails if they differ by more than `relative` of what is wanted. */
 void bench_near(double got, double want, double relative);
-
-#endif

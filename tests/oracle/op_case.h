@@ -5,8 +5,7 @@
  * be. op_case_run() lays the operands out in an arena whose every other byte is a guard, runs the op there and in
  * float64, and compares every output element. The case owns its tensors.
  */
-#ifndef PHALANX_TESTS_ORACLE_OP_CASE_H
-#define PHALANX_TESTS_ORACLE_OP_CASE_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -89,5 +88,3 @@ typedef struct test_random {
 } test_random;
 double test_uniform(test_random *r); /* [0, 1) */
 double test_normal(test_random *r);
-
-#endif

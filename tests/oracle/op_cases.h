@@ -1,7 +1,6 @@
 /* What every op is tried with: one generator a row of the op table, so that a row without one is an error when the
  * tests are linked. */
-#ifndef PHALANX_TESTS_ORACLE_OP_CASES_H
-#define PHALANX_TESTS_ORACLE_OP_CASES_H
+#pragma once
 
 #include "tests/oracle/op_case.h"
 
@@ -13,5 +12,3 @@ typedef bool (*op_cases_generator)(op_case *c, int variant);
 #undef OP
 
 extern const op_cases_generator op_cases_table[OP_COUNT];
-
-#endif

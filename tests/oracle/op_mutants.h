@@ -1,6 +1,5 @@
 /* Kernels of the host that are wrong in one way, each of which tests/oracle/test_ops.c must notice, beside its own. */
-#ifndef PHALANX_TESTS_ORACLE_OP_MUTANTS_H
-#define PHALANX_TESTS_ORACLE_OP_MUTANTS_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -11,5 +10,3 @@ typedef struct op_mutant {
 } op_mutant;
 
 extern const op_mutant OP_MUTANTS[];
-
-#endif

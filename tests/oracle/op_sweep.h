@@ -2,8 +2,7 @@
  * place.
  *
  * The caller says how, before; a case that fails is printed and counted. */
-#ifndef PHALANX_TESTS_ORACLE_OP_SWEEP_H
-#define PHALANX_TESTS_ORACLE_OP_SWEEP_H
+#pragma once
 
 #include "tests/oracle/op_case.h"
 
@@ -27,5 +26,3 @@ bool op_sweep_case(op_case *c, op_kind kind, dtype type, int variant);
 /* Communication has none: it is played, and tested, by the communication backends. */
 bool op_sweep_has_kernel(op_kind kind);
 bool op_sweep_among(const op_kind *list, size_t count, op_kind kind);
-
-#endif

@@ -5,8 +5,7 @@
  * kernels/ops.def element by element, shares nothing with the other backends, and reads each element before it writes
  * the one that may lie in its place. Nothing here owns memory.
  */
-#ifndef PHALANX_TESTS_ORACLE_REFERENCE_H
-#define PHALANX_TESTS_ORACLE_REFERENCE_H
+#pragma once
 
 #include "kernels/op.h"
 
@@ -25,5 +24,3 @@ double reference_bins_value(const int64_t *bins);
 double *reference_row(const tensor *t, const run_context *r, int64_t row);
 /* Elements of one row. */
 int64_t reference_width(const tensor *t);
-
-#endif

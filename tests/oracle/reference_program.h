@@ -8,8 +8,7 @@
  * A group of programs of the ranks of one axis is played in one process: each runs to its next communication, which
  * is then carried out over all of them, in rank order.
  */
-#ifndef PHALANX_TESTS_ORACLE_REFERENCE_PROGRAM_H
-#define PHALANX_TESTS_ORACLE_REFERENCE_PROGRAM_H
+#pragma once
 
 #include "tests/oracle/reference.h"
 
@@ -37,5 +36,3 @@ void reference_program_run(reference_program *p, int first, int count, bool late
  * were. */
 int reference_program_run_group(reference_program *const *ranks, int size, const int *first, const int *count,
                                 int skip);
-
-#endif

@@ -1,6 +1,5 @@
 /* Converting folders of weights in tests: the golden models and what lies beside them. */
-#ifndef PHALANX_TESTS_TOOLS_CONVERSION_H
-#define PHALANX_TESTS_TOOLS_CONVERSION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@ void conversion_put(const char *folder, const char *name, const char *text);
 void conversion_same_file(const char *a, const char *b, const char *name);
 /* The file of one folder into another. */
 void conversion_copy_file(const char *from, const char *to, const char *name);
-
-#endif

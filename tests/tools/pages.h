@@ -1,6 +1,5 @@
 /* The pages that phalanx makes, as tests see them. What is missing fails the test. */
-#ifndef PHALANX_TESTS_TOOLS_PAGES_H
-#define PHALANX_TESTS_TOOLS_PAGES_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -14,5 +13,3 @@ char *pages_built(const char *top, const char *path, int width);
  * page may say nothing on the console. */
 json_t *pages_probe(const char *top, const char *path, int width, const char *script);
 int pages_occurrences(const char *text, const char *part);
-
-#endif

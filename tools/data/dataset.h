@@ -1,7 +1,6 @@
 /* For tokenize, merge and split: writing data sets, and copying documents and the tokenizer from one data set to
  * another. */
-#ifndef PHALANX_TOOLS_DATA_DATASET_H
-#define PHALANX_TOOLS_DATA_DATASET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ status dataset_copy(indexed_writer *w, buffer_ids *ids, const indexed *x, int64_
 status dataset_finish(status s, indexed_writer *w);
 /* The tokenizer beside a data set; NULL when there is none. A damaged one is a failure. */
 status dataset_tokenizer(tokenizer **out, const char *prefix);
-
-#endif

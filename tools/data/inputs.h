@@ -5,8 +5,7 @@
  * folders, and those that begin with an underscore as Spark's do, are left out. The same of objects below
  * s3://BUCKET/PREFIX/, whose slash at the end says that it is a folder. Inputs are the caller's until inputs_free.
  */
-#ifndef PHALANX_TOOLS_DATA_INPUTS_H
-#define PHALANX_TOOLS_DATA_INPUTS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -23,5 +22,3 @@ status inputs_add(inputs *in, const char *path);
 /* Add what a file names, a path a line; "-": what standard input names. */
 status inputs_add_list(inputs *in, const char *list);
 void inputs_free(inputs *in);
-
-#endif

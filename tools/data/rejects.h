@@ -3,8 +3,7 @@
  * A regular file appears whole with the data set, in rejects_close, or not at all; a device, a pipe or `-` (standard
  * output) takes the lines as they come. The caller owns it until rejects_close or rejects_abandon.
  */
-#ifndef PHALANX_TOOLS_DATA_REJECTS_H
-#define PHALANX_TOOLS_DATA_REJECTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ status rejects_open(rejects **out, const char *path);
 status rejects_add(rejects *r, const char *lines, int64_t length);
 status rejects_close(rejects *r);
 void rejects_abandon(rejects *r); /* NULL is accepted */
-
-#endif

@@ -1,6 +1,5 @@
 /* tokenize --train-vocab: a SentencePiece model trained on the inputs, shown on the way. */
-#ifndef PHALANX_TOOLS_DATA_TRAIN_VOCAB_H
-#define PHALANX_TOOLS_DATA_TRAIN_VOCAB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ typedef struct train_vocab_options {
 
 /* Reads all documents. A signal (tools/stop.h) ends the process. */
 status train_vocab(const train_vocab_options *o, documents *d);
-
-#endif

@@ -1,7 +1,6 @@
 /* phalanx plan --data: how equal the work of the ranks that divide samples' tokens will be on a data set. The first
  * global batches of the run are read and dealt as training does, so that each figure is that of the run's metrics. */
-#ifndef PHALANX_TOOLS_PLAN_PLAN_DATA_H
-#define PHALANX_TOOLS_PLAN_PLAN_DATA_H
+#pragma once
 
 #include <stdio.h>
 
@@ -26,5 +25,3 @@ void plan_data_free(plan_data *d);
 void plan_data_print(FILE *out, const plan_data *d, const config *c);
 /* A member of plan's JSON object, the caller's. */
 char *plan_data_json(const plan_data *d, const config *c);
-
-#endif

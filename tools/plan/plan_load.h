@@ -1,6 +1,5 @@
 /* What a plan says of a load of experts (engine/compile/plan/load.h): --load of plan and timeline. */
-#ifndef PHALANX_TOOLS_PLAN_PLAN_LOAD_H
-#define PHALANX_TOOLS_PLAN_PLAN_LOAD_H
+#pragma once
 
 #include <stdio.h>
 
@@ -22,5 +21,3 @@ void plan_load_close(plan_load *l);
 void plan_load_print(FILE *out, const plan_load *l, const plan *p);
 /* A member of plan's JSON object, the caller's. */
 char *plan_load_json(const plan_load *l, const plan *p);
-
-#endif

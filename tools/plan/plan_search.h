@@ -1,6 +1,5 @@
 /* phalanx plan --search: the fastest layouts of a configuration, as a table. */
-#ifndef PHALANX_TOOLS_PLAN_PLAN_SEARCH_H
-#define PHALANX_TOOLS_PLAN_PLAN_SEARCH_H
+#pragma once
 
 #include "engine/compile/plan/search.h"
 #include "tools/options.h"
@@ -19,5 +18,3 @@ typedef struct plan_search_wishes {
 
 /* STATUS_USAGE, and a message that says by how much, where nothing fits. */
 status plan_search(const config *c, const profile *prices, const op_backend *backend, const plan_search_wishes *w);
-
-#endif

@@ -1,7 +1,6 @@
 /* What context ranks send in vain where layers have a sliding window: every key goes to every rank, also to those none
  * of whose queries are near enough to see it, and so does its gradient back. */
-#ifndef PHALANX_TOOLS_PLAN_PLAN_WINDOW_H
-#define PHALANX_TOOLS_PLAN_PLAN_WINDOW_H
+#pragma once
 
 #include <stdio.h>
 
@@ -18,5 +17,3 @@ bool plan_window_measure(plan_window *out, const plan *p);
 void plan_window_print(FILE *out, const plan_window *w, const plan *p);
 /* A member of plan's JSON object, the caller's. */
 char *plan_window_json(const plan_window *w, const plan *p);
-
-#endif

@@ -1,11 +1,8 @@
 /* The memory of a step, drawn as SVG: a band a row, in which the classes of tensors lie upon one another. */
-#ifndef PHALANX_TOOLS_PLAN_TIMELINE_MEMORY_H
-#define PHALANX_TOOLS_PLAN_TIMELINE_MEMORY_H
+#pragma once
 
 #include "tools/plan/timeline_picture.h"
 
 /* Writes the picture to `path`. All rows have one scale, so that stages can be compared. STATUS_FAILED: the file cannot
  * be written. */
 status timeline_memory_svg(const char *path, const picture *p);
-
-#endif

@@ -1,7 +1,6 @@
 /* What `phalanx timeline` draws: steps as they were predicted or measured, a row for each stage or rank. Times are
  * microseconds since the step began. */
-#ifndef PHALANX_TOOLS_PLAN_TIMELINE_PICTURE_H
-#define PHALANX_TOOLS_PLAN_TIMELINE_PICTURE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -113,5 +112,3 @@ void picture_free(picture *p);
 json_t *picture_json(const picture *p, const picture_names *names, int most_spans);
 /* The same as events of the Trace Event Format, processes numbered from `first`. */
 void picture_events(json_t *into, const picture *p, const picture_names *names, int first);
-
-#endif

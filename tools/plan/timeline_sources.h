@@ -1,6 +1,5 @@
 /* Where `phalanx timeline` takes its pictures from. */
-#ifndef PHALANX_TOOLS_PLAN_TIMELINE_SOURCES_H
-#define PHALANX_TOOLS_PLAN_TIMELINE_SOURCES_H
+#pragma once
 
 #include "engine/compile/plan/plan.h"
 #include "tools/plan/timeline_picture.h"
@@ -11,5 +10,3 @@ status timeline_predict(picture *out, picture_names *names, const plan *p);
  * *traced: false where the run has no trace, and `out` is empty. `o` is the run's, for what its ranks hold. */
 status timeline_measure(picture *out, bool *traced, picture_names *names, const char *run, int64_t step,
                         const compile_options *o);
-
-#endif

@@ -4,8 +4,7 @@
  * on if that dies. Processes whose own parent has gone are adopted, so that none is lost sight of. One command at a
  * time.
  */
-#ifndef PHALANX_TOOLS_SUPERVISE_CHILDREN_H
-#define PHALANX_TOOLS_SUPERVISE_CHILDREN_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -25,5 +24,3 @@ int children_signal(int number, const char *word);
 pid_t children_stopped(void);
 /* Kills everything below this process, and waits until nothing is left; false if something stays for `seconds`. */
 bool children_kill(double seconds);
-
-#endif

@@ -1,7 +1,6 @@
 /* The hosts of a job: a file in Open MPI's format ("node7 slots=8", a line each; names, aliases or addresses, as ssh
  * takes them), and who of them is left out. */
-#ifndef PHALANX_TOOLS_SUPERVISE_HOSTS_H
-#define PHALANX_TOOLS_SUPERVISE_HOSTS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -30,5 +29,3 @@ hosts_entry *hosts_find(const hosts *h, const char *name);
 hosts_entry *hosts_find_address(const hosts *h, const char *name);
 /* As many hosts as `ranks` need, in order: the others are spares. */
 status hosts_write(const hosts *h, const char *path, int ranks);
-
-#endif

@@ -1,6 +1,5 @@
 /* The command that `phalanx supervise` runs: its words, where its configuration is, and its words for one start. */
-#ifndef PHALANX_TOOLS_SUPERVISE_SUPERVISE_COMMAND_H
-#define PHALANX_TOOLS_SUPERVISE_SUPERVISE_COMMAND_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -31,5 +30,3 @@ typedef struct supervise_start {
 /* Ends with NULL; supervise_command_free_words. */
 char **supervise_command_expand(const supervise_command *k, const supervise_start *start);
 void supervise_command_free_words(char **words);
-
-#endif

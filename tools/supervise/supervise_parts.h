@@ -1,7 +1,6 @@
 /* What the files of `phalanx supervise` share: supervise.c (the starts, and what to do between two; start there) and
  * supervise_attend.c (one job, until it ends). */
-#ifndef PHALANX_TOOLS_SUPERVISE_SUPERVISE_PARTS_H
-#define PHALANX_TOOLS_SUPERVISE_SUPERVISE_PARTS_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -56,5 +55,3 @@ bool supervise_is_evicted(const supervisor *s);
 void supervise_finish_output(supervisor *s, double seconds);
 bool supervise_is_server(const supervisor *s);
 int64_t supervise_bytes(const char *folder, const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* Ops outside the micro-batches: gathers before them, and after them reductions, norm and optimizer. */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_APPEND_H
-#define PHALANX_ENGINE_COMPILE_MODEL_APPEND_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -8,5 +7,3 @@
 op *append_op(compiled_program *out, phase when, const char *label, const op *like, unsigned outputs, tensor *into);
 /* Rows of a tensor as a view. */
 tensor *append_rows(compiled_program *out, tensor *of, int64_t first, int64_t rows);
-
-#endif

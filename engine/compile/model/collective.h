@@ -1,6 +1,5 @@
 /* A communication op as the communication layer sees it: sizes, parts, peers. */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_COLLECTIVE_H
-#define PHALANX_ENGINE_COMPILE_MODEL_COLLECTIVE_H
+#pragma once
 
 #include "kernels/program.h"
 #include "parallel/comm/comm.h"
@@ -23,5 +22,3 @@ void collective_measure(int64_t *scratch, int64_t *bytes, int64_t *messages, con
 /* Of a gather: the most bytes that a member takes from others. A ring passes each of them over each link once, also
  * what one member alone has (NCCL's broadcast). */
 int64_t collective_gathered(const program *p, int index);
-
-#endif

@@ -5,8 +5,7 @@
  * any number at a time and in any number of threads, and each owns its own ops and tensors. Any rank of any layout can
  * be compiled anywhere: `plan` does it for ranks that do not exist, `train` for its own.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPILE_MODEL_H
-#define PHALANX_ENGINE_COMPILE_MODEL_COMPILE_MODEL_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -37,5 +36,3 @@ int compile_largest_owner(const compiled *c, int64_t *spread);
 bool compile_divides_vocabulary(const compile_options *o);
 /* Layers of every chunk of the model, by global number, into `counts`. */
 status compile_divide_layers(int *counts, const compile_options *o);
-
-#endif

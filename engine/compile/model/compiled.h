@@ -1,7 +1,6 @@
 /* What is compiled: the options, one rank's share of the model, its programs. Types only: compile_model.h and
  * compile_program.h make them, step/ has the steps. */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPILED_H
-#define PHALANX_ENGINE_COMPILE_MODEL_COMPILED_H
+#pragma once
 
 #include "engine/config/config.h"
 #include "kernels/compress.h"
@@ -130,5 +129,3 @@ typedef struct compiled {
     const char *decision;         /* which, in words */
     compile_order order;          /* of the training programs */
 } compiled;
-
-#endif

@@ -6,8 +6,7 @@
  * however many ranks there are. A bucket's messages travel while later ops compute: each step of a bucket is appended
  * when the next bucket comes. Owned by the caller.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_COMPRESSED_H
-#define PHALANX_ENGINE_COMPILE_MODEL_COMPRESSED_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -22,5 +21,3 @@ void compressed_reduce(compressed *q, const parameter *const *of, int count);
 void compressed_finish(compressed *q);
 /* What was not sent is kept for the next step, unless this one is skipped. */
 void compressed_keep(compressed *q, tensor *control);
-
-#endif

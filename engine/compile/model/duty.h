@@ -3,8 +3,7 @@
  * An element may be on several ranks: on all replicas (parameter.replicas), and as copies (parameter.copies). Of copies
  * the first rank that holds them acts for all; among replicas it is the one that owns the row, where rows are divided.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_DUTY_H
-#define PHALANX_ENGINE_COMPILE_MODEL_DUTY_H
+#pragma once
 
 #include "kernels/storage.h"
 
@@ -26,5 +25,3 @@ typedef struct duty_rows {
 duty_rows duty_of(const axis_group *groups, const storage *s, duty d);
 /* Of rows `a`, those among `b`. */
 duty_rows duty_meet(duty_rows a, duty_rows b);
-
-#endif

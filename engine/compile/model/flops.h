@@ -3,8 +3,7 @@
  * the embedding's look-up do not count, nor does padding; causal attention counts the pairs that its mask and window
  * leave, documents aside.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_FLOPS_H
-#define PHALANX_ENGINE_COMPILE_MODEL_FLOPS_H
+#pragma once
 
 #include "models/shape.h"
 
@@ -29,5 +28,3 @@ void flops_close(flops_model *f);
 int flops_layers_of(const flops_model *f, int kind, int first, int count);
 /* Of one token of training, over all ranks: the backward pass counts twice the forward pass. */
 double flops_per_token(const model_shape *shape, int64_t sequence);
-
-#endif

@@ -5,8 +5,7 @@
  * for that and no more. Rows are in the order in which groups open, the same on all members of each: edges in three
  * rounds, so that no rank waits for a chain of others. A `groups` owns its lists.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_GROUPS_H
-#define PHALANX_ENGINE_COMPILE_MODEL_GROUPS_H
+#pragma once
 
 #include "engine/compile/model/compile_model.h"
 #include "parallel/comm/comm.h"
@@ -34,5 +33,3 @@ void groups_free(groups *g);
 int groups_of(const groups *g, const op *o, int me);
 /* How many communicators a device opens: rows that are used and like no other. */
 int groups_communicators(const groups *g);
-
-#endif

@@ -1,8 +1,7 @@
 /* How many tokens' logits exist at a time. Each chunk of tokens reads and writes the whole gradient of the head, in
  * fp32: small chunks cost time, large ones memory.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_LOSS_CHUNK_H
-#define PHALANX_ENGINE_COMPILE_MODEL_LOSS_CHUNK_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -17,5 +16,3 @@ int64_t loss_chunk_below(const compile_options *o, int64_t tokens);
 double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory);
 /* Bytes of a chunk's logits on each rank. */
 int64_t loss_chunk_bytes(const compile_options *o, int64_t tokens);
-
-#endif

@@ -2,8 +2,7 @@
  * and pass through windows in the arena, some rows of a matrix at a time. The next pieces are fetched while one is
  * updated and the ones before are stowed; the first are fetched while the last backward pass still computes.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_OFFLOAD_H
-#define PHALANX_ENGINE_COMPILE_MODEL_OFFLOAD_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -19,5 +18,3 @@ void offload_ahead(offload *o);
 /* Appends the update of piece i, after all those before: the fetch of a later piece, the optimizer's ops, and what
  * takes the piece back. `gradient`: by number. peaks: qk_clip_gather()'s. */
 void offload_update(offload *o, int i, tensor *const *gradient, tensor *control, tensor *peaks);
-
-#endif

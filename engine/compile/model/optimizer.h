@@ -1,7 +1,6 @@
 /* The rows of the table of optimizers (engine/config/optimizers.def) as the compiler reads them: what state a parameter
  * needs, who may own it, and the ops that update it. Constants. */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_OPTIMIZER_H
-#define PHALANX_ENGINE_COMPILE_MODEL_OPTIMIZER_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -40,5 +39,3 @@ bool optimizer_whole(const compile_options *o, const parameter *p);
 /* The names of all states that a run has, each once, ended by NULL. */
 enum { OPTIMIZER_SECTIONS = 2 * STORAGE_STATES + 1 };
 void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_options *o);
-
-#endif

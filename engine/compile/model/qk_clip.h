@@ -7,8 +7,7 @@
  * q take all of gamma, since all heads share those of k. For the same reason heads of q that share a head of k take all
  * of gamma, and the key stays as it is. Nothing changes where a step is skipped.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_QK_CLIP_H
-#define PHALANX_ENGINE_COMPILE_MODEL_QK_CLIP_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -18,5 +17,3 @@ tensor *qk_clip_gather(compiled_program *out, const compiled *c);
 /* Appends what makes the factors fp32[rows] of the weight's rows from them; NULL: it makes neither queries nor keys.
  * s: where the rank has all rows, as Muon's updates have. */
 tensor *qk_clip_factors(compiled_program *out, const compiled *c, const storage *s, tensor *peaks);
-
-#endif

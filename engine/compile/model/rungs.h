@@ -1,7 +1,6 @@
 /* The ladder of a model's training programs (layers/ladder.h): how many rungs its options make, and which of them the
  * next step is played on: a function of what the steps so far needed, the same on all ranks and after a resume. */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_RUNGS_H
-#define PHALANX_ENGINE_COMPILE_MODEL_RUNGS_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -26,5 +25,3 @@ int rung_needed(const float over[LADDER_RUNGS], int rungs);
  * RUNG_QUIET steps that needed less. */
 enum { RUNG_QUIET = 16 };
 void rung_after(rung_state *s, int needed);
-
-#endif

@@ -1,6 +1,5 @@
 /* Where the bytes of parameters lie on a rank: what it owns of each, and the persistent tensors. */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_STORAGE_H
-#define PHALANX_ENGINE_COMPILE_MODEL_STORAGE_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -25,5 +24,3 @@ bool storage_may_reduce_each(const compile_options *o);
 bool storage_may_gather_each(const compile_options *o);
 /* As it was asked for, for texts. */
 int storage_level(const compile_options *o);
-
-#endif

@@ -1,8 +1,7 @@
 /* The device that is compiled for, as far as choices hang on it: what a budget recomputes, how many tokens' logits
  * exist at a time. It is options.device, which is the same on all ranks; else what the backend names; else an H100.
  */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_TARGET_H
-#define PHALANX_ENGINE_COMPILE_MODEL_TARGET_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -16,5 +15,3 @@ double target_mfu(double flops_per_token, double tokens, double seconds, double 
 /* FLOPs of products in the time that a byte of memory traffic takes, and that a byte sent to another rank takes. */
 double target_balance(const compile_options *o);
 double target_balance_sent(const compile_options *o);
-
-#endif

@@ -1,7 +1,6 @@
 /* How many tokens of a micro-batch are where: counted here, and nowhere else, from the options and the rank's place. An
  * axis that divides samples' tokens (kernels/axes.def) is a change of this file. */
-#ifndef PHALANX_ENGINE_COMPILE_MODEL_TOKENS_H
-#define PHALANX_ENGINE_COMPILE_MODEL_TOKENS_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -18,5 +17,3 @@ token_counts tokens_count(const compile_options *o);
 int64_t tokens_half_run(int64_t sequence, int ranks);
 /* Ranks of a layout among which the tokens of a micro-batch are divided between blocks. */
 int tokens_ranks_between(const config_layout *l);
-
-#endif

@@ -27,8 +27,7 @@
  * lists stays proven. Values do not change, since every op finds the operands that it found before. order_check.h sees
  * to all of that.
  */
-#ifndef PHALANX_ENGINE_COMPILE_ORDER_ORDER_H
-#define PHALANX_ENGINE_COMPILE_ORDER_ORDER_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -37,5 +36,3 @@ void order_list(program *list, compile_order how);
 
 /* Puts the micro-batches' part in the order that is asked for. */
 void order_micro_batches(compiled_program *out, compile_order how);
-
-#endif

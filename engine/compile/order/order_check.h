@@ -1,6 +1,5 @@
 /* Is one list an order of another that may be played in its stead? Counted anew, without knowing what moved or why. */
-#ifndef PHALANX_ENGINE_COMPILE_ORDER_ORDER_CHECK_H
-#define PHALANX_ENGINE_COMPILE_ORDER_ORDER_CHECK_H
+#pragma once
 
 #include "kernels/program.h"
 
@@ -10,5 +9,3 @@
  * - each queue has its collectives in the same order, with the same messages between stages before each of them: what
  *   was proven of the messages (parallel/schedule/lowering_check.h) stays true. */
 status order_check(const program *before, const program *after);
-
-#endif

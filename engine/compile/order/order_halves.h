@@ -1,6 +1,5 @@
 /* Gradients of weights in two halves, of which the second hides a later transfer. */
-#ifndef PHALANX_ENGINE_COMPILE_ORDER_ORDER_HALVES_H
-#define PHALANX_ENGINE_COMPILE_ORDER_ORDER_HALVES_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 #include "kernels/product.h"
@@ -14,5 +13,3 @@ void order_cut(compiled_program *out, op *product, product_side side, int64_t fi
  * joined. */
 program order_halve(compiled_program *out);
 void order_join(program *list, const program *whole);
-
-#endif

@@ -1,6 +1,5 @@
 /* Which operands of a list may share bytes. */
-#ifndef PHALANX_ENGINE_COMPILE_ORDER_ORDER_OBJECTS_H
-#define PHALANX_ENGINE_COMPILE_ORDER_ORDER_OBJECTS_H
+#pragma once
 
 #include "kernels/program.h"
 
@@ -9,5 +8,3 @@ enum { ORDER_OPERANDS = OP_MAX_IN + OP_MAX_OUT };
 /* Operand k of op i at [i * ORDER_OPERANDS + k], inputs first: a number below *count, the same for two operands exactly
  * where they may share bytes; -1: none. Freed by the caller. Transient tensors lose their ids. */
 int *order_objects(const program *list, int *count);
-
-#endif

@@ -1,10 +1,7 @@
 /* Products of the forward pass in parts, each of which travels while the next is computed. */
-#ifndef PHALANX_ENGINE_COMPILE_ORDER_ORDER_PARTS_H
-#define PHALANX_ENGINE_COMPILE_ORDER_ORDER_PARTS_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
 /* Products before and after those transfers of the forward pass, in the order of their launches, in parts. */
 void order_parts_cut(compiled_program *out, const program *bare);
-
-#endif

@@ -11,8 +11,7 @@
  * is no smaller than that of unequal probabilities with the same mean (Hoeffding, 1956). Tokens of one document that
  * choose alike make real rows vary more. Steps of one draw are taken to be independent.
  */
-#ifndef PHALANX_ENGINE_COMPILE_PLAN_LOAD_H
-#define PHALANX_ENGINE_COMPILE_PLAN_LOAD_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -45,5 +44,3 @@ void load_expect(load_outcome *out, const load_law *law, const compile_options *
 /* Only `slowest`, from a few draws. */
 double load_slowest(const load_law *law, const compile_options *o);
 const char *load_word(load_kind kind);
-
-#endif

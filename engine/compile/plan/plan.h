@@ -6,8 +6,7 @@
  * to one rank each: the rank that owns the most is listed for all of them, and `spread` says how much less the least
  * one holds. A plan owns its lists and frees them with plan_free.
  */
-#ifndef PHALANX_ENGINE_COMPILE_PLAN_PLAN_H
-#define PHALANX_ENGINE_COMPILE_PLAN_PLAN_H
+#pragma once
 
 #include "engine/compile/compile.h"
 #include "engine/compile/time/plan_price.h"
@@ -90,5 +89,3 @@ const plan_rank *plan_neediest(const plan *p);
 bool plan_fits(const plan *p);
 /* One rank, compiled: its facts; `decision` is the caller's to free. */
 void plan_measure(plan_rank *out, const compiled *c);
-
-#endif

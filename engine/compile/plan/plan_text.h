@@ -1,6 +1,5 @@
 /* A plan in words: for a person, for programs, and the program of one rank op by op. */
-#ifndef PHALANX_ENGINE_COMPILE_PLAN_PLAN_TEXT_H
-#define PHALANX_ENGINE_COMPILE_PLAN_PLAN_TEXT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -16,5 +15,3 @@ void plan_text_json(FILE *out, const plan *p, const char *more);
 void plan_text_coordinates(FILE *out, const int value[GRID_AXES], unsigned shown);
 /* The training program of a rank, one op a line. */
 void plan_text_listing(FILE *out, const compiled *c);
-
-#endif

@@ -7,8 +7,7 @@
  * estimates do not know of. At last schedules are found (compile_find.h) for a few of the best layouts with several
  * stages; it takes too long for all. The same search gives the same answer, whatever the threads.
  */
-#ifndef PHALANX_ENGINE_COMPILE_PLAN_SEARCH_H
-#define PHALANX_ENGINE_COMPILE_PLAN_SEARCH_H
+#pragma once
 
 #include "engine/compile/plan/load.h"
 #include "engine/compile/plan/plan.h"
@@ -58,5 +57,3 @@ status search_exact(search_result *out, const search_terms *terms, const search_
 /* memory.budget of such a layout. */
 int64_t search_budget(const search_terms *terms, const search_layout *l);
 void search_free(search *s);
-
-#endif

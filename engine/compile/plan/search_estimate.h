@@ -5,8 +5,7 @@
  * what is left over the ends. The schedule is simulated with those costs. The estimates say which layouts are worth an
  * exact program (search.h).
  */
-#ifndef PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
-#define PHALANX_ENGINE_COMPILE_PLAN_SEARCH_ESTIMATE_H
+#pragma once
 
 #include "engine/compile/plan/load.h"
 #include "engine/compile/time/profile.h"
@@ -54,5 +53,3 @@ void search_estimate_close(search_estimate *e);
 /* The configuration with this layout, where ZeRO 2 and 3 shard what they can, each micro-batch; shares what it points
  * at with `of`. */
 config search_configuration(const config *of, const search_layout *l, int64_t budget);
-
-#endif

@@ -1,8 +1,7 @@
 /* Programs from a model: record each chunk of layers once, unroll them in the schedule's order, append reductions and
  * the optimizer, find waits, lifetimes and addresses. The model is not changed; a program owns all that was made for
  * it. */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_COMPILE_PROGRAM_H
-#define PHALANX_ENGINE_COMPILE_STEP_COMPILE_PROGRAM_H
+#pragma once
 
 #include "engine/compile/model/compile_model.h"
 
@@ -24,4 +23,3 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
 status compile_program_forward(compiled_program *out, const compiled *c);
 /* Of a model that trains with ZeRO 1 or 2, between steps: every rank's weights become whole. Else it is empty. */
 void compile_program_gathers(compiled_program *out, const compiled *c);
-#endif

@@ -1,7 +1,6 @@
 /* Which schedule a step has: the configured one, made, or with SCHEDULE_AUTO the one that was found
  * (compile_find.h). */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_COMPILE_SCHEDULE_H
-#define PHALANX_ENGINE_COMPILE_STEP_COMPILE_SCHEDULE_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 #include "parallel/schedule/simulate.h"
@@ -18,5 +17,3 @@ simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, con
 void compile_schedule_share(schedule *s, const compile_options *o, const simulate_cost *costs, double hop);
 /* Are the weights' gradients actions of their own? */
 bool compile_schedule_splits(const compile_options *o);
-
-#endif

@@ -1,6 +1,5 @@
 /* Waits, scratch, outputs in place, lifetimes, and addresses of transient tensors. */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_PLACE_H
-#define PHALANX_ENGINE_COMPILE_STEP_PLACE_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -8,5 +7,3 @@
  * weights are waited for before all else. */
 void place_waits(compiled_program *out, compile_order how);
 void place_transients(compiled_program *out, const compiled *c, bool bound_only);
-
-#endif

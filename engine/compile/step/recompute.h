@@ -1,6 +1,5 @@
 /* What is kept for the backward pass and what is recomputed: a setting, or what a memory budget needs. */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_RECOMPUTE_H
-#define PHALANX_ENGINE_COMPILE_STEP_RECOMPUTE_H
+#pragma once
 
 #include "engine/compile/step/compile_program.h"
 
@@ -23,5 +22,3 @@ int recompute_microbatches(const compile_options *o);
 /* What the ops of a program of `c` cost, in FLOPs: their own, and bytes that move as what the device could compute
  * meanwhile. */
 double recompute_price(const compiled *c, const program *p);
-
-#endif

@@ -5,8 +5,7 @@
  * these are put back as they were. There is room for the largest such op behind everything else in the arena, where the
  * run verifies.
  */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_REPEAT_H
-#define PHALANX_ENGINE_COMPILE_STEP_REPEAT_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -21,5 +20,3 @@ bool repeat_changes(const op *o);
 int64_t repeat_bytes(const compiled_program *p);
 /* The contiguous runs of bytes that `t` consists of: between the rows of a view lies what others write. */
 device_rows repeat_rows(const tensor *t);
-
-#endif

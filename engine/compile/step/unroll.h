@@ -1,7 +1,6 @@
 /* The part of a program that micro-batches play: bodies recorded once a chunk, then unrolled in the order of a
  * schedule. */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_UNROLL_H
-#define PHALANX_ENGINE_COMPILE_STEP_UNROLL_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -39,5 +38,3 @@ void unroll_recorded_free(recorded *r);
 status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s);
 /* All forward: evaluation of one micro-batch after another. */
 void unroll_forward(compiled_program *out, const compiled *c, const recorded *chunks, int microbatches);
-
-#endif

@@ -1,7 +1,6 @@
 /* The part of a program before and after the micro-batches: gathers of weights, reductions of gradients, norm and
  * update. */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_UPDATE_H
-#define PHALANX_ENGINE_COMPILE_STEP_UPDATE_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -17,5 +16,3 @@ void update_append(compiled_program *out, const compiled *c);
 void update_loss(compiled_program *out, const compiled *c); /* the loss over the grid, and the routers' */
 /* Before the first op of layers: the routers' losses, to which layers add, begin at 0. */
 void update_start_losses(compiled_program *out, const compiled *c);
-
-#endif

@@ -2,8 +2,7 @@
  * (op_attributes.workspace). It gets what the step leaves free where such ops run, and a little more where no budget
  * says how much there is; timing then decides whether the library is used.
  */
-#ifndef PHALANX_ENGINE_COMPILE_STEP_WORKSPACE_H
-#define PHALANX_ENGINE_COMPILE_STEP_WORKSPACE_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 
@@ -11,5 +10,3 @@
 int64_t workspace_room(const compiled *c);
 /* The largest working memory of any such op of the training program. */
 int64_t workspace_taken(const compiled *c);
-
-#endif

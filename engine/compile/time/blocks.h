@@ -8,8 +8,7 @@
  * for by all of them and has as many as fill its links.
  * The run says it to the library when it opens the groups (`comm_use`), `plan` says it of every rank it lists.
  */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_BLOCKS_H
-#define PHALANX_ENGINE_COMPILE_TIME_BLOCKS_H
+#pragma once
 
 #include "engine/compile/model/groups.h"
 #include "engine/compile/time/profile.h"
@@ -34,5 +33,3 @@ void blocks_choose(groups *g, const profile *p, const grid *at, const program *l
                    const blocks_slowdown *slower);
 /* How many the communicator of `o` has, 0 where the host moves messages. */
 int blocks_of(const groups *g, const profile *p, const op *o, int me);
-
-#endif

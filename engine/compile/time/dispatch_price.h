@@ -1,7 +1,6 @@
 /* How tokens come to experts that ranks divide: all tokens of a block to each of its ranks, or each in a slot to the
  * ranks of its experts. */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_DISPATCH_PRICE_H
-#define PHALANX_ENGINE_COMPILE_TIME_DISPATCH_PRICE_H
+#pragma once
 
 #include "engine/compile/time/profile.h"
 
@@ -9,5 +8,3 @@
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots);
 /* Do tokens travel in slots? As the layout says; or by profile_compiled_for(); where rows are dropped they do not. */
 bool dispatch_by_slots(const compile_options *o);
-
-#endif

@@ -1,7 +1,6 @@
 /* What context ranks gather of each other where attention is latent: latents, from which each makes the keys and values
  * of all tokens, or those. */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_LATENT_PRICE_H
-#define PHALANX_ENGINE_COMPILE_TIME_LATENT_PRICE_H
+#pragma once
 
 #include "engine/compile/time/profile.h"
 
@@ -12,5 +11,3 @@ double latent_seconds(const compile_options *o, const profile *p, bool gathers);
 double latent_width(const compile_options *o, bool gathers);
 /* Are latents gathered? As the layout says, or by profile_compiled_for(). */
 bool latent_gathers(const compile_options *o);
-
-#endif

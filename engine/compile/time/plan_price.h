@@ -1,7 +1,6 @@
 /* What a program's actions, and the optimizer's update, cost by themselves. How long a step takes follows from
  * timing.h. */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_PLAN_PRICE_H
-#define PHALANX_ENGINE_COMPILE_TIME_PLAN_PRICE_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 #include "engine/compile/time/profile.h"
@@ -19,5 +18,3 @@ typedef struct plan_update {
     int64_t working; /* bytes of transient tensors where most are alive */
 } plan_update;
 plan_update plan_price_update(const profile *h, const compiled *c);
-
-#endif

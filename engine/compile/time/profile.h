@@ -6,8 +6,7 @@
  * `phalanx bench --profile` wrote: for each kind of op how long it took at which sizes. A profile is a plain value but
  * for `points`, which profile_free frees.
  */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
-#define PHALANX_ENGINE_COMPILE_TIME_PROFILE_H
+#pragma once
 
 #include "engine/compile/model/compiled.h"
 #include "engine/compile/time/reserve.h"
@@ -129,5 +128,3 @@ profile_point profile_point_of_transfer(const profile *p, op_kind kind, double b
 void profile_take_attention(profile *p, const op *o, double seconds);
 /* Does it leave the node? */
 bool profile_leaves_node(const profile *p, const grid *g, axis a);
-
-#endif

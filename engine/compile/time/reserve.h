@@ -2,8 +2,7 @@
  * grow with the number of communicators, and CUDA graphs, which grow with what they launch. Assumed, until a run has
  * measured it (tuning.json).
  */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_RESERVE_H
-#define PHALANX_ENGINE_COMPILE_TIME_RESERVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ bool reserve_is_measured(const reserve *r, int communicators, int64_t nodes);
 void reserve_note(reserve *r, int communicators, int64_t bytes);
 /* Graphs of so many nodes, more than 0, have taken so much. */
 void reserve_note_graphs(reserve *r, int64_t nodes, int64_t bytes);
-
-#endif

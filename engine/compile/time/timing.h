@@ -8,8 +8,7 @@
  * from ops for as long as they run beside it, a message's also while it waits for its peer; where the host moves
  * messages, it takes the time of those who wait.
  */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_TIMING_H
-#define PHALANX_ENGINE_COMPILE_TIME_TIMING_H
+#pragma once
 
 #include "engine/compile/time/blocks.h"
 #include "engine/compile/time/profile.h"
@@ -76,5 +75,3 @@ status timing_spans(simulation *out, const timing *p, const schedule *s);
 /* After timing_run: seconds between which a stage's ops of this phase ended, their waits included. */
 double timing_seconds(const timing *p, int stage, phase of);
 void timing_free(timing *p);
-
-#endif

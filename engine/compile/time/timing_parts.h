@@ -1,6 +1,5 @@
 /* What the files that play a step share: an op as it is played. */
-#ifndef PHALANX_ENGINE_COMPILE_TIME_TIMING_PARTS_H
-#define PHALANX_ENGINE_COMPILE_TIME_TIMING_PARTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ struct timing_op {
     int16_t chunk;
     uint8_t blocks; /* of a launch: its kernel's; 0: nobody knows */
 };
-
-#endif

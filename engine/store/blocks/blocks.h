@@ -11,8 +11,7 @@
  * and blocks_expect are for one thread at a time. Memory is taken by blocks_open: nothing here allocates 64 KiB later
  * (memory/seal.h), but blocks_whole where there is no folder.
  */
-#ifndef PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_H
-#define PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_H
+#pragma once
 
 #include "engine/files/mapping.h"
 #include "engine/store/s3/s3.h"
@@ -65,5 +64,3 @@ typedef struct blocks_counts {
 } blocks_counts;
 
 blocks_counts blocks_counted(blocks *b);
-
-#endif

@@ -10,8 +10,7 @@
  * blocks are removed. The blocks_disk is the caller's until blocks_disk_close. None of this allocates 64 KiB but
  * opening.
  */
-#ifndef PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_DISK_H
-#define PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_DISK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ bool blocks_disk_end(const blocks_disk *d, int file, const blocks_name *name, bo
 bool blocks_disk_remove(const blocks_disk *d, const blocks_name *name);
 /* "FOLDER/OBJECT-BLOCK", the caller's */
 char *blocks_disk_path(const blocks_disk *d, const blocks_name *name);
-
-#endif

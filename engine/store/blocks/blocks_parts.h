@@ -1,6 +1,5 @@
 /* What the files of blocks.h share. */
-#ifndef PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_PARTS_H
-#define PHALANX_ENGINE_STORE_BLOCKS_BLOCKS_PARTS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -98,5 +97,3 @@ void blocks_release_slot(blocks *b, blocks_slot *s, bool valid, int64_t fetched)
 /* Waits until no other process or thread fetches the block: *there: its file has come. true: its lock is held. */
 bool blocks_lock(bool *there, blocks_hand *h, const blocks_name *name, int64_t bytes);
 status blocks_fetch(blocks_hand *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes);
-
-#endif

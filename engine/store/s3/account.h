@@ -10,8 +10,7 @@
  * AWS_NO_SIGN_REQUEST=true asks as nobody, for data that everybody may read. An account is its owner's until
  * account_wipe, which overwrites the secrets; nothing prints them, and they are in no configuration.
  */
-#ifndef PHALANX_ENGINE_STORE_S3_ACCOUNT_H
-#define PHALANX_ENGINE_STORE_S3_ACCOUNT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -30,5 +29,3 @@ status account_load(account *out);
 void account_wipe(account *a); /* an account that is all zero is accepted */
 /* Are the keys the same? */
 bool account_same(const account *a, const account *b);
-
-#endif

@@ -16,8 +16,7 @@
  * s3_head, s3_get, s3_put, s3_delete and s3_upload_part make no allocation of 64 KiB or more of their own, so they may
  * run beside training (memory/seal.h); lists and the end of an upload of hundreds of parts may make larger ones.
  */
-#ifndef PHALANX_ENGINE_STORE_S3_S3_H
-#define PHALANX_ENGINE_STORE_S3_S3_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -119,5 +118,3 @@ status s3_upload_end(s3_upload *u, s3 *s);
 void s3_upload_abort(s3_upload *u, s3 *s);
 /* The same for uploads that earlier processes have begun below `prefix`, and never ended: their parts cost money. */
 status s3_upload_abort_all(s3 *s, const char *prefix);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the files of s3.h share: one call, which is tried until it is answered, and its answer. */
-#ifndef PHALANX_ENGINE_STORE_S3_S3_PARTS_H
-#define PHALANX_ENGINE_STORE_S3_S3_PARTS_H
+#pragma once
 
 #include <curl/curl.h>
 
@@ -102,5 +101,3 @@ bool s3_object_checksum(uint32_t *crc32c, const s3_reply *r);
 void s3_take_word(char *out, size_t room, const char *text);
 /* A size; -1: it is none. */
 int64_t s3_number(const char *text);
-
-#endif

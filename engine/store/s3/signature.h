@@ -5,8 +5,7 @@
  * are returned are the caller's to free. A path and a query are encoded here for the URL too, so that what is sent is
  * what is signed.
  */
-#ifndef PHALANX_ENGINE_STORE_S3_SIGNATURE_H
-#define PHALANX_ENGINE_STORE_S3_SIGNATURE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -39,5 +38,3 @@ char *signature_path(const char *path);
 char *signature_query(const signature_pair *query, int queries);
 /* The header's value: "AWS4-HMAC-SHA256 Credential=..., SignedHeaders=..., Signature=...". */
 char *signature_authorization(const signature_key *key, const signature_request *request);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * What a server says is not trusted: depth, names and texts are bounded, a DOCTYPE and what does not nest are refused.
  */
-#ifndef PHALANX_ENGINE_STORE_S3_XML_H
-#define PHALANX_ENGINE_STORE_S3_XML_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ typedef status xml_taker(void *context, const char *path, const char *text);
 
 /* Fails with what `take` fails with, or says at which byte the text is no XML. */
 status xml_read(const char *text, int64_t bytes, xml_taker *take, void *context);
-
-#endif

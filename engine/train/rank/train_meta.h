@@ -3,8 +3,7 @@
  * Written by us, and yet not believed: every value that is read is checked before anything uses it as a position, a
  * count or a scale.
  */
-#ifndef PHALANX_ENGINE_TRAIN_RANK_TRAIN_META_H
-#define PHALANX_ENGINE_TRAIN_RANK_TRAIN_META_H
+#pragma once
 
 #include <jansson.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ status train_meta_read(training_position *out, const json_t *meta, const config 
  * on are meant to be others. */
 status train_meta_check_data(const json_t *meta, const config *c, const samples *train, const samples *validation,
                              bool other_data, const char *where);
-
-#endif

@@ -1,7 +1,6 @@
 /* The state of a training run on one rank, and what all files of the loop ask of it. What they do is declared in
  * training_report.h, training_saves.h and training_loop.h. */
-#ifndef PHALANX_ENGINE_TRAIN_RANK_TRAINING_H
-#define PHALANX_ENGINE_TRAIN_RANK_TRAINING_H
+#pragma once
 
 #include "engine/run/choices.h"
 #include "engine/config/config.h"
@@ -199,5 +198,3 @@ status training_check_place(const training *t);
 /* The run ends with these words, which all ranks have found alike: kept as an incident, and returned as a failure. */
 status training_end_for(training *t, incident_verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -2,8 +2,7 @@
  * metrics.jsonl and summary.json. Plain values in, text out: nothing here measures, owns or remembers anything except
  * the progress bar, which knows when it was last drawn.
  */
-#ifndef PHALANX_ENGINE_TRAIN_REPORT_REPORT_H
-#define PHALANX_ENGINE_TRAIN_REPORT_REPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -179,5 +178,3 @@ void report_progress_end(report_progress *p);
 
 /* The text of the bar at a time, without the terminal: what update draws. `width` is that of the terminal. */
 void report_progress_text(char *out, int bytes, const report_progress *p, double done, double now, int width);
-
-#endif

@@ -1,7 +1,6 @@
 /* What a run tells a person and other programs: the header, a line a step, metrics and events, the summary at its end;
  * copies of them to MLflow. */
-#ifndef PHALANX_ENGINE_TRAIN_REPORT_TRAINING_REPORT_H
-#define PHALANX_ENGINE_TRAIN_REPORT_TRAINING_REPORT_H
+#pragma once
 
 #include "engine/train/report/report.h"
 #include "engine/train/rank/training.h"
@@ -47,5 +46,3 @@ status training_tracking_catch_up(training *t);
 /* What the run has come to; waits some seconds for the server, if it must. */
 typedef enum training_ending { TRAINING_DONE, TRAINING_STOPPED, TRAINING_FAILED } training_ending;
 void training_tracking_end(training *t, training_ending how);
-
-#endif

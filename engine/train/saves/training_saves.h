@@ -1,7 +1,6 @@
 /* What a run leaves on the disk and in an object store, and where it begins: checkpoints, exports, the mirror, an
  * earlier run moved aside, a branch of its own history. */
-#ifndef PHALANX_ENGINE_TRAIN_SAVES_TRAINING_SAVES_H
-#define PHALANX_ENGINE_TRAIN_SAVES_TRAINING_SAVES_H
+#pragma once
 
 #include "engine/train/rank/training.h"
 
@@ -67,5 +66,3 @@ void training_export_saved(training *t, int64_t step, const char *name);
 bool training_export_holds(const training *t, const char *name);
 void training_export_finish(training *t); /* waits for all */
 void training_export_close(training *t);  /* gives up what is under way */
-
-#endif

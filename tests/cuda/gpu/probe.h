@@ -1,8 +1,7 @@
 /* A device to which single ops are given, and times between events on its queue: what probes.c is written on. A probe
  * owns the device and the tensors that it has made, which last until probe_clear().
  */
-#ifndef PHALANX_TESTS_CUDA_GPU_PROBE_H
-#define PHALANX_TESTS_CUDA_GPU_PROBE_H
+#pragma once
 
 #include "kernels/device.h"
 
@@ -45,5 +44,3 @@ double probe_end(probe *p, const op *o);
 double probe_seconds(probe *p, const op *o);
 /* A function of cuBLASLt's, as loaded by the device or linked; NULL: it has none of that name. */
 void *probe_symbol(const char *name);
-
-#endif

@@ -7,8 +7,7 @@
  * a write past a shared array. Shared memory starts as 0xFF (NaN), asynchronous copies can be made to land as late as
  * the program allows, and the order of warps and lanes follows a seed.
  */
-#ifndef PHALANX_TESTS_CUDA_SHIM_CUDA_SHIM_H
-#define PHALANX_TESTS_CUDA_SHIM_CUDA_SHIM_H
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -264,5 +263,3 @@ static inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t 
 {
     multiply_add_by(shim_multiply_fp16, c, a, b0, b1);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Between the files of the shim: what the race build needs to know of the block that runs. */
-#ifndef PHALANX_TESTS_CUDA_SHIM_SHIM_H
-#define PHALANX_TESTS_CUDA_SHIM_SHIM_H
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -14,5 +13,3 @@ extern uint64_t shim_block_serial;
 
 /* banks.cc: a thread reads or writes shared memory from offset `at` on, at this place in the program */
 void shim_note_banks(const void *place, size_t at, size_t bytes, int thread);
-
-#endif

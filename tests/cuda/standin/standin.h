@@ -18,8 +18,7 @@
  * long all work takes on rank 1's device, and STANDIN_ENDLESS_1, the label of the op whose kernels never end on rank 1,
  * once STANDIN_ENDLESS_AFTER (0) of them have ended. One thread.
  */
-#ifndef PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
-#define PHALANX_TESTS_CUDA_STANDIN_STANDIN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -113,5 +112,3 @@ typedef struct standin_count {
     int64_t read_ahead, read_idle; /* samples read while the device works; while it has nothing to do */
 } standin_count;
 extern standin_count standin_counts;
-
-#endif

@@ -4,8 +4,7 @@
  * small enough to be exact in bf16. A layout says how many ranks there are and which dimension of each tensor they
  * divide: rank r has indices n*r/ranks .. n*(r+1)/ranks, so shares are uneven and may be empty.
  */
-#ifndef PHALANX_TESTS_ENGINE_CHECKPOINT_SAVERS_H
-#define PHALANX_TESTS_ENGINE_CHECKPOINT_SAVERS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -25,5 +24,3 @@ status savers_load(const char *path, int seed, savers_layout layout, dtype type)
 /* The seed of the whole and correct checkpoint at `path`; -1: refused (see status_message); -2: it loads, and is
  * wrong. */
 int savers_identify(const char *path);
-
-#endif

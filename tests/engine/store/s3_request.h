@@ -1,5 +1,4 @@
-#ifndef PHALANX_TESTS_S3_REQUEST_H
-#define PHALANX_TESTS_S3_REQUEST_H
+#pragma once
 /* A request of HTTP as the store of tests reads it from a connection: method, path, query, headers, body. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,4 +29,3 @@ void s3_request_unescape(char *text);
  * connection has ended. s3_request_free frees what was read in either case. */
 bool s3_request_read(s3_request *r, int fd, const char *bucket);
 void s3_request_free(s3_request *r);
-#endif

@@ -4,8 +4,7 @@
  * parts, DELETE; each connection has a thread. s3_server_start sets AWS's variables so that this process and those it
  * starts use the server; its bucket is S3_SERVER_BUCKET, any other one is missing.
  */
-#ifndef PHALANX_TESTS_ENGINE_STORE_S3_SERVER_H
-#define PHALANX_TESTS_ENGINE_STORE_S3_SERVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,5 +67,3 @@ char *s3_server_get(s3_server *s, const char *key, int64_t *bytes);
 int s3_server_count(s3_server *s);                    /* of objects */
 int s3_server_search(s3_server *s, const char *word); /* objects that hold it, in their bytes or their key */
 int s3_server_open_uploads(s3_server *s);             /* of uploads that have begun, and not ended */
-
-#endif

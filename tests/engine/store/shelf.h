@@ -1,6 +1,5 @@
 /* What the stand-in of a store holds: objects, and uploads in parts, in memory. One lock of the caller's guards all. */
-#ifndef PHALANX_TESTS_ENGINE_STORE_SHELF_H
-#define PHALANX_TESTS_ENGINE_STORE_SHELF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ void shelf_forget(shelf *s, shelf_upload *u);
 /* A page of ListObjectsV2 of at most `most` entries, those behind the key `token`; with folders where asked for. */
 char *shelf_list(const shelf *s, const char *prefix, bool folders, const char *token, int most);
 char *shelf_list_uploads(const shelf *s, const char *prefix);
-
-#endif

@@ -1,6 +1,5 @@
 /* What tests of object stores share. */
-#ifndef PHALANX_TESTS_ENGINE_STORE_STORES_H
-#define PHALANX_TESTS_ENGINE_STORE_STORES_H
+#pragma once
 
 #include "engine/store/s3/s3.h"
 #include "tests/engine/store/s3_server.h"
@@ -12,5 +11,3 @@ char *stores_bytes(int64_t count, unsigned seed);
 void stores_assert_ok(status s);
 /* It failed; its message has each of the words, between which is a |, and nothing of the stand-in's credentials. */
 void stores_assert_failed(status s, const char *words);
-
-#endif

@@ -1,8 +1,7 @@
 /* A server with as much of MLflow's REST API as a run uses, in a thread of the test: it keeps what it is sent, and can
  * be away, slow, failing or hostile. Opaque; the caller's until mlflow_standin_close.
  */
-#ifndef PHALANX_TESTS_ENGINE_TRACKING_MLFLOW_STANDIN_H
-#define PHALANX_TESTS_ENGINE_TRACKING_MLFLOW_STANDIN_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -38,5 +37,3 @@ char *mlflow_standin_login(mlflow_standin *m);
 /* The one run: {"count": of runs made, "status", "params": {}, "tags": {}, "metrics": [{key, value, timestamp, step}]},
  * in which equal metrics are one. The caller's to json_decref. */
 json_t *mlflow_standin_run(mlflow_standin *m);
-
-#endif

@@ -1,7 +1,6 @@
 /* Exhaustive search: is there any schedule, of the same stages, chunks, micro-batches and memory, that ends in `length`
  * units? A unit is one F = one I = one W of a chunk; a whole backward takes two. Small cases only. */
-#ifndef PHALANX_TESTS_PARALLEL_SCHEDULE_OPTIMUM_H
-#define PHALANX_TESTS_PARALLEL_SCHEDULE_OPTIMUM_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -12,5 +11,3 @@
 bool optimum_reachable(const schedule *s, int length);
 /* Does the case fit in the search's 64-bit states? Chunks are not folded. */
 bool optimum_fits(const schedule *s);
-
-#endif

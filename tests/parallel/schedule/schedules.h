@@ -1,6 +1,5 @@
 /* The grid of pipeline schedules that the tests walk over: every kind, with the chunks that it can have. */
-#ifndef PHALANX_TESTS_PARALLEL_SCHEDULE_SCHEDULES_H
-#define PHALANX_TESTS_PARALLEL_SCHEDULE_SCHEDULES_H
+#pragma once
 
 #include "parallel/schedule/schedule.h"
 
@@ -12,5 +11,3 @@ int schedules_each(int stages, int chunks, int microbatches, void (*visit)(const
 schedule schedules_copy(const schedule *s);
 /* "zb-h1, 4 stages, 2 chunks, 8 micro-batches": valid until the next call. */
 const char *schedules_title(const schedule *s);
-
-#endif

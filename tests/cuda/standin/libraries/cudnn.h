@@ -1,7 +1,6 @@
 /* Between the two halves of the stand-in for cuDNN: descriptors that remember their attributes, and the graph's
  * meaning. */
-#ifndef PHALANX_TESTS_CUDA_STANDIN_LIBRARIES_CUDNN_H
-#define PHALANX_TESTS_CUDA_STANDIN_LIBRARIES_CUDNN_H
+#pragma once
 
 #include <cudnn_graph.h>
 #include <stdbool.h>
@@ -34,5 +33,3 @@ int64_t descriptor_number(const descriptor *d, cudnnBackendAttributeName_t name,
 void meaning_execute(const descriptor *graph, const descriptor *pack, int queue);
 /* Bytes that dS and the heads' own dK and dV take, where the graph has them. */
 int64_t meaning_workspace(const descriptor *graph);
-
-#endif

@@ -4,8 +4,7 @@
  * A replay_rank is compiled step by step from the parts of compile(), so that a copy of the program as it was before
  * storage was shared and placed can be kept: what each operand *is* comes from that copy, where it lies from the plan.
  */
-#ifndef PHALANX_TESTS_ENGINE_COMPILE_STEP_REPLAY_H
-#define PHALANX_TESTS_ENGINE_COMPILE_STEP_REPLAY_H
+#pragma once
 
 #include "engine/compile/compile.h"
 
@@ -34,5 +33,3 @@ bool replay_memory(char text[REPLAY_TEXT], const replay_rank *r);
 /* All ranks against each other, each rank's communication one serial queue: kinds, sizes and order agree, and all
  * end. */
 bool replay_messages(char text[REPLAY_TEXT], const replay_rank *ranks, int count);
-
-#endif

@@ -43,13 +43,13 @@ SHAREABLE := -fPIC -fno-semantic-interposition
 CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(CWARNINGS) -fopenmp -fno-math-errno -ffp-contract=off $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
 CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(SHAREABLE) -I. $(PKG_CFLAGS) $(SANITIZE)
 
-ROOMS    := memory kernels kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
-            $(addprefix engine/,text tokenizer files store/s3 store/blocks store checkpoint config) \
+ROOMS    := memory kernels kernels/table kernels/record kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
+            $(addprefix engine/,system text tokenizer files store/s3 store/blocks store checkpoint config) \
             $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
-            $(addprefix engine/,mirror data run guard state infer outer server host tracking train/rank train/report train/saves train)
+            $(addprefix engine/,mirror data run guard state/rank state/weights state/save state/nodes infer outer server host tracking train/rank train/report train/saves train)
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
-TOOLS    := $(foreach room,tools tools/plan tools/data tools/supervise,$(wildcard $(room)/*.c))
+TOOLS    := $(foreach room,tools $(addprefix tools/,bench data inspect plan report supervise),$(wildcard $(room)/*.c))
 OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CXX_SRC:%.cc=$(BUILD)/%.o)
 # Tests lie in folders that mirror the rooms. test_*.c, and rank_*.c, which tests start under mpirun, are programs
 # $(BUILD)/tests/NAME; fuzz_*.c are for `make fuzz`; the others are helpers, in a library, so that a program links what
@@ -87,7 +87,7 @@ $(BUILD)/%.o: %.cc
 	@$(CXX) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
 # files within programs (tools/embed.h)
-$(BUILD)/tools/report.o: tools/report_page.html tools/report_wandb.py
+$(BUILD)/tools/report/report.o: tools/report/report_page.html tools/report/report_wandb.py
 $(BUILD)/tools/plan/timeline.o: tools/plan/timeline_page.html
 $(BUILD)/tools/help.o: $(wildcard tools/help/*.txt)
 

@@ -3,7 +3,7 @@
  * in the op table. */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 /* Elements of a head of v, which v's columns say. */
 static inline int64_t attention_v_head_size(const op *o, const tensor *v)

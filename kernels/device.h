@@ -9,8 +9,8 @@
  */
 #pragma once
 
-#include "kernels/devices.h"
-#include "kernels/op.h"
+#include "kernels/table/devices.h"
+#include "kernels/table/op.h"
 
 /* Raised whenever device_interface, op, run_context or comm_backend change: an older shared object is refused. */
 enum { DEVICE_VERSION = 14 };

@@ -3,7 +3,7 @@
  * operand is which is said once, in ops/grouped.c. Tensors are the op's. */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 /* One expert's part is C[m, n] = A B, of which the side `by` is its rows: m, or for a weight's gradient k. */
 typedef struct grouped_product {

@@ -2,7 +2,7 @@
  * `nope` elements that do not rotate, then `rope` elements that do; of the keys the latter are one for all heads. */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 typedef struct latent_sizes {
     int64_t heads, nope, rope, v_head_size, rank;

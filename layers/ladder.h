@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 /* What decides the rungs, the same on all ranks. */
 typedef struct ladder_shape {

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "kernels/record.h"
+#include "kernels/record/record.h"
 #include "layers/balance.h"
 #include "layers/ladder.h"
 

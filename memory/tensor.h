@@ -44,7 +44,7 @@ typedef struct placement {
     int8_t dim;   /* of a shard, else 0 */
 } placement;
 
-/* A placement along every axis, in slots that kernels/axis.h gives a meaning to. */
+/* A placement along every axis, in slots that kernels/table/axis.h gives a meaning to. */
 typedef struct placements {
     placement along[TENSOR_SLOTS];
 } placements;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/heads.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 #include "memory/log.h"
 
 static const shape_traits traits[SHAPE_ARCHITECTURES] = {

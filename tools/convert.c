@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/train/report/report.h"
-#include "engine/state/weights_copy.h"
+#include "engine/state/weights/weights_copy.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "models/parts.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <jansson.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/islands/etcd.h"
 #include "engine/islands/roster.h"
 #include "memory/log.h"

@@ -6,9 +6,9 @@
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/host/causes.h"
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "engine/train/train.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 #include "memory/clock.h"
 #include "memory/fault.h"
 #include "memory/log.h"
@@ -20,7 +20,7 @@ enum { SECONDS_TO_BEGIN = 900 };
 
 /* What watches the process, from its first moment to its last. */
 typedef struct guard {
-    incidents *incidents;
+    incident_log *incidents;
     watchdog *watchdog;
     int64_t position; /* from where on the run's incidents are this job's */
 } guard;
@@ -43,8 +43,8 @@ static status guard_open(guard *g)
     for (int i = 0; i < INCIDENT_PHASES; i++)
         limits.phase[i] = SECONDS_TO_BEGIN;
     signals_install();
-    g->incidents = incidents_open();
-    TRY(watchdog_open(&g->watchdog, &limits, incidents_write, g->incidents));
+    g->incidents = incident_log_open();
+    TRY(watchdog_open(&g->watchdog, &limits, incident_log_write, g->incidents));
     fault_install(tell_fault, g);
     log_set_last_words(tell_fatal, g);
     log_set_where(watchdog_where, g->watchdog);
@@ -57,7 +57,7 @@ static void guard_close(guard *g)
     log_set_last_words(NULL, NULL);
     log_set_where(NULL, NULL);
     watchdog_close(g->watchdog);
-    incidents_close(g->incidents);
+    incident_log_close(g->incidents);
 }
 
 /* Does an override set this key, or a key of the section that holds it? */
@@ -98,7 +98,7 @@ static status read_config(config *c, guard *g, options_said said)
     if (s == STATUS_OK) {
         watchdog_limits limits = train_limits(c);
         watchdog_limit(g->watchdog, &limits);
-        incidents_place(g->incidents, c->run.folder, g->watchdog);
+        incident_log_place(g->incidents, c->run.folder, g->watchdog);
         g->position = causes_position(c->run.folder);
     }
     watchdog_enter(g->watchdog, DURING_START, false, 0, "joining the job");
@@ -145,7 +145,7 @@ static void refuse(const config *c, const guard *g)
     if (causes_read(c->run.folder, g->position, watchdog_run(g->watchdog)).known)
         return;
     char *words = must_strdup(status_message());
-    incidents_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
+    incident_log_say(c->run.folder, g->watchdog, INCIDENT_REFUSED, true, words);
     free(words);
 }
 

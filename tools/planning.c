@@ -8,16 +8,16 @@
 #include "engine/compile/compile.h"
 #include "engine/run/choices.h"
 #include "kernels/device.h"
-#include "kernels/devices.h"
+#include "kernels/table/devices.h"
 #include "memory/log.h"
-#include "tools/report_series.h"
+#include "tools/series.h"
 #include "tools/threads.h"
 
 planning_run planning_run_of(const char *folder)
 {
     planning_run run = {0};
     char *path = must_format("%s/events.jsonl", folder);
-    json_t *events = report_series_lines(path, "ranks"), *last = json_array_get(events, json_array_size(events) - 1);
+    json_t *events = series_lines(path, "ranks"), *last = json_array_get(events, json_array_size(events) - 1);
     const char *word = json_string_value(json_object_get(last, "device"));
     run.ranks = (int)json_integer_value(json_object_get(last, "ranks"));
     if (word && devices_named(word))

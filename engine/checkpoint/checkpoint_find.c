@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/mapping.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/mapping.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 
 static status look_for_manifest(bool *there, const char *folder)

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/direct.h"
+#include "engine/system/atomic.h"
+#include "engine/system/direct.h"
 #include "engine/checkpoint/fragment.h"
-#include "engine/files/retry.h"
+#include "engine/system/retry.h"
 #include "memory/log.h"
 
 struct checkpoint_publisher {

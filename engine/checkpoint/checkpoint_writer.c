@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/direct.h"
+#include "engine/system/atomic.h"
+#include "engine/system/direct.h"
 #include "engine/checkpoint/fragment.h"
-#include "engine/files/retry.h"
+#include "engine/system/retry.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "memory/log.h"
 
 #define TAIL       "end %08x\n"

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "engine/checkpoint/manifest.h"
-#include "engine/files/mapping.h"
+#include "engine/system/mapping.h"
 
 /* Whose fragment it is. */
 typedef struct fragment_owner {

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/crc32c.h"
-#include "engine/files/mapping.h"
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/mapping.h"
 #include "memory/log.h"
 
 /* ---- building ---- */

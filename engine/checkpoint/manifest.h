@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "memory/box.h"
-#include "engine/files/direct.h"
+#include "engine/system/direct.h"
 #include "memory/dtype.h"
 #include "memory/status.h"
 

@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_writer.h"
-#include "engine/files/crc32c.h"
-#include "engine/files/reading.h"
-#include "engine/files/retry.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/reading.h"
+#include "engine/system/retry.h"
 #include "memory/log.h"
 
 #define META      "meta.json"

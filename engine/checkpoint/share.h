@@ -1,9 +1,9 @@
 /* One rank's share of a checkpoint that is not published: its files in a temporary folder, known from its fragment.
  *
- * Shares are kept in the memory of nodes (engine/state/node_copies.h), as the files that a save writes to the disk, so
- * that they can become a checkpoint there. Each is sealed: a file seal-RANK beside it has a checksum of each of its
- * files, keyed by a secret of the run, so that what somebody else has put there is not taken for the run's. The caller
- * owns everything.
+ * Shares are kept in the memory of nodes (engine/state/nodes/node_copies.h), as the files that a save writes to the
+ * disk, so that they can become a checkpoint there. Each is sealed: a file seal-RANK beside it has a checksum of each
+ * of its files, keyed by a secret of the run, so that what somebody else has put there is not taken for the run's. The
+ * caller owns everything.
  */
 #pragma once
 

@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "kernels/precision.h"
-#include "kernels/recompute.h"
+#include "kernels/table/precision.h"
+#include "kernels/record/recompute.h"
 #include "memory/status.h"
 #include "layers/balance.h"
 #include "models/shape.h"
@@ -101,7 +101,7 @@ typedef struct config {
         layer_balance router_over; /* of the loss that balances experts */
         char *preset;
         char *from;   /* folder of weights, read by the caller that resolves it */
-        bool upcycle; /* whose weights are a dense model's (engine/state/upcycle.h) */
+        bool upcycle; /* whose weights are a dense model's (engine/state/weights/upcycle.h) */
         char *config; /* a Hugging Face config.json, likewise */
     } model;
     struct {

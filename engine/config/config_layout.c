@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "kernels/heads.h"
-#include "kernels/storage.h"
+#include "kernels/record/storage.h"
 #include "kernels/token.h"
 #include "memory/log.h"
 #include "parallel/schedule/partition.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 #include "memory/log.h"
 #include "engine/config/config_read.h"
 #include "engine/config/config_value.h"

@@ -5,7 +5,7 @@
 
 #include "engine/config/nearest.h"
 #include "kernels/compress.h"
-#include "kernels/storage.h"
+#include "kernels/record/storage.h"
 
 #define AT(member) offsetof(config, member)
 /* The largest integers a double holds exactly: ranges are doubles. */
@@ -21,7 +21,7 @@ static const char *const widths[] = {
 #define KEPT_true(word) word,
 #define KEPT_false(word)
 #define PRECISION(name, word, compute, master, product, cotangent, peak, rounded, scales, kept) KEPT_##kept(word)
-#include "kernels/precision.def"
+#include "kernels/table/precision.def"
 #undef PRECISION
 #undef KEPT_false
 #undef KEPT_true

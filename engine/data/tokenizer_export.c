@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/mapping.h"
+#include "engine/system/atomic.h"
+#include "engine/system/mapping.h"
 #include "engine/tokenizer/tokenizer_json.h"
 #include "memory/log.h"
 

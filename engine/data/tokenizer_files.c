@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/mapping.h"
+#include "engine/system/atomic.h"
+#include "engine/system/mapping.h"
 #include "engine/store/s3/s3.h"
 #include "memory/log.h"
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/crc32c.h"
-#include "engine/files/mapping.h"
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/mapping.h"
 #include "memory/dtype.h"
 #include "memory/log.h"
 

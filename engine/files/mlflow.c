@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/lines.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/lines.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 
 enum { MOST_METRICS = 64, ID = 32, LONGEST_VALUE = 6000 };

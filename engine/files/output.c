@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 
 enum { MOST_LINKS = 40 }; /* as the kernel follows */

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/crc32c.h"
-#include "engine/files/lines.h"
-#include "engine/files/mapping.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/lines.h"
+#include "engine/system/mapping.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 
 struct tensorboard {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 #include "memory/log.h"
 
 enum { NUMBER_BYTES = 14, LINE_BYTES = 64 }; /* of a count with what is around it; of the rest of a line */

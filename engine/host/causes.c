@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "memory/log.h"
 
 /* Jobs in a row that come no further, and the same trouble in a row, after which a person is needed; seconds between

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/lines.h"
+#include "engine/system/atomic.h"
+#include "engine/system/lines.h"
 #include "engine/files/tensorboard.h"
 #include "engine/host/resources_gpu.h"
 #include "engine/host/resources_host.h"

@@ -3,7 +3,7 @@
 #include <omp.h>
 
 #include "engine/run/batch.h"
-#include "engine/state/state.h"
+#include "engine/state/rank/state.h"
 
 const char *const inference_devices[] = {"auto", "cpu", "cuda", NULL};
 

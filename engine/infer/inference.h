@@ -7,7 +7,7 @@
 #pragma once
 
 #include "engine/run/executor.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 
 /* Words of command lines, and what they mean. */
 typedef enum inference_where { INFERENCE_AUTO, INFERENCE_CPU, INFERENCE_CUDA } inference_where;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "memory/log.h"
 
 static status write_key(const char *folder, const char *name, const char *key, mode_t mode)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/islands/membership_parts.h"
+#include "engine/islands/membership_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

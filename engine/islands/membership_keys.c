@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/islands/membership_parts.h"
+#include "engine/islands/membership_internal.h"
 #include "memory/log.h"
 
 static const char *const own_name[OWN_KEYS] = {"member", "offer", "have"};

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/checkpoint/manifest.h"
-#include "engine/islands/membership_parts.h"
+#include "engine/islands/membership_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

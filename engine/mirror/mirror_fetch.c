@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/store/download.h"
 #include "memory/log.h"
 

@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <jansson.h>
 
-#include "engine/files/crc32c.h"
-#include "engine/files/mapping.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/mapping.h"
 #include "memory/log.h"
 
 enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "engine/islands/privacy.h"
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/log.h"
 
 static const outer_unit *mine(const outer *o, int u)
@@ -99,7 +99,7 @@ static void say_with_incident(const outer *o, const char *words, int64_t times)
 {
     log_warn("%s", words);
     if ((times & (times - 1)) == 0)
-        incidents_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
+        incident_log_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
 }
 
 /* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance

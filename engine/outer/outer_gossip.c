@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/islands/groups.h"
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

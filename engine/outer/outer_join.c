@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

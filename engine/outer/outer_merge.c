@@ -5,7 +5,7 @@
 #include <sys/random.h>
 
 #include "engine/config/batch_ramp.h"
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/units.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/state/state.h"
+#include "engine/state/rank/state.h"
 #include "memory/log.h"
 
 /* The part of a unit that one piece of one rank holds: a rectangle of the tensor. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/log.h"
 
 /* A change may be so many times what is usual; before that is known, so many times this rank's share of the model, or

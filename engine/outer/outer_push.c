@@ -7,7 +7,7 @@
  * server that is away costs nothing: the island trains on, and what has changed by then is pushed when it is back. */
 #include <string.h>
 
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

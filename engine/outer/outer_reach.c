@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/watch/signals.h"

@@ -7,8 +7,8 @@
 
 #include "engine/islands/address.h"
 #include "engine/islands/privacy.h"
-#include "engine/outer/outer_parts.h"
-#include "engine/state/state.h"
+#include "engine/outer/outer_internal.h"
+#include "engine/state/rank/state.h"
 #include "memory/arena.h"
 #include "memory/log.h"
 

@@ -1,7 +1,7 @@
 /* The outer loop's calls, by topology. */
 #include "engine/outer/outer.h"
 
-#include "engine/outer/outer_parts.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/host/incidents.h"
-#include "engine/outer/outer_parts.h"
+#include "engine/host/incident_log.h"
+#include "engine/outer/outer_internal.h"
 #include "memory/log.h"
 
 static void copy(const outer *o, float *to, const float *from)
@@ -71,7 +71,7 @@ static void say_undone(const outer *o, int64_t merge)
                     "islands saw their loss jump; the model is that before it, without what was learnt since",
                     (long long)merge, o->all.undo.of, (long long)o->merge);
     log_warn("%s", words);
-    incidents_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
+    incident_log_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
     free(words);
 }
 

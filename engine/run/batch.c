@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/compile/model/tokens.h"
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "engine/run/deal.h"
 #include "memory/log.h"
 #include "models/rope.h"

@@ -2,7 +2,7 @@
  * (attributes.bundle). Made before the first step; everything is in the caller's pool. */
 #pragma once
 
-#include "kernels/program.h"
+#include "kernels/record/program.h"
 #include "memory/pool.h"
 #include "parallel/comm/comm.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/run/trace_marks.h"
 #include "memory/boot.h"
 #include "memory/clock.h"

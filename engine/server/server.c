@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/server/server_parts.h"
+#include "engine/server/server_internal.h"
 #include "memory/arena.h"
 #include "memory/log.h"
 #include "memory/seal.h"

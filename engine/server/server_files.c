@@ -2,13 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/files/direct.h"
-#include "engine/server/server_parts.h"
-#include "engine/state/state.h"
-#include "engine/state/upcycle.h"
-#include "engine/state/weights.h"
+#include "engine/system/direct.h"
+#include "engine/server/server_internal.h"
+#include "engine/state/rank/state.h"
+#include "engine/state/weights/upcycle.h"
+#include "engine/state/weights/weights.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_writer.h"
-#include "engine/files/crc32c.h"
-#include "engine/files/direct.h"
-#include "engine/files/reading.h"
-#include "engine/server/server_parts.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/direct.h"
+#include "engine/system/reading.h"
+#include "engine/server/server_internal.h"
 #include "memory/log.h"
 
 /* A journal is allowed so many times the bytes of a checkpoint: then a save is due. */

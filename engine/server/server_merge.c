@@ -1,7 +1,7 @@
 /* One change merged into the units of this rank, and what the server has said to each slot, as `head` has it. */
 #include <string.h>
 
-#include "engine/server/server_parts.h"
+#include "engine/server/server_internal.h"
 #include "memory/log.h"
 
 /* Islands go on fetching meanwhile: they may get parts of either model, whole in every element. */

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/crc32c.h"
-#include "engine/files/direct.h"
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/direct.h"
 #include "engine/store/s3/s3.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -14,8 +14,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
 #include "engine/store/download.h"
 #include "engine/store/s3/s3.h"
 #include "engine/store/s3/signature.h"

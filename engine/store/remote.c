@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "engine/store/s3/s3.h"
 #include "memory/clock.h"
 #include "memory/log.h"

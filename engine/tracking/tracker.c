@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
 #include "engine/tracking/tracker_lines.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/reading.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 
 enum { MOST_POINTS = 1 << 20, MOST_NAME = 200 };

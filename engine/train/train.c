@@ -6,16 +6,16 @@
 
 #include "engine/compile/model/rungs.h"
 #include "engine/run/batch.h"
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/train/loss_scale.h"
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "engine/train/report/report.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
@@ -166,7 +166,7 @@ static status agree(training *t, signals_request *asked, batch_facts *batch, pac
     if (first == comm_rank(t->world)) {
         watchdog_text text;
         incident what = watchdog_incident(t->watchdog, &text, INCIDENT_DATA, status_message());
-        incidents_hold(&t->ending, &what);
+        incident_log_hold(&t->ending, &what);
     }
     t->ending.known = true;
     return comm_all_status(comm_world(t->world), mine);
@@ -602,7 +602,7 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
         s = train_on(&t, stopped);
     if (s != STATUS_OK) {
         char *words = must_strdup(status_message());
-        incidents_say_held(t.folder, &t.ending);
+        incident_log_say_held(t.folder, &t.ending);
         training_tracking_end(&t, TRAINING_FAILED);
         (void)status_fail(s, "%s", words);
         free(words);

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
@@ -33,7 +33,7 @@ static void say(training *t, const char *words)
     if (comm_rank(t->world) > 0)
         return;
     log_warn("%s", words);
-    incidents_say(t->folder, t->watchdog, INCIDENT_NUMBERS, false, words);
+    incident_log_say(t->folder, t->watchdog, INCIDENT_NUMBERS, false, words);
 }
 
 static report_event event_of(const training_position *at, const finding *f, const char *kind)
@@ -124,7 +124,7 @@ static void say_pace(training *t, int rank, bool recovered)
     what.device = what.action = what.op = NULL; /* those were of this rank */
     what.waiting_for = -1;
     log_warn("%s", words);
-    (void)incidents_append(t->folder, &what);
+    (void)incident_log_append(t->folder, &what);
     free(words);
 }
 

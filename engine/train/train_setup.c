@@ -12,10 +12,10 @@
 #include "engine/compile/model/groups.h"
 #include "engine/compile/time/transfer_choice.h"
 #include "engine/compile/time/reserve.h"
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "engine/store/s3/s3.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
@@ -47,7 +47,7 @@ static void say_left_out(void *context, const char *words)
                                    (long long)count, words)
                      : must_format("%s; its sample is left out (data.skip_bad)", words);
     log_warn("%s", copy);
-    incidents_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
+    incident_log_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
     free(copy);
 }
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
@@ -156,9 +156,9 @@ static status undo(training *t, const verdict *v)
         what.waiting_for = -1;
         log_warn("%s", v->words);
         if (t->guards.unverified + 1 >= MOST_TIMES)
-            incidents_hold(&t->ending, &what);
+            incident_log_hold(&t->ending, &what);
         else
-            (void)incidents_append(t->folder, &what);
+            (void)incident_log_append(t->folder, &what);
     }
     if (++t->guards.unverified >= MOST_TIMES)
         return status_fail(STATUS_FAILED, "%s; %d verifications in a row have failed: leave out that host", v->words,

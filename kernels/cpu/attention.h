@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/tile.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 typedef struct attention_shape {
     int32_t heads, kv_heads, group; /* query heads to a kv head */

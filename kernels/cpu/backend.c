@@ -4,11 +4,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/onednn.h"
-#include "kernels/elsewhere.h"
+#include "kernels/table/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cpu_##name,
 static const op_kernel kernels[OP_COUNT] = {
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 };
 #undef OP
 
@@ -66,5 +66,5 @@ const op_backend cpu_backend = {.name = "cpu",
                                 .same_bits = true};
 
 #define OP(name, class, ...) ELSEWHERE_##class(cpu_##name)
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 #undef OP

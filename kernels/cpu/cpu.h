@@ -2,10 +2,10 @@
  * writes its operands in the arena of the run_context and nothing else; working memory is the op's scratch tensor. */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 #define OP(name, ...) void cpu_##name(const op *o, const run_context *r);
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 #undef OP
 
 /* gemm.c: the primitive of a product, made before the first step and shared by the ops of one shape. */

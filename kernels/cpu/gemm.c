@@ -6,8 +6,8 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/tile_gemm.h"
-#include "kernels/fuse.h"
-#include "kernels/product.h"
+#include "kernels/record/fuse.h"
+#include "kernels/record/product.h"
 #include "memory/log.h"
 
 /* Row-major operands; `pitch` steps rows. memset because shapes are compared as bytes. */

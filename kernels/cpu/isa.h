@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "kernels/cpu/tile.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 #include "kernels/rounding.h"
 
 enum { ISA_TYPES = 3 }; /* DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 index the loops of each type */
@@ -27,7 +27,7 @@ typedef void (*update_loop)(void *const out[4], const float *gradient, int64_t n
 
 enum {
 #define UPDATE(name) UPDATE_##name,
-#include "kernels/updates.def"
+#include "kernels/table/updates.def"
 #undef UPDATE
     UPDATE_RULES
 };

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/gemm_shape.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 #include "memory/status.h"
 
 struct onednn_product;

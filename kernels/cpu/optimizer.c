@@ -8,7 +8,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/exact_sum.h"
 #include "kernels/muon.h"
-#include "kernels/precision.h"
+#include "kernels/table/precision.h"
 
 /* Elements at a time: of an update, and of one that widens and rounds, whose copies stay in the first cache. */
 enum { UPDATE_PIECE = 8192, UPDATE_NARROW = 2048, UPDATE_OPERANDS = 5 };

@@ -5,7 +5,7 @@
 #include <omp.h>
 #include <stdint.h>
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 /* Below this many elements waking a second thread costs more than it saves. */
 enum { PARALLEL_WORTH = 16384 };

@@ -649,7 +649,7 @@ static const row_loops NAME(loops) = {
     NAME(weighted_sum),
     {
 #define UPDATE(name) NAME(name),
-#include "kernels/updates.def"
+#include "kernels/table/updates.def"
 #undef UPDATE
     },
     NAME(transpose),

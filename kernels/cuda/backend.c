@@ -4,11 +4,11 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/gemm.h"
-#include "kernels/elsewhere.h"
+#include "kernels/table/elsewhere.h"
 
 #define OP(name, ...) [OP_##name] = cuda_##name,
 static const op_kernel kernels[OP_COUNT] = {
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 };
 #undef OP
 
@@ -26,5 +26,5 @@ const op_backend backend_cuda = {.name = "cuda",
                                  .device = DEVICES_ASSUMED};
 
 #define OP(name, class, ...) ELSEWHERE_##class(cuda_##name)
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 #undef OP

@@ -4,10 +4,10 @@
  */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 #define OP(name, ...) void cuda_##name(const op *o, const run_context *r);
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 #undef OP
 
 /* Bytes of o->scratch that the kernels of bind.c want; 0 for most. */

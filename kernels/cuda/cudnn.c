@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/cudnn_parts.h"
+#include "kernels/cuda/cudnn_internal.h"
 #include "kernels/cuda/host.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/heads.h"

@@ -22,9 +22,9 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/host.h"
-#include "kernels/fuse.h"
-#include "kernels/product.h"
-#include "kernels/precision.h"
+#include "kernels/record/fuse.h"
+#include "kernels/record/product.h"
+#include "kernels/table/precision.h"
 
 #define BLAS_MUST(call)                                                                                                \
     do {                                                                                                               \

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/cuda/tuning.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 typedef struct gemm gemm;
 

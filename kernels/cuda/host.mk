@@ -29,7 +29,7 @@ STANDIN_SRC  := $(wildcard tests/cuda/standin/*.c)
 STANDIN_OBJ  := $(STANDIN_SRC:%.c=$(BUILD)/cuda/%.o)
 STANDIN_HOST := $(CUDA_HOST:%.c=$(BUILD)/cuda/%.o) $(NCCL_HOST:%.c=$(BUILD)/cuda/%.o)
 # the op table's cuda_NAME through tests/cuda/standin/ops.c, and others whose order with the device's work is looked at
-STANDIN_WRAP := $(shell sed -n 's/^OP.\([a-z_]*\),.*/-Wl,--wrap=cuda_\1/p' kernels/ops.def) \
+STANDIN_WRAP := $(shell sed -n 's/^OP.\([a-z_]*\),.*/-Wl,--wrap=cuda_\1/p' kernels/table/ops.def) \
                 -Wl,--wrap=launch_mark -Wl,--wrap=launch_sum_bits -Wl,--wrap=launch_settle_bits -Wl,--wrap=updates_add -Wl,--wrap=updates_launch -Wl,--wrap=samples_read \
                 -Wl,--wrap=executor_ahead -Wl,--wrap=warming_play
 
@@ -50,12 +50,12 @@ $(BUILD)/tests/driver/libcuda.so.1: tests/cuda/standin/libraries/cuda.c
 	@echo "link $@"; $(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 
 # the same, where a workspace of 104 KiB divides small ops into parts
-$(BUILD)/cuda/narrow/cudnn_parts.o: kernels/cuda/cudnn_parts.c
+$(BUILD)/cuda/narrow/cudnn_describe.o: kernels/cuda/cudnn_describe.c
 	@mkdir -p $(@D)
 	@echo "cc $<"; $(CC) $(CFLAGS) -fPIC -isystem $(CUDA_HOME)/include -DCUDNN_WORKSPACE_MOST=106496 -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn_parts.o \
-                                  $(filter-out %/kernels/cuda/cudnn_parts.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
+$(BUILD)/tests/device_ops_narrow: $(BUILD)/tests/cuda/gpu/device_ops.o $(STANDIN_OBJ) $(BUILD)/cuda/narrow/cudnn_describe.o \
+                                  $(filter-out %/kernels/cuda/cudnn_describe.o,$(STANDIN_HOST)) $(PLAIN_UNITS) $(BUILD)/tests/libtests.a $(BUILD)/libphalanx.a
 	@mkdir -p $(@D)
 	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(STANDIN_WRAP) -o $@ $^ -lcmocka $(LIBS)
 

@@ -2,7 +2,8 @@
  *
  * Every launcher only enqueues work on `stream`; nothing here allocates, waits or owns memory. `type` is the element
  * type T of the activations: LAUNCH_FP32, LAUNCH_BF16 or LAUNCH_FP16, numbered as memory/dtype.h does. Pitches count
- * elements from one row to the next. `accumulate`: add to the output instead of writing it. Formulas: kernels/ops.def.
+ * elements from one row to the next. `accumulate`: add to the output instead of writing it. Formulas:
+ * kernels/table/ops.def.
  */
 #pragma once
 
@@ -479,7 +480,7 @@ int launch_qk_clip(void *stream, float *factors, int64_t rows, const launch_qk_f
 /* ---- update.cu ------------------------------------------------------------------------------------------------- */
 enum launch_rule {
 #define UPDATE(name) LAUNCH_##name,
-#include "kernels/updates.def"
+#include "kernels/table/updates.def"
 #undef UPDATE
     LAUNCH_RULES
 };

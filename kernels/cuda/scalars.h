@@ -1,5 +1,5 @@
-/* The scalars of a step as kernels read them: step_scalars and control of kernels/op.h, once more in a header that is
- * both C and C++ (bind.c asserts that the two agree). They lie in device memory, filled before the step.
+/* The scalars of a step as kernels read them: step_scalars and control of kernels/table/op.h, once more in a header
+ * that is both C and C++ (bind.c asserts that the two agree). They lie in device memory, filled before the step.
  */
 #pragma once
 

@@ -1,14 +1,14 @@
 /* The queues of one GPU: a stream for ops, one for each kind of communication, four for copies, and the events between.
  *
- * Which stream an op's communication goes to follows from its axis' row (kernels/axes.def); where a stream waits for
- * another follows from the program (streams_start, streams_wait). Streams never wait for the host. Opened for the
+ * Which stream an op's communication goes to follows from its axis' row (kernels/table/axes.def); where a stream waits
+ * for another follows from the program (streams_start, streams_wait). Streams never wait for the host. Opened for the
  * current GPU; owns its streams and events.
  */
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 typedef enum stream_kind {
     STREAM_COMPUTE,

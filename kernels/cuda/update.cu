@@ -2,7 +2,7 @@
  * and what Muon does to its small square matrices. What differs from step to step is read from device memory.
  *
  * A rule is a type: how many states it has, whether it reads what it writes first (the master), whether rows may have
- * factors of their own, and what it does to one element. The formulas are those of kernels/ops.def.
+ * factors of their own, and what it does to one element. The formulas are those of kernels/table/ops.def.
  */
 #include "kernels/cuda/vector.cuh"
 
@@ -249,7 +249,7 @@ int launch_update(void *stream, int rule, int type, const launch_update_segment 
 {
     static int (*const rules[])(cudaStream_t, int, const update_list &, unsigned, const void *, const float *) = {
 #define UPDATE(name) launch_rule<name##_rule>,
-#include "kernels/updates.def"
+#include "kernels/table/updates.def"
 #undef UPDATE
     };
     for (int first = 0; first < count; first += LAUNCH_UPDATE_SEGMENTS) {

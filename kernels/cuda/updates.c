@@ -3,13 +3,13 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/precision.h"
+#include "kernels/table/precision.h"
 #include "memory/log.h"
 
 /* The kernel's number of each op of the class UPDATE. */
 static const int RULES[OP_COUNT] = {
 #define UPDATE(name) [OP_##name] = LAUNCH_##name,
-#include "kernels/updates.def"
+#include "kernels/table/updates.def"
 #undef UPDATE
 };
 
@@ -99,5 +99,5 @@ static void alone(const op *o, const run_context *r)
     {                                                                                                                  \
         alone(o, r);                                                                                                   \
     }
-#include "kernels/updates.def"
+#include "kernels/table/updates.def"
 #undef UPDATE

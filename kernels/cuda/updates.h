@@ -8,7 +8,7 @@
 #pragma once
 
 #include "kernels/cuda/launch.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 typedef struct updates {
     launch_update_segment at[LAUNCH_UPDATE_SEGMENTS];

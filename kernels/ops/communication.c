@@ -1,7 +1,7 @@
 /* Communication. The cotangent changes its placement back. Costs count the bytes at this rank's memory; what is sent is
  * the communicator's business. */
 #include "kernels/ops/family.h"
-#include "kernels/parameter.h"
+#include "kernels/record/parameter.h"
 
 /* Records communication along an axis, as `like` asks for it; in a group of one it is the identity. */
 static tensor *record_collective(recorder *r, const char *name, axis a, const op *like)

@@ -1,7 +1,7 @@
 /* How a tensor is divided in the messages of compress and decompress. */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 /* The number of parts into which the rows of x are divided, and the bytes of each in a message. */
 int compression_parts(const op *o, const tensor *x);

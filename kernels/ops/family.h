@@ -1,5 +1,5 @@
 /* What the families of ops share. Each file of this folder has one family, and of each of its ops, side by side: its
- * recording for layers (record_, kernels/record.h), its shape rule (infer_), its cost (cost_) and its gradient
+ * recording for layers (record_, kernels/record/record.h), its shape rule (infer_), its cost (cost_) and its gradient
  * (gradient_), which the op table finds by name.
  *
  * A shape rule says what the outputs are: shape, type and placement, from the inputs and attributes, and refuses what
@@ -14,16 +14,16 @@
  * what already flows (`addend`), the rule takes it instead of recording an add. */
 #pragma once
 
-#include "kernels/operands.h"
-#include "kernels/precision.h"
-#include "kernels/record.h"
+#include "kernels/record/operands.h"
+#include "kernels/table/precision.h"
+#include "kernels/record/record.h"
 #include "memory/log.h"
 
 #define OP(name, ...)                                                                                                  \
     void infer_##name(op *o);                                                                                          \
     op_cost cost_##name(const op *o);                                                                                  \
     void gradient_##name(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]);
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 #undef OP
 
 /* ---- recording ----------------------------------------------------------------------------------------------- */

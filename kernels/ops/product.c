@@ -1,9 +1,9 @@
 /* Matrix products, their gradients, and products that are fused with the GELU beside them. */
-#include "kernels/product.h"
+#include "kernels/record/product.h"
 
 #include <string.h>
 
-#include "kernels/fuse.h"
+#include "kernels/record/fuse.h"
 #include "kernels/ops/family.h"
 
 /* ---- what each multiplies ---------------------------------------------------------------------------------------- */
@@ -179,8 +179,8 @@ void gradient_linear(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OU
     differentiate(r, o, cotangent[0]);
 }
 
-/* Products multiply two operands of one type (kernels/precision.def). What dy loses is what every other cotangent loses
- * on its way through the type of activations; sums are fp32 as theirs are. */
+/* Products multiply two operands of one type (kernels/table/precision.def). What dy loses is what every other cotangent
+ * loses on its way through the type of activations; sums are fp32 as theirs are. */
 void gradient_linear_wide(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
     tensor *dy = cotangent[0];

@@ -9,14 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/axis.h"
+#include "kernels/table/axis.h"
 #include "memory/status.h"
 
-/* The coordinates, as kernels/axes.def lists them. */
+/* The coordinates, as kernels/table/axes.def lists them. */
 typedef enum grid_axis {
 #define AXIS(...)
 #define COORDINATE(name, ...) GRID_##name,
-#include "kernels/axes.def"
+#include "kernels/table/axes.def"
 #undef COORDINATE
 #undef AXIS
     GRID_AXES

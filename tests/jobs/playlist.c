@@ -6,7 +6,7 @@
 
 #include "engine/config/config.h"
 #include "engine/train/train.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "parallel/comm/comm.h"

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "models/huggingface.h"
 #include "models/names.h"

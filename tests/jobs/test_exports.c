@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "memory/log.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/mapping.h"
+#include "engine/system/mapping.h"
 #include "memory/log.h"
 #include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/runs.h"

@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "engine/checkpoint/manifest.h"
-#include "engine/files/atomic.h"
-#include "engine/files/crc32c.h"
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/engine/store/s3_server.h"

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"

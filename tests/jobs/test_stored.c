@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "engine/data/samples.h"
-#include "engine/files/reading.h"
+#include "engine/system/reading.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/engine/store/s3_server.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "memory/log.h"
 
 int workfolder_setup(void **state)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 #include "memory/log.h"
 
 static char *arena;

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "engine/compile/compile.h"
-#include "kernels/fuse.h"
-#include "kernels/record.h"
+#include "kernels/record/fuse.h"
+#include "kernels/record/record.h"
 #include "memory/log.h"
 #include "tests/oracle/op_case.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "kernels/record.h"
+#include "kernels/record/record.h"
 
 enum { TOKENS = 10, HIDDEN = 6 };
 

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "engine/compile/compile.h"
-#include "kernels/devices.h"
-#include "kernels/product.h"
+#include "kernels/table/devices.h"
+#include "kernels/record/product.h"
 
 static void every_word_has_a_row_of_its_own(void **state)
 {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/isa.h"
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 typedef struct workbench {
     char *arena;

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Only kernels/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch. Only
-# storage.c asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h). Only
-# kernels/replicas.c describes gathers of weights and sums of gradients: layers' are recorded by their family, the
-# stages' meetings by unroll.c.
+# Only kernels/table/axes.def lists the axes: no other file names two of them in one initializer, enumeration or switch.
+# Only storage.c asks for the level of ZeRO: others ask what it means (engine/compile/model/storage.h). Only
+# kernels/record/replicas.c describes gathers of weights and sums of gradients: layers' are recorded by their family,
+# the stages' meetings by unroll.c.
 set -u
 cd "$(dirname "$0")/../.."
-names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/axes.def | paste -sd'|')
-[ -n "$names" ] || { echo "kernels/axes.def has no rows"; exit 1; }
+names=$(sed -nE 's/^AXIS\(([A-Z]+),.*/\1/p' kernels/table/axes.def | paste -sd'|')
+[ -n "$names" ] || { echo "kernels/table/axes.def has no rows"; exit 1; }
 
 # prints each list of axes in the files named
 lists() {
@@ -35,7 +35,7 @@ echo 'x = (grid){.kv = f(g, AXIS_KV), .gradient = f(g, AXIS_GRADIENT)};' >"$samp
 [ -z "$(lists "$sample")" ] || { echo "axes.sh takes arguments for a list"; exit 1; }
 
 # the tests of the table and of misdirected reductions say what they expect of pairs of axes
-excused='kernels/axis\.[ch]|tests/parallel/comm/test_grid\.c|tests/engine/compile/step/test_reductions\.c'
+excused='kernels/table/axis\.[ch]|tests/parallel/comm/test_grid\.c|tests/engine/compile/step/test_reductions\.c'
 found=$(lists $(git ls-files '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | grep -vxE "$excused"))
 [ -z "$found" ] || { echo "$found"; exit 1; }
 
@@ -54,6 +54,6 @@ makes_gather() {
 }
 echo 'op o = {.kind = OP_all_gather, .in = {x}};' >"$sample"
 [ -n "$(makes_gather "$sample")" ] || { echo "axes.sh does not see who makes a gather"; exit 1; }
-makers='kernels/replicas\.c|kernels/ops/communication\.c|engine/compile/step/unroll\.c'
+makers='kernels/record/replicas\.c|kernels/ops/communication\.c|engine/compile/step/unroll\.c'
 found=$(makes_gather $(git ls-files 'kernels/*.[ch]' 'layers/*.[ch]' 'models/*.[ch]' 'engine/*.[ch]' | grep -vxE "$makers"))
 [ -z "$found" ] || { echo "$found: replicas.c describes what the ranks that share a parameter exchange"; exit 1; }

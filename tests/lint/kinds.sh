@@ -1,12 +1,12 @@
 #!/bin/bash
-# Nobody asks which op it is: passes ask an op's class or a flag (kernels/ops.def). Kinds are compared only where ops
-# are matched as patterns, and listed only in tables of kernels, a backend's or communication's. Usage:
+# Nobody asks which op it is: passes ask an op's class or a flag (kernels/table/ops.def). Kinds are compared only where
+# ops are matched as patterns, and listed only in tables of kernels, a backend's or communication's. Usage:
 # tests/lint/kinds.sh [TREE]
 set -u
 cd "${1:-$(dirname "$0")/../..}" || exit 1
-names=$(sed -nE 's/^OP\(([a-z_]+),.*/\1/p' kernels/ops.def | paste -sd'|')
-[ -n "$names" ] || { echo "kernels/ops.def has no rows"; exit 1; }
-patterns='kernels/fuse\.c|engine/compile/order/order_parts\.c'
+names=$(sed -nE 's/^OP\(([a-z_]+),.*/\1/p' kernels/table/ops.def | paste -sd'|')
+[ -n "$names" ] || { echo "kernels/table/ops.def has no rows"; exit 1; }
+patterns='kernels/record/fuse\.c|engine/compile/order/order_parts\.c'
 tables='kernels/cpu/backend\.c|kernels/cuda/bind\.c|kernels/cuda/updates\.c|engine/compile/model/collective\.c'
 
 # prints each comparison with a kind, and each list by kind, in the files named

@@ -60,23 +60,23 @@ else
     verdict no the_sources_pass
 fi
 
-refuses the_clock_of_the_day_decides_nothing engine/files/lock.c \
+refuses the_clock_of_the_day_decides_nothing engine/system/lock.c \
     'static void lint_sample(struct timespec *t) { clock_gettime(CLOCK_REALTIME, t); }' 'CLOCK_REALTIME'
-refuses nobody_waits_by_the_clock_of_the_day engine/state/saver.c \
+refuses nobody_waits_by_the_clock_of_the_day engine/state/save/saver.c \
     'static void lint_sample(void) { pthread_cond_timedwait(0, 0, 0); }' 'cond_timedwait'
 refuses an_include_upward memory/pool.c '#include "engine/train/train.h"' "memory/ may not include engine/"
-refuses an_include_upward_between_sub_rooms engine/files/crc32c.c '#include "engine/config/config.h"' \
+refuses an_include_upward_between_sub_rooms engine/system/crc32c.c '#include "engine/config/config.h"' \
     "engine/files/ may not include engine/config/"
 refuses an_include_sideways engine/text/buffer.c '#include "engine/config/config.h"' "engine/text/ may not include engine/config/"
-refuses an_include_of_kernels_by_the_ground_floor memory/tensor.h '#include "kernels/op.h"' "memory/ may not include kernels/"
+refuses an_include_of_kernels_by_the_ground_floor memory/tensor.h '#include "kernels/table/op.h"' "memory/ may not include kernels/"
 refuses a_device_above_the_kernels layers/norm.c '#ifdef USE_CUDA' "#ifdef USE_CUDA"
 refuses a_circle_of_headers parallel/schedule/schedule.h '#include "parallel/schedule/lowering.h"' \
     "includes parallel/schedule/lowering.h"
 refuses a_circle_of_calls memory/pool.c "$(printf 'void pool_sample(void)\n{\n    arena_close(0);\n}\n')
 $(sed -i '1i #include "memory/pool.h"' memory/arena.c)" "uses arena_close"
 sed -i 1d memory/arena.c
-refuses a_circle_through_a_table kernels/op.c "$(printf 'static void *const sample[] = {\n    gradient_linear,\n};\n')" \
-    "kernels/op -> kernels/ops/product (kernels/op.c:"
+refuses a_circle_through_a_table kernels/table/op.c "$(printf 'static void *const sample[] = {\n    gradient_linear,\n};\n')" \
+    "kernels/table/op -> kernels/ops/product (kernels/table/op.c:"
 refuses a_function_that_nobody_calls memory/units.c "$(printf 'int units_sample(void)\n{\n    return 0;\n}\n')" \
     "units_sample is never called"
 refuses a_function_that_only_itself_calls memory/units.c \
@@ -114,12 +114,12 @@ refuses a_wide_comment_in_a_script tools/sample.sh "# $(yes so | head -n 40 | tr
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
     "scanner_pattern is excused and has no need of it"
 refuses a_type_decided_by_hand engine/compile/model/loss_chunk.c \
-    'static int sample(dtype t) { return t == DTYPE_FP32 ? 4 : 2; }' "kernels/precision.def decides types" "$here/types.sh $copy"
+    'static int sample(dtype t) { return t == DTYPE_FP32 ? 4 : 2; }' "kernels/table/precision.def decides types" "$here/types.sh $copy"
 refuses a_precision_asked_by_name engine/train/train.c \
     'static bool sample(const config *c) { return c->train.precision == PRECISION_FP16; }' \
-    "kernels/precision.def decides types" "$here/types.sh $copy"
+    "kernels/table/precision.def decides types" "$here/types.sh $copy"
 refuses a_figure_of_a_device_elsewhere engine/compile/step/recompute.c 'static const double sample = 989e12;' \
-    "belongs to kernels/devices.def" "$here/types.sh $copy"
+    "belongs to kernels/table/devices.def" "$here/types.sh $copy"
 refuses raw_cuda kernels/cuda/reduce.cu '__shared__ float sample[4];' 'use SHARED' "tests/cuda/lint_cuda.sh kernels/cuda"
 refuses a_question_after_a_kind engine/run/trace.c 'static bool asks(const op *o) { return o->kind == OP_dropout; }' \
     "compares an op with a kind" "$here/kinds.sh $copy"

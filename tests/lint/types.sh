@@ -1,7 +1,7 @@
 #!/bin/bash
-# Types are decided once, by kernels/precision.def, and devices are described once, by kernels/devices.def: no other
-# file of the product compares a type with a name to choose, or states a device's peak. Usage: tests/lint/types.sh
-# [TREE]
+# Types are decided once, by kernels/table/precision.def, and devices are described once, by kernels/table/devices.def:
+# no other file of the product compares a type with a name to choose, or states a device's peak. Usage:
+# tests/lint/types.sh [TREE]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "${1:-$here/../..}" || exit 1
@@ -17,12 +17,12 @@ decisions() {
             my ($what, $at) = ($&, $-[0]);
             next if $what =~ /^1e/; # a unit
             print "$ARGV:@{[line($at)]}: $what: ", $what =~ /^d/ ? "ask the table for the type, not a type for its bytes\n"
-                                                                 : "a figure of a device belongs to kernels/devices.def\n";
+                                                                 : "a figure of a device belongs to kernels/table/devices.def\n";
         }
-        print "$ARGV:@{[line($-[0])]}: $&: kernels/precision.def decides types\n" while /$type\s*\)?\s*\?(?!\?)/g;
+        print "$ARGV:@{[line($-[0])]}: $&: kernels/table/precision.def decides types\n" while /$type\s*\)?\s*\?(?!\?)/g;
         next if $ARGV =~ m{(?:^|/)kernels/(?:cpu|cuda)/};
         s{\bOPERANDS_CHECK(\((?:[^()]|(?1))*\))}{$& =~ s/[^\n]//gr}ge;
-        print "$ARGV:@{[line($-[0])]}: $&: kernels/precision.def decides types\n" while /(?:[=!]=|\bcase)\s*$type(?!\s*\)?\s*\?)/g;
+        print "$ARGV:@{[line($-[0])]}: $&: kernels/table/precision.def decides types\n" while /(?:[=!]=|\bcase)\s*$type(?!\s*\)?\s*\?)/g;
         ' "$@"
 }
 
@@ -40,5 +40,5 @@ sees 'double peak = 989e12;'
 echo 'OPERANDS_CHECK(x->type == DTYPE_FP32 && same(x, y), "fp32"); dtype t[] = {[DTYPE_FP32] = 1}; /* 989e12 */ double tera = 1e12;' >"$sample/a.c"
 [ -z "$(decisions "$sample/a.c")" ] || { echo "types.sh takes for decisions: $(decisions "$sample/a.c")"; exit 1; }
 
-found=$(decisions $(find kernels parallel layers models engine tools -name '*.[ch]' ! -path kernels/precision.c ! -path kernels/devices.c | sort))
+found=$(decisions $(find kernels parallel layers models engine tools -name '*.[ch]' ! -path kernels/table/precision.c ! -path kernels/table/devices.c | sort))
 [ -z "$found" ] || { echo "$found"; exit 1; }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/fuse.h"
+#include "kernels/record/fuse.h"
 #include "memory/log.h"
 #include "tests/oracle/reference_program.h"
 

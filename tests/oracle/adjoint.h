@@ -56,7 +56,7 @@ typedef struct adjoint_spec {
     bool sequence; /* sequence parallelism */
     bool split;    /* weight gradients in a phase of their own */
     recompute recompute;
-    bool fuse; /* kernels/fuse.h */
+    bool fuse; /* kernels/record/fuse.h */
     bool idle; /* there are variables that do nothing: their gradients must be 0 */
     /* For mutants. */
     void (*mutate)(op **ops, int forward, int count); /* of every rank, before they are run */

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 enum { OP_CASE_TENSORS = 16 };
 

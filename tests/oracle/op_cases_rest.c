@@ -16,7 +16,7 @@
 
 #define OP(name, ...) op_cases_##name,
 const op_cases_generator op_cases_table[OP_COUNT] = {
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 };
 #undef OP
 

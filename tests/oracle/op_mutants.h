@@ -1,7 +1,7 @@
 /* Kernels of the host that are wrong in one way, each of which tests/oracle/test_ops.c must notice, beside its own. */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 typedef struct op_mutant {
     const char *name; /* NULL: the list ends */

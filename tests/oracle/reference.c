@@ -488,7 +488,7 @@ void reference_wait(const op *o, const run_context *r)
 
 #define OP(name, ...) reference_##name,
 static const op_kernel kernels[OP_COUNT] = {
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 };
 #undef OP
 

@@ -2,15 +2,15 @@
  *
  * It runs on *twins*: ops whose floating-point operands are described anew as fp64, in an arena of their own; integers,
  * bins and scalars are as they are. reference_program.h makes twins of ops. The code follows the formulas of
- * kernels/ops.def element by element, shares nothing with the other backends, and reads each element before it writes
- * the one that may lie in its place. Nothing here owns memory.
+ * kernels/table/ops.def element by element, shares nothing with the other backends, and reads each element before it
+ * writes the one that may lie in its place. Nothing here owns memory.
  */
 #pragma once
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 #define OP(name, ...) void reference_##name(const op *o, const run_context *r);
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 #undef OP
 
 extern const op_backend reference_backend;

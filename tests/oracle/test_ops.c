@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "kernels/product.h"
+#include "kernels/record/product.h"
 #include "tests/oracle/op_mutants.h"
 #include "tests/oracle/op_sweep.h"
 #include "tests/oracle/reference.h"

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "engine/state/weights_copy.h"
+#include "engine/state/weights/weights_copy.h"
 
 /* The folder of a golden model; the caller's to free. */
 char *conversion_golden(const char *model);

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
-#include "engine/state/weights_copy.h"
+#include "engine/state/weights/weights_copy.h"
 #include "memory/log.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/launch.h"

@@ -14,7 +14,7 @@
 
 #include <jansson.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
 #include "memory/log.h"
 #include "tests/engine/checkpoint/savers.h"

@@ -17,7 +17,7 @@
 #include "models/presets.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/tools/conversion.h"
-#include "tools/inspect_parts.h"
+#include "tools/inspect/inspect_parts.h"
 
 typedef struct answer {
     status status;

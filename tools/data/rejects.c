@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
 #include "tools/data/dataset.h"

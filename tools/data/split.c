@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "engine/tokenizer/tokenizer.h"

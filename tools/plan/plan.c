@@ -8,7 +8,7 @@
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/plan_text.h"
 #include "engine/outer/outer.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/units.h"
 #include "parallel/schedule/timeline.h"

@@ -8,7 +8,7 @@
 #include "engine/config/config.h"
 #include "engine/files/output.h"
 #include "engine/run/trace.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "tools/embed.h"
 #include "tools/options.h"

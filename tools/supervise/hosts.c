@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "memory/log.h"
 
 /* More slots than a machine or a job has. */

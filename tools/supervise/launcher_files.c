@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "memory/log.h"
 
 /* The number of the job, from the session's contact.txt: "JOB.0;tcp://...". Its upper half is the launcher's; 0:

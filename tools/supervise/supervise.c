@@ -8,19 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/atomic.h"
-#include "engine/host/incidents.h"
+#include "engine/system/atomic.h"
+#include "engine/host/incident_log.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/train/report/report.h"
 #include "engine/train/train.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
 #include "tools/options.h"
-#include "tools/supervise/supervise_parts.h"
+#include "tools/supervise/supervise_internal.h"
 #include "tools/tools.h"
 
 /* ---- its size and its hosts ---- */
@@ -133,7 +133,7 @@ static cause find_cause(supervisor *s, int exit_status)
                      .run = s->id,
                      .words = why.words,
                      .ends = true};
-    if (incidents_append(folder, &what) != STATUS_OK)
+    if (incident_log_append(folder, &what) != STATUS_OK)
         log_warn("%s", status_message());
     return why;
 }

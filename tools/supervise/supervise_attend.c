@@ -16,7 +16,7 @@
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
 #include "tools/supervise/launcher_files.h"
-#include "tools/supervise/supervise_parts.h"
+#include "tools/supervise/supervise_internal.h"
 
 /* A job that is over by its own account, but whose launcher stays, is ended after so long. */
 #define LINGER_SECONDS 3.0

@@ -1,6 +1,6 @@
 #include "engine/compile/model/append.h"
 
-#include "kernels/op_make.h"
+#include "kernels/record/op_make.h"
 
 op *append_op(compiled_program *out, phase when, const char *label, const op *like, unsigned outputs, tensor *into)
 {

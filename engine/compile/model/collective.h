@@ -1,7 +1,7 @@
 /* A communication op as the communication layer sees it: sizes, parts, peers. */
 #pragma once
 
-#include "kernels/program.h"
+#include "kernels/record/program.h"
 #include "parallel/comm/comm.h"
 
 /* Elements of each member's part, into counts[at.group_size]; of gathers and scatters. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/model/append.h"
-#include "kernels/replicas.h"
+#include "kernels/record/replicas.h"
 #include "memory/log.h"
 
 /* A gradient on its way. */

@@ -1,6 +1,6 @@
 #include "engine/compile/model/duty.h"
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 static duty_rows all_rows(const storage *s)
 {

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "kernels/storage.h"
+#include "kernels/record/storage.h"
 
 typedef enum duty {
     DUTY_UPDATE, /* keep its optimizer's states and update it: every rank that holds a copy */

@@ -4,7 +4,7 @@
 
 #include "kernels/exact_sum.h"
 #include "kernels/grouped.h"
-#include "kernels/product.h"
+#include "kernels/record/product.h"
 #include "memory/log.h"
 #include "models/decoder.h"
 #include "models/rope.h"

@@ -1,7 +1,7 @@
 #include "engine/compile/model/qk_clip.h"
 
 #include "engine/compile/model/append.h"
-#include "kernels/replicas.h"
+#include "kernels/record/replicas.h"
 
 /* fp32[count], described for the op that writes it. */
 static tensor *new_vector(compiled_program *out, const char *label, int64_t count, placements place)

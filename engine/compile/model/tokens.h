@@ -1,5 +1,5 @@
 /* How many tokens of a micro-batch are where: counted here, and nowhere else, from the options and the rank's place. An
- * axis that divides samples' tokens (kernels/axes.def) is a change of this file. */
+ * axis that divides samples' tokens (kernels/table/axes.def) is a change of this file. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"

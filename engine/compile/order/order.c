@@ -7,7 +7,7 @@
 #include "engine/compile/order/order_parts.h"
 #include "engine/compile/order/order_check.h"
 #include "engine/compile/order/order_objects.h"
-#include "kernels/product.h"
+#include "kernels/record/product.h"
 #include "memory/log.h"
 
 static bool is_halved(compile_order how)

@@ -1,7 +1,7 @@
 /* Is one list an order of another that may be played in its stead? Counted anew, without knowing what moved or why. */
 #pragma once
 
-#include "kernels/program.h"
+#include "kernels/record/program.h"
 
 /* STATUS_OK if `after` has the ops of `before`, each once, and
  * - every op finds the same operands: what it reads was last written by the same op, and all who read what it

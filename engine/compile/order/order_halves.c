@@ -1,7 +1,7 @@
 /* The gradient of a weight as two products: its first rows and its last. Which product a half is of is its index, while
  * the list is being put in order. */
 #include "engine/compile/order/order_halves.h"
-#include "kernels/op_make.h"
+#include "kernels/record/op_make.h"
 
 /* Rows of a tile of the usual kernels: a half that is a multiple leaves none of them partly empty. */
 enum { TILE = 128 };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/compile/model/compiled.h"
-#include "kernels/product.h"
+#include "kernels/record/product.h"
 
 /* A view of rows (dim 0) or columns (1) [first, first + count) of a tensor. */
 tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count);

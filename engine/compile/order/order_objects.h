@@ -1,7 +1,7 @@
 /* Which operands of a list may share bytes. */
 #pragma once
 
-#include "kernels/program.h"
+#include "kernels/record/program.h"
 
 enum { ORDER_OPERANDS = OP_MAX_IN + OP_MAX_OUT };
 

@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-#include "kernels/op_make.h"
+#include "kernels/record/op_make.h"
 #include "memory/log.h"
 
 enum { PARTS = 4, TILE = 128 };

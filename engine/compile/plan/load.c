@@ -10,7 +10,7 @@
 #include "engine/compile/model/rungs.h"
 #include "engine/compile/model/tokens.h"
 #include "kernels/philox.h"
-#include "kernels/storage.h"
+#include "kernels/record/storage.h"
 #include "memory/log.h"
 
 enum { DRAWS = 32, FEW_DRAWS = 4, FEW_LAYERS = 8 };

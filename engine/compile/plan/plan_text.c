@@ -12,7 +12,7 @@
 #include "engine/compile/time/latent_price.h"
 #include "kernels/attention_sizes.h"
 #include "kernels/heads.h"
-#include "kernels/operands.h"
+#include "kernels/record/operands.h"
 #include "kernels/token.h"
 #include "memory/log.h"
 #include "memory/units.h"

@@ -8,7 +8,7 @@
 #include "engine/compile/step/alive.h"
 #include "engine/compile/step/users.h"
 #include "engine/compile/model/collective.h"
-#include "kernels/op_make.h"
+#include "kernels/record/op_make.h"
 #include "memory/log.h"
 #include "memory/planner.h"
 

@@ -25,7 +25,7 @@ typedef struct unroll_what {
     recompute recompute;
     int rung;             /* of a ladder (layers/ladder.h) */
     const uint8_t *drop;  /* of the chunk's forward ops, for RECOMPUTE_CHOSEN */
-    bool fuse;            /* ops (kernels/fuse.h): the last thing done to a body */
+    bool fuse;            /* ops (kernels/record/fuse.h): the last thing done to a body */
     tensor *const *whole; /* weights gathered before the bodies, by number (update_begin), or NULL */
 } unroll_what;
 

@@ -19,8 +19,8 @@
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/qk_clip.h"
 #include "kernels/exact_sum.h"
-#include "kernels/operands.h"
-#include "kernels/replicas.h"
+#include "kernels/record/operands.h"
+#include "kernels/record/replicas.h"
 #include "memory/log.h"
 
 /* Parameters whose gradients are to be reduced together along one axis. */

@@ -2,7 +2,7 @@
  * program would find. Storage is a transient tensor's own, or of persistent tensors all that have the same bytes. */
 #pragma once
 
-#include "kernels/program.h"
+#include "kernels/record/program.h"
 
 typedef struct users users;
 

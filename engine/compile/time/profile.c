@@ -9,10 +9,10 @@
 #include "engine/compile/model/target.h"
 #include "kernels/attention_work.h"
 #include "kernels/grouped.h"
-#include "kernels/product.h"
+#include "kernels/record/product.h"
 #include "memory/log.h"
 
-/* What a profile adds to its device's row (kernels/devices.def). */
+/* What a profile adds to its device's row (kernels/table/devices.def). */
 typedef struct built_in {
     const char *name, *device;
     profile as;

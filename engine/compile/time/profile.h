@@ -10,9 +10,9 @@
 
 #include "engine/compile/model/compiled.h"
 #include "engine/compile/time/reserve.h"
-#include "kernels/devices.h"
-#include "kernels/precision.h"
-#include "kernels/program.h"
+#include "kernels/table/devices.h"
+#include "kernels/table/precision.h"
+#include "kernels/record/program.h"
 #include "parallel/comm/grid.h"
 
 enum { PROFILE_TILES = 4, PROFILE_LENGTHS = 8, PROFILE_NAME = 64 };

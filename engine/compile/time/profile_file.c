@@ -46,7 +46,7 @@ enum { BLOCKS_MOST = 64 }; /* NCCL has no more channels */
 static const field numbers[] = {
 #define DEVICE(...)
 #define PEAK(name, key) {key, offsetof(profile, peak[PEAK_##name]), MEASURE_FLOPS, false, true, INFINITY},
-#include "kernels/devices.def"
+#include "kernels/table/devices.def"
 #undef PEAK
 #undef DEVICE
     FIELD(depth, NONE, false, false, INFINITY),

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/time/timing_parts.h"
+#include "engine/compile/time/timing_internal.h"
 #include "memory/log.h"
 
 /* ---- taking a program -------------------------------------------------------------------------------------------- */

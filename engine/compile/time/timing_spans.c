@@ -1,6 +1,6 @@
 /* What was played, op by op and action by action. */
 #include "engine/compile/time/timing.h"
-#include "engine/compile/time/timing_parts.h"
+#include "engine/compile/time/timing_internal.h"
 
 timing_span timing_op_at(const timing *p, int stage, int index)
 {

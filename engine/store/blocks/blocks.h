@@ -13,7 +13,7 @@
  */
 #pragma once
 
-#include "engine/files/mapping.h"
+#include "engine/system/mapping.h"
 #include "engine/store/s3/s3.h"
 
 typedef struct blocks blocks;

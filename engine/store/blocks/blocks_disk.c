@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/crc32c.h"
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 

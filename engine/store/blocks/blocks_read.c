@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/files/crc32c.h"
-#include "engine/store/blocks/blocks_parts.h"
+#include "engine/system/crc32c.h"
+#include "engine/store/blocks/blocks_internal.h"
 #include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/crc32c.h"
-#include "engine/store/blocks/blocks_parts.h"
+#include "engine/system/crc32c.h"
+#include "engine/store/blocks/blocks_internal.h"
 #include "memory/log.h"
 
 /* Is each chunk of a whole object's file what it was? */

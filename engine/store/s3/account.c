@@ -7,7 +7,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "engine/files/reading.h"
+#include "engine/system/reading.h"
 #include "memory/log.h"
 
 static void wipe_text(char **text)

@@ -58,7 +58,7 @@ typedef struct s3_object {
     int64_t bytes;
     char etag[S3_ETAG]; /* in quotes; another one is another version; "": the store says none */
     bool has_crc32c;    /* the server knows the checksum of the whole object */
-    uint32_t crc32c;    /* engine/files/crc32c.h's */
+    uint32_t crc32c;    /* engine/system/crc32c.h's */
 } s3_object;
 
 /* out->there is false where the store says that there is no such object; a store that does not let the caller list

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/store/s3/s3_parts.h"
+#include "engine/store/s3/s3_internal.h"
 #include "engine/store/s3/xml.h"
 #include "memory/log.h"
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/crc32c.h"
-#include "engine/store/s3/s3_parts.h"
+#include "engine/system/crc32c.h"
+#include "engine/store/s3/s3_internal.h"
 #include "memory/log.h"
 
 static const double PATIENCE = 120; /* seconds */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/store/s3/s3_parts.h"
+#include "engine/store/s3/s3_internal.h"
 #include "engine/store/s3/xml.h"
 #include "memory/clock.h"
 #include "memory/log.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <openssl/evp.h>
 
-#include "engine/files/crc32c.h"
-#include "engine/store/s3/s3_parts.h"
+#include "engine/system/crc32c.h"
+#include "engine/store/s3/s3_internal.h"
 #include "engine/store/s3/xml.h"
 #include "memory/log.h"
 

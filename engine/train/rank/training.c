@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "engine/config/batch_ramp.h"
-#include "engine/files/reading.h"
+#include "engine/system/reading.h"
 
 int64_t training_evaluation_samples(const training *t, int set)
 {
@@ -52,6 +52,6 @@ status training_end_for(training *t, incident_verdict verdict, const char *forma
     watchdog_text text;
     incident what = watchdog_incident(t->watchdog, &text, verdict, words);
     if (comm_rank(t->world) == 0)
-        incidents_hold(&t->ending, &what);
+        incident_log_hold(&t->ending, &what);
     return status_fail(STATUS_FAILED, "%s", words);
 }

@@ -6,8 +6,8 @@
 #include "engine/config/config.h"
 #include "engine/run/batch.h"
 #include "engine/run/executor.h"
-#include "engine/files/lines.h"
-#include "engine/files/lock.h"
+#include "engine/system/lines.h"
+#include "engine/system/lock.h"
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/outer/outer.h"
@@ -15,12 +15,12 @@
 #include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror.h"
 #include "engine/guard/pace.h"
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "engine/host/resources.h"
 #include "engine/data/samples.h"
-#include "engine/state/exporter.h"
-#include "engine/state/node_copies.h"
-#include "engine/state/saver.h"
+#include "engine/state/save/exporter.h"
+#include "engine/state/nodes/node_copies.h"
+#include "engine/state/save/saver.h"
 #include "engine/run/trace.h"
 #include "engine/guard/loads.h"
 #include "engine/train/rank/train_meta.h"
@@ -174,13 +174,13 @@ typedef struct training {
     lock *lock;             /* rank 0's, of the run's folder; NULL: run.lock is off */
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
     char *folder, *checkpoints, *exports;
-    char *resume;          /* checkpoint.resume: "auto", "never" or a folder of the disk */
-    incidents_held ending; /* what ends the run, if this rank knows it */
-    bool new_stage;        /* this process begins a stage, from another run's checkpoint */
-    char *stage;           /* in words; NULL: it does not */
-    char *fell_back;       /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
-    int place;             /* rank 0: a descriptor of the folder in which the run begins; -1: none */
-    bool evicted;          /* another run may be at work in the folder, or another folder has its name */
+    char *resume;             /* checkpoint.resume: "auto", "never" or a folder of the disk */
+    incident_log_held ending; /* what ends the run, if this rank knows it */
+    bool new_stage;           /* this process begins a stage, from another run's checkpoint */
+    char *stage;              /* in words; NULL: it does not */
+    char *fell_back;          /* rank 0: why the run does not go on from the latest checkpoint; NULL: it does */
+    int place;                /* rank 0: a descriptor of the folder in which the run begins; -1: none */
+    bool evicted;             /* another run may be at work in the folder, or another folder has its name */
 } training;
 
 /* How many samples an evaluation takes of a data set: evaluate.batches global batches, or all there are. */

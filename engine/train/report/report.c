@@ -12,7 +12,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 
 double report_time(void)
 {

@@ -8,9 +8,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/files/lines.h"
+#include "engine/system/lines.h"
 #include "engine/tracking/tracker.h"
-#include "kernels/axis.h"
+#include "kernels/table/axis.h"
 #include "memory/status.h"
 #include "memory/units.h"
 

@@ -8,9 +8,9 @@
 
 #include "engine/compile/model/rungs.h"
 #include "engine/compile/model/target.h"
-#include "engine/files/atomic.h"
-#include "engine/files/reading.h"
-#include "engine/host/incidents.h"
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
+#include "engine/host/incident_log.h"
 #include "engine/train/report/training_report.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -148,7 +148,7 @@ static void tell_of_gpu(void *context, const char *words)
     what.rank = what.waiting_for = -1;
     what.device = what.action = what.op = NULL; /* those are of this rank */
     log_warn("%s: %s", watchdog_host(t->watchdog), words);
-    (void)incidents_append(t->folder, &what);
+    (void)incident_log_append(t->folder, &what);
 }
 
 /* The first rank of each host. A host that cannot be looked at is no reason not to train. */
@@ -320,7 +320,7 @@ static void metrics_done(training *t, status s)
     }
     log_warn("%s; the run goes on without its metrics", status_message());
     char *words = must_strdup(status_message());
-    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
+    incident_log_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
     free(words);
 }
 
@@ -332,7 +332,7 @@ static void screen_done(training *t, int error)
     t->report.stdout_failed = true;
     char *words = must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
     log_warn("%s; its lines are in %s/metrics.jsonl", words, t->folder);
-    incidents_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
+    incident_log_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
     free(words);
 }
 

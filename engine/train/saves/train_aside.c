@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/files/atomic.h"
-#include "engine/files/reading.h"
-#include "engine/host/incidents.h"
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
+#include "engine/host/incident_log.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 

@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/files/reading.h"
+#include "engine/system/reading.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 

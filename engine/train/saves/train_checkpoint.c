@@ -3,11 +3,11 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/safetensors.h"
-#include "engine/state/state.h"
+#include "engine/state/rank/state.h"
 #include "engine/train/rank/train_meta.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"

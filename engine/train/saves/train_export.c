@@ -6,8 +6,8 @@
 #include <jansson.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/files/reading.h"
-#include "engine/state/exporter.h"
+#include "engine/system/reading.h"
+#include "engine/state/save/exporter.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/units.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/files/atomic.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
 #include "engine/mirror/mirror_fetch.h"
 #include "engine/train/report/report.h"
 #include "engine/train/saves/training_saves.h"

@@ -6,15 +6,15 @@
 #include <jansson.h>
 
 #include "engine/compile/model/rungs.h"
-#include "engine/files/atomic.h"
-#include "engine/files/reading.h"
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_find.h"
-#include "engine/state/state.h"
-#include "engine/state/upcycle.h"
+#include "engine/state/rank/state.h"
+#include "engine/state/weights/upcycle.h"
 #include "engine/train/rank/train_meta.h"
 #include "engine/train/saves/training_saves.h"
-#include "engine/state/weights.h"
+#include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 

@@ -141,7 +141,7 @@ static void load(const op *o)
         __real_cuda_##name(o, r);                                                                                      \
         current = NULL;                                                                                                \
     }
-#include "kernels/ops.def"
+#include "kernels/table/ops.def"
 #undef OP
 
 /* Verification's kernels are of no op: one is made up, whose operands are the bytes that they touch. Kept for

@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/op.h"
+#include "kernels/table/op.h"
 
 struct CUstream_st;
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "engine/checkpoint/fragment.h"
 #include "memory/log.h"
 

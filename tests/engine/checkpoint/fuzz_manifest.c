@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "engine/checkpoint/manifest.h"
 #include "memory/log.h"
 

@@ -10,10 +10,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/engine/checkpoint/savers.h"

@@ -10,14 +10,14 @@
 #include "engine/host/causes.h"
 #include "engine/run/choices.h"
 #include "engine/config/config.h"
-#include "engine/files/atomic.h"
-#include "engine/files/lock.h"
+#include "engine/system/atomic.h"
+#include "engine/system/lock.h"
 #include "engine/files/sharded.h"
 #include "engine/train/report/report.h"
 #include "engine/train/rank/train_meta.h"
 #include "memory/log.h"
 #include "tools/supervise/hosts.h"
-#include "tools/report_run.h"
+#include "tools/report/report_run.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
-#include "engine/files/crc32c.h"
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"

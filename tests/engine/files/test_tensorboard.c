@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "engine/files/tensorboard.h"
 #include "tests/jobs/workfolder.h"
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/host/causes.h"
-#include "engine/host/incidents.h"
+#include "engine/host/incident_log.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 
@@ -46,20 +46,20 @@ static void what_says_most_counts(void **state)
     warning.ends = false;
     assert_int_equal(causes_position(folder), 0);
     assert_false(causes_read(folder, 0, "b2").known);
-    assert_int_equal(incidents_append(folder, &before), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &before), STATUS_OK);
     int64_t position = causes_position(folder);
     assert_true(position > 0);
     assert_false(causes_read(folder, position, "b2").known);
-    assert_int_equal(incidents_append(folder, &warning), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &warning), STATUS_OK);
     assert_false(causes_read(folder, position, "b2").known); /* nothing has ended with it */
-    assert_int_equal(incidents_append(folder, &link), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &link), STATUS_OK);
     assert_int_equal(causes_read(folder, position, "b2").verdict, INCIDENT_LINK);
-    assert_int_equal(incidents_append(folder, &dead), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &dead), STATUS_OK);
     cause c = causes_read(folder, position, "b2");
     assert_true(c.known && c.verdict == INCIDENT_DEAD && c.rank == 2 && c.step == 40);
     assert_string_equal(c.host, "node\"7");
-    assert_int_equal(incidents_append(folder, &storage), STATUS_OK);
-    assert_int_equal(incidents_append(folder, &dead), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &storage), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &dead), STATUS_OK);
     c = causes_read(folder, position, "b2");
     assert_true(c.verdict == INCIDENT_STORAGE && c.rank == 3);
     assert_string_equal(c.words, "its storage \\ does not answer?"); /* for a terminal */
@@ -71,13 +71,13 @@ static void incidents_of_other_starts_say_nothing(void **state)
     const char *folder = *state;
     incident what = {.verdict = INCIDENT_REFUSED, .run = "c3", .words = "another run is at work here", .ends = true};
     int64_t position = causes_position(folder);
-    assert_int_equal(incidents_append(folder, &what), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &what), STATUS_OK);
     what.run = NULL; /* one that does not say whose it is */
-    assert_int_equal(incidents_append(folder, &what), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &what), STATUS_OK);
     assert_false(causes_read(folder, position, "d4").known);
     what.run = "d4";
     what.words = "\033[2J\302\233H\177\303\251";
-    assert_int_equal(incidents_append(folder, &what), STATUS_OK);
+    assert_int_equal(incident_log_append(folder, &what), STATUS_OK);
     cause c = causes_read(folder, position, "d4");
     assert_true(c.known);
     assert_string_equal(c.words, "?[2J??H?\303\251"); /* nothing that a terminal obeys, but letters */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/host/resources.h"
 #include "engine/host/resources_gpu.h"
 #include "engine/host/resources_host.h"

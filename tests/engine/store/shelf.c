@@ -5,7 +5,7 @@
 #include <string.h>
 #include <openssl/evp.h>
 
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "engine/store/s3/signature.h"
 #include "memory/log.h"
 

@@ -13,7 +13,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/data/corpus.h"
 #include "engine/text/documents.h"
 #include "engine/text/sentences.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/tracking/tracker.h"
 #include "memory/clock.h"
 #include "memory/log.h"

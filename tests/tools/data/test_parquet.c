@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/text/documents.h"
 #include "memory/log.h"
 #include "tests/jobs/launch.h"

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/files/atomic.h"
+#include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "memory/log.h"

@@ -13,8 +13,8 @@
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/duty.h"
 #include "engine/compile/model/storage.h"
-#include "kernels/op_make.h"
-#include "kernels/replicas.h"
+#include "kernels/record/op_make.h"
+#include "kernels/record/replicas.h"
 #include "models/names.h"
 
 typedef struct layout {

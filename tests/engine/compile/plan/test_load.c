@@ -12,7 +12,7 @@
 #include "engine/compile/model/rungs.h"
 #include "engine/compile/plan/load.h"
 #include "kernels/philox.h"
-#include "kernels/storage.h"
+#include "kernels/record/storage.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "engine/compile/step/place.h"
-#include "kernels/op_make.h"
+#include "kernels/record/op_make.h"
 #include "memory/log.h"
 
 enum { TOKENS = 8, HEADS = 4, KV_HEADS = 2, SIZE = 16, Q = HEADS * SIZE, K = KV_HEADS * SIZE, ROW = Q + 2 * K };

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "engine/compile/compile.h"
-#include "kernels/op_make.h"
+#include "kernels/record/op_make.h"
 #include "memory/log.h"
 
 typedef enum fault { NONE, DROP, DOUBLE, MISDIRECT } fault;

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/files/crc32c.h"
+#include "engine/system/crc32c.h"
 #include "memory/log.h"
 #include "tests/engine/store/stores.h"
 

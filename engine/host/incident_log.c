@@ -1,0 +1,221 @@
+#include "engine/host/incident_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/system/atomic.h"
+#include "engine/system/lines.h"
+#include "memory/log.h"
+
+struct incident_log {
+    char folder[PATH_MAX];
+    watchdog *_Atomic watchdog;
+};
+
+/* ---- text without a heap ---- */
+
+typedef struct line {
+    char *text;
+    size_t used, room;
+} line;
+
+static void add(line *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(line *l, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int more = vsnprintf(l->text + l->used, l->room - l->used, format, arguments);
+    va_end(arguments);
+    l->used += more > 0 ? (size_t)more : 0;
+    l->used = l->used < l->room ? l->used : l->room - 1;
+}
+
+/* `, "key": "value"`; nothing for a text that is not there. */
+static void add_text(line *l, const char *key, const char *value)
+{
+    if (!value || !*value)
+        return;
+    add(l, ", \"%s\": \"", key);
+    for (const char *c = value; *c; c++) {
+        if ((unsigned char)*c < 0x20)
+            add(l, "\\u%04x", (unsigned char)*c);
+        else
+            add(l, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+    }
+    add(l, "\"");
+}
+
+static double seconds_of(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool put(int file, const line *l)
+{
+    size_t done = 0;
+    while (done < l->used) {
+        ssize_t wrote = write(file, l->text + done, l->used - done);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return false;
+        done += (size_t)wrote;
+    }
+    return true;
+}
+
+/* ---- one incident ---- */
+
+static void describe(line *l, const incident *i)
+{
+    double now = seconds_of(CLOCK_REALTIME);
+    add(l, "{\"time\": %.3f, \"verdict\": \"%s\"", now, incident_verdict_name(i->verdict));
+    if (i->rank >= 0)
+        add(l, ", \"rank\": %d", i->rank);
+    add(l, ", \"ranks\": %d", i->ranks);
+    add_text(l, "run", i->run);
+    add_text(l, "host", i->host);
+    add_text(l, "device", i->device);
+    add_text(l, "phase", i->phase < INCIDENT_PHASES ? incident_phase_name(i->phase) : NULL);
+    add(l, ", \"step\": %lld", (long long)i->step);
+    if (i->micro_batch >= 0)
+        add(l, ", \"micro_batch\": %d", i->micro_batch);
+    add_text(l, "action", i->action);
+    add_text(l, "op", i->op);
+    if (i->waiting_for >= 0)
+        add(l, ", \"waiting_for\": %d", i->waiting_for);
+    add(l, ", \"since\": %.3f, \"ends\": %s", now - i->quiet, i->ends ? "true" : "false");
+    add_text(l, "words", i->words);
+    add(l, "}\n");
+}
+
+status incident_log_append(const char *folder, const incident *what)
+{
+    char path[PATH_MAX], text[4096];
+    line l = {.text = text, .room = sizeof text};
+    describe(&l, what);
+    snprintf(path, sizeof path, "%.*s/" INCIDENTS_FILE, PATH_MAX - 32, folder);
+    mkdir(folder, 0777); /* a run may fail before it has made its folder */
+    TRY(lines_own(path));
+    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    bool good = file >= 0 && put(file, &l);
+    int error = errno;
+    if (file >= 0)
+        close(file);
+    return good ? STATUS_OK : status_fail(STATUS_FAILED, "cannot write to %s: %s", path, strerror(error));
+}
+
+void incident_log_say(const char *folder, watchdog *w, incident_verdict verdict, bool ends, const char *words)
+{
+    watchdog_text text;
+    incident what = watchdog_incident(w, &text, verdict, words);
+    what.ends = ends;
+    (void)incident_log_append(folder, &what);
+}
+
+void incident_log_hold(incident_log_held *k, const incident *what)
+{
+    if (k->held)
+        return;
+    k->held = true;
+    k->what = *what;
+    snprintf(k->words, sizeof k->words, "%s", what->words);
+    snprintf(k->text.action, sizeof k->text.action, "%s", what->action ? what->action : "");
+    snprintf(k->text.op, sizeof k->text.op, "%s", what->op ? what->op : "");
+    k->what.words = k->words;
+    k->what.action = k->text.action;
+    k->what.op = k->text.op;
+    k->what.ends = true;
+}
+
+void incident_log_say_held(const char *folder, incident_log_held *k)
+{
+    if (!k->held)
+        return;
+    char *said = must_strdup(status_message());
+    (void)incident_log_append(folder, &k->what);
+    (void)status_fail(STATUS_FAILED, "%s", said);
+    free(said);
+    k->held = false;
+}
+
+/* ---- the flight record ---- */
+
+static void describe_entry(line *l, const history_entry *e, double offset)
+{
+    add(l, "{\"time\": %.6f, \"step\": %lld", 1e-9 * (double)e->time + offset, (long long)e->step);
+    if (e->micro_batch >= 0)
+        add(l, ", \"micro_batch\": %d", e->micro_batch);
+    add_text(l, "action", e->action);
+    add_text(l, "kind", e->kind);
+    add_text(l, "op", e->op);
+    if (e->bytes > 0)
+        add(l, ", \"bytes\": %lld", (long long)e->bytes);
+    if (e->peer >= 0)
+        add(l, ", \"peer\": %d", e->peer);
+    add(l, "}\n");
+}
+
+static void write_flight(const incident_log *k, watchdog *w)
+{
+    char path[PATH_MAX], text[16384];
+    history_entry entries[HISTORY_ENTRIES];
+    line l = {.text = text, .room = sizeof text};
+    int count = history_read(watchdog_history(w), entries);
+    double offset = seconds_of(CLOCK_REALTIME) - seconds_of(CLOCK_MONOTONIC);
+    snprintf(path, sizeof path, "%.*s/flight-%d.jsonl", PATH_MAX - 32, k->folder, log_rank());
+    int file = atomic_create(path, 0666);
+    if (file < 0)
+        return; /* there is nobody left to tell */
+    for (int i = 0; i < count; i++) {
+        describe_entry(&l, &entries[i], offset);
+        if (l.used < l.room - 1024 && i + 1 < count)
+            continue;
+        if (!put(file, &l))
+            break;
+        l.used = 0;
+    }
+    close(file);
+}
+
+void incident_log_write(void *context, const incident *what, bool ours)
+{
+    incident_log *k = context;
+    watchdog *w = atomic_load(&k->watchdog);
+    if (!w)
+        return;
+    incident said = *what;
+    said.run = watchdog_run(w);
+    if (ours && incident_log_append(k->folder, &said) != STATUS_OK)
+        return; /* then neither can the flight record be written */
+    write_flight(k, w);
+}
+
+/* ---- */
+
+incident_log *incident_log_open(void)
+{
+    return must_calloc(1, sizeof(incident_log));
+}
+
+void incident_log_close(incident_log *k)
+{
+    free(k);
+}
+
+void incident_log_place(incident_log *k, const char *folder, watchdog *w)
+{
+    snprintf(k->folder, sizeof k->folder, "%s", folder);
+    atomic_store(&k->watchdog, w);
+}

@@ -1,0 +1,683 @@
+#include "engine/state/nodes/node_copies.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
+#include "engine/system/retry.h"
+#include "engine/files/siphash.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/checkpoint/share.h"
+#include "engine/state/nodes/node_memory.h"
+#include "engine/state/nodes/node_shares.h"
+#include "memory/boot.h"
+#include "memory/arena.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/units.h"
+
+enum { NODE_NAME = 96, BLOCK = CHECKPOINT_WRITER_BUFFER };
+
+struct node_copies {
+    comm_group *world;
+    int me, ranks;
+    int *node;     /* [ranks] */
+    int first;     /* of this rank's node */
+    int to, round; /* the rank that gets a copy of this one's share, and in which round; -1: there is one node */
+    int *from;     /* [rounds] the rank whose share comes in that round; -1: none */
+    int rounds;
+    share_place place;     /* of the run, in this node's memory; folder NULL: it has no secret yet */
+    int held;              /* this node's folder, open and locked by its first rank; -1: it is not */
+    char *id_file;         /* RUN/memory */
+    char id[MANIFEST_RUN]; /* the start whose copies count; "": none do */
+    int64_t bytes;
+    arena *buffers; /* two blocks: what is sent, what is received */
+};
+
+/* ---- nodes ---- */
+
+/* Where /dev/shm is another one, as between containers, it is another node. */
+static void name_node(char out[NODE_NAME])
+{
+    struct stat info = {0};
+    char boot[BOOT_BYTES];
+    const char *given = getenv("PHALANX_NODE");
+    memset(out, 0, NODE_NAME);
+    if (given) {
+        snprintf(out, NODE_NAME, "%s", given);
+        return;
+    }
+    if (!boot_identity(boot))
+        gethostname(boot, sizeof boot - 1);
+    stat(NODE_MEMORY, &info);
+    snprintf(out, NODE_NAME, "%.36s %lld", boot, (long long)info.st_dev);
+}
+
+/* A node is known by its first rank. */
+static void group_by_node(int *node, const char (*names)[NODE_NAME], int ranks)
+{
+    for (int i = 0; i < ranks; i++) {
+        node[i] = i;
+        for (int j = 0; j < i && node[i] == i; j++)
+            if (strcmp(names[i], names[j]) == 0)
+                node[i] = j;
+    }
+}
+
+/* The index-th rank of a node, and how many it has. */
+static int member(int *members, const node_copies *k, int node, int index)
+{
+    int found = -1, count = 0;
+    for (int i = 0; i < k->ranks; i++)
+        if (k->node[i] == node && count++ == index)
+            found = i;
+    *members = count > 0 ? count : 1; /* a node has the rank that it is known by */
+    return found;
+}
+
+static int next_node(const node_copies *k, int node)
+{
+    for (int i = 1; i < k->ranks; i++)
+        if (k->node[(node + i) % k->ranks] == (node + i) % k->ranks)
+            return (node + i) % k->ranks;
+    return node;
+}
+
+/* The i-th rank of a node sends to the i-th of the next node; where that has fewer ranks, it begins again with the
+ * first, in another round, so that in each round a rank sends to one at most and receives from one at most. */
+static int destination(int *round, const node_copies *k, int rank)
+{
+    int index = 0, members, node = k->node[rank], next = next_node(k, node);
+    for (int i = 0; i < rank; i++)
+        index += k->node[i] == node;
+    (void)member(&members, k, next, 0);
+    *round = index / members;
+    return next == node ? -1 : member(&members, k, next, index % members);
+}
+
+static void find_neighbours(node_copies *k)
+{
+    k->from = must_alloc((unsigned long)k->ranks * sizeof *k->from);
+    k->first = k->node[k->me];
+    k->to = destination(&k->round, k, k->me);
+    k->rounds = 0;
+    for (int i = 0; i < k->ranks; i++)
+        k->from[i] = -1;
+    for (int i = 0; i < k->ranks; i++) {
+        int round, to = destination(&round, k, i);
+        if (to == k->me)
+            k->from[round] = i;
+        if (to >= 0 && round >= k->rounds)
+            k->rounds = round + 1;
+    }
+}
+
+/* ---- the run's secret, and its folder ---- */
+
+/* What all ranks know of RUN/memory. */
+typedef struct known {
+    bool has_secret;
+    uint8_t secret[SIPHASH_KEY];
+    char id[MANIFEST_RUN];
+} known;
+
+/* A name that nobody can guess, and that does not tell the secret. */
+static char *memory_folder(const uint8_t secret[SIPHASH_KEY])
+{
+    static const char what[] = "the folder's name";
+    const char *node = getenv("PHALANX_NODE");
+    char name[SIPHASH_TEXT];
+    siphash_text(name, secret, what, sizeof what);
+    return must_format(NODE_MEMORY "/phalanx-%u-%s%s%s", (unsigned)getuid(), name, node ? "." : "", node ? node : "");
+}
+
+/* "ID SECRET", ID "-" for none, both hexadecimal. What an older phalanx wrote has no secret, and no copies that can be
+ * trusted. */
+static status read_known(known *out, const char *path)
+{
+    char *text, secret[2 * SIPHASH_KEY + 1] = "";
+    int64_t bytes;
+    *out = (known){0};
+    TRY(reading_file(&text, &bytes, path));
+    int words = text ? sscanf(text, "%32[-0-9a-f] %32[0-9a-f]", out->id, secret) : 0;
+    out->has_secret = words == 2 && strlen(secret) == 2 * SIPHASH_KEY;
+    for (int i = 0; i < SIPHASH_KEY && out->has_secret; i++)
+        out->has_secret = sscanf(secret + 2 * i, "%2hhx", &out->secret[i]) == 1;
+    if (text && !out->has_secret)
+        log_warn("%s names no secret of this run: its copies in memory, if there are any, are not used", path);
+    if (!out->has_secret || strcmp(out->id, "-") == 0)
+        *out->id = 0;
+    free(text);
+    return STATUS_OK;
+}
+
+static status write_known(const node_copies *k)
+{
+    char text[2 * SIPHASH_KEY + 1], *line;
+    for (int i = 0; i < SIPHASH_KEY; i++)
+        snprintf(text + 2 * i, 3, "%02x", k->place.secret[i]);
+    line = must_format("%s %s\n", *k->id ? k->id : "-", text);
+    status s = atomic_replace_private(k->id_file, line, (int64_t)strlen(line));
+    free(line);
+    return s;
+}
+
+static void let_go(node_copies *k)
+{
+    if (k->held >= 0)
+        close(k->held);
+    k->held = -1;
+}
+
+/* Another secret, or none: another folder. */
+static void take_secret(node_copies *k, const known *from)
+{
+    let_go(k);
+    free((void *)(uintptr_t)k->place.folder);
+    memcpy(k->place.secret, from->secret, sizeof k->place.secret);
+    k->place.folder = from->has_secret ? memory_folder(from->secret) : NULL;
+    memcpy(k->id, from->id, sizeof k->id);
+}
+
+/* Whose a folder in this node's memory is. */
+typedef enum holder {
+    NOBODY, /* there is none */
+    OURS,   /* and it is held */
+    ALIVE,  /* a run's that is alive */
+    FOREIGN,
+} holder;
+
+/* Until the processes of a job that has just been killed are gone. */
+static bool lock_folder(int folder)
+{
+    static const double WAIT = 5; /* seconds */
+    for (double until = clock_seconds() + WAIT; flock(folder, LOCK_EX | LOCK_NB) != 0; clock_nap(0.05))
+        if (clock_seconds() > until)
+            return false;
+    return true;
+}
+
+static int open_folder(const char *path)
+{
+    retry r = {0};
+    int folder;
+    do
+        folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    while (folder < 0 && errno != ELOOP && retry_again(&r, errno, path));
+    return folder;
+}
+
+/* May nobody but its owner, who is this process's user, enter it? Fails if that cannot be told. */
+static status look_whether_private(bool *is, int folder, const char *path)
+{
+    struct stat info;
+    retry r = {0};
+    while (fstat(folder, &info) != 0)
+        if (!retry_again(&r, errno, path))
+            return status_fail(STATUS_FAILED, "cannot tell whose %s is: %s", path, strerror(errno));
+    *is = info.st_uid == geteuid() && (info.st_mode & 077) == 0;
+    return STATUS_OK;
+}
+
+/* By the first rank of a node. */
+static status hold_here(holder *whose, node_copies *k)
+{
+    bool private = false;
+    *whose = k->held >= 0 ? OURS : FOREIGN;
+    if (k->held >= 0)
+        return STATUS_OK;
+    int folder = open_folder(k->place.folder);
+    if (folder < 0 && errno != ENOENT && errno != ELOOP && errno != ENOTDIR && errno != EACCES)
+        return status_fail(STATUS_FAILED, "cannot open %s: %s", k->place.folder, strerror(errno));
+    if (folder < 0) {
+        *whose = errno == ENOENT ? NOBODY : FOREIGN;
+        return STATUS_OK;
+    }
+    status s = look_whether_private(&private, folder, k->place.folder);
+    if (s == STATUS_OK && private)
+        *whose = lock_folder(folder) ? OURS : ALIVE;
+    if (s == STATUS_OK && *whose == OURS)
+        k->held = folder;
+    else
+        close(folder);
+    return s;
+}
+
+/* On all nodes; *worst of them. */
+static status hold(holder *worst, node_copies *k)
+{
+    holder mine = NOBODY, *all = must_alloc((unsigned long)k->ranks * sizeof *all);
+    status s = comm_all_status(k->world, k->me == k->first ? hold_here(&mine, k) : STATUS_OK);
+    comm_all_gather_bytes(k->world, all, &mine, sizeof mine);
+    *worst = NOBODY;
+    for (int i = 0; i < k->ranks; i++)
+        *worst = all[i] > *worst ? all[i] : *worst;
+    free(all);
+    return s;
+}
+
+status node_copies_open(node_copies **out, comm *world, const char *run_folder)
+{
+    node_copies *k = must_calloc(1, sizeof *k);
+    char mine[NODE_NAME];
+    *out = k;
+    k->held = -1;
+    k->world = comm_world(world);
+    k->me = comm_rank(world);
+    k->ranks = comm_ranks(world);
+    k->node = must_alloc((unsigned long)k->ranks * sizeof *k->node);
+    k->id_file = must_format("%s/memory", run_folder);
+    char(*names)[NODE_NAME] = must_alloc((unsigned long)k->ranks * sizeof *names);
+    name_node(mine);
+    comm_all_gather_bytes(k->world, names, mine, sizeof mine);
+    group_by_node(k->node, (const char(*)[NODE_NAME])names, k->ranks);
+    find_neighbours(k);
+    free(names);
+    known is = {0};
+    status s = comm_all_status(k->world, k->me == 0 ? read_known(&is, k->id_file) : STATUS_OK);
+    comm_broadcast_bytes(k->world, &is, sizeof is, 0);
+    take_secret(k, &is);
+    return s;
+}
+
+void node_copies_close(node_copies *k)
+{
+    if (!k)
+        return;
+    arena_close(k->buffers);
+    let_go(k);
+    free(k->node);
+    free(k->from);
+    free((void *)(uintptr_t)k->place.folder);
+    free(k->id_file);
+    free(k);
+}
+
+const share_place *node_copies_place(const node_copies *k)
+{
+    return &k->place;
+}
+
+/* By the first rank of each node; rank 0 forgets whose they were first, so that what is left by chance counts no
+ * more. What is not ours, or a living run's, stays. */
+static status clear(node_copies *k)
+{
+    holder whose = NOBODY;
+    if (!k->place.folder)
+        return STATUS_OK;
+    bool counted = *k->id;
+    *k->id = 0;
+    TRY(comm_all_status(k->world, k->me == 0 && counted ? write_known(k) : STATUS_OK));
+    status s = k->me == k->first ? hold_here(&whose, k) : STATUS_OK;
+    if (s == STATUS_OK && whose == OURS) {
+        s = atomic_remove(k->place.folder);
+        let_go(k);
+    }
+    return s;
+}
+
+void node_copies_forget(node_copies *k)
+{
+    if (clear(k) != STATUS_OK)
+        log_warn("copies in memory: %s", status_message());
+}
+
+/* ---- keeping ---- */
+
+/* For this node's ranks' shares, and a neighbour's. */
+static status check_room(const node_copies *k)
+{
+    int local = 1;
+    for (int i = 0; i < k->ranks; i++)
+        local += i != k->me && k->node[i] == k->first;
+    return node_memory_check_room(k->bytes, local);
+}
+
+static status make_here(node_copies *k)
+{
+    holder whose;
+    MUST(k->place.folder, "copies have no place");
+    TRY(node_memory_check_sticky());
+    if (mkdir(k->place.folder, 0700) != 0 && errno != EEXIST)
+        return status_fail(STATUS_FAILED, "cannot make %s: %s", k->place.folder, strerror(errno));
+    TRY(hold_here(&whose, k));
+    return whose == OURS ? STATUS_OK
+                         : status_fail(STATUS_FAILED, "%s is not this run's own: start it again", k->place.folder);
+}
+
+/* The run's secret, or a new one where it has none, or where somebody else has its folder: a run that this one was
+ * copied from, or another user who has seen the name. */
+static status settle_secret(node_copies *k)
+{
+    known fresh = {.has_secret = true};
+    holder whose = NOBODY;
+    if (k->place.folder)
+        TRY(hold(&whose, k));
+    if (k->place.folder && whose < ALIVE)
+        return STATUS_OK;
+    if (k->me == 0)
+        MUST(getrandom(fresh.secret, sizeof fresh.secret, 0) == sizeof fresh.secret,
+             "the system has no random numbers");
+    comm_broadcast_bytes(k->world, &fresh, sizeof fresh, 0);
+    take_secret(k, &fresh);
+    /* before there is a folder of that name: what a process leaves that is killed now, the next one finds */
+    return comm_all_status(k->world, k->me == 0 ? write_known(k) : STATUS_OK);
+}
+
+status node_copies_begin(node_copies *k, const char *id, int64_t bytes)
+{
+    int64_t *all = must_alloc((unsigned long)k->ranks * sizeof *all);
+    comm_all_gather_bytes(k->world, all, &bytes, sizeof bytes);
+    k->bytes = all[k->me];
+    for (int i = 0; i < k->rounds; i++)
+        k->bytes += k->from[i] >= 0 ? all[k->from[i]] : 0;
+    free(all);
+    TRY(comm_all_status(k->world, check_room(k)));
+    TRY(comm_all_status(k->world, arena_open(&k->buffers, 2 * (int64_t)BLOCK)));
+    TRY(settle_secret(k));
+    TRY(comm_all_status(k->world, k->me == k->first ? make_here(k) : STATUS_OK));
+    snprintf(k->id, sizeof k->id, "%s", id);
+    return comm_all_status(k->world, k->me == 0 ? write_known(k) : STATUS_OK);
+}
+
+int64_t node_copies_bytes(const node_copies *k)
+{
+    return 2 * k->bytes + 2 * (int64_t)BLOCK;
+}
+
+/* What goes out and what comes in, in one round. */
+typedef struct transfer {
+    int to, from; /* -1: nobody */
+    const char *folder;
+    int out, in; /* files; -1: none, or it cannot be read or written */
+    int64_t out_bytes, in_bytes;
+    status result;
+} transfer;
+
+static int open_in(const char *folder, const char *name, int flags)
+{
+    char *path = must_format("%s/%s", folder, name);
+    int file = open(path, flags | O_CLOEXEC, 0600);
+    free(path);
+    return file;
+}
+
+/* Whatever fails here, the neighbours' bytes go on: who waits for them is not to blame. */
+static void fail(transfer *t, const char *what)
+{
+    if (t->result == STATUS_OK)
+        t->result = status_fail(STATUS_FAILED, "cannot %s a copy in %s: %s", what, t->folder, strerror(errno));
+}
+
+static void pass(const node_copies *k, const transfer *t, const void *out, int64_t send, void *in, int64_t receive)
+{
+    if (send == 0 && receive == 0)
+        return;
+    comm_kind kind = send == 0 ? COMM_RECEIVE : receive == 0 ? COMM_SEND : COMM_EXCHANGE;
+    comm_run(&(comm_call){.kind = kind,
+                          .group = k->world,
+                          .type = DTYPE_UINT8,
+                          .send = out,
+                          .receive = in,
+                          .count = kind == COMM_RECEIVE ? receive : send,
+                          .receive_count = receive,
+                          .peer = t->to,
+                          .source = t->from});
+}
+
+static int64_t block_at(int64_t at, int64_t bytes)
+{
+    int64_t left = bytes - at;
+    return left < 0 ? 0 : left < BLOCK ? left : BLOCK;
+}
+
+static void pass_blocks(const node_copies *k, transfer *t)
+{
+    char *out = arena_base(k->buffers), *in = out + BLOCK;
+    int64_t most = t->out_bytes > t->in_bytes ? t->out_bytes : t->in_bytes;
+    for (int64_t at = 0; at < most; at += BLOCK) {
+        int64_t send = block_at(at, t->out_bytes), receive = block_at(at, t->in_bytes);
+        if (send > 0 && pread(t->out, out, (size_t)send, at) != send)
+            fail(t, "read");
+        pass(k, t, out, send, in, receive);
+        if (receive > 0 && t->in >= 0 && pwrite(t->in, in, (size_t)receive, at) != receive)
+            fail(t, "write");
+    }
+}
+
+/* File number `i` of both shares. */
+static void pass_file(const node_copies *k, transfer *t, const share *mine, const share *theirs, int i)
+{
+    t->out = t->in = -1;
+    t->out_bytes = t->in_bytes = 0;
+    if (i < mine->count) {
+        t->out = open_in(t->folder, mine->file[i].name, O_RDONLY);
+        t->out_bytes = mine->file[i].bytes;
+        if (t->out < 0)
+            fail(t, "read");
+    }
+    if (i < theirs->count) {
+        t->in = open_in(t->folder, theirs->file[i].name, O_WRONLY | O_CREAT | O_TRUNC);
+        t->in_bytes = theirs->file[i].bytes;
+        if (t->in < 0)
+            fail(t, "write");
+    }
+    pass_blocks(k, t);
+    if (t->out >= 0)
+        close(t->out);
+    if (t->in >= 0)
+        close(t->in);
+}
+
+static status pass_shares(const node_copies *k, const char *folder, const share *mine)
+{
+    static const share nothing;
+    status s = STATUS_OK;
+    for (int round = 0; round < k->rounds; round++) {
+        transfer t = {.to = k->round == round ? k->to : -1, .from = k->from[round], .folder = folder};
+        const share *out = t.to >= 0 ? mine : &nothing;
+        share in = {0};
+        pass(k, &t, out, t.to >= 0 ? (int64_t)sizeof *out : 0, &in, t.from >= 0 ? (int64_t)sizeof in : 0);
+        for (int i = 0; i < out->count || i < in.count; i++)
+            pass_file(k, &t, out, &in, i);
+        s = s == STATUS_OK ? t.result : s;
+    }
+    return s;
+}
+
+static status hide(const char *folder, const share *mine)
+{
+    for (int i = 0; i < mine->count; i++) {
+        char *path = must_format("%s/%s", folder, mine->file[i].name);
+        bool good = chmod(path, 0600) == 0;
+        free(path);
+        if (!good)
+            return status_fail(STATUS_FAILED, "cannot change who may read %s: %s", folder, strerror(errno));
+    }
+    return STATUS_OK;
+}
+
+/* All but this one. */
+static void remove_older(const node_copies *k, const char *keep)
+{
+    reading_names all;
+    if (reading_folder(&all, k->place.folder) != STATUS_OK)
+        log_warn("%s", status_message());
+    for (int i = 0; i < all.count; i++)
+        if (strncmp(all.name[i], ".t", 2) == 0 && strcmp(all.name[i], keep) != 0) {
+            char *path = must_format("%s/%s", k->place.folder, all.name[i]);
+            if (atomic_remove(path) != STATUS_OK)
+                log_warn("%s", status_message());
+            free(path);
+        }
+    reading_names_free(&all);
+}
+
+status node_copies_spread(node_copies *k, const char *name)
+{
+    share mine;
+    char *folder = checkpoint_temporary(k->place.folder, name);
+    status s = share_list(&mine, folder, &(fragment_owner){k->id, name, k->me, k->ranks});
+    if (s == STATUS_OK)
+        s = hide(folder, &mine);
+    s = comm_all_status(k->world, s);
+    if (s == STATUS_OK && k->rounds > 0)
+        s = comm_all_status(k->world, pass_shares(k, folder, &mine));
+    if (s == STATUS_OK && k->me == k->first)
+        remove_older(k, strrchr(folder, '/') + 1);
+    free(folder);
+    return s;
+}
+
+/* ---- going on from them ---- */
+
+/* The member of a node that does the work for share `rank`. */
+static int worker_of(const node_copies *k, int node, int rank)
+{
+    int members;
+    (void)member(&members, k, node, 0);
+    return member(&members, k, node, rank % members);
+}
+
+/* What has become of a share: a byte for each, exchanged between ranks. */
+enum { MISSING, ARRIVED, UNKNOWN /* reading or writing has failed */ };
+
+/* Copies this process's part of a set to the disk: of each share that has not arrived yet the one of its `attempt`-th
+ * holder. */
+static void copy_shares(char *mine, const node_copies *k, const node_set *set, const char *to, int attempt,
+                        const char *so_far, char *buffer)
+{
+    for (int w = 0; w < set->ranks; w++) {
+        int node = node_set_holder(set, w, attempt);
+        bool damaged;
+        mine[w] = MISSING;
+        if (so_far[w] == ARRIVED || node < 0 || worker_of(k, node, w) != k->me)
+            continue;
+        const fragment_owner owner = {k->id, set->name, w, set->ranks};
+        status s = share_copy(&damaged, to, &k->place, &owner, buffer);
+        mine[w] = s == STATUS_OK ? ARRIVED : damaged ? MISSING : UNKNOWN;
+        if (s != STATUS_OK)
+            log_warn("copies in memory: %s", status_message());
+    }
+}
+
+/* All shares on the disk, from their first holders or from their second. *damaged: some have no holder whose copy is
+ * whole. */
+static status bring_together(bool *damaged, const node_copies *k, const node_set *set, const char *to, char *buffer)
+{
+    unsigned long count = (unsigned long)set->ranks;
+    char *so_far = must_calloc(count, 1), *mine = must_calloc(count, 1),
+         *all = must_alloc(count * (unsigned long)k->ranks);
+    for (int attempt = 0; attempt < set->nodes; attempt++) {
+        copy_shares(mine, k, set, to, attempt, so_far, buffer);
+        comm_all_gather_bytes(k->world, all, mine, (int64_t)count);
+        for (unsigned long i = 0; i < count * (unsigned long)k->ranks; i++)
+            if (all[i] != MISSING && so_far[i % count] != ARRIVED)
+                so_far[i % count] = all[i];
+    }
+    int missing = 0, unknown = 0;
+    for (unsigned long i = 0; i < count; i++) {
+        missing += so_far[i] == MISSING;
+        unknown += so_far[i] == UNKNOWN;
+    }
+    free(all);
+    free(mine);
+    free(so_far);
+    *damaged = missing > 0;
+    if (missing + unknown == 0)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED, "%d shares of the copies in memory cannot be used", missing + unknown);
+}
+
+static status publish(const node_copies *k, const node_set *set, const char *checkpoints, const char *temporary,
+                      char *buffer)
+{
+    json_t *meta = NULL;
+    TRY(share_take_meta(&meta, temporary));
+    checkpoint_publisher *p = checkpoint_publisher_open(set->ranks, k->id, buffer);
+    status s = checkpoint_publisher_publish(p, checkpoints, set->name, meta);
+    checkpoint_publisher_close(p);
+    json_decref(meta);
+    return s;
+}
+
+static status adopt(bool *damaged, node_copies *k, const node_set *set, const char *checkpoints)
+{
+    arena *buffer = NULL;
+    char *temporary = checkpoint_temporary(checkpoints, set->name);
+    *damaged = false;
+    status s = comm_all_status(k->world, arena_open(&buffer, BLOCK));
+    if (s == STATUS_OK)
+        s = comm_all_status(k->world, k->me == 0 ? checkpoint_tidy(checkpoints) : STATUS_OK);
+    if (s == STATUS_OK)
+        s = bring_together(damaged, k, set, temporary, arena_base(buffer));
+    if (s == STATUS_OK && k->me == 0)
+        s = publish(k, set, checkpoints, temporary, arena_base(buffer));
+    s = comm_all_status(k->world, s);
+    if (s != STATUS_OK && k->me == 0)
+        checkpoint_clean(checkpoints, set->name);
+    arena_close(buffer);
+    free(temporary);
+    return s;
+}
+
+/* The newest set that is whole; the one before it may be, where the newest has no second copies yet. */
+static status adopt_newest(int64_t *step, char **trouble, node_copies *k, const char *checkpoints, int64_t after)
+{
+    node_shares_asked asked = {k->node, k->me == k->first ? k->place.folder : NULL, k->id, after, INT64_MAX};
+    status s = STATUS_OK;
+    for (bool found = true; found && *step < 0 && s == STATUS_OK;) {
+        node_set set;
+        bool damaged = false;
+        s = node_shares_newest(&found, &set, k->world, &asked);
+        if (s == STATUS_OK && found)
+            s = adopt(&damaged, k, &set, checkpoints);
+        if (found && s == STATUS_OK)
+            *step = set.step;
+        else if (damaged && k->me == 0 && !*trouble)
+            *trouble = must_strdup(status_message());
+        if (damaged)
+            s = STATUS_OK;
+        asked.before = set.step;
+        free(set.holder);
+    }
+    return s;
+}
+
+bool node_copies_count(const node_copies *k)
+{
+    return *k->id;
+}
+
+status node_copies_adopt(int64_t *step, char **trouble, node_copies *k, const char *checkpoints, int64_t after)
+{
+    holder whose = NOBODY;
+    *step = -1;
+    *trouble = NULL;
+    if (*k->id)
+        TRY(hold(&whose, k));
+    if (whose >= ALIVE) {
+        log_info("copies in memory: those that %s names are %s, and stay", k->id_file,
+                 whose == ALIVE ? "of a run that is alive" : "not this user's");
+        return STATUS_OK;
+    }
+    status s = *k->id ? adopt_newest(step, trouble, k, checkpoints, after) : STATUS_OK;
+    if (s != STATUS_OK)
+        return status_context(s, "copies in memory, which stay (checkpoint.resume=never, or =FOLDER, does without)");
+    if (*step >= 0) {
+        free(*trouble);
+        *trouble = NULL;
+    } else if (*k->id && !*trouble) {
+        log_info("copies in memory: none of this run's is newer than its last checkpoint and whole");
+    }
+    node_copies_forget(k);
+    return STATUS_OK;
+}

@@ -1,0 +1,424 @@
+#include "engine/state/rank/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/compile/model/duty.h"
+#include "engine/compile/model/storage.h"
+#include "engine/state/weights/normal.h"
+#include "kernels/philox.h"
+#include "memory/log.h"
+
+int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
+{
+    const char *states[OPTIMIZER_SECTIONS];
+    int count = 0;
+    optimizer_sections(states, &c->options);
+    out[count++] = STATE_MODEL;
+    for (int i = 0; states[i]; i++)
+        out[count++] = states[i];
+    if (optimizer_has_master(&c->options))
+        out[count++] = STATE_MASTER;
+    if (c->feedback_section) {
+        out[count++] = c->feedback_section;
+        out[count++] = STATE_FEEDBACK_SUM;
+    }
+    return count;
+}
+
+/* ---- rectangles ------------------------------------------------------------------------------------------------ */
+
+/* A range of rows of a parameter's local part that a tensor holds: row `first` is the tensor's row 0. */
+typedef struct held {
+    const tensor *t;
+    int64_t first, rows;
+} held;
+
+static bool is(state_section a, state_section b)
+{
+    return !strcmp(a, b);
+}
+
+/* Of the feedback, the rows whose sum this rank makes: what it gets of another number of ranks' feedback. */
+#define OWN_FEEDBACK "feedback_own"
+
+static bool is_feedback(state_section section)
+{
+    return !strncmp(section, "feedback_", 9);
+}
+
+static held feedback_rows(const storage *s, state_section section)
+{
+    if (is(section, STATE_FEEDBACK_SUM))
+        return s->feedback_sum ? (held){s->feedback_sum, s->sum_first, s->sum_rows} : (held){0};
+    return s->feedback ? (held){s->feedback, 0, s->of->rows} : (held){0};
+}
+
+/* Nothing, where the parameter's optimizer has no state of that name, or no gradient changes the parameter. */
+static held section_rows(const compiled *c, const storage *s, state_section section)
+{
+    if (s->of->shares >= 0) /* its bytes are another's */
+        return (held){0};
+    if (is_feedback(section))
+        return feedback_rows(s, section);
+    if (is(section, STATE_MODEL))
+        return s->shard_weight ? (held){s->shard, s->own_first, s->own_rows} : (held){s->weight, 0, s->of->rows};
+    const tensor *t = is(section, STATE_MASTER) ? s->master : is(section, STATE_GRADIENT) ? s->own_gradient : NULL;
+    const optimizer *o = optimizer_of(&c->options, s->of);
+    for (int i = 0; i < s->states && !t; i++)
+        t = is(section, o->state[i]) ? s->state[i] : NULL;
+    return t && tensor_elements(t) > 0 ? (held){t, s->own_first, s->own_rows} : (held){0};
+}
+
+/* Rows of a parameter; of a vector, elements. */
+static duty_rows rows_of(const parameter *p, int64_t first, int64_t rows)
+{
+    return p->vector ? (duty_rows){0, rows * p->columns} : (duty_rows){first, rows};
+}
+
+/* Of what a tensor holds, what this rank writes: each element of the model is written once, of a rank's feedback all
+ * that no other rank has a copy of. */
+static duty_rows written_rows(const compiled *c, const storage *s, duty_rows among, bool feedback)
+{
+    return duty_meet(among, duty_of(c->around.group, s, feedback ? DUTY_ADD : DUTY_WRITE));
+}
+
+/* The rectangle where piece `q` and rows `among` of parameter `p` meet; false if nowhere. A piece of a vector is among
+ * them or not. */
+static bool meet(checkpoint_piece *out, const parameter *p, const parameter_piece *q, held h, duty_rows among,
+                 char *arena)
+{
+    dtype type = (dtype)h.t->type;
+    char *at = arena + h.t->address + q->column * dtype_bytes(type);
+    *out = (checkpoint_piece){.of = q->of, .at = {.type = type, .data = at}};
+    box *part = &out->of.part;
+    if (p->vector) {
+        out->at.stride[0] = 1;
+        return q->column >= among.first && q->column < among.first + among.rows;
+    }
+    int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
+    duty_rows met = duty_meet((duty_rows){q->row, q->of.part.size[out_dim]}, among);
+    part->start[out_dim] += met.first - q->row;
+    part->size[out_dim] = met.rows;
+    out->at.stride[out_dim] = p->columns;
+    out->at.stride[in_dim] = 1;
+    out->at.data = at + (met.first - h.first) * p->columns * dtype_bytes(type);
+    return met.rows > 0 && q->of.part.size[in_dim] > 0;
+}
+
+/* ---- where they lie -------------------------------------------------------------------------------------------- */
+
+/* A piece's `data` is an address in the arena, which may be a device's: executor_borrow gives what can be read. */
+static void *borrow(void *context, const void *data, int64_t bytes)
+{
+    executor *e = context;
+    return executor_borrow(e, (const char *)data - executor_context(e)->arena, bytes);
+}
+
+static void give_back(void *context, void *borrowed, const void *data, int64_t bytes)
+{
+    executor *e = context;
+    executor_give_back(e, borrowed, (const char *)data - executor_context(e)->arena, bytes, false);
+}
+
+checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state_section section, bool writing)
+{
+    int most = 0;
+    for (int i = 0; i < c->model.parameter_count; i++)
+        most += c->model.parameters[i]->piece_count;
+    checkpoint_piece *pieces = must_alloc((unsigned long)most * sizeof *pieces);
+    *count = 0;
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const parameter *p = c->model.parameters[i];
+        const storage *s = &c->storage[p->number];
+        held h = section_rows(c, s, section);
+        if (!h.t)
+            continue;
+        duty_rows among = rows_of(p, h.first, h.rows);
+        if (writing)
+            among = written_rows(c, s, among, is_feedback(section));
+        if (is(section, OWN_FEEDBACK))
+            among = rows_of(p, s->sum_first, s->sum_rows);
+        for (int k = 0; k < p->piece_count; k++) {
+            checkpoint_piece *at = &pieces[*count];
+            if (!meet(at, p, &p->pieces[k], h, among, executor_context(e)->arena))
+                continue;
+            at->section = section;
+            at->source = (checkpoint_source){borrow, give_back, e};
+            ++*count;
+        }
+    }
+    return pieces;
+}
+
+/* ---- initial weights ------------------------------------------------------------------------------------------- */
+
+/* Row `row` of the parameter, as fp32, into out[columns]: what the pieces say, zero where there are none. */
+static void initial_row(float *out, const parameter *p, int64_t row, uint64_t seed)
+{
+    memset(out, 0, (size_t)p->columns * sizeof *out);
+    for (int k = 0; k < p->piece_count; k++) {
+        const parameter_piece *q = &p->pieces[k];
+        const box *part = &q->of.part;
+        int out_dim = q->transposed ? 1 : 0, in_dim = 1 - out_dim;
+        int64_t at = q->column, count = p->vector ? part->size[0] : part->size[in_dim];
+        if (!p->vector && (row < q->row || row >= q->row + part->size[out_dim]))
+            continue;
+        if (p->init == INIT_ONE)
+            for (int64_t i = 0; i < count; i++)
+                out[at + i] = 1;
+        if (p->init != INIT_NORMAL)
+            continue;
+        /* elements are numbered as [out, in], whatever the file's order */
+        int64_t index = p->vector ? part->start[0]
+                                  : (part->start[out_dim] + row - q->row) * q->of.global[in_dim] + part->start[in_dim];
+        normal_fill(out + at, seed, philox_stream(q->of.name), index, count, p->deviation);
+    }
+}
+
+/* A tensor of rows while it is filled: borrowed from the arena. */
+typedef struct filled {
+    held at;
+    char *bytes;
+} filled;
+
+static filled fill_begin(executor *e, held h)
+{
+    return (filled){h, h.rows > 0 ? executor_borrow(e, h.t->address, tensor_bytes(h.t)) : NULL};
+}
+
+static void fill_end(executor *e, filled f)
+{
+    if (f.bytes)
+        executor_give_back(e, f.bytes, f.at.t->address, tensor_bytes(f.at.t), true);
+}
+
+static void store_row(filled f, int64_t row, const float *values, int64_t columns)
+{
+    held h = f.at;
+    if (row < h.first || row >= h.first + h.rows)
+        return;
+    int64_t bytes = columns * dtype_bytes((dtype)h.t->type);
+    dtype_convert(f.bytes + (row - h.first) * bytes, (dtype)h.t->type, values, DTYPE_FP32, columns);
+}
+
+static void initialise(const compiled *c, executor *e, const storage *s, uint64_t seed)
+{
+    const parameter *p = s->of;
+    bool apart = c->options.train && optimizer_has_master(&c->options);
+    filled weight = fill_begin(e, section_rows(c, s, STATE_MODEL)), master = {0};
+    if (apart)
+        master = fill_begin(e, section_rows(c, s, STATE_MASTER));
+#pragma omp parallel num_threads(executor_context(e)->threads)
+    {
+        float *values = must_alloc((unsigned long)p->columns * sizeof *values);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < p->rows; row++) {
+            initial_row(values, p, row, seed);
+            store_row(weight, row, values, p->columns);
+            if (apart)
+                store_row(master, row, values, p->columns);
+        }
+        free(values);
+    }
+    fill_end(e, weight);
+    fill_end(e, master);
+}
+
+void state_initialise(const compiled *c, executor *e, uint64_t seed)
+{
+    for (int i = 0; i < c->model.parameter_count; i++)
+        if (c->model.parameters[i]->shares < 0)
+            initialise(c, e, &c->storage[c->model.parameters[i]->number], seed);
+}
+
+static const parameter_piece *find_piece(const parameter **of, const decoder *model, const char *name)
+{
+    for (int i = 0; i < model->parameter_count; i++) {
+        const parameter *p = model->parameters[i];
+        for (int k = 0; k < p->piece_count && p->shares < 0; k++)
+            if (!strcmp(p->pieces[k].of.name, name)) {
+                *of = p;
+                return &p->pieces[k];
+            }
+    }
+    MUST(false, "%s is no tensor of the model", name);
+    return NULL;
+}
+
+/* Elements are numbered as [out, in]: those of a file that has them as [in, out] are drawn a row of its at a time. */
+static void draw_transposed(float *out, const parameter *p, const parameter_piece *q, int64_t first, int64_t rows,
+                            uint64_t seed)
+{
+    float *drawn = must_alloc((unsigned long)rows * sizeof *drawn);
+    for (int64_t i = 0; i < q->of.global[1]; i++) {
+        normal_fill(drawn, seed, philox_stream(q->of.name), i * q->of.global[0] + first, rows, p->deviation);
+        for (int64_t row = 0; row < rows; row++)
+            out[row * q->of.global[1] + i] = drawn[row];
+    }
+    free(drawn);
+}
+
+void state_initial_rows(float *out, const decoder *model, const char *name, int64_t first, int64_t rows, uint64_t seed)
+{
+    const parameter *p = NULL;
+    const parameter_piece *q = find_piece(&p, model, name);
+    int64_t columns = q->of.dims > 1 ? q->of.global[1] : 1;
+    if (p->init == INIT_NORMAL && q->transposed)
+        draw_transposed(out, p, q, first, rows, seed);
+    else if (p->init == INIT_NORMAL)
+        normal_fill(out, seed, philox_stream(name), first * columns, rows * columns, p->deviation);
+    else
+        for (int64_t i = 0; i < rows * columns; i++)
+            out[i] = p->init == INIT_ONE;
+}
+
+static void clear(executor *e, const tensor *t)
+{
+    int64_t bytes = t ? tensor_bytes(t) : 0;
+    if (bytes == 0)
+        return;
+    MUST(t->address >= 0, "%s has no bytes of its own", t->name);
+    char *data = executor_borrow(e, t->address, bytes);
+    memset(data, 0, (size_t)bytes);
+    executor_give_back(e, data, t->address, bytes, true);
+}
+
+void state_clear(const compiled *c, executor *e)
+{
+    for (int i = 0; i < c->model.parameter_count; i++) {
+        const storage *s = &c->storage[c->model.parameters[i]->number];
+        clear(e, s->shard_weight ? s->shard : s->weight);
+        clear(e, s->master);
+        for (int k = 0; k < s->states; k++)
+            clear(e, s->state[k]);
+        clear(e, s->feedback);
+        clear(e, s->feedback_sum);
+    }
+}
+
+/* ---- loading --------------------------------------------------------------------------------------------------- */
+
+typedef struct from_checkpoint {
+    checkpoint *file;
+    const char *section;
+} from_checkpoint;
+
+static status read_checkpoint(void *context, const rectangle *of, const box_memory *to)
+{
+    from_checkpoint *f = context;
+    return checkpoint_read(f->file, f->section, of, to);
+}
+
+static status load_section(const compiled *c, executor *e, state_section section, state_reader *read, void *context)
+{
+    int count;
+    checkpoint_piece *pieces = state_pieces(&count, c, e, section, false);
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        box_memory to = pieces[i].at;
+        int64_t address = (char *)to.data - executor_context(e)->arena, bytes = checkpoint_extent(&pieces[i]);
+        to.data = executor_borrow(e, address, bytes);
+        s = read(context, &pieces[i].of, &to);
+        executor_give_back(e, to.data, address, bytes, true);
+    }
+    free(pieces);
+    return s;
+}
+
+status state_load_weights(const compiled *c, executor *e, state_reader *read, void *context)
+{
+    if (c->options.train && optimizer_has_master(&c->options))
+        TRY(load_section(c, e, STATE_MASTER, read, context));
+    return load_section(c, e, STATE_MODEL, read, context);
+}
+
+static bool has_section(const checkpoint *file, state_section section)
+{
+    for (int i = 0; i < checkpoint_tensors(file); i++)
+        if (is(checkpoint_at(file, i)->section, section))
+            return true;
+    return false;
+}
+
+/* The optimizer's states: all of them, or none where the file lacks one. */
+static status load_states(const compiled *c, executor *e, checkpoint *file, bool *has_states)
+{
+    const char *states[OPTIMIZER_SECTIONS];
+    optimizer_sections(states, &c->options);
+    *has_states = true;
+    for (int i = 0; states[i]; i++)
+        *has_states &= has_section(file, states[i]);
+    for (int i = 0; states[i] && *has_states && c->options.train; i++) {
+        from_checkpoint from = {file, states[i]};
+        TRY(load_section(c, e, states[i], read_checkpoint, &from));
+    }
+    return STATUS_OK;
+}
+
+/* Adds what a section has of a piece, fp32. */
+static status add_piece(checkpoint *file, const char *section, const checkpoint_piece *p, float *to)
+{
+    bool matrix = p->of.dims > 1;
+    int64_t rows = p->of.part.size[0], columns = matrix ? p->of.part.size[1] : 1, step = matrix ? p->at.stride[1] : 0;
+    float *more = must_alloc((unsigned long)(rows * columns) * sizeof *more + 1);
+    status s = checkpoint_read(file, section, &p->of, &(box_memory){more, p->at.type, {columns, 1}});
+    for (int64_t i = 0; s == STATUS_OK && i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[i * p->at.stride[0] + j * step] += more[i * columns + j];
+    free(more);
+    return s;
+}
+
+/* The sum of one section's feedback, and what is there already, where this rank owns it. */
+static status add_section(const compiled *c, executor *e, checkpoint *file, const char *section)
+{
+    int count;
+    checkpoint_piece *pieces = state_pieces(&count, c, e, OWN_FEEDBACK, false);
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        const checkpoint_piece *p = &pieces[i];
+        int64_t address = (const char *)p->at.data - executor_context(e)->arena, bytes = checkpoint_extent(p);
+        float *data = executor_borrow(e, address, bytes);
+        s = add_piece(file, section, p, data);
+        executor_give_back(e, data, address, bytes, true);
+    }
+    free(pieces);
+    return s;
+}
+
+static status load_feedback(const compiled *c, executor *e, checkpoint *file)
+{
+    char section[32];
+    int saved = 0;
+    for (bool there = true; there; saved += there) {
+        snprintf(section, sizeof section, "feedback_%d", saved);
+        there = has_section(file, section);
+    }
+    if (!c->feedback_section || saved == 0)
+        return STATUS_OK;
+    bool sums = has_section(file, STATE_FEEDBACK_SUM);
+    if (saved == c->feedback_ranks && sums == !storage_divides(&c->options)) {
+        from_checkpoint own = {file, c->feedback_section}, sum = {file, STATE_FEEDBACK_SUM};
+        TRY(load_section(c, e, c->feedback_section, read_checkpoint, &own));
+        return load_section(c, e, STATE_FEEDBACK_SUM, read_checkpoint, &sum);
+    }
+    for (int i = 0; i < saved; i++) {
+        snprintf(section, sizeof section, "feedback_%d", i);
+        TRY(add_section(c, e, file, section));
+    }
+    return sums ? add_section(c, e, file, STATE_FEEDBACK_SUM) : STATUS_OK;
+}
+
+status state_load(const compiled *c, executor *e, checkpoint *file, bool *has_states)
+{
+    from_checkpoint model = {file, STATE_MODEL}, master = model;
+    if (has_section(file, STATE_MASTER))
+        master.section = STATE_MASTER;
+    if (c->options.train && optimizer_has_master(&c->options))
+        TRY(load_section(c, e, STATE_MASTER, read_checkpoint, &master));
+    TRY(load_section(c, e, STATE_MODEL, read_checkpoint, optimizer_has_master(&c->options) ? &model : &master));
+    TRY(load_states(c, e, file, has_states));
+    return c->options.train ? load_feedback(c, e, file) : STATUS_OK;
+}

@@ -1,0 +1,511 @@
+#include "engine/state/save/saver.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/system/direct.h"
+#include "engine/checkpoint/share.h"
+#include "engine/state/rank/state.h"
+#include "memory/arena.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { ALIGNMENT = 256 }; /* bytes */
+_Static_assert((int)ALIGNMENT == (int)COMPILE_ALIGNMENT, "between pieces closer than that lies no other tensor");
+
+/* Bytes of the device's arena that are copied, and where to. */
+typedef struct range {
+    int64_t at, bytes, to;
+} range;
+
+typedef enum stage { NONE, SHARES, PUBLISHING } stage;
+
+struct saver {
+    saver_options options;
+    const device_interface *interface;
+    device *device;
+    arena *arena;    /* the copy, then the writer's buffer */
+    char *copy;      /* NULL: none; the state is written from where it lies */
+    char *more_copy; /* of what lies elsewhere */
+    bool pinned;
+    range *ranges;
+    int range_count;
+    checkpoint_writer *writer;
+    checkpoint_publisher *publisher; /* rank 0's */
+    char name[32];
+    const share_place *memory; /* where shares go and stay; NULL: to the run's checkpoints */
+    char *buffer;              /* the writer's */
+    json_t *meta;
+    double stall;
+    stage stage;
+    bool arrived; /* what a device copies */
+    bool beside;  /* of a device's state, some is in host memory, and is copied by the thread */
+
+    /* shared with the thread, under the lock */
+    pthread_t thread;
+    bool started, ends;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool working;
+    bool refused;       /* the share: a value of it is not finite */
+    bool taken, copied; /* what the thread copies; everything */
+    status result;
+    char message[2048];
+    double seconds;
+};
+
+/* ---- what is copied -------------------------------------------------------------------------------------------- */
+
+static checkpoint_piece *own_pieces(int *count, const compiled *c, executor *e)
+{
+    state_section sections[STATE_SECTIONS];
+    int section_count = state_sections(sections, c);
+    checkpoint_piece *all = NULL;
+    *count = 0;
+    for (int i = 0; i < section_count; i++) {
+        int n;
+        checkpoint_piece *pieces = state_pieces(&n, c, e, sections[i], true);
+        all = must_realloc(all, (unsigned long)(*count + n) * sizeof *all);
+        memcpy(all + *count, pieces, (size_t)n * sizeof *all);
+        *count += n;
+        free(pieces);
+    }
+    return all;
+}
+
+static int compare_data(const void *a, const void *b)
+{
+    const char *x = (*(const checkpoint_piece *const *)a)->at.data;
+    const char *y = (*(const checkpoint_piece *const *)b)->at.data;
+    return (x > y) - (x < y);
+}
+
+static int64_t aligned(int64_t bytes, int64_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
+/* The pieces' bytes, neighbours together, and nobody else's, which may change meanwhile; the pieces then lie in the
+ * copy, if there is one. Returns the copy's bytes. */
+static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces, int count, const char *base,
+                          char *copy)
+{
+    checkpoint_piece **sorted = must_alloc((unsigned long)count * sizeof *sorted);
+    range *ranges = must_alloc((unsigned long)count * sizeof *ranges);
+    int ranges_count = 0;
+    int64_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        sorted[i] = &pieces[i];
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_data);
+    for (int i = 0; i < count; i++) {
+        int64_t at = (const char *)sorted[i]->at.data - base, end = at + checkpoint_extent(sorted[i]);
+        range *last = ranges_count ? &ranges[ranges_count - 1] : NULL;
+        if (!last || at - last->at - last->bytes >= ALIGNMENT) {
+            bytes = aligned(bytes, ALIGNMENT);
+            last = &ranges[ranges_count++];
+            *last = (range){at, 0, bytes};
+        }
+        if (end > last->at + last->bytes) {
+            bytes += end - last->at - last->bytes;
+            last->bytes = end - last->at;
+        }
+        if (copy) {
+            sorted[i]->at.data = copy + last->to + at - last->at;
+            sorted[i]->source = (checkpoint_source){0};
+        }
+    }
+    free(sorted);
+    *out = ranges;
+    *out_count = ranges_count;
+    return aligned(bytes, DIRECT_ALIGNMENT);
+}
+
+/* Of what lies elsewhere; with `copy`, the pieces then lie there. */
+static int64_t lay_more(checkpoint_piece *pieces, int count, char *copy)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < count; i++) {
+        if (copy)
+            pieces[i].at.data = copy + bytes;
+        bytes += aligned(checkpoint_extent(&pieces[i]), ALIGNMENT);
+    }
+    return aligned(bytes, DIRECT_ALIGNMENT);
+}
+
+int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more, int more_count, bool asynchronous)
+{
+    int count, ranges_count;
+    range *ranges;
+    checkpoint_piece *pieces = own_pieces(&count, c, e);
+    int64_t bytes = lay_ranges(&ranges, &ranges_count, pieces, count, executor_context(e)->arena, NULL);
+    for (int i = 0; i < more_count; i++)
+        bytes += aligned(checkpoint_extent(&more[i]), ALIGNMENT);
+    bytes = aligned(bytes, DIRECT_ALIGNMENT);
+    free(ranges);
+    free(pieces);
+    return (asynchronous ? bytes : 0) + CHECKPOINT_WRITER_BUFFER;
+}
+
+/* ---- a rank's work: on the thread, or, without a copy, on the training thread ------------------------------------ */
+
+static void set_copied(saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->copied = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Is it the device that copies the range? */
+static bool by_device(const saver *s, const range *r)
+{
+    return s->interface->aside.copy && r->at < TENSOR_HOST;
+}
+
+/* A device copies its arena by itself, and the training thread learns when it has. */
+static void take_copy(saver *s)
+{
+    const char *host = s->interface->host(s->device);
+    for (int i = 0; i < s->range_count; i++) {
+        const range *r = &s->ranges[i];
+        if (!by_device(s, r))
+            memcpy(s->copy + r->to, host + (r->at < TENSOR_HOST ? r->at : r->at - TENSOR_HOST), (size_t)r->bytes);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->taken = true;
+    s->copied = s->copied || !s->interface->aside.copy;
+    pthread_cond_broadcast(&s->changed);
+    while (!s->copied)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* On the training thread: have the device's copies arrived? */
+static void ask_device(saver *s, bool wait)
+{
+    if (s->stage == SHARES && s->copy && s->interface->aside.copy && !s->arrived) {
+        s->arrived = s->interface->aside.done(s->device, wait);
+        if (s->arrived)
+            set_copied(s);
+    }
+}
+
+static status publish(saver *s)
+{
+    const saver_options *o = &s->options;
+    if (o->may_publish && !o->may_publish(o->context))
+        return status_fail(STATUS_FAILED, "the run's folder belongs to another run by now");
+    TRY(checkpoint_publisher_publish(s->publisher, o->folder, s->name, s->meta));
+    const checkpoint_needed needed = {o->needs, o->context};
+    if (o->published)
+        o->published(o->context, s->name);
+    if (checkpoint_prune(o->folder, o->keep, o->keep_every, o->needs ? &needed : NULL) != STATUS_OK)
+        log_warn("%s; an older checkpoint stays", status_message()); /* the new one is there all the same */
+    return STATUS_OK;
+}
+
+static status write_share(saver *s)
+{
+    const saver_options *o = &s->options;
+    TRY(checkpoint_writer_share(s->writer, s->memory ? s->memory->folder : o->folder, s->name));
+    if (!s->memory)
+        return STATUS_OK;
+    const fragment_owner owner = {.run = o->run, .name = s->name, .rank = o->rank, .ranks = o->ranks};
+    char *folder = checkpoint_temporary(s->memory->folder, s->name);
+    status result = o->rank == 0 ? share_put_meta(folder, s->meta, s->buffer) : STATUS_OK;
+    if (result == STATUS_OK)
+        result = share_seal(folder, &owner, s->memory->secret, s->buffer);
+    free(folder);
+    return result;
+}
+
+static void work(saver *s)
+{
+    double began = clock_seconds();
+    status result;
+    watchdog_beside(s->options.watchdog, s->stage == SHARES ? "writing a checkpoint" : "publishing a checkpoint");
+    if (s->stage == SHARES) {
+        if (s->copy)
+            take_copy(s);
+        result = write_share(s);
+    } else {
+        result = publish(s);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->result = result;
+    s->refused = result != STATUS_OK && s->stage == SHARES && checkpoint_writer_refused(s->writer);
+    snprintf(s->message, sizeof s->message, "%s", status_message());
+    s->seconds += clock_seconds() - began;
+    s->working = false;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    watchdog_beside_end(s->options.watchdog);
+}
+
+static void *run_thread(void *argument)
+{
+    saver *s = argument;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (!s->working && !s->ends)
+            pthread_cond_wait(&s->changed, &s->lock);
+        if (!s->working)
+            break;
+        pthread_mutex_unlock(&s->lock);
+        work(s);
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static void start_work(saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->working = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (!s->started)
+        work(s);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+/* Have the kernel hand over every page now: its zeroing would else make the first copy several times as long. */
+static void touch_pages(saver *s, int64_t bytes)
+{
+    enum { PAGE = 4096 };
+    char *base = arena_base(s->arena);
+    int64_t pages = (bytes + CHECKPOINT_WRITER_BUFFER) / PAGE;
+#pragma omp parallel for num_threads(executor_context(s->options.executor)->threads) schedule(static)
+    for (int64_t i = 0; i < pages; i++)
+        *(volatile char *)(base + i * PAGE) = 0;
+}
+
+static status open_memory(saver *s, int64_t bytes)
+{
+    TRY(arena_open(&s->arena, bytes + CHECKPOINT_WRITER_BUFFER));
+    s->copy = s->options.asynchronous ? arena_base(s->arena) : NULL;
+    touch_pages(s, bytes);
+    return bytes > 0 && s->interface->aside.pin ? s->interface->aside.pin(s->device, s->copy, bytes) : STATUS_OK;
+}
+
+/* Until the thread has copied what it copies. */
+static void wait_for_copy(saver *s)
+{
+    if (s->stage != SHARES)
+        return;
+    double began = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    while (!s->taken)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    s->stall += clock_seconds() - began;
+}
+
+/* The state is about to change, and the device knows what it copies. */
+static void copied_hook(void *context)
+{
+    wait_for_copy(context);
+}
+
+static status open_parts(saver *s, checkpoint_piece *pieces, int count)
+{
+    const saver_options *o = &s->options;
+    const char *base = executor_context(o->executor)->arena;
+    checkpoint_piece *more = pieces + count - o->more_count;
+    int own = count - o->more_count;
+    int64_t own_bytes = lay_ranges(&s->ranges, &s->range_count, pieces, own, base, NULL);
+    int64_t bytes = o->asynchronous ? own_bytes + lay_more(more, o->more_count, NULL) : 0;
+    TRY(open_memory(s, bytes));
+    if (s->copy) {
+        free(s->ranges);
+        lay_ranges(&s->ranges, &s->range_count, pieces, own, base, s->copy);
+        lay_more(more, o->more_count, s->copy + own_bytes);
+        s->more_copy = s->copy + own_bytes;
+    }
+    s->pinned = bytes > 0 && s->interface->aside.pin;
+    for (int i = 0; i < s->range_count; i++)
+        s->beside = s->beside || !by_device(s, &s->ranges[i]);
+    char *buffer = s->buffer = (char *)arena_base(s->arena) + bytes;
+    s->writer = checkpoint_writer_open(&(checkpoint_writer_options){
+        .share = {.pieces = pieces, .count = count, .run = o->run, .rank = o->rank, .ranks = o->ranks},
+        .extras = o->extras,
+        .extra_count = o->extra_count,
+        .buffer = buffer});
+    if (o->rank == 0)
+        s->publisher = checkpoint_publisher_open(o->ranks, o->run, buffer);
+    if (s->copy && pthread_create(&s->thread, NULL, run_thread, s) != 0)
+        return status_fail(STATUS_FAILED, "cannot start the thread that writes checkpoints");
+    s->started = s->copy != NULL;
+    if (s->started)
+        executor_before_change(o->executor, copied_hook, s);
+    return STATUS_OK;
+}
+
+status saver_open(saver **out, const saver_options *options)
+{
+    saver *s = must_calloc(1, sizeof *s);
+    int count;
+    s->options = *options;
+    s->interface = executor_device(options->executor, &s->device);
+    s->taken = s->copied = true;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    checkpoint_piece *pieces = own_pieces(&count, options->compiled, options->executor);
+    if (options->more_count > 0) {
+        pieces = must_realloc(pieces, (unsigned long)(count + options->more_count) * sizeof *pieces);
+        memcpy(pieces + count, options->more, (size_t)options->more_count * sizeof *pieces);
+        count += options->more_count;
+    }
+    status result = open_parts(s, pieces, count);
+    free(pieces);
+    if (result != STATUS_OK) {
+        saver_close(s);
+        return result;
+    }
+    *out = s;
+    return STATUS_OK;
+}
+
+static void end_thread(saver *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->ends = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+}
+
+void saver_close(saver *s)
+{
+    if (!s)
+        return;
+    ask_device(s, true);
+    if (s->started)
+        end_thread(s);
+    if (s->stage != NONE && s->options.rank == 0 && !s->memory)
+        checkpoint_clean(s->options.folder, s->name);
+    executor_before_change(s->options.executor, NULL, NULL);
+    checkpoint_publisher_close(s->publisher);
+    checkpoint_writer_close(s->writer);
+    if (s->pinned)
+        (void)s->interface->aside.pin(s->device, s->copy, 0);
+    arena_close(s->arena);
+    json_decref(s->meta);
+    free(s->ranges);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->changed);
+    free(s);
+}
+
+/* ---- saving ----------------------------------------------------------------------------------------------------- */
+
+/* What lies elsewhere changes between steps, when nobody waits for a copy: it is taken at once. */
+static void copy_more(saver *s)
+{
+    char *to = s->more_copy;
+    for (int i = 0; i < s->options.more_count; i++) {
+        int64_t bytes = checkpoint_extent(&s->options.more[i]);
+        memcpy(to, s->options.more[i].at.data, (size_t)bytes);
+        to += aligned(bytes, ALIGNMENT);
+    }
+}
+
+void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory)
+{
+    double began = clock_seconds();
+    MUST(s->stage == NONE, "%s is still being saved", s->name);
+    snprintf(s->name, sizeof s->name, "step-%08lld", (long long)step);
+    json_decref(s->meta);
+    s->meta = meta;
+    s->memory = memory;
+    s->stage = SHARES;
+    s->copied = s->copy == NULL;
+    s->taken = s->copied || !s->beside;
+    s->arrived = false;
+    s->seconds = 0;
+    for (int i = 0; i < s->range_count && s->copy; i++)
+        if (by_device(s, &s->ranges[i]))
+            s->interface->aside.copy(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
+    if (s->copy)
+        copy_more(s);
+    start_work(s);
+    s->stall += clock_seconds() - began;
+}
+
+saver_progress saver_progress_of(saver *s)
+{
+    if (!s || s->stage == NONE)
+        return SAVER_IDLE;
+    ask_device(s, false);
+    pthread_mutex_lock(&s->lock);
+    saver_progress p = s->working ? SAVER_WORKING : s->result == STATUS_OK ? SAVER_READY : SAVER_FAILED;
+    pthread_mutex_unlock(&s->lock);
+    return p;
+}
+
+void saver_wait(saver *s)
+{
+    double began = clock_seconds();
+    ask_device(s, true);
+    pthread_mutex_lock(&s->lock);
+    while (s->working)
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    s->stall += clock_seconds() - began;
+}
+
+status saver_result(const saver *s)
+{
+    return s->result == STATUS_OK ? STATUS_OK
+                                  : status_fail(s->result, "checkpoint %s not saved: %s", s->name, s->message);
+}
+
+bool saver_refused(const saver *s)
+{
+    return s->refused;
+}
+
+bool saver_next(saver *s, bool any_working, bool any_failed)
+{
+    if (s->stage == NONE || any_working)
+        return false;
+    if (s->stage == SHARES && !any_failed && !s->memory) {
+        s->stage = PUBLISHING;
+        if (s->options.rank == 0)
+            start_work(s);
+        return false;
+    }
+    s->stage = NONE;
+    if (any_failed && s->options.rank == 0 && !s->memory)
+        checkpoint_clean(s->options.folder, s->name);
+    return true;
+}
+
+bool saver_is_in_memory(const saver *s)
+{
+    return s->memory != NULL;
+}
+
+const char *saver_name(const saver *s)
+{
+    return s->name;
+}
+
+double saver_seconds(const saver *s)
+{
+    return s->seconds;
+}
+
+double saver_stall(saver *s)
+{
+    double stall = s ? s->stall : 0;
+    if (s)
+        s->stall = 0;
+    return stall;
+}

@@ -1,0 +1,661 @@
+#include "engine/state/weights/weights.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/config_read.h"
+#include "engine/system/atomic.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/files/sharded.h"
+#include "engine/data/tokenizer_files.h"
+#include "engine/state/weights/mxfp4.h"
+#include "engine/store/folder.h"
+#include "memory/log.h"
+#include "models/dense.h"
+#include "models/huggingface.h"
+
+#define AHEAD_BYTES (16 << 20) /* what the disk reads beyond a rectangle: the next one usually follows */
+
+#define MODEL  "model"
+#define MASTER "master"
+
+/* Where a Hugging Face folder has a tensor of the model: from row `first` on of one of its files'. */
+typedef struct stored_at {
+    const sharded_tensor *in;
+    int64_t first;
+    const sharded_tensor *scales; /* of mxfp4, whose blocks are `in`; else NULL */
+} stored_at;
+
+struct weights {
+    char *folder;
+    model_shape shape;
+    json_t *tokens;
+    names_tensor *names; /* [count] */
+    int count;
+    int *by_name; /* [count] indices into names */
+    sharded *files;
+    stored_at *stored;      /* [count] of a Hugging Face folder */
+    checkpoint *checkpoint; /* or NULL */
+    config config;          /* of the checkpoint */
+    bool said_mxfp4;
+};
+
+/* What other programs leave beside the weights and transformers does not load either: rotary tables, causal masks. */
+static const char *const leftovers[] = {"*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias"};
+
+static bool is_leftover(const char *name)
+{
+    for (size_t i = 0; i < sizeof leftovers / sizeof *leftovers; i++)
+        if (fnmatch(leftovers[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* Is it of a layer behind the last one, of which the model has none? */
+static bool is_behind(const model_shape *s, const char *name)
+{
+    char *layers = must_format("%slayers.", names_prefix(s->architecture));
+    const size_t length = strlen(layers);
+    bool behind = shape_has_key(s->architecture, KEY_MTP) && !strncmp(name, layers, length) &&
+                  strtol(name + length, NULL, 10) >= shape_blocks(s);
+    free(layers);
+    return behind;
+}
+
+static int compare_name(const void *a, const void *b, void *context)
+{
+    const names_tensor *names = context;
+    return strcmp(names[*(const int *)a].name, names[*(const int *)b].name);
+}
+
+static void list_names(weights *w)
+{
+    w->names = names_list(&w->count, &w->shape);
+    w->by_name = must_alloc((unsigned long)w->count * sizeof *w->by_name);
+    for (int i = 0; i < w->count; i++)
+        w->by_name[i] = i;
+    qsort_r(w->by_name, (size_t)w->count, sizeof *w->by_name, compare_name, w->names);
+}
+
+/* -1 if the model has none of that name */
+static int find(const weights *w, const char *name)
+{
+    int low = 0, high = w->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2, order = strcmp(name, w->names[w->by_name[middle]].name);
+        if (order == 0)
+            return w->by_name[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return -1;
+}
+
+static void shape_text(char out[200], int dims, const int64_t *shape)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int d = 0; d < dims; d++)
+        used += (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, d ? ", " : "", shape[d]);
+}
+
+static status check_shape(const char *folder, const char *name, int dims, const int64_t *shape, int dims_wanted,
+                          const int64_t *shape_wanted)
+{
+    if (dims == dims_wanted && memcmp(shape, shape_wanted, (size_t)dims * sizeof *shape) == 0)
+        return STATUS_OK;
+    char stored[200], wanted[200];
+    shape_text(stored, dims, shape);
+    shape_text(wanted, dims_wanted, shape_wanted);
+    return status_fail(STATUS_FAILED, "%s: tensor %s has shape [%s], but the configuration makes it [%s]", folder, name,
+                       stored, wanted);
+}
+
+static status check_type(const char *folder, const char *name, dtype type)
+{
+    if (dtype_is_float(type) && dtype_bytes(type) >= 2)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED, "%s: tensor %s is of type %s: weights must be fp32, bf16, fp16 or fp64", folder,
+                       name, dtype_name(type));
+}
+
+/* ---- a Hugging Face folder ---- */
+
+/* "transformer.wte.weight" in a file of the model with its head, "wte.weight" in one of the bare model. */
+static const sharded_tensor *find_stored(const weights *w, const char *name)
+{
+    const char *prefix = names_prefix(w->shape.architecture);
+    const sharded_tensor *t = sharded_find(w->files, name);
+    if (!t && !strncmp(name, prefix, strlen(prefix)))
+        t = sharded_find(w->files, name + strlen(prefix));
+    return t;
+}
+
+/* A stored tensor must have the shape that it has in the place where it was found. */
+static status check_stored(const weights *w, const names_tensor *n, const names_place *at, const safetensors_tensor *t)
+{
+    const names_tensor whole = {.dims = n->dims, .shape = {at->rows, n->shape[1]}, .stacked = at->stacked};
+    int64_t shape[3];
+    int dims = names_file_shape(shape, &whole);
+    TRY(check_shape(w->folder, at->name, t->dims, t->shape, dims, shape));
+    return check_type(w->folder, at->name, t->type);
+}
+
+/* An expert's matrices as GPT-OSS is published: two tensors, NAME_blocks and NAME_scales. */
+static bool match_mxfp4(stored_at *out, const weights *w, const names_tensor *n)
+{
+    if (!shape_has_key(w->shape.architecture, KEY_MXFP4) || !n->stacked || n->dims != 2)
+        return false;
+    char *blocks = must_format("%s_blocks", n->name), *scales = must_format("%s_scales", n->name);
+    *out = (stored_at){find_stored(w, blocks), 0, find_stored(w, scales)};
+    free(blocks);
+    free(scales);
+    return out->in && out->scales;
+}
+
+static status check_mxfp4(const weights *w, const stored_at *at, const names_tensor *n)
+{
+    const int64_t experts = n->stacked, in = n->shape[0] / experts, out = n->shape[1];
+    const int64_t wanted[] = {experts, out, in / MXFP4_GROUP, MXFP4_BYTES};
+    const sharded_tensor *const both[] = {at->in, at->scales};
+    if (in % MXFP4_GROUP)
+        return status_fail(STATUS_FAILED,
+                           "%s: tensor %s has groups of %d, which do not divide the %" PRId64
+                           " columns that the configuration makes",
+                           w->folder, at->in->tensor->name, MXFP4_GROUP, in);
+    for (int i = 0; i < 2; i++) {
+        const safetensors_tensor *t = both[i]->tensor;
+        TRY(check_shape(w->folder, t->name, t->dims, t->shape, i ? 3 : 4, wanted));
+        if (t->type != DTYPE_UINT8)
+            return status_fail(STATUS_FAILED, "%s: tensor %s is of type %s: mxfp4 is uint8", w->folder, t->name,
+                               dtype_name(t->type));
+    }
+    return STATUS_OK;
+}
+
+/* The first of its places in which the files have it. */
+static status match_tensor(weights *w, int i)
+{
+    names_place at;
+    for (int which = 0; names_place_of(&at, &w->shape, &w->names[i], which); which++) {
+        w->stored[i] = (stored_at){find_stored(w, at.name), at.first, NULL};
+        if (w->stored[i].in)
+            return check_stored(w, &w->names[i], &at, w->stored[i].in->tensor);
+    }
+    if (match_mxfp4(&w->stored[i], w, &w->names[i]))
+        return check_mxfp4(w, &w->stored[i], &w->names[i]);
+    return status_fail(STATUS_FAILED, "%s: tensor %s is missing: config.json asks for it", w->folder, w->names[i].name);
+}
+
+static bool are_equal(const sharded_tensor *x, const sharded_tensor *y)
+{
+    const int64_t step = 16 << 20, bytes = x->tensor->bytes;
+    const char *a = sharded_data(x), *b = sharded_data(y);
+    bool equal = bytes == y->tensor->bytes && x->tensor->type == y->tensor->type;
+    for (int64_t done = 0, now; equal && done < bytes; done += now) {
+        now = bytes - done < step ? bytes - done : step;
+        equal = memcmp(a + done, b + done, (size_t)now) == 0;
+        sharded_forget(x, done, now);
+        sharded_forget(y, done, now);
+    }
+    return equal;
+}
+
+static const sharded_tensor *stored_of(const weights *w, parts_slot slot)
+{
+    return w->stored[find(w, names_format(w->shape.architecture, slot))].in;
+}
+
+/* A head that is stored although it is tied must be the embedding. */
+static status check_tied(const weights *w, const sharded_tensor *head)
+{
+    const sharded_tensor *embedding = stored_of(w, SLOT_EMBEDDING);
+    if (are_equal(head, embedding))
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED,
+                       "%s: tensor %s differs from %s, but tie_word_embeddings makes them one: set it to false in "
+                       "config.json",
+                       w->folder, names_format(w->shape.architecture, SLOT_HEAD), embedding->tensor->name);
+}
+
+/* The tensor that `name` repeats (parts.def), or NULL. */
+static const sharded_tensor *find_repeated(const weights *w, const char *name)
+{
+    char copy[NAMES_BYTES];
+    parts_slot slot;
+    for (int i = 0; names_copy_of(copy, &slot, &w->shape, i); i++)
+        if (strcmp(copy, name) == 0)
+            return stored_of(w, slot);
+    return NULL;
+}
+
+static status check_repeated(const weights *w, const sharded_tensor *copy, const sharded_tensor *of)
+{
+    return are_equal(copy, of)
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED,
+                             "%s: tensor %s differs from %s, but the block behind the last layer shares the model's: "
+                             "set num_nextn_predict_layers to 0 in config.json to leave that block out",
+                             w->folder, copy->tensor->name, of->tensor->name);
+}
+
+/* What of a folder nobody computes. */
+static void say_left_out(const weights *w, int count)
+{
+    if (count > 0 && log_rank() == 0)
+        log_warn("%s: %d tensors of layers behind the last one are left out: num_nextn_predict_layers is not 1",
+                 w->folder, count);
+}
+
+static status match_tensors(weights *w)
+{
+    int left_out = 0;
+    bool *taken = must_calloc((unsigned long)sharded_count(w->files) + 1, sizeof *taken);
+    status s = STATUS_OK;
+    w->stored = must_calloc((unsigned long)w->count, sizeof *w->stored);
+    for (int i = 0; i < w->count && s == STATUS_OK; i++) {
+        s = match_tensor(w, i);
+        if (s == STATUS_OK)
+            taken[sharded_number(w->files, w->stored[i].in)] = true;
+        if (s == STATUS_OK && w->stored[i].scales)
+            taken[sharded_number(w->files, w->stored[i].scales)] = true;
+    }
+    for (int i = 0; i < sharded_count(w->files) && s == STATUS_OK; i++) {
+        const sharded_tensor *t = sharded_at(w->files, i);
+        const char *name = t->tensor->name;
+        const sharded_tensor *repeated = find_repeated(w, name);
+        if (repeated)
+            s = check_repeated(w, t, repeated);
+        else if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
+            s = check_tied(w, t);
+        else if (is_behind(&w->shape, name))
+            left_out++;
+        else if (!taken[i] && !is_leftover(name))
+            s = status_fail(STATUS_FAILED,
+                            "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
+                            w->folder, name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
+    }
+    free(taken);
+    say_left_out(w, left_out);
+    return s;
+}
+
+static status read_config_json(model_shape *shape, json_t **tokens, const char *path)
+{
+    char *text;
+    size_t bytes;
+    TRY(config_read_file(&text, &bytes, path));
+    status s = huggingface_parse(shape, tokens, text, bytes, path);
+    free(text);
+    return s;
+}
+
+/* transformers keeps the key of the block behind the last layer, but not its weights. */
+static void leave_block(weights *w)
+{
+    char name[NAMES_BYTES];
+    if (w->shape.mtp_layers == 0 ||
+        find_stored(w, names_write(name, w->shape.architecture, SLOT_MTP_ENORM, w->shape.layers, -1)))
+        return;
+    if (log_rank() == 0)
+        log_warn("%s: there is no %s: the block that num_nextn_predict_layers 1 asks for is left out", w->folder, name);
+    w->shape.mtp_layers = 0;
+    w->shape.mtp_loss = 0;
+}
+
+static status open_huggingface(weights *w, const char *config_json)
+{
+    TRY(read_config_json(&w->shape, &w->tokens, config_json));
+    TRY(sharded_open(&w->files, w->folder));
+    leave_block(w);
+    list_names(w);
+    return match_tensors(w);
+}
+
+/* ---- a checkpoint ---- */
+
+static status open_checkpoint(weights *w, const char *path)
+{
+    TRY(checkpoint_open(&w->checkpoint, path));
+    free(w->folder);
+    w->folder = must_strdup(checkpoint_folder(w->checkpoint));
+    const json_t *meta = checkpoint_meta(w->checkpoint);
+    const char *text = json_string_value(json_object_get(meta, "config"));
+    if (!text)
+        return status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", w->folder);
+    TRY(config_parse(&w->config, w->folder, text, strlen(text), 0, NULL));
+    w->shape = w->config.model.shape;
+    w->tokens = json_deep_copy(json_object_get(meta, "tokens"));
+    list_names(w);
+    const char **names = must_alloc((unsigned long)w->count * sizeof *names);
+    for (int i = 0; i < w->count; i++)
+        names[i] = w->names[i].name;
+    status s = checkpoint_expect(w->checkpoint, MODEL, names, w->count);
+    free(names);
+    for (int i = 0; i < w->count && s == STATUS_OK; i++) {
+        const manifest_tensor *t = checkpoint_find(w->checkpoint, MODEL, w->names[i].name);
+        s = check_shape(w->folder, t->name, t->dims, t->global, w->names[i].dims, w->names[i].shape);
+        if (s == STATUS_OK)
+            s = check_type(w->folder, t->name, t->type);
+    }
+    return s;
+}
+
+/* ---- both ---- */
+
+/* Is there a file of that name? */
+static bool has(const char *folder, const char *name)
+{
+    char *path = must_format("%s/%s", folder, name);
+    bool yes = atomic_exists(path);
+    free(path);
+    return yes;
+}
+
+static status open_either(weights *w, const char *folder)
+{
+    bool huggingface = has(folder, "config.json") && !has(folder, "manifest.json");
+    if (!atomic_exists(folder))
+        return status_fail(STATUS_FAILED, "%s does not exist", folder);
+    if (!huggingface && !has(folder, "manifest.json") && !has(folder, "latest") && !has(folder, "checkpoints/latest"))
+        return status_fail(
+            STATUS_FAILED,
+            "%s holds no model: neither a Hugging Face folder (config.json) nor a checkpoint (manifest.json, "
+            "latest or checkpoints/latest)",
+            folder);
+    w->folder = must_strdup(folder);
+    if (!huggingface)
+        return open_checkpoint(w, folder);
+    char *path = must_format("%s/config.json", folder);
+    status s = open_huggingface(w, path);
+    free(path);
+    return s;
+}
+
+static status open_part(weights **out, const char *path, folder_part part)
+{
+    char *folder;
+    TRY(folder_local(&folder, path, part));
+    weights *w = must_calloc(1, sizeof *w);
+    status s = part == FOLDER_WHOLE && has(folder, FOLDER_NO_VALUES)
+                   ? status_fail(STATUS_FAILED,
+                                 "%s has names and sizes of tensors, but no values: name the s3:// folder", folder)
+                   : open_either(w, folder);
+    free(folder);
+    if (!json_is_object(w->tokens)) {
+        json_decref(w->tokens);
+        w->tokens = json_object();
+    }
+    if (s == STATUS_OK)
+        *out = w;
+    else
+        weights_close(w);
+    return s;
+}
+
+status weights_open(weights **out, const char *folder)
+{
+    return open_part(out, folder, FOLDER_WHOLE);
+}
+
+status weights_open_names(weights **out, const char *folder)
+{
+    return open_part(out, folder, FOLDER_HEADERS);
+}
+
+bool weights_leave_biases(weights *w)
+{
+    bool biased = w->shape.router_bias_rate > 0 && !shape_has(&w->shape, TRAIT_BIASED);
+    if (!biased)
+        return false;
+    w->shape.router_bias_rate = 0;
+    names_free(w->names, w->count);
+    free(w->by_name);
+    list_names(w);
+    return true;
+}
+
+void weights_close(weights *w)
+{
+    if (!w)
+        return;
+    sharded_close(w->files);
+    checkpoint_close(w->checkpoint);
+    config_free(&w->config);
+    json_decref(w->tokens);
+    names_free(w->names, w->count);
+    free(w->by_name);
+    free(w->stored);
+    free(w->folder);
+    free(w);
+}
+
+bool weights_is_huggingface(const weights *w)
+{
+    return w->files != NULL;
+}
+
+const char *weights_folder(const weights *w)
+{
+    return w->folder;
+}
+
+const model_shape *weights_shape(const weights *w)
+{
+    return &w->shape;
+}
+
+const char *weights_config(const weights *w)
+{
+    return w->checkpoint ? json_string_value(json_object_get(checkpoint_meta(w->checkpoint), "config")) : NULL;
+}
+
+const json_t *weights_tokens(const weights *w)
+{
+    return w->tokens;
+}
+
+int weights_files(const weights *w)
+{
+    return w->files ? sharded_files(w->files) : 0;
+}
+
+int weights_count(const weights *w)
+{
+    return w->count;
+}
+
+const names_tensor *weights_at(const weights *w, int i)
+{
+    MUST(i >= 0 && i < w->count, "tensor %d of %d", i, w->count);
+    return &w->names[i];
+}
+
+dtype weights_type(const weights *w, int i)
+{
+    const char *name = weights_at(w, i)->name;
+    if (w->files && w->stored[i].scales)
+        return DTYPE_BF16;
+    return w->files ? w->stored[i].in->tensor->type : checkpoint_find(w->checkpoint, MODEL, name)->type;
+}
+
+/* Bytes to expect behind those from `at` on: of many small tensors, whose every advice costs a look at all its pages,
+ * once in AHEAD_BYTES. */
+static int64_t ahead_of(const sharded_tensor *t, int64_t at, int64_t bytes)
+{
+    int64_t from = t->tensor->offset + at;
+    return from / AHEAD_BYTES != (from + bytes) / AHEAD_BYTES ? AHEAD_BYTES : 0;
+}
+
+static status read_file(const weights *w, const stored_at *at, const rectangle *of, const box_memory *to)
+{
+    const sharded_tensor *t = at->in;
+    const int64_t *start = of->part.start, *size = of->part.size;
+    int64_t first = 0, last = 0, element = dtype_bytes(t->tensor->type);
+    box_memory from = {.type = t->tensor->type};
+    if (box_volume(of->dims, size) == 0)
+        return STATUS_OK;
+    for (int d = 0; d < of->dims; d++)
+        MUST(start[d] >= 0 && start[d] <= of->global[d] - size[d], "%s: rectangle beyond its shape", of->name);
+    box_row_major(from.stride, of->dims, of->global);
+    first = last = at->first * from.stride[0];
+    for (int d = 0; d < of->dims; d++) {
+        first += start[d] * from.stride[d];
+        last += (start[d] + size[d] - 1) * from.stride[d];
+    }
+    int64_t bytes = (last + 1 - first) * element;
+    sharded_expect(t, first * element, bytes + ahead_of(t, first * element, bytes));
+    from.data = (char *)(uintptr_t)sharded_data(t) + first * element;
+    bool finite = box_all_finite(&from, of->dims, size);
+    box_convert(to, &from, of->dims, size);
+    sharded_forget(t, first * element, bytes);
+    if (!finite)
+        return status_fail(STATUS_FAILED, "%s: tensor %s has values that are not finite (NaN or infinity)", w->folder,
+                           of->name);
+    return to->type == from.type || box_all_finite(to, of->dims, size)
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED, "%s: tensor %s has values beyond the range of %s", w->folder, of->name,
+                             dtype_name(to->type));
+}
+
+static status read_mxfp4(weights *w, const stored_at *at, const rectangle *of, const box_memory *to)
+{
+    const int64_t *shape = at->scales->tensor->shape, *start = of->part.start, *size = of->part.size;
+    const mxfp4_matrices from = {.blocks = sharded_data(at->in),
+                                 .scales = sharded_data(at->scales),
+                                 .out = shape[1],
+                                 .in = shape[2] * MXFP4_GROUP};
+    if (!w->said_mxfp4)
+        log_warn("%s: weights of experts are mxfp4: they are dequantised, and saved and exported as they then are, in "
+                 "bf16 or wider",
+                 w->folder);
+    w->said_mxfp4 = true;
+    float *values = must_alloc((unsigned long)(size[0] * size[1] + 1) * sizeof *values);
+    box_memory read = {.data = values, .type = DTYPE_FP32};
+    box_row_major(read.stride, 2, size);
+    mxfp4_read(values, &from, start[0], size[0], start[1], size[1]);
+    box_convert(to, &read, 2, size);
+    bool finite = box_all_finite(&read, 2, size) && box_all_finite(to, 2, size);
+    free(values);
+    return finite ? STATUS_OK
+                  : status_fail(STATUS_FAILED, "%s: tensor %s has values beyond the range of %s", w->folder,
+                                at->in->tensor->name, dtype_name(to->type));
+}
+
+/* Is it the bias of a layer's experts, of this architecture? */
+static bool is_bias(const weights *w, const char *name)
+{
+    const char *format = names_format(w->shape.architecture, SLOT_ROUTER_BIAS),
+               *end = format ? strstr(format, "%d") : NULL;
+    size_t length = strlen(name), tail = end ? strlen(end) - 2 : 0;
+    return tail > 0 && length > tail && strcmp(name + length - tail, end + 2) == 0;
+}
+
+static status give_zeros(const rectangle *of, const box_memory *to)
+{
+    float *zeros = must_calloc((unsigned long)box_volume(of->dims, of->part.size) + 1, sizeof *zeros);
+    box_memory from = {.data = zeros, .type = DTYPE_FP32};
+    box_row_major(from.stride, of->dims, of->part.size);
+    box_convert(to, &from, of->dims, of->part.size);
+    free(zeros);
+    return STATUS_OK;
+}
+
+status weights_read(void *context, const rectangle *of, const box_memory *to)
+{
+    weights *w = context;
+    int i = find(w, of->name), dims = of->dims;
+    if (i < 0 && is_bias(w, of->name))
+        return give_zeros(of, to);
+    if (i < 0)
+        return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, of->name);
+    MUST(dims == 1 || dims == 2, "%s has %d dimensions", of->name, dims);
+    TRY(check_shape(w->folder, of->name, w->names[i].dims, w->names[i].shape, dims, of->global));
+    if (w->files && w->stored[i].scales)
+        return read_mxfp4(w, &w->stored[i], of, to);
+    if (w->files)
+        return read_file(w, &w->stored[i], of, to);
+    const manifest_tensor *master = checkpoint_find(w->checkpoint, MASTER, of->name);
+    bool precise = master && dtype_bytes(to->type) >= dtype_bytes(master->type);
+    return checkpoint_read(w->checkpoint, precise ? MASTER : MODEL, of, to);
+}
+
+/* ---- the tokenizer ---- */
+
+status weights_tokenizer(tokenizer **out, const weights *w)
+{
+    /* run/checkpoints/step-00000100: beside the weights, or with the run */
+    static const char *const above[] = {"", "/..", "/../.."};
+    for (int i = 0; i < (w->checkpoint ? 3 : 1); i++) {
+        char *folder = must_format("%s%s", w->folder, above[i]);
+        bool here = tokenizer_files_is_in(folder);
+        status s = here ? tokenizer_files_open(out, folder) : STATUS_OK;
+        free(folder);
+        if (here)
+            return s;
+    }
+    if (w->checkpoint && w->config.data.tokenizer)
+        return tokenizer_files_open(out, w->config.data.tokenizer);
+    if (w->checkpoint && w->config.data.train.count && tokenizer_files_is_beside(w->config.data.train.item[0].path))
+        return tokenizer_files_open_beside(out, w->config.data.train.item[0].path);
+    return status_fail(STATUS_FAILED, "%s has no tokenizer: put tokenizer.json or tokenizer.model there", w->folder);
+}
+
+/* ---- sizes of a configuration ---- */
+
+/* Without a tokenizer beside it, is there at least the data set? The more likely mistake is told. */
+static status require_data(const char *prefix)
+{
+    char *index = must_format("%s.idx", prefix);
+    bool there = atomic_exists(index);
+    free(index);
+    return there ? STATUS_OK
+                 : status_fail(
+                       STATUS_USAGE,
+                       "data.train: there is no data set %s (%s.bin and .idx), beside which a tokenizer would tell "
+                       "model.vocab_size: phalanx tokenize --output %s makes both, or set model.vocab_size",
+                       prefix, prefix, prefix);
+}
+
+/* From the tokenizer that the data was, or will be, made with. */
+static status take_vocabulary(config *c)
+{
+    tokenizer *t = NULL;
+    status s = STATUS_OK;
+    if (c->data.tokenizer)
+        s = tokenizer_files_open(&t, c->data.tokenizer);
+    else if (tokenizer_files_is_beside(c->data.train.item[0].path))
+        s = tokenizer_files_open_beside(&t, c->data.train.item[0].path);
+    if (s != STATUS_OK)
+        return status_context(s, "model.vocab_size from the tokenizer");
+    if (t)
+        c->model.shape.vocab_size = tokenizer_vocab_size(t);
+    else
+        TRY(require_data(c->data.train.item[0].path));
+    tokenizer_close(t);
+    return config_check(c);
+}
+
+status weights_configure(config *c)
+{
+    if (config_wants_vocabulary(c))
+        return take_vocabulary(c);
+    if (!config_wants_shape(c))
+        return STATUS_OK;
+    model_shape shape;
+    if (c->model.config) {
+        TRY(read_config_json(&shape, NULL, c->model.config));
+    } else {
+        weights *w;
+        TRY(weights_open_names(&w, c->model.from));
+        shape = w->shape;
+        weights_close(w);
+    }
+    config_take_shape(c, &shape);
+    TRY(config_check(c));
+    return c->model.upcycle && !c->model.config ? dense_check(&c->model.shape, &shape, c->model.from) : STATUS_OK;
+}

@@ -1,0 +1,578 @@
+#include "engine/state/weights/weights_copy.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/system/mapping.h"
+#include "engine/system/reading.h"
+#include "engine/files/safetensors.h"
+#include "engine/files/sharded.h"
+#include "engine/data/tokenizer_export.h"
+#include "engine/data/tokenizer_files.h"
+#include "memory/log.h"
+#include "models/huggingface.h"
+
+#define SHARD_BYTES 5000000000LL /* what transformers cuts at */
+#define CHUNK_BYTES (8 << 20)    /* one buffer */
+#define CHUNKS      3            /* one being read into, one being written, one between */
+
+/* What belongs to a model and is neither weights nor config.json. */
+static const char *const companions[] = {"tokenizer.json",          "tokenizer.model",   "tokenizer.bytes",
+                                         "tokenizer_config.json",   "vocab.json",        "merges.txt",
+                                         "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+                                         "generation_config.json"};
+
+enum { COMPANIONS = sizeof companions / sizeof *companions };
+
+enum { MOST_COPIES = 2 };
+
+typedef struct copy {
+    weights *from;
+    const weights_copy_options *options;
+    char *folder; /* temporary */
+    int64_t done, total;
+    safetensors_tensor *tensors; /* [count] as they will be stored, in the model's order, and then copies */
+    int *source;                 /* [count] which of the weights each is */
+    int count;
+    char *copied[MOST_COPIES]; /* names of copies */
+    int *first;                /* [shards + 1] tensors of each file */
+    int shards;
+    manifest *manifest; /* of a checkpoint */
+    json_t *map;        /* weight_map of an index */
+} copy;
+
+/* ---- from one thread that reads to one that writes ---- */
+
+/* A ring of buffers: the reader fills the next one while the writer empties those before. */
+typedef struct ring {
+    copy *c;
+    const int *order; /* tensors of this file, in the file's order */
+    int first, tensors;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    char *buffer[CHUNKS];
+    int64_t bytes[CHUNKS];
+    int64_t filled, emptied; /* chunks so far */
+    bool stop;               /* the writer failed */
+    status read;
+    char *message; /* of a failed read: messages are kept per thread */
+} ring;
+
+/* false: the writer has given up */
+static bool wait_until_free(ring *r)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->filled - r->emptied == CHUNKS && !r->stop)
+        pthread_cond_wait(&r->changed, &r->lock);
+    bool go_on = !r->stop;
+    pthread_mutex_unlock(&r->lock);
+    return go_on;
+}
+
+static void advance(ring *r, int64_t *counter)
+{
+    pthread_mutex_lock(&r->lock);
+    ++*counter;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Rows that fit a buffer; a row wider than that is cut into columns. */
+static status read_tensor(ring *r, const names_tensor *t, dtype type)
+{
+    int64_t element = dtype_bytes(type), room = CHUNK_BYTES / element;
+    int64_t rows = t->dims == 2 ? t->shape[0] : 1, columns = t->shape[t->dims - 1];
+    int64_t wide = columns < room ? columns : room, high = room / wide;
+    for (int64_t row = 0; row < rows; row += high)
+        for (int64_t column = 0; column < columns; column += wide) {
+            int64_t height = rows - row < high ? rows - row : high,
+                    width = columns - column < wide ? columns - column : wide;
+            rectangle of = box_whole(t->name, t->dims, t->shape);
+            of.part = t->dims == 2 ? (box){{row, column}, {height, width}} : (box){{column}, {width}};
+            if (!wait_until_free(r))
+                return status_fail(STATUS_FAILED, "stopped");
+            int slot = (int)(r->filled % CHUNKS);
+            TRY(weights_read(r->c->from, &of, &(box_memory){r->buffer[slot], type, {t->dims == 2 ? width : 1, 1}}));
+            r->bytes[slot] = height * width * element;
+            advance(r, &r->filled);
+        }
+    return STATUS_OK;
+}
+
+static void *read_all(void *context)
+{
+    ring *r = context;
+    status s = STATUS_OK;
+    for (int k = 0; k < r->tensors && s == STATUS_OK; k++) {
+        int i = r->first + r->order[k];
+        s = read_tensor(r, weights_at(r->c->from, r->c->source[i]), r->c->tensors[i].type);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->read = s;
+    r->message = s == STATUS_OK ? NULL : must_strdup(status_message());
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* The next full buffer; -1 if reading failed. */
+static int wait_until_full(ring *r)
+{
+    pthread_mutex_lock(&r->lock);
+    while (r->filled == r->emptied && r->read == STATUS_OK)
+        pthread_cond_wait(&r->changed, &r->lock);
+    bool full = r->filled > r->emptied;
+    pthread_mutex_unlock(&r->lock);
+    return full ? (int)(r->emptied % CHUNKS) : -1;
+}
+
+static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_t bytes)
+{
+    copy *c = r->c;
+    *crc = 0;
+    for (int64_t done = 0; done < bytes;) {
+        int slot = wait_until_full(r);
+        if (slot < 0)
+            return status_fail(r->read, "%s", r->message);
+        if (c->manifest)
+            *crc = crc32c(*crc, r->buffer[slot], r->bytes[slot]);
+        TRY(safetensors_writer_data(w, r->buffer[slot], r->bytes[slot]));
+        done += r->bytes[slot];
+        c->done += r->bytes[slot];
+        advance(r, &r->emptied);
+        if (c->options->progress)
+            TRY(c->options->progress(c->options->context, c->done, c->total));
+    }
+    return STATUS_OK;
+}
+
+/* ---- one file ---- */
+
+static char *file_name(const copy *c, int shard)
+{
+    if (c->options->format == WEIGHTS_PHALANX)
+        return must_format("model-%05d.safetensors", shard);
+    return c->shards == 1 ? must_strdup(SHARDED_FILE)
+                          : must_format("model-%05d-of-%05d.safetensors", shard + 1, c->shards);
+}
+
+/* Where a written tensor lies, for whatever will say so. */
+static status note(copy *c, const safetensors_tensor *t, const char *file, int shard, int64_t offset, uint32_t crc)
+{
+    json_object_set_new(c->map, t->name, json_string(file));
+    if (!c->manifest)
+        return STATUS_OK;
+    char section[] = "model";
+    manifest_tensor of = {.section = section, .name = (char *)(uintptr_t)t->name, .type = t->type, .dims = t->dims};
+    manifest_piece piece = {.file = shard, .offset = offset, .crc32c = crc, .bytes = dtype_bytes(t->type)};
+    for (int d = 0; d < t->dims; d++) {
+        of.global[d] = piece.part.size[d] = t->shape[d];
+        piece.bytes *= t->shape[d];
+    }
+    return manifest_add_piece(c->manifest, &of, &piece);
+}
+
+static status write_tensors(copy *c, ring *r, safetensors_writer *w, const char *file, int shard)
+{
+    for (int k = 0; k < r->tensors; k++) {
+        int i = r->order[k];
+        const safetensors_tensor *t = &c->tensors[r->first + i];
+        int64_t bytes = dtype_bytes(t->type);
+        for (int d = 0; d < t->dims; d++)
+            bytes *= t->shape[d];
+        uint32_t crc;
+        TRY(write_tensor(r, w, &crc, bytes));
+        TRY(note(c, t, file, shard, safetensors_writer_offset(w, i), crc));
+    }
+    return STATUS_OK;
+}
+
+static status pump(copy *c, safetensors_writer *w, const char *file, int shard)
+{
+    ring r = {.c = c,
+              .order = safetensors_writer_order(w),
+              .first = c->first[shard],
+              .tensors = c->first[shard + 1] - c->first[shard]};
+    pthread_t reader;
+    pthread_mutex_init(&r.lock, NULL);
+    pthread_cond_init(&r.changed, NULL);
+    for (int i = 0; i < CHUNKS; i++)
+        r.buffer[i] = must_alloc(CHUNK_BYTES);
+    MUST(pthread_create(&reader, NULL, read_all, &r) == 0, "cannot start a thread");
+    status s = write_tensors(c, &r, w, file, shard);
+    pthread_mutex_lock(&r.lock);
+    r.stop = true;
+    pthread_cond_broadcast(&r.changed);
+    pthread_mutex_unlock(&r.lock);
+    pthread_join(reader, NULL);
+    for (int i = 0; i < CHUNKS; i++)
+        free(r.buffer[i]);
+    free(r.message);
+    pthread_cond_destroy(&r.changed);
+    pthread_mutex_destroy(&r.lock);
+    return s;
+}
+
+static status write_shard(copy *c, int shard)
+{
+    char *name = file_name(c, shard), *path = must_format("%s/%s", c->folder, name);
+    json_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders ask for it */
+    safetensors_writer *w;
+    status s = safetensors_writer_open(&w, path, c->tensors + c->first[shard], c->first[shard + 1] - c->first[shard],
+                                       metadata);
+    if (s == STATUS_OK) {
+        s = pump(c, w, name, shard);
+        manifest_file file = {
+            .bytes = safetensors_writer_bytes(w), .crc32c = safetensors_writer_crc32c(w), .has_crc32c = true};
+        if (s == STATUS_OK)
+            s = safetensors_writer_close(w);
+        else
+            safetensors_writer_abandon(w);
+        file.name = must_strdup(name);
+        if (c->manifest)
+            manifest_add_file(c->manifest, &file);
+        else
+            free(file.name);
+    }
+    json_decref(metadata);
+    free(path);
+    free(name);
+    return s;
+}
+
+/* ---- what is stored with the weights ---- */
+
+static status put_text(const copy *c, const char *name, const char *text)
+{
+    char *path = must_format("%s/%s", c->folder, name);
+    status s = atomic_replace(path, text, (int64_t)strlen(text));
+    free(path);
+    return s;
+}
+
+/* The special tokens that came with the weights, or else the tokenizer's. */
+static json_t *special_tokens(const weights *w)
+{
+    json_t *tokens = json_deep_copy(weights_tokens(w));
+    tokenizer *t;
+    if (json_object_size(tokens) || weights_is_huggingface(w) || weights_tokenizer(&t, w) != STATUS_OK)
+        return tokens;
+    const int32_t id[] = {tokenizer_bos(t), tokenizer_eos(t), tokenizer_pad(t)};
+    for (int i = 0; huggingface_token_keys[i]; i++)
+        if (id[i] >= 0 && id[i] < weights_shape(w)->vocab_size)
+            json_object_set_new(tokens, huggingface_token_keys[i], json_integer(id[i]));
+    tokenizer_close(t);
+    return tokens;
+}
+
+/* config.json, and the index of several files. */
+static status write_huggingface(const copy *c)
+{
+    char *text;
+    json_t *tokens = special_tokens(c->from);
+    status s = huggingface_text(&text, weights_shape(c->from), c->tensors[0].type, tokens);
+    json_decref(tokens);
+    TRY(s);
+    s = put_text(c, "config.json", text);
+    free(text);
+    if (s != STATUS_OK || c->shards == 1)
+        return s;
+    json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)c->total, "weight_map", c->map);
+    char *body = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
+    MUST(body, "out of host memory");
+    text = must_format("%s\n", body);
+    s = put_text(c, SHARDED_INDEX, text);
+    free(text);
+    free(body);
+    json_decref(index);
+    return s;
+}
+
+/* A configuration that makes this shape, everything else at its default. */
+static status default_config(char **out, const model_shape *shape)
+{
+    char from[] = "model.from=.", *override[] = {from};
+    config c;
+    TRY(config_load(&c, NULL, 1, override));
+    config_take_shape(&c, shape);
+    free(c.model.from);
+    c.model.from = NULL;
+    status s = config_check(&c);
+    if (s == STATUS_OK)
+        *out = config_text(&c);
+    config_free(&c);
+    return s;
+}
+
+/* What has come with the weights is in the manifest, too: it may be damaged like them. */
+static status note_companion(const copy *c, const char *name)
+{
+    mapping file;
+    char *path = must_format("%s/%s", c->folder, name);
+    status s = mapping_open(&file, path);
+    if (s == STATUS_OK) {
+        manifest_file entry = {.name = must_strdup(name),
+                               .bytes = file.bytes,
+                               .crc32c = crc32c(0, file.data, file.bytes),
+                               .has_crc32c = true};
+        manifest_add_file(c->manifest, &entry);
+        mapping_close(&file);
+    }
+    free(path);
+    return s;
+}
+
+static int is_companion(const struct dirent *entry)
+{
+    const char *end = strrchr(entry->d_name, '.');
+    return entry->d_name[0] != '.' && !(end && !strcmp(end, ".safetensors"));
+}
+
+static status note_companions(const copy *c)
+{
+    struct dirent **entries;
+    int count = scandir(c->folder, &entries, is_companion, alphasort);
+    status s = count < 0 ? status_fail(STATUS_FAILED, "cannot list %s: %s", c->folder, strerror(errno)) : STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        if (s == STATUS_OK)
+            s = note_companion(c, entries[i]->d_name);
+        free(entries[i]);
+    }
+    if (count >= 0)
+        free(entries);
+    return s;
+}
+
+static status write_manifest(const copy *c)
+{
+    char *text = NULL;
+    TRY(note_companions(c));
+    if (weights_config(c->from))
+        text = must_strdup(weights_config(c->from));
+    else
+        TRY(default_config(&text, weights_shape(c->from)));
+    c->manifest->meta =
+        json_pack("{s:I, s:s, s:O}", "step", (json_int_t)0, "config", text, "tokens", weights_tokens(c->from));
+    free(text);
+    MUST(c->manifest->meta, "out of host memory");
+    char *path = must_format("%s/manifest.json", c->folder);
+    status s = manifest_check(c->manifest, path);
+    if (s == STATUS_OK)
+        s = manifest_write(c->manifest, path);
+    free(path);
+    return s;
+}
+
+static status copy_companion(bool *copied, const copy *c, const char *name)
+{
+    char *from = must_format("%s/%s", weights_folder(c->from), name), *to = must_format("%s/%s", c->folder, name);
+    status s = STATUS_OK;
+    mapping file = {0};
+    *copied = atomic_exists(from);
+    if (*copied)
+        s = mapping_open(&file, from);
+    if (*copied && s == STATUS_OK)
+        s = atomic_replace(to, file.data, file.bytes);
+    mapping_close(&file);
+    free(to);
+    free(from);
+    return s;
+}
+
+static status copy_companions(const copy *c)
+{
+    bool tokenizer_copied = false, copied;
+    for (int i = 0; i < COMPANIONS; i++) {
+        TRY(copy_companion(&copied, c, companions[i]));
+        tokenizer_copied = tokenizer_copied || (copied && i < 3);
+    }
+    tokenizer *t;
+    if (weights_tokenizer(&t, c->from) != STATUS_OK)
+        /* weights without a tokenizer, or with one that is not known here, are a model all the same */
+        return STATUS_OK;
+    status s = STATUS_OK;
+    if (!tokenizer_copied && !weights_is_huggingface(c->from))
+        s = tokenizer_files_save(t, c->folder);
+    if (s == STATUS_OK && !c->manifest) {
+        json_t *tokens = special_tokens(c->from);
+        s = tokenizer_export(t, c->folder, weights_shape(c->from), tokens);
+        json_decref(tokens);
+    }
+    tokenizer_close(t);
+    return s;
+}
+
+/* ---- all of it ---- */
+
+/* How a tensor is stored: where Hugging Face's files have a dimension of experts, those have it. */
+static safetensors_tensor stored_as(const copy *c, int i)
+{
+    const names_tensor *n = weights_at(c->from, i);
+    safetensors_tensor t = {.name = n->name, .dims = n->dims, .shape = {n->shape[0], n->shape[1]}};
+    if (!c->manifest)
+        t.dims = names_file_shape(t.shape, n);
+    bool keep = c->options->type == WEIGHTS_KEEP || parts_row_of(n->slot)->divided == PARTS_COUNTED;
+    t.type = keep ? weights_type(c->from, i) : (dtype)c->options->type;
+    return t;
+}
+
+static int find_slot(const weights *w, parts_slot slot)
+{
+    int i = 0;
+    while (weights_at(w, i)->slot != slot)
+        i++;
+    return i;
+}
+
+/* The model's tensors, and in a Hugging Face folder the copies that its block behind the last layer has. */
+static void list_tensors(copy *c)
+{
+    const model_shape *s = weights_shape(c->from);
+    const int own = weights_count(c->from);
+    char name[NAMES_BYTES];
+    parts_slot slot;
+    c->tensors = must_calloc((unsigned long)own + MOST_COPIES, sizeof *c->tensors);
+    c->source = must_calloc((unsigned long)own + MOST_COPIES, sizeof *c->source);
+    for (c->count = 0; c->count < own; c->count++) {
+        c->source[c->count] = c->count;
+        c->tensors[c->count] = stored_as(c, c->count);
+    }
+    for (int i = 0; !c->manifest && names_copy_of(name, &slot, s, i); i++, c->count++) {
+        MUST(i < MOST_COPIES, "%s: too many copies", name);
+        c->source[c->count] = find_slot(c->from, slot);
+        c->tensors[c->count] = stored_as(c, c->source[c->count]);
+        c->tensors[c->count].name = c->copied[i] = must_strdup(name);
+    }
+}
+
+static void plan(copy *c)
+{
+    int64_t limit = c->options->shard_bytes > 0 ? c->options->shard_bytes : SHARD_BYTES, bytes = 0;
+    list_tensors(c);
+    c->first = must_calloc((unsigned long)c->count + 1, sizeof *c->first);
+    for (int i = 0; i < c->count; i++) {
+        const safetensors_tensor *t = &c->tensors[i];
+        int64_t size = dtype_bytes(t->type);
+        for (int d = 0; d < t->dims; d++)
+            size *= t->shape[d];
+        if (bytes > 0 && bytes + size > limit) {
+            c->first[++c->shards] = i;
+            bytes = 0;
+        }
+        bytes += size;
+        c->total += size;
+    }
+    c->first[++c->shards] = c->count;
+}
+
+static bool is_model(const char *folder)
+{
+    static const char *const names[] = {"config.json", "manifest.json"};
+    bool found = false;
+    for (int i = 0; i < 2 && !found; i++) {
+        char *path = must_format("%s/%s", folder, names[i]);
+        found = atomic_exists(path);
+        free(path);
+    }
+    return found;
+}
+
+static status check_target(const char *to, bool replace)
+{
+    reading_names entries;
+    bool there;
+    TRY(atomic_look(&there, to));
+    if (!there)
+        return STATUS_OK;
+    bool listed = reading_folder(&entries, to) == STATUS_OK, empty = listed && entries.there && entries.count == 0;
+    reading_names_free(&entries);
+    if (empty)
+        return STATUS_OK;
+    if (replace)
+        return is_model(to) ? STATUS_OK
+                            : status_fail(STATUS_FAILED, "%s is there and holds no model: it is not replaced", to);
+    return status_fail(STATUS_FAILED, "%s is there already: name another folder, or replace it with --force", to);
+}
+
+/* The new folder takes the name; one that had it goes when that is done. */
+static status take_name(const char *from, const char *to, bool replace)
+{
+    if (!replace || !is_model(to))
+        return atomic_rename(from, to);
+    char *old = must_format("%s.old", to);
+    status s = atomic_remove(old);
+    if (s == STATUS_OK)
+        s = atomic_rename(to, old);
+    if (s == STATUS_OK && (s = atomic_rename(from, to)) != STATUS_OK)
+        (void)rename(old, to);
+    if (s == STATUS_OK)
+        s = atomic_remove(old);
+    free(old);
+    return s;
+}
+
+static status write_folder(copy *c)
+{
+    TRY(atomic_remove(c->folder)); /* of one that was stopped */
+    TRY(atomic_make_folders(c->folder));
+    for (int i = 0; i < c->shards; i++)
+        TRY(write_shard(c, i));
+    TRY(copy_companions(c));
+    TRY(c->manifest ? write_manifest(c) : write_huggingface(c));
+    if (c->options->card)
+        TRY(put_text(c, "README.md", c->options->card));
+    return atomic_sync_folder(c->folder);
+}
+
+static void give_up(const copy *c)
+{
+    char *message = must_strdup(status_message());
+    (void)atomic_remove(c->folder);
+    (void)status_fail(STATUS_FAILED, "%s", message);
+    free(message);
+}
+
+status weights_copy(weights *from, const char *to, const weights_copy_options *options)
+{
+    size_t length = strlen(to);
+    while (length > 1 && to[length - 1] == '/')
+        length--;
+    char *target = must_format("%.*s", (int)length, to), *unused = NULL;
+    copy c = {.from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object()};
+    if (options->format == WEIGHTS_PHALANX)
+        c.manifest = manifest_make(1);
+    else if (weights_leave_biases(from))
+        log_warn("%s: a folder of a %s model has no bias of its experts' choice (model.router_bias_rate): it is left "
+                 "out, and others may be chosen",
+                 to, shape_traits_of(weights_shape(from)->architecture)->name);
+    plan(&c);
+    status s = check_target(target, options->replace);
+    if (s == STATUS_OK && !c.manifest) /* what cannot be said in a config.json is refused before the long work */
+        s = huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL);
+    free(unused);
+    if (s == STATUS_OK) {
+        s = write_folder(&c);
+        if (s == STATUS_OK)
+            s = take_name(c.folder, target, options->replace);
+        if (s != STATUS_OK)
+            give_up(&c);
+    }
+    manifest_free(c.manifest);
+    json_decref(c.map);
+    free(c.tensors);
+    free(c.source);
+    for (int i = 0; i < MOST_COPIES; i++)
+        free(c.copied[i]);
+    free(c.first);
+    free(c.folder);
+    free(target);
+    return s;
+}

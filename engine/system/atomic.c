@@ -1,0 +1,388 @@
+#include "engine/system/atomic.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/system/reading.h"
+#include "engine/system/retry.h"
+#include "memory/log.h"
+
+#define BUFFER_BYTES (4 << 20) /* large enough that a network file system sees large writes */
+
+struct atomic_file {
+    char *path, *temporary;
+    int descriptor;
+    int64_t written; /* bytes handed to the kernel */
+    int64_t used;    /* bytes waiting in the buffer */
+    char *buffer;
+};
+
+static status failed(const char *what, const char *path)
+{
+    int error = errno;
+    status s = status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(error),
+                           error == ENOSPC || error == EDQUOT ? " (free some, then try again)" : "");
+    errno = error;
+    return s;
+}
+
+/* false with errno: nobody can tell, however often it is asked. */
+static bool look(bool *there, const char *path)
+{
+    retry r = {0};
+    while (access(path, F_OK) != 0) {
+        *there = false;
+        if (errno == ENOENT || errno == ENOTDIR)
+            return true;
+        if (!retry_again(&r, errno, path))
+            return false;
+    }
+    *there = true;
+    return true;
+}
+
+bool atomic_exists(const char *path)
+{
+    bool there;
+    return look(&there, path) && there;
+}
+
+status atomic_look(bool *there, const char *path)
+{
+    return look(there, path) ? STATUS_OK : failed("tell whether there is", path);
+}
+
+/* open(), asked again where that may help; -1 with errno */
+static int open_again(int parent, const char *name, int flags, const char *path, mode_t mode)
+{
+    retry r = {0};
+    int descriptor;
+    do
+        descriptor = parent == AT_FDCWD ? open(name, flags, mode) : openat(parent, name, flags, mode);
+    while (descriptor < 0 && retry_again(&r, errno, path));
+    return descriptor;
+}
+
+int atomic_create(const char *path, mode_t mode)
+{
+    int descriptor = -1;
+    for (int i = 0; i < 3 && descriptor < 0 && (i == 0 || errno == EEXIST); i++) {
+        if (unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
+            continue;
+        descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    }
+    return descriptor;
+}
+
+/* The same, tried again where that may help. */
+static int create_again(const char *path, mode_t mode)
+{
+    retry r = {0};
+    int descriptor;
+    do
+        descriptor = atomic_create(path, mode);
+    while (descriptor < 0 && retry_again(&r, errno, path));
+    return descriptor;
+}
+
+static void free_file(atomic_file *f)
+{
+    free(f->path);
+    free(f->temporary);
+    free(f->buffer);
+    free(f);
+}
+
+static status open_new(atomic_file **out, const char *path, mode_t mode)
+{
+    atomic_file *f = must_calloc(1, sizeof *f);
+    f->path = must_strdup(path);
+    f->temporary = must_format("%s.tmp", path);
+    f->descriptor = create_again(f->temporary, mode);
+    if (f->descriptor < 0) {
+        status s = failed("create", f->temporary);
+        free_file(f);
+        return s;
+    }
+    *out = f;
+    return STATUS_OK;
+}
+
+status atomic_open(atomic_file **out, const char *path)
+{
+    return open_new(out, path, 0666);
+}
+
+static status put(atomic_file *f, const char *data, int64_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t wrote = write(f->descriptor, data, (size_t)bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return failed("write", f->temporary);
+        data += wrote;
+        bytes -= wrote;
+        f->written += wrote;
+    }
+    return STATUS_OK;
+}
+
+static status flush(atomic_file *f)
+{
+    int64_t bytes = f->used;
+    f->used = 0;
+    return put(f, f->buffer, bytes);
+}
+
+status atomic_write(atomic_file *f, const void *data, int64_t bytes)
+{
+    if (f->used + bytes > BUFFER_BYTES)
+        TRY(flush(f)); /* what is large goes past the buffer */
+    if (bytes >= BUFFER_BYTES)
+        return put(f, data, bytes);
+    if (!f->buffer)
+        f->buffer = must_alloc(BUFFER_BYTES);
+    if (bytes > 0)
+        memcpy(f->buffer + f->used, data, (size_t)bytes);
+    f->used += bytes;
+    return STATUS_OK;
+}
+
+int64_t atomic_position(const atomic_file *f)
+{
+    return f->written + f->used;
+}
+
+void atomic_abandon(atomic_file *f)
+{
+    if (!f)
+        return;
+    if (f->descriptor >= 0)
+        close(f->descriptor);
+    unlink(f->temporary);
+    free_file(f);
+}
+
+status atomic_sync(atomic_file *f)
+{
+    TRY(flush(f));
+    return fsync(f->descriptor) == 0 ? STATUS_OK : failed("fsync", f->temporary);
+}
+
+status atomic_commit(atomic_file *f)
+{
+    status s = atomic_sync(f);
+    if (close(f->descriptor) != 0 && s == STATUS_OK)
+        s = failed("close", f->temporary); /* NFS reports a full disk here */
+    f->descriptor = -1;
+    if (s == STATUS_OK)
+        s = atomic_rename(f->temporary, f->path);
+    if (s != STATUS_OK) {
+        int error = errno;
+        atomic_abandon(f);
+        errno = error;
+        return s;
+    }
+    free_file(f);
+    return STATUS_OK;
+}
+
+/* From the beginning each time: what a failed fsync has dropped no other fsync brings back. */
+static status replace(const char *path, const void *data, int64_t bytes, mode_t mode)
+{
+    retry r = {0};
+    status s;
+    do {
+        atomic_file *f;
+        TRY(open_new(&f, path, mode));
+        s = put(f, data, bytes); /* past the buffer, which nothing at once has no need of */
+        int error = errno;
+        if (s == STATUS_OK)
+            s = atomic_commit(f);
+        else {
+            atomic_abandon(f);
+            errno = error;
+        }
+    } while (s != STATUS_OK && retry_again(&r, errno, path));
+    return s;
+}
+
+status atomic_replace(const char *path, const void *data, int64_t bytes)
+{
+    return replace(path, data, bytes, 0666);
+}
+
+status atomic_replace_private(const char *path, const void *data, int64_t bytes)
+{
+    return replace(path, data, bytes, 0600);
+}
+
+status atomic_remove_all(const char *folder, const char *prefix)
+{
+    reading_names all;
+    status s = reading_folder(&all, folder);
+    for (int i = 0; i < all.count && s == STATUS_OK; i++)
+        if (!strncmp(all.name[i], prefix, strlen(prefix))) {
+            char *path = must_format("%s/%s", folder, all.name[i]);
+            s = atomic_remove(path);
+            free(path);
+        }
+    reading_names_free(&all);
+    return s;
+}
+
+status atomic_sync_folder(const char *path)
+{
+    int descriptor = open_again(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, path, 0);
+    if (descriptor < 0)
+        return failed("open folder", path);
+    retry r = {0};
+    status s = STATUS_OK;
+    while (fsync(descriptor) != 0 && s == STATUS_OK && errno != EINVAL) /* EINVAL: folders need no fsync here */
+        if (!retry_again(&r, errno, path))
+            s = failed("fsync folder", path);
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return s;
+}
+
+static status sync_parent(const char *path)
+{
+    char *parent = must_strdup(path);
+    size_t length = strlen(parent);
+    while (length > 1 && parent[length - 1] == '/')
+        parent[--length] = 0;
+    char *slash = strrchr(parent, '/');
+    if (slash)
+        slash[slash == parent] = 0;
+    status s = atomic_sync_folder(slash ? parent : ".");
+    free(parent);
+    return s;
+}
+
+/* A try that was reported as failed had been made: only its answer was lost. */
+static bool is_renamed(const char *from, const char *to)
+{
+    bool before, after;
+    return look(&before, from) && !before && look(&after, to) && after;
+}
+
+status atomic_rename(const char *from, const char *to)
+{
+    retry r = {0};
+    while (rename(from, to) != 0) {
+        int error = errno;
+        if (error == ENOENT && r.failures > 0 && is_renamed(from, to))
+            break;
+        if (!retry_again(&r, error, from))
+            return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
+    }
+    return sync_parent(to);
+}
+
+/* false: it is none, or, with that errno, nobody can tell. */
+static bool is_folder(const char *path, int *error)
+{
+    struct stat info;
+    retry r = {0};
+    while (stat(path, &info) != 0)
+        if (!retry_again(&r, errno, path)) {
+            *error = errno;
+            return false;
+        }
+    return S_ISDIR(info.st_mode);
+}
+
+static status make_folder(const char *path)
+{
+    retry r = {0};
+    do
+        if (mkdir(path, 0777) == 0)
+            return sync_parent(path);
+    while (retry_again(&r, errno, path));
+    int error = errno;
+    if (error == EEXIST && is_folder(path, &error))
+        return STATUS_OK;
+    errno = error;
+    return failed("make folder", path);
+}
+
+status atomic_make_folders(const char *path)
+{
+    char *part = must_strdup(path);
+    status s = STATUS_OK;
+    for (char *p = part + 1; *part && *p && s == STATUS_OK; p++)
+        if (*p == '/' && p[-1] != '/') {
+            *p = 0;
+            s = make_folder(part);
+            *p = '/';
+        }
+    if (s == STATUS_OK)
+        s = make_folder(part);
+    free(part);
+    return s;
+}
+
+status atomic_make_own_folder(const char *path)
+{
+    struct stat info;
+    bool there;
+    TRY(reading_look_at_link(&there, &info, path));
+    if (there && S_ISLNK(info.st_mode) && unlink(path) != 0 && errno != ENOENT && errno != EISDIR)
+        return failed("remove the link", path); /* EISDIR: another rank has made the folder meanwhile */
+    TRY(atomic_make_folders(path));
+    TRY(reading_look_at_link(&there, &info, path));
+    errno = there ? ENOTDIR : ENOENT;
+    return there && S_ISDIR(info.st_mode) ? STATUS_OK : failed("make folder", path);
+}
+
+static int unlink_again(int parent, const char *name, int flags, const char *path)
+{
+    retry r = {0};
+    int result;
+    do
+        result = unlinkat(parent, name, flags);
+    while (result != 0 && retry_again(&r, errno, path));
+    return result;
+}
+
+/* Remove what folder `parent` calls `name`; `path` is its full name, for messages. */
+static status remove_at(int parent, const char *name, const char *path)
+{
+    if (unlink_again(parent, name, 0, path) == 0 || errno == ENOENT)
+        return STATUS_OK;
+    if (errno != EISDIR && errno != EPERM) /* Linux says EISDIR for a folder, POSIX EPERM */
+        return failed("remove", path);
+    int descriptor = open_again(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, path, 0);
+    DIR *folder = descriptor < 0 ? NULL : fdopendir(descriptor);
+    if (!folder) {
+        status s = failed("remove", path);
+        if (descriptor >= 0)
+            close(descriptor);
+        return s;
+    }
+    status s = STATUS_OK;
+    for (struct dirent *entry; s == STATUS_OK && (entry = readdir(folder));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            char *below = must_format("%s/%s", path, entry->d_name);
+            s = remove_at(descriptor, entry->d_name, below);
+            free(below);
+        }
+    closedir(folder);
+    if (s == STATUS_OK && unlink_again(parent, name, AT_REMOVEDIR, path) != 0 && errno != ENOENT)
+        s = failed("remove", path);
+    return s;
+}
+
+status atomic_remove(const char *path)
+{
+    return remove_at(AT_FDCWD, path, path);
+}

@@ -1,0 +1,205 @@
+#include "engine/system/direct.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/system/atomic.h"
+#include "engine/system/crc32c.h"
+#include "memory/log.h"
+
+static status failed(int *error, const char *what, const char *path)
+{
+    *error = errno;
+    return status_fail(STATUS_FAILED, "cannot %s %s: %s%s", what, path, strerror(*error),
+                       *error == ENOSPC || *error == EDQUOT ? " (free some, then try again)" : "");
+}
+
+/* Past the page cache if the file system knows how. */
+static int open_past_cache(bool *past_cache, const char *path)
+{
+    int descriptor = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+    *past_cache = descriptor >= 0;
+    return descriptor < 0 && errno == EINVAL ? open(path, O_RDONLY | O_CLOEXEC) : descriptor;
+}
+
+static int create_past_cache(bool *past_cache, const char *path)
+{
+    int descriptor = atomic_create(path, 0666), flags = descriptor < 0 ? -1 : fcntl(descriptor, F_GETFL);
+    *past_cache = flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_DIRECT) == 0;
+    return descriptor;
+}
+
+static bool to_cache(bool *past_cache, int descriptor)
+{
+    int flags = fcntl(descriptor, F_GETFL);
+    *past_cache = false;
+    return flags >= 0 && fcntl(descriptor, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
+/* ---- writing ---- */
+
+status direct_open(direct *d, const char *path, char *buffer, int64_t capacity)
+{
+    MUST((uintptr_t)buffer % DIRECT_ALIGNMENT == 0 && capacity > 0 && capacity % DIRECT_ALIGNMENT == 0,
+         "a buffer of %lld bytes at %p", (long long)capacity, (void *)buffer);
+    *d = (direct){.path = path, .buffer = buffer, .capacity = capacity};
+    d->descriptor = create_past_cache(&d->past_cache, path);
+    return d->descriptor < 0 ? failed(&d->error, "create", path) : STATUS_OK;
+}
+
+static status put(direct *d, const char *data, int64_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t wrote = write(d->descriptor, data, (size_t)bytes);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0 && errno == EINVAL && d->past_cache && to_cache(&d->past_cache, d->descriptor))
+            continue; /* opened so, but not written so */
+        if (wrote < 0)
+            return failed(&d->error, "write", d->path);
+        data += wrote;
+        bytes -= wrote;
+        d->written += wrote;
+        if (bytes % DIRECT_ALIGNMENT && d->past_cache && !to_cache(&d->past_cache, d->descriptor))
+            return failed(&d->error, "write", d->path); /* a torn write has left an odd rest */
+    }
+    return STATUS_OK;
+}
+
+static status flush(direct *d)
+{
+    int64_t whole = d->past_cache ? d->used / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT : d->used, rest = d->used - whole;
+    d->used = 0;
+    TRY(put(d, d->buffer, whole));
+    if (rest > 0 && d->past_cache && !to_cache(&d->past_cache, d->descriptor)) /* the end of a file is no whole block */
+        return failed(&d->error, "write", d->path);
+    return put(d, d->buffer + whole, rest);
+}
+
+status direct_print(direct *d, const char *format, ...)
+{
+    char text[DIRECT_PRINT];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    MUST(length >= 0 && length < (int)sizeof text, "%d bytes at once", length);
+    return direct_write(d, text, length, NULL);
+}
+
+char *direct_room(direct *d, int64_t *room)
+{
+    *room = d->capacity - d->used;
+    return d->buffer + d->used;
+}
+
+/* In blocks that stay in the processor's cache between the checksum and the look at the values. */
+static uint32_t look_at(direct_values *of, const char *data, int64_t bytes)
+{
+    enum { BLOCK = 8 * 3 * 4096 };
+    uint32_t crc = 0;
+    for (int64_t done = 0, now; done < bytes; done += now) {
+        now = bytes - done < BLOCK ? bytes - done : BLOCK;
+        crc = crc32c(crc, data + done, now);
+        of->finite = of->finite && dtype_all_finite(of->type, data + done, now / dtype_bytes(of->type));
+    }
+    of->crc32c = crc32c_combine(of->crc32c, crc, bytes);
+    return crc;
+}
+
+status direct_added(direct *d, int64_t bytes, direct_values *of)
+{
+    const char *data = d->buffer + d->used;
+    uint32_t here = of ? look_at(of, data, bytes) : crc32c(0, data, bytes);
+    d->crc32c = crc32c_combine(d->crc32c, here, bytes);
+    d->used += bytes;
+    MUST(d->used <= d->capacity, "%lld bytes in a buffer of %lld", (long long)d->used, (long long)d->capacity);
+    return d->used == d->capacity ? flush(d) : STATUS_OK;
+}
+
+status direct_write(direct *d, const void *data, int64_t bytes, direct_values *of)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        int64_t room;
+        char *to = direct_room(d, &room);
+        int64_t now = bytes < room ? bytes : room;
+        memcpy(to, from, (size_t)now);
+        TRY(direct_added(d, now, of));
+        from += now;
+        bytes -= now;
+    }
+    return STATUS_OK;
+}
+
+int64_t direct_position(const direct *d)
+{
+    return d->written + d->used;
+}
+
+status direct_close(direct *d, status written)
+{
+    status s = written == STATUS_OK ? flush(d) : written;
+    if (s == STATUS_OK && fsync(d->descriptor) != 0)
+        s = failed(&d->error, "fsync", d->path);
+    if (close(d->descriptor) != 0 && s == STATUS_OK)
+        s = failed(&d->error, "close", d->path); /* NFS reports a full disk here */
+    d->descriptor = -1;
+    return s;
+}
+
+/* ---- reading back ---- */
+
+/* As many bytes as the file has, up to the buffer's; -1 with errno */
+static int64_t fill(int descriptor, bool *past_cache, char *buffer, int64_t capacity)
+{
+    int64_t got = 0;
+    while (got < capacity) {
+        ssize_t now = read(descriptor, buffer + got, (size_t)(capacity - got));
+        if (now < 0 && (errno == EINTR || (errno == EINVAL && *past_cache && to_cache(past_cache, descriptor))))
+            continue;
+        if (now <= 0)
+            return now < 0 ? -1 : got;
+        got += now;
+        if (got % DIRECT_ALIGNMENT) /* only a file's end is no whole block */
+            return got;
+    }
+    return got;
+}
+
+/* Reads all there is, past the cache where that goes; returns the bytes, or -1. */
+static int64_t read_back(uint32_t *crc, int descriptor, bool past_cache, char *buffer, int64_t capacity)
+{
+    int64_t done = 0, now;
+    *crc = 0;
+    if (!past_cache)
+        (void)posix_fadvise(descriptor, 0, 0,
+                            POSIX_FADV_DONTNEED); /* clean pages only: what is written has been fsynced */
+    while ((now = fill(descriptor, &past_cache, buffer, capacity)) > 0) {
+        *crc = crc32c(*crc, buffer, now);
+        done += now;
+    }
+    return now < 0 ? -1 : done;
+}
+
+status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, char *buffer, int64_t capacity)
+{
+    bool past_cache;
+    uint32_t found;
+    int descriptor = open_past_cache(&past_cache, path);
+    if (descriptor < 0)
+        return failed(error, "open", path);
+    int64_t done = read_back(&found, descriptor, past_cache, buffer, capacity);
+    status s = done < 0 ? failed(error, "read back", path) : STATUS_OK;
+    close(descriptor);
+    if (done < 0 || (done == bytes && found == crc))
+        return s;
+    *error = EIO;
+    return status_fail(STATUS_FAILED,
+                       "%s: the storage gives back %lld bytes with checksum %08x, but %lld with %08x were written",
+                       path, (long long)done, found, (long long)bytes, crc);
+}

@@ -1,0 +1,272 @@
+#include "engine/system/lines.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
+#include "memory/log.h"
+
+struct lines {
+    char *path, *folder;
+    int file;  /* -1: none at the moment */
+    int moved; /* one that went away with its folder, and gets the same lines as long as it may come back; -1: none */
+    struct stat home;        /* the folder of `file`; its st_ino is 0: nobody knows */
+    _Atomic(bool) displaced; /* `file` has gone with its folder, and another run's has its name */
+    long long lost;
+    pthread_mutex_t lock; /* one thread at a time looks and writes */
+};
+
+static status failed(const lines *l, int error)
+{
+    return status_fail(STATUS_FAILED, "cannot write to %s: %s", l->path, strerror(error));
+}
+
+status lines_own(const char *path)
+{
+    struct stat info;
+    char *all;
+    int64_t bytes;
+    bool there;
+    TRY(reading_look(&there, &info, path));
+    if (!there || !S_ISREG(info.st_mode) || info.st_nlink < 2)
+        return STATUS_OK;
+    TRY(reading_file(&all, &bytes, path));
+    status s = all ? atomic_replace(path, all, bytes) : STATUS_OK;
+    free(all);
+    return s;
+}
+
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+static void find_home(lines *l)
+{
+    bool there;
+    if (reading_look(&there, &l->home, l->folder) != STATUS_OK || !there)
+        memset(&l->home, 0, sizeof l->home);
+}
+
+/* `only`: O_EXCL, where a file that is there already is somebody else's; else 0. */
+static status open_file(lines *l, int only)
+{
+    if (!only)
+        TRY(lines_own(l->path));
+    l->file = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | only, 0666);
+    if (l->file < 0)
+        return failed(l, errno);
+    find_home(l);
+    return STATUS_OK;
+}
+
+status lines_open(lines **out, const char *path)
+{
+    lines *l = must_calloc(1, sizeof *l);
+    l->path = must_strdup(path);
+    l->file = l->moved = -1;
+    pthread_mutex_init(&l->lock, NULL);
+    char *copy = must_strdup(path);
+    l->folder = must_strdup(dirname(copy));
+    free(copy);
+    status s = open_file(l, 0);
+    if (s != STATUS_OK) {
+        lines_close(l);
+        return s;
+    }
+    *out = l;
+    return STATUS_OK;
+}
+
+/* ---- which file is the run's ---- */
+
+typedef enum place { HOME, ELSEWHERE, UNKNOWN } place;
+
+/* Is the folder that has the name the one that the open file lies in? A file without a name lies in none. */
+static place find_place(const lines *l, const struct stat *file)
+{
+    struct stat now;
+    bool there;
+    if (file->st_nlink == 0)
+        return HOME;
+    if (l->home.st_ino == 0 || reading_look(&there, &now, l->folder) != STATUS_OK)
+        return UNKNOWN;
+    return there && is_same(&now, &l->home) ? HOME : ELSEWHERE;
+}
+
+/* The file has lost its name, which is free: it goes on where its folder is, or is given up. */
+static void leave(lines *l, place at)
+{
+    if (l->moved < 0 && at == ELSEWHERE) {
+        log_warn("%s was moved with its folder: it begins anew, and the one that was moved goes on as well", l->path);
+        l->moved = l->file;
+    } else {
+        log_warn("%s was deleted or replaced: it begins anew, without its earlier lines", l->path);
+        close(l->file);
+    }
+    l->file = -1;
+    l->displaced = false;
+}
+
+/* Another run's folder has the name: its file has lines of its own, and gets none of this run's. */
+static void stay_away(lines *l)
+{
+    if (!l->displaced)
+        log_warn("%s is in another folder than the run's, which was moved: it stays as it is, and the lines go on in "
+                 "the one that was moved",
+                 l->path);
+    l->displaced = true;
+}
+
+/* The one that was moved has its name again: it has all lines. */
+static bool take_back(lines *l, const struct stat *named)
+{
+    struct stat moved;
+    if (l->moved < 0 || fstat(l->moved, &moved) != 0 || !is_same(&moved, named))
+        return false;
+    log_info("%s is back", l->path);
+    if (l->file >= 0)
+        close(l->file);
+    l->file = l->moved;
+    l->moved = -1;
+    l->displaced = false;
+    find_home(l);
+    return true;
+}
+
+/* What has just lost its name begins anew in a new folder, unless a folder with such a file takes the name meanwhile:
+ * the run's own, or another's. */
+static status begin_anew(lines *l)
+{
+    struct stat named;
+    bool there;
+    TRY(atomic_make_folders(l->folder));
+    status s = open_file(l, l->moved >= 0 ? O_EXCL : 0);
+    if (s == STATUS_OK || l->moved < 0)
+        return s;
+    TRY(reading_look(&there, &named, l->path));
+    if (there && !take_back(l, &named)) {
+        l->file = l->moved;
+        l->moved = -1;
+        stay_away(l);
+    }
+    return l->file >= 0 ? STATUS_OK : s;
+}
+
+/* Is the file that is open still the one that the path names? Where that cannot be told it goes on. */
+static status look(lines *l)
+{
+    struct stat own, named;
+    bool there = stat(l->path, &named) == 0, gone = !there && (errno == ENOENT || errno == ENOTDIR);
+    if (there && take_back(l, &named))
+        return STATUS_OK;
+    if (l->file < 0)
+        return begin_anew(l);
+    if (fstat(l->file, &own) != 0 || (!there && !gone))
+        return STATUS_OK;
+    if (there && is_same(&own, &named)) {
+        if (l->displaced)
+            log_info("%s is back", l->path);
+        l->displaced = false;
+        return STATUS_OK;
+    }
+    place at = find_place(l, &own);
+    if (there && at == ELSEWHERE)
+        stay_away(l);
+    if (at == UNKNOWN || (there && at == ELSEWHERE))
+        return STATUS_OK;
+    leave(l, at);
+    return begin_anew(l);
+}
+
+/* Whole, or not at all. */
+static status put(const lines *l, int file, const char *text)
+{
+    struct stat before;
+    size_t bytes = strlen(text), done = 0;
+    bool known = fstat(file, &before) == 0; /* a look that fails loses no line */
+    while (done < bytes) {
+        ssize_t wrote = write(file, text + done, bytes - done);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0) {
+            status s = failed(l, errno);
+            if (done && (!known || ftruncate(file, before.st_size) != 0))
+                return status_context(s, "and a torn line is left in it");
+            return s;
+        }
+        done += (size_t)wrote;
+    }
+    return STATUS_OK;
+}
+
+/* The copy that was moved is given up where it cannot be written to. */
+static status append(lines *l, const char *text, bool everywhere)
+{
+    TRY(look(l));
+    if (everywhere && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
+        close(l->moved);
+        l->moved = -1;
+    }
+    return put(l, l->file, text);
+}
+
+static status append_locked(lines *l, const char *text, bool everywhere)
+{
+    pthread_mutex_lock(&l->lock);
+    status s = append(l, text, everywhere);
+    l->lost += s != STATUS_OK;
+    pthread_mutex_unlock(&l->lock);
+    return s;
+}
+
+status lines_write(lines *l, const char *text)
+{
+    return append_locked(l, text, true);
+}
+
+status lines_write_here(lines *l, const char *text)
+{
+    return append_locked(l, text, false);
+}
+
+bool lines_are_here(lines *l)
+{
+    pthread_mutex_lock(&l->lock);
+    bool here = look(l) != STATUS_OK || !l->displaced;
+    pthread_mutex_unlock(&l->lock);
+    return here;
+}
+
+bool lines_displaced(const lines *l)
+{
+    return l->displaced;
+}
+
+long long lines_lost(const lines *l)
+{
+    return l->lost;
+}
+
+void lines_close(lines *l)
+{
+    if (!l)
+        return;
+    if (l->file >= 0)
+        close(l->file);
+    if (l->moved >= 0)
+        close(l->moved);
+    pthread_mutex_destroy(&l->lock);
+    free(l->path);
+    free(l->folder);
+    free(l);
+}

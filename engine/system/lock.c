@@ -1,0 +1,488 @@
+#include "engine/system/lock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <libgen.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/system/atomic.h"
+#include "engine/system/reading.h"
+#include "engine/system/retry.h"
+#include "memory/boot.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { TEXT_BYTES = 1024, BEATS = 6 /* a lease */ };
+
+/* What a lock file says. Texts of a file that says nothing are empty. */
+typedef struct holder {
+    char id[40], host[256], boot[BOOT_BYTES], space[64]; /* space: of process ids */
+    long long pid, started, beat;
+} holder;
+
+struct lock {
+    char *path;
+    holder me;
+    double lease;
+    int descriptor;       /* of the file that we have made, wherever it has been moved to */
+    pthread_mutex_t file; /* one thread at a time looks and writes */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ends;
+    _Atomic(bool) lost;
+};
+
+/* ---- who ------------------------------------------------------------------------------------------------------- */
+
+static void first_line(char *out, size_t bytes, const char *path)
+{
+    FILE *f = fopen(path, "re");
+    *out = 0;
+    if (f && fgets(out, (int)bytes, f))
+        out[strcspn(out, "\n")] = 0;
+    if (f)
+        fclose(f);
+}
+
+/* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended
+ * and nobody has asked for its status yet. -1: that cannot be told. */
+static long long start_of(long long pid)
+{
+    char path[64], line[1024], how = 0;
+    long long ticks = 0;
+    int64_t length;
+    snprintf(path, sizeof path, "/proc/%lld/stat", pid);
+    if (reading_at(&length, line, path, 0, sizeof line - 1) != STATUS_OK && errno != ESRCH) /* it ended just now */
+        return -1;
+    line[length > 0 ? length : 0] = 0;
+    const char *at = strrchr(line, ')'); /* the program's name may hold anything */
+    if (!at || sscanf(at, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &how,
+                      &ticks) != 2)
+        return 0;
+    return how == 'Z' || how == 'X' ? 0 : ticks;
+}
+
+static holder this_process(const char *id)
+{
+    holder h = {.pid = (long long)getpid(), .beat = 1};
+    MUST(strlen(id) < sizeof h.id, "an id of %zu characters", strlen(id));
+    strcpy(h.id, id);
+    if (gethostname(h.host, sizeof h.host - 1) != 0)
+        strcpy(h.host, "unknown");
+    (void)boot_identity(h.boot);
+    ssize_t length = readlink("/proc/self/ns/pid", h.space, sizeof h.space - 1);
+    h.space[length > 0 ? length : 0] = 0;
+    h.started = start_of(h.pid);
+    return h;
+}
+
+/* The counter has a fixed width, so that raising it changes nothing else. */
+static void write_text(char out[TEXT_BYTES], const holder *h)
+{
+    snprintf(out, TEXT_BYTES,
+             "{\"run\":\"%s\",\"host\":\"%s\",\"pid\":%lld,\"started\":%lld,\"boot\":\"%s\",\"space\":\"%s\",\"beat\":%"
+             "lld}\n",
+             h->id, h->host, h->pid, h->started, h->boot, h->space, 1000000000000 + h->beat);
+}
+
+/* Anybody may have written the file: what it says is shown to people. */
+static void take_text(char *out, size_t bytes, const json_t *root, const char *key)
+{
+    const char *text = json_string_value(json_object_get(root, key));
+    snprintf(out, bytes, "%s", text ? text : "");
+    log_make_printable(out);
+}
+
+static void read_text(holder *out, const char *text)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    *out = (holder){.pid = json_integer_value(json_object_get(root, "pid")),
+                    .started = json_integer_value(json_object_get(root, "started")),
+                    .beat = json_integer_value(json_object_get(root, "beat"))};
+    take_text(out->id, sizeof out->id, root, "run");
+    take_text(out->host, sizeof out->host, root, "host");
+    take_text(out->boot, sizeof out->boot, root, "boot");
+    take_text(out->space, sizeof out->space, root, "space");
+    json_decref(root);
+}
+
+/* ---- the file --------------------------------------------------------------------------------------------------- */
+
+/* 0, or an errno: ENOENT if there is none. */
+static int look(holder *out, const char *path)
+{
+    char text[TEXT_BYTES];
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = descriptor < 0 ? -1 : read(descriptor, text, sizeof text - 1);
+    int error = errno;
+    if (descriptor >= 0)
+        close(descriptor);
+    if (got < 0)
+        return error;
+    text[got] = 0;
+    read_text(out, text);
+    return 0;
+}
+
+/* A new file with all that it says, on storage; 0 and a descriptor to write it by, or an errno. */
+static int write_new(int *out, const char *path, const holder *me)
+{
+    char text[TEXT_BYTES];
+    write_text(text, me);
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor < 0)
+        return errno;
+    ssize_t length = (ssize_t)strlen(text);
+    if (write(descriptor, text, (size_t)length) != length || fsync(descriptor) != 0) {
+        int error = errno;
+        close(descriptor);
+        unlink(path);
+        return error;
+    }
+    *out = descriptor;
+    return 0;
+}
+
+/* Gives a new file its name; 0, or an errno, and then it is gone. */
+static int link_new(int descriptor, const char *aside, const char *path)
+{
+    struct stat info;
+    bool linked = link(aside, path) == 0;
+    int error = errno;
+    if (linked || (fstat(descriptor, &info) == 0 && info.st_nlink == 2)) /* an answer of NFS may be lost */
+        error = 0;
+    unlink(aside);
+    if (error)
+        close(descriptor);
+    return error;
+}
+
+/* The same, but EEXIST if somebody has one. It takes its name when it is whole: a lock that says nothing, of a run that
+ * was killed before it could write, would have to be watched for a lease. Where there are no hard links it is made
+ * under its name. */
+static int create(int *out, const char *path, const holder *me)
+{
+    enum { TRIES = 8 };
+    char *aside = must_format("%s.%s", path, me->id);
+    int error = ENOENT; /* of linking: whoever holds the lock has swept the file away */
+    for (int i = 0; i < TRIES && error == ENOENT; i++) {
+        unlink(aside);
+        error = write_new(out, aside, me);
+        if (error)
+            break;
+        error = link_new(*out, aside, path);
+    }
+    free(aside);
+    return error == EPERM || error == ENOTSUP || error == ENOSYS ? write_new(out, path, me) : error;
+}
+
+/* Over the old beat. Others believe a beat that fails only when the lease is over. */
+static void beat(lock *l)
+{
+    char text[TEXT_BYTES];
+    l->me.beat++;
+    write_text(text, &l->me);
+    if (pwrite(l->descriptor, text, strlen(text), 0) > 0)
+        (void)fsync(l->descriptor);
+}
+
+/* ---- staleness -------------------------------------------------------------------------------------------------- */
+
+typedef enum verdict { ALIVE, STALE, UNKNOWN } verdict;
+
+static bool lives(const holder *found)
+{
+    long long started = start_of(found->pid);
+    return started < 0 || (started && (found->started < 0 || started == found->started));
+}
+
+static bool is_here(const holder *found, const holder *me)
+{
+    return *found->boot && strcmp(found->boot, me->boot) == 0 && strcmp(found->space, me->space) == 0;
+}
+
+/* A run that has just been ended may need a moment to be gone. */
+static verdict judge(const holder *found, const holder *me, double lease)
+{
+    if (!is_here(found, me))
+        return UNKNOWN;
+    for (double until = clock_seconds() + lease / BEATS; lives(found) && clock_seconds() < until;)
+        clock_nap(0.02);
+    return lives(found) ? ALIVE : STALE;
+}
+
+/* Another machine's, or one that says nothing: does it beat? */
+static verdict watch(const char *path, const holder *found, double lease)
+{
+    log_info("%s is held by process %lld on %s; looking for up to %.0f s whether it is alive", path, found->pid,
+             found->host, lease);
+    for (double until = clock_seconds() + lease; clock_seconds() < until; clock_nap(lease / BEATS / 2)) {
+        holder now = {0};
+        int error = look(&now, path);
+        if (error == ENOENT)
+            return STALE; /* it has been given back; taking it is tried again in any case */
+        if (!error && (now.beat != found->beat || strcmp(now.id, found->id) != 0))
+            return ALIVE;
+    }
+    return STALE;
+}
+
+bool lock_watch(lock_sight *sight, const char *path, double lease)
+{
+    holder found = {0}, me = this_process("");
+    double now = clock_seconds();
+    int error = look(&found, path);
+    if (error && error != ENOENT && error != ENOTDIR) /* what cannot be read is not known to be gone */
+        return *sight->id && now - sight->moved < lease;
+    if (error || !*found.id)
+        return false;
+    sight->here = is_here(&found, &me);
+    if (sight->here || strcmp(found.id, sight->id) != 0 || found.beat != sight->beat)
+        sight->moved = now;
+    memcpy(sight->id, found.id, sizeof sight->id);
+    memcpy(sight->host, found.host, sizeof sight->host);
+    sight->pid = found.pid;
+    sight->beat = found.beat;
+    return sight->here ? lives(&found) : now - sight->moved < lease;
+}
+
+/* ---- a holder that somebody knows to have ended: FILE.ended holds its id ---- */
+
+static char *ended_path(const char *path)
+{
+    return must_format("%s.ended", path);
+}
+
+void lock_retire(const char *path, const char *id)
+{
+    holder found = {0};
+    if (look(&found, path) != 0 || strcmp(found.id, id) != 0)
+        return;
+    char *ended = ended_path(path);
+    int file = atomic_create(ended, 0644);
+    if (file >= 0) {
+        dprintf(file, "%s\n", id); /* a word that does not arrive costs a lease */
+        close(file);
+    }
+    free(ended);
+}
+
+static bool is_retired(const char *path, const holder *found)
+{
+    char id[64], *ended = ended_path(path);
+    first_line(id, sizeof id, ended);
+    free(ended);
+    return *id && strcmp(id, found->id) == 0;
+}
+
+/* Out of the way, unless it is no longer the one that was judged, or cannot be read: then it is put back. */
+static void displace(const char *path, const holder *judged, const char *id)
+{
+    holder moved = {0};
+    char *aside = must_format("%s.%s", path, id);
+    if (rename(path, aside) == 0) {
+        if (look(&moved, aside) != 0 || strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat)
+            (void)!link(aside, path);
+        unlink(aside);
+    }
+    free(aside);
+}
+
+/* What was moved out of the way by runs that died before they removed it. Whoever holds the lock may: what is put back
+ * is its own. The file of another start that is alive stays: it is about to find out who holds the lock. */
+static void sweep(const char *path, const holder *me)
+{
+    char *copy = must_strdup(path), *folder = dirname(copy);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t length = strlen(name);
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries && (e = readdir(entries));) {
+        holder aside = {0};
+        const char *end = e->d_name + length;
+        if (strncmp(e->d_name, name, length) != 0 || *end++ != '.' ||
+            (end[strspn(end, "0123456789abcdef")] && strcmp(end, "ended") != 0))
+            continue;
+        char *one = must_format("%s/%s", folder, e->d_name);
+        bool known = look(&aside, one) == 0, begins = known && *aside.id && is_here(&aside, me) && lives(&aside);
+        if (known && strcmp(aside.id, me->id) != 0 && !begins)
+            unlink(one);
+        free(one);
+    }
+    if (entries)
+        closedir(entries);
+    free(copy);
+}
+
+/* ---- holding it -------------------------------------------------------------------------------------------------- */
+
+/* Whoever holds the file now, if that is somebody else: what cannot be read, or says nothing, is nobody's. */
+static bool is_other(const lock *l, holder *now)
+{
+    return look(now, l->path) == 0 && *now->id && strcmp(now->id, l->me.id) != 0;
+}
+
+/* A process of this machine that began before this one and has ended: it cannot have taken the lock from this one. Its
+ * file has come back, with a folder that was moved away and another one in its place for a while. */
+static bool is_of_the_past(const holder *other, const lock *l)
+{
+    return is_here(other, &l->me) && other->started > 0 && other->started < l->me.started && !lives(other);
+}
+
+static void make_again(lock *l, const char *what)
+{
+    int descriptor = -1;
+    if (create(&descriptor, l->path, &l->me) != 0)
+        return;
+    log_warn("%s %s while it was held; it is there again", l->path, what);
+    close(l->descriptor);
+    l->descriptor = descriptor;
+}
+
+bool lock_confirm(lock *l)
+{
+    holder now = {0};
+    pthread_mutex_lock(&l->file);
+    if (look(&now, l->path) == ENOENT)
+        make_again(l, "has been deleted");
+    if (is_other(l, &now) && is_of_the_past(&now, l)) {
+        displace(l->path, &now, l->me.id);
+        make_again(l, "was replaced by that of a process which had ended before");
+    }
+    if (is_other(l, &now))
+        atomic_store(&l->lost, true);
+    pthread_mutex_unlock(&l->file);
+    return !atomic_load(&l->lost);
+}
+
+bool lock_lost(const lock *l)
+{
+    return atomic_load(&l->lost);
+}
+
+static void *keep(void *argument)
+{
+    lock *l = argument;
+    pthread_mutex_lock(&l->lock);
+    while (!l->ends) {
+        double next = clock_seconds() + l->lease / BEATS;
+        while (!l->ends && clock_wait(&l->changed, &l->lock, next))
+            continue;
+        if (l->ends)
+            break;
+        pthread_mutex_unlock(&l->lock); /* storage may take its time */
+        if (lock_confirm(l)) {
+            pthread_mutex_lock(&l->file);
+            beat(l);
+            pthread_mutex_unlock(&l->file);
+        }
+        pthread_mutex_lock(&l->lock);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* Make the file, whatever is in its place. */
+static status obtain(int *out, const char *path, const holder *me, double lease)
+{
+    enum { ROUNDS = 20 };
+    retry r = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        int error = create(out, path, me);
+        if (!error)
+            return STATUS_OK;
+        if (error != EEXIST && !retry_again(&r, error, path))
+            return status_fail(STATUS_FAILED, "cannot make %s: %s", path, strerror(error));
+        if (error != EEXIST)
+            continue;
+        holder found = {0};
+        error = look(&found, path);
+        if (error && error != ENOENT && !retry_again(&r, error, path))
+            return status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(error));
+        if (error)
+            continue;
+        verdict v = is_retired(path, &found) ? STALE : judge(&found, me, lease);
+        if (v == UNKNOWN)
+            v = watch(path, &found, lease);
+        if (v == ALIVE)
+            return status_fail(
+                STATUS_FAILED,
+                "%s: another run is at work here, process %lld on %s: let it end, or take another run.folder", path,
+                found.pid, *found.host ? found.host : "a host that it does not name");
+        displace(path, &found, me->id);
+        log_info("%s was left by a run that is no more (process %lld on %s)", path, found.pid,
+                 *found.host ? found.host : "an unknown host");
+    }
+    return status_fail(STATUS_FAILED, "%s: other runs take it again and again: start one run in a folder", path);
+}
+
+status lock_take(lock **out, const char *path, const char *id, double lease)
+{
+    holder me = this_process(id);
+    int descriptor = -1;
+    TRY(obtain(&descriptor, path, &me, lease));
+    sweep(path, &me); /* with them the word that another has ended */
+    lock *l = must_calloc(1, sizeof *l);
+    l->path = must_strdup(path);
+    l->me = me;
+    l->lease = lease;
+    l->descriptor = descriptor;
+    pthread_mutex_init(&l->file, NULL);
+    pthread_mutex_init(&l->lock, NULL);
+    clock_condition(&l->changed);
+    MUST(pthread_create(&l->thread, NULL, keep, l) == 0, "cannot start a thread");
+    *out = l;
+    return STATUS_OK;
+}
+
+/* Is it ours? Then it goes. */
+static bool remove_own(const lock *l, const char *path)
+{
+    holder now = {0};
+    return look(&now, path) == 0 && !strcmp(now.id, l->me.id) && unlink(path) == 0;
+}
+
+/* Where its folder has been moved to: that is in what the system calls the descriptor, whatever name the file had when
+ * it was made. */
+static void remove_moved(const lock *l)
+{
+    char link[40], known[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", l->descriptor);
+    ssize_t length = readlink(link, known, sizeof known - 1);
+    while (length > 0 && known[length - 1] != '/')
+        length--;
+    if (length <= 0)
+        return;
+    const char *name = strrchr(l->path, '/');
+    char *path = must_format("%.*s%s", (int)length, known, name ? name + 1 : l->path);
+    (void)remove_own(l, path);
+    free(path);
+}
+
+void lock_release(lock *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->ends = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    if (!remove_own(l, l->path))
+        remove_moved(l);
+    close(l->descriptor);
+    pthread_mutex_destroy(&l->file);
+    pthread_mutex_destroy(&l->lock);
+    pthread_cond_destroy(&l->changed);
+    free(l->path);
+    free(l);
+}

@@ -1,0 +1,82 @@
+#include "engine/system/mapping.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/system/retry.h"
+
+/* A descriptor of the file, and how long it is; -1 with errno */
+static int try_open(struct stat *info, const char *path)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 || fstat(descriptor, info) == 0)
+        return descriptor;
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return -1;
+}
+
+/* false with errno: some call has failed. *regular false: it cannot be mapped, whatever is tried. */
+static bool try_map(mapping *out, bool *regular, const char *path)
+{
+    struct stat info;
+    void *data = NULL;
+    int descriptor = try_open(&info, path);
+    if (descriptor < 0)
+        return false;
+    *regular = S_ISREG(info.st_mode);
+    if (*regular && info.st_size > 0)
+        data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    if (data == MAP_FAILED)
+        return false;
+    *out = (mapping){.data = data, .bytes = (int64_t)info.st_size};
+    return true;
+}
+
+status mapping_open(mapping *out, const char *path)
+{
+    retry r = {0};
+    bool regular = true;
+    while (!try_map(out, &regular, path))
+        if (!retry_again(&r, errno, path))
+            return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
+    if (regular)
+        return STATUS_OK;
+    *out = (mapping){0};
+    return status_fail(STATUS_FAILED, "%s is not a regular file", path);
+}
+
+void mapping_close(mapping *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, (size_t)m->bytes);
+    *m = (mapping){0};
+}
+
+/* Linux reads no more than a device's largest request for one advice, and on its own 128 KiB at a time. From the page
+ * of the first byte on: it looks at every page of an advice, and a page can hold several small tensors. */
+#define EXPECT_BYTES (256 << 10)
+
+void mapping_expect(const mapping *m, int64_t offset, int64_t bytes)
+{
+    int64_t page = sysconf(_SC_PAGESIZE), end = offset + bytes < m->bytes ? offset + bytes : m->bytes;
+    for (int64_t at = offset / page * page; at < end; at += EXPECT_BYTES)
+        (void)madvise((void *)(uintptr_t)(m->data + at), (size_t)(end - at < EXPECT_BYTES ? end - at : EXPECT_BYTES),
+                      MADV_WILLNEED);
+}
+
+void mapping_forget(const mapping *m, int64_t offset, int64_t bytes)
+{
+    int64_t page = sysconf(_SC_PAGESIZE), first = offset / page * page;
+    if (bytes > 0)
+        (void)madvise((void *)(uintptr_t)(m->data + first), (size_t)(offset + bytes - first),
+                      MADV_DONTNEED); /* advice */
+}

@@ -1,0 +1,164 @@
+#include "engine/system/reading.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/system/retry.h"
+#include "memory/log.h"
+
+static status failed(const char *what, const char *path)
+{
+    int error = errno;
+    status s = status_fail(STATUS_FAILED, "cannot %s %s: %s", what, path, strerror(error));
+    errno = error;
+    return s;
+}
+
+static bool is_absent(int error)
+{
+    return error == ENOENT || error == ENOTDIR;
+}
+
+/* ---- files ---- */
+
+/* false with errno: some call has failed */
+static bool try_at(int64_t *got, char *to, const char *path, int64_t offset, int64_t bytes)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t now = 1;
+    *got = 0;
+    while (file >= 0 && *got < bytes && now > 0) {
+        now = pread(file, to + *got, (size_t)(bytes - *got), offset + *got);
+        *got += now > 0 ? now : 0;
+    }
+    int error = errno;
+    if (file >= 0)
+        close(file);
+    errno = error;
+    return file >= 0 && now >= 0;
+}
+
+status reading_at(int64_t *got, void *to, const char *path, int64_t offset, int64_t bytes)
+{
+    retry r = {0};
+    while (!try_at(got, to, path, offset, bytes)) {
+        *got = -1;
+        if (is_absent(errno))
+            return STATUS_OK;
+        if (!retry_again(&r, errno, path))
+            return failed("read", path);
+    }
+    return STATUS_OK;
+}
+
+status reading_file(char **out, int64_t *bytes, const char *path)
+{
+    enum { FIRST = 1 << 16 };
+    int64_t room = FIRST, used = 0, got;
+    char *all = must_alloc((unsigned long)room);
+    *out = NULL;
+    *bytes = 0;
+    do {
+        if (room - used < FIRST)
+            all = must_realloc(all, (unsigned long)(room *= 2));
+        status s = reading_at(&got, all + used, path, used, room - used - 1);
+        if (s != STATUS_OK || got < 0) {
+            free(all);
+            return s;
+        }
+        used += got;
+    } while (got > 0);
+    all[used] = 0;
+    *out = all;
+    *bytes = used;
+    return STATUS_OK;
+}
+
+/* ---- folders ---- */
+
+static bool try_folder(reading_names *out, const char *path)
+{
+    DIR *entries = opendir(path);
+    if (!entries)
+        return false;
+    out->there = true;
+    errno = 0;
+    for (struct dirent *e; (e = readdir(entries)); errno = 0) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        out->name = must_realloc(out->name, (unsigned long)(out->count + 1) * sizeof *out->name);
+        out->name[out->count++] = must_strdup(e->d_name);
+    }
+    int error = errno;
+    closedir(entries);
+    errno = error;
+    return error == 0;
+}
+
+status reading_folder(reading_names *out, const char *path)
+{
+    retry r = {0};
+    *out = (reading_names){0};
+    while (!try_folder(out, path)) {
+        int error = errno;
+        bool absent = is_absent(error) && !out->there;
+        reading_names_free(out);
+        if (absent)
+            return STATUS_OK;
+        if (!retry_again(&r, error, path))
+            return failed("list", path);
+    }
+    return STATUS_OK;
+}
+
+void reading_names_free(reading_names *n)
+{
+    for (int i = 0; i < n->count; i++)
+        free(n->name[i]);
+    free(n->name);
+    *n = (reading_names){0};
+}
+
+/* ---- paths ---- */
+
+status reading_real_path(char **out, const char *path)
+{
+    retry r = {0};
+    while (!(*out = realpath(path, NULL))) {
+        if (is_absent(errno))
+            return STATUS_OK;
+        if (!retry_again(&r, errno, path))
+            return failed("resolve", path);
+    }
+    return STATUS_OK;
+}
+
+static status look(bool *there, struct stat *out, const char *path, bool follow)
+{
+    retry r = {0};
+    *there = false;
+    while ((follow ? stat(path, out) : lstat(path, out)) != 0) {
+        if (is_absent(errno))
+            return STATUS_OK;
+        if (!retry_again(&r, errno, path))
+            return failed("look at", path);
+    }
+    *there = true;
+    return STATUS_OK;
+}
+
+status reading_look(bool *there, struct stat *out, const char *path)
+{
+    return look(there, out, path, true);
+}
+
+status reading_look_at_link(bool *there, struct stat *out, const char *path)
+{
+    return look(there, out, path, false);
+}

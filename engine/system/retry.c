@@ -1,0 +1,49 @@
+#include "engine/system/retry.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+#include "memory/log.h"
+
+static const double FIRST_PAUSE = 0.05; /* seconds; doubles: 8 tries last 6.4 s */
+
+/* Errors that may pass, and how often a call is tried. Rights and links that change under a name (credentials that are
+ * renewed, an automounter) come back within a moment, or are a mistake of somebody who waits for the message. */
+static const struct {
+    int error, tries;
+} passing[] = {
+    {EINTR, 100},      {EAGAIN, 8},       {EIO, 8},      {ESTALE, 8},       {ETIMEDOUT, 8}, {EBUSY, 8},
+    {ENOLINK, 8},      {EREMOTEIO, 8},    {ENOMEM, 8},   {ENFILE, 8},       {ENETDOWN, 8},  {ENETUNREACH, 8},
+    {EHOSTDOWN, 8},    {EHOSTUNREACH, 8}, {ENOTCONN, 8}, {ECONNREFUSED, 8}, {ESHUTDOWN, 8}, {ECONNRESET, 8},
+    {ECONNABORTED, 8}, {EACCES, 3},       {ELOOP, 3},
+};
+
+static int tries_of(int error)
+{
+    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
+        if (passing[i].error == error)
+            return passing[i].tries;
+    return 1;
+}
+
+static void pause_for(double seconds)
+{
+    struct timespec left = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+}
+
+bool retry_again(retry *r, int error, const char *path)
+{
+    enum { SAID = 4 }; /* short trouble is nobody's concern */
+    bool again = ++r->failures < tries_of(error);
+    if (again && error != EINTR) {
+        if (r->failures == SAID)
+            log_warn("%s: %s; trying again", path, strerror(error));
+        pause_for(FIRST_PAUSE * (double)(1 << (r->failures < 16 ? r->failures - 1 : 15)));
+    }
+    errno = error;
+    return again;
+}

@@ -1,0 +1,38 @@
+/* What an op is given: that every operand is there, and that their placements fit one of the op's rules, along every
+ * axis. What does not fit is an error in what made the op, and dies with the op's label and every operand's text.
+ * Nothing is owned.
+ *
+ * Placements are rules in a small language, one letter an operand in the order of the op table, inputs > outputs:
+ *     r replicate   s shared   p partial   0 1 2 shard(0), shard(1), shard(2)
+ *     b shard(0) along an axis that divides samples   t the same, or their tokens   . any   - must be absent
+ * An absent operand matches every letter. The rules are the same along every axis that divides weights, tokens or
+ * samples. The first rule that matches says what the outputs are; outputs that are described already (marked + or = in
+ * the op table) must match too. A weight used by rows that are divided, or by a shared value, must itself be shared:
+ * each rank then makes a part of its gradient, and only the cotangent of a shared tensor is partial. That is why "0r"
+ * and "sr" are in no rule. Along the other axes (stages, tied ends, copies of key/value heads) values have nothing in
+ * common but sums.
+ */
+#pragma once
+
+#include "kernels/table/op.h"
+
+/* Is output `i` of `o` there before the op: accumulated (+), described by the caller (=), or another op's (*)? */
+bool operands_described(const op *o, int i);
+/* Every operand that is not optional is there, and no operand that the row does not name. */
+void operands_present(const op *o);
+/* Sets the placements of the outputs, along each axis by the first rule that matches. */
+void operands_place(op *o, const char *rules);
+/* Of communication: by the rules along the op's axis, elsewhere as the input's. What a reduction sums must be a partial
+ * sum. */
+void operands_place_along(op *o, const char *rules);
+/* Dies if `t`, which somebody reads outside a program, is still a partial sum. */
+void operands_whole(const tensor *t);
+/* "[4096, 768] bf16 tensor:shard(1) data:partial" into out; returns out */
+const char *operands_text(char *out, int bytes, const tensor *t);
+_Noreturn void operands_refuse(const op *o, const char *file, int line, const char *condition, const char *why);
+
+#define OPERANDS_CHECK(condition, why)                                                                                 \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            operands_refuse(o, __FILE__, __LINE__, #condition, why);                                                   \
+    } while (0)

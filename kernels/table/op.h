@@ -1,0 +1,344 @@
+/* An op: one row of the op table (ops.def) with operands, attributes and a label.
+ *
+ * Ops are plain records owned by their program. The table `op_rows` has, by an op's kind, everything that is
+ * known about it. Implementations are found per backend in an `op_kernel` table, one function an op, all of one type.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/table/axis.h"
+#include "memory/status.h"
+#include "memory/tensor.h"
+
+enum { OP_MAX_IN = 8, OP_MAX_OUT = 5 };
+
+typedef enum op_kind {
+#define OP(name, ...) OP_##name,
+#include "kernels/table/ops.def"
+#undef OP
+    OP_COUNT,
+} op_kind;
+
+/* What passes ask about an op beside its flags: ops.def says what each class means. */
+typedef enum op_class {
+    OP_CLASS_PRODUCT,
+    OP_CLASS_GROUPED,
+    OP_CLASS_ATTENTION,
+    OP_CLASS_DECODE,
+    OP_CLASS_POINTWISE,
+    OP_CLASS_REDUCTION,
+    OP_CLASS_UPDATE,
+    OP_CLASS_COMMUNICATION,
+    OP_CLASS_HOST,
+    OP_CLASS_VIEW,
+    OP_CLASS_WAIT,
+} op_class;
+
+enum op_flag {
+    OP_CHEAP = 1,
+    OP_SUMS = 2,
+    OP_GATHER = 4,
+    OP_WEIGHT = 8,
+    OP_STATEFUL = 16,
+    OP_GRADIENT = 32,
+    OP_MESSAGE = 64,
+    OP_LEAVES = 128,
+    OP_DRAWS = 256,
+    OP_ROOM = 512,
+    OP_CONTROLS = 1024,
+    OP_SCATTER = 2048,
+    OP_PITCHED = 4096,
+    OP_EXCHANGE = 8192,
+};
+
+/* What becomes of an accumulated output. Kernels ask only whether it is 0. */
+enum op_accumulate {
+    OP_WRITES,
+    OP_ADDS,
+    OP_WRITES_FIRST, /* in a body: writes for the first micro-batch, adds for later ones */
+};
+
+/* How compress and decompress encode. */
+typedef struct op_compression {
+    int64_t messages; /* decompress: the number that is summed */
+    float density;    /* the share that some methods send */
+    uint8_t kind;     /* compress_kind */
+} op_compression;
+
+/* This rank's rows or columns of the vocabulary. */
+typedef struct op_vocabulary {
+    int64_t first; /* id of the first */
+    int64_t ids;   /* columns that are real, not padding */
+} op_vocabulary;
+
+/* Which random numbers dropout draws. */
+typedef struct op_dropout {
+    int32_t sample;        /* the micro-batch's first sample, after scalars.first_sample */
+    int32_t sample_tokens; /* tokens of a sample */
+    int32_t site;          /* which place in the model draws */
+    float probability;
+} op_dropout;
+
+enum { ROUTING_EXPERTS = 512, ROUTING_ACTIVE = 32 }; /* the most experts, and of one token */
+
+/* How tokens choose experts, and which of them this rank has. */
+typedef struct op_routing {
+    int64_t skip;        /* assign: rows of the order that come before this pass's, a multiple of its rows; slots: so
+                            many of each slot */
+    int32_t experts;     /* columns of the logits */
+    int32_t active;      /* experts of a token */
+    int32_t groups;      /* of so many experts each, the best of which a token chooses from; 0: it chooses from all */
+    int32_t groups_kept; /* of them */
+    int32_t group_best;  /* a group's score is the sum of so many best ones of its experts */
+    int32_t local;       /* assign: experts of this rank, from attributes.first on */
+    int32_t slots;   /* slots, dispatch, combine: runs of rows, one for each rank that divides experts; 0: one run */
+    float scale;     /* weights are multiplied by it; 1: they are not */
+    uint8_t sigmoid; /* scores are sigmoids; else a softmax over all experts */
+    uint8_t renormalise; /* weights are divided by their sum */
+} op_routing;
+
+enum { LADDER_RUNGS = 3 }; /* the most training programs that differ in how many rows of experts they have room for */
+
+/* How many rows the ranks that divide experts have room for. */
+typedef struct op_ladder {
+    int64_t room[LADDER_RUNGS - 1]; /* of a layer and micro-batch, on each rung but the last, which has enough */
+    int32_t rung;                   /* of the program */
+    int32_t local;                  /* experts of this rank, from attributes.first on; or */
+    int32_t slots, experts;         /* ranks that divide so many experts, each of which has that room; 0: none */
+} op_ladder;
+
+/* Which losses a router's logits get for its load (ops expert_load, balance and their like). */
+typedef struct op_balance {
+    float load, z;           /* the losses' coefficients: of p load, of (log sum exp)^2 */
+    int32_t sequence;        /* neighbouring tokens that are one group; 0: all are */
+    int32_t groups, experts; /* expert_load: rows and columns of load */
+    uint8_t sigmoid;         /* probabilities are sigmoids divided by their sum, else a softmax */
+} op_balance;
+
+/* Which rows of a weight make elements of which heads of q or k (op qk_factors). */
+typedef struct op_qk_clip {
+    int32_t heads;   /* of this rank */
+    int32_t blocks;  /* of rows, from the first: block b is head b mod heads's */
+    int32_t size;    /* rows of a block */
+    int32_t whole;   /* the last so many rows of a block take the whole factor, the others its root */
+    float threshold; /* of scores */
+} op_qk_clip;
+
+/* What an op is told beside its operands. The first part has where and with whom an op communicates: COMMUNICATION,
+ * HOST and WAIT, and ops that go with them (share, compress, decompress), and what several families have. Of the second
+ * part an op has the one struct of its family; whoever asks for an attribute of the others reads its bytes as something
+ * else, so passes ask the class first. */
+typedef struct op_attributes {
+    uint8_t accumulate; /* enum op_accumulate */
+    uint8_t axis;       /* enum axis */
+    uint8_t upstream;   /* a message along an axis with edges goes towards its first rank */
+    uint8_t replicate;  /* all_gather: the result's cotangents will not be summed */
+    int16_t bundle;     /* its place among the ops that are launched as one, at the last of them */
+    int16_t bundle_of;  /* the number of these ops; 0: it is alone */
+    int32_t request;    /* index of the asynchronous op's request slot */
+    int32_t group_size; /* ranks along `axis`; attention: that divide samples by halves; 0: or otherwise */
+    int32_t group_rank; /* this rank's place among them */
+    int32_t owner;      /* the one member that has all of what is gathered or scattered; -1: divided by shard_rows() */
+    int32_t peer;       /* world rank of a message's other end */
+    float epsilon;      /* added to a norm's mean square; muon_scale: the smallest norm */
+    float offset;       /* of an RMS norm: its values are multiplied by w + offset */
+    float scale;        /* of scores; of an op scale; of counts; muon: of the learning rate */
+    int64_t first; /* all_reduce: the first of the rows that it sums; regroup: slots; assign: the first expert of this
+                           rank; qk_factors: the layer among the rank's */
+    int64_t rows;  /* of the whole that is divided by shard_rows(), 0: evenly; of what an all_reduce sums, 0: all; that
+                     assign numbers and dispatch makes; qk_factors: of each rank, one a layer */
+    union {
+        struct { /* attention, rope, head_norm, scale, soft_cap */
+            int32_t heads, kv_heads, head_size;
+            int32_t sequence;    /* tokens of a sample */
+            int32_t window;      /* sliding window in tokens; 0: none */
+            int32_t run;         /* attention with places: so many queries each have neighbouring places; else 0 */
+            float cap;           /* a tanh keeps scores, and values of soft_cap, between -cap and cap; 0: none does */
+            int64_t workspace;   /* attention_grad: bytes of scratch that a device's library may ask for; 0: a few */
+            uint8_t inverse;     /* rope: turn back */
+            uint8_t interleaved; /* rope: elements 2i and 2i + 1 are a pair, not i and i + half */
+        };
+        int64_t
+            width[2]; /* width_norm and its like: elements of all ranks' rows of q and of k, copied heads each time */
+        struct {      /* updates */
+            int64_t first_element; /* the number, in the named tensor, of the first element */
+            int64_t stride;        /* elements of the named tensor from one row to the next */
+            uint64_t stream;       /* the name whose random numbers round what is bf16 */
+            int32_t rounding_site; /* of the first operand that is rounded */
+            uint8_t decay;         /* weight decay applies */
+            uint8_t nesterov;      /* the direction looks one step of the momentum ahead */
+        };
+        op_dropout dropout;
+        op_vocabulary vocabulary; /* embed, cross_entropy and their like */
+        op_compression compression;
+        op_routing routing; /* route, route_grad, assign, slots, dispatch, combine */
+        op_ladder ladder;   /* overflow */
+        op_balance balance;
+        op_qk_clip qk;
+    };
+} op_attributes;
+
+typedef struct op {
+    uint8_t kind;  /* op_kind */
+    uint8_t phase; /* program.h: which action it belongs to */
+    int16_t chunk;
+    int16_t layer;      /* of the model; -1: of none */
+    int32_t microbatch; /* -1: outside the micro-batches */
+    int32_t index;      /* in its program, or in its body while recording */
+    bool detached;      /* recorded by hand within the forward pass: differentiation passes it by */
+    int32_t lasting;    /* its number among those of its body that are not remade */
+    bool remade;        /* the backward pass makes its outputs again, whatever else is kept */
+    bool joined;        /* gradients of its weights are made in the action of its inputs' */
+    tensor *in[OP_MAX_IN];
+    tensor *out[OP_MAX_OUT];
+    tensor *scratch;                    /* working memory of the implementation, or NULL */
+    const struct op_prepared *prepared; /* the device's; NULL: the backend's kernel computes the op by itself */
+    const char *label;                  /* "layer 3/mlp/down" */
+    const char *site;                   /* what it is within its layer, "mlp/down": the end of the label */
+    op_attributes at;
+} op;
+
+/* The scalars that differ from step to step: one planned tensor, filled before the step, read by the ops that list
+ * `scalars` among their inputs. On the device it is the same struct. */
+typedef struct step_scalars {
+    uint64_t seed;
+    int64_t step;         /* from 1 */
+    int64_t updates;      /* optimizer updates including this one: steps less those skipped */
+    int64_t first_sample; /* of this data-parallel rank in the global order of samples */
+    float lr, beta1, beta2, epsilon, weight_decay;
+    float muon_lr, momentum;
+    float clip;                                     /* largest allowed gradient norm; 0: none */
+    float loss_scale;                               /* of fp16, else 1 */
+    float loss_tokens;                              /* targets in the global batch that count */
+    float batch_tokens;                             /* all tokens in it */
+    float momentum_correction, variance_correction; /* 1 - beta1^updates, 1 - beta2^updates, computed in fp64 */
+} step_scalars;
+
+/* What the op `clip` leaves for the optimizer and for the log. */
+enum control { CONTROL_NORM, CONTROL_FACTOR, CONTROL_SKIP, CONTROL_COUNT };
+
+/* What an implementation is given beside its op. */
+typedef struct run_context {
+    char *arena;  /* host or device address of the rank's arena: tensor_at(t, arena) */
+    int threads;  /* OpenMP threads of this rank */
+    void *stream; /* of a device */
+    void *device; /* the backend's own */
+} run_context;
+
+typedef void (*op_kernel)(const op *o, const run_context *r);
+
+/* What a device has made for an op before the first step: a oneDNN primitive, a cuBLASLt plan, cuDNN's graph with its
+ * addresses. It is the first member of a struct of whoever made it, who owns it at least as long as the device is open;
+ * several ops may lead to one. */
+typedef struct op_prepared {
+    /* Computes all of `o`, or nothing and says false: then the backend's kernel does. */
+    bool (*run)(const struct op_prepared *self, const op *o, const run_context *r);
+} op_prepared;
+
+/* Was `o` computed by what has been prepared for it? */
+static inline bool op_run_prepared(const op *o, const run_context *r)
+{
+    return o->prepared && o->prepared->run(o->prepared, o, r);
+}
+
+typedef struct op_cost {
+    double flops;
+    double bytes; /* read and written once each */
+} op_cost;
+
+struct recorder;
+
+typedef struct op_row {
+    const char *name, *formula, *in_names, *out_names;
+    uint8_t class;             /* op_class */
+    uint8_t takes[OP_MAX_OUT]; /* by output: a mask of the inputs whose storage it may take */
+    uint16_t flags;
+    void (*infer)(op *o);
+    op_cost (*cost)(const op *o);
+    /* Given the op and the cotangents of its outputs (NULL where nothing flows back), record the gradient's ops. */
+    void (*gradient)(struct recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]);
+} op_row;
+
+extern const op_row op_rows[OP_COUNT];
+
+static inline const op_row *op_row_of(const op *o)
+{
+    return &op_rows[o->kind];
+}
+
+static inline bool op_is(const op *o, op_class class)
+{
+    return op_row_of(o)->class == class;
+}
+
+/* Does it have one of these flags? */
+static inline bool op_has(const op *o, unsigned flags)
+{
+    return (op_row_of(o)->flags & flags) != 0;
+}
+
+/* Communication, which runs on a queue of its axis. */
+static inline bool op_communicates(const op *o)
+{
+    return op_is(o, OP_CLASS_COMMUNICATION);
+}
+
+/* A copy between a device and host memory. */
+static inline bool op_copies(const op *o)
+{
+    return op_is(o, OP_CLASS_HOST);
+}
+
+/* Asynchronous: it is done at the wait that names its request. */
+static inline bool op_starts(const op *o)
+{
+    return op_communicates(o) || op_copies(o);
+}
+
+static inline bool op_waits(const op *o)
+{
+    return op_is(o, OP_CLASS_WAIT);
+}
+
+/* An op that a backend's kernel does, where and when it stands in the program. */
+static inline bool op_computes(const op *o)
+{
+    return !op_starts(o) && !op_waits(o);
+}
+
+/* What communication along an axis says of its group. */
+op_attributes op_along(const axis_group groups[AXIS_COUNT], axis a);
+
+/* "layer 3/mlp/down: linear" for messages; returns out */
+const char *op_text(char *out, int bytes, const op *o);
+
+/* Rows [first, first + count) of `rows` that belong to `rank` of `ranks`: as even as can be, the first ranks one
+ * more. */
+void shard_rows(int64_t *first, int64_t *count, int64_t rows, int ranks, int rank);
+/* The rank that `row` belongs to, and in *within its number there. */
+int shard_owner(int64_t *within, int64_t rows, int ranks, int64_t row);
+
+/* ---- a backend's implementations ----------------------------------------------------------------------------- */
+
+typedef struct op_backend {
+    const char *name;
+    const op_kernel *kernels; /* [OP_COUNT] */
+    /* Working memory that the implementation of `o` wants during the op; 0 for most. */
+    int64_t (*scratch_bytes)(const op *o, int threads);
+    /* Sets o->prepared before the first step, or leaves it NULL. NULL where the device does it. */
+    status (*prepare)(op *o, int threads);
+    bool
+        communicates; /* its device has a communication backend of its own, which wants no working memory of the plan */
+    const char
+        *device; /* word of the device (devices.def) that plans are for where they name none; NULL: DEVICES_ASSUMED */
+    void (*words)(char *out,
+                  int bytes); /* for a self-check: libraries and instructions; NULL where the device says it */
+    bool same_bits;           /* whatever a memory budget makes the plan do leaves every bit of the results as it is */
+} op_backend;
+
+extern const op_backend cpu_backend;
+/* Does this machine's processor multiply bf16, as its kernels do then? */
+bool cpu_multiplies_bf16(void);

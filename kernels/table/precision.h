@@ -1,0 +1,53 @@
+/* The precision table (precision.def): which types a training step computes in, and what that asks of a device.
+ *
+ * Types are decided here and nowhere else: recording asks for the compute type, the optimizer for the master's, and
+ * product_settle() says of each recorded product in which types it multiplies. Whoever comes later reads the types of
+ * tensors. Rows are constants.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels/table/devices.h"
+#include "memory/dtype.h"
+
+typedef enum precision_kind {
+#define PRECISION(name, ...) PRECISION_##name,
+#include "kernels/table/precision.def"
+#undef PRECISION
+    PRECISION_COUNT,
+} precision_kind;
+
+typedef struct precision_row {
+    dtype compute, master, product, cotangent;
+    peak_kind peak, rounded;
+    bool scales_loss, kept;
+} precision_row;
+
+extern const precision_row precision_rows[PRECISION_COUNT];
+/* The words of train.precision, in the order of precision_kind, ended by NULL. */
+extern const char *const precision_words[PRECISION_COUNT + 1];
+
+static inline const precision_row *precision_row_of(precision_kind kind)
+{
+    return &precision_rows[kind];
+}
+
+/* The type of weights and activations. */
+static inline dtype precision_compute(precision_kind kind)
+{
+    return precision_rows[kind].compute;
+}
+
+/* The precision where none is asked for; `half`: the device multiplies bf16. */
+precision_kind precision_default(bool half);
+/* Does any precision compute in this type? */
+bool precision_computes_in(dtype type);
+/* Can a weight be kept in `type` by the optimizer: as its master, or as the weight itself? */
+bool precision_keeps(precision_kind kind, dtype type);
+/* Is it a type of an optimizer's state or master that updates widen to compute and round stochastically? */
+bool precision_is_narrow(dtype type);
+/* The peak that products of operands of `type` can reach; `rounds`: train.tf32 holds. */
+peak_kind precision_peak(dtype type, bool rounds);
+/* Is that another peak, because the products round their operands? */
+bool precision_rounds(dtype type, bool rounds);

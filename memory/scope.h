@@ -1,0 +1,60 @@
+/* Locals that are released where their scope ends, however it is left (GCC's and Clang's attribute `cleanup`, as
+ * systemd and GLib use it). JSON has jansson's own: json_auto_t *root.
+ *
+ *     AUTO_FREE char *path = format_path(folder, name);
+ *     AUTO(checkpoint) *from = NULL;
+ *     TRY(checkpoint_open(&from, path));        (what is open so far is released where TRY returns)
+ *     *out = TAKE(from);                        (handed to the caller: not released here)
+ *
+ * A local is initialised where it is declared, or released uninitialised. They are released in the reverse order of
+ * their declarations. What must report its own failure (a file being written, an unpublished save, a collective) is
+ * closed by name instead, and its status is returned.
+ */
+#pragma once
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Defines the release of AUTO(type) locals by `close`, which is not called for NULL. A header that declares an opaque
+ * type says it once, behind its closing function. */
+#define AUTO_CLOSES(type, close)                                                                                       \
+    static inline void auto_close_##type(type **local)                                                                 \
+    {                                                                                                                  \
+        if (*local)                                                                                                    \
+            close(*local);                                                                                             \
+    }
+/* Declares a pointer to `type` that is closed at the end of its scope: AUTO(samples) *s = NULL; */
+#define AUTO(type) __attribute__((cleanup(auto_close_##type))) type
+
+/* Declares a struct whose contents `release`, which takes its address, frees at the end of its scope:
+ * RELEASED_BY(plan_free) plan p = {0}; */
+#define RELEASED_BY(release) __attribute__((cleanup(release)))
+
+static inline void auto_free(void *local)
+{
+    free(*(void **)local);
+}
+/* Declares a pointer to memory of malloc() that is freed at the end of its scope. */
+#define AUTO_FREE __attribute__((cleanup(auto_free)))
+
+static inline void auto_close_descriptor(int *local)
+{
+    if (*local >= 0)
+        close(*local);
+}
+/* Declares a file descriptor, -1 for none, that is closed at the end of its scope. Only for reading. */
+#define AUTO_CLOSE __attribute__((cleanup(auto_close_descriptor))) int
+
+/* AUTO(FILE) *f, of files that are only read; AUTO(DIR) *folder. */
+AUTO_CLOSES(FILE, fclose)
+AUTO_CLOSES(DIR, closedir)
+
+/* The value of a local, which is NULL from now on: whoever gets the value owns it. */
+#define TAKE(local)                                                                                                    \
+    __extension__({                                                                                                    \
+        __typeof__(local) taken_ = (local);                                                                            \
+        (local) = NULL;                                                                                                \
+        taken_;                                                                                                        \
+    })

@@ -1,0 +1,201 @@
+/* Files of lines whose folders are renamed, deleted or replaced while they are open: each line is there once. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "engine/system/lines.h"
+#include "memory/log.h"
+#include "tests/jobs/workfolder.h"
+
+/* What happens between two calls of the code under test: in front of the next open that may make a file. */
+static struct {
+    const char *from, *to;
+} rename_before_open;
+
+int open(const char *path, int flags, ...)
+{
+    va_list all;
+    va_start(all, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(all, mode_t) : 0;
+    va_end(all);
+    if (flags & O_CREAT && rename_before_open.from) {
+        assert_int_equal(rename(rename_before_open.from, rename_before_open.to), 0);
+        rename_before_open.from = NULL;
+    }
+    return openat(AT_FDCWD, path, flags, mode);
+}
+
+/* A folder with a file of lines under test, and other names for folders. */
+typedef struct place {
+    char *run, *away, *stray, *file;
+    lines *out;
+} place;
+
+static void place_open(place *p, const char *top, const char *name)
+{
+    p->run = must_format("%s/%s", top, name);
+    p->away = must_format("%s.away", p->run);
+    p->stray = must_format("%s.stray", p->run);
+    p->file = must_format("%s/lines", p->run);
+    assert_int_equal(mkdir(p->run, 0777), 0);
+    assert_int_equal(lines_open(&p->out, p->file), STATUS_OK);
+}
+
+static void place_close(place *p)
+{
+    lines_close(p->out);
+    free(p->run);
+    free(p->away);
+    free(p->stray);
+    free(p->file);
+}
+
+static void put(place *p, const char *text)
+{
+    assert_int_equal(lines_write(p->out, text), STATUS_OK);
+}
+
+static void move(const char *from, const char *to)
+{
+    assert_int_equal(rename(from, to), 0);
+}
+
+static void holds(const char *folder, const char *text)
+{
+    char *path = workfolder_path(folder, "lines");
+    int64_t bytes;
+    char *all = (char *)workfolder_read(path, &bytes);
+    assert_string_equal(all, text);
+    free(all);
+    free(path);
+}
+
+static void write_lines(const char *folder, const char *text)
+{
+    char *path = workfolder_path(folder, "lines");
+    assert_int_equal(mkdir(folder, 0777), 0);
+    workfolder_write(path, text, (int64_t)strlen(text));
+    free(path);
+}
+
+static void a_folder_that_is_back_lacks_no_line(void **state)
+{
+    place p;
+    place_open(&p, *state, "back");
+    put(&p, "1\n");
+    move(p.run, p.away);
+    put(&p, "2\n");
+    holds(p.run, "2\n");
+    assert_true(lines_are_here(p.out));
+    move(p.run, p.stray);
+    move(p.away, p.run);
+    put(&p, "3\n");
+    holds(p.run, "1\n2\n3\n");
+    holds(p.stray, "2\n");
+    place_close(&p);
+}
+
+/* A run begins while its folder has another name, in a new one; then the old one, which has done more, is back. */
+static void a_folder_of_other_lines_gets_none(void **state)
+{
+    place p;
+    place_open(&p, *state, "other");
+    put(&p, "1\n");
+    write_lines(p.away, "1\n2\n3\n");
+    move(p.run, p.stray);
+    move(p.away, p.run);
+    put(&p, "2\n");
+    holds(p.run, "1\n2\n3\n");
+    holds(p.stray, "1\n2\n");
+    assert_true(lines_displaced(p.out));
+    assert_false(lines_are_here(p.out));
+    move(p.run, p.away);
+    move(p.stray, p.run);
+    put(&p, "3\n");
+    holds(p.run, "1\n2\n3\n");
+    holds(p.away, "1\n2\n3\n");
+    assert_true(lines_are_here(p.out));
+    place_close(&p);
+}
+
+/* The new folder is made, and makes way for the old one before there is a file in it. */
+static void a_folder_that_is_back_at_once_gets_each_line_once(void **state)
+{
+    place p;
+    place_open(&p, *state, "at-once");
+    put(&p, "1\n");
+    move(p.run, p.away);
+    rename_before_open.from = p.away;
+    rename_before_open.to = p.run;
+    put(&p, "2\n");
+    holds(p.run, "1\n2\n");
+    put(&p, "3\n");
+    holds(p.run, "1\n2\n3\n");
+    place_close(&p);
+}
+
+static void a_folder_of_other_lines_that_comes_at_once_gets_none(void **state)
+{
+    place p;
+    place_open(&p, *state, "other-at-once");
+    put(&p, "1\n");
+    write_lines(p.stray, "other\n");
+    move(p.run, p.away);
+    rename_before_open.from = p.stray;
+    rename_before_open.to = p.run;
+    put(&p, "2\n");
+    put(&p, "3\n");
+    holds(p.run, "other\n");
+    holds(p.away, "1\n2\n3\n");
+    place_close(&p);
+}
+
+/* An editor, or a person with sed -i, gives the folder's file another inode: it is the run's all the same. */
+static void a_file_replaced_in_its_folder_gets_the_lines(void **state)
+{
+    place p;
+    place_open(&p, *state, "edited");
+    put(&p, "1\n");
+    char *edited = workfolder_path(p.run, "edited");
+    workfolder_write(edited, "one\n", 4);
+    move(edited, p.file);
+    put(&p, "2\n");
+    holds(p.run, "one\n2\n");
+    free(edited);
+    place_close(&p);
+}
+
+/* What has been published is where the name leads: the folder that was moved does not say that it has it. */
+static void a_line_about_the_folder_is_in_that_folder_alone(void **state)
+{
+    place p;
+    place_open(&p, *state, "here");
+    put(&p, "1\n");
+    move(p.run, p.away);
+    assert_int_equal(lines_write_here(p.out, "saved\n"), STATUS_OK);
+    put(&p, "2\n");
+    holds(p.run, "saved\n2\n");
+    holds(p.away, "1\n2\n");
+    place_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_folder_that_is_back_lacks_no_line),
+        cmocka_unit_test(a_folder_of_other_lines_gets_none),
+        cmocka_unit_test(a_folder_that_is_back_at_once_gets_each_line_once),
+        cmocka_unit_test(a_folder_of_other_lines_that_comes_at_once_gets_none),
+        cmocka_unit_test(a_file_replaced_in_its_folder_gets_the_lines),
+        cmocka_unit_test(a_line_about_the_folder_is_in_that_folder_alone),
+    };
+    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
+}

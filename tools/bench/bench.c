@@ -1,0 +1,417 @@
+/* phalanx bench: what this machine can do, and how near a training step comes to it, op by op. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <omp.h>
+
+#include "engine/compile/model/flops.h"
+#include "engine/compile/model/target.h"
+#include "engine/train/report/report.h"
+#include "engine/state/weights/weights.h"
+#include "kernels/philox.h"
+#include "kernels/record/product.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "tools/bench/bench_profile.h"
+#include "tools/bench/bench_step.h"
+#include "tools/bench/bench_times.h"
+#include "tools/options.h"
+#include "tools/bench/self_check.h"
+#include "tools/tools.h"
+
+typedef struct settings {
+    int64_t steps, warmup;
+    bool json, range;
+    const char *tuning; /* file of choices; NULL: none */
+} settings;
+
+/* ---- ceilings --------------------------------------------------------------------------------------------------- */
+
+typedef struct ceiling {
+    double flops; /* a second, of a large product of the compute type on random data */
+    double bytes; /* a second, x[i] = s x[i] + y[i] over memory: two reads, one write */
+} ceiling;
+
+static void fill_random(void *out, dtype type, int64_t count)
+{
+    float values[256];
+    for (int64_t i = 0; i < count; i += 256) {
+        int64_t n = count - i < 256 ? count - i : 256;
+        for (int64_t k = 0; k < n; k++) {
+            uint32_t draw[4];
+            philox_draws(draw, 1, 1, 1, 1, (uint64_t)(i + k));
+            values[k] = 2 * philox_uniform(draw[0]) - 1;
+        }
+        dtype_convert((char *)out + i * dtype_bytes(type), type, values, DTYPE_FP32, n);
+    }
+}
+
+/* FLOPs a second of linear on [n, n] x [n, n]^T, the median of several. */
+static status measure_product(double *out, dtype type, int threads)
+{
+    enum { SIZE = 2048, TIMES = 7 };
+    int64_t square[] = {SIZE, SIZE}, bytes = (int64_t)SIZE * SIZE * dtype_bytes(type);
+    tensor x, w, y, scratch;
+    tensor_describe(&x, "x", CLASS_INPUT, type, 2, square);
+    tensor_describe(&w, "w", CLASS_INPUT, type, 2, square);
+    tensor_describe(&y, "y", CLASS_INPUT, type, 2, square);
+    op o = {.kind = OP_linear, .in = {&x, &w}, .out = {&y}, .label = "ceiling"};
+    x.address = 0;
+    w.address = bytes;
+    y.address = 2 * bytes;
+    int64_t more = cpu_backend.scratch_bytes(&o, threads);
+    tensor_describe(&scratch, "scratch", CLASS_SCRATCH, DTYPE_UINT8, 1, &more);
+    scratch.address = 3 * bytes;
+    o.scratch = more > 0 ? &scratch : NULL;
+    TRY(cpu_backend.prepare(&o, threads));
+    char *memory = aligned_alloc(4096, (size_t)((3 * bytes + more + 4095) / 4096 * 4096));
+    MUST(memory, "out of memory");
+    fill_random(memory, type, 3 * (int64_t)SIZE * SIZE);
+    const run_context r = {.arena = memory, .threads = threads};
+    double seconds[TIMES];
+    cpu_backend.kernels[OP_linear](&o, &r);
+    for (int i = 0; i < TIMES; i++) {
+        double begun = clock_seconds();
+        cpu_backend.kernels[OP_linear](&o, &r);
+        seconds[i] = clock_seconds() - begun;
+    }
+    free(memory);
+    *out = 2.0 * SIZE * SIZE * SIZE / bench_median(seconds, TIMES);
+    return STATUS_OK;
+}
+
+static double measure_memory(int threads)
+{
+    enum { COUNT = 32 << 20, TIMES = 7 };
+    float *x = must_alloc(COUNT * sizeof *x), *y = must_alloc(COUNT * sizeof *y);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t i = 0; i < COUNT; i++) {
+        x[i] = 1;
+        y[i] = 2;
+    }
+    double seconds[TIMES];
+    for (int k = 0; k < TIMES; k++) {
+        double begun = clock_seconds();
+#pragma omp parallel for simd num_threads(threads) schedule(static)
+        for (int64_t i = 0; i < COUNT; i++)
+            x[i] = 0.5f * x[i] + y[i];
+        seconds[k] = clock_seconds() - begun;
+    }
+    double result = 3.0 * COUNT * sizeof(float) / bench_median(seconds, TIMES);
+    free(x);
+    free(y);
+    return result;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+typedef struct row {
+    char name[64];
+    double seconds, bound, flops, bytes;
+    int64_t calls;
+} row;
+
+typedef struct step_bench {
+    const settings *set;
+    const config *config;
+    bench_step step;
+    ceiling top;
+    double *op_seconds;
+    double noted; /* seconds of a step with events between ops; 0: none was played */
+} step_bench;
+
+/* Rows by op kind and by site ("mlp/down: linear"). */
+static row *find_row(row *rows, int *count, const op *o)
+{
+    char name[sizeof rows->name];
+    snprintf(name, sizeof name, "%s: %s", o->phase == PHASE_UPDATE ? "update" : o->site, op_row_of(o)->name);
+    for (int i = 0; i < *count; i++)
+        if (!strcmp(rows[i].name, name))
+            return &rows[i];
+    row *r = &rows[(*count)++];
+    memset(r, 0, sizeof *r);
+    memcpy(r->name, name, sizeof name);
+    return r;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const row *x = a, *y = b;
+    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
+}
+
+static void print_ops(const step_bench *b)
+{
+    const program *p = &b->step.compiled.training.list;
+    row *rows = must_calloc((unsigned long)p->count, sizeof *rows);
+    int count = 0;
+    double total = 0, bound = 0;
+    for (int i = 0; i < p->count; i++) {
+        const op *o = p->ops[i];
+        if (op_waits(o))
+            continue;
+        row *r = find_row(rows, &count, o);
+        op_cost cost = op_row_of(o)->cost(o);
+        double by_memory = cost.bytes / b->top.bytes,
+               by_product = product_multiplies(o) ? cost.flops / b->top.flops : 0;
+        r->bound += by_product > by_memory ? by_product : by_memory;
+        r->seconds += b->op_seconds[i] / (double)b->set->steps;
+        r->flops += cost.flops;
+        r->bytes += cost.bytes;
+        r->calls++;
+    }
+    qsort(rows, (size_t)count, sizeof *rows, by_seconds);
+    printf("  %-44s %6s %9s %9s %7s %9s %8s\n", "op", "calls", "ms", "bound ms", "share", "GFLOP/s", "GB/s");
+    for (int i = 0; i < count; i++) {
+        total += rows[i].seconds;
+        bound += rows[i].bound;
+    }
+    for (int i = 0; i < count && rows[i].seconds > 0.0005 * total; i++)
+        printf("  %-44s %6lld %9.2f %9.2f %6.1f%% %9.1f %8.1f\n", rows[i].name, (long long)rows[i].calls,
+               rows[i].seconds * 1e3, rows[i].bound * 1e3, 100 * rows[i].seconds / total,
+               rows[i].flops / rows[i].seconds / 1e9, rows[i].bytes / rows[i].seconds / 1e9);
+    printf("  %-44s %6d %9.2f %9.2f\n", "all", p->count, total * 1e3, bound * 1e3);
+    free(rows);
+}
+
+static void warm_up(step_bench *b)
+{
+    for (int64_t i = 0; i < b->set->warmup; i++)
+        executor_play(b->step.executor, &b->step.compiled.training);
+}
+
+/* Seconds of each step. On the CPU ops are timed in the same steps; on a GPU in others, since events between ops cost
+ * a step some time. */
+static void time_steps(step_bench *b, double *seconds)
+{
+    const compiled_program *p = &b->step.compiled.training;
+    int64_t n = b->set->steps;
+    bool apart = b->step.device != &device_cpu;
+    bench_times *t = bench_times_open(b->step.executor, p);
+    for (int64_t i = 0; i < n && !apart; i++)
+        seconds[i] = bench_times_play(t, b->op_seconds);
+    for (int64_t i = 0; i < n && apart; i++) {
+        double begun = clock_seconds();
+        executor_play(b->step.executor, p);
+        seconds[i] = clock_seconds() - begun;
+    }
+    for (int64_t i = 0; i < n && apart && !b->set->json; i++)
+        b->noted += bench_times_play(t, b->op_seconds) / (double)n;
+    bench_times_close(t);
+}
+
+/* One step between the profiler's start and its stop. */
+static void play_range(step_bench *b)
+{
+    executor_profile(b->step.executor, true);
+    executor_play(b->step.executor, &b->step.compiled.training);
+    executor_profile(b->step.executor, false);
+    printf("one step of %d ops was played within the profiler's range\n", b->step.compiled.training.list.count);
+}
+
+/* Sorted seconds of steps, beside what a step with events between ops takes. */
+static void print_steps(const step_bench *b, double *sorted, int64_t n)
+{
+    printf("%lld steps: median %.3f ms, %.3f to %.3f", (long long)n, 1e3 * bench_median(sorted, n), 1e3 * sorted[0],
+           1e3 * sorted[n - 1]);
+    if (b->noted > 0)
+        printf("; with an event between ops %.3f ms", 1e3 * b->noted);
+    putchar('\n');
+}
+
+static status run_steps(step_bench *b)
+{
+    int64_t n = b->set->steps;
+    double *seconds = must_calloc((unsigned long)n, sizeof *seconds);
+    b->op_seconds = must_calloc((unsigned long)b->step.compiled.training.list.count, sizeof(double));
+    warm_up(b);
+    time_steps(b, seconds);
+    double each = bench_median(seconds, n);
+    double tokens = (double)config_step_tokens(b->config);
+    double flops = flops_per_token(&b->config->model.shape, b->config->train.sequence) * tokens;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    if (!b->set->json) {
+        print_steps(b, seconds, n);
+        print_ops(b);
+    }
+    double share = flops / each / b->top.flops, resident = (double)usage.ru_maxrss / (1 << 20);
+    int sequences = b->config->train.global_batch;
+    long long length = b->config->train.sequence;
+    if (b->set->json)
+        printf("{\"sequences\": %d, \"sequence\": %lld, \"tokens_per_second\": %.5g, \"gflops\": %.5g, "
+               "\"ceiling_gflops\": %.5g, \"share\": %.4g, \"memory_gbps\": %.4g, \"resident_gib\": %.4g}\n",
+               sequences, length, tokens / each, flops / each / 1e9, b->top.flops / 1e9, share, b->top.bytes / 1e9,
+               resident);
+    else
+        printf("%d x %lld: %.5g tokens/s, %.5g GFLOP/s of the model; product ceiling %.5g GFLOP/s, share %.3f; memory "
+               "%.4g "
+               "GB/s; resident %.4g GiB\n",
+               sequences, length, tokens / each, flops / each / 1e9, b->top.flops / 1e9, share, b->top.bytes / 1e9,
+               resident);
+    free(seconds);
+    free(b->op_seconds);
+    return STATUS_OK;
+}
+
+/* A GPU's ceilings are its data sheet's. */
+static void take_ceilings(step_bench *b)
+{
+    device_facts facts;
+    executor_facts(&facts, b->step.executor);
+    b->top.bytes = facts.bandwidth > 0 ? facts.bandwidth : 1e12;
+    b->top.flops = executor_peak(b->step.executor);
+    if (b->top.flops <= 0)
+        b->top.flops = 1e15;
+}
+
+/* Which of several implementations; the algorithms of products are bytes that say nothing to a reader. */
+static void print_choices(const choices *timed)
+{
+    enum { READABLE = 100 };
+    for (int i = 0; i < timed->count; i++)
+        if (strlen(timed->item[i].value) < READABLE)
+            printf("%s, %.1f us: %s\n", timed->item[i].value, timed->item[i].microseconds, timed->item[i].key);
+}
+
+static status measure_opened(step_bench *b, const choices *timed, int threads)
+{
+    if (b->set->range) {
+        warm_up(b);
+        play_range(b);
+        return STATUS_OK;
+    }
+    if (b->step.device == &device_cpu) {
+        TRY(measure_product(&b->top.flops, precision_compute(b->config->train.precision), threads));
+        b->top.bytes = measure_memory(threads);
+    } else {
+        take_ceilings(b);
+    }
+    if (!b->set->json)
+        print_choices(timed);
+    return run_steps(b);
+}
+
+static status measure_step(const settings *set, const config *c, comm *self)
+{
+    step_bench b = {.set = set, .config = c};
+    const device_interface *on = &device_cpu;
+    if (c->train.device == CONFIG_CUDA)
+        TRY(device_find(&on, "cuda"));
+    int threads = c->train.threads > 0 ? c->train.threads : omp_get_max_threads();
+    choices timed = {0};
+    status s = set->tuning ? choices_read(&timed, set->tuning) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = bench_step_open(&b.step, c, on, threads, self, &timed);
+    if (s == STATUS_OK && set->tuning && timed.count > 0)
+        s = choices_write(&timed, set->tuning);
+    if (s == STATUS_OK)
+        s = measure_opened(&b, &timed, threads);
+    bench_step_close(&b.step);
+    choices_free(&timed);
+    return s;
+}
+
+static status measure_config(const settings *set, int operands, char **argv)
+{
+    config c;
+    comm *self = NULL;
+    const options_said said = options_said_of(operands, argv + 1);
+    TRY(config_load(&c, said.file, said.overrides, said.override));
+    status s = weights_configure(&c);
+    if (s == STATUS_OK)
+        s = comm_open(&self);
+    if (s == STATUS_OK)
+        s = measure_step(set, &c, self);
+    comm_close(self);
+    config_free(&c);
+    return s;
+}
+
+/* Nothing of a configuration counts but the device. */
+static status only_device(bool *cuda, const char *option, int operands, char **argv)
+{
+    *cuda = operands == 1 && strcmp(argv[1], "train.device=cuda") == 0;
+    if (operands == 0 || *cuda)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE, "bench %s has cases of its own: it takes nothing but train.device=cuda", option);
+}
+
+static status check_device(int operands, char **argv)
+{
+    bool cuda;
+    const device_interface *on = &device_cpu;
+    TRY(only_device(&cuda, "--self-check", operands, argv));
+    if (cuda)
+        TRY(device_find(&on, "cuda"));
+    return self_check(on, omp_get_max_threads());
+}
+
+static status measure_profile(const char *path, int operands, char **argv)
+{
+    comm *world = NULL;
+    bool cuda;
+    TRY(only_device(&cuda, "--profile", operands, argv));
+    TRY(comm_open(&world));
+    log_set_rank(comm_rank(world), comm_ranks(world));
+    status s = bench_profile(path, cuda ? CONFIG_CUDA : CONFIG_CPU, world);
+    comm_close(world);
+    return s;
+}
+
+int bench_main(int argc, char **argv)
+{
+    settings set = {.steps = 5, .warmup = 2};
+    const char *profile = NULL;
+    bool check = false;
+    const options_row rows[] = {
+        {"--steps", OPTIONS_INTEGER, "N", "measured steps; the median counts (5)", &set.steps, 1, 100000, NULL},
+        {"--warmup", OPTIONS_INTEGER, "N", "steps before them (2)", &set.warmup, 0, 100000, NULL},
+        {"--profile", OPTIONS_TEXT, "FILE",
+         "instead: time the ops of many models, and messages, for phalanx plan --device FILE; under mpirun with "
+         "several "
+         "ranks, too",
+         &profile, 0, 0, NULL},
+        {"--self-check", OPTIONS_FLAG, NULL,
+         "instead: a line for each thing that only this device and its libraries can judge, with its verdict; 1 if one "
+         "is wrong",
+         &check, 0, 0, NULL},
+        {"--tuning", OPTIONS_TEXT, "FILE",
+         "algorithms chosen by timing: those that FILE (a run's tuning.json) has are not timed, the others are added "
+         "to it",
+         &set.tuning, 0, 0, NULL},
+        {"--range", OPTIONS_FLAG, NULL,
+         "instead: after the warm-up one step between the profiler's start and stop, for ncu --profile-from-start off",
+         &set.range, 0, 0, NULL},
+        {"--json", OPTIONS_FLAG, NULL, "one JSON object, without the table", &set.json, 0, 0, NULL},
+    };
+    const options_command command = {
+        .name = "bench",
+        .operands =
+            "CONFIG.yaml [key=value ...] | --profile FILE [train.device=cuda] | --self-check [train.device=cuda]",
+        .summary =
+            "Plays training steps of a configuration on one rank, with random tokens and weights, and prints each op's "
+            "time\n"
+            "beside its bound: products at the speed of a large product measured in the same call, all else at the\n"
+            "measured bandwidth of memory.",
+        .least = 0,
+        .most = -1,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows};
+    int operands, code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    if (!profile && !check && operands < 1) {
+        log_error("bench needs a configuration, --profile FILE or --self-check");
+        return STATUS_USAGE;
+    }
+    status s = check     ? check_device(operands, argv)
+               : profile ? measure_profile(profile, operands, argv)
+                         : measure_config(&set, operands, argv);
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    return (int)s;
+}

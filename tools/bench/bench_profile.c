@@ -1,0 +1,327 @@
+#include "tools/bench/bench_profile.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <omp.h>
+
+#include "engine/run/batch.h"
+#include "engine/compile/time/profile.h"
+#include "engine/run/executor.h"
+#include "engine/files/output.h"
+#include "engine/state/rank/state.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "tools/bench/bench_step.h"
+#include "tools/bench/bench_times.h"
+
+enum { STEPS = 5, WARM = 2, TIMES = 15 };
+
+/* Sizes from a tenth of the demo's to GPT-2's: what lies between is interpolated. Two micro-batches, so that gradients
+ * are written and added to. */
+static const struct {
+    const char *words;
+    int sequence, micro_batch;
+} models[] = {
+    {"architecture: llama, layers: 2, hidden_size: 64, heads: 2, ffn_size: 176, vocab_size: 512", 64, 2},
+    {"architecture: llama, layers: 2, hidden_size: 128, heads: 4, kv_heads: 2, ffn_size: 352, vocab_size: 2048", 128,
+     4},
+    {"architecture: llama, layers: 2, hidden_size: 256, heads: 4, kv_heads: 2, ffn_size: 704, vocab_size: 4096", 256,
+     4},
+    {"architecture: llama, layers: 2, hidden_size: 256, heads: 4, kv_heads: 2, ffn_size: 704, vocab_size: 4096", 256,
+     16},
+    {"architecture: llama, layers: 1, hidden_size: 768, heads: 12, ffn_size: 2048, vocab_size: 8192", 256, 4},
+    {"architecture: gpt2, layers: 2, hidden_size: 128, heads: 4, vocab_size: 2048", 128, 4},
+    {"architecture: gpt2, layers: 2, hidden_size: 256, heads: 4, vocab_size: 4096", 256, 4},
+    {"architecture: gpt2, layers: 1, hidden_size: 768, heads: 12, vocab_size: 16384", 512, 2},
+};
+
+/* How attention's share of the peak grows with the sequence: on a host what takes seconds, on a GPU so many tokens that
+ * launching is nothing beside it. */
+static const struct {
+    const char *words;
+    int tokens, sequences[6];
+} lengths[] = {
+    {"architecture: llama, layers: 1, hidden_size: 256, heads: 4, ffn_size: 64, vocab_size: 64",
+     4096,
+     {256, 1024, 4096}},
+    {"architecture: llama, layers: 1, hidden_size: 2048, heads: 16, ffn_size: 64, vocab_size: 64",
+     65536,
+     {512, 1024, 2048, 4096, 8192, 16384}},
+};
+
+typedef struct measuring {
+    profile *into;
+    comm *world;
+    const device_interface *device;
+    int threads;
+    bool rates; /* the model is to know what attention reaches at this length */
+} measuring;
+
+static void meet(comm *world)
+{
+    char all[4096], mine = 0;
+    MUST(comm_ranks(world) <= (int)sizeof all, "%d ranks", comm_ranks(world));
+    comm_all_gather_bytes(comm_world(world), all, &mine, 1);
+}
+
+/* ---- points ------------------------------------------------------------------------------------------------------ */
+
+static bool same_kind(const profile_point *a, const profile_point *b)
+{
+    bool same = a->kind == b->kind && a->type == b->type && a->adds == b->adds && a->threads == b->threads;
+    for (int i = 0; i < 3; i++)
+        same &= fabs(a->size[i] - b->size[i]) < 0.5;
+    return same;
+}
+
+static void add_point(profile *p, profile_point at)
+{
+    p->points = must_realloc(p->points, ((unsigned long)p->count + 1) * sizeof *p->points);
+    p->points[p->count++] = at;
+}
+
+/* Those of one size become one, their median; a file's older ones of the same size and number of threads go: `fresh`
+ * begin at `from`. */
+static void settle(profile *p, int from)
+{
+    profile_point *kept = must_alloc(((unsigned long)p->count + 1) * sizeof *kept);
+    double *seconds = must_alloc(((unsigned long)p->count + 1) * sizeof *seconds);
+    bool *taken = must_calloc((unsigned long)p->count + 1, sizeof *taken);
+    int count = 0;
+    for (int i = from; i < p->count; i++) {
+        int same = 0;
+        if (taken[i])
+            continue;
+        for (int k = 0; k < p->count; k++)
+            if (!taken[k] && same_kind(&p->points[i], &p->points[k])) {
+                taken[k] = true;
+                if (k >= from)
+                    seconds[same++] = p->points[k].seconds;
+            }
+        kept[count] = p->points[i];
+        kept[count++].seconds = bench_median(seconds, same);
+    }
+    for (int i = 0; i < from; i++)
+        if (!taken[i])
+            kept[count++] = p->points[i];
+    free(p->points);
+    free(taken);
+    free(seconds);
+    p->points = kept;
+    p->count = count;
+}
+
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
+
+/* All ranks play at the same time, as in training: they share caches and memory. */
+static void time_ops(const measuring *m, executor *e, const compiled_program *of)
+{
+    int count = of->list.count;
+    double *seconds[STEPS];
+    for (int i = 0; i < WARM; i++)
+        executor_play(e, of);
+    bench_times *t = bench_times_open(e, of);
+    for (int i = 0; i < STEPS; i++) {
+        seconds[i] = must_calloc((unsigned long)count, sizeof *seconds[i]);
+        meet(m->world);
+        (void)bench_times_play(t, seconds[i]);
+    }
+    bench_times_close(t);
+    for (int i = 0; i < count; i++) {
+        double each[STEPS];
+        for (int k = 0; k < STEPS; k++)
+            each[k] = seconds[k][i];
+        seconds[0][i] = bench_median(each, STEPS);
+        if (m->rates && seconds[0][i] > 0 && op_is(of->list.ops[i], OP_CLASS_ATTENTION))
+            profile_take_attention(m->into, of->list.ops[i], seconds[0][i]);
+    }
+    for (int i = 0; i < count; i++)
+        if (seconds[0][i] > 0 && !op_communicates(of->list.ops[i]) && !op_waits(of->list.ops[i]))
+            add_point(m->into, profile_point_of(m->into, of->list.ops[i], seconds[0][i]));
+    for (int i = 0; i < STEPS; i++)
+        free(seconds[i]);
+}
+
+static status time_model(const measuring *m, const char *words, int sequence, int micro_batch, const char *precision)
+{
+    char *text = must_format("model: {%s, max_sequence: %d}\ntrain: {sequence: %d, micro_batch: %d, global_batch: %d, "
+                             "precision: %s, threads: %d}\n",
+                             words, sequence, sequence, micro_batch, 2 * micro_batch, precision, m->threads);
+    config c;
+    status s = config_parse(&c, "bench", text, strlen(text), 0, NULL);
+    free(text);
+    TRY(s);
+    bench_step b = {0};
+    s = bench_step_open(&b, &c, m->device, m->threads, m->world, NULL);
+    if (s == STATUS_OK)
+        time_ops(m, b.executor, &b.compiled.training);
+    bench_step_close(&b);
+    config_free(&c);
+    return s;
+}
+
+/* With the precision whose peak is that of half precision. A file that was measured before keeps its rates: its points
+ * stand beside them. */
+static status time_lengths(measuring *m, bool host, bool fresh)
+{
+    const int which = host ? 0 : 1;
+    status s = STATUS_OK;
+    m->rates = fresh;
+    m->into->lengths = fresh ? 0 : m->into->lengths;
+    m->into->attention_pair = fresh ? 0 : m->into->attention_pair; /* what is measured has it */
+    for (int i = 0; i < 6 && lengths[which].sequences[i] > 0 && s == STATUS_OK; i++) {
+        const int sequence = lengths[which].sequences[i], batch = lengths[which].tokens / sequence;
+        log_info("attention, %d x %d, bf16", batch, sequence);
+        s = comm_all_status(comm_world(m->world), time_model(m, lengths[which].words, sequence, batch, "bf16"));
+    }
+    m->rates = false;
+    return s;
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* Seconds of the call on all members at the same time, the median. */
+static double time_call(const measuring *m, const comm_call *call)
+{
+    double seconds[TIMES];
+    for (int i = 0; i < TIMES; i++) {
+        meet(m->world);
+        double begun = clock_seconds();
+        comm_run(call);
+        seconds[i] = clock_seconds() - begun;
+    }
+    return bench_median(seconds, TIMES);
+}
+
+/* Half of there and back, between the first two ranks. */
+static double time_message(const measuring *m, void *buffer, int64_t bytes)
+{
+    int me = comm_rank(m->world);
+    double seconds[TIMES];
+    comm_call send = {.kind = COMM_SEND,
+                      .group = comm_world(m->world),
+                      .type = DTYPE_UINT8,
+                      .send = buffer,
+                      .count = bytes,
+                      .peer = 1 - me};
+    comm_call receive = {.kind = COMM_RECEIVE,
+                         .group = comm_world(m->world),
+                         .type = DTYPE_UINT8,
+                         .receive = buffer,
+                         .count = bytes,
+                         .source = 1 - me};
+    for (int i = 0; i < TIMES; i++) {
+        meet(m->world);
+        double begun = clock_seconds();
+        if (me < 2) {
+            comm_run(me ? &receive : &send);
+            comm_run(me ? &send : &receive);
+        }
+        seconds[i] = (clock_seconds() - begun) / 2;
+    }
+    return bench_median(seconds, TIMES);
+}
+
+static void time_collectives(const measuring *m, char *send, char *receive, int64_t bytes)
+{
+    static const struct {
+        comm_kind kind;
+        op_kind of;
+    } kinds[] = {
+        {COMM_ALL_REDUCE, OP_all_reduce}, {COMM_ALL_GATHER, OP_all_gather}, {COMM_REDUCE_SCATTER, OP_reduce_scatter}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        comm_call call = {.kind = kinds[k].kind,
+                          .group = comm_world(m->world),
+                          .type = DTYPE_FP32,
+                          .send = send,
+                          .receive = receive,
+                          .count = bytes / 4};
+        comm_shape shape = comm_call_shape(&call);
+        int64_t scratch = comm_scratch_bytes(&shape);
+        call.scratch = scratch ? aligned_alloc(64, (size_t)(scratch + 63) / 64 * 64) : NULL;
+        double took = time_call(m, &call);
+        add_point(m->into, profile_point_of_transfer(m->into, kinds[k].of, (double)comm_expected_bytes(&shape),
+                                                     comm_ranks(m->world), took));
+        free(call.scratch);
+    }
+}
+
+static void time_messages(const measuring *m)
+{
+    enum { MOST = 8 << 20 };
+    char *send = must_calloc(1, MOST), *receive = must_calloc(1, MOST);
+    profile *p = m->into;
+    p->latency = time_message(m, send, 8);
+    p->node = MOST / (time_message(m, send, MOST) - p->latency);
+    for (int64_t bytes = 4096; bytes <= MOST; bytes *= 8) {
+        add_point(p, profile_point_of_transfer(p, OP_send, (double)bytes, 1, time_message(m, send, bytes)));
+        time_collectives(m, send, receive, bytes);
+    }
+    free(send);
+    free(receive);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+/* What an earlier call has left, or the model that such a device begins with. */
+static status begin(profile *out, const char *path, const devices_row *row, bool host, bool writes)
+{
+    if (writes) /* measuring takes minutes: what cannot be written is to be known before */
+        TRY(output_check(path));
+    if (access(path, F_OK) == 0)
+        return profile_open(out, path);
+    TRY(profile_open(out, row && row->word ? row->word : DEVICES_ASSUMED));
+    snprintf(out->name, sizeof out->name, "%.*s", PROFILE_NAME - 1, path);
+    out->cores = host ? (int)sysconf(_SC_NPROCESSORS_ONLN) : 0;
+    return STATUS_OK;
+}
+
+/* Precisions whose products reach the same peak take the same time: one of them is measured. */
+static bool is_first_at_peak(precision_kind kind)
+{
+    bool first = true;
+    for (int i = 0; i < (int)kind; i++)
+        first &= precision_rows[i].peak != precision_rows[kind].peak;
+    return first;
+}
+
+status bench_profile(const char *path, config_device where, comm *world)
+{
+    profile p = {0};
+    measuring m = {.into = &p, .world = world, .device = &device_cpu};
+    bool host = where == CONFIG_CPU;
+    if (!host)
+        TRY(device_find(&m.device, "cuda"));
+    TRY(comm_all_status(comm_world(world),
+                        begin(&p, path, m.device->row(comm_local_rank(world)), host, comm_rank(world) == 0)));
+    int cores = omp_get_num_procs() / comm_local_ranks(world), from = p.count;
+    m.threads = p.threads = cores > 0 ? cores : 1;
+    omp_set_num_threads(m.threads);
+    status s = STATUS_OK;
+    /* Where ranks take turns on a core, an op's time says nothing of the op. */
+    bool turns = host && comm_local_ranks(world) > p.cores;
+    if (!turns)
+        s = time_lengths(&m, host, from == 0);
+    for (size_t i = 0; i < sizeof models / sizeof *models && !turns; i++)
+        for (int k = 0; k < PRECISION_COUNT && s == STATUS_OK; k++) {
+            if (!is_first_at_peak((precision_kind)k))
+                continue;
+            log_info("%s, %d x %d, %s", models[i].words, models[i].micro_batch, models[i].sequence, precision_words[k]);
+            s = comm_all_status(comm_world(world), time_model(&m, models[i].words, models[i].sequence,
+                                                              models[i].micro_batch, precision_words[k]));
+        }
+    if (s == STATUS_OK && comm_ranks(world) > 1 && host)
+        time_messages(&m);
+    settle(&p, from);
+    if (s == STATUS_OK)
+        s = comm_all_status(comm_world(world), comm_rank(world) == 0 ? profile_save(path, &p) : STATUS_OK);
+    if (s == STATUS_OK)
+        log_info("%s: %d measurements, of %d rank%s with %d thread%s each", path, p.count, comm_ranks(world),
+                 comm_ranks(world) > 1 ? "s" : "", m.threads, m.threads > 1 ? "s" : "");
+    profile_free(&p);
+    return s;
+}

@@ -1,0 +1,158 @@
+#include "tools/bench/bench_times.h"
+
+#include <stdlib.h>
+
+#include "memory/clock.h"
+#include "memory/log.h"
+
+/* An op's time: its share of what lies between two stamps. */
+typedef struct span {
+    int from, to;
+    double share;
+} span;
+
+struct bench_times {
+    executor *executor;
+    const compiled_program *program;
+    const device_interface *interface;
+    device *device;
+    const op *any; /* an op that computes: what boundaries are recorded for */
+    span *of;      /* [ops] */
+    int next;      /* stamp that has not been used in this step */
+    int last;      /* stamp of the latest boundary on the queue that computes */
+    int *deferred; /* ops behind it whose launch may be kept back */
+    int deferred_count;
+    bool on;
+};
+
+/* The device may keep these back until another op is launched. */
+static bool may_be_kept_back(const op *o)
+{
+    return op_is(o, OP_CLASS_UPDATE) || op_waits(o);
+}
+
+static int stamp(bench_times *t, const op *o)
+{
+    t->interface->times.stamp(t->device, CLOCK_TRACE, t->next, o);
+    return t->next++;
+}
+
+static int boundary(bench_times *t)
+{
+    return stamp(t, t->any);
+}
+
+/* Ends the interval of the deferred ops at a boundary, and divides it among them by their bytes. */
+static void share_among_deferred(bench_times *t, int end)
+{
+    double all = 0;
+    for (int i = 0; i < t->deferred_count; i++) {
+        const op *o = t->program->list.ops[t->deferred[i]];
+        all += op_waits(o) ? 0 : op_row_of(o)->cost(o).bytes;
+    }
+    for (int i = 0; i < t->deferred_count; i++) {
+        const op *o = t->program->list.ops[t->deferred[i]];
+        double own = op_waits(o) ? 0 : op_row_of(o)->cost(o).bytes;
+        t->of[t->deferred[i]] = (span){t->last, end, all > 0 ? own / all : 1.0 / t->deferred_count};
+    }
+    t->deferred_count = 0;
+    t->last = end;
+}
+
+static void before(void *context, const compiled_program *p, int i)
+{
+    bench_times *t = context;
+    const op *o = p->list.ops[i];
+    if (!t->on)
+        return;
+    if (t->next == 0)
+        t->last = boundary(t);
+    if (op_starts(o))
+        t->of[i].from = stamp(t, o);
+    else if (!may_be_kept_back(o) && t->deferred_count > 0)
+        share_among_deferred(t, boundary(t));
+}
+
+static void after(void *context, const compiled_program *p, int i)
+{
+    bench_times *t = context;
+    const op *o = p->list.ops[i];
+    if (!t->on)
+        return;
+    if (op_starts(o)) {
+        t->of[i] = (span){t->of[i].from, stamp(t, o), 1};
+    } else if (may_be_kept_back(o)) {
+        t->deferred[t->deferred_count++] = i;
+    } else {
+        int end = boundary(t);
+        t->of[i] = (span){t->last, end, 1};
+        t->last = end;
+    }
+}
+
+/* An op that the queue that computes plays at once. */
+static const op *computing_op(const program *list)
+{
+    for (int i = 0; i < list->count; i++)
+        if (op_computes(list->ops[i]) && !may_be_kept_back(list->ops[i]))
+            return list->ops[i];
+    MUST(0, "a program that computes nothing");
+}
+
+bench_times *bench_times_open(executor *e, const compiled_program *p)
+{
+    bench_times *t = must_calloc(1, sizeof *t);
+    unsigned long ops = (unsigned long)p->list.count + 1;
+    t->executor = e;
+    t->program = p;
+    t->interface = executor_device(e, &t->device);
+    t->any = computing_op(&p->list);
+    t->of = must_calloc(ops, sizeof *t->of);
+    t->deferred = must_calloc(ops, sizeof *t->deferred);
+    if (t->interface->times.stamps) {
+        t->interface->times.stamps(t->device, CLOCK_TRACE, 2 * p->list.count + 2);
+        executor_observe(e, OBSERVES_TIMES, (executor_observer){t, before, after, NULL});
+    }
+    return t;
+}
+
+static double play_with_stamps(bench_times *t, double *seconds)
+{
+    t->next = 0;
+    t->on = true;
+    executor_op_by_op(t->executor, true);
+    executor_launch(t->executor, t->program);
+    int end = boundary(t);
+    share_among_deferred(t, end);
+    t->on = false;
+    executor_finish(t->executor);
+    executor_op_by_op(t->executor, false);
+    for (int i = 0; i < t->program->list.count; i++)
+        seconds[i] += t->of[i].share * t->interface->times.seconds(t->device, CLOCK_TRACE, t->of[i].from, t->of[i].to);
+    return t->interface->times.seconds(t->device, CLOCK_TRACE, 0, end);
+}
+
+double bench_times_play(bench_times *t, double *seconds)
+{
+    if (t->interface->times.stamps)
+        return play_with_stamps(t, seconds);
+    executor_time_ops(t->executor, seconds);
+    double begun = clock_seconds();
+    executor_play(t->executor, t->program);
+    double took = clock_seconds() - begun;
+    executor_time_ops(t->executor, NULL);
+    return took;
+}
+
+void bench_times_close(bench_times *t)
+{
+    if (!t)
+        return;
+    if (t->interface->times.stamps) {
+        executor_observe(t->executor, OBSERVES_TIMES, (executor_observer){0});
+        t->interface->times.stamps(t->device, CLOCK_TRACE, 0);
+    }
+    free(t->of);
+    free(t->deferred);
+    free(t);
+}

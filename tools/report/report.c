@@ -1,0 +1,117 @@
+/* phalanx report: one page about one run or several, in one file that needs no network. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/system/atomic.h"
+#include "memory/log.h"
+#include "tools/embed.h"
+#include "tools/options.h"
+#include "tools/page.h"
+#include "tools/report/report_run.h"
+#include "tools/tools.h"
+
+EMBED(report_page, "tools/report/report_page.html");
+EMBED(report_wandb, "tools/report/report_wandb.py");
+
+/* Points of a curve: few enough for a page under a megabyte, more than a screen has columns. */
+enum { POINTS = 3600, POINTS_LEAST = 120, POINTS_MOST = 1200 };
+
+/* What the numbers of a step are called, there as in TensorBoard and MLflow. */
+static json_t *names_of_metrics(void)
+{
+    static const struct {
+        const char *key, *tag;
+    } rows[] = {
+#define METRIC(kind, name, when, tag, ...) {#name, tag},
+#include "engine/train/report/metrics.def"
+    };
+    json_t *names = json_object();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].tag)
+            json_object_set_new(names, rows[i].key, json_string(rows[i].tag));
+    return names;
+}
+
+/* Their folders, from the root, so that the script may run anywhere. */
+static status write_wandb(char *const *folders, int count, const char *path)
+{
+    json_t *list = json_array();
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        char *whole = realpath(folders[i], NULL), *metrics = must_format("%s/metrics.jsonl", folders[i]);
+        if (!whole || access(metrics, R_OK) != 0)
+            s = status_fail(STATUS_FAILED, "%s is no run's folder: %s cannot be read", folders[i], metrics);
+        else
+            json_array_append_new(list, json_string(whole));
+        free(metrics);
+        free(whole);
+    }
+    json_t *data = json_pack("{s:o, s:o}", "runs", list, "names", names_of_metrics());
+    if (s == STATUS_OK)
+        s = page_write(path, report_wandb, "@DATA@", data);
+    json_decref(data);
+    return s;
+}
+
+static status run(char *const *folders, int count, const char *path)
+{
+    json_t *runs = json_array();
+    int points = POINTS / count > POINTS_MOST    ? POINTS_MOST
+                 : POINTS / count < POINTS_LEAST ? POINTS_LEAST
+                                                 : POINTS / count;
+    status s = STATUS_OK;
+    for (int i = 0; i < count && s == STATUS_OK; i++) {
+        json_t *one = NULL;
+        s = report_run_read(&one, folders[i], points);
+        if (s == STATUS_OK)
+            json_array_append_new(runs, one);
+    }
+    json_t *data = json_pack("{s:o}", "runs", runs);
+    if (s == STATUS_OK)
+        s = page_write(path, report_page, "@DATA@", data);
+    json_decref(data);
+    return s;
+}
+
+int report_main(int argc, char **argv)
+{
+    const char *output = NULL, *wandb = NULL;
+    const options_row rows[] = {
+        {"--output", OPTIONS_TEXT, "FILE.html", "the page; one that is there is replaced", &output, 0, 0, NULL},
+        {"--wandb", OPTIONS_TEXT, "FILE.py", "a Python script that sends the runs to Weights & Biases", &wandb, 0, 0,
+         NULL},
+    };
+    const options_command command = {
+        .name = "report",
+        .operands = "RUN [RUN ...]",
+        .summary =
+            "Makes a page about one run's folder, or several to compare: curves (to zoom, hide and save as CSV, with\n"
+            "marks of restarts, checkpoints and incidents), where a step's time goes, layout, memory and the "
+            "simulated\n"
+            "timeline of a step as phalanx plan has them, hosts, events, and what differs between the configurations.\n"
+            "One file for any browser; it loads nothing. A run that is still going on is shown as far as it has come.",
+        .least = 1,
+        .most = 64,
+        .row = rows,
+        .rows = sizeof rows / sizeof *rows};
+    int operands, code = options_parse(&command, &operands, argc, argv);
+    if (code != OPTIONS_GO_ON)
+        return code;
+    if (!output && !wandb) {
+        log_error("report needs --output FILE.html or --wandb FILE.py");
+        return STATUS_USAGE;
+    }
+    status s = output ? run(argv + 1, operands, output) : STATUS_OK;
+    if (s == STATUS_OK && output)
+        log_info("%s is ready: open it in a browser", output);
+    if (s == STATUS_OK && wandb)
+        s = write_wandb(argv + 1, operands, wandb);
+    if (s != STATUS_OK)
+        log_error("%s", status_message());
+    else if (wandb)
+        log_info("%s is ready: python3 %s, where the package wandb is", wandb, wandb);
+    return (int)s;
+}

@@ -173,7 +173,6 @@ static status measure_seconds(double *out, const find *f, const schedule *s)
 {
     timing p;
     timing_open(&p, f->prices, f->stages);
-    p.schedule = s;
     status ok = STATUS_OK;
     for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++) {
         compiled c = {0};

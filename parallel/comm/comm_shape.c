@@ -145,22 +145,8 @@ comm_use comm_use_of_both(const comm_use *a, const comm_use *b)
 {
     comm_use both = {.kinds = a->kinds | b->kinds,
                      .largest = a->largest > b->largest ? a->largest : b->largest,
-                     .blocks = a->blocks > b->blocks ? a->blocks : b->blocks,
                      .varies = a->varies && b->varies};
     for (int kind = 0; kind < COMM_KINDS; kind++)
         both.types[kind] = a->types[kind] | b->types[kind];
     return both;
-}
-
-bool comm_use_is_message(const comm_use *use)
-{
-    return use->kinds & (1u << COMM_SEND | 1u << COMM_RECEIVE | 1u << COMM_EXCHANGE);
-}
-
-int comm_blocks_most(const comm_use *use, int otherwise)
-{
-    enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
-    if (comm_use_is_message(use))
-        return MESSAGE_BLOCKS;
-    return use->largest <= SMALL_BYTES ? SMALL_BLOCKS : otherwise;
 }

@@ -101,15 +101,8 @@ typedef struct comm_use {
     unsigned kinds;             /* bit i: calls of comm_kind i */
     unsigned types[COMM_KINDS]; /* bit i: calls of that kind that carry dtype i */
     int64_t largest;            /* bytes of the largest of them */
-    int blocks;                 /* of a device's kernel that moves them, at most; 0: as many as the library likes */
     bool varies;                /* sums may come in any order: a library chooses its algorithms by speed alone */
 } comm_use;
 
 /* What both ask for together. */
 comm_use comm_use_of_both(const comm_use *a, const comm_use *b);
-/* Messages between two ranks, whose kernels wait for each other? */
-bool comm_use_is_message(const comm_use *use);
-/* Blocks that the kernels of such a group may have at most, `otherwise` where that needs no limit: a message's, and a
- * collective's of few bytes (loss, norm). Four edges, gradients and activations that all wait at once then leave an
- * A100's 108 multiprocessors a dozen, and eight blocks still fill a link between nodes. */
-int comm_blocks_most(const comm_use *use, int otherwise);

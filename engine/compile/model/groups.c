@@ -76,10 +76,10 @@ static void note_use(groups_row *r, const program *p, int index)
     r->use.largest = bytes > r->use.largest ? bytes : r->use.largest;
 }
 
-static void look_through(groups *g, const program *list, const grid *at)
+static void look_through(groups *g, const compiled_program *p, const grid *at)
 {
-    for (int i = 0; i < list->count; i++) {
-        const op *o = list->ops[i];
+    for (int i = 0; i < p->list.count; i++) {
+        const op *o = p->list.ops[i];
         if (!op_communicates(o))
             continue;
         int row = groups_of(g, o, at->rank);
@@ -88,7 +88,7 @@ static void look_through(groups *g, const program *list, const grid *at)
             add_edge(g, o, at);
         }
         MUST(row >= 0, "%s: no group along the %s axis", o->label, axis_name((axis)o->at.axis));
-        note_use(&g->row[row], list, i);
+        note_use(&g->row[row], &p->list, i);
     }
 }
 
@@ -134,27 +134,14 @@ int groups_communicators(const groups *g)
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static void add_axes(groups *out, const grid *at)
+void groups_find(groups *out, const compiled *c)
 {
     *out = (groups){0};
     for (int a = 0; a < AXIS_COUNT; a++)
         if (axis_has_messages((axis)a) && !axis_rows[a].edges)
-            add_axis(out, at, (axis)a);
-}
-
-void groups_find(groups *out, const compiled *c)
-{
-    add_axes(out, &c->options.grid);
+            add_axis(out, &c->options.grid, (axis)a);
     for (int i = 0; i < COMPILE_PROGRAMS; i++)
-        look_through(out, &compile_program_at(c, i)->list, &c->options.grid);
-    sort_edges(out);
-    share(out);
-}
-
-void groups_find_of(groups *out, const grid *at, const program *list)
-{
-    add_axes(out, at);
-    look_through(out, list, at);
+        look_through(out, compile_program_at(c, i), &c->options.grid);
     sort_edges(out);
     share(out);
 }

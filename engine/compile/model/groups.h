@@ -26,8 +26,6 @@ typedef struct groups {
 } groups;
 
 void groups_find(groups *out, const compiled *c);
-/* Those of one program of rank at->rank. */
-void groups_find_of(groups *out, const grid *at, const program *list);
 void groups_free(groups *g);
 /* The row of communication `o` of rank `me`, or -1. */
 int groups_of(const groups *g, const op *o, int me);

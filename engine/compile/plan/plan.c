@@ -112,18 +112,6 @@ static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
     out->loss_seconds_whole = loss_chunk_seconds(o, all, flops, h->memory);
 }
 
-static void note_blocks(plan_rank *out, const compiled *c, const profile *h, const schedule *s)
-{
-    groups asked;
-    groups_find(&asked, c);
-    blocks_choose(&asked, h, &c->options.grid, &c->training.list, s, NULL);
-    for (int i = 0; i < asked.count; i++) {
-        const groups_row *r = &asked.row[i];
-        out->blocks[r->a] = r->use.blocks > out->blocks[r->a] ? r->use.blocks : out->blocks[r->a];
-    }
-    groups_free(&asked);
-}
-
 /* What a load changes: played beside the step. */
 static void add_loaded(plan *p, const compiled *c)
 {
@@ -145,7 +133,6 @@ static status measure_rank(plan *p, const grid *g, bool plays)
         plan_rank *r = new_rank(p);
         plan_measure(r, &c);
         measure_loss(r, &c, &p->profile);
-        note_blocks(r, &c, &p->profile, p->schedule);
         r->update = plan_price_update(&p->profile, &c);
         if (plays) {
             timing_add(&p->timing, &c.options.grid, &c.training.list, c.training.requests);
@@ -424,9 +411,6 @@ static status measure_step(plan *out, const compile_options *options, const prof
     timing_open(&out->even, &out->even_prices, stages);
     for (int i = 0; i < LADDER_RUNGS - 1; i++)
         timing_open(&out->higher[i], &out->profile, stages);
-    out->timing.schedule = out->even.schedule = out->schedule;
-    for (int i = 0; i < LADDER_RUNGS - 1; i++)
-        out->higher[i].schedule = out->schedule;
     status s = measure_all(out, every);
     return s == STATUS_OK ? time_step(out) : s;
 }

@@ -36,7 +36,6 @@ typedef struct plan_rank {
     double flops;                                   /* of a training step */
     plan_update update;                             /* of those, the optimizer's */
     int64_t sent[AXIS_COUNT], messages[AXIS_COUNT]; /* in a training step */
-    int64_t blocks[AXIS_COUNT];                     /* on a GPU: of the axis' kernels (blocks.h), the most */
     int64_t windowed;                               /* of sent[AXIS_CONTEXT], by layers that have a window */
     int arena_rung;                                 /* whose program needs the whole arena */
     int in_flight;                                  /* micro-batches x chunks whose activations it holds at its peak */

@@ -536,8 +536,6 @@ static void json_rank(FILE *out, const plan_rank *r, unsigned named)
     json_axes(out, "bytes_sent", r->sent);
     fputs(",\n     ", out);
     json_axes(out, "messages", r->messages);
-    fputs(",\n     ", out);
-    json_axes(out, "blocks", r->blocks);
     fprintf(out, ",\n     \"ops\": %d, \"flops\": %.17g, \"in_flight\": %d, \"recomputed_ops\": %d,\n", r->ops,
             r->flops, r->in_flight, r->dropped);
     fprintf(out,

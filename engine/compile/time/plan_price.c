@@ -33,7 +33,7 @@ void plan_price_chunks(simulate_cost *costs, const profile *h, const compiled *c
         if (o->microbatch < 0 || is_message(o) || o->at.bundle + 1 < o->at.bundle_of)
             continue;
         bool travels = op_communicates(o);
-        double seconds = travels ? profile_transfer(h, &c->options.grid, list, i, 0) : profile_op(h, o);
+        double seconds = travels ? profile_transfer(h, &c->options.grid, list, i) : profile_op(h, o);
         *(travels_beside(o) ? &of[o->chunk][o->phase].hidden : &of[o->chunk][o->phase].compute) += seconds;
     }
     double each[PHASE_COUNT];
@@ -53,7 +53,7 @@ double plan_price_hop(const profile *h, const compiled *c)
     double longest = 0;
     for (int i = 0; i < list->count; i++)
         if (op_has(list->ops[i], OP_MESSAGE) && op_has(list->ops[i], OP_LEAVES)) {
-            double seconds = profile_transfer(h, &c->options.grid, list, i, 0);
+            double seconds = profile_transfer(h, &c->options.grid, list, i);
             longest = seconds > longest ? seconds : longest;
         }
     return longest;
@@ -95,7 +95,7 @@ plan_update plan_price_update(const profile *h, const compiled *c)
             copies[op_has(o, OP_LEAVES)] += profile_op(h, o);
         if (op_copies(o) || op_waits(o) || (travels && !axis_within_layers((axis)o->at.axis)))
             continue;
-        u.seconds += travels ? profile_transfer(h, &c->options.grid, p, i, 0) : profile_op(h, o);
+        u.seconds += travels ? profile_transfer(h, &c->options.grid, p, i) : profile_op(h, o);
         if (travels) {
             collective_measure(&scratch, &bytes, &messages, p, i);
             u.sent += bytes;

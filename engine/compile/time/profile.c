@@ -168,26 +168,24 @@ static dtype type_of(const op *o)
 /* ---- a model of a device ----------------------------------------------------------------------------------------- */
 
 /* Multiprocessors compute tiles in waves, those of `count` products together; a product of few tiles may divide its
- * depth, and adds the parts up in memory. Tiles are chosen as if all multiprocessors were free. */
+ * depth, and adds the parts up in memory. */
 static double tiled(const profile *p, double flops, const double size[3], int64_t count)
 {
     enum { MOST_PARTS = 16 };
-    double best = INFINITY, beside = INFINITY;
+    double best = INFINITY;
     for (int i = 0; i < PROFILE_TILES && p->tile[i].rows; i++) {
         const profile_tile *t = &p->tile[i];
         double tiles = (double)count * ceil(size[0] / t->rows) * ceil(size[1] / t->columns);
         double each = 2.0 * t->rows * t->columns / (flops / p->processors * t->share);
         for (int parts = 1; parts <= (count > 1 ? 1 : MOST_PARTS); parts *= 2) {
-            double wave = each * (size[2] / parts + p->depth);
-            double sums = parts > 1 ? 8.0 * parts * size[0] * size[1] / p->memory : 0;
-            double seconds = ceil(tiles * parts / p->processors) * wave + sums;
-            if (seconds >= best)
-                continue;
-            best = seconds;
-            beside = ceil(tiles * parts / (p->processors - p->occupied)) * wave + sums;
+            double waves = ceil(tiles * parts / p->processors);
+            double seconds = waves * each * (size[2] / parts + p->depth);
+            if (parts > 1)
+                seconds += 8.0 * parts * size[0] * size[1] / p->memory;
+            best = seconds < best ? seconds : best;
         }
     }
-    return beside;
+    return best;
 }
 
 /* Of a sum that is made in its addend's place, the share whose rows are added to: the others stay as they are. */
@@ -289,12 +287,6 @@ static double model_rest(const profile *p, const op *o)
     return (compute > move ? compute : move) + (op_is(o, OP_CLASS_UPDATE) ? 0 : p->start);
 }
 
-/* How many times as long an op takes that keeps all multiprocessors equally busy. */
-static double on_free_processors(const profile *p)
-{
-    return p->occupied ? (double)p->processors / (p->processors - p->occupied) : 1;
-}
-
 static double model_op(const profile *p, const op *o)
 {
     double size[3];
@@ -303,7 +295,7 @@ static double model_op(const profile *p, const op *o)
     int64_t products = product_size(size, o, rows_filled(p, o));
     if (products)
         return model_product(p, o, size, products);
-    return (op_is(o, OP_CLASS_ATTENTION) ? model_attention(p, o) : model_rest(p, o)) * on_free_processors(p);
+    return op_is(o, OP_CLASS_ATTENTION) ? model_attention(p, o) : model_rest(p, o);
 }
 
 /* ---- measured ---------------------------------------------------------------------------------------------------- */
@@ -431,17 +423,6 @@ static double model_transfer(const profile *p, bool leaves, double rate, double 
     return (leaves ? p->network_latency : p->latency) + bytes / rate + p->hop * (hops < 64 ? hops : 64);
 }
 
-/* The rate, at most `rate`, of a group with `near` members on this node whose kernels have so many blocks: each has its
- * part of the rate within a node, and to other nodes a block fills one member's port at most. */
-static double rate_of_blocks(const profile *p, bool leaves, double rate, int near, int blocks)
-{
-    if (blocks <= 0 || p->blocks <= 0)
-        return rate;
-    double reach = p->node * blocks / p->blocks, ports = p->network * (blocks < near ? blocks : near);
-    reach = leaves && ports < reach ? ports : reach;
-    return reach < rate ? reach : rate;
-}
-
 /* What was measured was within a node. */
 static double transfer(const profile *p, op_kind kind, bool leaves, double rate, double bytes, int members)
 {
@@ -460,46 +441,31 @@ profile_point profile_point_of_transfer(const profile *p, op_kind kind, double b
                            .threads = p->threads};
 }
 
-static double collective_on(const profile *p, const grid *g, axis a, op_kind kind, double bytes, int blocks)
+double profile_collective(const profile *p, const grid *g, axis a, op_kind kind, double bytes)
 {
     bool leaves = profile_leaves_node(p, g, a);
     bool apart = leaves && (op_rows[kind].flags & OP_EXCHANGE);
     double rate = apart ? exchange_rate(p, g, a) : profile_rate(p, g, a);
-    rate = rate_of_blocks(p, leaves && !apart, rate, leaves ? on_node(p, g, a) : 1, blocks);
     return transfer(p, kind, leaves, rate, bytes, grid_group_size(g, a));
-}
-
-double profile_collective(const profile *p, const grid *g, axis a, op_kind kind, double bytes)
-{
-    return collective_on(p, g, a, kind, bytes, 0);
-}
-
-/* Without a number of blocks it has as many as it may. */
-static double message_on(const profile *p, const grid *g, int peer, double bytes, int blocks)
-{
-    const comm_use message = {.kinds = 1u << COMM_SEND};
-    bool leaves = peer / p->node_ranks != g->rank / p->node_ranks;
-    int most = blocks > 0 ? blocks : comm_blocks_most(&message, 0);
-    double rate = rate_of_blocks(p, leaves, leaves ? p->network : p->node, 1, most);
-    return transfer(p, OP_send, leaves, rate, bytes, 1);
 }
 
 double profile_message(const profile *p, const grid *g, int peer, double bytes)
 {
-    return message_on(p, g, peer, bytes, 0);
+    bool leaves = peer / p->node_ranks != g->rank / p->node_ranks;
+    return transfer(p, OP_send, leaves, leaves ? p->network : p->node, bytes, 1);
 }
 
-double profile_transfer(const profile *p, const grid *g, const program *of, int index, int blocks)
+double profile_transfer(const profile *p, const grid *g, const program *of, int index)
 {
     const op *o = of->ops[index];
     axis a = (axis)o->at.axis;
     int64_t scratch, bytes, messages;
     if (op_has(o, OP_MESSAGE))
-        return message_on(p, g, o->at.peer, (double)tensor_bytes(op_has(o, OP_LEAVES) ? o->in[0] : o->out[0]), blocks);
+        return profile_message(p, g, o->at.peer, (double)tensor_bytes(op_has(o, OP_LEAVES) ? o->in[0] : o->out[0]));
     if (o->at.group_size <= 1)
         return 0;
     collective_measure(&scratch, &bytes, &messages, of, index);
     if (op_has(o, OP_GATHER) && !p->host_moves)
         bytes = collective_gathered(of, index);
-    return collective_on(p, g, a, (op_kind)o->kind, (double)bytes, blocks);
+    return profile_collective(p, g, a, (op_kind)o->kind, (double)bytes);
 }

@@ -73,7 +73,6 @@ typedef struct profile {
     double load;
     bool tf32;      /* fp32 products may round their operands. Of what is priced, too: train.tf32 */
     bool any_order; /* attention_pair is not moved. Of what is priced, too: train.deterministic */
-    int occupied;   /* multiprocessors that communication has, of what is priced, too */
     /* the network */
     int node_ranks;
     double node, network;            /* bytes a second that a rank sends within its node, and beyond */
@@ -82,10 +81,7 @@ typedef struct profile {
     bool host_moves;                 /* ranks copy messages with the threads that compute: nothing travels beside */
     bool as_lowered;                 /* programs are priced without an order (order.h), sums of gradients behind the
                                       * backward pass: so these runs were */
-    /* of a GPU: with so many blocks, one a multiprocessor, communication reaches the rate within a node; 0: nobody
-     * knows. With fewer it reaches a part of it */
-    double blocks;
-    double taken; /* share of the multiprocessors that communication takes while it lasts; 0: its blocks (blocks.h) */
+    double taken;                    /* share of the multiprocessors that communication takes while it lasts */
     /* measured */
     profile_point *points;
     int count;
@@ -98,8 +94,8 @@ const char *profile_names(void);
 profile profile_compiled_for(const compile_options *o);
 /* A built-in's name or a file. STATUS_USAGE with the names, where it is neither. */
 status profile_open(profile *out, const char *name);
-/* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, blocks, taken,
- * host_moves, and oversubscription, by which `network` is divided. */
+/* Only the network's numbers of a file: node_ranks, node, network, latency, network_latency, hop, taken, host_moves,
+ * and oversubscription, by which `network` is divided. */
 status profile_take_network(profile *p, const char *path);
 /* All of it, as profile_open reads it. */
 status profile_save(const char *path, const profile *p);
@@ -113,8 +109,8 @@ double profile_products(const profile *p, dtype type);
 /* Seconds of op o, which is neither communication nor a wait. */
 double profile_op(const profile *p, const op *o);
 /* Seconds of what op `index` of the program launches, once all have launched it: a message, or a collective (of several
- * launched as one, at the last). `blocks`: its kernel's; 0: as many as its links need. */
-double profile_transfer(const profile *p, const grid *g, const program *of, int index, int blocks);
+ * launched as one, at the last). */
+double profile_transfer(const profile *p, const grid *g, const program *of, int index);
 /* Seconds of a message of so many bytes from this rank to another. */
 double profile_message(const profile *p, const grid *g, int peer, double bytes);
 /* Bytes a second that this rank sends in a collective along an axis, but of an all_to_all. */

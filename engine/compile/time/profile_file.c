@@ -37,8 +37,6 @@ typedef struct field {
     double most; /* shares: more than all of it is a mistake, and with all multiprocessors taken nothing computes */
 } field;
 
-enum { BLOCKS_MOST = 64 }; /* NCCL has no more channels */
-
 #define FIELD(name, of, network, positive, most)                                                                       \
     {                                                                                                                  \
 #name, offsetof(profile, name), MEASURE_##of, network, positive, most                                          \
@@ -64,7 +62,6 @@ static const field numbers[] = {
     FIELD(network_latency, SECONDS, true, false, INFINITY),
     FIELD(hop, SECONDS, true, false, INFINITY),
     FIELD(taken, NONE, true, false, 0.9),
-    FIELD(blocks, NONE, true, false, BLOCKS_MOST),
 };
 #undef FIELD
 
@@ -85,9 +82,20 @@ static const field *field_named(const char *name)
 
 static status check_keys(json_t *root, const char *path)
 {
-    static const char *const others[] = {
-        "name",  "base",       "device", "node_ranks", "oversubscription", "capacity",         "cores",
-        "tiles", "processors", "points", "host_moves", "as_lowered",       "attention_lengths"};
+    static const char *const others[] = {"name",
+                                         "base",
+                                         "device",
+                                         "node_ranks",
+                                         "oversubscription",
+                                         "capacity",
+                                         "cores",
+                                         "tiles",
+                                         "processors",
+                                         "points",
+                                         "host_moves",
+                                         "as_lowered",
+                                         "attention_lengths",
+                                         "blocks" /* of earlier files: not used */};
     enum { OTHERS = sizeof others / sizeof *others };
     const char *key;
     json_t *value;
@@ -195,14 +203,11 @@ static status take_count(int *out, const json_t *root, const char *name, int lea
 static status take_network(profile *p, const json_t *root, const char *path)
 {
     const json_t *sharers = json_object_get(root, "oversubscription");
-    const double node = p->node;
     for (int i = 0; i < NUMBERS; i++) {
         const json_t *v = json_object_get(root, numbers[i].name);
         if (v && numbers[i].network)
             TRY(take_number(p, v, &numbers[i], path));
     }
-    if (node > 0 && !json_object_get(root, "blocks")) /* a block moves as much as before */
-        p->blocks = fmin(ceil(p->blocks * p->node / node), BLOCKS_MOST);
     if (sharers && (!json_is_number(sharers) || !(json_number_value(sharers) >= 1)))
         return status_fail(STATUS_USAGE, "%s: oversubscription is no number of at least 1", path);
     if (sharers) /* all nodes send at the same time in training, so that each has its share of what is between them */

@@ -3,7 +3,7 @@
 #define MIB ((int64_t)1 << 20)
 
 /* Alone: a context of half a GiB, as much again for cuBLASLt's and cuDNN's kernels. The first communicators are those
- * of collectives, with buffers for 32 blocks at most, later ones of messages, for 8 (blocks.h). Of a graph about
+ * of collectives, with buffers for 32 blocks, later ones of messages, for 8 (parallel/comm/nccl). Of a graph about
  * 10 KB for each kernel's node (NVIDIA/cccl, pull request 3768); drivers before CUDA 12.4's take some three times as
  * much (vllm-project/vllm, issue 5517). Not measured by us. */
 const reserve reserve_assumed = {.bytes = {1024 * MIB, 1536 * MIB, 2048 * MIB, 2304 * MIB, 2560 * MIB, 2752 * MIB,

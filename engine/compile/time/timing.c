@@ -30,7 +30,7 @@ static int stage_of(const grid *g, int rank)
     return grid_of(g, rank).at[GRID_PIPELINE];
 }
 
-static timing_op take(const profile *p, const grid *g, const groups *asked, const program *list, int i)
+static timing_op take(const profile *p, const grid *g, const program *list, int i)
 {
     const op *o = list->ops[i];
     timing_op e = {.request = o->at.request,
@@ -47,8 +47,7 @@ static timing_op take(const profile *p, const grid *g, const groups *asked, cons
         e.does = LAUNCHES;
         e.sends = op_has(o, OP_LEAVES);
         e.last = o->at.bundle + 1 >= o->at.bundle_of;
-        e.blocks = (uint8_t)blocks_of(asked, p, o, g->rank);
-        e.seconds = e.last ? profile_transfer(p, g, list, i, e.blocks) : 0;
+        e.seconds = e.last ? profile_transfer(p, g, list, i) : 0;
         e.peer = message ? stage_of(g, o->at.peer) : -1;
         e.leaves = message ? o->at.peer / p->node_ranks != g->rank / p->node_ranks
                            : profile_leaves_node(p, g, (axis)o->at.axis);
@@ -80,18 +79,10 @@ void timing_add(timing *p, const grid *g, const program *list, int requests)
     MUST(!r->ops, "stage %d is there already", g->at[GRID_PIPELINE]);
     *r = (timing_rank){.grid = *g, .count = list->count, .requests = requests, .last_action = -1};
     r->ops = must_alloc((unsigned long)(list->count + 1) * sizeof *r->ops);
-    groups asked = {0};
-    if (p->profile->blocks > 0 && !p->profile->host_moves) {
-        groups_find_of(&asked, &r->grid, list);
-        if (asked.count > 0)
-            blocks_measure(&r->slower, p->profile, list);
-        blocks_choose(&asked, p->profile, &r->grid, list, p->schedule, &r->slower);
-    }
     for (int i = 0; i < list->count; i++) {
-        r->ops[i] = take(p->profile, &r->grid, &asked, list, i);
+        r->ops[i] = take(p->profile, &r->grid, list, i);
         r->last_action = list->ops[i]->microbatch >= 0 ? i : r->last_action;
     }
-    groups_free(&asked);
     if (p->profile->as_lowered)
         postpone_sums(r);
 }
@@ -116,7 +107,6 @@ typedef struct queue {
  * a gap. */
 typedef struct link {
     double from[BUSY], to[BUSY];
-    int blocks[BUSY];
     double owed;     /* by groups: what messages took of the link while a group used it */
     int count, axis; /* of the latest use */
 } link;
@@ -223,10 +213,9 @@ static double gap(const link *l, double start, double seconds)
     return start;
 }
 
-static void occupy(link *l, double from, double to, int blocks)
+static void occupy(link *l, double from, double to)
 {
     if (l->count == BUSY) {
-        memmove(l->blocks, l->blocks + 1, (BUSY - 1) * sizeof *l->blocks);
         memmove(l->from, l->from + 1, (BUSY - 1) * sizeof *l->from);
         memmove(l->to, l->to + 1, (BUSY - 1) * sizeof *l->to);
         l->count--;
@@ -235,9 +224,7 @@ static void occupy(link *l, double from, double to, int blocks)
     for (; i > 0 && l->from[i - 1] > from; i--) {
         l->from[i] = l->from[i - 1];
         l->to[i] = l->to[i - 1];
-        l->blocks[i] = l->blocks[i - 1];
     }
-    l->blocks[i] = blocks;
     l->from[i] = from;
     l->to[i] = to;
 }
@@ -313,14 +300,12 @@ static void note_wait(queue *q, link *on, const timing_op *e, double start, doub
 static void meet(player *s, const int *members, const int *communicators, int count)
 {
     double start = 0, seconds = 0;
-    int blocks = 0, cause_rank = -1, cause_op = -1;
+    int cause_rank = -1, cause_op = -1;
     int links[TIMING_STAGES];
     for (int i = 0; i < count; i++) {
         const timing_op *e = head_of(s, members[i], communicators[i]);
         links[i] = link_of(e);
-        bool faster = e->peer >= 0 && i > 0 && e->blocks; /* a message has the more blocks of both ends */
-        seconds = faster == (e->seconds < seconds) ? e->seconds : seconds;
-        blocks = e->blocks > blocks ? e->blocks : blocks;
+        seconds = e->seconds > seconds ? e->seconds : seconds;
     }
     for (int i = 0; i < count; i++) {
         const queue *q = &s->queues[members[i]][communicators[i]];
@@ -352,7 +337,7 @@ static void meet(player *s, const int *members, const int *communicators, int co
             continue;
         q->free = end;
         if (seconds > 0)
-            occupy(&s->links[r][links[i]], begin, end, blocks);
+            occupy(&s->links[r][links[i]], begin, end);
     }
 }
 
@@ -379,47 +364,29 @@ static bool try_meet(player *s, int rank, int communicator)
 
 /* ---- playing ----------------------------------------------------------------------------------------------------- */
 
-/* Blocks of what travels now, and of messages whose peer has not come to them: -1 where nothing does. *until: when the
- * first transfer ends. */
-static int travelling(double *until, const player *s, int rank, double now)
+/* When the first of the transfers that travel now ends; infinite: none does. */
+static double travels_until(const player *s, int rank, double now)
 {
-    int blocks = -1;
-    *until = INFINITY;
+    double until = INFINITY;
     for (int k = 0; k < LINKS; k++) {
         const link *l = &s->links[rank][k];
         for (int i = l->count; i-- > 0 && l->to[i] > now;)
-            if (l->from[i] <= now) {
-                blocks = (blocks < 0 ? 0 : blocks) + l->blocks[i];
-                *until = l->to[i] < *until ? l->to[i] : *until;
-            }
+            until = l->from[i] <= now && l->to[i] < until ? l->to[i] : until;
     }
-    for (int k = AXIS_COUNT; k < s->communicators; k++) {
-        const timing_op *waits = head_of(s, rank, k);
-        if (waits && waits->blocks)
-            blocks = (blocks < 0 ? 0 : blocks) + waits->blocks;
-    }
-    return blocks;
-}
-
-static double slower_beside(const player *s, int rank, int blocks)
-{
-    const profile *p = s->p->profile;
-    if (p->taken > 0)
-        return blocks < 0 ? 1 : 1 / (1 - p->taken);
-    return blocks > 0 ? blocks_slower(&s->p->ranks[rank].slower, blocks) : 1;
+    return until;
 }
 
 /* How long an op takes that would take `alone` seconds and begins now: it goes on faster when a transfer has ended. */
 static double beside_transfers(const player *s, int rank, double alone)
 {
-    if (s->p->profile->taken <= 0 && s->p->profile->blocks <= 0)
+    const double left = 1 - s->p->profile->taken, begin = s->now[rank];
+    if (left >= 1)
         return alone;
-    double begin = s->now[rank], now = begin, until;
-    for (;;) {
-        double slower = slower_beside(s, rank, travelling(&until, s, rank, now));
-        if (slower <= 1 || now + alone * slower <= until)
-            return now + alone * slower - begin;
-        alone -= (until - now) / slower;
+    for (double now = begin;;) {
+        double until = travels_until(s, rank, now);
+        if (isinf(until) || now + alone / left <= until)
+            return now + (isinf(until) ? alone : alone / left) - begin;
+        alone -= (until - now) * left;
         now = until;
     }
 }

@@ -4,13 +4,12 @@
  * that computes, and one for each of its communicators: along an axis, or to a neighbour in one direction.
  * Communication begins when all who take part have launched it, their communicators are done with what was launched
  * before, and their links (to the node, or to the network) are free: a link serves groups one after another, messages
- * likewise, and both share it evenly. That occupies nobody who computes, but on a GPU takes its blocks' multiprocessors
- * from ops for as long as they run beside it, a message's also while it waits for its peer; where the host moves
- * messages, it takes the time of those who wait.
+ * likewise, and both share it evenly. That occupies nobody who computes, but on a GPU takes `taken` of the
+ * multiprocessors from ops for as long as they run beside it; where the host moves messages, it takes the time of those
+ * who wait.
  */
 #pragma once
 
-#include "engine/compile/time/blocks.h"
 #include "engine/compile/time/profile.h"
 #include "parallel/schedule/simulate.h"
 
@@ -24,7 +23,6 @@ typedef struct timing_rank {
     timing_op *ops;
     int count, requests;
     int last_action; /* the last op of a micro-batch; -1: none */
-    blocks_slowdown slower;
     /* timing_run(): seconds */
     double compute;             /* sum of its ops; where ranks share a host's cores, what it waits for one, too */
     double cores;               /* of that, waiting for a core: when, nobody knows */
@@ -42,9 +40,8 @@ typedef struct timing_cause {
 } timing_cause;
 
 typedef struct timing {
-    const profile *profile;   /* borrowed */
-    const schedule *schedule; /* borrowed; NULL: messages have as many blocks as they may (blocks.h) */
-    timing_rank *ranks;       /* by stage */
+    const profile *profile; /* borrowed */
+    timing_rank *ranks;     /* by stage */
     int count;
     double seconds;             /* the step */
     double cores;               /* of that, all ranks wait for a core */

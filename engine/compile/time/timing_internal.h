@@ -18,5 +18,4 @@ struct timing_op {
     bool leaves, sends, last; /* its node; or copies to host memory; of several launched as one */
     bool late;                /* is launched only behind the rank's last micro-batch */
     int16_t chunk;
-    uint8_t blocks; /* of a launch: its kernel's; 0: nobody knows */
 };

@@ -38,6 +38,11 @@
 
 enum { OLDEST = NCCL_VERSION(2, 26, 0) };
 
+/* Blocks of a kernel, one a multiprocessor: a message's, and a collective's of few bytes (loss, norm); others have
+ * NCCL's own number, 32 at most. Four edges, gradients and activations that all wait at once then leave an A100's 108 a
+ * dozen, and eight blocks still fill a link between nodes. Buffers are made for each block, too. */
+enum { MESSAGE_BLOCKS = 8, SMALL_BLOCKS = 2, SMALL_BYTES = 1 << 20 };
+
 /* From this version on a communicator is told how graphs use it; before, the environment says it for all. */
 enum { FIRST_WITH_GRAPH_CONFIG = NCCL_VERSION(2, 29, 0) };
 #define CONFIG_SAYS_GRAPHS (NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0)) /* the header has the field */
@@ -250,6 +255,8 @@ static void prepare_environment(const comm *c, bool varies)
     said = true;
 }
 
+enum { IS_MESSAGE = 1u << COMM_SEND | 1u << COMM_RECEIVE | 1u << COMM_EXCHANGE };
+
 /* ---- the first use of everything ---- */
 
 /* NCCL chooses an algorithm by kind, type and size, and connects it when it first chooses it. Beyond the largest size
@@ -310,7 +317,7 @@ static void warm_the_rest(const warming *w)
 
 static void warm_messages(const warming *w, unsigned kinds)
 {
-    MUST(!comm_use_is_message(w->use) || w->members == 2, "messages among %d ranks", w->members);
+    MUST(!(w->use->kinds & IS_MESSAGE) || w->members == 2, "messages among %d ranks", w->members);
     if (kinds & 1u << COMM_SEND)
         NCCL_MUST(ncclSend(w->memory, 1, ncclInt32, 1 - w->me, w->handle, w->stream));
     if (kinds & 1u << COMM_RECEIVE)
@@ -378,31 +385,16 @@ static comm_use use_of_all(comm_group *job, const comm_use *mine)
     return all;
 }
 
-/* What the user has said of NCCL's blocks, or NULL. */
-static const char *said_of_blocks(void)
+/* What the user has said of NCCL's blocks stays. */
+static bool user_says_blocks(void)
 {
     static const char *const names[] = {"NCCL_MAX_CTAS",      "NCCL_MIN_CTAS",          "NCCL_MAX_NCHANNELS",
                                         "NCCL_MIN_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "NCCL_MIN_P2P_NCHANNELS",
                                         "NCCL_NVLS_NCHANNELS"};
+    bool says = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i]))
-            return names[i];
-    return NULL;
-}
-
-/* Blocks of the communicator's kernels at most, one a multiprocessor: as many as the plan has found for what all
- * members ask. Buffers are made for each block, too. The user's NCCL_* decide instead where there are any. */
-static int blocks_of(const comm_use *use)
-{
-    static bool said;
-    const char *name = said_of_blocks();
-    int most = comm_blocks_most(use, NCCL_CONFIG_UNDEF_INT);
-    if (name && !said)
-        log_info("  NCCL        %s=%s decides how many blocks its kernels have, not the plan", name, getenv(name));
-    said = true;
-    if (name)
-        return NCCL_CONFIG_UNDEF_INT;
-    return use->blocks > 0 && (most == NCCL_CONFIG_UNDEF_INT || use->blocks < most) ? use->blocks : most;
+        says |= getenv(names[i]) != NULL;
+    return says;
 }
 
 static status connect(ncclComm_t *out, comm_group *job, const comm_group *g, const comm_use *use)
@@ -410,7 +402,10 @@ static status connect(ncclComm_t *out, comm_group *job, const comm_group *g, con
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     memset(&id, 0, sizeof id);
-    config.maxCTAs = blocks_of(use);
+    if (use->kinds & IS_MESSAGE && !user_says_blocks())
+        config.maxCTAs = MESSAGE_BLOCKS;
+    else if (use->largest <= SMALL_BYTES && !user_says_blocks())
+        config.maxCTAs = SMALL_BLOCKS;
 #if CONFIG_SAYS_GRAPHS
     config.graphUsageMode = 2; /* several graphs, and ops beside them; 0 would be NCCL_GRAPH_MIXING_SUPPORT=0 */
 #endif

@@ -73,10 +73,12 @@ static void a_file_that_is_no_profile_is_refused(void **state)
     free(path);
 }
 
-/* A network's file changes nothing of the device, a device's file only what it names. */
+/* A network's file changes nothing of the device, a device's file only what it names; what earlier files say of NCCL's
+ * blocks is read and not used. */
 static void a_file_says_what_differs(void **state)
 {
-    static const char text[] = "{\"base\": \"a100\", \"half\": 1e12, \"network\": 5e9, \"node_ranks\": 4}";
+    static const char text[] =
+        "{\"base\": \"a100\", \"half\": 1e12, \"network\": 5e9, \"node_ranks\": 4, \"blocks\": 24}";
     char *path = workfolder_path(*state, "some.json");
     workfolder_write(path, text, sizeof text - 1);
     profile p;
@@ -87,27 +89,6 @@ static void a_file_says_what_differs(void **state)
     assert_int_equal(profile_take_network(&p, path), STATUS_OK);
     assert_true(near(p.peak[PEAK_HALF], profile_named("h100").peak[PEAK_HALF]) && near(p.network, 5e9) &&
                 p.node_ranks == 4);
-    free(path);
-}
-
-/* A block moves as much over a link of another rate, unless the file says of blocks itself. */
-static void blocks_follow_the_rate_of_a_link(void **state)
-{
-    static const struct {
-        const char *text;
-        double blocks;
-    } cases[] = {{"{\"network\": 5e9}", 24},
-                 {"{\"node\": 37e9}", 3}, /* a tenth of the 370 GB/s that 24 fill */
-                 {"{\"node\": 370e9}", 24},
-                 {"{\"node\": 37e12}", 64},
-                 {"{\"node\": 37e9, \"blocks\": 8}", 8}};
-    char *path = workfolder_path(*state, "network.json");
-    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        profile p = profile_named("h100");
-        workfolder_write(path, cases[i].text, (int64_t)strlen(cases[i].text));
-        assert_int_equal(profile_take_network(&p, path), STATUS_OK);
-        assert_true(near(p.blocks, cases[i].blocks));
-    }
     free(path);
 }
 
@@ -472,7 +453,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_file_says_what_differs, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(a_network_that_is_none_is_refused, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(blocks_follow_the_rate_of_a_link, workfolder_setup, workfolder_teardown),
         cmocka_unit_test_setup_teardown(units_are_read_and_absurd_numbers_refused, workfolder_setup,
                                         workfolder_teardown),
         cmocka_unit_test_setup_teardown(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown),

@@ -424,113 +424,27 @@ static void ranks_share_the_cores_of_a_host(void **state)
     }
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------ */
-
-/* A hundred multiprocessors, of which a product of n tokens occupies n; four blocks reach the node's rate. A gather of
- * a million numbers takes a second with them. */
-enum { MILLION = 1000000 };
-
-static profile blocks_profile(void)
+/* A transfer of 150 s takes a fifth of the multiprocessors: 120 s of a product's 200 are done beside it. */
+static void what_computes_beside_a_transfer_is_slower_until_it_ends(void **state)
 {
+    (void)state;
     profile p = unit_profile();
-    p.processors = 100;
-    p.blocks = 4;
-    p.node = p.network = 2 * MILLION;
-    return p;
-}
-
-/* The blocks that a gather of `seconds` has beside a product of 100 s that leaves five multiprocessors idle. */
-static int blocks_beside(const profile *p, int seconds, int tokens)
-{
     pool own = {0};
     program list = {0};
-    groups asked;
+    timing t;
     grid g = grid_with(1, 2, 1, 0);
-    launch_gather(&own, &list, AXIS_GRADIENT, seconds * MILLION, 0);
-    compute(&own, &list, tokens, PHASE_FORWARD, none);
+    p.taken = 0.2;
+    timing_open(&t, &p, 1);
+    launch_gather(&own, &list, AXIS_GRADIENT, 150, 0);
+    compute(&own, &list, 200, PHASE_FORWARD, none);
     wait_for(&own, &list, 0);
-    groups_find_of(&asked, &g, &list);
-    blocks_choose(&asked, p, &g, &list, NULL, NULL);
-    int blocks = blocks_of(&asked, p, list.ops[0], 0);
-    groups_free(&asked);
+    compute(&own, &list, 200, PHASE_FORWARD, none);
+    timing_add(&t, &g, &list, 1);
+    assert_int_equal(timing_run(&t), STATUS_OK);
+    assert_true(near(t.seconds, 150 + 80 + 200));
+    timing_free(&t);
     program_free(&list);
     pool_free(&own);
-    return blocks;
-}
-
-static void a_collective_has_the_fewest_blocks_with_which_it_ends_in_time(void **state)
-{
-    (void)state;
-    profile p = blocks_profile();
-    assert_int_equal(blocks_beside(&p, 10, 95), 1);  /* 40 s with one, of 100 s */
-    assert_int_equal(blocks_beside(&p, 40, 95), 2);  /* 160 s, 80 s */
-    assert_int_equal(blocks_beside(&p, 150, 95), 4); /* nothing hides all of it */
-    assert_int_equal(blocks_beside(&p, 10, 200), 4); /* any block costs a wave while it is there */
-    p.node_ranks = 1;
-    p.network = MILLION;
-    assert_int_equal(blocks_beside(&p, 150, 95), 2); /* two fill the port */
-    p.host_moves = true;
-    assert_int_equal(blocks_beside(&p, 150, 95), 0);
-}
-
-/* The blocks that a receive of `seconds` has beside products that leave two multiprocessors idle, in 1F1B. */
-static int blocks_of_message(int seconds, bool scheduled)
-{
-    const profile p = blocks_profile();
-    pool own = {0};
-    program list = {0};
-    groups asked;
-    schedule s;
-    grid g = grid_with(1, 1, 2, 1);
-    assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 2), STATUS_OK);
-    for (int m = 0; m < 2; m++) {
-        launch_message(&own, &list, false, 0, false, seconds * MILLION, m);
-        wait_for(&own, &list, m);
-        compute(&own, &list, 98, PHASE_FORWARD, (action){.microbatch = m});
-        compute(&own, &list, 98, PHASE_BACKWARD, (action){.microbatch = m});
-    }
-    groups_find_of(&asked, &g, &list);
-    blocks_choose(&asked, &p, &g, &list, scheduled ? &s : NULL, NULL);
-    int blocks = blocks_of(&asked, &p, list.ops[0], 1);
-    groups_free(&asked);
-    schedule_free(&s);
-    program_free(&list);
-    pool_free(&own);
-    return blocks;
-}
-
-/* Three and more blocks cost each product a second wave, 100 s. */
-static void a_message_has_the_blocks_with_which_the_schedule_ends_first(void **state)
-{
-    (void)state;
-    assert_int_equal(blocks_of_message(10, true), 2);   /* two hops of 20 s, which four blocks halve */
-    assert_int_equal(blocks_of_message(1000, true), 4); /* of 2,000 s; eight are no faster than four */
-    assert_int_equal(blocks_of_message(10, false), 8);
-}
-
-/* 200 tiles on 96 multiprocessors are three waves of 100 s, not two: in the transfer's 150 s half of them is done. */
-static void what_computes_beside_a_transfer_loses_whole_waves(void **state)
-{
-    (void)state;
-    for (int constant = 0; constant <= 1; constant++) {
-        profile p = blocks_profile();
-        pool own = {0};
-        program list = {0};
-        timing t;
-        grid g = grid_with(1, 2, 1, 0);
-        p.taken = constant ? 0.2 : 0;
-        timing_open(&t, &p, 1);
-        launch_gather(&own, &list, AXIS_GRADIENT, 150 * MILLION, 0);
-        compute(&own, &list, 200, PHASE_FORWARD, none);
-        wait_for(&own, &list, 0);
-        compute(&own, &list, 200, PHASE_FORWARD, none);
-        timing_add(&t, &g, &list, 1);
-        assert_int_equal(timing_run(&t), STATUS_OK);
-        assert_true(near(t.seconds, constant ? 430 : 450));
-        timing_free(&t);
-        program_free(&list);
-        pool_free(&own);
-    }
 }
 
 int main(void)
@@ -546,9 +460,7 @@ int main(void)
         cmocka_unit_test(ranks_that_do_not_meet_are_refused),
         cmocka_unit_test(ranks_share_the_cores_of_a_host),
         cmocka_unit_test(bubbles_are_those_of_the_closed_forms),
-        cmocka_unit_test(a_collective_has_the_fewest_blocks_with_which_it_ends_in_time),
-        cmocka_unit_test(a_message_has_the_blocks_with_which_the_schedule_ends_first),
-        cmocka_unit_test(what_computes_beside_a_transfer_loses_whole_waves),
+        cmocka_unit_test(what_computes_beside_a_transfer_is_slower_until_it_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

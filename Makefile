@@ -45,8 +45,8 @@ CXXFLAGS := -std=c++17 $(OPTIMIZE) -Wall -Wextra -Wshadow $(WERROR) -fopenmp $(S
 
 ROOMS    := memory kernels kernels/table kernels/record kernels/ops kernels/cpu parallel/comm parallel/schedule parallel/watch layers models \
             $(addprefix engine/,system text tokenizer files store/s3 store/blocks store checkpoint config) \
-            $(addprefix engine/compile/,model order step time plan) engine/compile engine/islands \
-            $(addprefix engine/,mirror data run guard state/rank state/weights state/save state/nodes infer outer server host tracking train/rank train/report train/saves train)
+            $(addprefix engine/compile/,model order step time plan) engine/compile $(addprefix engine/islands/,meet wire merge server) \
+            $(addprefix engine/,mirror data run guard state/rank state/weights state/save state/nodes infer host tracking train/rank train/report train/saves train)
 SOURCES  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CXX_SRC  := $(foreach room,$(ROOMS),$(wildcard $(room)/*.cc))
 TOOLS    := $(foreach room,tools $(addprefix tools/,bench data inspect plan report supervise),$(wildcard $(room)/*.c))

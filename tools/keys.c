@@ -1,7 +1,7 @@
 /* phalanx keys: an island's pair of keys. */
 #include <stdio.h>
 
-#include "engine/islands/keys.h"
+#include "engine/islands/islands.h"
 #include "memory/log.h"
 #include "tools/options.h"
 #include "tools/tools.h"
@@ -20,7 +20,7 @@ int keys_main(int argc, char **argv)
     int operands, code = options_parse(&command, &operands, argc, argv);
     if (code != OPTIONS_GO_ON)
         return code;
-    status s = keys_make(argv[1]);
+    status s = islands_make_keys(argv[1]);
     if (s != STATUS_OK)
         log_error("%s", status_message());
     else

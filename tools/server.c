@@ -1,5 +1,5 @@
 /* phalanx server: holds the model for islands that push and take it when they like (outer.topology server). */
-#include "engine/server/server.h"
+#include "engine/islands/islands.h"
 #include "tools/job.h"
 #include "tools/tools.h"
 
@@ -43,7 +43,7 @@ static status serve(bool *stopped, const config *c, comm *world, watchdog *w, do
 {
     (void)began;
     TRY(comm_all_status(comm_world(world), check(c)));
-    return server_run(stopped, c, world, w);
+    return islands_serve(stopped, c, world, w);
 }
 
 int server_main(int argc, char **argv)

@@ -3,13 +3,13 @@
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
 
-static outer_position position_of(const training_position *at)
+static islands_position position_of(const training_position *at)
 {
-    return (outer_position){at->step, at->updates, false};
+    return (islands_position){at->step, at->updates, false};
 }
 
 /* Another island's, where its model was taken over. */
-static void take_position(training *t, const outer_position *p)
+static void take_position(training *t, const islands_position *p)
 {
     if (!p->fresh_moments)
         return;
@@ -19,23 +19,22 @@ static void take_position(training *t, const outer_position *p)
     t->now.ahead = -1;
 }
 
-/* One of the outer loop's calls, for a job that is an island. */
-static status outside(training *t, status (*call)(outer *o, outer_position *p))
+static status outside(training *t, islands_moment when)
 {
-    outer_position p = position_of(&t->at);
-    if (!t->outer)
+    islands_position p = position_of(&t->at);
+    if (!t->islands)
         return STATUS_OK;
-    status s = call(t->outer, &p);
+    status s = islands_step(t->islands, &p, when);
     take_position(t, &p);
     return s;
 }
 
 status training_islands_join(training *t)
 {
-    outer_position p = position_of(&t->at);
-    if (!t->outer)
+    islands_position p = position_of(&t->at);
+    if (!t->islands)
         return STATUS_OK;
-    TRY(outer_join(t->outer, &p, &t->slot));
+    TRY(islands_join(t->islands, &p, &t->slot));
     take_position(t, &p);
     if (!t->config->outer.private_data)
         samples_interleave(t->data.train, t->slot, t->config->outer.slots);
@@ -45,10 +44,10 @@ status training_islands_join(training *t)
 status training_islands_step(training *t)
 {
     int64_t before = 0, after = 0;
-    if (t->outer)
-        (void)outer_disagreement(&before, t->outer);
-    TRY(outside(t, outer_step));
-    double apart = t->outer ? outer_disagreement(&after, t->outer) : 0;
+    if (t->islands)
+        (void)islands_disagreement(&before, t->islands);
+    TRY(outside(t, ISLANDS_AFTER_STEP));
+    double apart = t->islands ? islands_disagreement(&after, t->islands) : 0;
     if (after != before)
         training_report_disagreement(t, apart);
     return STATUS_OK;
@@ -56,13 +55,13 @@ status training_islands_step(training *t)
 
 status training_islands_save(training *t)
 {
-    return outside(t, outer_before_save);
+    return outside(t, ISLANDS_BEFORE_SAVE);
 }
 
 status training_islands_leave(training *t)
 {
-    if (!t->outer)
+    if (!t->islands)
         return STATUS_OK;
     TRY(training_save_finish(t)); /* what is on its way to the disk is the state before */
-    return outside(t, outer_part);
+    return outside(t, ISLANDS_LEAVING);
 }

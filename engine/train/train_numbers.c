@@ -149,8 +149,8 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
                                 "step %lld: gradients were not finite for %lld steps in a row (train.max_skipped): "
                                 "lower optimizer.lr, or look at the data of these steps",
                                 (long long)t->at.step, (long long)t->at.skipped);
-    if (c->run.spike.zscore > 0 && skipped && t->outer)
-        outer_found_spike(t->outer, t->at.step);
+    if (c->run.spike.zscore > 0 && skipped && t->islands)
+        islands_found_spike(t->islands, t->at.step);
     if (c->run.spike.zscore <= 0 || (skipped && !f.skipped))
         return STATUS_OK;
     /* All ranks have the same numbers, or should have: one decides. */
@@ -159,8 +159,8 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
     f.loss = numbers[0];
     f.norm = numbers[1];
     f.scores = spike_judge(&t->at.past.window, f.loss, f.norm);
-    if (t->outer && !(f.scores.loss < c->run.spike.zscore))
-        outer_found_spike(t->outer, t->at.step);
+    if (t->islands && !(f.scores.loss < c->run.spike.zscore))
+        islands_found_spike(t->islands, t->at.step);
     bool spike = f.skipped || !(f.scores.loss < c->run.spike.zscore && f.scores.norm < c->run.spike.zscore);
     if (spike) { /* or is it this machine? */
         TRY(training_verify(undone, t));

@@ -420,7 +420,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->report.flops_per_token = flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
     if (c->outer.every > 0)
-        TRY(outer_open(&t->outer, c, &t->compiled, t->executor, world, w));
+        TRY(islands_open(&t->islands, c, &t->compiled, t->executor, world, w));
 
     char host[INCIDENT_HOST] = {0};
     t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
@@ -443,7 +443,7 @@ void training_close(training *t)
     saver_close(t->saves.saver);
     mirror_close(t->mirroring.thread);
     training_export_close(t);
-    outer_close(t->outer);
+    islands_close(t->islands);
     node_copies_close(t->saves.copies);
     lock_release(t->lock);
     if (t->place >= 0)

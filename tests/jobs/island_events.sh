@@ -339,7 +339,7 @@ else
 fi
 rendezvous=http://$host:$port,http://$host:$((port + 2)),http://$host:$((port + 4))
 RANDOM=$seed
-"$phalanx" keys "$top/keys" >/dev/null && cat README.md engine/README.md engine/train/*.c engine/train/*/*.c engine/outer/*.c >"$top/text" &&
+"$phalanx" keys "$top/keys" >/dev/null && cat README.md engine/README.md engine/train/*.c engine/train/*/*.c engine/islands/*/*.c >"$top/text" &&
     "$phalanx" tokenize --output "$top/data" --tokenizer bytes "$top/text" >/dev/null || exit 1
 cat >"$top/run.yaml" <<YAML
 model: {architecture: llama, layers: 2, hidden_size: 48, heads: 4, ffn_size: 96, vocab_size: 257}

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/islands/etcd.h"
+#include "engine/islands/meet/etcd.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"

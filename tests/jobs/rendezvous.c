@@ -7,8 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/islands/etcd.h"
-#include "engine/islands/keys.h"
+#include "engine/islands/islands.h"
+#include "engine/islands/meet/etcd.h"
+#include "engine/islands/wire/keys.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/launch.h"
@@ -84,7 +85,7 @@ rendezvous *rendezvous_open(const char *top)
     r->top = must_strdup(top);
     r->port = find_ports();
     r->address = must_format("http://127.0.0.1:%d", r->port);
-    MUST(keys_make(folder) == STATUS_OK, "%s", status_message());
+    MUST(islands_make_keys(folder) == STATUS_OK, "%s", status_message());
     free(folder);
     rendezvous_start(r);
     return r;

@@ -2,8 +2,8 @@
  * from a number, so that what a server makes of them can be compared bit by bit. On top of island_jobs.h. */
 #pragma once
 
-#include "engine/islands/membership.h"
-#include "engine/islands/transport.h"
+#include "engine/islands/meet/membership.h"
+#include "engine/islands/wire/transport.h"
 #include "tests/jobs/launch.h"
 
 #define SERVERS_TOPOLOGY "outer.topology=server outer.min_islands=1 outer.timeout=20"

@@ -16,10 +16,11 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/islands/etcd.h"
-#include "engine/islands/keys.h"
-#include "engine/islands/membership.h"
-#include "engine/islands/transport.h"
+#include "engine/islands/islands.h"
+#include "engine/islands/meet/etcd.h"
+#include "engine/islands/wire/keys.h"
+#include "engine/islands/meet/membership.h"
+#include "engine/islands/wire/transport.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/island_jobs.h"
@@ -149,10 +150,10 @@ static void changes_are_clipped_and_hidden(void **state)
     free(half);
     for (int i = 0; i < 2; i++) {
         char *run = island_jobs_folder(*state, "hidden", i);
-        json_t *summary = runs_read_summary(run), *islands = json_object_get(summary, "islands");
-        double epsilon = json_number_value(json_object_get(islands, "epsilon"));
-        assert_int_equal(json_integer_value(json_object_get(islands, "clipped")), 2); /* by the second process */
-        assert_int_equal(json_integer_value(json_object_get(islands, "releases")), 4);
+        json_t *summary = runs_read_summary(run), *counts = json_object_get(summary, "islands");
+        double epsilon = json_number_value(json_object_get(counts, "epsilon"));
+        assert_int_equal(json_integer_value(json_object_get(counts, "clipped")), 2); /* by the second process */
+        assert_int_equal(json_integer_value(json_object_get(counts, "releases")), 4);
         assert_true(fabs(epsilon - (4 / 8. + sqrt(8 * log(1e5)) / 2)) < 1e-6);
         json_decref(summary);
         free(run);
@@ -177,9 +178,9 @@ static void islands_that_gossip_end_with_their_mean(void **state)
         if (!strstr(said, "exchange after step 2 with gossip-"))
             fail_msg("%s", said);
         assert_true(i == 0 || island_jobs_same(*state, "gossip", 0, "gossip", i, "model") > 20);
-        json_t *summary = runs_read_summary(run), *islands = json_object_get(summary, "islands");
-        assert_int_equal(json_integer_value(json_object_get(islands, "merges")), 4);
-        apart += json_number_value(json_object_get(islands, "disagreement"));
+        json_t *summary = runs_read_summary(run), *counts = json_object_get(summary, "islands");
+        assert_int_equal(json_integer_value(json_object_get(counts, "merges")), 4);
+        apart += json_number_value(json_object_get(counts, "disagreement"));
         json_decref(summary);
         free(run);
         free(said);
@@ -401,7 +402,7 @@ static void a_stranger_merges_with_nobody(void **state)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     char *stranger = must_format("%s/stranger", (char *)*state);
-    assert_int_equal(keys_make(stranger), STATUS_OK);
+    assert_int_equal(islands_make_keys(stranger), STATUS_OK);
     launch *a = island_jobs_start(*state, "strange", 0, 1, "%s", BY_ITSELF);
     assert_true(launch_expect(a, "merge number 1, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
     launch_result r =

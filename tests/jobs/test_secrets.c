@@ -15,9 +15,10 @@
 #include <cmocka.h>
 #include <curl/curl.h>
 
-#include "engine/islands/credentials.h"
-#include "engine/islands/etcd.h"
-#include "engine/islands/keys.h"
+#include "engine/islands/islands.h"
+#include "engine/islands/meet/credentials.h"
+#include "engine/islands/meet/etcd.h"
+#include "engine/islands/wire/keys.h"
 #include "engine/tracking/mlflow_login.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -127,7 +128,7 @@ static void the_password_is_in_nothing_that_a_run_writes(void **state)
     launch_free(&r);
     assert_int_equal(chmod(file, 0600), 0);
     train_and_search(top, "by-file", "", key);
-    train_and_search(top, "by-environment", CREDENTIALS_ENVIRONMENT "=" LOGIN, "");
+    train_and_search(top, "by-environment", ISLANDS_CREDENTIALS "=" LOGIN, "");
     free(open_file);
     free(key);
     free(file);
@@ -355,7 +356,7 @@ static void keys_that_everybody_can_add_to_are_refused(void **state)
 {
     keys k;
     char *folder = must_format("%s/others", (char *)*state), *peers = must_format("%s/peers", folder);
-    assert_int_equal(keys_make(folder), STATUS_OK);
+    assert_int_equal(islands_make_keys(folder), STATUS_OK);
     assert_int_equal(keys_open(&k, folder), STATUS_OK);
     keys_close(&k);
     const char *const paths[] = {folder, peers};

@@ -15,8 +15,9 @@
 #include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/islands/membership.h"
-#include "engine/islands/transport.h"
+#include "engine/islands/islands.h"
+#include "engine/islands/meet/membership.h"
+#include "engine/islands/wire/transport.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/seal.h"
@@ -152,7 +153,7 @@ static void what_cannot_be_merged_is_refused_and_counted(void **state)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     char *stranger_keys = must_format("%s/stranger", *(char **)state);
-    assert_int_equal(keys_make(stranger_keys), STATUS_OK);
+    assert_int_equal(islands_make_keys(stranger_keys), STATUS_OK);
     launch *server = servers_start_and_wait(*state, "refuses", 1, "", SEQUENCE);
     servers_fake *f = servers_open_fake(*state, "refuses", 0, "keys"),
                  *stranger = servers_open_fake(*state, "refuses", 1, "stranger");
@@ -177,7 +178,7 @@ static void what_cannot_be_merged_is_refused_and_counted(void **state)
 static void make_trusted_keys(const char *top, const char *name)
 {
     char *folder = must_format("%s/%s", top, name);
-    assert_int_equal(keys_make(folder), STATUS_OK);
+    assert_int_equal(islands_make_keys(folder), STATUS_OK);
     launch_result r = launch_run(SECONDS,
                                  "mkdir -p %s/keys/peers %s/peers && cp %s/island.public %s/keys/peers/%s.public && "
                                  "cp %s/keys/island.public %s/peers/first.public",

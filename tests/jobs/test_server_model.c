@@ -329,10 +329,10 @@ static void a_server_gets_clipped_and_hidden_changes(void **state)
     assert_true(fabs(clipped - 1e-3) < 1e-6);
     assert_true(fabs(hidden - noise) < 0.05 * noise);
     char *island = island_jobs_folder(*state, "hidden", 0);
-    json_t *summary = runs_read_summary(island), *islands = json_object_get(summary, "islands");
-    assert_int_equal(json_integer_value(json_object_get(islands, "clipped")), 1);
-    assert_int_equal(json_integer_value(json_object_get(islands, "releases")), 1);
-    assert_true(json_number_value(json_object_get(islands, "epsilon")) > 0);
+    json_t *summary = runs_read_summary(island), *counts = json_object_get(summary, "islands");
+    assert_int_equal(json_integer_value(json_object_get(counts, "clipped")), 1);
+    assert_int_equal(json_integer_value(json_object_get(counts, "releases")), 1);
+    assert_true(json_number_value(json_object_get(counts, "epsilon")) > 0);
     json_decref(summary);
     free(island);
 }

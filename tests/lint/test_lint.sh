@@ -68,6 +68,8 @@ refuses an_include_upward memory/pool.c '#include "engine/train/train.h"' "memor
 refuses an_include_upward_between_sub_rooms engine/files/indexed.c '#include "engine/config/config.h"' \
     "engine/files/ may not include engine/config/"
 refuses an_include_sideways engine/text/buffer.c '#include "engine/config/config.h"' "engine/text/ may not include engine/config/"
+refuses an_include_behind_a_face engine/train/train.c '#include "engine/islands/meet/roster.h"' \
+    "engine/islands/meet/roster.h is behind engine/islands/islands.h"
 refuses an_include_of_kernels_by_the_ground_floor memory/tensor.h '#include "kernels/table/op.h"' "memory/ may not include kernels/"
 refuses a_device_above_the_kernels layers/norm.c '#ifdef USE_CUDA' "#ifdef USE_CUDA"
 refuses a_circle_of_headers parallel/schedule/schedule.h '#include "parallel/schedule/lowering.h"' \

@@ -7,7 +7,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/plan_text.h"
-#include "engine/outer/outer.h"
+#include "engine/islands/islands.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -76,7 +76,7 @@ static void print_islands(const config *c, const plan *p, double bandwidth)
 {
     char arena[UNITS_TEXT], change[UNITS_TEXT], sent[UNITS_TEXT], received[UNITS_TEXT], server[UNITS_TEXT],
         queued[UNITS_TEXT];
-    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    islands_plan o = islands_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
     units_bytes(arena, (double)o.arena);
     units_bytes(change, (double)o.change);
     units_bytes(sent, (double)o.sent);
@@ -95,7 +95,7 @@ static void print_islands(const config *c, const plan *p, double bandwidth)
     if (o.epsilon > 0)
         printf("                  outer.noise %g: (epsilon %.3g, delta %g) differential privacy of each island over "
                "the run\n",
-               c->outer.noise, o.epsilon, OUTER_DELTA);
+               c->outer.noise, o.epsilon, ISLANDS_DELTA);
 }
 
 /* A member of the JSON object, the caller's; "" for a job that is no island. */
@@ -103,7 +103,7 @@ static char *islands_json(const config *c, const plan *p, double bandwidth)
 {
     if (c->outer.every == 0)
         return must_strdup("");
-    outer_plan o = outer_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
+    islands_plan o = islands_plan_of(c, p->options.grid.ranks, p->step_seconds, bandwidth);
     return must_format(
         "\"islands\": {\"every\": %d, \"slots\": %d, \"change_bytes\": %lld, \"bytes_sent\": %lld, "
         "\"bytes_received\": %lld, \"bandwidth\": %.17g, \"merge_seconds\": %.17g, \"computing\": %.17g, "
@@ -165,15 +165,15 @@ static void print_text(const config *c, const plan *p, double bandwidth, const e
 static status print(const config *c, const plan *p, const extras *e, const wishes *w)
 {
     bool unsaid = c->train.device == CONFIG_CPU && !w->device && w->tflops <= 0;
-    double islands = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
+    double bandwidth = c->outer.bandwidth > 0 ? c->outer.bandwidth : w->islands * 1e9;
     status fits = plan_text_verdict(p), s = STATUS_OK;
     char *verdict = must_strdup(fits == STATUS_OK ? "" : status_message());
     if (w->json) {
-        print_json(c, p, islands, e);
+        print_json(c, p, bandwidth, e);
     } else {
         if (fits != STATUS_OK)
             printf("%s\n\n", verdict);
-        print_text(c, p, islands, e, unsaid);
+        print_text(c, p, bandwidth, e, unsaid);
     }
     if (w->schedule) {
         fputc('\n', stdout);

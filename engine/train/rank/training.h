@@ -10,7 +10,7 @@
 #include "engine/system/lock.h"
 #include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
-#include "engine/outer/outer.h"
+#include "engine/islands/islands.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_place.h"
 #include "engine/mirror/mirror.h"
@@ -157,7 +157,7 @@ typedef struct training {
     learning_rate schedule;
     trace *trace;                 /* NULL: run.trace is not set */
     char (*hosts)[INCIDENT_HOST]; /* [ranks] */
-    outer *outer;                 /* NULL: this job is no island */
+    islands *islands;             /* NULL: this job is no island */
     int slot;                     /* of the island, 0 without */
 
     training_position at;

@@ -608,9 +608,9 @@ static int64_t memory_copy_bytes(const training *t)
 }
 
 /* Says how much of the time the island has computed. Collective. */
-static report_islands count_islands(outer *o)
+static report_islands count_islands(islands *o)
 {
-    outer_counts c = outer_counted(o);
+    islands_counts c = islands_counted(o);
     double computing = c.elapsed > 0 ? 1 - c.stood / c.elapsed : 1;
     if (c.elapsed > 0)
         log_info("islands: %.1f%% of %.4g s was spent training; merges took the other %.3g s, of which %.3g s were "
@@ -654,9 +654,9 @@ status training_summary(training *t, bool stopped)
         executor_sent(t->executor, &mine.bytes_sent[a], &mine.messages_sent[a], (axis)a);
     report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
-    report_islands islands = {0};
-    if (t->outer)
-        islands = count_islands(t->outer);
+    report_islands counted = {0};
+    if (t->islands)
+        counted = count_islands(t->islands);
     tracker_counts tracked = {0};
     if (t->report.tracker)
         tracked = tracker_counted(t->report.tracker);
@@ -680,7 +680,7 @@ status training_summary(training *t, bool stopped)
                                         .saves_lost = t->saves.lost,
                                         .saves_in_memory = t->saves.in_memory,
                                         .save_seconds = t->saves.seconds + saver_stall(t->saves.saver),
-                                        .islands = t->outer ? &islands : NULL,
+                                        .islands = t->islands ? &counted : NULL,
                                         .mirror = t->mirroring.thread ? &mirrored : NULL,
                                         .verify_seconds = t->guards.verify_seconds,
                                         .times_back = t->guards.times_back,

@@ -43,16 +43,16 @@ static int list_extras(checkpoint_extra out[3], training *t)
 }
 
 /* What a checkpoint holds beside the training state: of an island, its outer state. */
-static const checkpoint_piece *list_more(int *count, const outer *o)
+static const checkpoint_piece *list_more(int *count, const islands *o)
 {
     *count = 0;
-    return o ? outer_pieces(count, o) : NULL;
+    return o ? islands_pieces(count, o) : NULL;
 }
 
 static int64_t save_bytes(const training *t, bool asynchronous)
 {
     int count;
-    const checkpoint_piece *more = list_more(&count, t->outer);
+    const checkpoint_piece *more = list_more(&count, t->islands);
     return saver_bytes(&t->compiled, t->executor, more, count, asynchronous);
 }
 
@@ -129,7 +129,7 @@ status training_save_open(training *t)
     TRY(comm_all_status(all, first ? checkpoint_tidy(t->checkpoints) : STATUS_OK));
     TRY(comm_all_status(all, first ? training_export_open(t) : STATUS_OK));
     TRY(choose_asynchronous(&o.asynchronous, t));
-    o.more = list_more(&o.more_count, t->outer);
+    o.more = list_more(&o.more_count, t->islands);
     o.extra_count = first ? list_extras(extras, t) : 0;
     t->saves.beside = o.asynchronous;
     t->saves.copy_bytes = save_bytes(t, o.asynchronous);
@@ -148,8 +148,8 @@ static json_t *make_meta(const training *t)
     if (!precision_row_of(t->config->train.precision)->scales_loss)
         m.loss_scale = 0; /* so that going on in fp16 begins with the configured scale */
     json_t *meta = train_meta_write(&m, t->config, t->data.train, t->data.validation);
-    if (t->outer)
-        json_object_set_new(meta, "outer", outer_meta(t->outer));
+    if (t->islands)
+        json_object_set_new(meta, "outer", islands_meta(t->islands));
     if (*t->mirroring.id)
         json_object_set_new(meta, "run_id", json_string(t->mirroring.id));
     checkpoint_place_put(meta, &t->branch.now);

@@ -163,7 +163,7 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
         m.rung = (rung_state){0};
     take(t, &m);
     say_rate(t, saved, &m);
-    if (t->outer && (*said = outer_restore(t->outer, from)) != STATUS_OK)
+    if (t->islands && (*said = islands_restore(t->islands, from)) != STATUS_OK)
         return DAMAGED;
     checkpoint_place_take(&t->branch.loaded, checkpoint_meta(from));
     free(t->guards.origin);
@@ -437,8 +437,8 @@ status training_restore(training *t)
         s = restore_named(&own, t);
     else if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), start(t));
-    if (s == STATUS_OK && t->at.step == 0 && t->outer)
-        s = outer_restore(t->outer, NULL);
+    if (s == STATUS_OK && t->at.step == 0 && t->islands)
+        s = islands_restore(t->islands, NULL);
     checkpoint_offers_free(&offers);
     if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? training_branch_begin(t) : STATUS_OK);

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/islands/etcd.h"
-#include "engine/islands/roster.h"
-#include "engine/islands/wire.h"
+#include "engine/islands/meet/etcd.h"
+#include "engine/islands/meet/roster.h"
+#include "engine/islands/wire/wire.h"
 #include "kernels/compress.h"
 #include "memory/log.h"
 

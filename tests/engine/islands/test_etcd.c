@@ -13,8 +13,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/islands/etcd.h"
-#include "engine/islands/roster.h"
+#include "engine/islands/meet/etcd.h"
+#include "engine/islands/meet/roster.h"
 #include "memory/log.h"
 
 /* Says the same to whoever asks. */

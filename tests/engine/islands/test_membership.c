@@ -15,8 +15,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/islands/etcd.h"
-#include "engine/islands/membership.h"
+#include "engine/islands/meet/etcd.h"
+#include "engine/islands/meet/membership.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/rendezvous.h"

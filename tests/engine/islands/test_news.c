@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/islands/news.h"
+#include "engine/islands/meet/news.h"
 #include "memory/log.h"
 
 enum { OWN = 2, LEASE = 5 };

@@ -10,11 +10,11 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/islands/groups.h"
-#include "engine/islands/norms.h"
-#include "engine/islands/privacy.h"
-#include "engine/islands/rule.h"
-#include "engine/islands/units.h"
+#include "engine/islands/merge/groups.h"
+#include "engine/islands/merge/norms.h"
+#include "engine/islands/merge/privacy.h"
+#include "engine/islands/merge/rule.h"
+#include "engine/islands/merge/units.h"
 #include "kernels/compress.h"
 #include "memory/log.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/islands/robust.h"
+#include "engine/islands/merge/robust.h"
 
 enum { ELEMENTS = 2000 };
 

@@ -17,9 +17,10 @@
 #include <cmocka.h>
 #include <zmq.h>
 
-#include "engine/islands/gate.h"
-#include "engine/islands/roster.h"
-#include "engine/islands/transport.h"
+#include "engine/islands/islands.h"
+#include "engine/islands/wire/gate.h"
+#include "engine/islands/meet/roster.h"
+#include "engine/islands/wire/transport.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
@@ -57,8 +58,8 @@ static transport *open_door(const keys *k, uint64_t fingerprint, double bandwidt
 static void open_keys(keys *out, const char *top, const char *name)
 {
     char *folder = workfolder_path(top, name);
-    assert_int_equal(keys_make(folder), STATUS_OK);
-    assert_int_equal(keys_make(folder), STATUS_FAILED); /* never overwritten */
+    assert_int_equal(islands_make_keys(folder), STATUS_OK);
+    assert_int_equal(islands_make_keys(folder), STATUS_FAILED); /* never overwritten */
     assert_int_equal(keys_open(out, folder), STATUS_OK);
     free(folder);
 }

@@ -1,0 +1,356 @@
+#include "engine/islands/meet/etcd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <curl/curl.h>
+
+#include "engine/islands/islands.h"
+#include "engine/islands/meet/credentials.h"
+#include "memory/base64.h"
+#include "memory/log.h"
+
+enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096 };
+static const long CONNECT_MS = 2000, ANSWER_MS = 5000, SIGN_MS = 1000, UPLOAD_BUFFER = 16 << 10;
+
+struct etcd {
+    CURL *curl;
+    int nodes, at; /* the one that answered last */
+    char *address[ETCD_NODES];
+    char *user, *password, *token;
+};
+
+typedef struct text {
+    char *data;
+    size_t bytes;
+} text;
+
+static json_t *encoded(const char *value)
+{
+    char *coded = base64_encode(value, strlen(value));
+    json_t *out = json_string(coded);
+    free(coded);
+    return out;
+}
+
+/* ---- one request ------------------------------------------------------------------------------------------------- */
+
+static size_t collect(char *data, size_t size, size_t count, void *context)
+{
+    text *t = context;
+    size_t bytes = size * count;
+    if (t->bytes + bytes > MOST_REPLY)
+        return 0;
+    t->data = must_realloc(t->data, t->bytes + bytes + 1);
+    memcpy(t->data + t->bytes, data, bytes);
+    t->bytes += bytes;
+    t->data[t->bytes] = 0;
+    return bytes;
+}
+
+/* `most`: milliseconds until an answer. */
+static CURLcode post(long *code, text *out, etcd *e, const char *address, const char *path, const char *body, long most)
+{
+    char *url = must_format("%s%s", address, path);
+    char *authorisation = e->token ? must_format("Authorization: %s", e->token) : NULL;
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    if (authorisation)
+        headers = curl_slist_append(headers, authorisation);
+    curl_easy_reset(e->curl);
+    curl_easy_setopt(e->curl, CURLOPT_URL, url);
+    curl_easy_setopt(e->curl, CURLOPT_POSTFIELDS, body);
+    curl_easy_setopt(e->curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(e->curl, CURLOPT_WRITEFUNCTION, collect);
+    curl_easy_setopt(e->curl, CURLOPT_WRITEDATA, out);
+    curl_easy_setopt(e->curl, CURLOPT_CONNECTTIMEOUT_MS, most < CONNECT_MS ? most : CONNECT_MS);
+    curl_easy_setopt(e->curl, CURLOPT_TIMEOUT_MS, most);
+    curl_easy_setopt(e->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(e->curl, CURLOPT_PROXY, ""); /* the cluster is asked directly */
+    curl_easy_setopt(e->curl, CURLOPT_BUFFERSIZE, UPLOAD_BUFFER);
+    curl_easy_setopt(e->curl, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_BUFFER);
+    CURLcode result = curl_easy_perform(e->curl);
+    curl_easy_getinfo(e->curl, CURLINFO_RESPONSE_CODE, code);
+    curl_slist_free_all(headers);
+    free(authorisation);
+    free(url);
+    return result;
+}
+
+/* Asks the nodes in turn. */
+static status ask(json_t **out, etcd *e, const char *path, const char *body)
+{
+    status s = STATUS_FAILED;
+    for (int i = 0; i < e->nodes; i++) {
+        const char *address = e->address[e->at];
+        text reply = {0};
+        long code = 0;
+        CURLcode result = post(&code, &reply, e, address, path, body, ANSWER_MS);
+        json_t *answer = result == CURLE_OK ? json_loads(reply.data ? reply.data : "", 0, NULL) : NULL;
+        if (code == 200 && json_is_object(answer)) {
+            free(reply.data);
+            *out = answer;
+            return STATUS_OK;
+        }
+        const char *said = json_string_value(json_object_get(answer, "message"));
+        if (!said)
+            said = json_string_value(json_object_get(answer, "error"));
+        char words[201];
+        snprintf(words, sizeof words, "%s", said ? said : "no JSON");
+        log_make_printable(words);
+        if (result != CURLE_OK)
+            s = status_fail(STATUS_FAILED, "etcd at %s: %s", address, curl_easy_strerror(result));
+        else
+            s = status_fail(STATUS_FAILED, "etcd at %s answers %ld: %s", address, code, words);
+        json_decref(answer);
+        free(reply.data);
+        e->at = (e->at + 1) % e->nodes;
+    }
+    return s;
+}
+
+bool etcd_answers(etcd *e, int node)
+{
+    text reply = {0};
+    long code = 0;
+    CURLcode result = post(&code, &reply, e, e->address[node], "/v3/maintenance/status", "{}", SIGN_MS);
+    free(reply.data);
+    return result == CURLE_OK;
+}
+
+/* A user's token; it may have run out, and is then asked for again. */
+static status log_in(etcd *e)
+{
+    json_t *body = json_pack("{s:s, s:s}", "name", e->user, "password", e->password), *answer;
+    char *words = json_dumps(body, JSON_COMPACT);
+    status s = ask(&answer, e, "/v3/auth/authenticate", words);
+    free(words);
+    json_decref(body);
+    TRY(s);
+    static const char sound[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=._-";
+    const char *token = json_string_value(json_object_get(answer, "token"));
+    free(e->token); /* it becomes a line of a header */
+    e->token = token && *token && !token[strspn(token, sound)] ? must_strdup(token) : NULL;
+    json_decref(answer);
+    return e->token ? STATUS_OK : status_fail(STATUS_FAILED, "etcd answers a login without a token");
+}
+
+/* `body` is taken. */
+static status call(json_t **out, etcd *e, const char *path, json_t *body)
+{
+    char *words = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    status s = e->user && !e->token ? log_in(e) : STATUS_OK;
+    if (s == STATUS_OK)
+        s = ask(out, e, path, words);
+    if (s != STATUS_OK && e->user && strstr(status_message(), "token")) {
+        free(e->token);
+        e->token = NULL;
+        s = log_in(e);
+        if (s == STATUS_OK)
+            s = ask(out, e, path, words);
+    }
+    free(words);
+    return s;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* "https://HOST:PORT/": without the slash. */
+static status take_address(etcd *e, const char *address, size_t length)
+{
+    if (e->nodes == ETCD_NODES)
+        return status_fail(STATUS_USAGE, "outer.rendezvous: more than %d addresses", ETCD_NODES);
+    if (memchr(address, '@', length)) /* and is not repeated */
+        return status_fail(STATUS_USAGE,
+                           "outer.rendezvous holds a user or a password, which would be in the run's files and in the "
+                           "list of processes: put USER:PASSWORD into a file of mode 600 and name it in "
+                           "outer.credentials, or into " ISLANDS_CREDENTIALS);
+    if (strncmp(address, "http://", 7) != 0 && strncmp(address, "https://", 8) != 0)
+        return status_fail(STATUS_USAGE, "outer.rendezvous: %.*s is no address of etcd: http://HOST:2379 is one",
+                           (int)length, address);
+    char *copy = must_format("%.*s", (int)length, address);
+    while (length > 0 && copy[length - 1] == '/')
+        copy[--length] = 0;
+    e->address[e->nodes++] = copy;
+    return STATUS_OK;
+}
+
+status etcd_open(etcd **out, const char *addresses)
+{
+    etcd *e = must_calloc(1, sizeof *e);
+    status s = STATUS_OK;
+    for (const char *at = addresses; *at && s == STATUS_OK;) {
+        size_t length = strcspn(at, ", ");
+        if (length > 0)
+            s = take_address(e, at, length);
+        at += length + (at[length] != 0);
+    }
+    if (s == STATUS_OK && e->nodes == 0)
+        s = status_fail(STATUS_USAGE, "outer.rendezvous names no address of etcd: http://HOST:2379");
+    e->curl = s == STATUS_OK ? curl_easy_init() : NULL;
+    if (s == STATUS_OK && !e->curl)
+        s = status_fail(STATUS_FAILED, "libcurl cannot be used");
+    if (s == STATUS_OK)
+        *out = e;
+    else
+        etcd_close(e);
+    return s;
+}
+
+/* The name localhost and 127.0.0.0/8 and ::1 are this machine. */
+static bool is_loopback(const char *address)
+{
+    const char *host = strstr(address, "://") + 3;
+    size_t length = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
+    return (length == 9 && !strncmp(host, "localhost", 9)) || (length == 5 && !strncmp(host, "[::1]", 5)) ||
+           (!strncmp(host, "127.", 4) && strspn(host, "0123456789.") == length);
+}
+
+status etcd_log_in(etcd *e, const credentials *who)
+{
+    for (int i = 0; i < e->nodes; i++) {
+        bool plain = strncmp(e->address[i], "http://", 7) == 0 && !is_loopback(e->address[i]);
+        if (plain && who->user)
+            return status_fail(STATUS_USAGE,
+                               "outer.rendezvous %s is another machine, and http:// would send it etcd's password in "
+                               "the clear: give etcd a certificate, and use https://",
+                               e->address[i]);
+        if (plain)
+            log_warn("islands: etcd at %s is reached in the clear, without TLS or a password: whoever is on this "
+                     "network can end, rename and invent islands (phalanx help islands)",
+                     e->address[i]);
+    }
+    if (who->user) {
+        e->user = must_strdup(who->user);
+        e->password = must_strdup(who->password);
+    }
+    return STATUS_OK;
+}
+
+void etcd_close(etcd *e)
+{
+    if (!e)
+        return;
+    if (e->curl)
+        curl_easy_cleanup(e->curl);
+    for (int i = 0; i < e->nodes; i++)
+        free(e->address[i]);
+    credentials_wipe(&(credentials){e->user, e->password});
+    free(e->token);
+    free(e);
+}
+
+int etcd_nodes(const etcd *e)
+{
+    return e->nodes;
+}
+
+const char *etcd_address(const etcd *e, int node)
+{
+    return e->address[node];
+}
+
+/* ---- leases ------------------------------------------------------------------------------------------------------ */
+
+/* The gateway writes 64-bit integers as strings. */
+static int64_t number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_string(value) ? strtoll(json_string_value(value), NULL, 10) : json_integer_value(value);
+}
+
+status etcd_lease(int64_t *lease, etcd *e, int seconds)
+{
+    json_t *answer;
+    TRY(call(&answer, e, "/v3/lease/grant", json_pack("{s:i}", "TTL", seconds)));
+    *lease = number(answer, "ID");
+    json_decref(answer);
+    return *lease ? STATUS_OK : status_fail(STATUS_FAILED, "etcd grants no lease");
+}
+
+status etcd_keep_alive(bool *alive, etcd *e, int64_t lease)
+{
+    json_t *answer;
+    TRY(call(&answer, e, "/v3/lease/keepalive", json_pack("{s:I}", "ID", (json_int_t)lease)));
+    *alive = number(json_object_get(answer, "result"), "TTL") > 0;
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+void etcd_revoke(etcd *e, int64_t lease)
+{
+    json_t *answer;
+    if (lease && call(&answer, e, "/v3/lease/revoke", json_pack("{s:I}", "ID", (json_int_t)lease)) == STATUS_OK)
+        json_decref(answer);
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
+
+json_t *etcd_pairs(const json_t *answer, const char *prefix)
+{
+    json_t *out = json_array(), *entry;
+    size_t i;
+    json_array_foreach(json_object_get(answer, "kvs"), i, entry)
+    {
+        if (i == MOST_KEYS)
+            break;
+        char *key = base64_decode(json_string_value(json_object_get(entry, "key")), NULL);
+        char *value = base64_decode(json_string_value(json_object_get(entry, "value")), NULL);
+        json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
+                                 (json_int_t)number(entry, "mod_revision"));
+        if (pair && strncmp(key, prefix, strlen(prefix)) == 0)
+            json_array_append_new(out, pair);
+        else
+            json_decref(pair); /* it was not asked for, or is not UTF-8 */
+        free(key);
+        free(value);
+    }
+    return out;
+}
+
+status etcd_read(json_t **out, etcd *e, const char *prefix)
+{
+    json_t *answer;
+    char *end = must_strdup(prefix);
+    end[strlen(end) - 1]++; /* the first key beyond */
+    json_t *body = json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end));
+    free(end);
+    TRY(call(&answer, e, "/v3/kv/range", body));
+    *out = etcd_pairs(answer, prefix);
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+static json_t *change_of(const etcd_change *c)
+{
+    if (!c->value)
+        return json_pack("{s:o}", "key", encoded(c->key));
+    return json_pack("{s:o, s:o, s:I}", "key", encoded(c->key), "value", encoded(c->value), "lease",
+                     (json_int_t)c->lease);
+}
+
+status etcd_write(etcd *e, const char *key, const char *value, int64_t lease)
+{
+    json_t *answer;
+    const etcd_change change = {key, value, lease};
+    TRY(call(&answer, e, value ? "/v3/kv/put" : "/v3/kv/deleterange", change_of(&change)));
+    json_decref(answer);
+    return STATUS_OK;
+}
+
+status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int condition_count,
+                     const etcd_change *changes, int change_count)
+{
+    json_t *compare = json_array(), *success = json_array(), *answer;
+    for (int i = 0; i < condition_count; i++)
+        json_array_append_new(compare,
+                              json_pack("{s:o, s:s, s:s, s:I}", "key", encoded(conditions[i].key), "target", "MOD",
+                                        "result", "EQUAL", "mod_revision", (json_int_t)conditions[i].revision));
+    for (int i = 0; i < change_count; i++)
+        json_array_append_new(success, json_pack("{s:o}", changes[i].value ? "request_put" : "request_delete_range",
+                                                 change_of(&changes[i])));
+    TRY(call(&answer, e, "/v3/kv/txn", json_pack("{s:o, s:o}", "compare", compare, "success", success)));
+    *done = json_is_true(json_object_get(answer, "succeeded"));
+    json_decref(answer);
+    return STATUS_OK;
+}

@@ -1,0 +1,276 @@
+#include "engine/islands/merge/outer_move.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/state/rank/state.h"
+#include "memory/log.h"
+
+/* The part of a unit that one piece of one rank holds: a rectangle of the tensor. */
+typedef struct share {
+    int unit, rank, piece;
+    box part;
+} share;
+
+typedef struct shares {
+    checkpoint_piece *pieces; /* this rank's */
+    share *list;              /* all ranks', by unit, then rank, then piece */
+    int count;
+    int *first; /* [units + 1] */
+} shares;
+
+struct outer_move {
+    outer_move_options options;
+    shares given, held;
+};
+
+/* ---- who holds what ---------------------------------------------------------------------------------------------- */
+
+static int find_tensor(const outer_move_options *o, const char *name)
+{
+    int last = o->units[o->count - 1].tensor;
+    for (int i = 0; i <= last; i++)
+        if (!strcmp(o->tensors[i].name, name))
+            return i;
+    return -1;
+}
+
+static bool meet(share *out, const unit *u, const checkpoint_piece *p)
+{
+    bool matrix = p->of.dims > 1;
+    box rows = {{u->first, 0}, {u->rows, matrix ? p->of.global[1] : 1}}, held = p->of.part;
+    held.size[1] = matrix ? held.size[1] : 1;
+    return box_intersect(&out->part, 2, &rows, &held);
+}
+
+static int compare_shares(const void *a, const void *b)
+{
+    const share *x = a, *y = b;
+    int by_unit = (x->unit > y->unit) - (x->unit < y->unit), by_rank = (x->rank > y->rank) - (x->rank < y->rank);
+    return by_unit ? by_unit : by_rank ? by_rank : (x->piece > y->piece) - (x->piece < y->piece);
+}
+
+static int list_mine(share **out, const outer_move_options *o, const checkpoint_piece *pieces, int count)
+{
+    int n = 0, capacity = 0;
+    *out = NULL;
+    for (int i = 0; i < count; i++) {
+        int wanted = find_tensor(o, pieces[i].of.name);
+        MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].of.name);
+        for (int u = 0; u < o->count; u++) {
+            share s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
+            if (o->units[u].tensor != wanted || !meet(&s, &o->units[u], &pieces[i]))
+                continue;
+            if (n == capacity) {
+                capacity = capacity ? 2 * capacity : 64;
+                *out = must_realloc(*out, (unsigned long)capacity * sizeof **out);
+            }
+            (*out)[n++] = s;
+        }
+    }
+    return n;
+}
+
+/* The shares of all ranks, told to all. */
+static void share_lists(shares *s, const outer_move_options *o, share *mine, int count)
+{
+    int ranks = comm_ranks(o->world), me = comm_rank(o->world), at = 0;
+    int *counts = must_alloc((unsigned long)ranks * sizeof *counts);
+    comm_all_gather_bytes(comm_world(o->world), counts, &count, sizeof count);
+    for (int i = 0; i < ranks; i++)
+        s->count += counts[i];
+    s->list = must_calloc((unsigned long)s->count + 1, sizeof *s->list);
+    for (int i = 0; i < ranks; i++) {
+        if (i == me && mine)
+            memcpy(&s->list[at], mine, (size_t)count * sizeof *mine);
+        if (counts[i] > 0)
+            comm_broadcast_bytes(comm_world(o->world), &s->list[at], counts[i] * (int64_t)sizeof *s->list, i);
+        at += counts[i];
+    }
+    qsort(s->list, (size_t)s->count, sizeof *s->list, compare_shares);
+    s->first = must_calloc((unsigned long)o->count + 1, sizeof *s->first);
+    for (int i = 0, u = 0; u <= o->count; u++) {
+        while (i < s->count && s->list[i].unit < u)
+            i++;
+        s->first[u] = i;
+    }
+    free(counts);
+}
+
+static void open_shares(shares *s, const outer_move_options *o, const state_section *sections, int count, bool writing)
+{
+    int pieces = 0;
+    for (int i = 0; i < count; i++) {
+        int more;
+        checkpoint_piece *list = state_pieces(&more, o->compiled, o->executor, sections[i], writing);
+        s->pieces = must_realloc(s->pieces, (unsigned long)(pieces + more + 1) * sizeof *list);
+        memcpy(s->pieces + pieces, list, (size_t)more * sizeof *list);
+        pieces += more;
+        free(list);
+    }
+    share *mine;
+    int n = list_mine(&mine, o, s->pieces, pieces);
+    share_lists(s, o, mine, n);
+    free(mine);
+}
+
+/* Every element of every unit is given once. */
+static status check_given(const outer_move *m)
+{
+    for (int u = 0; u < m->options.count; u++) {
+        int64_t elements = 0;
+        for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++)
+            elements += box_volume(2, m->given.list[i].part.size);
+        if (elements != m->options.units[u].elements)
+            return status_fail(STATUS_FAILED, "%s: %lld of %lld elements are held by ranks",
+                               m->options.tensors[m->options.units[u].tensor].name, (long long)elements,
+                               (long long)m->options.units[u].elements);
+    }
+    return STATUS_OK;
+}
+
+status outer_move_open(outer_move **out, const outer_move_options *options)
+{
+    outer_move *m = must_calloc(1, sizeof *m);
+    const state_section sections[] = {STATE_MODEL, STATE_MASTER};
+    int apart = optimizer_has_master(&options->compiled->options);
+    m->options = *options;
+    open_shares(&m->given, options, &sections[apart], 1, true);
+    open_shares(&m->held, options, sections, 1 + apart, false);
+    status s = check_given(m);
+    if (s == STATUS_OK)
+        *out = m;
+    else
+        outer_move_close(m);
+    return s;
+}
+
+static void free_shares(shares *s)
+{
+    free(s->pieces);
+    free(s->list);
+    free(s->first);
+}
+
+void outer_move_close(outer_move *m)
+{
+    if (!m)
+        return;
+    free_shares(&m->given);
+    free_shares(&m->held);
+    free(m);
+}
+
+/* ---- moving ------------------------------------------------------------------------------------------------------ */
+
+/* A share's elements between a piece and a row-major block; `to_piece` says which way. */
+static void copy_piece(const outer_move *m, const checkpoint_piece *p, const share *s, const box_memory *block,
+                       bool to_piece)
+{
+    executor *e = m->options.executor;
+    checkpoint_piece part = *p;
+    int64_t at = 0;
+    for (int d = 0; d < p->of.dims; d++)
+        at += (s->part.start[d] - p->of.part.start[d]) * p->at.stride[d];
+    part.of.part = s->part;
+    char *data = (char *)p->at.data + at * dtype_bytes(p->at.type);
+    int64_t address = data - executor_context(e)->arena, bytes = checkpoint_extent(&part);
+    part.at.data = executor_borrow(e, address, bytes);
+    if (to_piece)
+        box_convert(&part.at, block, p->of.dims, s->part.size);
+    else
+        box_convert(block, &part.at, p->of.dims, s->part.size);
+    executor_give_back(e, part.at.data, address, bytes, to_piece);
+}
+
+/* Where a share begins in its unit's values, and how its rows lie there. */
+static box_memory place(float *values, const outer_move *m, const share *s)
+{
+    const unit *u = &m->options.units[s->unit];
+    int64_t columns = u->elements / u->rows;
+    float *at = values + (s->part.start[0] - u->first) * columns + s->part.start[1];
+    return (box_memory){at, DTYPE_FP32, {columns, 1}};
+}
+
+/* A share's elements alone, in the scratch. */
+static box_memory packed(const outer_move *m, const share *s)
+{
+    return (box_memory){m->options.scratch, DTYPE_FP32, {s->part.size[1], 1}};
+}
+
+static void send(const outer_move *m, int64_t count, int to)
+{
+    comm_run(&(comm_call){.kind = COMM_SEND,
+                          .group = comm_world(m->options.world),
+                          .type = DTYPE_FP32,
+                          .send = m->options.scratch,
+                          .count = count,
+                          .peer = to});
+}
+
+static void receive(const outer_move *m, int64_t count, int from)
+{
+    comm_run(&(comm_call){.kind = COMM_RECEIVE,
+                          .group = comm_world(m->options.world),
+                          .type = DTYPE_FP32,
+                          .receive = m->options.scratch,
+                          .count = count,
+                          .source = from});
+}
+
+void outer_move_gather(outer_move *m, float *values, int u)
+{
+    int me = comm_rank(m->options.world), owner = m->options.owner[u];
+    for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++) {
+        const share *s = &m->given.list[i];
+        int64_t count = box_volume(2, s->part.size);
+        box_memory scratch = packed(m, s), to = owner == me ? place(values, m, s) : scratch;
+        if (s->rank == me)
+            copy_piece(m, &m->given.pieces[s->piece], s, &to, false);
+        if (s->rank == me && owner != me)
+            send(m, count, owner);
+        if (s->rank != me && owner == me) {
+            receive(m, count, s->rank);
+            box_convert(&to, &scratch, 2, s->part.size);
+        }
+    }
+}
+
+void outer_move_scatter(outer_move *m, int u, const float *values)
+{
+    int me = comm_rank(m->options.world), owner = m->options.owner[u];
+    for (int i = m->held.first[u]; i < m->held.first[u + 1]; i++) {
+        const share *s = &m->held.list[i];
+        int64_t count = box_volume(2, s->part.size);
+        box_memory scratch = packed(m, s), from = owner == me ? place((float *)(uintptr_t)values, m, s) : scratch;
+        if (owner == me && s->rank != me) {
+            box_convert(&scratch, &from, 2, s->part.size);
+            send(m, count, s->rank);
+        }
+        if (owner != me && s->rank == me)
+            receive(m, count, owner);
+        if (s->rank == me)
+            copy_piece(m, &m->held.pieces[s->piece], s, &from, true);
+    }
+}
+
+void outer_move_clear_states(outer_move *m)
+{
+    executor *e = m->options.executor;
+    const char *sections[OPTIMIZER_SECTIONS];
+    optimizer_sections(sections, &m->options.compiled->options);
+    for (int i = 0; sections[i]; i++) {
+        int count;
+        checkpoint_piece *pieces = state_pieces(&count, m->options.compiled, e, sections[i], false);
+        for (int k = 0; k < count; k++) {
+            const checkpoint_piece *p = &pieces[k];
+            float zero = 0;
+            box_memory there = p->at, still = {.data = &zero, .type = DTYPE_FP32};
+            int64_t address = (char *)p->at.data - executor_context(e)->arena, bytes = checkpoint_extent(p);
+            there.data = executor_borrow(e, address, bytes);
+            box_convert(&there, &still, p->of.dims, p->of.part.size);
+            executor_give_back(e, there.data, address, bytes, true);
+        }
+        free(pieces);
+    }
+}

@@ -1,0 +1,400 @@
+/* A server's journal: what it merges is on the disk before an island is told that it has been taken.
+ *
+ * Each rank writes its part of a change, as the island encoded it, to run.folder/journal before `head` is written to
+ * etcd. A server that was killed takes its latest checkpoint, merges the same changes again in the same order, and so
+ * has the same bits as before. An entry that etcd knows nothing of was never acknowledged, and is dropped: its island
+ * still has that change. A save makes the entries before it needless. A journal that was written with another
+ * outer.compress or outer.density cannot be merged, and is refused, not removed; so is one that cannot be read. Where
+ * an entry is damaged, it and those after it that etcd knows of are set aside (FILE.lost), and the server goes on.
+ *
+ * File merge-N.rank-K-of-R: a line "CHECKSUM {JSON}", then the encodings of the units that rank K of R keeps, in their
+ * order. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/system/atomic.h"
+#include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/system/crc32c.h"
+#include "engine/system/direct.h"
+#include "engine/system/reading.h"
+#include "engine/islands/server/server_internal.h"
+#include "memory/log.h"
+
+/* A journal is allowed so many times the bytes of a checkpoint: then a save is due. */
+enum { MOST_CHECKPOINTS = 8 };
+
+static bool first_rank(const server *v)
+{
+    return comm_rank(v->world) == 0;
+}
+
+static char *path_of(const server *v, int64_t merge, int rank, int ranks)
+{
+    return must_format("%s/merge-%010lld.rank-%d-of-%d", v->journal, (long long)merge, rank, ranks);
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static int64_t coded_bytes(const islands *o)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < o->units.mine_count; i++)
+        bytes += o->units.mine[i].coded_bytes;
+    return bytes;
+}
+
+static char *header_text(const server *v, int64_t bytes, uint32_t crc)
+{
+    json_t *o = json_pack(
+        "{s:i, s:I, s:f, s:s, s:f, s:I, s:I, s:o}", "slot", v->wanted.slot, "id", (json_int_t)v->wanted.id, "share",
+        v->share, "compress", config_word(v->config, "outer.compress"), "density", v->config->outer.density, "bytes",
+        (json_int_t)bytes, "crc", (json_int_t)crc, "head", server_head(v, &v->wanted, v->outer->merge + 1));
+    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(o);
+    MUST(text, "out of host memory");
+    char *line = must_format("%08x %s\n", crc32c(0, text, (int64_t)strlen(text)), text);
+    free(text);
+    return line;
+}
+
+static status write_entry(const server *v, const char *temporary, const char *path)
+{
+    const islands *o = v->outer;
+    direct d;
+    int64_t bytes = coded_bytes(o);
+    const uint8_t *data = o->memory.in[v->wanted.slot];
+    char *header = header_text(v, bytes, crc32c(0, data, bytes));
+    status s = direct_open(&d, temporary, v->buffer, CHECKPOINT_WRITER_BUFFER);
+    if (s == STATUS_OK) {
+        s = direct_write(&d, header, (int64_t)strlen(header), NULL);
+        if (s == STATUS_OK)
+            s = direct_write(&d, data, bytes, NULL);
+        s = direct_close(&d, s);
+    }
+    free(header);
+    return s == STATUS_OK ? atomic_rename(temporary, path) : s;
+}
+
+status server_journal_write(server *v)
+{
+    char *path = path_of(v, v->outer->merge + 1, comm_rank(v->world), comm_ranks(v->world));
+    char *temporary = must_format("%s.tmp", path);
+    watchdog_enter(v->watchdog, DURING_SAVE, true, v->outer->merge, "writing a change to the journal");
+    status s = write_entry(v, temporary, path);
+    free(temporary);
+    free(path);
+    s = comm_all_status(comm_world(v->world), s);
+    watchdog_enter(v->watchdog, DURING_STEP, false, v->outer->merge, "serving islands");
+    return s;
+}
+
+/* ---- removing ---------------------------------------------------------------------------------------------------- */
+
+/* Each rank its own. */
+void server_journal_drop(const server *v, int64_t merge)
+{
+    char *path = path_of(v, merge, comm_rank(v->world), comm_ranks(v->world));
+    if (atomic_remove(path) != STATUS_OK)
+        log_warn("%s; the server goes on", status_message());
+    free(path);
+}
+
+/* Of an entry's file; -1: it is none. *ranks: that wrote the entry. */
+static int64_t merge_of(int *ranks, const char *file)
+{
+    long long merge = -1;
+    int rank = -1, end = 0;
+    int read = sscanf(file, "merge-%lld.rank-%d-of-%d%n", &merge, &rank, ranks, &end);
+    return read == 3 && !file[end] ? merge : -1;
+}
+
+/* What has the name of an entry's file, or of one that is being written, for a merge not from `first` to `last`. */
+static bool is_needless(const char *file, int64_t first, int64_t last)
+{
+    int ranks;
+    size_t length = strlen(file), suffix = strlen(".tmp");
+    bool written = length > suffix && !strcmp(file + length - suffix, ".tmp");
+    char *name = must_format("%.*s", (int)(written ? length - suffix : length), file);
+    int64_t merge = merge_of(&ranks, name);
+    free(name);
+    return merge >= 0 && (written || merge < first || merge > last);
+}
+
+/* On rank 0: removes all entries that are not for a merge from `first` to `last`; none where they cannot be listed. */
+static void tidy(const server *v, int64_t first, int64_t last)
+{
+    reading_names all;
+    if (reading_folder(&all, v->journal) != STATUS_OK)
+        log_warn("%s; the server goes on, and the entries stay", status_message());
+    for (int i = 0; i < all.count; i++) {
+        if (!is_needless(all.name[i], first, last))
+            continue;
+        char *path = must_format("%s/%s", v->journal, all.name[i]);
+        if (atomic_remove(path) != STATUS_OK)
+            log_warn("%s; the server goes on", status_message());
+        free(path);
+    }
+    reading_names_free(&all);
+}
+
+/* On rank 0: entries that cannot be merged any more, but whose islands were told that they are taken, are kept for a
+ * person to look at. */
+static status set_aside(const server *v, int64_t first, int64_t last)
+{
+    reading_names all;
+    status s = reading_folder(&all, v->journal);
+    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
+        int ranks;
+        int64_t merge = merge_of(&ranks, all.name[i]);
+        if (merge < first || merge > last)
+            continue;
+        char *path = must_format("%s/%s", v->journal, all.name[i]), *lost = must_format("%s.lost", path);
+        s = atomic_rename(path, lost);
+        free(lost);
+        free(path);
+    }
+    reading_names_free(&all);
+    return s;
+}
+
+void server_journal_saved(server *v)
+{
+    if (first_rank(v)) /* the next one may be on its way to etcd */
+        tidy(v, v->outer->merge + 1, INT64_MAX);
+    v->entries = 0;
+}
+
+bool server_journal_is_long(const server *v)
+{
+    const islands *o = v->outer;
+    int64_t change = 0, saved = 0;
+    for (int u = 0; u < o->units.count; u++) {
+        change += compress_bytes(&o->method, o->units.list[u].elements);
+        saved += (o->memory.momentum ? 8 : 4) * o->units.list[u].elements;
+    }
+    return v->entries * change > MOST_CHECKPOINTS * saved;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+/* On rank 0: the ranks that wrote the entry of a merge; 0: there is none. */
+static status ranks_of(int *most, const server *v, int64_t merge)
+{
+    reading_names all;
+    *most = 0;
+    status s = reading_folder(&all, v->journal);
+    for (int i = 0; i < all.count; i++) {
+        int ranks = 0;
+        if (merge_of(&ranks, all.name[i]) == merge && ranks > *most)
+            *most = ranks;
+    }
+    reading_names_free(&all);
+    return s;
+}
+
+/* What a file of an entry turns out to be, if it can be read. */
+typedef struct entry_file {
+    const char *path;
+    json_t *header;
+    int64_t start; /* of the encodings */
+    bool damaged;
+} entry_file;
+
+/* Says so once. */
+static status find_damaged(entry_file *f)
+{
+    log_warn("%s is damaged", f->path);
+    f->damaged = true;
+    return STATUS_OK;
+}
+
+/* The header, checked. */
+static status read_header(entry_file *f, const server *v)
+{
+    int64_t got;
+    char *line = v->buffer;
+    TRY(reading_at(&got, line, f->path, 0, CHECKPOINT_WRITER_BUFFER));
+    const char *end = got > 10 ? memchr(line, '\n', (size_t)got) : NULL;
+    int64_t length = end ? end - line : 0;
+    if (length > 9 && line[8] == ' ' && strtoul(line, NULL, 16) == crc32c(0, line + 9, length - 9))
+        f->header = json_loadb(line + 9, (size_t)(length - 9), 0, NULL);
+    f->start = length + 1;
+    return json_is_object(f->header) ? STATUS_OK : find_damaged(f);
+}
+
+/* Bytes of another encoding say nothing here. */
+static status check_method(const server *v, const entry_file *f)
+{
+    const char *compress = json_string_value(json_object_get(f->header, "compress"));
+    double density = json_number_value(json_object_get(f->header, "density"));
+    const char *ours = config_word(v->config, "outer.compress");
+    if (compress && !strcmp(compress, ours) && density == v->config->outer.density)
+        return STATUS_OK;
+    return status_fail(STATUS_USAGE,
+                       "%s was written with outer.compress=%s and outer.density=%g: start the server with these once "
+                       "more and stop it by SIGTERM, so that it saves what the journal has",
+                       f->path, compress ? compress : "?", density);
+}
+
+static status check_data(entry_file *f, const server *v)
+{
+    int64_t left = (int64_t)json_integer_value(json_object_get(f->header, "bytes")), at = f->start, got = 1;
+    uint32_t crc = 0;
+    for (; left > 0 && got > 0; left -= got, at += got) {
+        int64_t now = left < CHECKPOINT_WRITER_BUFFER ? left : CHECKPOINT_WRITER_BUFFER;
+        TRY(reading_at(&got, v->buffer, f->path, at, now));
+        crc = crc32c(crc, v->buffer, got > 0 ? got : 0);
+    }
+    if (left == 0)
+        TRY(reading_at(&got, v->buffer, f->path, at, 1)); /* nothing comes after them */
+    bool sound = left == 0 && got == 0 && crc == (uint32_t)json_integer_value(json_object_get(f->header, "crc"));
+    return sound ? STATUS_OK : find_damaged(f);
+}
+
+/* The units of this rank's that rank `rank` has written. */
+static status read_units(entry_file *f, server *v, const int *owner, int rank)
+{
+    islands *o = v->outer;
+    int64_t at = f->start;
+    for (int u = 0; u < o->units.count; u++) {
+        int64_t bytes = compress_bytes(&o->method, o->units.list[u].elements), got = bytes;
+        if (owner[u] != rank)
+            continue;
+        const outer_unit *m = o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
+        if (m)
+            TRY(reading_at(&got, o->memory.in[0] + m->coded, f->path, at, bytes));
+        if (got != bytes)
+            return find_damaged(f);
+        at += bytes;
+    }
+    return STATUS_OK;
+}
+
+/* The parts of one file of an entry; its header is the caller's. */
+static status read_file(entry_file *f, server *v, const int *owner, int rank)
+{
+    TRY(read_header(f, v));
+    if (!f->damaged)
+        TRY(check_method(v, f));
+    if (!f->damaged)
+        TRY(check_data(f, v));
+    return f->damaged ? STATUS_OK : read_units(f, v, owner, rank);
+}
+
+/* What an entry says of itself. */
+typedef struct entry {
+    roster head;
+    double share;
+    int64_t id;
+    bool damaged;
+} entry;
+
+/* All of an entry that is this rank's, into the first buffer, and what it says. */
+static status read_entry(entry *e, server *v, int64_t merge, int ranks)
+{
+    islands *o = v->outer;
+    int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner);
+    units_own(owner, o->units.list, o->units.count, o->config->outer.fragments, ranks);
+    status s = STATUS_OK;
+    for (int rank = 0; rank < ranks && s == STATUS_OK && !e->damaged; rank++) {
+        char *path = path_of(v, merge, rank, ranks);
+        entry_file f = {.path = path};
+        s = read_file(&f, v, owner, rank);
+        e->damaged = f.damaged;
+        if (s == STATUS_OK && !f.damaged) {
+            roster_read_head(&e->head, json_object_get(f.header, "head"), 0);
+            e->share = json_number_value(json_object_get(f.header, "share"));
+            e->id = (int64_t)json_integer_value(json_object_get(f.header, "id"));
+        }
+        json_decref(f.header);
+        free(path);
+    }
+    free(owner);
+    return s;
+}
+
+/* Is the entry of etcd's last merge the one that etcd knows? */
+static bool is_known(const roster *head, int64_t merge, int64_t id)
+{
+    bool known = merge != head->merge;
+    for (int i = 0; i < head->parts; i++)
+        known |= head->part[i].merge == merge && head->part[i].id == id;
+    return known;
+}
+
+static bool any_rank(comm_group *all, bool mine)
+{
+    int ranks = comm_group_ranks(all);
+    bool *each = must_alloc((unsigned long)ranks * sizeof *each), any = false;
+    comm_all_gather_bytes(all, each, &mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        any |= each[i];
+    free(each);
+    return any;
+}
+
+/* How it went with the next entry. */
+typedef enum outcome {
+    MERGED,
+    NO_MORE, /* there is none */
+    UNKNOWN, /* its island was never told that it is taken */
+    DAMAGED,
+} outcome;
+
+static status replay_next(outcome *how, server *v, const roster *head)
+{
+    comm_group *all = comm_world(v->world);
+    int64_t merge = v->outer->merge + 1;
+    int ranks = 0;
+    entry e = {0};
+    *how = NO_MORE;
+    TRY(comm_all_status(all, first_rank(v) ? ranks_of(&ranks, v, merge) : STATUS_OK));
+    comm_broadcast_bytes(all, &ranks, sizeof ranks, 0);
+    if (ranks == 0)
+        return STATUS_OK;
+    TRY(comm_all_status(all, read_entry(&e, v, merge, ranks)));
+    if (any_rank(all, e.damaged)) {
+        *how = DAMAGED;
+        return STATUS_OK;
+    }
+    *how = UNKNOWN;
+    if (!is_known(head, merge, e.id))
+        return STATUS_OK;
+    server_merge(v, 0, e.share);
+    v->outer->merge = merge;
+    server_take_head(v, &e.head);
+    v->entries++;
+    *how = MERGED;
+    return STATUS_OK;
+}
+
+status server_journal_replay(server *v, const roster *head)
+{
+    comm_group *all = comm_world(v->world);
+    int64_t before = v->outer->merge, last = head->merge >= before ? head->merge : INT64_MAX;
+    status s = STATUS_OK;
+    outcome how = MERGED;
+    while (s == STATUS_OK && how == MERGED && v->outer->merge < last)
+        s = replay_next(&how, v, head);
+    if (s == STATUS_USAGE)
+        return s;
+    if (s != STATUS_OK)
+        return status_context(s, "the journal has merges that islands were told are taken, and stays as it is: start "
+                                 "the server again when it can be read, or remove the file to do without it");
+    if (first_rank(v) && v->outer->merge < last && how != UNKNOWN) /* those that are left come after a gap */
+        s = set_aside(v, v->outer->merge + 1, last);
+    TRY(comm_all_status(all, s));
+    if (first_rank(v)) /* the entries stay until the next save: the server may die again before it */
+        tidy(v, before + 1, v->outer->merge);
+    if (v->outer->merge > before)
+        log_info("server: merges %lld to %lld are made again from the journal", (long long)before + 1,
+                 (long long)v->outer->merge);
+    return STATUS_OK;
+}
+
+status server_journal_open(server *v)
+{
+    v->journal = must_format("%s/journal", v->config->run.folder);
+    return comm_all_status(comm_world(v->world), first_rank(v) ? atomic_make_folders(v->journal) : STATUS_OK);
+}

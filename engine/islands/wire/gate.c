@@ -1,0 +1,239 @@
+#include "engine/islands/wire/gate.h"
+
+#include <arpa/inet.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "memory/clock.h"
+#include "memory/log.h"
+
+enum { MOST = 1024, LEAST = 8, ADDRESS = 64 };
+static const double SWEEP = 1; /* seconds between looks for connections whose end was not heard of */
+
+typedef struct origin {
+    char from[ADDRESS];
+    int count; /* connections; 0: the place is free */
+} origin;
+
+typedef struct connection {
+    int fd;
+    origin *origin;
+} connection;
+
+struct gate {
+    void *socket, *events;
+    int count, most;
+    connection *list; /* in the order of their coming */
+    origin *origins;  /* `most` of them, as many as there can be connections */
+    double swept;
+};
+
+int gate_most(int64_t descriptors)
+{
+    int64_t half = descriptors / 2;
+    return half > MOST ? MOST : half < LEAST ? LEAST : (int)half;
+}
+
+status gate_open(gate **out, void *zmq, void *socket)
+{
+    static const char name[] = "inproc://phalanx.gate";
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    gate *g = must_calloc(1, sizeof *g);
+    g->socket = socket;
+    g->most = gate_most(limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur);
+    g->list = must_calloc((unsigned long)g->most, sizeof *g->list);
+    g->origins = must_calloc((unsigned long)g->most, sizeof *g->origins);
+    g->events = zmq_socket(zmq, ZMQ_PAIR);
+    int all = 0;
+    bool works = zmq_socket_monitor(socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) == 0 && g->events &&
+                 zmq_setsockopt(g->events, ZMQ_RCVHWM, &all, sizeof all) == 0 && /* no event is lost */
+                 zmq_setsockopt(g->events, ZMQ_LINGER, &all, sizeof all) == 0 && zmq_connect(g->events, name) == 0;
+    if (works) {
+        *out = g;
+        return STATUS_OK;
+    }
+    status s = status_fail(STATUS_FAILED, "connections cannot be watched: %s", zmq_strerror(zmq_errno()));
+    gate_close(g);
+    return s;
+}
+
+void gate_close(gate *g)
+{
+    if (!g)
+        return;
+    zmq_socket_monitor(g->socket, NULL, 0);
+    if (g->events)
+        zmq_close(g->events);
+    free(g->origins);
+    free(g->list);
+    free(g);
+}
+
+void *gate_socket(const gate *g)
+{
+    return g->events;
+}
+
+/* ---- one connection ---- */
+
+static bool split(char host[ADDRESS], int *port, const struct sockaddr_storage *at)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)at;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)at;
+    *port = ntohs(at->ss_family == AF_INET ? four->sin_port : six->sin6_port);
+    const void *bytes = at->ss_family == AF_INET ? (const void *)&four->sin_addr : (const void *)&six->sin6_addr;
+    return (at->ss_family == AF_INET || at->ss_family == AF_INET6) && inet_ntop(at->ss_family, bytes, host, ADDRESS);
+}
+
+/* A descriptor of our own of what `fd` is by now, where that is a connection to the port; -1: it is not. ZeroMQ may
+ * have closed it, and somebody else opened another under its number. */
+static int hold(char from[ADDRESS], int fd, int port)
+{
+    struct sockaddr_storage own, peer;
+    socklen_t a = sizeof own, b = sizeof peer;
+    char host[ADDRESS];
+    int here = -1, there, copy = dup(fd);
+    if (copy >= 0 && getsockname(copy, (struct sockaddr *)&own, &a) == 0 && split(host, &here, &own) && here == port &&
+        getpeername(copy, (struct sockaddr *)&peer, &b) == 0 && split(from, &there, &peer))
+        return copy;
+    if (copy >= 0)
+        close(copy);
+    return -1;
+}
+
+/* ZeroMQ sees the end of the connection, and closes it. */
+static void cut(int fd, int port)
+{
+    char from[ADDRESS];
+    int own = hold(from, fd, port);
+    if (own < 0)
+        return;
+    shutdown(own, SHUT_RDWR);
+    close(own);
+}
+
+/* ---- all of them ---- */
+
+static void drop(gate *g, int i)
+{
+    g->list[i].origin->count--;
+    g->count--;
+    memmove(&g->list[i], &g->list[i + 1], (size_t)(g->count - i) * sizeof *g->list);
+}
+
+static void forget(gate *g, int fd)
+{
+    for (int i = g->count - 1; i >= 0; i--)
+        if (g->list[i].fd == fd)
+            drop(g, i);
+}
+
+static void sweep(gate *g, int port)
+{
+    double now = clock_seconds();
+    if (now < g->swept + SWEEP)
+        return;
+    g->swept = now;
+    for (int i = g->count - 1; i >= 0; i--) {
+        char from[ADDRESS];
+        int own = hold(from, g->list[i].fd, port);
+        bool there = own >= 0 && !strcmp(from, g->list[i].origin->from);
+        if (own >= 0)
+            close(own);
+        if (!there)
+            drop(g, i);
+    }
+}
+
+/* The address's place, or a free one; there is one, unless there are as many connections as there may be. */
+static origin *find_origin(gate *g, const char *from)
+{
+    origin *found = NULL;
+    for (int i = 0; i < g->most; i++) {
+        origin *o = &g->origins[i];
+        if (o->count > 0 && !strcmp(o->from, from))
+            return o;
+        if (o->count == 0)
+            found = o;
+    }
+    return found;
+}
+
+/* Cuts off the latest connection of the address that has the most. */
+static void cut_busiest(gate *g, char from[ADDRESS], int port)
+{
+    const origin *most = g->list[0].origin;
+    for (int i = 0; i < g->count; i++)
+        if (g->list[i].origin->count > most->count)
+            most = g->list[i].origin;
+    int last = g->count - 1;
+    while (g->list[last].origin != most)
+        last--;
+    memcpy(from, most->from, ADDRESS);
+    cut(g->list[last].fd, port);
+    drop(g, last);
+}
+
+/* A new connection: true, and the address in `from`, if it, or another, is cut off for it. */
+static bool admit(gate *g, char from[ADDRESS], int fd, int port)
+{
+    char host[ADDRESS];
+    bool cut_one = false;
+    int own = hold(host, fd, port);
+    if (own < 0)
+        return false; /* gone already */
+    close(own);
+    forget(g, fd); /* its end was not heard of */
+    const origin *known = find_origin(g, host);
+    if (g->count >= g->most || (known && known->count >= g->most / 2))
+        sweep(g, port);
+    if (g->count >= g->most) {
+        cut_busiest(g, from, port);
+        cut_one = true;
+    }
+    origin *o = find_origin(g, host);
+    if (o->count >= g->most / 2) {
+        memcpy(from, host, ADDRESS);
+        cut(fd, port);
+        return true;
+    }
+    if (o->count++ == 0)
+        memcpy(o->from, host, ADDRESS);
+    g->list[g->count++] = (connection){fd, o};
+    return cut_one;
+}
+
+/* An event is two frames: its number and a value, which of these is a descriptor; and the endpoint. */
+static bool next_event(int *event, int *fd, gate *g)
+{
+    uint8_t frame[6], endpoint[256];
+    uint16_t number;
+    int32_t value;
+    if (zmq_recv(g->events, frame, sizeof frame, ZMQ_DONTWAIT) != (int)sizeof frame)
+        return false;
+    (void)zmq_recv(g->events, endpoint, sizeof endpoint, ZMQ_DONTWAIT);
+    memcpy(&number, frame, sizeof number);
+    memcpy(&value, frame + sizeof number, sizeof value);
+    *event = number;
+    *fd = value;
+    return true;
+}
+
+int gate_look(gate *g, char from[64], const char *endpoint)
+{
+    enum { EVENTS_A_TURN = 256 };
+    const char *colon = strrchr(endpoint, ':');
+    int event, fd, refused = 0, port = colon ? atoi(colon + 1) : -1;
+    for (int i = 0; i < EVENTS_A_TURN && next_event(&event, &fd, g); i++)
+        if (event == ZMQ_EVENT_ACCEPTED)
+            refused += admit(g, from, fd, port);
+        else
+            forget(g, fd);
+    return refused;
+}

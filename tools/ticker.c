@@ -1,11 +1,11 @@
 #include "tools/ticker.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -13,12 +13,10 @@
 static const double FIRST = 1, AGAIN = 30, REDRAW = 0.5; /* seconds */
 
 struct ticker {
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    worker worker;
     char doing[200];
-    bool terminal, fresh, ended, drawn; /* fresh: `doing` was not printed yet */
-    double begun, last;                 /* when it began; when a line was printed, 0: never */
+    bool terminal, fresh, drawn; /* fresh: `doing` was not printed yet */
+    double begun, last;          /* when it began; when a line was printed, 0: never */
 };
 
 static void print(ticker *t, double now)
@@ -40,20 +38,17 @@ static double due(const ticker *t)
     return t->terminal ? t->last + REDRAW : t->fresh ? t->last : t->last + AGAIN;
 }
 
-static void *tick(void *context)
+static void tick(void *context)
 {
     ticker *t = context;
-    pthread_mutex_lock(&t->mutex);
-    while (!t->ended) {
+    WORKER_HELD(&t->worker);
+    while (!atomic_load(&t->worker.stop)) {
         double at = due(t), now = clock_seconds();
-        if (now >= at) {
+        if (now >= at)
             print(t, now);
-            continue;
-        }
-        clock_wait(&t->changed, &t->mutex, at);
+        else
+            worker_wait_until(&t->worker, at);
     }
-    pthread_mutex_unlock(&t->mutex);
-    return NULL;
 }
 
 ticker *ticker_open(const char *doing)
@@ -62,33 +57,26 @@ ticker *ticker_open(const char *doing)
     t->begun = clock_seconds();
     t->terminal = isatty(STDERR_FILENO);
     snprintf(t->doing, sizeof t->doing, "%s", doing);
-    pthread_mutex_init(&t->mutex, NULL);
-    clock_condition(&t->changed);
-    MUST(pthread_create(&t->thread, NULL, tick, t) == 0, "a thread cannot be created");
+    worker_init(&t->worker);
+    MUST(worker_start(&t->worker, tick, t, "tells what is done") == STATUS_OK, "%s", status_message());
     return t;
 }
 
 void ticker_say(ticker *t, const char *doing)
 {
-    pthread_mutex_lock(&t->mutex);
+    worker_lock(&t->worker);
     snprintf(t->doing, sizeof t->doing, "%s", doing);
     t->fresh = true;
-    pthread_cond_signal(&t->changed);
-    pthread_mutex_unlock(&t->mutex);
+    worker_tell(&t->worker);
+    worker_unlock(&t->worker);
 }
 
 void ticker_close(ticker *t)
 {
     if (!t)
         return;
-    pthread_mutex_lock(&t->mutex);
-    t->ended = true;
-    pthread_cond_signal(&t->changed);
-    pthread_mutex_unlock(&t->mutex);
-    pthread_join(t->thread, NULL);
+    worker_close(&t->worker);
     if (t->drawn)
         fputs("\r\033[K", stderr);
-    pthread_cond_destroy(&t->changed);
-    pthread_mutex_destroy(&t->mutex);
     free(t);
 }

@@ -1,9 +1,9 @@
 #include "engine/data/corpus.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -34,9 +34,7 @@ typedef struct queue {
     batch *batches; /* [count], a ring */
     int count;
     int64_t to_encode; /* number of the next batch to be encoded */
-    bool stop;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    worker worker;
 } queue;
 
 static void fail_batch(batch *s, status code)
@@ -49,17 +47,17 @@ static void fail_batch(batch *s, status code)
 /* Wait until the batch is at the stage; false: stop. Called with the lock held. */
 static bool wait_for(queue *l, const batch *s, stage wanted)
 {
-    while (!l->stop && s->stage != wanted)
-        pthread_cond_wait(&l->changed, &l->lock);
-    return !l->stop;
+    while (s->stage != wanted && worker_wait(&l->worker))
+        continue;
+    return !atomic_load(&l->worker.stop);
 }
 
 static void set_stage(queue *l, batch *s, stage next)
 {
-    pthread_mutex_lock(&l->lock);
+    worker_lock(&l->worker);
     s->stage = next;
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
+    worker_tell(&l->worker);
+    worker_unlock(&l->worker);
 }
 
 static void read_batch(documents *d, batch *s)
@@ -83,21 +81,21 @@ static void read_batch(documents *d, batch *s)
     }
 }
 
-static void *read_all(void *argument)
+static void read_all(void *argument)
 {
     queue *l = argument;
     for (int64_t number = 0;; number++) {
         batch *s = &l->batches[number % l->count];
-        pthread_mutex_lock(&l->lock);
+        worker_lock(&l->worker);
         bool go_on = wait_for(l, s, FREE);
-        pthread_mutex_unlock(&l->lock);
+        worker_unlock(&l->worker);
         if (!go_on)
-            return NULL;
+            return;
         read_batch(l->documents, s);
         bool last = s->last;
         set_stage(l, s, READ);
         if (last)
-            return NULL;
+            return;
     }
 }
 
@@ -136,19 +134,19 @@ static status encode_batch(const queue *l, batch *s, tokenizer_scratch *scratch,
     return STATUS_OK;
 }
 
-static void *encode_all(void *argument)
+static void encode_all(void *argument)
 {
     queue *l = argument;
     tokenizer_scratch *scratch = tokenizer_scratch_open(l->tokenizer);
     buffer text_scratch = {0};
     for (;;) {
-        pthread_mutex_lock(&l->lock);
+        worker_lock(&l->worker);
         int64_t number = l->to_encode++;
         batch *s = &l->batches[number % l->count];
         bool go_on = wait_for(l, s, READ);
         if (go_on)
             s->stage = TAKEN; /* one round of the ring later another thread must not take it, too */
-        pthread_mutex_unlock(&l->lock);
+        worker_unlock(&l->worker);
         if (!go_on)
             break;
         status code = encode_batch(l, s, scratch, &text_scratch);
@@ -158,7 +156,6 @@ static void *encode_all(void *argument)
     }
     buffer_free(&text_scratch);
     tokenizer_scratch_close(scratch);
-    return NULL;
 }
 
 static status hand_over(const batch *s, const corpus_settings *settings, corpus_count *out, corpus_sink *sink,
@@ -186,12 +183,10 @@ static status hand_over(const batch *s, const corpus_settings *settings, corpus_
 /* Wait a tenth of a second at most; true when the batch is done. */
 static bool wait_a_little(queue *l, const batch *s)
 {
-    pthread_mutex_lock(&l->lock);
+    WORKER_HELD(&l->worker);
     if (s->stage != DONE)
-        (void)clock_wait(&l->changed, &l->lock, clock_seconds() + 0.1);
-    bool done = s->stage == DONE;
-    pthread_mutex_unlock(&l->lock);
-    return done;
+        (void)worker_wait_until(&l->worker, clock_seconds() + 0.1);
+    return s->stage == DONE;
 }
 
 static status receive_all(queue *l, corpus_count *out, corpus_sink *sink, corpus_tick *tick, void *context)
@@ -220,23 +215,15 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
         return status_fail(STATUS_FAILED, "the tokenizer has no token that ends a document: append none");
     queue l = {.tokenizer = t, .documents = d, .settings = settings, .count = 2 * threads + 2};
     l.batches = must_calloc((unsigned long)l.count, sizeof *l.batches);
-    pthread_mutex_init(&l.lock, NULL);
-    clock_condition(&l.changed);
+    worker_init(&l.worker);
     *out = (corpus_count){0};
-    pthread_t *workers = must_alloc((unsigned long)(threads + 1) * sizeof *workers);
-    for (int i = 0; i <= threads; i++) {
-        int failed = pthread_create(&workers[i], NULL, i ? encode_all : read_all, &l);
-        MUST(!failed, "thread %d does not start: %s", i, strerror(failed));
-    }
+    for (int i = 0; i <= threads; i++)
+        MUST(worker_start(&l.worker, i ? encode_all : read_all, &l, i ? "encodes text" : "reads text") == STATUS_OK,
+             "%s", status_message());
     status s = receive_all(&l, out, sink, tick, context);
     if (s != STATUS_OK)
         documents_stop(d);
-    pthread_mutex_lock(&l.lock);
-    l.stop = true;
-    pthread_cond_broadcast(&l.changed);
-    pthread_mutex_unlock(&l.lock);
-    for (int i = 0; i <= threads; i++)
-        pthread_join(workers[i], NULL);
+    worker_close(&l.worker);
     for (int i = 0; i < l.count; i++) {
         buffer_free(&l.batches[i].bytes);
         buffer_free(&l.batches[i].rejects);
@@ -246,8 +233,5 @@ status corpus_encode(const tokenizer *t, documents *d, const corpus_settings *se
         free(l.batches[i].message);
     }
     free(l.batches);
-    free(workers);
-    pthread_cond_destroy(&l.changed);
-    pthread_mutex_destroy(&l.lock);
     return s;
 }

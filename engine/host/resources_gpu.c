@@ -1,13 +1,12 @@
 #include "engine/host/resources_gpu.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/system/worker.h"
 #include "memory/log.h"
 
 /* NVML's C interface, as far as it is used (nvml.h of CUDA 12 and 13); every function returns 0 where it worked. */
@@ -50,8 +49,7 @@ struct resources_gpus {
     int (*wait_event)(void *events, nvml_event *, unsigned milliseconds);
 
     void *events; /* NULL: nobody waits for any */
-    pthread_t watcher;
-    _Atomic bool ending;
+    worker watcher;
     void (*tell)(void *context, const char *words);
     void *tell_context;
 };
@@ -210,10 +208,10 @@ static void tell_event(const resources_gpus *g, const nvml_event *e)
 }
 
 /* A driver that fails where it should wait is asked no further. */
-static void *wait_for_events(void *context)
+static void wait_for_events(void *context)
 {
     resources_gpus *g = context;
-    while (!atomic_load(&g->ending)) {
+    while (!atomic_load(&g->watcher.stop)) {
         nvml_event e = {0};
         int result = g->wait_event(g->events, &e, WATCH_MILLISECONDS);
         if (result == 0 && e.type == NVML_XID)
@@ -221,18 +219,6 @@ static void *wait_for_events(void *context)
         else if (result != 0 && result != NVML_TIMEOUT)
             break;
     }
-    return NULL;
-}
-
-/* Signals are for the thread that trains. */
-static bool start_watcher(resources_gpus *g)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&g->watcher, NULL, wait_for_events, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return !failed;
 }
 
 void resources_gpu_watch(resources_gpus *g, void (*tell)(void *context, const char *words), void *context)
@@ -245,7 +231,8 @@ void resources_gpu_watch(resources_gpus *g, void (*tell)(void *context, const ch
         registered += g->register_events(g->device[i], NVML_XID, g->events) == 0;
     g->tell = tell;
     g->tell_context = context;
-    if (registered > 0 && start_watcher(g))
+    worker_init(&g->watcher);
+    if (registered > 0 && worker_start(&g->watcher, wait_for_events, g, "watches GPUs") == STATUS_OK)
         return;
     g->free_events(g->events);
     g->events = NULL;
@@ -256,8 +243,7 @@ void resources_gpu_close(resources_gpus *g)
     if (!g)
         return;
     if (g->events) {
-        atomic_store(&g->ending, true);
-        pthread_join(g->watcher, NULL);
+        worker_close(&g->watcher);
         g->free_events(g->events);
     }
     g->shutdown();

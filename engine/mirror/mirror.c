@@ -1,6 +1,5 @@
 #include "engine/mirror/mirror.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/mirror/mirror_upload.h"
+#include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -23,13 +23,9 @@ struct mirror {
     mirror_owner owner;
     bool held, tidied; /* the thread's */
     mirror_upload *upload;
-    atomic_bool stop;
 
     /* shared with the thread, under the lock */
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    worker worker;
     char next[MIRROR_NAME], present[MIRROR_NAME]; /* to be uploaded, being uploaded; "": none */
     int64_t next_bytes, present_bytes;
     mirror_facts facts;
@@ -96,7 +92,7 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
 {
     s3 *s;
     char to[MIRROR_NAME];
-    TRY(s3_open(&s, m->prefix.bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = &m->stop}));
+    TRY(s3_open(&s, m->prefix.bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
     status result = take_hold(m, s, for_good);
     if (result == STATUS_OK)
         result = mirror_upload_run(to, for_good, m->upload, s, m->checkpoints, name);
@@ -109,7 +105,7 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
         ((result = put_text(m, s, "config.yaml")) != STATUS_OK ||
          (result = put_text(m, s, "events.jsonl")) != STATUS_OK ||
          (result = mirror_prefix_prune(s, &m->prefix, m->keep, m->keep_every)) != STATUS_OK) &&
-        !atomic_load(&m->stop))
+        !atomic_load(&m->worker.stop))
         log_warn("checkpoint.mirror: %s; %s is there all the same", status_message(), name);
     s3_close(s);
     return there ? STATUS_OK : result;
@@ -136,7 +132,7 @@ static void pause_after(mirror *m, double seconds)
 {
     bool hurries = m->hurries;
     double until = clock_seconds() + seconds;
-    while (!atomic_load(&m->stop) && hurries == m->hurries && clock_wait(&m->changed, &m->lock, until))
+    while (hurries == m->hurries && worker_wait_until(&m->worker, until))
         ;
 }
 
@@ -148,40 +144,39 @@ static void conclude(mirror *m, status result, bool for_good, double *pause)
         memcpy(m->facts.name, m->present, sizeof m->facts.name);
         m->facts.step = mirror_prefix_step(m->present);
         m->facts.uploaded++;
-    } else if (!atomic_load(&m->stop)) {
+    } else if (!atomic_load(&m->worker.stop)) {
         note_failure(m, words, for_good);
         give_back(m);
     }
     *m->present = 0;
     if (m->facts.ended)
         *m->next = 0;
-    pthread_cond_broadcast(&m->changed);
+    worker_tell(&m->worker);
     if (result != STATUS_OK && !m->facts.ended)
         pause_after(m, m->hurries ? FIRST_PAUSE : *pause);
     *pause = result == STATUS_OK ? FIRST_PAUSE : *pause * 2 < LONGEST_PAUSE ? *pause * 2 : LONGEST_PAUSE;
     free(words);
 }
 
-static void *run_thread(void *argument)
+static void mirror_all(void *argument)
 {
     mirror *m = argument;
     double pause = FIRST_PAUSE;
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
-    pthread_mutex_lock(&m->lock);
-    while (!atomic_load(&m->stop)) {
+    worker_lock(&m->worker);
+    while (!atomic_load(&m->worker.stop)) {
         if (!*m->next) {
-            pthread_cond_wait(&m->changed, &m->lock);
+            worker_wait(&m->worker);
             continue;
         }
         bool for_good = false;
         take_next(m);
-        pthread_mutex_unlock(&m->lock);
+        worker_unlock(&m->worker);
         status result = mirror_one(m, m->present, &for_good);
-        pthread_mutex_lock(&m->lock);
+        worker_lock(&m->worker);
         conclude(m, result, for_good, &pause);
     }
-    pthread_mutex_unlock(&m->lock);
-    return NULL;
+    worker_unlock(&m->worker);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -189,8 +184,7 @@ static void *run_thread(void *argument)
 status mirror_open(mirror **out, const mirror_options *o)
 {
     mirror *m = must_calloc(1, sizeof *m);
-    pthread_mutex_init(&m->lock, NULL);
-    clock_condition(&m->changed);
+    worker_init(&m->worker);
     m->folder = must_strdup(o->folder);
     m->checkpoints = must_format("%s/checkpoints", o->folder);
     m->keep = o->keep;
@@ -202,11 +196,9 @@ status mirror_open(mirror **out, const mirror_options *o)
     snprintf(m->start, sizeof m->start, "%s", o->start);
     status result = mirror_prefix_make(&m->prefix, o->url);
     if (result == STATUS_OK) {
-        m->upload = mirror_upload_open(&m->prefix, m->start, o->largest, &m->stop);
-        m->started = pthread_create(&m->thread, NULL, run_thread, m) == 0;
+        m->upload = mirror_upload_open(&m->prefix, m->start, o->largest, &m->worker.stop);
+        result = worker_start(&m->worker, mirror_all, m, "mirrors checkpoints");
     }
-    if (result == STATUS_OK && !m->started)
-        result = status_fail(STATUS_FAILED, "cannot start the thread that mirrors checkpoints");
     if (result != STATUS_OK)
         mirror_close(m);
     else
@@ -218,16 +210,9 @@ void mirror_close(mirror *m)
 {
     if (!m)
         return;
-    pthread_mutex_lock(&m->lock);
-    atomic_store(&m->stop, true);
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
-    if (m->started)
-        pthread_join(m->thread, NULL);
+    worker_close(&m->worker);
     mirror_upload_close(m->upload);
     mirror_prefix_free(&m->prefix);
-    pthread_mutex_destroy(&m->lock);
-    pthread_cond_destroy(&m->changed);
     free(m->owner.folder);
     free(m->folder);
     free(m->checkpoints);
@@ -239,7 +224,7 @@ void mirror_close(mirror *m)
 void mirror_offer(mirror *m, const char *name)
 {
     int64_t bytes = mirror_upload_bytes(m->checkpoints, name);
-    pthread_mutex_lock(&m->lock);
+    worker_lock(&m->worker);
     bool slow = *m->present || *m->next, passes_over = *m->next;
     m->facts.passed_over += passes_over;
     if (!m->facts.ended) {
@@ -252,42 +237,37 @@ void mirror_offer(mirror *m, const char *name)
                  "comes in between is passed over; a larger checkpoint.every would do",
                  name);
     }
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
+    worker_tell(&m->worker);
+    worker_unlock(&m->worker);
 }
 
 bool mirror_needs(mirror *m, const char *name)
 {
     if (!m)
         return false;
-    pthread_mutex_lock(&m->lock);
-    bool needs = strcmp(m->present, name) == 0 || strcmp(m->next, name) == 0;
-    pthread_mutex_unlock(&m->lock);
-    return needs;
+    WORKER_HELD(&m->worker);
+    return strcmp(m->present, name) == 0 || strcmp(m->next, name) == 0;
 }
 
 mirror_facts mirror_now(mirror *m)
 {
-    pthread_mutex_lock(&m->lock);
+    WORKER_HELD(&m->worker);
     mirror_facts f = m->facts;
     int64_t done = mirror_upload_done(m->upload);
     if (*m->next)
         f.behind_bytes = m->next_bytes;
     else if (*m->present)
         f.behind_bytes = done < m->present_bytes ? m->present_bytes - done : 1;
-    pthread_mutex_unlock(&m->lock);
     return f;
 }
 
 bool mirror_finish(mirror *m, double seconds)
 {
     double until = clock_seconds() + seconds;
-    pthread_mutex_lock(&m->lock);
+    WORKER_HELD(&m->worker);
     m->hurries = true;
-    pthread_cond_broadcast(&m->changed);
-    while ((*m->next || *m->present) && clock_wait(&m->changed, &m->lock, until))
+    worker_tell(&m->worker);
+    while ((*m->next || *m->present) && worker_wait_until(&m->worker, until))
         ;
-    bool all = !*m->next && !*m->present && !m->facts.ended;
-    pthread_mutex_unlock(&m->lock);
-    return all;
+    return !*m->next && !*m->present && !m->facts.ended;
 }

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 
 #include "engine/system/crc32c.h"
 #include "engine/system/mapping.h"
+#include "engine/system/worker.h"
 #include "memory/log.h"
 
 enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };
@@ -35,7 +35,7 @@ struct mirror_upload {
     /* of the present upload */
     const char *to;
     int folder;
-    pthread_mutex_t lock;
+    worker worker;
     lines_of_files next;
     status result; /* the first failure, with its message */
     char message[2048];
@@ -182,26 +182,24 @@ static status put_file(helper *h, s3 *s, const manifest_file *f)
 static bool take_file(manifest_file *f, char name[MOST_NAME], mirror_upload *u)
 {
     bool there = false;
-    pthread_mutex_lock(&u->lock);
+    WORKER_HELD(&u->worker);
     if (u->result == STATUS_OK && next_file(f, name, &there, &u->next) != STATUS_OK) {
         u->result = STATUS_FAILED;
         snprintf(u->message, sizeof u->message, "%s", status_message());
     }
-    pthread_mutex_unlock(&u->lock);
     return there;
 }
 
 static void note_failure(mirror_upload *u, status result)
 {
-    pthread_mutex_lock(&u->lock);
+    WORKER_HELD(&u->worker);
     if (u->result == STATUS_OK && result != STATUS_OK) {
         u->result = result;
         snprintf(u->message, sizeof u->message, "%s", status_message());
     }
-    pthread_mutex_unlock(&u->lock);
 }
 
-static void *help(void *argument)
+static void help(void *argument)
 {
     helper *h = argument;
     manifest_file f;
@@ -213,24 +211,21 @@ static void *help(void *argument)
         result = put_file(h, s, &f);
     note_failure(h->u, result);
     s3_close(s);
-    return NULL;
 }
 
 static status put_files(mirror_upload *u)
 {
-    pthread_t thread[HELPERS];
     helper helpers[HELPERS];
-    int begun = 0;
+    status begun = STATUS_OK;
     u->result = STATUS_OK;
-    for (; begun < HELPERS; begun++) {
-        helpers[begun] = (helper){u, u->buffer[begun]};
-        if (pthread_create(&thread[begun], NULL, help, &helpers[begun]) != 0)
-            break;
+    for (int i = 0; i < HELPERS && begun == STATUS_OK; i++) {
+        helpers[i] = (helper){u, u->buffer[i]};
+        begun = worker_start(&u->worker, help, &helpers[i], "uploads checkpoints");
     }
-    for (int i = 0; i < begun; i++)
-        pthread_join(thread[i], NULL);
-    if (begun == 0)
-        return status_fail(STATUS_FAILED, "cannot start a thread that uploads");
+    bool any = u->worker.threads > 0;
+    worker_join(&u->worker);
+    if (!any)
+        return begun;
     return u->result == STATUS_OK ? STATUS_OK : status_fail(u->result, "%s", u->message);
 }
 
@@ -353,7 +348,7 @@ mirror_upload *mirror_upload_open(const mirror_prefix *p, const char *start, int
     u->stop = stop;
     u->part = largest / MOST_PARTS > PART ? (largest / MOST_PARTS + PART) / PART * PART : PART;
     snprintf(u->start, sizeof u->start, "%s", start);
-    pthread_mutex_init(&u->lock, NULL);
+    worker_init(&u->worker);
     for (int i = 0; i < HELPERS; i++)
         u->buffer[i] = must_alloc((unsigned long)u->part);
     return u;
@@ -365,6 +360,6 @@ void mirror_upload_close(mirror_upload *u)
         return;
     for (int i = 0; i < HELPERS; i++)
         free(u->buffer[i]);
-    pthread_mutex_destroy(&u->lock);
+    worker_close(&u->worker);
     free(u);
 }

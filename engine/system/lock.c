@@ -6,7 +6,6 @@
 #include <jansson.h>
 #include <libgen.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/system/retry.h"
+#include "engine/system/worker.h"
 #include "memory/boot.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -33,12 +33,8 @@ struct lock {
     char *path;
     holder me;
     double lease;
-    int descriptor;       /* of the file that we have made, wherever it has been moved to */
-    pthread_mutex_t file; /* one thread at a time looks and writes */
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool ends;
+    int descriptor; /* of the file that we have made, wherever it has been moved to */
+    worker keeper;  /* one thread at a time looks and writes */
     _Atomic(bool) lost;
 };
 
@@ -351,7 +347,7 @@ static void make_again(lock *l, const char *what)
 bool lock_confirm(lock *l)
 {
     holder now = {0};
-    pthread_mutex_lock(&l->file);
+    WORKER_HELD(&l->keeper);
     if (look(&now, l->path) == ENOENT)
         make_again(l, "has been deleted");
     if (is_other(l, &now) && is_of_the_past(&now, l)) {
@@ -360,7 +356,6 @@ bool lock_confirm(lock *l)
     }
     if (is_other(l, &now))
         atomic_store(&l->lost, true);
-    pthread_mutex_unlock(&l->file);
     return !atomic_load(&l->lost);
 }
 
@@ -369,26 +364,14 @@ bool lock_lost(const lock *l)
     return atomic_load(&l->lost);
 }
 
-static void *keep(void *argument)
+static void keep(void *argument)
 {
     lock *l = argument;
-    pthread_mutex_lock(&l->lock);
-    while (!l->ends) {
-        double next = clock_seconds() + l->lease / BEATS;
-        while (!l->ends && clock_wait(&l->changed, &l->lock, next))
-            continue;
-        if (l->ends)
-            break;
-        pthread_mutex_unlock(&l->lock); /* storage may take its time */
+    while (worker_pause(&l->keeper, l->lease / BEATS))
         if (lock_confirm(l)) {
-            pthread_mutex_lock(&l->file);
+            WORKER_HELD(&l->keeper);
             beat(l);
-            pthread_mutex_unlock(&l->file);
         }
-        pthread_mutex_lock(&l->lock);
-    }
-    pthread_mutex_unlock(&l->lock);
-    return NULL;
 }
 
 /* Make the file, whatever is in its place. */
@@ -436,10 +419,8 @@ status lock_take(lock **out, const char *path, const char *id, double lease)
     l->me = me;
     l->lease = lease;
     l->descriptor = descriptor;
-    pthread_mutex_init(&l->file, NULL);
-    pthread_mutex_init(&l->lock, NULL);
-    clock_condition(&l->changed);
-    MUST(pthread_create(&l->thread, NULL, keep, l) == 0, "cannot start a thread");
+    worker_init(&l->keeper);
+    MUST(worker_start(&l->keeper, keep, l, "keeps the lock") == STATUS_OK, "%s", status_message());
     *out = l;
     return STATUS_OK;
 }
@@ -472,17 +453,10 @@ void lock_release(lock *l)
 {
     if (!l)
         return;
-    pthread_mutex_lock(&l->lock);
-    l->ends = true;
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    pthread_join(l->thread, NULL);
+    worker_close(&l->keeper);
     if (!remove_own(l, l->path))
         remove_moved(l);
     close(l->descriptor);
-    pthread_mutex_destroy(&l->file);
-    pthread_mutex_destroy(&l->lock);
-    pthread_cond_destroy(&l->changed);
     free(l->path);
     free(l);
 }

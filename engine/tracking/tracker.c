@@ -1,6 +1,5 @@
 #include "engine/tracking/tracker.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
+#include "engine/system/worker.h"
 #include "engine/tracking/tracker_lines.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -35,12 +35,8 @@ struct tracker {
     size_t most; /* metrics of a request */
 
     /* of both, under the lock */
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    atomic_bool stop; /* what is under way is given up */
-    bool ends, over;  /* nothing is added to the file any more; the server knows, or will not */
+    worker worker;
+    bool ends, over; /* nothing is added to the file any more; the server knows, or will not */
     mlflow_rest_state end;
     int64_t ended;      /* milliseconds since 1970 */
     int64_t at;         /* bytes of the file that are dealt with */
@@ -162,7 +158,7 @@ static status read_batch(batch *b, tracker *t)
     char *text = t->text;
     int64_t got;
     *b = (batch){.metrics = json_array()};
-    pthread_mutex_lock(&t->lock);
+    WORKER_HELD(&t->worker);
     b->begin = b->end = t->at;
     b->generation = t->generation;
     memcpy(b->last, t->last, sizeof b->last);
@@ -177,14 +173,13 @@ static status read_batch(batch *b, tracker *t)
     }
     if (there == CHUNK && b->end == b->begin)
         b->end += there;
-    pthread_mutex_unlock(&t->lock);
     return s;
 }
 
 /* The batch is dealt with, unless lines were dropped meanwhile: then what is left of it is read again, and known. */
 static void pass(tracker *t, const batch *b, bool refused)
 {
-    pthread_mutex_lock(&t->lock);
+    WORKER_HELD(&t->worker);
     if (b->generation == t->generation)
         t->at = b->end;
     memcpy(t->last, b->last, sizeof t->last);
@@ -192,7 +187,6 @@ static void pass(tracker *t, const batch *b, bool refused)
         t->counts.refused += b->lines;
     else
         t->counts.sent += (int64_t)json_array_size(b->metrics);
-    pthread_mutex_unlock(&t->lock);
 }
 
 /* It took something, even if there is more to send. */
@@ -229,44 +223,37 @@ static status send_lines(bool *more, tracker *t)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
-static bool has_ended(tracker *t)
-{
-    pthread_mutex_lock(&t->lock);
-    bool ends = t->ends;
-    pthread_mutex_unlock(&t->lock);
-    return ends;
-}
-
 /* All that can be sent now; when the run has ended, that too. */
 static status send_all(tracker *t)
 {
-    t->saw_end = has_ended(t); /* before the file is read: what it has then is all of it */
+    worker_lock(&t->worker);
+    t->saw_end = t->ends; /* before the file is read: what it has then is all of it */
+    worker_unlock(&t->worker);
     if (!t->known)
         TRY(meet(t));
-    for (bool more = true; more && !atomic_load(&t->stop);)
+    for (bool more = true; more && !atomic_load(&t->worker.stop);)
         TRY(send_lines(&more, t));
-    if (!t->saw_end || atomic_load(&t->stop))
+    if (!t->saw_end || atomic_load(&t->worker.stop))
         return STATUS_OK;
     TRY(mlflow_rest_update(t->rest, t->run, t->end, t->ended));
-    pthread_mutex_lock(&t->lock);
+    WORKER_HELD(&t->worker);
     t->over = true;
-    pthread_cond_broadcast(&t->changed);
-    pthread_mutex_unlock(&t->lock);
+    worker_tell(&t->worker);
     return STATUS_OK;
 }
 
 /* A failure is said once, and so is its end. */
 static void judge(tracker *t, status s)
 {
-    if (atomic_load(&t->stop))
+    if (atomic_load(&t->worker.stop))
         return;
     if (s == STATUS_OK) {
         recover(t);
         return;
     }
-    pthread_mutex_lock(&t->lock);
+    worker_lock(&t->worker);
     t->counts.failures++;
-    pthread_mutex_unlock(&t->lock);
+    worker_unlock(&t->worker);
     t->pause = t->pause > 0 ? 2 * t->pause : FIRST_PAUSE;
     t->pause = t->pause < LONGEST_PAUSE ? t->pause : LONGEST_PAUSE;
     if (!t->failing)
@@ -281,24 +268,19 @@ static bool wait_for_more(tracker *t)
 {
     double pause = t->pause > 0 ? t->pause : EVERY;
     double until = clock_seconds() + (t->saw_end && pause > LAST_PAUSE ? LAST_PAUSE : pause);
-    pthread_mutex_lock(&t->lock);
-    while (!atomic_load(&t->stop) && (t->over || t->ends == t->saw_end))
-        if (t->over)
-            pthread_cond_wait(&t->changed, &t->lock);
-        else if (!clock_wait(&t->changed, &t->lock, until))
-            break;
-    bool go_on = !atomic_load(&t->stop);
-    pthread_mutex_unlock(&t->lock);
-    return go_on;
+    WORKER_HELD(&t->worker);
+    while ((t->over || t->ends == t->saw_end) &&
+           (t->over ? worker_wait(&t->worker) : worker_wait_until(&t->worker, until)))
+        continue;
+    return !atomic_load(&t->worker.stop);
 }
 
-static void *follow(void *context)
+static void follow(void *context)
 {
     tracker *t = context;
     do
         judge(t, send_all(t));
     while (wait_for_more(t));
-    return NULL;
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -358,9 +340,8 @@ status tracker_open(tracker **out, const tracker_options *options)
     tracker *t = must_calloc(1, sizeof *t);
     copy_options(t, options);
     snprintf(t->id, sizeof t->id, "%s", options->id);
-    pthread_mutex_init(&t->lock, NULL);
-    clock_condition(&t->changed);
-    status s = mlflow_rest_open(&t->rest, t->options.address, t->options.login, &t->stop);
+    worker_init(&t->worker);
+    status s = mlflow_rest_open(&t->rest, t->options.address, t->options.login, &t->worker.stop);
     if (s == STATUS_OK)
         s = take_id(t);
     if (s != STATUS_OK) {
@@ -379,12 +360,10 @@ status tracker_parameter(void *t, const char *key, const char *value)
 
 status tracker_hold(tracker *t, int64_t step)
 {
-    pthread_mutex_lock(&t->lock);
+    WORKER_HELD(&t->worker);
     t->held = true;
     t->base = step;
-    status s = tracker_points_read(&t->dropped, t->metrics, step);
-    pthread_mutex_unlock(&t->lock);
-    return s;
+    return tracker_points_read(&t->dropped, t->metrics, step);
 }
 
 status tracker_go_on(tracker *t)
@@ -392,36 +371,31 @@ status tracker_go_on(tracker *t)
     bool there;
     struct stat about;
     TRY(reading_look(&there, &about, t->metrics));
-    pthread_mutex_lock(&t->lock);
+    worker_lock(&t->worker);
     int64_t bytes = there ? (int64_t)about.st_size : 0;
     t->at = t->at < bytes ? t->at : bytes;
     t->generation++;
     t->held = false;
-    pthread_mutex_unlock(&t->lock);
-    if (t->started)
-        return STATUS_OK;
-    if (pthread_create(&t->thread, NULL, follow, t) != 0)
-        return status_fail(STATUS_FAILED, "cannot start the thread that speaks to MLflow");
-    t->started = true;
-    return STATUS_OK;
+    worker_unlock(&t->worker);
+    return t->worker.threads ? STATUS_OK : worker_start(&t->worker, follow, t, "speaks to MLflow");
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 void tracker_end(tracker *t, mlflow_rest_state state, int64_t ended, double seconds)
 {
-    if (!t->started)
+    if (!t->worker.threads)
         return;
     double until = clock_seconds() + seconds;
-    pthread_mutex_lock(&t->lock);
+    worker_lock(&t->worker);
     t->ends = true;
     t->end = state;
     t->ended = ended;
-    pthread_cond_broadcast(&t->changed);
-    while (!t->over && clock_wait(&t->changed, &t->lock, until))
+    worker_tell(&t->worker);
+    while (!t->over && worker_wait_until(&t->worker, until))
         ;
     bool over = t->over;
-    pthread_mutex_unlock(&t->lock);
+    worker_unlock(&t->worker);
     if (!over)
         log_warn("MLflow at %s has not taken all metrics in %.3g s: the same command again sends the rest",
                  t->options.address, seconds);
@@ -432,28 +406,16 @@ tracker_counts tracker_counted(tracker *t)
     bool there;
     struct stat about;
     bool known = reading_look(&there, &about, t->metrics) == STATUS_OK && there;
-    pthread_mutex_lock(&t->lock);
+    WORKER_HELD(&t->worker);
     t->counts.behind = known && about.st_size > t->at ? (int64_t)about.st_size - t->at : 0;
-    tracker_counts out = t->counts;
-    pthread_mutex_unlock(&t->lock);
-    return out;
-}
-
-static void end_thread(tracker *t)
-{
-    pthread_mutex_lock(&t->lock);
-    atomic_store(&t->stop, true);
-    pthread_cond_broadcast(&t->changed);
-    pthread_mutex_unlock(&t->lock);
-    pthread_join(t->thread, NULL);
+    return t->counts;
 }
 
 void tracker_close(tracker *t)
 {
     if (!t)
         return;
-    if (t->started)
-        end_thread(t);
+    worker_close(&t->worker);
     mlflow_rest_close(t->rest);
     tracker_points_free(&t->dropped);
     json_decref(t->parameters);
@@ -464,7 +426,5 @@ void tracker_close(tracker *t)
     free((char *)(uintptr_t)t->options.name);
     free(t->metrics);
     free(t->text);
-    pthread_mutex_destroy(&t->lock);
-    pthread_cond_destroy(&t->changed);
     free(t);
 }

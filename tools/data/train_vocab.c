@@ -1,13 +1,12 @@
 #include "tools/data/train_vocab.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/files/output.h"
 #include "engine/train/report/report.h"
 #include "engine/tokenizer/sentencepiece.h"
+#include "engine/system/worker.h"
 #include "engine/text/sentences.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -19,7 +18,8 @@ typedef struct work {
     documents *documents;
     sentences *sentences;
     _Atomic int64_t consumed; /* bytes of the inputs */
-    atomic_bool read, done;
+    atomic_bool read;
+    worker watcher;
 } work;
 
 static bool next(void *context, const char **text, int64_t *length)
@@ -32,15 +32,13 @@ static bool next(void *context, const char **text, int64_t *length)
     return more;
 }
 
-static void *watch(void *context)
+static void watch(void *context)
 {
     work *w = context;
-    const struct timespec nap = {.tv_nsec = 50000000};
     bool quiet = w->options->quiet, training = false;
     report_progress bar =
         report_progress_begin(stderr, "reading text for the vocabulary", (double)w->options->total, true);
-    while (!atomic_load(&w->done)) {
-        nanosleep(&nap, NULL);
+    while (worker_pause(&w->watcher, 0.05)) {
         if (stop_asked() != STATUS_OK) {
             report_progress_end(&bar);
             log_error("tokenize: %s", status_message());
@@ -55,7 +53,6 @@ static void *watch(void *context)
             report_progress_update(&bar, (double)atomic_load(&w->consumed));
     }
     report_progress_end(&bar);
-    return NULL;
 }
 
 status train_vocab(const train_vocab_options *o, documents *d)
@@ -67,12 +64,10 @@ status train_vocab(const train_vocab_options *o, documents *d)
     if (!o->quiet)
         log_info("training a SentencePiece %s model of %lld tokens", how.type, (long long)how.vocab_size);
     buffer model = {0};
-    pthread_t watcher;
-    int failed = pthread_create(&watcher, NULL, watch, &w);
-    MUST(!failed, "a thread does not start: %s", strerror(failed));
+    worker_init(&w.watcher);
+    MUST(worker_start(&w.watcher, watch, &w, "shows progress") == STATUS_OK, "%s", status_message());
     status trained = sentencepiece_train(&model, &how, next, &w);
-    atomic_store(&w.done, true);
-    pthread_join(watcher, NULL);
+    worker_close(&w.watcher);
     status s = sentences_result(w.sentences); /* a failure to read is the cause of what the trainer said */
     if (s == STATUS_OK)
         s = trained == STATUS_OK ? output_write(o->output, model.bytes, model.length)

@@ -1,6 +1,5 @@
 #include "engine/state/save/saver.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "engine/system/direct.h"
 #include "engine/checkpoint/share.h"
 #include "engine/state/rank/state.h"
+#include "engine/system/worker.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -46,10 +46,7 @@ struct saver {
     bool beside;  /* of a device's state, some is in host memory, and is copied by the thread */
 
     /* shared with the thread, under the lock */
-    pthread_t thread;
-    bool started, ends;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    worker worker;
     bool working;
     bool refused;       /* the share: a value of it is not finite */
     bool taken, copied; /* what the thread copies; everything */
@@ -152,14 +149,6 @@ int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more
 
 /* ---- a rank's work: on the thread, or, without a copy, on the training thread ------------------------------------ */
 
-static void set_copied(saver *s)
-{
-    pthread_mutex_lock(&s->lock);
-    s->copied = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-}
-
 /* Is it the device that copies the range? */
 static bool by_device(const saver *s, const range *r)
 {
@@ -175,13 +164,12 @@ static void take_copy(saver *s)
         if (!by_device(s, r))
             memcpy(s->copy + r->to, host + (r->at < TENSOR_HOST ? r->at : r->at - TENSOR_HOST), (size_t)r->bytes);
     }
-    pthread_mutex_lock(&s->lock);
+    WORKER_HELD(&s->worker);
     s->taken = true;
     s->copied = s->copied || !s->interface->aside.copy;
-    pthread_cond_broadcast(&s->changed);
+    worker_tell(&s->worker);
     while (!s->copied)
-        pthread_cond_wait(&s->changed, &s->lock);
-    pthread_mutex_unlock(&s->lock);
+        worker_wait(&s->worker);
 }
 
 /* On the training thread: have the device's copies arrived? */
@@ -189,8 +177,9 @@ static void ask_device(saver *s, bool wait)
 {
     if (s->stage == SHARES && s->copy && s->interface->aside.copy && !s->arrived) {
         s->arrived = s->interface->aside.done(s->device, wait);
-        if (s->arrived)
-            set_copied(s);
+        WORKER_HELD(&s->worker);
+        s->copied = s->arrived;
+        worker_tell(&s->worker);
     }
 }
 
@@ -235,41 +224,38 @@ static void work(saver *s)
     } else {
         result = publish(s);
     }
-    pthread_mutex_lock(&s->lock);
+    worker_lock(&s->worker);
     s->result = result;
     s->refused = result != STATUS_OK && s->stage == SHARES && checkpoint_writer_refused(s->writer);
     snprintf(s->message, sizeof s->message, "%s", status_message());
     s->seconds += clock_seconds() - began;
     s->working = false;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    worker_tell(&s->worker);
+    worker_unlock(&s->worker);
     watchdog_beside_end(s->options.watchdog);
 }
 
-static void *run_thread(void *argument)
+static bool wait_for_work(saver *s)
 {
-    saver *s = argument;
-    pthread_mutex_lock(&s->lock);
-    for (;;) {
-        while (!s->working && !s->ends)
-            pthread_cond_wait(&s->changed, &s->lock);
-        if (!s->working)
-            break;
-        pthread_mutex_unlock(&s->lock);
-        work(s);
-        pthread_mutex_lock(&s->lock);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
+    WORKER_HELD(&s->worker);
+    while (!s->working && worker_wait(&s->worker))
+        continue;
+    return s->working;
+}
+
+static void work_on(void *argument)
+{
+    while (wait_for_work(argument))
+        work(argument);
 }
 
 static void start_work(saver *s)
 {
-    pthread_mutex_lock(&s->lock);
+    worker_lock(&s->worker);
     s->working = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    if (!s->started)
+    worker_tell(&s->worker);
+    worker_unlock(&s->worker);
+    if (!s->copy)
         work(s);
 }
 
@@ -300,10 +286,9 @@ static void wait_for_copy(saver *s)
     if (s->stage != SHARES)
         return;
     double began = clock_seconds();
-    pthread_mutex_lock(&s->lock);
+    WORKER_HELD(&s->worker);
     while (!s->taken)
-        pthread_cond_wait(&s->changed, &s->lock);
-    pthread_mutex_unlock(&s->lock);
+        worker_wait(&s->worker);
     s->stall += clock_seconds() - began;
 }
 
@@ -339,11 +324,10 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
         .buffer = buffer});
     if (o->rank == 0)
         s->publisher = checkpoint_publisher_open(o->ranks, o->run, buffer);
-    if (s->copy && pthread_create(&s->thread, NULL, run_thread, s) != 0)
-        return status_fail(STATUS_FAILED, "cannot start the thread that writes checkpoints");
-    s->started = s->copy != NULL;
-    if (s->started)
-        executor_before_change(o->executor, copied_hook, s);
+    if (!s->copy)
+        return STATUS_OK;
+    TRY(worker_start(&s->worker, work_on, s, "writes checkpoints"));
+    executor_before_change(o->executor, copied_hook, s);
     return STATUS_OK;
 }
 
@@ -354,8 +338,7 @@ status saver_open(saver **out, const saver_options *options)
     s->options = *options;
     s->interface = executor_device(options->executor, &s->device);
     s->taken = s->copied = true;
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->changed, NULL);
+    worker_init(&s->worker);
     checkpoint_piece *pieces = own_pieces(&count, options->compiled, options->executor);
     if (options->more_count > 0) {
         pieces = must_realloc(pieces, (unsigned long)(count + options->more_count) * sizeof *pieces);
@@ -372,22 +355,12 @@ status saver_open(saver **out, const saver_options *options)
     return STATUS_OK;
 }
 
-static void end_thread(saver *s)
-{
-    pthread_mutex_lock(&s->lock);
-    s->ends = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    pthread_join(s->thread, NULL);
-}
-
 void saver_close(saver *s)
 {
     if (!s)
         return;
     ask_device(s, true);
-    if (s->started)
-        end_thread(s);
+    worker_close(&s->worker);
     if (s->stage != NONE && s->options.rank == 0 && !s->memory)
         checkpoint_clean(s->options.folder, s->name);
     executor_before_change(s->options.executor, NULL, NULL);
@@ -398,8 +371,6 @@ void saver_close(saver *s)
     arena_close(s->arena);
     json_decref(s->meta);
     free(s->ranges);
-    pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->changed);
     free(s);
 }
 
@@ -443,20 +414,18 @@ saver_progress saver_progress_of(saver *s)
     if (!s || s->stage == NONE)
         return SAVER_IDLE;
     ask_device(s, false);
-    pthread_mutex_lock(&s->lock);
-    saver_progress p = s->working ? SAVER_WORKING : s->result == STATUS_OK ? SAVER_READY : SAVER_FAILED;
-    pthread_mutex_unlock(&s->lock);
-    return p;
+    WORKER_HELD(&s->worker);
+    return s->working ? SAVER_WORKING : s->result == STATUS_OK ? SAVER_READY : SAVER_FAILED;
 }
 
 void saver_wait(saver *s)
 {
     double began = clock_seconds();
     ask_device(s, true);
-    pthread_mutex_lock(&s->lock);
+    worker_lock(&s->worker);
     while (s->working)
-        pthread_cond_wait(&s->changed, &s->lock);
-    pthread_mutex_unlock(&s->lock);
+        worker_wait(&s->worker);
+    worker_unlock(&s->worker);
     s->stall += clock_seconds() - began;
 }
 

@@ -13,6 +13,7 @@
 #include "engine/config/config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "memory/box.h"
+#include "memory/scope.h"
 #include "models/names.h"
 
 typedef struct weights weights;
@@ -24,6 +25,7 @@ status weights_open(weights **out, const char *folder);
  * be called. */
 status weights_open_names(weights **out, const char *folder);
 void weights_close(weights *w);
+AUTO_CLOSES(weights, weights_close)
 
 bool weights_is_huggingface(const weights *w);
 /* The folder that holds the files: of a run, that of its latest checkpoint. */

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <dirent.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/system/mapping.h"
 #include "engine/system/reading.h"
+#include "engine/system/worker.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_export.h"
@@ -56,12 +56,10 @@ typedef struct ring {
     copy *c;
     const int *order; /* tensors of this file, in the file's order */
     int first, tensors;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
+    worker worker; /* told to stop: the writer failed */
     char *buffer[CHUNKS];
     int64_t bytes[CHUNKS];
     int64_t filled, emptied; /* chunks so far */
-    bool stop;               /* the writer failed */
     status read;
     char *message; /* of a failed read: messages are kept per thread */
 } ring;
@@ -69,20 +67,17 @@ typedef struct ring {
 /* false: the writer has given up */
 static bool wait_until_free(ring *r)
 {
-    pthread_mutex_lock(&r->lock);
-    while (r->filled - r->emptied == CHUNKS && !r->stop)
-        pthread_cond_wait(&r->changed, &r->lock);
-    bool go_on = !r->stop;
-    pthread_mutex_unlock(&r->lock);
-    return go_on;
+    WORKER_HELD(&r->worker);
+    while (r->filled - r->emptied == CHUNKS && worker_wait(&r->worker))
+        continue;
+    return !atomic_load(&r->worker.stop);
 }
 
 static void advance(ring *r, int64_t *counter)
 {
-    pthread_mutex_lock(&r->lock);
+    WORKER_HELD(&r->worker);
     ++*counter;
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+    worker_tell(&r->worker);
 }
 
 /* Rows that fit a buffer; a row wider than that is cut into columns. */
@@ -107,7 +102,7 @@ static status read_tensor(ring *r, const names_tensor *t, dtype type)
     return STATUS_OK;
 }
 
-static void *read_all(void *context)
+static void read_all(void *context)
 {
     ring *r = context;
     status s = STATUS_OK;
@@ -115,23 +110,19 @@ static void *read_all(void *context)
         int i = r->first + r->order[k];
         s = read_tensor(r, weights_at(r->c->from, r->c->source[i]), r->c->tensors[i].type);
     }
-    pthread_mutex_lock(&r->lock);
+    WORKER_HELD(&r->worker);
     r->read = s;
     r->message = s == STATUS_OK ? NULL : must_strdup(status_message());
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-    return NULL;
+    worker_tell(&r->worker);
 }
 
 /* The next full buffer; -1 if reading failed. */
 static int wait_until_full(ring *r)
 {
-    pthread_mutex_lock(&r->lock);
+    WORKER_HELD(&r->worker);
     while (r->filled == r->emptied && r->read == STATUS_OK)
-        pthread_cond_wait(&r->changed, &r->lock);
-    bool full = r->filled > r->emptied;
-    pthread_mutex_unlock(&r->lock);
-    return full ? (int)(r->emptied % CHUNKS) : -1;
+        worker_wait(&r->worker);
+    return r->filled > r->emptied ? (int)(r->emptied % CHUNKS) : -1;
 }
 
 static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_t bytes)
@@ -201,23 +192,15 @@ static status pump(copy *c, safetensors_writer *w, const char *file, int shard)
               .order = safetensors_writer_order(w),
               .first = c->first[shard],
               .tensors = c->first[shard + 1] - c->first[shard]};
-    pthread_t reader;
-    pthread_mutex_init(&r.lock, NULL);
-    pthread_cond_init(&r.changed, NULL);
+    worker_init(&r.worker);
     for (int i = 0; i < CHUNKS; i++)
         r.buffer[i] = must_alloc(CHUNK_BYTES);
-    MUST(pthread_create(&reader, NULL, read_all, &r) == 0, "cannot start a thread");
+    MUST(worker_start(&r.worker, read_all, &r, "reads weights") == STATUS_OK, "%s", status_message());
     status s = write_tensors(c, &r, w, file, shard);
-    pthread_mutex_lock(&r.lock);
-    r.stop = true;
-    pthread_cond_broadcast(&r.changed);
-    pthread_mutex_unlock(&r.lock);
-    pthread_join(reader, NULL);
+    worker_close(&r.worker);
     for (int i = 0; i < CHUNKS; i++)
         free(r.buffer[i]);
     free(r.message);
-    pthread_cond_destroy(&r.changed);
-    pthread_mutex_destroy(&r.lock);
     return s;
 }
 

@@ -15,7 +15,6 @@ status page_write(const char *path, const char *frame, const char *mark, const j
     MUST(place, "no place for the data");
     char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(13)), *page = NULL;
     size_t bytes;
-    MUST(text, "out of host memory");
     FILE *out = open_memstream(&page, &bytes);
     MUST(out, "out of host memory");
     fwrite(frame, 1, (size_t)(place - frame), out);

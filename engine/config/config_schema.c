@@ -7,73 +7,60 @@
 
 #include "engine/config/config_table.h"
 #include "engine/config/config_value.h"
-#include "memory/log.h"
 #include "models/presets.h"
 
 /* YAML 1.1 libraries, which editors use, take 3e-4 for a string: it has no point. */
 #define NUMBER_PATTERN "^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$"
 #define SIZE_PATTERN   "^[0-9.]+ *([KkMmGgTt][Ii]?[Bb]|[Bb])?$"
 
-static json_t *must_pack(json_t *made)
-{
-    MUST(made, "out of host memory");
-    return made;
-}
-
-/* A member that stands for itself is the caller's no longer. */
-static void set(json_t *object, const char *key, json_t *value)
-{
-    MUST(json_object_set_new(object, key, must_pack(value)) == 0, "out of host memory");
-}
-
 static json_t *any_of(json_t *one, json_t *other)
 {
-    return must_pack(json_pack("{s:[o, o]}", "anyOf", one, other));
+    return json_pack("{s:[o, o]}", "anyOf", one, other);
 }
 
 static json_t *nothing(void)
 {
-    return must_pack(json_pack("{s:s}", "type", "null"));
+    return json_pack("{s:s}", "type", "null");
 }
 
 static json_t *list_of(json_t *items)
 {
-    return must_pack(json_pack("{s:s, s:o}", "type", "array", "items", items));
+    return json_pack("{s:s, s:o}", "type", "array", "items", items);
 }
 
 /* Whole numbers that a double holds exactly are written as such. */
 static json_t *integer_of(const config_row *row)
 {
-    json_t *out = must_pack(json_pack("{s:s, s:I}", "type", "integer", "minimum", (json_int_t)row->low));
-    set(out, "maximum", json_integer((json_int_t)row->high));
+    json_t *out = json_pack("{s:s, s:I}", "type", "integer", "minimum", (json_int_t)row->low);
+    json_object_set_new(out, "maximum", json_integer((json_int_t)row->high));
     return out;
 }
 
 static json_t *number_of(const config_row *row)
 {
-    return any_of(must_pack(json_pack("{s:s, s:f, s:f}", "type", "number", "minimum", row->low, "maximum", row->high)),
-                  must_pack(json_pack("{s:s, s:s}", "type", "string", "pattern", NUMBER_PATTERN)));
+    return any_of(json_pack("{s:s, s:f, s:f}", "type", "number", "minimum", row->low, "maximum", row->high),
+                  json_pack("{s:s, s:s}", "type", "string", "pattern", NUMBER_PATTERN));
 }
 
 static json_t *size_of(const config_row *row)
 {
     (void)row;
-    return any_of(must_pack(json_pack("{s:s, s:i}", "type", "integer", "minimum", 0)),
-                  must_pack(json_pack("{s:s, s:s}", "type", "string", "pattern", SIZE_PATTERN)));
+    return any_of(json_pack("{s:s, s:i}", "type", "integer", "minimum", 0),
+                  json_pack("{s:s, s:s}", "type", "string", "pattern", SIZE_PATTERN));
 }
 
 static json_t *bool_of(const config_row *row)
 {
     (void)row;
-    return must_pack(json_pack("{s:s}", "type", "boolean"));
+    return json_pack("{s:s}", "type", "boolean");
 }
 
 static json_t *word_of(const config_row *row)
 {
-    json_t *words = must_pack(json_array());
+    json_t *words = json_array();
     for (int i = 0; row->word[i]; i++)
         json_array_append_new(words, json_string(row->word[i]));
-    return must_pack(json_pack("{s:o}", "enum", words));
+    return json_pack("{s:o}", "enum", words);
 }
 
 static json_t *words_of(const config_row *row)
@@ -84,25 +71,24 @@ static json_t *words_of(const config_row *row)
 static json_t *string_of(const config_row *row)
 {
     (void)row;
-    return must_pack(json_pack("{s:[s, s, s, s]}", "type", "string", "number", "boolean", "null"));
+    return json_pack("{s:[s, s, s, s]}", "type", "string", "number", "boolean", "null");
 }
 
 static json_t *preset_of(const config_row *row)
 {
     (void)row;
-    json_t *names = must_pack(json_array());
+    json_t *names = json_array();
     for (int i = 0; i < presets_count(); i++)
         json_array_append_new(names, json_string(presets_at(i)->name));
     json_array_append_new(names, json_null());
-    return must_pack(json_pack("{s:o}", "enum", names));
+    return json_pack("{s:o}", "enum", names);
 }
 
 static json_t *source_of(const config_row *row)
 {
     static const config_row weight = {.low = 1e-12, .high = 1e12};
-    json_t *map =
-        must_pack(json_pack("{s:s, s:{s:o, s:o}, s:[s], s:b}", "type", "object", "properties", "path", string_of(row),
-                            "weight", number_of(&weight), "required", "path", "additionalProperties", 0));
+    json_t *map = json_pack("{s:s, s:{s:o, s:o}, s:[s], s:b}", "type", "object", "properties", "path", string_of(row),
+                            "weight", number_of(&weight), "required", "path", "additionalProperties", 0);
     return any_of(string_of(row), map);
 }
 
@@ -124,8 +110,8 @@ static json_t *factors_of(const config_row *row)
 static json_t *pairs_of(const config_row *row)
 {
     json_t *pair = list_of(integer_of(row));
-    set(pair, "minItems", json_integer(2));
-    set(pair, "maxItems", json_integer(2));
+    json_object_set_new(pair, "minItems", json_integer(2));
+    json_object_set_new(pair, "maxItems", json_integer(2));
     return any_of(nothing(), list_of(pair));
 }
 
@@ -141,18 +127,18 @@ static json_t *(*const makers[CONFIG_TYPES])(const config_row *) = {
 static json_t *property_of(const config_row *row)
 {
     json_t *out = makers[row->type](row);
-    set(out, "description", json_sprintf("%s [%s]", row->doc, row->fallback ? row->fallback : row->otherwise));
+    json_object_set_new(out, "description",
+                        json_sprintf("%s [%s]", row->doc, row->fallback ? row->fallback : row->otherwise));
     if (!row->fallback)
         return out;
     json_t *value = json_loads(row->fallback, JSON_DECODE_ANY, NULL);
-    set(out, "default", value ? value : json_string(row->fallback));
+    json_object_set_new(out, "default", value ? value : json_string(row->fallback));
     return out;
 }
 
 static json_t *new_section(void)
 {
-    return must_pack(
-        json_pack("{s:[s, s], s:{}, s:b}", "type", "object", "null", "properties", "additionalProperties", 0));
+    return json_pack("{s:[s, s], s:{}, s:b}", "type", "object", "null", "properties", "additionalProperties", 0);
 }
 
 /* Puts a key's property where its sections lead to, and makes those that are not there. */
@@ -165,25 +151,25 @@ static void add_key(json_t *root, const config_row *row)
         json_t *properties = json_object_get(section, "properties");
         snprintf(name, sizeof name, "%.*s", (int)(dot - key), key);
         if (!json_object_get(properties, name))
-            set(properties, name, new_section());
+            json_object_set_new(properties, name, new_section());
         section = json_object_get(properties, name);
     }
-    set(json_object_get(section, "properties"), key, property_of(row));
+    json_object_set_new(json_object_get(section, "properties"), key, property_of(row));
 }
 
 void config_schema(FILE *out)
 {
     json_t *root = new_section();
-    set(root, "$schema", json_string("https://json-schema.org/draft/2020-12/schema"));
-    set(root, "title", json_string("configuration of phalanx"));
+    json_object_set_new(root, "$schema", json_string("https://json-schema.org/draft/2020-12/schema"));
+    json_object_set_new(root, "title", json_string("configuration of phalanx"));
     json_t *properties = json_object_get(root, "properties");
     json_t *include = any_of(json_pack("{s:s}", "type", "string"), list_of(json_pack("{s:s}", "type", "string")));
-    set(include, "description", json_string("files, seen from this one's folder, whose keys this one's override"));
-    set(properties, "include", include);
+    json_object_set_new(include, "description",
+                        json_string("files, seen from this one's folder, whose keys this one's override"));
+    json_object_set_new(properties, "include", include);
     for (int i = 0; i < config_table_rows(); i++)
         add_key(root, config_table_row(i));
     char *text = json_dumps(root, JSON_INDENT(1));
-    MUST(text, "out of host memory");
     fprintf(out, "%s\n", text);
     free(text);
     json_decref(root);

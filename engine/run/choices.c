@@ -142,23 +142,21 @@ char *choices_text(const choices *c)
     json_t *list = json_array();
     for (int i = 0; i < c->count; i++) {
         const device_choice *one = &c->item[i];
-        json_t *entry =
-            json_pack("{s:s, s:s, s:f}", "key", one->key, "value", one->value, "microseconds", one->microseconds);
-        MUST(entry && json_array_append_new(list, entry) == 0, "out of host memory");
+        json_array_append_new(list, json_pack("{s:s, s:s, s:f}", "key", one->key, "value", one->value, "microseconds",
+                                              one->microseconds));
     }
     json_t *reserves = json_array();
     for (int i = 0; i < c->reserves; i++) {
         const choices_reserve *r = &c->reserve[i];
         json_t *entry = json_pack("{s:s, s:i, s:I}", "device", r->device, "communicators", r->communicators, "bytes",
                                   (json_int_t)r->bytes);
-        if (entry && r->graph_nodes > 0)
+        if (r->graph_nodes > 0)
             json_object_update_new(entry, json_pack("{s:I, s:I}", "graph_nodes", (json_int_t)r->graph_nodes,
                                                     "graph_bytes", (json_int_t)r->graph_bytes));
-        MUST(entry && json_array_append_new(reserves, entry) == 0, "out of host memory");
+        json_array_append_new(reserves, entry);
     }
     json_t *root = json_pack("{s:o, s:o}", "choices", list, "reserve", reserves);
-    char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
-    MUST(text, "out of host memory");
+    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     json_decref(root);
     return text;
 }

@@ -111,19 +111,18 @@ enum { JSON_FLAGS = JSON_REAL_PRECISION(9) | JSON_PRESERVE_ORDER };
 
 static void put_real(json_t *object, const char *key, double value)
 {
-    MUST(json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null()) == 0, "out of host memory");
+    json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());
 }
 
 static void put_integer(json_t *object, const char *key, int64_t value)
 {
-    MUST(json_object_set_new(object, key, json_integer(value)) == 0, "out of host memory");
+    json_object_set_new(object, key, json_integer(value));
 }
 
 /* Takes the object; `write` is lines_write or lines_write_here. Times need more digits than nine. */
 static status write_line_by(status (*write)(lines *, const char *), lines *out, json_t *object, double time)
 {
     char *text = json_dumps(object, JSON_FLAGS);
-    MUST(text, "out of host memory");
     text[strlen(text) - 1] = 0;
     char *line = must_format("%s, \"time\": %.3f}\n", text, time);
     status s = write(out, line);
@@ -164,7 +163,7 @@ static json_t *evaluation_object(const report_result *r)
     for (int i = 0; r->sets > 1 && i < r->sets; i++)
         put_real(each, r->name[i], r->losses[i]);
     if (r->sets > 1)
-        MUST(json_object_set(line, "eval_losses", each) == 0, "out of host memory");
+        json_object_set(line, "eval_losses", each);
     json_decref(each);
     return line;
 }
@@ -178,7 +177,6 @@ status report_metrics_evaluation(lines *out, const report_result *r)
 static void print_object(FILE *out, json_t *object)
 {
     char *text = json_dumps(object, JSON_FLAGS);
-    MUST(text, "out of host memory");
     fprintf(out, "%s\n", text);
     fflush(out);
     free(text);
@@ -222,7 +220,7 @@ status report_metrics_event(lines *out, const report_event *e, double time)
     if (e->from > 0)
         put_integer(what, "from", e->from);
     if (e->words)
-        MUST(json_object_set_new(what, "words", json_string(e->words)) == 0, "words that are not UTF-8");
+        json_object_set_new(what, "words", json_string(e->words));
     if (!e->words) {
         put_real(what, "loss", e->loss);
         put_real(what, "grad_norm", e->norm);
@@ -233,7 +231,7 @@ status report_metrics_event(lines *out, const report_event *e, double time)
         put_integer(what, "first_sample", e->first_sample);
         put_integer(what, "samples", e->samples);
     }
-    MUST(json_object_set_new(line, e->kind, what) == 0, "out of host memory");
+    json_object_set_new(line, e->kind, what);
     return write_line(out, line, time);
 }
 
@@ -243,14 +241,14 @@ static void put_traffic(json_t *object, const char *key, const int64_t *along)
     for (int a = 0; a < AXIS_COUNT; a++)
         if (axis_has_messages((axis)a))
             put_integer(axes, axis_name((axis)a), along[a]);
-    MUST(json_object_set_new(object, key, axes) == 0, "out of host memory");
+    json_object_set_new(object, key, axes);
 }
 
 static json_t *rank_object(const report_rank *r)
 {
     json_t *object = json_object();
     put_integer(object, "rank", r->rank);
-    MUST(json_object_set_new(object, "host", json_string(r->host)) == 0, "out of host memory");
+    json_object_set_new(object, "host", json_string(r->host));
     for (int i = 0; i < AXIS_COORDINATES; i++)
         put_integer(object, axis_coordinates[i].name, r->at[i]);
     put_integer(object, "arena_bytes", r->arena_bytes);
@@ -285,7 +283,7 @@ static void put_islands(json_t *root, const report_islands *i)
     }
     if (i->disagreement > 0)
         put_real(object, "disagreement", i->disagreement);
-    MUST(json_object_set_new(root, "islands", object) == 0, "out of host memory");
+    json_object_set_new(root, "islands", object);
 }
 
 report_end report_ending(const char *folder, const char *run)
@@ -309,7 +307,7 @@ static void put_tracked(json_t *root, const tracker_counts *k)
     put_integer(object, "refused", k->refused);
     put_integer(object, "bytes_behind", k->behind);
     put_integer(object, "failures", k->failures);
-    MUST(json_object_set_new(root, "mlflow", object) == 0, "out of host memory");
+    json_object_set_new(root, "mlflow", object);
 }
 
 static void put_mirror(json_t *root, const report_mirror *m)
@@ -320,25 +318,25 @@ static void put_mirror(json_t *root, const report_mirror *m)
     put_integer(mirror, "uploaded", m->uploaded);
     put_integer(mirror, "passed_over", m->passed_over);
     if (*m->why)
-        MUST(json_object_set_new(mirror, "failing", json_string(m->why)) == 0, "words that are not UTF-8");
-    MUST(json_object_set_new(root, "mirror", mirror) == 0, "out of host memory");
+        json_object_set_new(mirror, "failing", json_string(m->why));
+    json_object_set_new(root, "mirror", mirror);
 }
 
 status report_summary(const char *path, const report_summary_values *v)
 {
     json_t *root = json_object(), *ranks = json_array();
     if (v->run)
-        MUST(json_object_set_new(root, "run", json_string(v->run)) == 0, "out of host memory");
+        json_object_set_new(root, "run", json_string(v->run));
     put_integer(root, "parameters", v->parameters);
     put_integer(root, "steps", v->steps);
-    MUST(json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done")) == 0, "out of host memory");
+    json_object_set_new(root, "ended", json_string(v->stopped ? "stopped" : "done"));
     put_real(root, "start_to_first_step_seconds", v->start_to_first_step_seconds);
     put_real(root, "tuning_seconds", v->tuning_seconds);
     if (v->rungs > 1) {
         json_t *plays = json_array();
         for (int i = 0; i < v->rungs; i++)
             json_array_append_new(plays, json_integer(v->plays[i]));
-        MUST(json_object_set_new(root, "plays", plays) == 0, "out of host memory");
+        json_object_set_new(root, "plays", plays);
     }
     put_integer(root, "metrics_lost", v->metrics_lost);
     if (v->tracked)
@@ -361,12 +359,11 @@ status report_summary(const char *path, const report_summary_values *v)
     put_integer(root, "times_gone_back", v->times_back);
     put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
-        MUST(json_object_set_new(root, "fell_back", json_string(v->fell_back)) == 0, "words that are not UTF-8");
+        json_object_set_new(root, "fell_back", json_string(v->fell_back));
     for (int i = 0; i < v->ranks; i++)
-        MUST(json_array_append_new(ranks, rank_object(&v->rank[i])) == 0, "out of host memory");
-    MUST(json_object_set_new(root, "ranks", ranks) == 0, "out of host memory");
+        json_array_append_new(ranks, rank_object(&v->rank[i]));
+    json_object_set_new(root, "ranks", ranks);
     char *text = json_dumps(root, JSON_FLAGS | JSON_INDENT(2));
-    MUST(text, "out of host memory");
     status s = atomic_replace(path, text, (int64_t)strlen(text));
     free(text);
     json_decref(root);

@@ -69,7 +69,6 @@ typedef struct config_integers {
     int *item;
 } config_integers;
 
-typedef enum config_export { CONFIG_EXPORT_MLFLOW } config_export; /* numbers of bits */
 
 enum { CONFIG_MAX_KEYS = 256 };
 
@@ -188,7 +187,6 @@ typedef struct config {
         int log_every, loads_every;
         config_log_format log_format;
         bool tensorboard;
-        unsigned exports; /* a bit a config_export */
         char *mlflow, *mlflow_experiment, *mlflow_name;
         int resource_seconds; /* 0: hosts are not looked at */
         bool lock;            /* no second run in the folder */

@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "engine/config/config_value.h"
 
 enum { KEY_BYTES = 128, FILE_BYTES = 1 << 20 };
 static const char include_key[] = "include";
+static const char export_key[] = "run.export"; /* it is gone */
 
 /* One source of values: a file, or all overrides together. */
 typedef struct reader {
@@ -146,6 +149,30 @@ static status set(reader *r, int row, const yaml_node_t *key, yaml_node_t *value
     return STATUS_OK;
 }
 
+/* What a run has written: its configuration in a checkpoint, or its config.yaml, with its numbers beside it. */
+static bool is_of_run(const reader *r)
+{
+    const char *slash = r->file ? strrchr(r->file, '/') : NULL, *name = slash ? slash + 1 : r->file;
+    if (r->stored || !name || strcmp(name, "config.yaml") != 0)
+        return r->stored;
+    AUTO_FREE char *metrics = must_format("%.*smetrics.jsonl", (int)(name - r->file), r->file);
+    return access(metrics, F_OK) == 0;
+}
+
+/* MLflow 3 refuses the file store that run.export: [mlflow] wrote. Runs from before wrote [] for none. */
+static status pass_over_export(const reader *r, const yaml_node_t *key, const yaml_node_t *value)
+{
+    static const char *const gone = "run.export is gone, and with it MLflow's file store, which MLflow 3 refuses";
+    bool none = value->type == YAML_SEQUENCE_NODE && value->data.sequence.items.top == value->data.sequence.items.start;
+    if (none || config_value_is_null(value))
+        return STATUS_OK;
+    if (!is_of_run(r))
+        return at(r, place(r, key),
+                  status_fail(STATUS_USAGE, "%s: give run.mlflow the address of an MLflow server", gone));
+    log_warn("%s: %s: nothing is written there any more; run.mlflow sends metrics to an MLflow server", r->file, gone);
+    return STATUS_OK;
+}
+
 static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_node_t *value);
 
 /* "section" + "key" -> "section.key"; cut, which no key of the table is. */
@@ -176,6 +203,8 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
         return set(r, row, key, value);
     if (!r->stored && r->file && !strcmp(path, include_key))
         return STATUS_OK; /* read before */
+    if (!strcmp(path, export_key))
+        return pass_over_export(r, key, value);
     if (!config_table_is_section(path))
         return unknown(r, path, key);
     if (value->type == YAML_MAPPING_NODE)
@@ -350,7 +379,7 @@ static status read_override(reader *r, const char *text)
         length = KEY_BYTES - 1;
     memcpy(path, text, length);
     path[length] = 0;
-    if (config_table_find(path) < 0 && !config_table_is_section(path)) {
+    if (config_table_find(path) < 0 && !config_table_is_section(path) && strcmp(path, export_key) != 0) {
         static const yaml_node_t nowhere;
         return unknown(r, path, &nowhere);
     }

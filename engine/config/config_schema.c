@@ -63,11 +63,6 @@ static json_t *word_of(const config_row *row)
     return json_pack("{s:o}", "enum", words);
 }
 
-static json_t *words_of(const config_row *row)
-{
-    return any_of(any_of(word_of(row), nothing()), list_of(word_of(row)));
-}
-
 static json_t *string_of(const config_row *row)
 {
     (void)row;
@@ -116,11 +111,11 @@ static json_t *pairs_of(const config_row *row)
 }
 
 static json_t *(*const makers[CONFIG_TYPES])(const config_row *) = {
-    [CONFIG_TYPE_INT] = integer_of,     [CONFIG_TYPE_LONG] = integer_of,      [CONFIG_TYPE_SIZE] = size_of,
-    [CONFIG_TYPE_NUMBER] = number_of,   [CONFIG_TYPE_BOOL] = bool_of,         [CONFIG_TYPE_WORD] = word_of,
-    [CONFIG_TYPE_WORDS] = words_of,     [CONFIG_TYPE_STRING] = string_of,     [CONFIG_TYPE_PRESET] = preset_of,
-    [CONFIG_TYPE_SOURCES] = sources_of, [CONFIG_TYPE_ADDRESSES] = sources_of, [CONFIG_TYPE_INTEGERS] = integers_of,
-    [CONFIG_TYPE_FACTORS] = factors_of, [CONFIG_TYPE_PAIRS] = pairs_of,
+    [CONFIG_TYPE_INT] = integer_of,       [CONFIG_TYPE_LONG] = integer_of,      [CONFIG_TYPE_SIZE] = size_of,
+    [CONFIG_TYPE_NUMBER] = number_of,     [CONFIG_TYPE_BOOL] = bool_of,         [CONFIG_TYPE_WORD] = word_of,
+    [CONFIG_TYPE_STRING] = string_of,     [CONFIG_TYPE_PRESET] = preset_of,     [CONFIG_TYPE_SOURCES] = sources_of,
+    [CONFIG_TYPE_ADDRESSES] = sources_of, [CONFIG_TYPE_INTEGERS] = integers_of, [CONFIG_TYPE_FACTORS] = factors_of,
+    [CONFIG_TYPE_PAIRS] = pairs_of,
 };
 
 /* What a key takes, what it means, and its default as YAML means it. */

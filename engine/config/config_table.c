@@ -36,7 +36,6 @@ static const char *const adjusts[] = {"original", "match_rms_adamw", NULL};
 static const char *const rates[] = {"constant", "linear", "cosine", "wsd", "inverse_sqrt", NULL};
 static const char *const log_formats[] = {"plain", "json", NULL};
 static const char *const export_formats[] = {"huggingface", NULL};
-static const char *const exports[] = {"mlflow", NULL};
 static const char *const orders[] = {"auto", "none", "launches", "products", "halves", "parts", NULL};
 static const char *const gathers[] = {"auto", "latent", "keys", NULL};
 static const char *const dispatches[] = {"auto", "gather", "slots", NULL};
@@ -64,9 +63,7 @@ static const char *const recomputes[] = {"none", "selective", "full", NULL};
     ROW(key, NUMBER, member, fallback, low, high, NULL, resume, NULL, doc)
 #define BOOL(key, member, fallback, resume, doc)        ROW(key, BOOL, member, fallback, 0, 1, NULL, resume, NULL, doc)
 #define WORD(key, member, words, fallback, resume, doc) ROW(key, WORD, member, fallback, 0, 0, words, resume, NULL, doc)
-#define WORDS(key, member, words, fallback, resume, doc)                                                               \
-    ROW(key, WORDS, member, fallback, 0, 0, words, resume, NULL, doc)
-#define STRING(key, member, fallback, resume, doc) ROW(key, STRING, member, fallback, 0, 0, NULL, resume, "none", doc)
+#define STRING(key, member, fallback, resume, doc)      ROW(key, STRING, member, fallback, 0, 0, NULL, resume, "none", doc)
 /* A default that follows from other keys (config_load.c), described by `otherwise`. */
 #define DERIVED(key, kind, member, low, high, words, resume, otherwise, doc)                                           \
     ROW(key, kind, member, NULL, low, high, words, resume, otherwise, doc)
@@ -219,7 +216,6 @@ static const config_row rows[] = {
     INT("run.loads_every", run.loads_every, "100", 0, INTMAX, CONFIG_SILENT, "steps between lines of run.folder/loads.jsonl, the tokens of each expert, and one of the last step; 0: none"),
     BOOL("run.tensorboard", run.tensorboard, "true", CONFIG_SILENT, "write TensorBoard events"),
     INT("run.resource_seconds", run.resource_seconds, "10", 0, INTMAX, CONFIG_SILENT, "seconds between lines about each host's cores, memory, disks, network and GPUs; 0: none"),
-    WORDS("run.export", run.exports, exports, "null", CONFIG_SILENT, "other stores to write metrics to; mlflow: run.folder/mlruns"),
     STRING("run.mlflow", run.mlflow, NULL, CONFIG_SILENT, "http[s]://HOST:PORT of an MLflow server, which gets metrics while the run trains; logs in as the environment says: MLFLOW_TRACKING_USERNAME and _PASSWORD, or MLFLOW_TRACKING_TOKEN"),
     STRING("run.mlflow_experiment", run.mlflow_experiment, "phalanx", CONFIG_SILENT, "name of the experiment there"),
     DERIVED("run.mlflow_name", STRING, run.mlflow_name, 0, 0, NULL, CONFIG_SILENT, "the last part of run.folder", "name of the run there"),

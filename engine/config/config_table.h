@@ -19,7 +19,6 @@ typedef enum config_type {
     CONFIG_TYPE_INTEGERS,  /* config_integers */
     CONFIG_TYPE_PAIRS,     /* config_integers, two by two */
     CONFIG_TYPE_FACTORS,   /* double [SHAPE_ROPE_FACTORS], 0 behind the last */
-    CONFIG_TYPE_WORDS,     /* unsigned, a bit a word */
     CONFIG_TYPES
 } config_type;
 
@@ -37,7 +36,7 @@ typedef struct config_row {
     size_t offset;           /* in config */
     const char *fallback;    /* the default as YAML; NULL: it follows from other keys, as `otherwise` says */
     double low, high;        /* inclusive; for the numeric types and each of CONFIG_TYPE_INTEGERS and PAIRS */
-    const char *const *word; /* of CONFIG_TYPE_WORD and WORDS, ends with NULL */
+    const char *const *word; /* of CONFIG_TYPE_WORD, ends with NULL */
     config_resume resume;
     const char *otherwise; /* the default in words where fallback is NULL */
     const char *doc;

@@ -202,33 +202,6 @@ static status set_word(void *field, const config_row *row, yaml_document_t *d, y
     return refuse_word(row, node, &n);
 }
 
-/* A list, or one word alone. */
-static status set_words(void *field, const config_row *row, yaml_document_t *d, yaml_node_t *node)
-{
-    unsigned all = 0;
-    bool list = node->type == YAML_SEQUENCE_NODE;
-    long count = list ? node->data.sequence.items.top - node->data.sequence.items.start : !config_value_is_null(node);
-    for (long i = 0; i < count; i++) {
-        int word = 0;
-        TRY(set_word(&word, row, d, list ? yaml_document_get_node(d, node->data.sequence.items.start[i]) : node));
-        all |= 1u << word;
-    }
-    *(unsigned *)field = all;
-    return STATUS_OK;
-}
-
-static void print_words(FILE *out, const void *field, const config_row *row)
-{
-    unsigned left = *(const unsigned *)field;
-    fputc('[', out);
-    for (int i = 0; row->word[i]; i++)
-        if (left >> i & 1) {
-            left &= ~(1u << i);
-            fprintf(out, "%s%s", row->word[i], left ? ", " : "");
-        }
-    fputc(']', out);
-}
-
 static void print_word(FILE *out, const void *field, const config_row *row)
 {
     fputs(row->word[*(const int *)field], out);
@@ -521,13 +494,6 @@ static void expect_preset(FILE *out, const config_row *row)
         fprintf(out, "%s%s", i ? ", " : "one of ", presets_at(i)->name);
 }
 
-static void expect_words(FILE *out, const config_row *row)
-{
-    fputs("a list of", out);
-    for (int i = 0; row->word[i]; i++)
-        fprintf(out, "%s %s", i ? "," : "", row->word[i]);
-}
-
 static void expect_integers(FILE *out, const config_row *row)
 {
     fprintf(out, "a list of integers, each at least %.0f", row->low);
@@ -551,7 +517,6 @@ static const struct {
     [CONFIG_TYPE_NUMBER] = {NULL, expect_number, set_number, print_number, NULL},
     [CONFIG_TYPE_BOOL] = {"true or false", NULL, set_bool, print_bool, NULL},
     [CONFIG_TYPE_WORD] = {NULL, expect_word, set_word, print_word, NULL},
-    [CONFIG_TYPE_WORDS] = {NULL, expect_words, set_words, print_words, NULL},
     [CONFIG_TYPE_STRING] = {"a string", NULL, set_string, print_string, free_string},
     [CONFIG_TYPE_PRESET] = {NULL, expect_preset, set_preset, print_string, free_string},
     [CONFIG_TYPE_SOURCES] = {"a prefix of .bin and .idx, or a list of prefixes or {path, weight}", NULL, set_sources,

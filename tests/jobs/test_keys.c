@@ -259,7 +259,6 @@ static const keys_row rows[] = {
     SHOWN_BY("run.trace", "tests/tools/plan/test_timeline.c"),
     FILES("run.tensorboard", "true", ""),
     FILES("run.resource_seconds", "0", ""),
-    SHOWN_BY("run.export", "tests/jobs/test_metrics.c"),
     SHOWN_BY("run.mlflow", "tests/jobs/test_metrics.c"),
     SHOWN_BY("run.mlflow_experiment", "tests/jobs/test_metrics.c"),
     SHOWN_BY("run.mlflow_name", "tests/jobs/test_metrics.c"),

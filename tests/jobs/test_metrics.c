@@ -169,95 +169,32 @@ static void tensorboard_has_them_and_the_hosts_resources(void **state)
     free(folder);
 }
 
-/* ---- run.export ---- */
+/* ---- run.export, which is gone ---- */
 
-/* The only run of a run's mlruns; the caller's. */
-static char *exported_run(const char *folder)
+static void what_asks_for_mlflows_file_store_is_refused_but_an_older_run_goes_on(void **state)
 {
-    launch_result r = launch_run(10, "ls -d %s/mlruns/0/????????????????????????????????", folder);
+    char *program = launch_beside("../phalanx"), *folder = workfolder_path(*state, "exported");
+    launch_result r = launch_run(60, "%s train %s/run.yaml run.export=[mlflow]", program, (char *)*state);
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "run.export is gone"));
+    assert_non_null(strstr(r.err, "give run.mlflow the address of an MLflow server"));
+    launch_free(&r);
+    free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s checkpoint.every=2 train.steps=2", (char *)*state, folder));
+    /* as a run of an earlier version has left it */
+    r = launch_run(10,
+                   "cd %s && sed -i 's/^run:$/run:\\n  export: [mlflow]/; s/steps: 2$/steps: 4/' config.yaml && "
+                   "grep -c 'export: .mlflow' config.yaml",
+                   folder);
+    assert_string_equal(r.out, "1\n");
+    launch_free(&r);
+    r = launch_run(60, "%s train %s/config.yaml", program, folder);
     assert_int_equal(r.status, 0);
-    r.out[strcspn(r.out, "\n")] = 0;
-    char *path = must_strdup(r.out);
-    assert_null(strchr(path, '\n'));
+    assert_non_null(strstr(r.err, "config.yaml: run.export is gone"));
     launch_free(&r);
-    return path;
-}
-
-static char *text_below(const char *folder, const char *name)
-{
-    int64_t bytes;
-    char *path = workfolder_path(folder, name), *text = (char *)workfolder_read(path, &bytes);
-    free(path);
-    return text;
-}
-
-/* "milliseconds value step" a line, each step once, though the run was set back and has done some again. */
-static void check_exported_losses(const char *run, const char *folder)
-{
     runs_metrics m = runs_read_metrics(folder);
-    char *text = text_below(run, "metrics/train/loss"), *at = text;
-    for (int i = 0; i < STEPS; i++, at = strchr(at, '\n') + 1) {
-        long long time, step;
-        double loss;
-        assert_int_equal(sscanf(at, "%lld %lf %lld\n", &time, &loss, &step), 3);
-        assert_true(step == i + 1 && time > 1700000000000 && loss == m.step[i].loss);
-    }
-    assert_int_equal(*at, 0);
-    free(text);
-}
-
-static void export_writes_a_store_that_mlflow_reads(void **state)
-{
-    char *folder = workfolder_path(*state, "exported"), *yaml = must_format("%s/run.yaml", (char *)*state);
-    const char *common = "run.export=[mlflow] evaluate.every=3 checkpoint.every=2";
-    free(runs_train_well(60, 1, "%s run.folder=%s data.validation=%s/books %s", yaml, folder, (char *)*state, common));
-    /* set back to step 4, as after a crash */
-    launch_result r = launch_run(10, "cd %s/checkpoints && rm -r step-00000006 && echo step-00000004 > latest", folder);
-    assert_int_equal(r.status, 0);
-    launch_free(&r);
-    free(runs_train_well(60, 1, "%s run.folder=%s data.validation=%s/books %s", yaml, folder, (char *)*state, common));
-    char *run = exported_run(folder), *meta = text_below(run, "meta.yaml"),
-         *steps = text_below(run, "params/train.steps");
-    check_exported_losses(run, folder);
-    assert_string_equal(steps, "6");
-    static const char *const lines[] = {"\nexperiment_id: '0'\n", "\nlifecycle_stage: active\n",
-                                        "\nrun_name: 'exported'\n", "\nstatus: 3\n", "\nsource_type: 4\n"};
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        if (!strstr(meta, lines[i]))
-            fail_msg("meta.yaml lacks%s", lines[i]);
-    free(steps);
-    free(meta);
-    free(run);
-    free(yaml);
+    assert_int_equal(m.count, 4);
     free(folder);
-}
-
-/* MLflow's own reader, where PYTHON (else python3) has it. */
-static void mlflow_itself_reads_the_store(void **state)
-{
-    const char *python = getenv("PYTHON") ? getenv("PYTHON") : "python3";
-    launch_result r = launch_run(120, "%s -c 'import mlflow' 2>/dev/null", python);
-    bool there = r.status == 0;
-    launch_free(&r);
-    if (!there)
-        skip_because("no MLflow in PYTHON");
-    char *folder = workfolder_path(*state, "exported"), *run = exported_run(folder);
-    r = launch_run(
-        300,
-        "MLFLOW_ALLOW_FILE_STORE=true %s -c \""
-        "from mlflow.store.tracking.file_store import FileStore as S\n"
-        "s = S('%s/mlruns'); r = s.get_run('%s')\n"
-        "print(r.info.status, r.data.params['train.steps'], len(s.get_metric_history(r.info.run_id, 'train/loss')), "
-        "r.data.metrics['validation/loss'])\"",
-        python, folder, strrchr(run, '/') + 1);
-    double loss = 0;
-    runs_metrics m = runs_read_metrics(folder);
-    if (r.status || sscanf(r.out, "FINISHED 6 6 %lf", &loss) != 1)
-        fail_msg("mlflow: %s%s", r.out, r.err);
-    assert_true(near(loss, m.evaluation[m.evaluations - 1].loss));
-    launch_free(&r);
-    free(run);
-    free(folder);
+    free(program);
 }
 
 /* ---- run.mlflow ---- */
@@ -350,8 +287,7 @@ int main(void)
         cmocka_unit_test(a_line_says_where_the_time_went_and_how_far_the_run_is),
         cmocka_unit_test(every_validation_set_has_its_loss),
         cmocka_unit_test(tensorboard_has_them_and_the_hosts_resources),
-        cmocka_unit_test(export_writes_a_store_that_mlflow_reads),
-        cmocka_unit_test(mlflow_itself_reads_the_store),
+        cmocka_unit_test(what_asks_for_mlflows_file_store_is_refused_but_an_older_run_goes_on),
         cmocka_unit_test(an_mlflow_server_follows_a_run_over_its_starts),
         cmocka_unit_test(an_address_of_no_server_is_refused),
     };

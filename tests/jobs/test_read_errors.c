@@ -180,9 +180,7 @@ static void no_read_error_deletes_a_merge(void **state)
 /* ---- training ---- */
 
 enum { STEPS = 20, IN_MEMORY = 16, ON_DISK = 12 };
-#define KEYS                                                                                                           \
-    "checkpoint.every=6 checkpoint.memory_every=4 checkpoint.asynchronous=false run.tensorboard=true "                 \
-    "run.export=[mlflow]"
+#define KEYS "checkpoint.every=6 checkpoint.memory_every=4 checkpoint.asynchronous=false run.tensorboard=true"
 
 static int write_config(void **state)
 {

@@ -89,7 +89,7 @@ static void train_and_search(const char *top, const char *name, const char *befo
     launch *l =
         launch_start(ISLAND_JOBS_LIMIT,
                      "mkdir %s && exec env %s %s train %s/run.yaml run.folder=%s/run outer.run=%s train.steps=400 "
-                     "outer.min_islands=1 run.export=[mlflow] checkpoint.every=100 %s",
+                     "outer.min_islands=1 checkpoint.every=100 %s",
                      folder, before, program, top, folder, name, key);
     /* once it has merged, it has logged in */
     assert_true(launch_expect(l, "merge number 1, of the changes of 1 island", ISLAND_JOBS_LIMIT));

@@ -327,7 +327,7 @@ static void no_credential_is_left_behind(void **state)
     char *program = launch_beside("../phalanx"), *whole = realpath(program, NULL);
     setenv("AWS_SESSION_TOKEN", S3_SERVER_TOKEN, 1);
     s3_server_set_secret(server, S3_SERVER_SECRET, true);
-    free(out_of(run(w, "train from.yaml model.from=s3://bucket/models/hf run.folder=secret run.export=[mlflow]")));
+    free(out_of(run(w, "train from.yaml model.from=s3://bucket/models/hf run.folder=secret")));
     free(out_of(run(w, "report secret --output secret/page.html")));
     free(out_of(run(w, "tokenize --tokenizer bytes --output secret/data s3://bucket/models/hf/text.txt")));
     s3_server_faults(server, "ok slow=200 slow=200 slow=200");

@@ -8,7 +8,6 @@
 #include "engine/run/executor.h"
 #include "engine/system/lines.h"
 #include "engine/system/lock.h"
-#include "engine/files/mlflow.h"
 #include "engine/files/tensorboard.h"
 #include "engine/islands/islands.h"
 #include "engine/checkpoint/checkpoint_find.h"
@@ -127,7 +126,6 @@ typedef struct training_report {
     loads *loads;      /* NULL: the model has no experts */
     lines *load_lines; /* loads.jsonl; NULL: it is not written */
     tensorboard *board;
-    mlflow *mlflow;                             /* NULL: not exported to */
     tracker *tracker;                           /* NULL: run.mlflow is not set */
     mlflow_login login;                         /* the tracker's */
     resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */

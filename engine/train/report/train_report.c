@@ -87,7 +87,7 @@ static status open_steps(training *t)
         s = open_loads(t);
     if (s == STATUS_OK && t->config->run.tensorboard)
         s = tensorboard_open(&t->report.board, t->folder, t->at.step + 1, report_time());
-    return s == STATUS_OK ? training_open_store(t) : s;
+    return s;
 }
 
 static status open_files(training *t)
@@ -288,11 +288,9 @@ void training_header(const training *t)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
-/* Into every store that the run keeps beside metrics.jsonl. */
 static status write_scalars(training_report *r, const tensorboard_value *values, int count, int64_t step, double time)
 {
-    status s = r->board ? tensorboard_write(r->board, values, count, step, time) : STATUS_OK;
-    return s == STATUS_OK && r->mlflow ? mlflow_write(r->mlflow, values, count, step, time) : s;
+    return r->board ? tensorboard_write(r->board, values, count, step, time) : STATUS_OK;
 }
 
 static status write_events(training *t, const report_step *s)
@@ -529,10 +527,8 @@ static void close_steps(training *t)
     lines_close(t->report.metrics);
     lines_close(t->report.load_lines);
     tensorboard_close(t->report.board);
-    mlflow_close(t->report.mlflow);
     t->report.metrics = t->report.load_lines = NULL;
     t->report.board = NULL;
-    t->report.mlflow = NULL;
 }
 
 void training_report_close(training *t)
@@ -637,9 +633,6 @@ status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
     training_event(t, stopped ? "stopped" : "done", t->at.step, NULL);
-    if (t->report.mlflow &&
-        mlflow_end(t->report.mlflow, stopped ? MLFLOW_KILLED : MLFLOW_FINISHED, report_time()) != STATUS_OK)
-        log_warn("%s", status_message());
     training_tracking_end(t, stopped ? TRAINING_STOPPED : TRAINING_DONE);
     report_rank mine = {.rank = comm_rank(t->world),
                         .arena_bytes = t->compiled.arena_bytes,

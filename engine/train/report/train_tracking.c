@@ -1,4 +1,4 @@
-/* Stores of metrics beside metrics.jsonl: MLflow's file store, and an MLflow server that follows the file. Rank 0's. */
+/* An MLflow server that follows metrics.jsonl. Rank 0's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,25 +15,6 @@ static const char *last_part(const char *path)
     const char *slash = strrchr(path, '/');
     return slash && slash[1] ? slash + 1 : path;
 }
-
-/* ---- the file store ---------------------------------------------------------------------------------------------- */
-
-static status put_parameter(void *context, const char *key, const char *value)
-{
-    return mlflow_parameter(context, key, value);
-}
-
-status training_open_store(training *t)
-{
-    if (!(t->config->run.exports >> CONFIG_EXPORT_MLFLOW & 1))
-        return STATUS_OK;
-    char *folder = must_format("%s/mlruns", t->folder);
-    status s = mlflow_open(&t->report.mlflow, folder, t->run, last_part(t->folder), t->at.step + 1, report_time());
-    free(folder);
-    return s == STATUS_OK ? config_each(t->config, put_parameter, t->report.mlflow) : s;
-}
-
-/* ---- the server -------------------------------------------------------------------------------------------------- */
 
 static const tracker_lines_name names[] = {
 #define METRIC(kind, name, when, tag, ...) {#name, tag},

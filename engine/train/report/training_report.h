@@ -32,11 +32,10 @@ void training_say_data(const training *t);
 void training_report_fetched(report_step *out, training *t);
 void training_sum_fetched(report_summary_values *out, const training *t);
 
-/* train_tracking.c: nothing, where neither run.export nor run.mlflow asks for it. */
+/* train_tracking.c: nothing, where run.mlflow does not ask for it. */
 /* Takes who the run is from the environment, which does not show it any more. On every rank. */
 status training_tracking_login(training *t);
-/* By rank 0: the file store that lines are written to; and the server, which is told by a thread. */
-status training_open_store(training *t);
+/* By rank 0: the server, which is told by a thread. */
 status training_tracking_open(training *t);
 /* Between the two, lines are dropped from metrics.jsonl. */
 status training_tracking_hold(training *t);

@@ -244,9 +244,6 @@ static char *other_value(const config_row *row, const config *c)
     case CONFIG_TYPE_WORD:
         other = must_strdup(!words[1] || strcmp(now, words[0]) != 0 ? words[0] : words[1]);
         break;
-    case CONFIG_TYPE_WORDS:
-        other = must_format("[%s]", words[0]);
-        break;
     case CONFIG_TYPE_PRESET:
         other = must_strdup("llama-15m");
         break;

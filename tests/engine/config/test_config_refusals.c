@@ -43,6 +43,9 @@ static const struct {
      "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
      "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4...; `phalanx train --help` lists "
      "all keys"},
+    {SMALL, "run.export=[mlflow]",
+     "argument 1: run.export is gone, and with it MLflow's file store, which MLflow 3 refuses: give run.mlflow the "
+     "address of an MLflow server"},
     /* twice */
     {SMALL "train:\n  steps: 3\n  seed: 1\n  steps: 4\n", NULL,
      "a.yaml:5: train.steps is given twice (first in line 3); keep one"},

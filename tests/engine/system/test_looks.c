@@ -15,7 +15,6 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/lines.h"
-#include "engine/files/mlflow.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
@@ -166,29 +165,6 @@ static void a_copy_by_links_is_seen_at_the_second_look(void **state)
     free(path);
 }
 
-/* Values of steps that are done again are dropped, also where the first look at their file fails. */
-static void values_of_steps_done_again_are_dropped_at_the_second_look(void **state)
-{
-    static const char id[] = "0123456789abcdef0123456789abcdef";
-    const tensorboard_value loss = {"loss", 1};
-    char *folder = workfolder_path(*state, "mlruns"), *path = must_format("%s/0/%s/metrics/loss", folder, id);
-    int64_t bytes;
-    mlflow *m;
-    assert_int_equal(mlflow_open(&m, folder, id, "name", 1, 1), STATUS_OK);
-    for (int step = 1; step <= 2; step++)
-        assert_int_equal(mlflow_write(m, &loss, 1, step, step), STATUS_OK);
-    mlflow_close(m);
-    fail_looks(path, EIO, 1);
-    assert_int_equal(mlflow_open(&m, folder, id, "name", 2, 3), STATUS_OK);
-    mlflow_close(m);
-    char *text = (char *)workfolder_read(path, &bytes);
-    assert_non_null(strstr(text, " 1\n"));
-    assert_null(strstr(text, " 2\n"));
-    free(text);
-    free(path);
-    free(folder);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,7 +172,6 @@ int main(void)
         cmocka_unit_test(a_pipe_that_is_seen_at_the_second_look_stays_one),
         cmocka_unit_test(a_rename_is_not_taken_to_be_done_unseen),
         cmocka_unit_test(a_copy_by_links_is_seen_at_the_second_look),
-        cmocka_unit_test(values_of_steps_done_again_are_dropped_at_the_second_look),
     };
     return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
 }

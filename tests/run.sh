@@ -6,7 +6,7 @@
 # since ranks wait for each other. Prints a
 # line a program with its seconds and its processor's seconds, the output of those that failed, and in the end why each
 # test was skipped and which failed; appends "passed failed skipped" to the file TALLY, to TALLY.skipped the names of
-# programs that skipped a test, to TALLY.unsteady what was unsteady. A program that ends without a plan, or that runs
+# programs that skipped a test, to TALLY.unsteady what was unsteady; times.tsv beside it has each program's seconds. A program that ends without a plan, or that runs
 # into the time limit, counts as a failure. With SECOND_TRY=1 a program that failed runs once more: where it passes
 # then, its tests count as passed, what the first run said is shown, and a line "unsteady: ..." names the test. More
 # than two of those are a failure. Ctrl-C and SIGTERM end the programs, with all that they have started, and then this.
@@ -16,7 +16,7 @@ shift
 limit=${TEST_SECONDS:-900}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-touch "$work/notes" "$work/counts"
+touch "$work/notes" "$work/counts" "$work/seconds"
 stop() {
     local workers
     workers=$(jobs -p)
@@ -57,10 +57,12 @@ run_one() {
         echo "not ok - $program ended with status $status" >>"$output"
     fi
     times >"$3/times"
+    { echo "$(date +%s.%N) $start"; tail -n 1 "$3/times" | tr 'ms' '  '; } |
+        awk -v program="$name" 'NR == 1 {wall = $1 - $2} NR == 2 {cpu = 60 * $1 + $2 + 60 * $3 + $4}
+            END {printf "%s\t%.1f\t%.1f\n", program, wall, cpu}' >"$3/seconds"
     {
         printf '%-40s %4d passed %3d failed %3d skipped ' "$name" "$passed" "$failed" "$skipped"
-        { echo "$(date +%s.%N) $start"; tail -n 1 "$3/times" | tr 'ms' '  '; } |
-            awk 'NR == 1 {wall = $1 - $2} NR == 2 {cpu = 60 * $1 + $2 + 60 * $3 + $4} END {printf "%6.1f s %6.1f s cpu\n", wall, cpu}'
+        awk '{printf "%6.1f s %6.1f s cpu\n", $2, $3}' "$3/seconds"
         [ "$failed" -gt 0 ] && grep -avE '^ok ' "$output" | tail -n 60
     } >"$3/report"
     # why a test is skipped: scripts say "ok 3 - TEST # SKIP WHY", cmocka "not ok 3 # SKIP TEST" after our line "#
@@ -115,6 +117,7 @@ take_one() {
     folder=${folders[$worker]}
     cat "$folder/report"
     cat "$folder/notes" >>"$work/notes"
+    cat "$folder/seconds" >>"$work/seconds"
     cat "$folder/counts" >>"$work/counts"
     rm -r "$folder"
     unset "folders[$worker]" "lanes[$worker]"
@@ -159,6 +162,14 @@ grep '^skipped' "$work/notes"
 sed -n 's/^skipped: \([^:]*\):.*/\1/p' "$work/notes" | sort -u >>"$tally.skipped"
 grep '^unsteady' "$work/notes" | tee "$tally.unsteady"
 grep '^failed' "$work/notes"
+# Seconds of the programs that ran now, and of the others as they last ran.
+times=$(dirname "$tally")/times.tsv
+touch "$times"
+{
+    printf 'program\tseconds\tprocessor seconds\n'
+    awk -F'\t' 'FNR == NR {now[$1]; next} FNR > 1 && !($1 in now)' "$work/seconds" "$times"
+    sort "$work/seconds"
+} >"$work/times" && mv "$work/times" "$times"
 read -r passed failed skipped < <(awk '{p += $1; f += $2; s += $3} END {print p + 0, f + 0, s + 0}' "$work/counts")
 if [ "$(grep -c '^unsteady' "$work/notes")" -gt 2 ]; then
     echo "failed: more than two unsteady tests"

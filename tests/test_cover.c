@@ -1,16 +1,12 @@
 /* Rings: the covering share of a table holds each of its words, and rest and check make the whole. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cover.h"
 #include "tests/jobs/layouts.h"
+#include "tests/test.h"
 
 enum { ROWS = 60 };
 
@@ -54,9 +50,8 @@ static int missing_words(char *facts[ROWS], const bool *chosen)
     return missing;
 }
 
-static void a_covering_share_has_every_word(void **state)
+TEST(a_covering_share_has_every_word)
 {
-    (void)state;
     char *facts[ROWS];
     bool chosen[ROWS], few[ROWS];
     int count = 0, least = 0;
@@ -78,9 +73,8 @@ static void a_covering_share_has_every_word(void **state)
     free_table(facts);
 }
 
-static void rings_make_the_whole_and_share_nothing(void **state)
+TEST(rings_make_the_whole_and_share_nothing)
 {
-    (void)state;
     static const char *const rings[] = {"check", "rest", "all"};
     char *facts[ROWS], *before = getenv("TEST_RING") ? must_strdup(getenv("TEST_RING")) : NULL;
     bool takes[3][ROWS];
@@ -103,9 +97,8 @@ static void rings_make_the_whole_and_share_nothing(void **state)
 
 /* The table of layouts: each architecture, schedule, ZeRO level, number of ranks and type is in the ring of `make
  * check`. */
-static void the_check_ring_of_layouts_has_every_value(void **state)
+TEST(the_check_ring_of_layouts_has_every_value)
 {
-    (void)state;
     char *before = getenv("TEST_RING") ? must_strdup(getenv("TEST_RING")) : NULL;
     bool *takes = must_calloc((unsigned long)layouts_count(), 1);
     setenv("TEST_RING", "check", 1);
@@ -144,12 +137,4 @@ static void the_check_ring_of_layouts_has_every_value(void **state)
     free(takes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_covering_share_has_every_word),
-        cmocka_unit_test(rings_make_the_whole_and_share_nothing),
-        cmocka_unit_test(the_check_ring_of_layouts_has_every_value),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

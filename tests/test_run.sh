@@ -113,7 +113,7 @@ printf '#!/bin/sh\necho 1..2\nprintf "\\377\\000\\n"\necho ok 1 - good\necho not
 chmod +x "$work/test_bytes"
 
 export SECOND_TRY=0 # whatever this program itself is given
-echo 1..13
+echo 1..14
 check 1 INT 130
 check 2 TERM 143
 check_together 3 TERM 143
@@ -132,3 +132,5 @@ says 11 bytes_that_are_no_text_hide_no_test "failed: test_bytes: bad" "$work/tes
 [ "$(tail -n 1 "$work/tally")" = "1 1 0" ] || { echo "# $(tail -n 1 "$work/tally")"; printf 'not '; }
 echo "ok 12 - both count"
 check_alone 13
+[ "$(grep -c '^test_bytes	' "$work/times.tsv")" = 1 ] && grep -q '^test_shaky	' "$work/times.tsv" || { sed 's/^/# /' "$work/times.tsv"; printf 'not '; }
+echo "ok 14 - each program's last seconds are in a file"

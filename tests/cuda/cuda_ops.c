@@ -2,16 +2,12 @@
  * kernels (tests/oracle/test_ops.c); the kernels execute on the shim. An op that is neither here nor among those made
  * elsewhere fails, so that the table and this backend cannot drift apart.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "kernels/cuda/cuda.h"
 #include "tests/oracle/op_sweep.h"
+#include "tests/test.h"
 
 static const op_kernel KERNELS[OP_COUNT] = {
 #define BOUND(name) [OP_##name] = cuda_##name
@@ -147,9 +143,8 @@ static bool is_wanted(const char *name)
     return wanted_count == 0;
 }
 
-static void every_cuda_kernel_agrees_with_the_reference(void **state)
+TEST(every_cuda_kernel_agrees_with_the_reference)
 {
-    (void)state;
     int total = 0, elsewhere = 0;
     for (int kind = 0; kind < OP_COUNT; kind++) {
         if (op_sweep_among(ELSEWHERE, sizeof ELSEWHERE / sizeof *ELSEWHERE, (op_kind)kind)) {
@@ -176,6 +171,5 @@ int main(int argc, char **argv)
 {
     wanted_count = argc - 1;
     wanted = argv + 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_cuda_kernel_agrees_with_the_reference)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,13 +1,9 @@
 /* "Ranks whose gradients sum" and "ranks that divide samples" are two questions: what the engine makes of a context
  * axis. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/run/batch.h"
+#include "tests/test.h"
 
 enum { GLOBAL_BATCH = 16, MICRO_BATCH = 2, CONTEXT = 2, DATA = 2 };
 
@@ -28,9 +24,8 @@ static compile_options options_of(int rank, int context)
     return o;
 }
 
-static void context_ranks_see_the_same_samples(void **state)
+TEST(context_ranks_see_the_same_samples)
 {
-    (void)state;
     for (int rank = 0; rank < CONTEXT * DATA; rank++) {
         compile_options o = options_of(rank, CONTEXT);
         /* all samples of a step, once over the data ranks */
@@ -39,9 +34,8 @@ static void context_ranks_see_the_same_samples(void **state)
     }
 }
 
-static void a_global_batch_is_divided_by_data_ranks_only(void **state)
+TEST(a_global_batch_is_divided_by_data_ranks_only)
 {
-    (void)state;
     config c = {0};
     const char *text = "model: {layers: 2, hidden_size: 32, heads: 4, vocab_size: 64}\n"
                        "train: {sequence: 16, global_batch: 6, micro_batch: 1}\n";
@@ -66,21 +60,12 @@ static int64_t state_bytes(int context)
 
 /* ZeRO 1 gives each rank a part of the moments: of four ranks whose gradients sum it is the same part, whether they
  * divide samples or their tokens. */
-static void state_is_divided_over_context_ranks_too(void **state)
+TEST(state_is_divided_over_context_ranks_too)
 {
-    (void)state;
     int64_t divided = state_bytes(CONTEXT);
     assert_true(divided > 0);
     assert_int_equal(divided, state_bytes(1));
     assert_int_equal(divided, state_bytes(CONTEXT * DATA));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(context_ranks_see_the_same_samples),
-        cmocka_unit_test(a_global_batch_is_divided_by_data_ranks_only),
-        cmocka_unit_test(state_is_divided_over_context_ranks_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,13 @@
 /* The bubble as it is measured is the bubble as the schedules' formulas have it: four stages, eight micro-batches, real
  * messages, and kernels that wait (tests/jobs/rank_bubble.c). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/jobs/launch.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 static const double ALLOWED = 0.05;
 
@@ -26,9 +22,8 @@ static void read_line(const char *out, const char *name, double *bubble, double 
            100 * (*bubble / *formula - 1));
 }
 
-static void the_measured_bubble_is_the_formulas(void **state)
+TEST(the_measured_bubble_is_the_formulas)
 {
-    (void)state;
     char *mpirun = launch_mpirun(4), *program = launch_beside("rank_bubble");
     launch_result r = launch_run(120, "exec %s %s %g", mpirun, program, ALLOWED);
     if (r.status)
@@ -51,11 +46,4 @@ static void the_measured_bubble_is_the_formulas(void **state)
     free(program);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_measured_bubble_is_the_formulas),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Which gradients are reduced together changes no bit of a run, and what is sent is what the plan says. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/layouts.h"
@@ -13,6 +8,7 @@
 #include "tests/jobs/plans.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 typedef struct layout {
     const char *model;
@@ -82,7 +78,7 @@ static int64_t messages(const char *folder)
     return n;
 }
 
-static void no_bit_depends_on_the_buckets(void **state)
+TEST(no_bit_depends_on_the_buckets)
 {
     for (int i = 0; i < LAYOUTS; i++) {
         const layout *l = &layouts[i];
@@ -111,8 +107,4 @@ static void no_bit_depends_on_the_buckets(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_bit_depends_on_the_buckets)};
-    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
-}
+TEST_MAIN(train_all, workfolder_teardown)

@@ -1,13 +1,8 @@
 /* parallel.compress: gradients that data ranks exchange in compressed form, with error feedback. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
@@ -16,6 +11,7 @@
 #include "tests/jobs/parity.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 100, LAST = 20 };
 
@@ -203,7 +199,7 @@ static double bytes_sent(const char *top, const char *name)
     return bytes;
 }
 
-static void losses_are_near_those_of_whole_gradients(void **state)
+TEST(losses_are_near_those_of_whole_gradients)
 {
     int tried = 0;
     for (int i = 0; i < NLAYOUTS * NMETHODS; i++) {
@@ -225,7 +221,7 @@ static void losses_are_near_those_of_whole_gradients(void **state)
 
 /* The engine as it is, and one that never keeps what a message lacked: the second must be worse by more than what is
  * allowed. */
-static void a_run_without_feedback_is_noticed(void **state)
+TEST(a_run_without_feedback_is_noticed)
 {
     static const char *const mutants[] = {"none", "dropped-feedback"};
     double whole = end_loss(*state, LAYOUTS[1].name), loss[2];
@@ -262,7 +258,7 @@ static int64_t fact_of(const json_t *plan, const char *section, const char *name
     return json_integer_value(json_object_get(section ? json_object_get(rank, section) : rank, name));
 }
 
-static void plan_says_what_is_kept(void **state)
+TEST(plan_says_what_is_kept)
 {
     for (int zero = 0; zero < 2; zero++) {
         char *keys = must_format("parallel.data=4 parallel.zero=%d", zero);
@@ -282,7 +278,7 @@ static void plan_says_what_is_kept(void **state)
 }
 
 /* Without a stop and with one, bit by bit: the feedback is saved. */
-static void a_resumed_run_goes_on_with_its_feedback(void **state)
+TEST(a_resumed_run_goes_on_with_its_feedback)
 {
     for (int i = 0; i < NRESUMED; i++) {
         char *one = must_format("%s/whole%d", (const char *)*state, i), difference[256];
@@ -324,7 +320,7 @@ static double *sum_of_feedback(int64_t *n, const char *folder, const char *name)
 }
 
 /* Other data ranks, another ZeRO. */
-static void feedback_is_summed_and_redistributed(void **state)
+TEST(feedback_is_summed_and_redistributed)
 {
     static const char *const tensors[] = {"model.layers.0.mlp.down_proj.weight",
                                           "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"};
@@ -351,14 +347,4 @@ static void feedback_is_summed_and_redistributed(void **state)
     free(one);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(feedback_is_summed_and_redistributed),
-        cmocka_unit_test(plan_says_what_is_kept),
-        cmocka_unit_test(a_run_without_feedback_is_noticed),
-        cmocka_unit_test(losses_are_near_those_of_whole_gradients),
-        cmocka_unit_test(a_resumed_run_goes_on_with_its_feedback),
-    };
-    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
-}
+TEST_MAIN(train_all, workfolder_teardown)

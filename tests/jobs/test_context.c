@@ -2,18 +2,15 @@
  * rank and on ranks of which two or three divide the tokens, and what is seen of it is the same but for rounding. The
  * layouts themselves are in the parity matrix (layouts.c). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/parity.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 6 };
 
@@ -109,7 +106,7 @@ static double evaluation_error(const runs_metrics *a, const runs_metrics *b)
     return worst;
 }
 
-static void every_case_is_the_run_of_one_rank(void **state)
+TEST(every_case_is_the_run_of_one_rank)
 {
     const char *top = *state;
     int wrong = 0;
@@ -183,7 +180,7 @@ static int compare_imbalance(int *unequal, const char *top, size_t i)
     return wrong;
 }
 
-static void plan_predicts_the_imbalance_of_the_run(void **state)
+TEST(plan_predicts_the_imbalance_of_the_run)
 {
     int compared = 0, unequal = 0;
     for (size_t i = 0; i < CASES; i++)
@@ -194,7 +191,7 @@ static void plan_predicts_the_imbalance_of_the_run(void **state)
     assert_true(compared >= 3 && unequal >= STEPS);
 }
 
-static void plan_says_why_it_predicts_nothing(void **state)
+TEST(plan_says_why_it_predicts_nothing)
 {
     static const char *const refused[][2] = {
         {"--data DATA", "parallel.context is 1"},
@@ -216,7 +213,7 @@ static void plan_says_why_it_predicts_nothing(void **state)
 
 /* One rank reads what two that divided samples have saved: the loss of 25 batches of 4 samples is that of their own
  * last evaluation. */
-static void a_checkpoint_is_evaluated_by_one_rank(void **state)
+TEST(a_checkpoint_is_evaluated_by_one_rank)
 {
     const char *top = *state;
     char *folder = folder_of(top, 0, true), *phalanx = launch_beside("../phalanx");
@@ -237,7 +234,7 @@ static void a_checkpoint_is_evaluated_by_one_rank(void **state)
 }
 
 /* A checkpoint says nothing of context: another number of ranks goes on from it. */
-static void a_run_goes_on_in_another_context(void **state)
+TEST(a_run_goes_on_in_another_context)
 {
     const char *top = *state;
     static const int contexts[] = {1, 3, 2};
@@ -255,7 +252,7 @@ static void a_run_goes_on_in_another_context(void **state)
 
 /* The stage with long samples: weights, moments and the count of updates of one rank's short ones, twice the sequence,
  * documents dealt to two ranks; as one rank would do that stage. */
-static void a_stage_goes_on_with_longer_samples(void **state)
+TEST(a_stage_goes_on_with_longer_samples)
 {
     static const char *const ways[] = {"", "parallel.context=2 parallel.context_balance=documents"};
     const char *top = *state;
@@ -290,7 +287,7 @@ static void says(const char *top, const char *arguments, const char *const words
 
 /* Of a run that divides samples, and of the steps of it that were traced: coordinates, bytes and waiting along the
  * axis. */
-static void what_describes_a_run_knows_the_axis(void **state)
+TEST(what_describes_a_run_knows_the_axis)
 {
     const char *top = *state;
     size_t traced = 0;
@@ -315,7 +312,7 @@ static void what_describes_a_run_knows_the_axis(void **state)
     free(folder);
 }
 
-static void a_sample_that_cannot_be_divided_is_refused(void **state)
+TEST(a_sample_that_cannot_be_divided_is_refused)
 {
     const char *top = *state;
     char *line = must_format("%s/run.yaml run.folder=%s/refused train.sequence=46 parallel.context=2", top, top);
@@ -326,17 +323,4 @@ static void a_sample_that_cannot_be_divided_is_refused(void **state)
     free(line);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_case_is_the_run_of_one_rank),
-        cmocka_unit_test(plan_predicts_the_imbalance_of_the_run),
-        cmocka_unit_test(plan_says_why_it_predicts_nothing),
-        cmocka_unit_test(a_checkpoint_is_evaluated_by_one_rank),
-        cmocka_unit_test(a_run_goes_on_in_another_context),
-        cmocka_unit_test(a_stage_goes_on_with_longer_samples),
-        cmocka_unit_test(what_describes_a_run_knows_the_axis),
-        cmocka_unit_test(a_sample_that_cannot_be_divided_is_refused),
-    };
-    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
-}
+TEST_MAIN(train_all, workfolder_teardown)

@@ -1,21 +1,17 @@
 /* A run does not end because somebody stopped listening, and where it has to end its state is saved: signals, dead
  * readers, full disks, bad data. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 60 };
 
@@ -50,7 +46,7 @@ static void is_complete(const char *run, int steps)
 }
 
 /* (mpirun itself ends a job whose output nobody reads: `phalanx supervise` gives it a file.) */
-static void a_reader_that_goes_away_does_not_end_the_run(void **state)
+TEST(a_reader_that_goes_away_does_not_end_the_run)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "piped"), *program = launch_beside("../phalanx");
@@ -72,7 +68,7 @@ static void a_reader_that_goes_away_does_not_end_the_run(void **state)
     free(run);
 }
 
-static void closed_streams_do_not_reach_files(void **state)
+TEST(closed_streams_do_not_reach_files)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "closed"), *program = launch_beside("../phalanx");
@@ -109,7 +105,7 @@ static launch_result signalled(const char *top, const char *name, int ranks, int
     return r;
 }
 
-static void signals_that_ask_to_stop_save_and_give_75(void **state)
+TEST(signals_that_ask_to_stop_save_and_give_75)
 {
     static const struct {
         int number, ranks;
@@ -153,7 +149,7 @@ static int goes_on_until_stopped(launch *l, launch_result *r, const char *run, i
     return count;
 }
 
-static void sigusr2_saves_and_goes_on(void **state)
+TEST(sigusr2_saves_and_goes_on)
 {
     const char *top = *state;
     for (int ranks = 1; ranks <= 3; ranks += 2) {
@@ -177,7 +173,7 @@ static void sigusr2_saves_and_goes_on(void **state)
 }
 
 /* mpirun passes SIGUSR1 on to its ranks, and gives their status. */
-static void mpirun_passes_on_sigusr1(void **state)
+TEST(mpirun_passes_on_sigusr1)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "mpirun"),
@@ -193,7 +189,7 @@ static void mpirun_passes_on_sigusr1(void **state)
     free(run);
 }
 
-static void an_ignored_sighup_stays_ignored(void **state)
+TEST(an_ignored_sighup_stays_ignored)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "nohup"), *program = launch_beside("../phalanx");
@@ -211,7 +207,7 @@ static void an_ignored_sighup_stays_ignored(void **state)
 /* ---- metrics
  * ------------------------------------------------------------------------------------------------------ */
 
-static void metrics_deleted_in_mid_run_begin_anew(void **state)
+TEST(metrics_deleted_in_mid_run_begin_anew)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "deleted"), *metrics = workfolder_path(run, "metrics.jsonl");
@@ -233,7 +229,7 @@ static void metrics_deleted_in_mid_run_begin_anew(void **state)
 }
 
 /* Where it is moved to it has all lines, and where the run expects it those from then on; then it is moved back. */
-static void metrics_moved_in_mid_run_lack_no_line(void **state)
+TEST(metrics_moved_in_mid_run_lack_no_line)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "moved"), *away = workfolder_path(top, "away"),
@@ -278,7 +274,7 @@ static char *metrics_line(const char *top, const char *run, int steps)
 }
 
 /* A run that began while its folder was away, in a new one: the old one, which has done more, takes the name. */
-static void a_run_ends_where_another_folder_takes_its_name(void **state)
+TEST(a_run_ends_where_another_folder_takes_its_name)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "taken"), *old = workfolder_path(top, "old");
@@ -308,7 +304,7 @@ static void a_run_ends_where_another_folder_takes_its_name(void **state)
 }
 
 /* What was saved elsewhere is not asked for where it has never been. */
-static void a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed(void **state)
+TEST(a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "first"), *away = workfolder_path(top, "first.away"),
@@ -355,7 +351,7 @@ static char *write_bad_data(const char *top, int64_t at)
 }
 
 /* Step 8 of the order that is not shuffled: samples 84 to 95, of 32 tokens. */
-static void a_bad_id_is_named_and_what_was_good_is_saved(void **state)
+TEST(a_bad_id_is_named_and_what_was_good_is_saved)
 {
     const char *top = *state;
     char *prefix = write_bad_data(top, 90 * 32 + 5);
@@ -383,7 +379,7 @@ static void a_bad_id_is_named_and_what_was_good_is_saved(void **state)
     free(prefix);
 }
 
-static void a_bad_sample_is_left_out_where_that_is_allowed(void **state)
+TEST(a_bad_sample_is_left_out_where_that_is_allowed)
 {
     const char *top = *state;
     char *prefix = write_bad_data(top, 90 * 32 + 5), *one = workfolder_path(top, "skip1"),
@@ -429,7 +425,7 @@ static int incidents_of(const char *run)
 }
 
 /* All ids are beyond the vocabulary, as of another tokenizer: no step has anything to learn from. */
-static void a_run_whose_every_sample_is_left_out_fails(void **state)
+TEST(a_run_whose_every_sample_is_left_out_fails)
 {
     const char *top = *state;
     char *prefix = workfolder_path(top, "other"), *run = workfolder_path(top, "nothing");
@@ -472,7 +468,7 @@ static void a_run_whose_every_sample_is_left_out_fails(void **state)
 }
 
 /* The kernel's signal for it would end the run without a word. */
-static void a_limit_of_file_sizes_is_named(void **state)
+TEST(a_limit_of_file_sizes_is_named)
 {
     char *program = launch_beside("../phalanx"), *top = *state;
     launch_result r = launch_run(120, "ulimit -f 8; exec '%s' train %s/run.yaml run.folder=%s/limit checkpoint.every=0",
@@ -484,7 +480,7 @@ static void a_limit_of_file_sizes_is_named(void **state)
 }
 
 /* The file is mapped: reading beyond its end is a signal, not an error. */
-static void a_data_file_cut_short_while_it_is_read_is_named(void **state)
+TEST(a_data_file_cut_short_while_it_is_read_is_named)
 {
     const char *top = *state;
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -513,25 +509,4 @@ static void a_data_file_cut_short_while_it_is_read_is_named(void **state)
     }
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_reader_that_goes_away_does_not_end_the_run),
-        cmocka_unit_test(closed_streams_do_not_reach_files),
-        cmocka_unit_test(signals_that_ask_to_stop_save_and_give_75),
-        cmocka_unit_test(sigusr2_saves_and_goes_on),
-        cmocka_unit_test(mpirun_passes_on_sigusr1),
-        cmocka_unit_test(an_ignored_sighup_stays_ignored),
-        cmocka_unit_test(metrics_deleted_in_mid_run_begin_anew),
-        cmocka_unit_test(metrics_moved_in_mid_run_lack_no_line),
-        cmocka_unit_test(a_run_ends_where_another_folder_takes_its_name),
-        cmocka_unit_test(a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed),
-        cmocka_unit_test(a_bad_id_is_named_and_what_was_good_is_saved),
-        cmocka_unit_test(a_bad_sample_is_left_out_where_that_is_allowed),
-        cmocka_unit_test(a_run_whose_every_sample_is_left_out_fails),
-        cmocka_unit_test(a_limit_of_file_sizes_is_named),
-        cmocka_unit_test(a_data_file_cut_short_while_it_is_read_is_named),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

@@ -1,20 +1,16 @@
 /* checkpoint.export.every, checkpoint.export.format: Hugging Face folders beside training, of every layout, each there
  * whole or not at all. That transformers loads them is shown by interop_export.py. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static int prepare(void **state)
 {
@@ -64,7 +60,7 @@ static void assert_holds(const char *top, const char *name, const char *all)
     launch_free(&r);
 }
 
-static void exports_hold_what_convert_makes_in_every_layout(void **state)
+TEST(exports_hold_what_convert_makes_in_every_layout)
 {
     static const struct {
         const char *name, *words;
@@ -83,7 +79,7 @@ static void exports_hold_what_convert_makes_in_every_layout(void **state)
 
 /* What a start that was killed has left: half of an export, the one that it was to replace, and one it has not begun;
  * the next start, which has nothing to train, leaves all of them whole. */
-static void a_start_puts_right_what_a_killed_one_has_left(void **state)
+TEST(a_start_puts_right_what_a_killed_one_has_left)
 {
     const char *top = *state;
     launch_result r =
@@ -101,7 +97,7 @@ static void a_start_puts_right_what_a_killed_one_has_left(void **state)
 }
 
 /* With one checkpoint kept, those that are exported stay until they are. */
-static void a_checkpoint_that_waits_is_not_pruned(void **state)
+TEST(a_checkpoint_that_waits_is_not_pruned)
 {
     free(runs_train_well(120, 1,
                          "%s/run.yaml run.folder=%s/pruned checkpoint.keep=1 checkpoint.every=1 "
@@ -112,7 +108,7 @@ static void a_checkpoint_that_waits_is_not_pruned(void **state)
     launch_free(&r);
 }
 
-static void an_export_that_fails_does_not_end_the_run(void **state)
+TEST(an_export_that_fails_does_not_end_the_run)
 {
     char *path = must_format("%s/refused", (char *)*state), *exports = must_format("%s/exports", path);
     assert_int_equal(atomic_make_folders(path), STATUS_OK);
@@ -128,7 +124,7 @@ static void an_export_that_fails_does_not_end_the_run(void **state)
 }
 
 /* They stay where they are, and that is said; a server, which makes none, refuses the key. */
-static void who_does_not_export_says_so(void **state)
+TEST(who_does_not_export_says_so)
 {
     const char *top = *state;
     s3_server *store = s3_server_start();
@@ -161,14 +157,4 @@ static void who_does_not_export_says_so(void **state)
     s3_server_stop(store);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exports_hold_what_convert_makes_in_every_layout),
-        cmocka_unit_test(a_start_puts_right_what_a_killed_one_has_left),
-        cmocka_unit_test(a_checkpoint_that_waits_is_not_pruned),
-        cmocka_unit_test(an_export_that_fails_does_not_end_the_run),
-        cmocka_unit_test(who_does_not_export_says_so),
-    };
-    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
-}
+TEST_MAIN(prepare, workfolder_teardown)

@@ -2,23 +2,19 @@
  * saved. */
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { STEPS = 4 };
 
@@ -74,7 +70,7 @@ static void damage(const char *path, int64_t keep, int64_t flip)
     free(data);
 }
 
-static void damaged_data_is_refused_by_name(void **state)
+TEST(damaged_data_is_refused_by_name)
 {
     static const struct {
         const char *name, *file;
@@ -101,7 +97,7 @@ static void damaged_data_is_refused_by_name(void **state)
     }
 }
 
-static void a_token_beyond_the_vocabulary_is_refused_with_its_place(void **state)
+TEST(a_token_beyond_the_vocabulary_is_refused_with_its_place)
 {
     const char *top = *state;
     char *prefix = workfolder_path(top, "wide"), *keys = must_format("data.train=%s", prefix);
@@ -116,7 +112,7 @@ static void a_token_beyond_the_vocabulary_is_refused_with_its_place(void **state
 /* ---- configuration
  * ------------------------------------------------------------------------------------------------ */
 
-static void wrong_configurations_are_refused_with_what_to_do(void **state)
+TEST(wrong_configurations_are_refused_with_what_to_do)
 {
     static const struct {
         int ranks;
@@ -145,7 +141,7 @@ static void wrong_configurations_are_refused_with_what_to_do(void **state)
         refused(top, cases[i].ranks, cases[i].keys, cases[i].status, cases[i].words);
 }
 
-static void a_wrong_file_is_refused_with_its_line(void **state)
+TEST(a_wrong_file_is_refused_with_its_line)
 {
     const char *top = *state;
     char *path = workfolder_path(top, "wrong.yaml"), *program = launch_beside("../phalanx");
@@ -169,7 +165,7 @@ static void a_wrong_file_is_refused_with_its_line(void **state)
     free(path);
 }
 
-static void an_unwritable_run_folder_is_refused_by_name(void **state)
+TEST(an_unwritable_run_folder_is_refused_by_name)
 {
     const char *top = *state;
     char *keys = must_format("run.folder=%s/run.yaml/below", top);
@@ -182,7 +178,7 @@ static void an_unwritable_run_folder_is_refused_by_name(void **state)
 /* ---- checkpoints
  * -------------------------------------------------------------------------------------------------- */
 
-static void a_damaged_checkpoint_is_refused_by_name(void **state)
+TEST(a_damaged_checkpoint_is_refused_by_name)
 {
     const char *top = *state;
     train(top, "");
@@ -229,7 +225,7 @@ static void check_saved(const char *run, int64_t step)
     checkpoint_close(c);
 }
 
-static void a_full_disk_while_saving_keeps_the_checkpoint_before(void **state)
+TEST(a_full_disk_while_saving_keeps_the_checkpoint_before)
 {
     const char *top = *state;
     char *small = workfolder_path(top, "small"), *run = must_format("%s/run", small);
@@ -254,7 +250,7 @@ static void a_full_disk_while_saving_keeps_the_checkpoint_before(void **state)
 }
 
 /* Metrics are worth less than the run: it goes on, says so, and writes them again when there is room. */
-static void a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run(void **state)
+TEST(a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run)
 {
     const char *top = *state;
     char *small = workfolder_path(top, "filling"), *run = must_format("%s/run", small),
@@ -342,7 +338,7 @@ static void poison(const char *run, const char *to)
     checkpoint_close(c);
 }
 
-static void gradients_that_are_not_finite_change_nothing_and_stop_the_run(void **state)
+TEST(gradients_that_are_not_finite_change_nothing_and_stop_the_run)
 {
     const char *top = *state;
     char *good = workfolder_path(top, "good"), *bad = workfolder_path(top, "bad"),
@@ -381,19 +377,4 @@ static void gradients_that_are_not_finite_change_nothing_and_stop_the_run(void *
     free(poisoned);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damaged_data_is_refused_by_name),
-        cmocka_unit_test(a_token_beyond_the_vocabulary_is_refused_with_its_place),
-        cmocka_unit_test(wrong_configurations_are_refused_with_what_to_do),
-        cmocka_unit_test(a_wrong_file_is_refused_with_its_line),
-        cmocka_unit_test(an_unwritable_run_folder_is_refused_by_name),
-        cmocka_unit_test(a_damaged_checkpoint_is_refused_by_name),
-        cmocka_unit_test(a_full_disk_while_saving_keeps_the_checkpoint_before),
-        cmocka_unit_test(a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run),
-        cmocka_unit_test(gradients_that_are_not_finite_change_nothing_and_stop_the_run),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

@@ -1,17 +1,13 @@
 /* What a run says and does before its first step, so that nothing is silently other than it seems. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static launch_result train(const char *top, const char *keys)
 {
@@ -44,7 +40,7 @@ static int setup(void **state)
 }
 
 /* The next plain command goes on from the new run, and the old one is whole where it is now. */
-static void never_moves_the_old_run_aside(void **state)
+TEST_WITH(never_moves_the_old_run_aside, setup, workfolder_teardown)
 {
     const char *top = *state;
     char *path = must_format("%s/run", top), *aside = must_format("%s/run/earlier-1", top),
@@ -79,7 +75,7 @@ static void never_moves_the_old_run_aside(void **state)
     free(path);
 }
 
-static void in_a_fresh_folder_never_moves_nothing(void **state)
+TEST_WITH(in_a_fresh_folder_never_moves_nothing, setup, workfolder_teardown)
 {
     launch_result r = train(*state, "checkpoint.resume=never train.steps=1");
     assert_int_equal(r.status, 0);
@@ -90,7 +86,7 @@ static void in_a_fresh_folder_never_moves_nothing(void **state)
 
 /* Of 50 steps of 4 samples three in four are of the first set, which holds 251 samples of 16 tokens; the second holds
  * 126. */
-static void the_header_says_what_is_trained_on(void **state)
+TEST_WITH(the_header_says_what_is_trained_on, setup, workfolder_teardown)
 {
     const char *top = *state;
     char *held = workfolder_path(top, "held"), *keys, *one, *two;
@@ -114,7 +110,7 @@ static void the_header_says_what_is_trained_on(void **state)
     free(held);
 }
 
-static void many_epochs_are_warned_of(void **state)
+TEST_WITH(many_epochs_are_warned_of, setup, workfolder_teardown)
 {
     launch_result r = train(*state, "train.sequence=16 train.steps=260");
     assert_int_equal(r.status, 0);
@@ -123,7 +119,7 @@ static void many_epochs_are_warned_of(void **state)
     launch_free(&r);
 }
 
-static void a_profile_that_no_device_makes_is_said(void **state)
+TEST_WITH(a_profile_that_no_device_makes_is_said, setup, workfolder_teardown)
 {
     launch_result r = train(*state, "profile.start=1 profile.stop=2");
     assert_int_equal(r.status, 0);
@@ -131,7 +127,7 @@ static void a_profile_that_no_device_makes_is_said(void **state)
     launch_free(&r);
 }
 
-static void a_layout_that_is_stated_is_checked(void **state)
+TEST_WITH(a_layout_that_is_stated_is_checked, setup, workfolder_teardown)
 {
     launch_result r = train(*state, "parallel.data=2");
     assert_int_equal(r.status, 2);
@@ -159,7 +155,7 @@ static void saved_events_have_the_step_that_was_saved(const char *top)
     free(path);
 }
 
-static void a_run_ends_with_what_it_came_to_and_what_next(void **state)
+TEST_WITH(a_run_ends_with_what_it_came_to_and_what_next, setup, workfolder_teardown)
 {
     const char *top = *state;
     char *held = workfolder_path(top, "held"), *keys, *next;
@@ -188,7 +184,7 @@ static launch_result plan(const char *keys)
 }
 
 /* Ids and steps are small; what is refused is the length of the step's program. */
-static void what_is_too_long_to_plan_is_refused_by_key(void **state)
+TEST_WITH(what_is_too_long_to_plan_is_refused_by_key, setup, workfolder_teardown)
 {
     static const char *const cases[][2] = {
         {"train.global_batch=4194304 train.micro_batch=1", "train.global_batch 4194304 (sequences, not tokens) is "},
@@ -196,7 +192,6 @@ static void what_is_too_long_to_plan_is_refused_by_key(void **state)
          "train.global_batch 4194304 (sequences"},
         {"train.global_batch=1000000000 train.micro_batch=1000000000", "train.micro_batch 1000000000: a micro-batch"},
         {"model.max_sequence=1073741824 train.sequence=1073741824", "train.sequence 1073741824: a micro-batch of"}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = plan(cases[i][0]);
         assert_int_equal(r.status, 2);
@@ -210,9 +205,8 @@ static void what_is_too_long_to_plan_is_refused_by_key(void **state)
     launch_free(&r);
 }
 
-static void a_plan_that_does_not_fit_says_so_first_and_fails(void **state)
+TEST(a_plan_that_does_not_fit_says_so_first_and_fails)
 {
-    (void)state;
     launch_result r = plan("model.layers=400 model.hidden_size=8192 model.heads=64 --device h100");
     assert_int_equal(r.status, 2);
     assert_int_equal(strncmp(r.out, "this does not fit: rank 0 needs ", 32), 0);
@@ -228,18 +222,4 @@ static void a_plan_that_does_not_fit_says_so_first_and_fails(void **state)
     launch_free(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(never_moves_the_old_run_aside, setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(in_a_fresh_folder_never_moves_nothing, setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(the_header_says_what_is_trained_on, setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(many_epochs_are_warned_of, setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_profile_that_no_device_makes_is_said, setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_layout_that_is_stated_is_checked, setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_run_ends_with_what_it_came_to_and_what_next, setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(what_is_too_long_to_plan_is_refused_by_key, setup, workfolder_teardown),
-        cmocka_unit_test(a_plan_that_does_not_fit_says_so_first_and_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

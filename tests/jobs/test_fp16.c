@@ -1,19 +1,15 @@
 /* Training in fp16: the loss scale falls until gradients are finite, rises after its window, and what is skipped
  * changes nothing but the data position. The scale after a step is read from that step's checkpoint. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 24, WARMUP = 4, BATCH = 8 };
 
@@ -96,7 +92,7 @@ static fp16_run falls_and_trains(const char *top, const char *name, int ranks, c
     return r;
 }
 
-static void the_scale_falls_from_2_to_the_32_until_steps_count(void **state)
+TEST(the_scale_falls_from_2_to_the_32_until_steps_count)
 {
     fp16_run r = falls_and_trains(*state, "falls", 1, "");
     /* Up to then nothing has changed: the next step's loss is what a run in fp32 says of those samples at first
@@ -112,7 +108,7 @@ static void the_scale_falls_from_2_to_the_32_until_steps_count(void **state)
     free(r.folder);
 }
 
-static void ranks_skip_together(void **state)
+TEST(ranks_skip_together)
 {
     fp16_run r = falls_and_trains(*state, "two", 2, "parallel.tensor=2");
     free(r.folder);
@@ -120,7 +116,7 @@ static void ranks_skip_together(void **state)
     free(r.folder);
 }
 
-static void the_scale_doubles_after_exactly_its_window(void **state)
+TEST(the_scale_doubles_after_exactly_its_window)
 {
     fp16_run r = train(*state, "window", 1, 7, 1, "train.loss_scale=1024 train.loss_scale_window=3");
     static const double wanted[] = {1024, 1024, 2048, 2048, 2048, 4096, 4096};
@@ -132,7 +128,7 @@ static void the_scale_doubles_after_exactly_its_window(void **state)
 }
 
 /* A scale is taken out again before anything reads a gradient: powers of two that overflow nothing change no norm. */
-static void a_scale_that_fits_changes_little(void **state)
+TEST(a_scale_that_fits_changes_little)
 {
     fp16_run a = train(*state, "small", 1, 4, 0, "train.loss_scale=4096"),
              b = train(*state, "large", 1, 4, 0, "train.loss_scale=65536");
@@ -144,7 +140,7 @@ static void a_scale_that_fits_changes_little(void **state)
 
 /* Decoupled decay of 10^6 turns matrices of some hundredths into values beyond 65504 in the first step: the state is
  * none to save, and the run's status says so. */
-static void weights_that_overflow_end_the_run(void **state)
+TEST(weights_that_overflow_end_the_run)
 {
     const char *top = *state;
     for (int ranks = 1; ranks <= 2; ranks++)
@@ -173,14 +169,4 @@ static void weights_that_overflow_end_the_run(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_scale_falls_from_2_to_the_32_until_steps_count),
-        cmocka_unit_test(ranks_skip_together),
-        cmocka_unit_test(the_scale_doubles_after_exactly_its_window),
-        cmocka_unit_test(a_scale_that_fits_changes_little),
-        cmocka_unit_test(weights_that_overflow_end_the_run),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

@@ -1,18 +1,14 @@
 /* What a trained model is used for: texts do not depend on the other texts of a batch, losses not on how many windows
  * are computed together, and the evaluation while training is the one that `phalanx eval` makes. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { DOCUMENTS = 160, HELD = 40, SEQUENCE = 48, BATCH = 8 };
 
@@ -92,7 +88,7 @@ static int train(void **state)
 
 /* ---- texts ------------------------------------------------------------------------------------------------------ */
 
-static void a_text_is_the_same_alone_and_in_any_batch(void **state)
+TEST(a_text_is_the_same_alone_and_in_any_batch)
 {
     static const char *const how[] = {"--temperature 0", "--temperature 1.1 --top-k 30 --top-p 0.95 --seed 5"};
     const char *top = *state;
@@ -109,7 +105,7 @@ static void a_text_is_the_same_alone_and_in_any_batch(void **state)
     }
 }
 
-static void the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own(void **state)
+TEST(the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own)
 {
     const char *top = *state;
     static const char *const how[] = {"--temperature 0", "--temperature 0 --seed 9", "--top-k 1 --seed 4",
@@ -133,7 +129,7 @@ static void the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own(void **
 }
 
 /* One prompt streams, two do not: what is written is the same, whatever it is to stop at. */
-static void a_streamed_text_ends_where_the_whole_one_does(void **state)
+TEST(a_streamed_text_ends_where_the_whole_one_does)
 {
     const char *top = *state;
     char *whole =
@@ -165,7 +161,7 @@ static void a_streamed_text_ends_where_the_whole_one_does(void **state)
 
 /* SentencePiece's first space of a text is dropped, but what follows a prompt begins no text: of many first pieces
  * drawn by a model that knows nothing, some must begin with a space. */
-static void a_continuation_keeps_its_first_space(void **state)
+TEST(a_continuation_keeps_its_first_space)
 {
     enum { PROMPTS = 64 };
     const char *top = *state;
@@ -193,7 +189,7 @@ static void a_continuation_keeps_its_first_space(void **state)
 }
 
 /* What two ranks have trained that divided its samples, one rank continues texts with, and as what one has trained. */
-static void a_model_of_divided_samples_continues_texts_alike(void **state)
+TEST(a_model_of_divided_samples_continues_texts_alike)
 {
     const char *top = *state;
     free(runs_train_well(60, 2, "%s/run.yaml run.folder=%s/divided parallel.context=2 train.micro_batch=8", top, top));
@@ -220,7 +216,7 @@ static double loss_of(const char *top, const char *keys)
     return loss;
 }
 
-static void eval_is_the_evaluation_of_training_at_any_batch(void **state)
+TEST(eval_is_the_evaluation_of_training_at_any_batch)
 {
     const char *top = *state;
     char *folder = workfolder_path(top, "run");
@@ -269,7 +265,7 @@ static double loss_of_file(const safetensors *file, int64_t rows, int64_t vocabu
 
 /* The logits of all tokens that are predicted, of windows and of documents apart in them: their loss is that of eval,
  * by the file too, and on ranks that share the model. */
-static void logits_of_evaluated_tokens_are_kept(void **state)
+TEST(logits_of_evaluated_tokens_are_kept)
 {
     const char *top = *state;
     static const char *const layouts[] = {"", "--tensor 2"};
@@ -308,7 +304,7 @@ static void logits_of_evaluated_tokens_are_kept(void **state)
     free(path);
 }
 
-static void evaluation_takes_the_same_samples_in_every_layout(void **state)
+TEST(evaluation_takes_the_same_samples_in_every_layout)
 {
     static const char *const layouts[] = {"train.micro_batch=1", "train.micro_batch=8",
                                           "parallel.tensor=2",   "parallel.pipeline=2 train.micro_batch=2",
@@ -351,7 +347,7 @@ static char *phalanx_on(int ranks, const char *arguments)
 }
 
 /* Printed once: whole standard outputs are compared. */
-static void ranks_that_share_a_model_generate_what_one_does(void **state)
+TEST(ranks_that_share_a_model_generate_what_one_does)
 {
     static const struct {
         int ranks;
@@ -375,7 +371,7 @@ static void ranks_that_share_a_model_generate_what_one_does(void **state)
 }
 
 /* Their heads are divided, and all have the cache of latents. */
-static void ranks_that_share_latents_generate_what_one_does(void **state)
+TEST(ranks_that_share_latents_generate_what_one_does)
 {
     static const struct {
         int ranks;
@@ -400,7 +396,7 @@ static void ranks_that_share_latents_generate_what_one_does(void **state)
     free(command);
 }
 
-static void ranks_that_share_a_model_or_the_data_find_one_ranks_loss(void **state)
+TEST(ranks_that_share_a_model_or_the_data_find_one_ranks_loss)
 {
     static const struct {
         int ranks;
@@ -429,7 +425,7 @@ static void ranks_that_share_a_model_or_the_data_find_one_ranks_loss(void **stat
     free(command);
 }
 
-static void ranks_that_no_layout_needs_are_refused_once(void **state)
+TEST(ranks_that_no_layout_needs_are_refused_once)
 {
     static const char *const rows[][2] = {
         {"generate --checkpoint run --prompt a --tensor 1", "--tensor 1 x --pipeline 1 are not the job's 2 ranks"},
@@ -448,7 +444,7 @@ static void ranks_that_no_layout_needs_are_refused_once(void **state)
     free(program);
 }
 
-static void a_complete_run_says_so_and_stays_as_it_is(void **state)
+TEST(a_complete_run_says_so_and_stays_as_it_is)
 {
     const char *top = *state;
     char *summary = must_format("%s/run/summary.json", top), *metrics = must_format("%s/run/metrics.jsonl", top);
@@ -468,22 +464,4 @@ static void a_complete_run_says_so_and_stays_as_it_is(void **state)
     free(summary);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_text_is_the_same_alone_and_in_any_batch),
-        cmocka_unit_test(the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own),
-        cmocka_unit_test(a_streamed_text_ends_where_the_whole_one_does),
-        cmocka_unit_test(a_continuation_keeps_its_first_space),
-        cmocka_unit_test(a_model_of_divided_samples_continues_texts_alike),
-        cmocka_unit_test(eval_is_the_evaluation_of_training_at_any_batch),
-        cmocka_unit_test(logits_of_evaluated_tokens_are_kept),
-        cmocka_unit_test(evaluation_takes_the_same_samples_in_every_layout),
-        cmocka_unit_test(ranks_that_share_a_model_generate_what_one_does),
-        cmocka_unit_test(ranks_that_share_latents_generate_what_one_does),
-        cmocka_unit_test(ranks_that_share_a_model_or_the_data_find_one_ranks_loss),
-        cmocka_unit_test(ranks_that_no_layout_needs_are_refused_once),
-        cmocka_unit_test(a_complete_run_says_so_and_stays_as_it_is),
-    };
-    return cmocka_run_group_tests(tests, train, workfolder_teardown);
-}
+TEST_MAIN(train, workfolder_teardown)

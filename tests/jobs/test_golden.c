@@ -1,20 +1,17 @@
 /* Small models of every architecture train as they do in float64 PyTorch: 100 losses, the gradients of the first step
  * and their norm. Mutants (a model that is slightly another) must be seen by the same comparisons. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 /* Train `model`; the run's folder (fresh), with metrics.jsonl and gradients.safetensors in it. */
 static char *train(const char *folder, const char *model, const char *more)
@@ -49,7 +46,7 @@ static errors compare(const char *run, const char *model, int steps)
     return e;
 }
 
-static void every_model_trains_as_in_float64_pytorch(void **state)
+TEST(every_model_trains_as_in_float64_pytorch)
 {
     int models = 0;
     for (const char *const *model = golden_models; *model; model++, models++) {
@@ -66,7 +63,7 @@ static void every_model_trains_as_in_float64_pytorch(void **state)
 }
 
 /* Recompute and other micro-batches are the same model. */
-static void recompute_and_micro_batches_train_the_same_model(void **state)
+TEST(recompute_and_micro_batches_train_the_same_model)
 {
     const char *const settings[] = {"memory.recompute=full", "train.micro_batch=8"};
     for (int i = 0; i < 2; i++) {
@@ -91,7 +88,7 @@ static void catch_mutant(const char *top, const mutant *m)
     free(more);
 }
 
-static void a_slightly_different_model_is_caught(void **state)
+TEST(a_slightly_different_model_is_caught)
 {
     static const mutant mutants[] = {
         {"mistral", "model.sliding_window=9"},
@@ -162,7 +159,7 @@ static void a_slightly_different_model_is_caught(void **state)
 }
 
 /* Who computes a token, and how much each of them counts. */
-static void slightly_different_experts_are_caught(void **state)
+TEST(slightly_different_experts_are_caught)
 {
     static const mutant mutants[] = {
         {"olmoe", "model.router_renormalise=true"}, /* a softmax of the chosen ones only */
@@ -237,7 +234,7 @@ static char *exchanged_model(const char *top, const char *model, const char *a, 
 }
 
 /* No key can say so: an expert's gate is another's, or its gate its up. */
-static void experts_that_are_mixed_up_are_caught(void **state)
+TEST(experts_that_are_mixed_up_are_caught)
 {
     static const char *const mutants[][3] = {{"olmoe", ".experts.1.gate_proj.", ".experts.4.gate_proj."},
                                              {"qwen3-moe-step", ".experts.0.down_proj.", ".experts.2.down_proj."},
@@ -256,7 +253,7 @@ static void experts_that_are_mixed_up_are_caught(void **state)
 }
 
 /* Adam hides the scale of gradients: a wrong schedule, decay or beta shows in the losses only. */
-static void a_slightly_different_optimizer_is_caught(void **state)
+TEST(a_slightly_different_optimizer_is_caught)
 {
     const char *const mutants[] = {"optimizer.warmup=11", "optimizer.weight_decay=0.2", "optimizer.beta2=0.96",
                                    "optimizer.clip=1.1"};
@@ -299,7 +296,7 @@ static void scale_tensor(const char *to, const char *from, const char *name, dou
 }
 
 /* The comparison itself, on the expected gradients with one tensor scaled by 1.00003, or NaN. */
-static void the_comparison_sees_one_wrong_tensor(void **state)
+TEST(the_comparison_sees_one_wrong_tensor)
 {
     char *path = workfolder_path(*state, "altered.safetensors");
     const double factors[] = {1, 1.00003, -7, NAN};
@@ -314,9 +311,8 @@ static void the_comparison_sees_one_wrong_tensor(void **state)
 }
 
 /* Token by token with the key/value cache, as `phalanx generate` does it. */
-static void every_model_decodes_to_the_logits_of_transformers(void **state)
+TEST(every_model_decodes_to_the_logits_of_transformers)
 {
-    (void)state;
     for (const char *const *model = golden_models; *model; model++) {
         char *folder = must_format(GOLDEN_MODELS "/%s", *model);
         double error = golden_logits(folder, *model);
@@ -328,9 +324,8 @@ static void every_model_decodes_to_the_logits_of_transformers(void **state)
 
 /* Where transformers rounds, and where phalanx does, differs by op: what is asked is how much is lost in all. Norms
  * that round x rstd and 1 + w to bf16 before they multiply them lose 1.42 of it in gemma3, 0.96 as they are. */
-static void bf16_loses_no_more_than_in_transformers(void **state)
+TEST(bf16_loses_no_more_than_in_transformers)
 {
-    (void)state;
     for (const char *const *model = golden_models; *model; model++) {
         double error = golden_bf16(*model);
         print_message("%-12s bf16 logits lose %.2f of what transformers' do\n", *model, error);
@@ -361,7 +356,7 @@ static char *altered_model(const char *top, const char *model, const char *weigh
 }
 
 /* Keys or values of one layer, or a bias of latents, scaled by 1.01. */
-static void one_wrong_weight_shows_in_the_logits(void **state)
+TEST(one_wrong_weight_shows_in_the_logits)
 {
     static const struct {
         const char *model, *weight;
@@ -402,7 +397,7 @@ static double first_loss(const char *top, const char *model, const char *more)
 
 /* Experts that are copies of one mlp make what it makes, whichever a token has, where their weights sum to 1: else not,
  * which shows that the comparison sees what experts make. */
-static void an_upcycled_model_begins_as_the_dense_one(void **state)
+TEST(an_upcycled_model_begins_as_the_dense_one)
 {
     static const struct {
         const char *dense, *becomes;
@@ -424,7 +419,7 @@ static void an_upcycled_model_begins_as_the_dense_one(void **state)
     }
 }
 
-static void what_cannot_be_upcycled_is_refused(void **state)
+TEST(what_cannot_be_upcycled_is_refused)
 {
     static const struct {
         const char *model, *keys, *message;
@@ -451,21 +446,4 @@ static void what_cannot_be_upcycled_is_refused(void **state)
     free(program);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_model_trains_as_in_float64_pytorch),
-        cmocka_unit_test(recompute_and_micro_batches_train_the_same_model),
-        cmocka_unit_test(a_slightly_different_model_is_caught),
-        cmocka_unit_test(slightly_different_experts_are_caught),
-        cmocka_unit_test(experts_that_are_mixed_up_are_caught),
-        cmocka_unit_test(a_slightly_different_optimizer_is_caught),
-        cmocka_unit_test(the_comparison_sees_one_wrong_tensor),
-        cmocka_unit_test(every_model_decodes_to_the_logits_of_transformers),
-        cmocka_unit_test(bf16_loses_no_more_than_in_transformers),
-        cmocka_unit_test(one_wrong_weight_shows_in_the_logits),
-        cmocka_unit_test(an_upcycled_model_begins_as_the_dense_one),
-        cmocka_unit_test(what_cannot_be_upcycled_is_refused),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,11 +1,6 @@
 /* Islands of a model with experts, which a router that sends all tokens to one of them leaves mostly alone. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/island_jobs.h"
@@ -13,6 +8,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 /* The keys of islands that start from a model all of whose tokens go to one of four experts. */
 static char *write_experts(const char *top)
@@ -34,7 +30,7 @@ static char *write_experts(const char *top)
 
 /* Experts, most of which see no token, are merged by their names like other weights, whoever divides them; and a
  * newcomer takes all of them. */
-static void islands_merge_experts_that_they_divide_otherwise(void **state)
+TEST(islands_merge_experts_that_they_divide_otherwise)
 {
     static const char *const ways[] = {"none", "int8", "topk"};
     if (!island_jobs_etcd)
@@ -67,10 +63,4 @@ static void islands_merge_experts_that_they_divide_otherwise(void **state)
     free(model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(islands_merge_experts_that_they_divide_otherwise),
-    };
-    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
-}
+TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -4,17 +4,12 @@
  * The keys whose effect is seen here: outer.rendezvous, outer.keys, outer.address, outer.island, outer.run,
  * outer.timeout, outer.slots, outer.min_islands, outer.slot, outer.topology. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/islands/islands.h"
 #include "engine/islands/meet/etcd.h"
@@ -27,6 +22,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 /* The second one has the layout `other`. */
 static void two_islands(const char *top, const char *run, const char *other, const char *words)
@@ -37,7 +33,7 @@ static void two_islands(const char *top, const char *run, const char *other, con
     free(island_jobs_end(b));
 }
 
-static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
+TEST(islands_of_different_layouts_merge_to_the_same_bits)
 {
     static const struct {
         const char *run, *words, *section;
@@ -62,7 +58,7 @@ static void islands_of_different_layouts_merge_to_the_same_bits(void **state)
 }
 
 /* One island, outer lr 1, no momentum: reference - (reference - weights) is the weights but for a rounding. */
-static void one_island_alone_is_plain_training(void **state)
+TEST(one_island_alone_is_plain_training)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -79,7 +75,7 @@ static void one_island_alone_is_plain_training(void **state)
 }
 
 /* A key that changes what an island alone learns from its merges. */
-static void every_key_of_the_outer_step_has_an_effect(void **state)
+TEST(every_key_of_the_outer_step_has_an_effect)
 {
     static const char *const changes[] = {
         "outer.every=4", "outer.optimizer=average", "outer.lr=0.5",      "outer.momentum=0.5",    "outer.compress=bf16",
@@ -109,7 +105,7 @@ static void every_key_of_the_outer_step_has_an_effect(void **state)
 
 /* An island with twice the tokens counts twice, unless outer.weights is equal; with outer.private_data both read from
  * the beginning of what they have. */
-static void weights_and_private_data_are_as_they_are_called(void **state)
+TEST(weights_and_private_data_are_as_they_are_called)
 {
     static const char *const runs[] = {"tokens", "equal"};
     if (!island_jobs_etcd)
@@ -134,7 +130,7 @@ static void weights_and_private_data_are_as_they_are_called(void **state)
 
 /* outer.clip bounds what an island adds, outer.noise hides it: what they cost in privacy is in the summary, and goes on
  * from the checkpoint. */
-static void changes_are_clipped_and_hidden(void **state)
+TEST(changes_are_clipped_and_hidden)
 {
     static const char *const federated = "outer.private_data=true outer.weights=equal outer.clip=1e-3 outer.noise=2";
     if (!island_jobs_etcd)
@@ -162,7 +158,7 @@ static void changes_are_clipped_and_hidden(void **state)
 
 /* Four islands in pairs, of three layouts, and at the end all together: then they have the same model. One of five
  * never comes to its exchanges: it is left out. */
-static void islands_that_gossip_end_with_their_mean(void **state)
+TEST(islands_that_gossip_end_with_their_mean)
 {
     static const char *const words = "outer.topology=gossip outer.slots=5 outer.min_islands=4";
     launch *all[4];
@@ -190,7 +186,7 @@ static void islands_that_gossip_end_with_their_mean(void **state)
 
 /* A partner that is frozen, or killed, costs an exchange outer.timeout at most; a newcomer takes over from any of
  * them. */
-static void gossip_survives_a_missing_partner(void **state)
+TEST(gossip_survives_a_missing_partner)
 {
     static const char *const words = "outer.topology=gossip outer.min_islands=1 train.steps=100000000 outer.timeout=20 "
                                      "run.log_every=1000000 outer.every=20";
@@ -212,7 +208,7 @@ static void gossip_survives_a_missing_partner(void **state)
 }
 
 /* Stopped with a merge under way: a fragment's reference is new, its weights are not. */
-static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
+TEST(islands_that_are_all_stopped_go_on_bit_for_bit)
 {
     static const char *const words = "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.25 outer.compress=int8";
     if (!island_jobs_etcd)
@@ -231,7 +227,7 @@ static void islands_that_are_all_stopped_go_on_bit_for_bit(void **state)
 /* An island that merges alone until it is told to stop. */
 #define BY_ITSELF "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 outer.timeout=1"
 
-static void an_island_of_another_kind_or_a_taken_slot_is_refused(void **state)
+TEST(an_island_of_another_kind_or_a_taken_slot_is_refused)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -262,7 +258,7 @@ static size_t said_by(const launch *l)
 }
 
 /* A second island comes, is killed, comes back; etcd dies and comes back; the last one hands over its change. */
-static void islands_come_die_and_come_back(void **state)
+TEST(islands_come_die_and_come_back)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
                                      "outer.timeout=10 checkpoint.every=400 checkpoint.keep=1 outer.compress=int8";
@@ -305,7 +301,7 @@ static void islands_come_die_and_come_back(void **state)
 }
 
 /* Its slot is kept by the lease of its former process, which etcd begins anew when it is back. */
-static void an_island_that_comes_back_while_etcd_is_away_gets_its_slot(void **state)
+TEST(an_island_that_comes_back_while_etcd_is_away_gets_its_slot)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=200 "
                                      "outer.timeout=12 checkpoint.every=200";
@@ -326,7 +322,7 @@ static void an_island_that_comes_back_while_etcd_is_away_gets_its_slot(void **st
 }
 
 /* Merges that would go by faster than the model travels wait for it. */
-static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes(void **state)
+TEST(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=2 "
                                      "outer.timeout=20 outer.bandwidth=1e6";
@@ -347,7 +343,7 @@ static void a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes
 /* The other island is frozen, and the merge waits for it, for 60 s: whoever is asked to stop meanwhile withdraws its
  * change, saves, and goes. `phalanx islands` shows both. */
 /* It looks for a model that nobody has, for minutes. */
-static void an_island_that_joins_can_be_stopped(void **state)
+TEST(an_island_that_joins_can_be_stopped)
 {
     etcd *e = NULL;
     if (!island_jobs_etcd)
@@ -365,7 +361,7 @@ static void an_island_that_joins_can_be_stopped(void **state)
     launch_free(&r);
 }
 
-static void a_merge_that_is_waited_for_lets_an_island_stop(void **state)
+TEST(a_merge_that_is_waited_for_lets_an_island_stop)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=4 "
                                      "outer.timeout=60";
@@ -397,7 +393,7 @@ static void a_merge_that_is_waited_for_lets_an_island_stop(void **state)
 }
 
 /* Every island has a pair of keys; one that the others do not trust merges with nobody. */
-static void a_stranger_merges_with_nobody(void **state)
+TEST(a_stranger_merges_with_nobody)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -433,7 +429,7 @@ static void one_island(const char *top, int slot, int steps, const char *says)
 
 /* Both islands have the model after merge 2. One makes merges 3 and 4, and is away; the other goes back to merge 2 and
  * makes others of these numbers. When the first is back, its merge 4 is not taken for the other's. */
-static void a_merge_number_used_by_two_histories_is_two_merges(void **state)
+TEST(a_merge_number_used_by_two_histories_is_two_merges)
 {
     const char *top = *state;
     if (!island_jobs_etcd)
@@ -511,7 +507,7 @@ static void forge_ahead(launch *a, etcd *e, int64_t ahead)
 
 /* Far ahead, just ahead, at the end of the numbers, behind, nonsense, nothing: islands go on, say so where they wait,
  * and merge again. */
-static void a_head_that_nobody_has_ends_no_island(void **state)
+TEST(a_head_that_nobody_has_ends_no_island)
 {
     static const char *const words = "train.steps=100000000 run.log_every=1000000 outer.every=50 outer.timeout=10";
     static const char *const texts[] = {
@@ -581,7 +577,7 @@ static void offer_wild(membership *m, _Atomic int *kind)
     }
 }
 
-static void changes_that_no_honest_island_makes_are_refused(void **state)
+TEST(changes_that_no_honest_island_makes_are_refused)
 {
     static const char *const words = "outer.min_islands=1 train.steps=100000000 run.log_every=1000000 outer.every=50 "
                                      "outer.timeout=60";
@@ -643,27 +639,4 @@ static void changes_that_no_honest_island_makes_are_refused(void **state)
     free(folder_of_keys);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(islands_of_different_layouts_merge_to_the_same_bits),
-        cmocka_unit_test(one_island_alone_is_plain_training),
-        cmocka_unit_test(every_key_of_the_outer_step_has_an_effect),
-        cmocka_unit_test(weights_and_private_data_are_as_they_are_called),
-        cmocka_unit_test(changes_are_clipped_and_hidden),
-        cmocka_unit_test(islands_that_gossip_end_with_their_mean),
-        cmocka_unit_test(gossip_survives_a_missing_partner),
-        cmocka_unit_test(islands_that_are_all_stopped_go_on_bit_for_bit),
-        cmocka_unit_test(an_island_of_another_kind_or_a_taken_slot_is_refused),
-        cmocka_unit_test(islands_come_die_and_come_back),
-        cmocka_unit_test(an_island_that_comes_back_while_etcd_is_away_gets_its_slot),
-        cmocka_unit_test(a_newcomer_gets_in_where_the_model_travels_longer_than_a_merge_takes),
-        cmocka_unit_test(an_island_that_joins_can_be_stopped),
-        cmocka_unit_test(a_merge_that_is_waited_for_lets_an_island_stop),
-        cmocka_unit_test(a_stranger_merges_with_nobody),
-        cmocka_unit_test(a_merge_number_used_by_two_histories_is_two_merges),
-        cmocka_unit_test(a_head_that_nobody_has_ends_no_island),
-        cmocka_unit_test(changes_that_no_honest_island_makes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
-}
+TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -1,18 +1,14 @@
 /* Every key of the configuration does something: a row for each says by what it is seen, and with which other settings.
  * A key without a row fails, and so does one whose change cannot be seen. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/config/config_table.h"
 #include "memory/log.h"
 #include "tests/jobs/keys.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 typedef struct keys_row {
     const char *key, *change; /* the value that is compared with what it is otherwise */
@@ -340,9 +336,8 @@ static bool named_in_its_test(const keys_row *row)
     return named;
 }
 
-static void every_key_has_a_row_and_every_row_a_key(void **state)
+TEST(every_key_has_a_row_and_every_row_a_key)
 {
-    (void)state;
     int wrong = 0;
     for (int i = 0; i < config_table_rows(); i++) {
         const char *key = config_table_row(i)->key;
@@ -361,7 +356,7 @@ static void every_key_has_a_row_and_every_row_a_key(void **state)
     assert_int_equal(wrong, 0);
 }
 
-static void every_key_has_an_effect(void **state)
+TEST(every_key_has_an_effect)
 {
     int wrong = 0;
     for (int k = 0; k < ROWS; k++)
@@ -370,7 +365,7 @@ static void every_key_has_an_effect(void **state)
 }
 
 /* Otherwise any change would seem to have an effect. */
-static void what_is_compared_is_the_same_each_time(void **state)
+TEST(what_is_compared_is_the_same_each_time)
 {
     int wrong = 0;
     for (struct seen *s = seen; s < seen + ROWS && s->row; s++) {
@@ -386,12 +381,4 @@ static void what_is_compared_is_the_same_each_time(void **state)
     assert_int_equal(wrong, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_key_has_a_row_and_every_row_a_key),
-        cmocka_unit_test(every_key_has_an_effect),
-        cmocka_unit_test(what_is_compared_is_the_same_each_time),
-    };
-    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
-}
+TEST_MAIN(prepare, workfolder_teardown)

@@ -1,15 +1,10 @@
 /* A run that is killed before one call on its files after another, of its start, of a load, of saves, of its end:
  * however often, it ends with the bits of one that nobody killed. CALLS=all kills at every call; else ever more
  * sparsely. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -17,6 +12,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 12 };
 
@@ -83,19 +79,19 @@ static void ends_as_if_undisturbed(const char *top, const char *name, const char
     free(run);
 }
 
-static void killed_at_one_call_after_another_it_ends_as_if_undisturbed(void **state)
+TEST(killed_at_one_call_after_another_it_ends_as_if_undisturbed)
 {
     ends_as_if_undisturbed(*state, "killed", "");
 }
 
 /* The newest state is in memory, and is made a checkpoint at the next start. */
-static void so_does_a_run_with_copies_in_memory(void **state)
+TEST(so_does_a_run_with_copies_in_memory)
 {
     ends_as_if_undisturbed(*state, "copied", "checkpoint.every=6 checkpoint.memory_every=1");
 }
 
 /* Its last checkpoint is whole, and nothing is left to be trained: what it had yet to do beside is done. */
-static void killed_before_its_last_checkpoint_has_a_name_it_is_complete(void **state)
+TEST(killed_before_its_last_checkpoint_has_a_name_it_is_complete)
 {
     const char *top = *state, *keys = "checkpoint.every=100";
     char *run = workfolder_path(top, "last"), *summary = must_format("%s/summary.json", run);
@@ -110,13 +106,4 @@ static void killed_before_its_last_checkpoint_has_a_name_it_is_complete(void **s
     free(run);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_at_one_call_after_another_it_ends_as_if_undisturbed),
-        cmocka_unit_test(killed_before_its_last_checkpoint_has_a_name_it_is_complete),
-        cmocka_unit_test(so_does_a_run_with_copies_in_memory),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

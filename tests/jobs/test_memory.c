@@ -3,22 +3,18 @@
  * the last. That arenas are as planned on every rank of every layout is checked beside the parity matrix
  * (tests/jobs/plans.h). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 static const double MIB = 1 << 20;
 
@@ -96,7 +92,7 @@ static const char *const small =
 static const char *const large =
     "architecture: llama, layers: 4, hidden_size: 512, heads: 8, ffn_size: 1536, vocab_size: 2048";
 
-static void resident_memory_beyond_the_arena_is_one_constant(void **state)
+TEST(resident_memory_beyond_the_arena_is_one_constant)
 {
     if (SANITIZED)
         skip_because("a sanitizer: its shadow memory is resident, too");
@@ -106,7 +102,7 @@ static void resident_memory_beyond_the_arena_is_one_constant(void **state)
     assert_true(s.beyond <= 48); /* libraries and the program's lists */
 }
 
-static void resident_memory_beyond_the_arena_is_one_constant_on_two_ranks(void **state)
+TEST(resident_memory_beyond_the_arena_is_one_constant_on_two_ranks)
 {
     if (SANITIZED)
         skip_because("a sanitizer: its shadow memory is resident, too");
@@ -195,38 +191,26 @@ static void nothing_is_allocated_in_the_seal(const char *top, int ranks, const c
     free(path);
 }
 
-static void one_rank_allocates_nothing_after_the_first_step(void **state)
+TEST(one_rank_allocates_nothing_after_the_first_step)
 {
     nothing_is_allocated_in_the_seal(*state, 1, "sealed-one", "train.precision=bf16");
 }
 
-static void two_ranks_that_wait_for_checkpoints_allocate_nothing_in_between(void **state)
+TEST(two_ranks_that_wait_for_checkpoints_allocate_nothing_in_between)
 {
     nothing_is_allocated_in_the_seal(*state, 2, "sealed-waiting", "checkpoint.asynchronous=false train.precision=bf16");
 }
 
-static void four_ranks_allocate_nothing_after_the_first_step(void **state)
+TEST(four_ranks_allocate_nothing_after_the_first_step)
 {
     nothing_is_allocated_in_the_seal(
         *state, 4, "sealed-four",
         "parallel.pipeline=2 parallel.zero=3 parallel.zero_reduce=micro_batch train.precision=bf16");
 }
 
-static void two_ranks_of_a_tensor_group_allocate_nothing_after_the_first_step(void **state)
+TEST(two_ranks_of_a_tensor_group_allocate_nothing_after_the_first_step)
 {
     nothing_is_allocated_in_the_seal(*state, 2, "sealed-two", "parallel.tensor=2 train.precision=fp32");
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resident_memory_beyond_the_arena_is_one_constant),
-        cmocka_unit_test(resident_memory_beyond_the_arena_is_one_constant_on_two_ranks),
-        cmocka_unit_test(one_rank_allocates_nothing_after_the_first_step),
-        cmocka_unit_test(two_ranks_of_a_tensor_group_allocate_nothing_after_the_first_step),
-        cmocka_unit_test(two_ranks_that_wait_for_checkpoints_allocate_nothing_in_between),
-        cmocka_unit_test(four_ranks_allocate_nothing_after_the_first_step),
-    };
-    return cmocka_run_group_tests(tests, write_data, workfolder_teardown);
-}
+TEST_MAIN(write_data, workfolder_teardown)

@@ -3,21 +3,17 @@
  *
  * The key whose effect is seen here: debug.merges. The islands' learning rate is so high that weights change by about
  * their own size: a reference is fp32, and rounding it must be small beside 1e-6 of the change. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { STEPS = 5, ISLANDS = 3 };
 
@@ -82,7 +78,7 @@ static void end_three(launch *all[ISLANDS])
         free(island_jobs_end(all[i]));
 }
 
-static void merges_of_all_islands_are_their_formulas(void **state)
+TEST(merges_of_all_islands_are_their_formulas)
 {
     static const struct {
         const char *run, *words, *wrong;
@@ -133,7 +129,7 @@ static void check_left_out(const char *top, const char *run)
 
 /* outer.robust by coordinate, of four islands, of which one may be hostile; at last the fourth learns nothing, and
  * its changes are left out. */
-static void robust_merges_are_their_formulas(void **state)
+TEST(robust_merges_are_their_formulas)
 {
     static const struct {
         const char *run, *words, *wrong, *fourth;
@@ -162,7 +158,7 @@ static void robust_merges_are_their_formulas(void **state)
 }
 
 /* Four islands, so that there are pairs; the last exchange is the mean of all. */
-static void gossip_is_its_formula(void **state)
+TEST(gossip_is_its_formula)
 {
     static const char *const words = "outer.topology=gossip outer.lr=0.7 outer.momentum=0.5 outer.mix=0.25" BIASED;
     launch *all[ISLANDS], *fourth;
@@ -179,7 +175,7 @@ static void gossip_is_its_formula(void **state)
 }
 
 /* Changes one by one, of which some are based on a model that others have moved since. */
-static void a_server_is_its_formula(void **state)
+TEST(a_server_is_its_formula)
 {
     static const char *const words =
         "outer.topology=server outer.lr=0.35 outer.momentum=0.5 outer.compress=int8" BIASED;
@@ -204,13 +200,4 @@ static void a_server_is_its_formula(void **state)
     free(keys);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_of_all_islands_are_their_formulas),
-        cmocka_unit_test(robust_merges_are_their_formulas),
-        cmocka_unit_test(gossip_is_its_formula),
-        cmocka_unit_test(a_server_is_its_formula),
-    };
-    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
-}
+TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -1,14 +1,9 @@
 /* A run's mirror in an object store: what was mirrored is there whole, a run that has lost its folder goes on from it
  * bit by bit, a store that fails holds nothing up, and a prefix has one run. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "memory/clock.h"
@@ -16,6 +11,7 @@
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 8 };
 
@@ -126,7 +122,7 @@ static void assert_said(const char *out, const char *words)
 
 /* ---- uploads ----------------------------------------------------------------------------------------------------- */
 
-static void checkpoints_are_mirrored_and_pruned(void **state)
+TEST_WITH(checkpoints_are_mirrored_and_pruned, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "first", "first", "checkpoint.keep=1"));
@@ -154,7 +150,7 @@ static void checkpoints_are_mirrored_and_pruned(void **state)
 }
 
 /* Files of several parts, on two ranks. */
-static void large_files_go_in_parts(void **state)
+TEST_WITH(large_files_go_in_parts, well_again, NULL)
 {
     const char *top = *state;
     char *out = runs_train_well(300, 2,
@@ -180,7 +176,7 @@ static void large_files_go_in_parts(void **state)
 
 /* ---- whose it is ------------------------------------------------------------------------------------------------- */
 
-static void a_prefix_has_one_run(void **state)
+TEST_WITH(a_prefix_has_one_run, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "owner", "owned", "train.steps=2"));
@@ -209,7 +205,7 @@ static void a_prefix_has_one_run(void **state)
 
 /* ---- what a run takes from it ------------------------------------------------------------------------------------ */
 
-static void a_lost_folder_goes_on_from_the_mirror(void **state)
+TEST_WITH(a_lost_folder_goes_on_from_the_mirror, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "lost", "lost", "train.steps=4"));
@@ -234,7 +230,7 @@ static void flip(const char *key)
     free(data);
 }
 
-static void a_damaged_checkpoint_is_passed_over(void **state)
+TEST_WITH(a_damaged_checkpoint_is_passed_over, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "hurt", "hurt", "train.steps=2")); /* both are there: a busy uploader passes over what is old */
@@ -250,7 +246,7 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
 }
 
 /* With nothing whole in the mirror nothing is begun anew. */
-static void what_is_wholly_damaged_is_refused(void **state)
+TEST_WITH(what_is_wholly_damaged_is_refused, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "ruin", "ruin", "train.steps=2"));
@@ -259,7 +255,7 @@ static void what_is_wholly_damaged_is_refused(void **state)
     refused(top, "ruin", "ruin", "", "there is no other checkpoint");
 }
 
-static void the_newer_of_disk_and_mirror_wins(void **state)
+TEST_WITH(the_newer_of_disk_and_mirror_wins, well_again, NULL)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "both"), *old = workfolder_path(top, "both-of-old");
@@ -277,7 +273,7 @@ static void the_newer_of_disk_and_mirror_wins(void **state)
     free(run);
 }
 
-static void a_stage_begins_from_a_mirror(void **state)
+TEST_WITH(a_stage_begins_from_a_mirror, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "stage-1", "stage-1", "train.steps=4"));
@@ -342,7 +338,7 @@ static void goes_on_after_4(const char *top, const char *name)
 }
 
 /* The mirror has not heard of it. */
-static void what_was_undone_is_not_fetched(void **state)
+TEST_WITH(what_was_undone_is_not_fetched, well_again, NULL)
 {
     const char *top = *state;
     go_back(top, "back");
@@ -354,7 +350,7 @@ static void what_was_undone_is_not_fetched(void **state)
 }
 
 /* The folder has not heard of it, and is at a later step. */
-static void a_later_branch_wins_over_a_later_step(void **state)
+TEST_WITH(a_later_branch_wins_over_a_later_step, well_again, NULL)
 {
     const char *top = *state;
     go_back(top, "older");
@@ -367,7 +363,7 @@ static void a_later_branch_wins_over_a_later_step(void **state)
 }
 
 /* Where the last checkpoint is damaged, the one before it is of its own history. */
-static void nothing_undone_is_fallen_back_to(void **state)
+TEST_WITH(nothing_undone_is_fallen_back_to, well_again, NULL)
 {
     const char *top = *state;
     go_back(top, "fall");
@@ -378,7 +374,7 @@ static void nothing_undone_is_fallen_back_to(void **state)
 }
 
 /* Nor on the disk, without any mirror. */
-static void nothing_undone_is_fallen_back_to_on_the_disk(void **state)
+TEST_WITH(nothing_undone_is_fallen_back_to_on_the_disk, well_again, NULL)
 {
     const char *top = *state;
     go_back(top, "disk");
@@ -395,7 +391,7 @@ static void nothing_undone_is_fallen_back_to_on_the_disk(void **state)
 }
 
 /* A person has written an earlier name into `latest`. */
-static void a_folder_may_go_back(void **state)
+TEST_WITH(a_folder_may_go_back, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "edited", "edited", "checkpoint.keep=0 train.steps=6"));
@@ -411,7 +407,7 @@ static void a_folder_may_go_back(void **state)
 
 /* ---- a store that fails ------------------------------------------------------------------------------------------ */
 
-static void a_dead_store_holds_nothing_up(void **state)
+TEST_WITH(a_dead_store_holds_nothing_up, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "alone", "alone", "train.steps=2"));
@@ -431,23 +427,4 @@ static void a_dead_store_holds_nothing_up(void **state)
     assert_latest("alone", "step-00000008");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(checkpoints_are_mirrored_and_pruned, well_again),
-        cmocka_unit_test_setup(large_files_go_in_parts, well_again),
-        cmocka_unit_test_setup(a_prefix_has_one_run, well_again),
-        cmocka_unit_test_setup(a_lost_folder_goes_on_from_the_mirror, well_again),
-        cmocka_unit_test_setup(a_damaged_checkpoint_is_passed_over, well_again),
-        cmocka_unit_test_setup(what_is_wholly_damaged_is_refused, well_again),
-        cmocka_unit_test_setup(the_newer_of_disk_and_mirror_wins, well_again),
-        cmocka_unit_test_setup(a_stage_begins_from_a_mirror, well_again),
-        cmocka_unit_test_setup(what_was_undone_is_not_fetched, well_again),
-        cmocka_unit_test_setup(a_later_branch_wins_over_a_later_step, well_again),
-        cmocka_unit_test_setup(nothing_undone_is_fallen_back_to, well_again),
-        cmocka_unit_test_setup(nothing_undone_is_fallen_back_to_on_the_disk, well_again),
-        cmocka_unit_test_setup(a_folder_may_go_back, well_again),
-        cmocka_unit_test_setup(a_dead_store_holds_nothing_up, well_again),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end)

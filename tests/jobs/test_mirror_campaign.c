@@ -3,17 +3,12 @@
  * upload, a prune or a resume, folders that are lost. After each end nothing in the mirror is half published, `latest`
  * names a whole checkpoint and never an older one than before; a run without its folder goes on from it; and each run
  * ends with the bits of one that nobody disturbed. FAULTS=N SEED=S: so many, drawn by S; FIRST=k begins with run k. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/system/atomic.h"
@@ -23,6 +18,7 @@
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static s3_server *server;
 
@@ -453,7 +449,7 @@ static bool disturb(int *tally, const char *top, int number, int faults, uint64_
     return well;
 }
 
-static void faults_at_random_moments_lose_nothing(void **state)
+TEST(faults_at_random_moments_lose_nothing)
 {
     const char *wanted = getenv("FAULTS"), *seed = getenv("SEED"), *first = getenv("FIRST");
     int faults = wanted && atoi(wanted) > 0 ? atoi(wanted) : 10, from = first ? atoi(first) : 0, number = from,
@@ -485,9 +481,4 @@ static int end(void **state)
     return workfolder_teardown(state);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(faults_at_random_moments_lose_nothing)};
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end)

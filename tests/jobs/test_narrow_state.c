@@ -1,13 +1,8 @@
 /* optimizer.state and optimizer.master in bf16: what is rounded stochastically is rounded alike in every layout, bit
  * for bit in promise 2's classes, and goes from layout to layout through checkpoints unchanged. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cover.h"
@@ -17,6 +12,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/update_layouts.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 10 };
 
@@ -121,7 +117,7 @@ static int differs(const char *top, int run, int layout, int from, const char *s
     return !same;
 }
 
-static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
+TEST(no_bit_depends_on_recompute_schedule_or_sharding)
 {
     int wrong = 0, compared = 0;
     for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
@@ -136,7 +132,7 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
 }
 
 /* Ten roundings of every weight, with random numbers that only its name and place in it say. */
-static void every_layout_rounds_a_weight_alike(void **state)
+TEST(every_layout_rounds_a_weight_alike)
 {
     int wrong = 0, compared = 0;
     for (int i = 0; i < NLAYOUTS * NRUNS; i++)
@@ -156,7 +152,7 @@ static void every_layout_rounds_a_weight_alike(void **state)
 }
 
 /* A step that is skipped, then saved: all states and weights are what the other layout wrote. */
-static void checkpoints_pass_through_another_layout_unchanged(void **state)
+TEST(checkpoints_pass_through_another_layout_unchanged)
 {
     static const int moves[][2] = {{0, 2}, {2, 8}, {8, 11}, {11, 3}, {3, 0}}; /* rows of LAYOUTS */
     const char *top = *state;
@@ -195,7 +191,7 @@ static void checkpoints_pass_through_another_layout_unchanged(void **state)
     assert_int_equal(wrong, 0);
 }
 
-static void runs_use_and_send_what_their_plans_say(void **state)
+TEST(runs_use_and_send_what_their_plans_say)
 {
     for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
         if (!taken[i])
@@ -208,14 +204,4 @@ static void runs_use_and_send_what_their_plans_say(void **state)
     }
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_bit_depends_on_recompute_schedule_or_sharding),
-        cmocka_unit_test(every_layout_rounds_a_weight_alike),
-        cmocka_unit_test(checkpoints_pass_through_another_layout_unchanged),
-        cmocka_unit_test(runs_use_and_send_what_their_plans_say),
-    };
-    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
-}
+TEST_MAIN(train_all, workfolder_teardown)

@@ -2,21 +2,17 @@
  * set, to the last bit; what is damaged, incomplete or of another start is not used; nothing is left at the end. Nodes
  * are names here (PHALANX_NODE), all on this machine. */
 #include <dirent.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { NODES = 3 };
 
@@ -154,7 +150,7 @@ static void is_as_if_undisturbed(const char *top, const char *run, const int ran
  * ------------------------------------------------------------------------------------------------- */
 
 /* The state is on no disk: without its copies the run would begin anew. */
-static void a_killed_job_goes_on_from_memory(void **state)
+TEST(a_killed_job_goes_on_from_memory)
 {
     static const struct {
         int ranks[NODES];
@@ -174,7 +170,7 @@ static void a_killed_job_goes_on_from_memory(void **state)
     }
 }
 
-static void copies_are_their_users_alone(void **state)
+TEST(copies_are_their_users_alone)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
@@ -207,7 +203,7 @@ static void copies_are_their_users_alone(void **state)
 /* ---- what is lost
  * -------------------------------------------------------------------------------------------------- */
 
-static void a_lost_node_takes_nothing_with_it(void **state)
+TEST(a_lost_node_takes_nothing_with_it)
 {
     static const int three[NODES] = {1, 1, 1}, two[NODES] = {2, 1, 0};
     const char *top = *state;
@@ -222,7 +218,7 @@ static void a_lost_node_takes_nothing_with_it(void **state)
     free(run);
 }
 
-static void an_incomplete_set_is_none(void **state)
+TEST(an_incomplete_set_is_none)
 {
     static const int three[NODES] = {1, 1, 1};
     const char *top = *state;
@@ -243,7 +239,7 @@ static void an_incomplete_set_is_none(void **state)
 
 /* One byte in the middle of one file of one node: the other node's copy serves. In both: the set is given up, and said
  * so. */
-static void a_damaged_copy_gives_way_to_the_other(void **state)
+TEST(a_damaged_copy_gives_way_to_the_other)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
@@ -270,7 +266,7 @@ static void a_damaged_copy_gives_way_to_the_other(void **state)
 /* ---- whose they are
  * ------------------------------------------------------------------------------------------------- */
 
-static void copies_of_another_start_do_not_count(void **state)
+TEST(copies_of_another_start_do_not_count)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
@@ -296,7 +292,7 @@ static void copies_of_another_start_do_not_count(void **state)
 }
 
 /* A folder that was renamed, or is reached by another mount. */
-static void copies_are_found_wherever_the_run_has_moved(void **state)
+TEST(copies_are_found_wherever_the_run_has_moved)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
@@ -324,7 +320,7 @@ static int step_fetched(const launch_result *r)
 }
 
 /* The disk of the checkpoints is gone, and the copies are later than what is in the mirror. */
-static void copies_later_than_the_mirror_win(void **state)
+TEST(copies_later_than_the_mirror_win)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state, *keys = "checkpoint.every=100 " MIRROR "earlier";
@@ -344,7 +340,7 @@ static void copies_later_than_the_mirror_win(void **state)
 }
 
 /* The run has gone on elsewhere: the folder and the copies come back, and are the older ones. */
-static void a_mirror_later_than_the_copies_wins(void **state)
+TEST(a_mirror_later_than_the_copies_wins)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state, *keys = "checkpoint.every=4 " MIRROR "later";
@@ -370,7 +366,7 @@ static void a_mirror_later_than_the_copies_wins(void **state)
 }
 
 /* Storage that fails for a moment is no other user's. */
-static void a_folder_that_cannot_be_looked_at_once_is_asked_again(void **state)
+TEST(a_folder_that_cannot_be_looked_at_once_is_asked_again)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
@@ -392,7 +388,7 @@ static void a_folder_that_cannot_be_looked_at_once_is_asked_again(void **state)
 }
 
 /* What another user may have put there is neither used nor removed: the run has a folder of its own. */
-static void a_folder_that_others_can_enter_is_not_believed(void **state)
+TEST(a_folder_that_others_can_enter_is_not_believed)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
@@ -415,7 +411,7 @@ static void a_folder_that_others_can_enter_is_not_believed(void **state)
 /* ---- nobody is needed
  * ----------------------------------------------------------------------------------------------- */
 
-static void under_supervise_a_killed_rank_costs_a_few_steps(void **state)
+TEST(under_supervise_a_killed_rank_costs_a_few_steps)
 {
     static const int ranks[NODES] = {2, 1, 0};
     const char *top = *state;
@@ -439,22 +435,4 @@ static void under_supervise_a_killed_rank_costs_a_few_steps(void **state)
     free(run);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_job_goes_on_from_memory),
-        cmocka_unit_test(copies_are_their_users_alone),
-        cmocka_unit_test(a_lost_node_takes_nothing_with_it),
-        cmocka_unit_test(an_incomplete_set_is_none),
-        cmocka_unit_test(a_damaged_copy_gives_way_to_the_other),
-        cmocka_unit_test(copies_of_another_start_do_not_count),
-        cmocka_unit_test(copies_are_found_wherever_the_run_has_moved),
-        cmocka_unit_test(copies_later_than_the_mirror_win),
-        cmocka_unit_test(a_mirror_later_than_the_copies_wins),
-        cmocka_unit_test(a_folder_that_cannot_be_looked_at_once_is_asked_again),
-        cmocka_unit_test(a_folder_that_others_can_enter_is_not_believed),
-        cmocka_unit_test(under_supervise_a_killed_rank_costs_a_few_steps),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

@@ -3,14 +3,9 @@
  *
  * One job plays all runs of one number of ranks (tests/jobs/playlist.h). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/golden.h"
@@ -19,6 +14,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/update_layouts.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 20, HALF = 10 };
 static const double LIMIT = 1e-5; /* of a loss, relative */
@@ -123,7 +119,7 @@ static double loss_error(const char *folder, int model, int variant, int first)
     return worst;
 }
 
-static void every_optimizer_trains_as_its_reference_in_every_layout(void **state)
+TEST(every_optimizer_trains_as_its_reference_in_every_layout)
 {
     int wrong = 0, tried = 0;
     for (int layout = 0; layout < NLAYOUTS; layout++) {
@@ -149,7 +145,7 @@ static void every_optimizer_trains_as_its_reference_in_every_layout(void **state
     assert_int_equal(wrong, 0);
 }
 
-static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
+TEST(no_bit_depends_on_recompute_schedule_or_sharding)
 {
     int wrong = 0, compared = 0;
     for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
@@ -175,7 +171,7 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
 }
 
 /* Promise 1 and the traffic, with the states and the sums of every optimizer. */
-static void runs_use_and_send_what_their_plans_say(void **state)
+TEST(runs_use_and_send_what_their_plans_say)
 {
     int wrong = 0;
     for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
@@ -193,7 +189,7 @@ static void runs_use_and_send_what_their_plans_say(void **state)
 }
 
 /* From step 10 of a run on, in other layouts. */
-static void what_one_layout_saved_another_continues(void **state)
+TEST(what_one_layout_saved_another_continues)
 {
     static const struct {
         int from, to;
@@ -230,7 +226,7 @@ static void what_one_layout_saved_another_continues(void **state)
 }
 
 /* Each is one small mistake. Words are faults of tests/jobs/rank_mutants.c, on two ranks that divide tensors. */
-static void a_slightly_different_optimizer_is_caught(void **state)
+TEST(a_slightly_different_optimizer_is_caught)
 {
     static const struct {
         int variant;
@@ -276,7 +272,7 @@ static void a_slightly_different_optimizer_is_caught(void **state)
 
 /* tests/golden/checkpoint was written after step 4 by the version that knew one optimizer (5925154, in bf16); these are
  * that version's losses when it went on in fp32. */
-static void an_older_versions_checkpoint_resumes(void **state)
+TEST(an_older_versions_checkpoint_resumes)
 {
     static const double losses[] = {4.30155897, 4.21345329, 4.1352644, 4.17027855};
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -295,16 +291,4 @@ static void an_older_versions_checkpoint_resumes(void **state)
     }
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_optimizer_trains_as_its_reference_in_every_layout),
-        cmocka_unit_test(no_bit_depends_on_recompute_schedule_or_sharding),
-        cmocka_unit_test(runs_use_and_send_what_their_plans_say),
-        cmocka_unit_test(what_one_layout_saved_another_continues),
-        cmocka_unit_test(a_slightly_different_optimizer_is_caught),
-        cmocka_unit_test(an_older_versions_checkpoint_resumes),
-    };
-    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
-}
+TEST_MAIN(train_all, workfolder_teardown)

@@ -1,16 +1,13 @@
 /* A rank that computes slowly is named, and no other; where all are well, none is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/files/indexed.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { RANKS = 4, STEPS = 45, SLOW = 2 };
 
@@ -72,7 +69,7 @@ static launch_result play(const char *top, const char *run, const char *fault, c
 }
 
 /* The program of a stage has ops in common with the others' only in part. */
-static void a_slow_rank_is_named_in_every_layout(void **state)
+TEST(a_slow_rank_is_named_in_every_layout)
 {
     static const char *const layouts[] = {"", "parallel.tensor=2", "parallel.pipeline=2 train.global_batch=8",
                                           "parallel.pipeline=4 train.global_batch=8"};
@@ -108,7 +105,7 @@ static void a_slow_rank_is_named_in_every_layout(void **state)
     }
 }
 
-static void a_quiet_run_names_nobody(void **state)
+TEST(a_quiet_run_names_nobody)
 {
     const char *top = *state;
     launch_result r = play(top, "quiet", "slow -1 0 0", "run.slow_ratio=2");
@@ -121,7 +118,7 @@ static void a_quiet_run_names_nobody(void **state)
 }
 
 /* Nobody computes slowly where documents are dealt unequally; and a rank that does is still seen. */
-static void who_is_dealt_more_is_not_slow(void **state)
+TEST(who_is_dealt_more_is_not_slow)
 {
     const char *top = *state;
     /* products of 0.2 ms, so that those of a faster machine are above PACE_SHORTEST, too */
@@ -148,13 +145,4 @@ static void who_is_dealt_more_is_not_slow(void **state)
     free(keys);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slow_rank_is_named_in_every_layout),
-        cmocka_unit_test(a_quiet_run_names_nobody),
-        cmocka_unit_test(who_is_dealt_more_is_not_slow),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

@@ -5,14 +5,9 @@
  * One job plays all layouts of one number of ranks (tests/jobs/playlist.h). */
 #include <limits.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cover.h"
@@ -21,6 +16,7 @@
 #include "tests/jobs/plans.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { MOST_RANKS = 8, MOST_ROWS = 1024 };
 
@@ -53,7 +49,7 @@ static int train_all(void **state)
     return 0;
 }
 
-static void every_layout_trains_the_same_model(void **state)
+TEST(every_layout_trains_the_same_model)
 {
     const char *top = *state;
     int wrong = 0, tried = 0;
@@ -82,7 +78,7 @@ static void every_layout_trains_the_same_model(void **state)
     assert_int_equal(wrong, 0);
 }
 
-static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
+TEST(no_bit_depends_on_recompute_schedule_or_sharding)
 {
     const char *top = *state;
     bool groups[UCHAR_MAX + 1] = {false};
@@ -117,7 +113,7 @@ static void no_bit_depends_on_recompute_schedule_or_sharding(void **state)
 }
 
 /* Promise 1 and the traffic: what a run says it used and sent is what its programs, compiled here, say. */
-static void runs_use_and_send_what_their_plans_say(void **state)
+TEST(runs_use_and_send_what_their_plans_say)
 {
     const char *top = *state;
     int wrong = 0, loose = 0, looser = 0, budgets = 0, tried = 0;
@@ -153,13 +149,4 @@ static void runs_use_and_send_what_their_plans_say(void **state)
     assert_true(budgets >= 3);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layout_trains_the_same_model),
-        cmocka_unit_test(no_bit_depends_on_recompute_schedule_or_sharding),
-        cmocka_unit_test(runs_use_and_send_what_their_plans_say),
-    };
-    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
-}
+TEST_MAIN(train_all, workfolder_teardown)

@@ -1,14 +1,9 @@
 /* That the parity test can fail: the engine broken on purpose, in every way that tests/jobs/mutants.c lists. And parity
  * over a hundred steps. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/layouts.h"
@@ -16,6 +11,7 @@
 #include "tests/jobs/parity.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static char *mutant_folder(const char *top, int index)
 {
@@ -39,7 +35,7 @@ static bool says(const char *folder, const char *words)
     return has;
 }
 
-static void every_mutant_is_noticed(void **state)
+TEST(every_mutant_is_noticed)
 {
     const char *top = *state;
     FILE *list = parity_open_list(top, "mutants");
@@ -69,7 +65,7 @@ static void every_mutant_is_noticed(void **state)
 }
 
 /* The demo's shape: four ranks against one, over a hundred steps of real training. */
-static void a_hundred_steps_on_four_ranks_reach_the_loss_of_one(void **state)
+TEST(a_hundred_steps_on_four_ranks_reach_the_loss_of_one)
 {
     const char *top = *state;
     char *format = must_format(
@@ -95,12 +91,4 @@ static void a_hundred_steps_on_four_ranks_reach_the_loss_of_one(void **state)
     free(four);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mutant_is_noticed),
-        cmocka_unit_test(a_hundred_steps_on_four_ranks_reach_the_loss_of_one),
-    };
-    return cmocka_run_group_tests(tests, train_ones, workfolder_teardown);
-}
+TEST_MAIN(train_ones, workfolder_teardown)

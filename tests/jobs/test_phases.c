@@ -1,19 +1,15 @@
 /* Every phase of a run is watched, on one rank and on several: set-up, load, step, evaluation, save. Storage that hangs
  * is made by memory/spy/io_faults.c; a frozen rank is one that was sent SIGSTOP. */
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 8 };
 
@@ -114,22 +110,22 @@ static void are_reported(void **state, const char *phase)
     assert_true(seen > 0);
 }
 
-static void storage_that_hangs_in_a_save_is_reported(void **state)
+TEST(storage_that_hangs_in_a_save_is_reported)
 {
     are_reported(state, "save");
 }
 
-static void storage_that_hangs_in_a_load_is_reported(void **state)
+TEST(storage_that_hangs_in_a_load_is_reported)
 {
     are_reported(state, "load");
 }
 
-static void storage_that_hangs_in_the_set_up_is_reported(void **state)
+TEST(storage_that_hangs_in_the_set_up_is_reported)
 {
     are_reported(state, "set-up");
 }
 
-static void storage_that_hangs_under_the_metrics_is_reported(void **state)
+TEST(storage_that_hangs_under_the_metrics_is_reported)
 {
     are_reported(state, "step");
     are_reported(state, "evaluation");
@@ -147,7 +143,7 @@ static bool disappears(int pid, double seconds)
 
 /* A rank is stopped as soon as its process is seen, or a little later: in MPI's start, in the set-up, in the first
  * steps. */
-static void a_rank_frozen_in_its_first_second_ends_the_job(void **state)
+TEST(a_rank_frozen_in_its_first_second_ends_the_job)
 {
     const char *top = *state;
     for (int i = 0; i < 4; i++) {
@@ -174,7 +170,7 @@ static void a_rank_frozen_in_its_first_second_ends_the_job(void **state)
 }
 
 /* Long steps may have a long limit: a machine that is gone is found out sooner. */
-static void a_rank_that_does_not_answer_has_a_limit_of_its_own(void **state)
+TEST(a_rank_that_does_not_answer_has_a_limit_of_its_own)
 {
     char *folder = workfolder_path(*state, "silent");
     char *line =
@@ -192,7 +188,7 @@ static void a_rank_that_does_not_answer_has_a_limit_of_its_own(void **state)
 }
 
 /* Slow is no hang: each call takes long, but is progress. */
-static void slow_storage_is_no_hang(void **state)
+TEST(slow_storage_is_no_hang)
 {
     char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx");
     launch_result r = launch_run(300,
@@ -206,17 +202,4 @@ static void slow_storage_is_no_hang(void **state)
     free(spy);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(storage_that_hangs_in_a_save_is_reported),
-        cmocka_unit_test(storage_that_hangs_in_a_load_is_reported),
-        cmocka_unit_test(storage_that_hangs_in_the_set_up_is_reported),
-        cmocka_unit_test(storage_that_hangs_under_the_metrics_is_reported),
-        cmocka_unit_test(a_rank_frozen_in_its_first_second_ends_the_job),
-        cmocka_unit_test(a_rank_that_does_not_answer_has_a_limit_of_its_own),
-        cmocka_unit_test(slow_storage_is_no_hang),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

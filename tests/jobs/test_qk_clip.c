@@ -4,14 +4,9 @@
  *
  * One job plays all runs of one number of ranks (tests/jobs/playlist.h). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cover.h"
@@ -20,6 +15,7 @@
 #include "tests/jobs/plans.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 20, MOST_RANKS = 4 };
 static const double LIMIT = 1e-5; /* of losses and largest scores, relative */
@@ -168,7 +164,7 @@ static double error_of(const char *folder, int model, const char *number, const 
     return steps == STEPS ? worst : INFINITY;
 }
 
-static void heads_are_scaled_as_the_paper_says_in_every_layout(void **state)
+TEST(heads_are_scaled_as_the_paper_says_in_every_layout)
 {
     int wrong = 0;
     for (int i = 0; i < NRUNS; i++) {
@@ -185,7 +181,7 @@ static void heads_are_scaled_as_the_paper_says_in_every_layout(void **state)
     assert_int_equal(wrong, 0);
 }
 
-static void plans_say_what_clipped_runs_use_and_send(void **state)
+TEST(plans_say_what_clipped_runs_use_and_send)
 {
     int wrong = 0;
     for (int i = 0; i < NRUNS; i++) {
@@ -201,7 +197,7 @@ static void plans_say_what_clipped_runs_use_and_send(void **state)
     assert_int_equal(wrong, 0);
 }
 
-static void no_bit_of_a_clipped_run_depends_on_recompute_schedule_or_sharding(void **state)
+TEST(no_bit_of_a_clipped_run_depends_on_recompute_schedule_or_sharding)
 {
     int wrong = 0;
     for (int i = 0; i < NRUNS; i++) {
@@ -222,7 +218,7 @@ static void no_bit_of_a_clipped_run_depends_on_recompute_schedule_or_sharding(vo
 }
 
 /* In fp16 a scale of 2^32 makes gradients infinite: the step changes nothing, with every head above the threshold. */
-static void a_skipped_step_scales_nothing(void **state)
+TEST(a_skipped_step_scales_nothing)
 {
     static const char *const keys[] = {"optimizer.qk_clip=0", "optimizer.qk_clip=1e-3"};
     static const char *const scales[] = {"4294967296", "1"};
@@ -246,7 +242,7 @@ static void a_skipped_step_scales_nothing(void **state)
 }
 
 /* Each is one small mistake. Words are faults of tests/jobs/rank_mutants.c, on two ranks that divide samples. */
-static void a_slightly_different_clip_is_caught(void **state)
+TEST(a_slightly_different_clip_is_caught)
 {
     static const struct {
         const char *word, *keys;
@@ -280,15 +276,4 @@ static void a_slightly_different_clip_is_caught(void **state)
     assert_int_equal(missed, 0);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads_are_scaled_as_the_paper_says_in_every_layout),
-        cmocka_unit_test(plans_say_what_clipped_runs_use_and_send),
-        cmocka_unit_test(no_bit_of_a_clipped_run_depends_on_recompute_schedule_or_sharding),
-        cmocka_unit_test(a_skipped_step_scales_nothing),
-        cmocka_unit_test(a_slightly_different_clip_is_caught),
-    };
-    return cmocka_run_group_tests(tests, train_all, workfolder_teardown);
-}
+TEST_MAIN(train_all, workfolder_teardown)

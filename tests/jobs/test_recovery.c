@@ -1,22 +1,18 @@
 /* What a run goes on from: never from nothing while there is something, never from what is damaged, hostile or of other
  * data. Every refusal is one line, and leaves everything as it was. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 6 };
 
@@ -90,7 +86,7 @@ static void assert_steps(const char *run, int steps)
 
 /* Storage that cannot say what `latest` holds is asked again, then refused or overridden, and never taken for an empty
  * folder. */
-static void a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there(void **state)
+TEST(a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there)
 {
     const char *top = *state;
     char *run = whole_run(top, "unreadable");
@@ -113,7 +109,7 @@ static void a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there(void 
     free(run);
 }
 
-static void a_latest_that_is_lost_is_not_a_run_that_never_began(void **state)
+TEST(a_latest_that_is_lost_is_not_a_run_that_never_began)
 {
     const char *top = *state;
     char *run = whole_run(top, "lost"), *latest = workfolder_path(run, "checkpoints/latest");
@@ -131,7 +127,7 @@ static void a_latest_that_is_lost_is_not_a_run_that_never_began(void **state)
 }
 
 /* A disk that is not mounted, as its mount point looks then, or a link into nothing. */
-static void checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began(void **state)
+TEST(checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began)
 {
     const char *top = *state;
     char *run = whole_run(top, "unmounted"), *checkpoints = workfolder_path(run, "checkpoints");
@@ -153,7 +149,7 @@ static void checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began(voi
 }
 
 /* It would be a stage of itself: a checkpoint of the run's own. */
-static void a_path_that_cannot_be_told_is_asked_again(void **state)
+TEST(a_path_that_cannot_be_told_is_asked_again)
 {
     const char *top = *state;
     char *run = whole_run(top, "real"), *whole = workfolder_path(top, "real-whole"), difference[256];
@@ -170,7 +166,7 @@ static void a_path_that_cannot_be_told_is_asked_again(void **state)
 }
 
 /* One read of metrics.jsonl that fails, the first or a later one, is not its end. */
-static void metrics_that_cannot_be_read_once_are_kept(void **state)
+TEST(metrics_that_cannot_be_read_once_are_kept)
 {
     const char *top = *state;
     char *run = whole_run(top, "metrics"), *path = workfolder_path(run, "metrics.jsonl");
@@ -187,7 +183,7 @@ static void metrics_that_cannot_be_read_once_are_kept(void **state)
     free(run);
 }
 
-static void metrics_that_cannot_be_looked_at_once_lack_no_line(void **state)
+TEST(metrics_that_cannot_be_looked_at_once_lack_no_line)
 {
     const char *top = *state;
     char *run = whole_run(top, "looks");
@@ -203,7 +199,7 @@ static void metrics_that_cannot_be_looked_at_once_lack_no_line(void **state)
 }
 
 /* What cp -al makes of a run's folder: files that are appended to stay each run's own. */
-static void runs_that_share_files_by_hard_links_do_not_write_into_each_other(void **state)
+TEST(runs_that_share_files_by_hard_links_do_not_write_into_each_other)
 {
     static const char *const names[] = {"events.jsonl", "metrics.jsonl"};
     const char *top = *state;
@@ -238,7 +234,7 @@ static void flip(const char *run, const char *file, int64_t at)
 }
 
 /* The state after the damaged one is made again from the one before, bit for bit; summary.json says why. */
-static void a_damaged_checkpoint_gives_way_to_the_one_before(void **state)
+TEST(a_damaged_checkpoint_gives_way_to_the_one_before)
 {
     static const struct {
         const char *name, *file;
@@ -308,7 +304,7 @@ static void write_meta(const char *run, json_t *meta)
 }
 
 /* With a checksum that is right, and values that are not. */
-static void hostile_positions_are_refused_in_one_line(void **state)
+TEST(hostile_positions_are_refused_in_one_line)
 {
     static const struct {
         const char *key, *value, *words; /* value NULL: the key is not there */
@@ -382,7 +378,7 @@ static void hostile_positions_are_refused_in_one_line(void **state)
 /* ---- data
  * ---------------------------------------------------------------------------------------------------------- */
 
-static void data_that_was_replaced_is_refused_unless_allowed(void **state)
+TEST(data_that_was_replaced_is_refused_unless_allowed)
 {
     const char *top = *state;
     char *run = whole_run(top, "replaced"), *prefix = workfolder_path(top, "data"),
@@ -409,7 +405,7 @@ static void data_that_was_replaced_is_refused_unless_allowed(void **state)
 /* ---- two runs in one folder
  * ----------------------------------------------------------------------------------------- */
 
-static void a_second_run_in_the_folder_is_refused_while_the_first_lives(void **state)
+TEST(a_second_run_in_the_folder_is_refused_while_the_first_lives)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "shared");
@@ -438,7 +434,7 @@ static void a_second_run_in_the_folder_is_refused_while_the_first_lives(void **s
     free(run);
 }
 
-static void without_run_lock_no_lock_is_taken(void **state)
+TEST(without_run_lock_no_lock_is_taken)
 {
     for (int locked = 0; locked < 2; locked++) {
         char *run = workfolder_path(*state, locked ? "locked" : "unlocked"), *lock = workfolder_path(run, "lock");
@@ -462,7 +458,7 @@ static void without_run_lock_no_lock_is_taken(void **state)
 
 /* Where the work is in saving: each step is saved, beside the next ones. However often it is killed, it ends where an
  * undisturbed run ends, and loses no step whose checkpoint had been published. */
-static void killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost(void **state)
+TEST(killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost)
 {
     enum { LONG = 400, KILLS = 8 }; /* so long that a fast machine does not end before it is killed */
     const char *top = *state;
@@ -508,7 +504,7 @@ static void killed_at_any_moment_of_a_save_beside_training_nothing_published_is_
 }
 
 /* Every step saved beside training, and every step saved while training waits: the same files, but for their run. */
-static void a_checkpoint_written_beside_training_is_the_one_that_training_waits_for(void **state)
+TEST(a_checkpoint_written_beside_training_is_the_one_that_training_waits_for)
 {
     static const struct {
         const char *name;
@@ -541,24 +537,4 @@ static void a_checkpoint_written_beside_training_is_the_one_that_training_waits_
     }
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there),
-        cmocka_unit_test(a_latest_that_is_lost_is_not_a_run_that_never_began),
-        cmocka_unit_test(checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began),
-        cmocka_unit_test(a_path_that_cannot_be_told_is_asked_again),
-        cmocka_unit_test(metrics_that_cannot_be_read_once_are_kept),
-        cmocka_unit_test(metrics_that_cannot_be_looked_at_once_lack_no_line),
-        cmocka_unit_test(runs_that_share_files_by_hard_links_do_not_write_into_each_other),
-        cmocka_unit_test(a_damaged_checkpoint_gives_way_to_the_one_before),
-        cmocka_unit_test(hostile_positions_are_refused_in_one_line),
-        cmocka_unit_test(data_that_was_replaced_is_refused_unless_allowed),
-        cmocka_unit_test(a_second_run_in_the_folder_is_refused_while_the_first_lives),
-        cmocka_unit_test(without_run_lock_no_lock_is_taken),
-        cmocka_unit_test(killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost),
-        cmocka_unit_test(a_checkpoint_written_beside_training_is_the_one_that_training_waits_for),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

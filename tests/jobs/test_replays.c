@@ -1,22 +1,18 @@
 /* Experts that ranks divide: no token is dropped. A step that lacks room is played again on a higher rung and is then
  * the step that a run with room makes; what is stopped or killed among such steps goes on, bit for bit. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/plans.h"
 #include "tests/jobs/routed.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 24, STOP = 7, LIMIT = 200 };
 
@@ -102,7 +98,7 @@ static void assert_climbed(const char *top, const char *run)
     }
 }
 
-static void a_step_without_room_is_the_step_that_has_it(void **state)
+TEST(a_step_without_room_is_the_step_that_has_it)
 {
     const char *top = *state;
     train(top, "room", "model.expert_capacity=4 parallel.expert_dispatch=gather");
@@ -114,7 +110,7 @@ static void a_step_without_room_is_the_step_that_has_it(void **state)
 }
 
 /* Each token of a step counts once, of whichever rung the step was played on last, and once more of none. */
-static void every_step_counts_each_token_once(void **state)
+TEST(every_step_counts_each_token_once)
 {
     const char *top = *state;
     enum { CHOICES = 8 * 32 };
@@ -142,7 +138,7 @@ static void every_step_counts_each_token_once(void **state)
 }
 
 /* What a run says of its loads foretells how often its steps are played again. */
-static void a_run_s_own_loads_foretell_its_replays(void **state)
+TEST(a_run_s_own_loads_foretell_its_replays)
 {
     const char *top = *state;
     char *phalanx = launch_beside("../phalanx");
@@ -176,7 +172,7 @@ static void assert_same(const char *top, const char *run, const char *other)
 }
 
 /* The rung is in the checkpoint: otherwise the second part would begin below, and round otherwise. */
-static void a_stopped_run_goes_on_bit_for_bit(void **state)
+TEST(a_stopped_run_goes_on_bit_for_bit)
 {
     const char *top = *state;
     char *keys = must_format(LITTLE " train.steps=%d", STOP);
@@ -202,7 +198,7 @@ static runs_metrics balance(const char *top, const char *run, int ranks, int mic
 
 /* Where a step is one micro-batch, two data ranks with the loads of both are one rank with all samples; loads of each
  * rank's own are not. */
-static void loads_of_a_batch_are_those_of_all_data_ranks(void **state)
+TEST(loads_of_a_batch_are_those_of_all_data_ranks)
 {
     const char *top = *state;
     runs_metrics one = balance(top, "batch-one", 1, 8, "batch"), two = balance(top, "batch-two", 2, 4, "batch"),
@@ -229,7 +225,7 @@ static char *convert(const char *top, const char *from, const char *to, const ch
 
 /* A checkpoint keeps them in fp32, whatever the others become; a folder of a family without them says that it leaves
  * them out, and a run that begins with it has them at 0. */
-static void biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line(void **state)
+TEST(biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "little"), *other = workfolder_path(top, "narrow"), difference[256];
@@ -249,7 +245,7 @@ static void biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_l
 }
 
 /* Tensor ranks and stages generate what one rank does, with the weights of a run whose ranks divided the experts. */
-static void ranks_generate_what_one_does(void **state)
+TEST(ranks_generate_what_one_does)
 {
     static const struct {
         int ranks;
@@ -317,7 +313,7 @@ static runs_metrics train_routed(const char *top, const char *name, const char *
 
 /* Whatever routers do, nothing is dropped: losses are those of one rank, on the first rung and on the last, whose runs
  * use the memory and send the bytes that were planned. */
-static void the_worst_routing_trains_what_one_rank_does(void **state)
+TEST(the_worst_routing_trains_what_one_rank_does)
 {
     static const struct {
         const char *name;
@@ -361,7 +357,7 @@ static void the_worst_routing_trains_what_one_rank_does(void **state)
 #define SLOW "train.steps=100 optimizer.lr=5e-4 optimizer.warmup=10"
 
 /* A fresh router's first steps, in which its loads are the most uneven. */
-static void a_fresh_router_drops_nothing(void **state)
+TEST(a_fresh_router_drops_nothing)
 {
     enum { FRESH = 100 };
     const char *top = *state;
@@ -399,7 +395,7 @@ static bool reaches(launch *l, int step)
 
 /* Steps 3 and 22 are played again, and between them the run goes down to the first rung: the kills are before, within
  * and behind both, as far as it does not end before. */
-static void killed_runs_go_on_bit_for_bit(void **state)
+TEST(killed_runs_go_on_bit_for_bit)
 {
     static const char pattern[] = "mmammmmmmmmmmmmmmmmmmamm";
     static const int steps[] = {1, 2, 3, 5, 7, 9, 12, 15, 19, 21};
@@ -434,7 +430,7 @@ static void killed_runs_go_on_bit_for_bit(void **state)
 #define GENTLE "train.steps=12 train.dropout=0 optimizer.warmup=4 "
 
 /* Updates of experts' matrices, scaled losses, growing batches and verified micro-batches, whoever divides experts. */
-static void whatever_updates_experts_their_ranks_do_not_matter(void **state)
+TEST(whatever_updates_experts_their_ranks_do_not_matter)
 {
     static const struct {
         const char *name, *keys;
@@ -468,7 +464,7 @@ static void whatever_updates_experts_their_ranks_do_not_matter(void **state)
 }
 
 /* Two, four and one ranks divide the experts in turn, with copies of checkpoints in memory. */
-static void a_run_goes_on_with_experts_divided_otherwise(void **state)
+TEST(a_run_goes_on_with_experts_divided_otherwise)
 {
     const char *top = *state;
     const runs_metrics one = train_routed(top, "run", "constant", 1, GENTLE "optimizer.lr=5e-4 parallel.expert=1");
@@ -486,7 +482,7 @@ static void a_run_goes_on_with_experts_divided_otherwise(void **state)
 
 /* Each rank copies the dense model's mlp into its own experts: one rank, which has all of them, learns the same. Alike
  * experts give routers no gradient but roundings, which AdamW would make as large as any: hence SGD. */
-static void ranks_that_divide_experts_begin_as_the_dense_model(void **state)
+TEST(ranks_that_divide_experts_begin_as_the_dense_model)
 {
     static const char more[] = "data: {train: tests/golden/models/train, shuffle: false}\n"
                                "train: {steps: 6, sequence: 32, micro_batch: 2, global_batch: 8, precision: fp32, "
@@ -532,7 +528,7 @@ static double dropped_share(const char *top, const char *run)
 enum { ASSIGNMENTS = 512, DROP_ROOM = 208 };
 
 /* The rows that are dropped are those that a plain model drops; none is unless that is asked for, and in evaluation. */
-static void what_is_dropped_is_what_a_plain_model_drops(void **state)
+TEST(what_is_dropped_is_what_a_plain_model_drops)
 {
     const char *top = *state;
     char *from = workfolder_path(top, "drop-from"), *data = workfolder_path(top, "drop-data");
@@ -557,23 +553,4 @@ static void what_is_dropped_is_what_a_plain_model_drops(void **state)
     free(from);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_without_room_is_the_step_that_has_it),
-        cmocka_unit_test(a_stopped_run_goes_on_bit_for_bit),
-        cmocka_unit_test(every_step_counts_each_token_once),
-        cmocka_unit_test(a_run_s_own_loads_foretell_its_replays),
-        cmocka_unit_test(biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line),
-        cmocka_unit_test(loads_of_a_batch_are_those_of_all_data_ranks),
-        cmocka_unit_test(ranks_generate_what_one_does),
-        cmocka_unit_test(the_worst_routing_trains_what_one_rank_does),
-        cmocka_unit_test(a_fresh_router_drops_nothing),
-        cmocka_unit_test(killed_runs_go_on_bit_for_bit),
-        cmocka_unit_test(whatever_updates_experts_their_ranks_do_not_matter),
-        cmocka_unit_test(a_run_goes_on_with_experts_divided_otherwise),
-        cmocka_unit_test(ranks_that_divide_experts_begin_as_the_dense_model),
-        cmocka_unit_test(what_is_dropped_is_what_a_plain_model_drops),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

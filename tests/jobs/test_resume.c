@@ -1,19 +1,15 @@
 /* Promise 3: what is stopped goes on, bit for bit; in another layout, as one and the same training. The runs blend two
  * data sets, shuffle, drop out and evaluate, and stop wherever: between steps, by SIGTERM, by SIGKILL. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 8, STOP = 3 };
 
@@ -98,17 +94,17 @@ static void resume_is_bitwise(const char *top, int ranks, const char *name, cons
     free(again);
 }
 
-static void resume_is_bitwise_in_fp32(void **state)
+TEST(resume_is_bitwise_in_fp32)
 {
     resume_is_bitwise(*state, 1, "fp32", "");
 }
 
-static void resume_is_bitwise_in_bf16(void **state)
+TEST(resume_is_bitwise_in_bf16)
 {
     resume_is_bitwise(*state, 1, "bf16", "train.precision=bf16 data.document_mask=true");
 }
 
-static void resume_is_bitwise_on_four_ranks(void **state)
+TEST(resume_is_bitwise_on_four_ranks)
 {
     resume_is_bitwise(*state, 4, "four",
                       "train.precision=bf16 parallel.tensor=2 parallel.zero=3 parallel.zero_reduce=micro_batch");
@@ -153,18 +149,18 @@ static void a_signal_changes_nothing(const char *top, const char *name, int how,
     free(folder);
 }
 
-static void after_sigterm_it_has_saved_and_goes_on_bit_for_bit(void **state)
+TEST(after_sigterm_it_has_saved_and_goes_on_bit_for_bit)
 {
     a_signal_changes_nothing(*state, "terminated", SIGTERM, 75);
 }
 
-static void after_sigkill_it_goes_on_from_the_last_checkpoint_bit_for_bit(void **state)
+TEST(after_sigkill_it_goes_on_from_the_last_checkpoint_bit_for_bit)
 {
     a_signal_changes_nothing(*state, "killed", SIGKILL, 128 + SIGKILL);
 }
 
 /* Saved in one layout after STOP steps, continued in another: the losses of the uninterrupted run. */
-static void another_layout_continues_the_same_training(void **state)
+TEST(another_layout_continues_the_same_training)
 {
     static const struct {
         const char *name;
@@ -205,7 +201,7 @@ static void another_layout_continues_the_same_training(void **state)
 }
 
 /* What decides the training may not change after a checkpoint; what does not may, and is said. */
-static void keys_that_may_not_change_are_refused_by_name(void **state)
+TEST(keys_that_may_not_change_are_refused_by_name)
 {
     static const struct {
         const char *change;
@@ -237,17 +233,4 @@ static void keys_that_may_not_change_are_refused_by_name(void **state)
     }
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resume_is_bitwise_in_fp32),
-        cmocka_unit_test(resume_is_bitwise_in_bf16),
-        cmocka_unit_test(resume_is_bitwise_on_four_ranks),
-        cmocka_unit_test(after_sigterm_it_has_saved_and_goes_on_bit_for_bit),
-        cmocka_unit_test(after_sigkill_it_goes_on_from_the_last_checkpoint_bit_for_bit),
-        cmocka_unit_test(another_layout_continues_the_same_training),
-        cmocka_unit_test(keys_that_may_not_change_are_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

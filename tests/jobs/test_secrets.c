@@ -2,17 +2,12 @@
  * run writes, uploads, says, shows in the list of processes or hands to a child, whether it comes from
  * outer.credentials or from the environment; where an address holds one, nothing begins. Who may write to an island's
  * keys is looked at. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <curl/curl.h>
 
 #include "engine/islands/islands.h"
@@ -28,6 +23,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 #define PASSWORD "S3CR3Tpw"
 #define LOGIN    "phx:" PASSWORD
@@ -112,7 +108,7 @@ static void train_and_search(const char *top, const char *name, const char *befo
     free(program);
 }
 
-static void the_password_is_in_nothing_that_a_run_writes(void **state)
+TEST(the_password_is_in_nothing_that_a_run_writes)
 {
     const char *top = *state;
     if (!island_jobs_etcd)
@@ -180,7 +176,7 @@ static void track_and_search(const char *top, const char *name, const char *befo
     mlflow_standin_close(server);
 }
 
-static void what_mlflow_is_logged_in_with_is_in_nothing_that_a_run_writes(void **state)
+TEST(what_mlflow_is_logged_in_with_is_in_nothing_that_a_run_writes)
 {
     track_and_search(*state, "by-password", MLFLOW_LOGIN_USER "=phx " MLFLOW_LOGIN_PASSWORD "=" PASSWORD,
                      "Basic " CODED);
@@ -251,7 +247,7 @@ static void look_and_search(const char *folder, const char *list)
 }
 
 /* A run with a mirror, exports and an MLflow server, while it is at work and when it has been stopped. */
-static void what_a_store_is_asked_with_is_nowhere(void **state)
+TEST(what_a_store_is_asked_with_is_nowhere)
 {
     const char *top = *state;
     char *program = launch_beside("../phalanx"), *folder = must_format("%s/stored", top),
@@ -304,7 +300,7 @@ static void what_a_store_is_asked_with_is_nowhere(void **state)
     free(program);
 }
 
-static void a_password_in_an_address_is_refused_and_not_repeated(void **state)
+TEST(a_password_in_an_address_is_refused_and_not_repeated)
 {
     static const char *const addresses[] = {
         "outer.rendezvous=[http://" LOGIN "@127.0.0.1:1]",
@@ -339,9 +335,8 @@ static status log_in(const char *address)
     return s;
 }
 
-static void a_password_goes_to_no_other_machine_in_the_clear(void **state)
+TEST(a_password_goes_to_no_other_machine_in_the_clear)
 {
-    (void)state;
     assert_int_equal(log_in("http://10.9.9.1:2379"), STATUS_USAGE);
     assert_non_null(strstr(status_message(), "https://"));
     assert_int_equal(log_in("http://127.0.0.1.example:2379"), STATUS_USAGE);
@@ -352,7 +347,7 @@ static void a_password_goes_to_no_other_machine_in_the_clear(void **state)
     assert_int_equal(log_in("http://127.0.0.1:2379,http://localhost:1,http://[::1]:2"), STATUS_OK);
 }
 
-static void keys_that_everybody_can_add_to_are_refused(void **state)
+TEST(keys_that_everybody_can_add_to_are_refused)
 {
     keys k;
     char *folder = must_format("%s/others", (char *)*state), *peers = must_format("%s/peers", folder);
@@ -372,15 +367,4 @@ static void keys_that_everybody_can_add_to_are_refused(void **state)
     free(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_password_in_an_address_is_refused_and_not_repeated),
-        cmocka_unit_test(a_password_goes_to_no_other_machine_in_the_clear),
-        cmocka_unit_test(keys_that_everybody_can_add_to_are_refused),
-        cmocka_unit_test(what_mlflow_is_logged_in_with_is_in_nothing_that_a_run_writes),
-        cmocka_unit_test(what_a_store_is_asked_with_is_nowhere),
-        cmocka_unit_test(the_password_is_in_nothing_that_a_run_writes),
-    };
-    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
-}
+TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -3,16 +3,11 @@
  *
  * The keys whose effect is seen here: outer.topology, outer.staleness. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/islands/islands.h"
@@ -26,13 +21,14 @@
 #include "tests/jobs/servers.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { SECONDS = ISLAND_JOBS_LIMIT };
 
 /* ---- islands of the engine
  * ------------------------------------------------------------------------------------------ */
 
-static void three_islands_of_different_layouts_learn_and_end(void **state)
+TEST(three_islands_of_different_layouts_learn_and_end)
 {
     static const char *const words = SERVERS_TOPOLOGY " outer.slots=3 train.steps=60 outer.every=5 outer.compress=int8";
     launch *all[3];
@@ -63,7 +59,7 @@ static void three_islands_of_different_layouts_learn_and_end(void **state)
 }
 
 /* Islands wait for it at first; when it dies they train on without it, say so, and push when it is back. */
-static void a_server_dies_and_comes_back(void **state)
+TEST(a_server_dies_and_comes_back)
 {
     static const char *const words = "outer.every=200 train.steps=100000000";
     if (!island_jobs_etcd)
@@ -99,7 +95,7 @@ static void a_server_dies_and_comes_back(void **state)
     servers_stop(*state, "dies", server);
 }
 
-static void without_a_server_an_island_does_not_begin(void **state)
+TEST(without_a_server_an_island_does_not_begin)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -111,7 +107,7 @@ static void without_a_server_an_island_does_not_begin(void **state)
 }
 
 /* Under `phalanx supervise`, nobody need be there to start it again. */
-static void a_supervised_server_that_dies_is_started_again(void **state)
+TEST(a_supervised_server_that_dies_is_started_again)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -148,7 +144,7 @@ static void a_supervised_server_that_dies_is_started_again(void **state)
 #define SEQUENCE "outer.every=5 outer.staleness=2"
 
 /* What is older than outer.staleness, has a base that has not been, is no number, or comes from a stranger. */
-static void what_cannot_be_merged_is_refused_and_counted(void **state)
+TEST(what_cannot_be_merged_is_refused_and_counted)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -190,7 +186,7 @@ static void make_trusted_keys(const char *top, const char *name)
 
 /* One island with a good key sends many tiny changes: what is usual is not its to say, and an honest island goes on
  * being merged. What is too large beside both is still refused, by name. */
-static void tiny_changes_make_no_honest_one_too_large(void **state)
+TEST(tiny_changes_make_no_honest_one_too_large)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -224,7 +220,7 @@ static void tiny_changes_make_no_honest_one_too_large(void **state)
 }
 
 /* An island of the engine is told, takes the model anew, and is merged again. */
-static void an_island_that_is_too_late_takes_the_model_anew(void **state)
+TEST(an_island_that_is_too_late_takes_the_model_anew)
 {
     static const char *const words = "outer.staleness=1 outer.every=500 train.steps=100000000 run.log_every=1000000";
     int64_t number = 100;
@@ -284,7 +280,7 @@ static int allocations_in_the_seal(const char *log)
     return inside;
 }
 
-static void a_server_allocates_nothing_while_it_works(void **state)
+TEST(a_server_allocates_nothing_while_it_works)
 {
 #ifdef __SANITIZE_ADDRESS__
     skip_because("a sanitizer: its allocator and the spy exclude each other");
@@ -305,17 +301,4 @@ static void a_server_allocates_nothing_while_it_works(void **state)
     free(spy);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(three_islands_of_different_layouts_learn_and_end),
-        cmocka_unit_test(a_server_dies_and_comes_back),
-        cmocka_unit_test(a_supervised_server_that_dies_is_started_again),
-        cmocka_unit_test(without_a_server_an_island_does_not_begin),
-        cmocka_unit_test(what_cannot_be_merged_is_refused_and_counted),
-        cmocka_unit_test(tiny_changes_make_no_honest_one_too_large),
-        cmocka_unit_test(an_island_that_is_too_late_takes_the_model_anew),
-        cmocka_unit_test(a_server_allocates_nothing_while_it_works),
-    };
-    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
-}
+TEST_MAIN(island_jobs_prepare, island_jobs_finish)

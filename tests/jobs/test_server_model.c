@@ -2,16 +2,11 @@
  * and nothing else: not its ranks, its restarts or its deaths. What it has merged is on its disk before an island
  * knows. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/island_jobs.h"
@@ -19,6 +14,7 @@
 #include "tests/jobs/servers.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { SECONDS = ISLAND_JOBS_LIMIT };
 
@@ -70,7 +66,7 @@ static void push_sequence(const char *top, const char *run, int ranks, interrupt
     free(words);
 }
 
-static void ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit(void **state)
+TEST(ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit)
 {
     static const struct {
         const char *run;
@@ -93,7 +89,7 @@ static void ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit(void **sta
 
 /* A damaged entry is not merged: what it and those after it held is lost, which is said, and the sequence of merges
  * goes on. */
-static void what_the_journal_lacks_is_said(void **state)
+TEST(what_the_journal_lacks_is_said)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -126,7 +122,7 @@ static void what_the_journal_lacks_is_said(void **state)
 }
 
 /* Killed twice without a save between: what was merged before the first death is not lost by the second. */
-static void a_server_that_dies_twice_loses_nothing(void **state)
+TEST(a_server_that_dies_twice_loses_nothing)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -148,7 +144,7 @@ static void a_server_that_dies_twice_loses_nothing(void **state)
 }
 
 /* outer.robust clip scales by what was merged before, which a replay does not know: the journal has the scale. */
-static void what_was_clipped_is_merged_again_as_it_was(void **state)
+TEST(what_was_clipped_is_merged_again_as_it_was)
 {
     static const char *const runs[] = {"clipped-once", "clipped-again"};
     if (!island_jobs_etcd)
@@ -173,7 +169,7 @@ static void what_was_clipped_is_merged_again_as_it_was(void **state)
 }
 
 /* Its bytes would be read as something else: the server says how they were written, and keeps them. */
-static void a_journal_of_another_encoding_is_refused_and_kept(void **state)
+TEST(a_journal_of_another_encoding_is_refused_and_kept)
 {
     static const char *const others[] = {"outer.compress=int8", "outer.density=0.5"};
     if (!island_jobs_etcd)
@@ -210,7 +206,7 @@ static void a_journal_of_another_encoding_is_refused_and_kept(void **state)
 }
 
 /* The others of a server's ranks say who and where, and end. */
-static void a_rank_of_a_server_that_dies_is_named(void **state)
+TEST(a_rank_of_a_server_that_dies_is_named)
 {
     const char *verdict = NULL, *phase = NULL, *action = NULL;
     int rank = -1, ends = 0;
@@ -241,7 +237,7 @@ static void a_rank_of_a_server_that_dies_is_named(void **state)
  * ------------------------------------------------------------------------------------------------------- */
 
 /* Before anything is merged, a server holds what training would begin with. */
-static void a_server_begins_with_the_weights_that_training_draws(void **state)
+TEST(a_server_begins_with_the_weights_that_training_draws)
 {
     static const char *const gpt = "model.architecture=gpt2 model.kv_heads=4"; /* stored the other way round */
     if (!island_jobs_etcd)
@@ -263,7 +259,7 @@ static void a_server_begins_with_the_weights_that_training_draws(void **state)
 }
 
 /* A model that is already trained: the server begins with it, and gives it to its islands. */
-static void a_server_begins_with_model_from(void **state)
+TEST(a_server_begins_with_model_from)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
@@ -315,7 +311,7 @@ static double pushed_distance(const char *top, const char *run, int64_t *element
 }
 
 /* A server gets what outer.clip and outer.noise leave of a change, and the island accounts for it. */
-static void a_server_gets_clipped_and_hidden_changes(void **state)
+TEST(a_server_gets_clipped_and_hidden_changes)
 {
     int64_t elements = 0;
     if (!island_jobs_etcd)
@@ -337,18 +333,4 @@ static void a_server_gets_clipped_and_hidden_changes(void **state)
     free(island);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit),
-        cmocka_unit_test(what_the_journal_lacks_is_said),
-        cmocka_unit_test(what_was_clipped_is_merged_again_as_it_was),
-        cmocka_unit_test(a_server_that_dies_twice_loses_nothing),
-        cmocka_unit_test(a_journal_of_another_encoding_is_refused_and_kept),
-        cmocka_unit_test(a_rank_of_a_server_that_dies_is_named),
-        cmocka_unit_test(a_server_begins_with_the_weights_that_training_draws),
-        cmocka_unit_test(a_server_begins_with_model_from),
-        cmocka_unit_test(a_server_gets_clipped_and_hidden_changes),
-    };
-    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
-}
+TEST_MAIN(island_jobs_prepare, island_jobs_finish)

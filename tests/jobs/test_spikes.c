@@ -2,18 +2,15 @@
  * without that data does. */
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { BATCH = 8, LENGTH = 32, VOCABULARY = 131 };
 
@@ -110,12 +107,12 @@ static void comes_out_alike(const char *top, const char *name, int first, int la
     free(clean);
 }
 
-static void a_divergence_is_undone(void **state)
+TEST(a_divergence_is_undone)
 {
     comes_out_alike(*state, "fifty", 101, 150, 160);
 }
 
-static void a_spike_is_undone(void **state)
+TEST(a_spike_is_undone)
 {
     comes_out_alike(*state, "short", 108, 112, 112);
 }
@@ -132,7 +129,7 @@ static void is_bitwise(const char *top, const char *run, const char *other)
 }
 
 /* Stopped before the spike, off the schedule of checkpoints; and behind it. */
-static void going_back_is_bitwise_over_reruns_and_resumes(void **state)
+TEST(going_back_is_bitwise_over_reruns_and_resumes)
 {
     const char *top = *state;
     char *bad = write_bad(top, "again", 51, 53);
@@ -151,7 +148,7 @@ static void going_back_is_bitwise_over_reruns_and_resumes(void **state)
 }
 
 /* Before there is a checkpoint, back is the beginning. */
-static void a_run_without_checkpoints_begins_anew(void **state)
+TEST(a_run_without_checkpoints_begins_anew)
 {
     const char *top = *state;
     char *bad = write_bad(top, "early", 25, 25);
@@ -163,7 +160,7 @@ static void a_run_without_checkpoints_begins_anew(void **state)
     free(bad);
 }
 
-static void without_rewind_a_spike_is_said(void **state)
+TEST(without_rewind_a_spike_is_said)
 {
     const char *top = *state;
     char *bad = write_bad(top, "said", 31, 31), *run = workfolder_path(top, "said-run");
@@ -187,7 +184,7 @@ static void without_rewind_a_spike_is_said(void **state)
 }
 
 /* Data that is bad to its end: the run gives up, and says where to look. */
-static void a_run_does_not_go_back_for_ever(void **state)
+TEST(a_run_does_not_go_back_for_ever)
 {
     const char *top = *state;
     char *bad = write_bad(top, "ever", 31, 300);
@@ -200,16 +197,4 @@ static void a_run_does_not_go_back_for_ever(void **state)
     free(bad);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_divergence_is_undone),
-        cmocka_unit_test(a_spike_is_undone),
-        cmocka_unit_test(going_back_is_bitwise_over_reruns_and_resumes),
-        cmocka_unit_test(a_run_without_checkpoints_begins_anew),
-        cmocka_unit_test(without_rewind_a_spike_is_said),
-        cmocka_unit_test(a_run_does_not_go_back_for_ever),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

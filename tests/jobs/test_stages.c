@@ -2,18 +2,14 @@
  * other data, batches or sequences. Every stage keeps weights, the optimizer's state and the count of its updates: what
  * is divided into stages is, to the last bit, what one run would have done. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/files/indexed.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 #define RAMP "train.batch_ramp='[[0, 4], [3, 8], [5, 12]]' train.global_batch=12"
 
@@ -74,18 +70,18 @@ static void resume_within_a_ramp(const char *top, int ranks, const char *name, c
     free(whole);
 }
 
-static void resume_within_a_ramp_is_bitwise(void **state)
+TEST_WITH(resume_within_a_ramp_is_bitwise, setup, workfolder_teardown)
 {
     resume_within_a_ramp(*state, 1, "one", "");
 }
 
-static void resume_within_a_ramp_is_bitwise_on_four_ranks(void **state)
+TEST_WITH(resume_within_a_ramp_is_bitwise_on_four_ranks, setup, workfolder_teardown)
 {
     resume_within_a_ramp(*state, 4, "four", "parallel.pipeline=2 parallel.zero=2 train.precision=bf16");
 }
 
 /* The batches of a ramp as runs of their own, each from the checkpoint of the one before. */
-static void a_ramp_is_its_stages_in_turn(void **state)
+TEST_WITH(a_ramp_is_its_stages_in_turn, setup, workfolder_teardown)
 {
     const char *top = *state;
     char *said = train(top, 1, RAMP " run.folder=%s/ramp", top);
@@ -100,7 +96,7 @@ static void a_ramp_is_its_stages_in_turn(void **state)
     assert_same(top, "c", "ramp", 6);
 }
 
-static void every_layout_ramps_alike(void **state)
+TEST_WITH(every_layout_ramps_alike, setup, workfolder_teardown)
 {
     const char *top = *state;
     free(train(top, 1, RAMP " run.folder=%s/one train.dropout=0", top));
@@ -113,7 +109,7 @@ static void every_layout_ramps_alike(void **state)
     free(b);
 }
 
-static void ramps_that_make_no_sense_are_refused(void **state)
+TEST_WITH(ramps_that_make_no_sense_are_refused, setup, workfolder_teardown)
 {
     static const struct {
         const char *keys, *says;
@@ -165,7 +161,7 @@ static void write_two(const char *top)
 
 /* With the optimizer's state and its bias correction: else the steps after the change would differ. Without dropout,
  * which is drawn by the number of the sample. */
-static void other_data_go_on_as_if_they_had_followed(void **state)
+TEST_WITH(other_data_go_on_as_if_they_had_followed, setup, workfolder_teardown)
 {
     const char *top = *state, *common = "data.shuffle=false train.dropout=0 optimizer.schedule=cosine";
     write_two(top);
@@ -197,7 +193,7 @@ static void other_data_go_on_as_if_they_had_followed(void **state)
 }
 
 /* The same command resumes its own run, not the stage's beginning. */
-static void a_stage_that_was_interrupted_goes_on_by_the_same_command(void **state)
+TEST_WITH(a_stage_that_was_interrupted_goes_on_by_the_same_command, setup, workfolder_teardown)
 {
     const char *top = *state, *stage = "train.sequence=16 train.global_batch=8 checkpoint.restart_schedule=true";
     free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
@@ -213,7 +209,7 @@ static void a_stage_that_was_interrupted_goes_on_by_the_same_command(void **stat
 }
 
 /* Nor does it need the run that it began from any more, which may be archived or have pruned that checkpoint. */
-static void a_stage_that_has_begun_does_not_need_its_source(void **state)
+TEST_WITH(a_stage_that_has_begun_does_not_need_its_source, setup, workfolder_teardown)
 {
     const char *top = *state, *stage = "train.global_batch=8 checkpoint.restart_schedule=true";
     char *source = workfolder_path(top, "source"), *gone = workfolder_path(top, "gone");
@@ -231,7 +227,7 @@ static void a_stage_that_has_begun_does_not_need_its_source(void **state)
 }
 
 /* Warm-up and decay over the steps that are left; without the key they go on. */
-static void a_stage_may_restart_the_schedule(void **state)
+TEST_WITH(a_stage_may_restart_the_schedule, setup, workfolder_teardown)
 {
     const char *top = *state, *rate = "optimizer.schedule=cosine optimizer.warmup=2 optimizer.lr=1e-3";
     free(train(top, 1, "%s train.steps=4 run.folder=%s/a", rate, top));
@@ -257,7 +253,7 @@ static void a_stage_may_restart_the_schedule(void **state)
     free(c);
 }
 
-static void a_stage_of_longer_sequences_changes_rope(void **state)
+TEST_WITH(a_stage_of_longer_sequences_changes_rope, setup, workfolder_teardown)
 {
     const char *top = *state;
     free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
@@ -286,7 +282,7 @@ static int64_t last_tokens(const char *top, const char *run)
 
 /* Sequences of 32 tokens: 4 steps of 4; then, with a ramp of the stage's own, 2 of 2 and 2 of 6, before and after a
  * restart; a third stage with that ramp goes on with it. */
-static void a_ramp_of_a_stage_counts_from_its_first_step(void **state)
+TEST_WITH(a_ramp_of_a_stage_counts_from_its_first_step, setup, workfolder_teardown)
 {
     static const char ramp[] = "train.batch_ramp='[[0, 2], [2, 6]]' train.global_batch=6";
     const char *top = *state;
@@ -305,7 +301,7 @@ static void a_ramp_of_a_stage_counts_from_its_first_step(void **state)
 }
 
 /* Twice the steps at the end of a cosine: the rate is a third of the peak again, and that is said. */
-static void a_rate_that_jumps_at_a_resume_is_said(void **state)
+TEST_WITH(a_rate_that_jumps_at_a_resume_is_said, setup, workfolder_teardown)
 {
     const char *top = *state;
     const char *rate = "optimizer.schedule=cosine optimizer.lr=1e-3 optimizer.warmup=0 optimizer.min_lr=0";
@@ -324,7 +320,7 @@ static void a_rate_that_jumps_at_a_resume_is_said(void **state)
 }
 
 /* Within a run nothing of this may change, and the refusal says what may. */
-static void in_its_own_folder_a_run_stays_as_it_is(void **state)
+TEST_WITH(in_its_own_folder_a_run_stays_as_it_is, setup, workfolder_teardown)
 {
     static const char *const changes[] = {"train.global_batch=8", "train.sequence=16", "data.document_mask=true",
                                           "train.batch_ramp='[[0, 2], [3, 4]]'"};
@@ -350,7 +346,7 @@ static void in_its_own_folder_a_run_stays_as_it_is(void **state)
 }
 
 /* Samples taken anew though they are the same. */
-static void a_stage_may_restart_the_data(void **state)
+TEST_WITH(a_stage_may_restart_the_data, setup, workfolder_teardown)
 {
     const char *top = *state;
     free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
@@ -367,25 +363,4 @@ static void a_stage_may_restart_the_data(void **state)
     free(c);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, setup, workfolder_teardown)
-    const struct CMUnitTest tests[] = {
-        IN_A_FOLDER(resume_within_a_ramp_is_bitwise),
-        IN_A_FOLDER(resume_within_a_ramp_is_bitwise_on_four_ranks),
-        IN_A_FOLDER(a_ramp_is_its_stages_in_turn),
-        IN_A_FOLDER(every_layout_ramps_alike),
-        IN_A_FOLDER(ramps_that_make_no_sense_are_refused),
-        IN_A_FOLDER(other_data_go_on_as_if_they_had_followed),
-        IN_A_FOLDER(a_stage_that_was_interrupted_goes_on_by_the_same_command),
-        IN_A_FOLDER(a_stage_that_has_begun_does_not_need_its_source),
-        IN_A_FOLDER(a_stage_may_restart_the_schedule),
-        IN_A_FOLDER(a_stage_of_longer_sequences_changes_rope),
-        IN_A_FOLDER(a_ramp_of_a_stage_counts_from_its_first_step),
-        IN_A_FOLDER(a_rate_that_jumps_at_a_resume_is_said),
-        IN_A_FOLDER(in_its_own_folder_a_run_stays_as_it_is),
-        IN_A_FOLDER(a_stage_may_restart_the_data),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

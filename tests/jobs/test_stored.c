@@ -1,16 +1,11 @@
 /* Training on data sets in an object store is the training on the same files, bit for bit: whatever the network and
  * the cache's disk do, for ranks that share a cache, after a kill and a resume. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/data/samples.h"
 #include "engine/system/reading.h"
@@ -19,6 +14,7 @@
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 8, LARGE = 13000000 /* tokens of two bytes: more than three blocks */ };
 
@@ -166,7 +162,7 @@ static double summary_value(const char *top, const char *name, const char *key)
 
 /* ---- the same as files ------------------------------------------------------------------------------------------- */
 
-static void data_in_a_store_train_as_files_do_on_one_rank_and_on_two(void **state)
+TEST_WITH(data_in_a_store_train_as_files_do_on_one_rank_and_on_two, begin, end)
 {
     const char *top = *state;
     trains(top, "local", 1, "");
@@ -188,7 +184,7 @@ static void data_in_a_store_train_as_files_do_on_one_rank_and_on_two(void **stat
 }
 
 /* Of both ranks' requests for .bin: the blocks of the sets. */
-static void two_ranks_fetch_each_block_once(void **state)
+TEST_WITH(two_ranks_fetch_each_block_once, begin, end)
 {
     const char *top = *state;
     static const char *const names[] = {"first", "second", "held"};
@@ -205,7 +201,7 @@ static void two_ranks_fetch_each_block_once(void **state)
 }
 
 /* A bit that is another one is seen where a range is the whole object. */
-static void faults_of_the_network_change_no_bit(void **state)
+TEST_WITH(faults_of_the_network_change_no_bit, begin, end)
 {
     const char *top = *state;
     trains(top, "local", 2, "parallel.data=2");
@@ -227,7 +223,7 @@ static void faults_of_the_network_change_no_bit(void **state)
 
 /* ---- stops and restarts ------------------------------------------------------------------------------------------ */
 
-static void a_run_that_is_killed_while_it_fetches_goes_on(void **state)
+TEST_WITH(a_run_that_is_killed_while_it_fetches_goes_on, begin, end)
 {
     const char *top = *state;
     trains(top, "local", 2, "parallel.data=2");
@@ -257,7 +253,7 @@ static void a_run_that_is_killed_while_it_fetches_goes_on(void **state)
     assert_same(top, "stored", "local");
 }
 
-static void a_run_resumes_bit_for_bit_and_a_changed_object_is_refused(void **state)
+TEST_WITH(a_run_resumes_bit_for_bit_and_a_changed_object_is_refused, begin, end)
 {
     const char *top = *state;
     trains(top, "local", 1, "");
@@ -276,7 +272,7 @@ static void a_run_resumes_bit_for_bit_and_a_changed_object_is_refused(void **sta
 
 /* ---- the cache --------------------------------------------------------------------------------------------------- */
 
-static void a_cache_smaller_than_the_data_stays_within_its_size(void **state)
+TEST_WITH(a_cache_smaller_than_the_data_stays_within_its_size, begin, end)
 {
     const char *top = *state;
     enum { MOST = 20 << 20 };
@@ -311,7 +307,7 @@ static void a_cache_smaller_than_the_data_stays_within_its_size(void **state)
     free(local);
 }
 
-static void a_damaged_cache_is_fetched_again_and_said(void **state)
+TEST_WITH(a_damaged_cache_is_fetched_again_and_said, begin, end)
 {
     const char *top = *state;
     trains(top, "local", 1, "");
@@ -336,7 +332,7 @@ static void a_damaged_cache_is_fetched_again_and_said(void **state)
     assert_same(top, "stored", "local");
 }
 
-static void a_full_disk_and_a_folder_that_cannot_be_made_are_done_without(void **state)
+TEST_WITH(a_full_disk_and_a_folder_that_cannot_be_made_are_done_without, begin, end)
 {
     const char *top = *state;
     trains(top, "local", 1, "");
@@ -360,7 +356,7 @@ static void a_full_disk_and_a_folder_that_cannot_be_made_are_done_without(void *
 
 /* ---- what is said ------------------------------------------------------------------------------------------------ */
 
-static void waiting_for_data_is_a_metric_and_is_said_once(void **state)
+TEST_WITH(waiting_for_data_is_a_metric_and_is_said_once, begin, end)
 {
     const char *top = *state;
     make_set(top, "large", LARGE, 5);
@@ -381,7 +377,7 @@ static void waiting_for_data_is_a_metric_and_is_said_once(void **state)
     free(path);
 }
 
-static void what_cannot_be_read_ends_the_run_and_is_no_bad_sample(void **state)
+TEST_WITH(what_cannot_be_read_ends_the_run_and_is_no_bad_sample, begin, end)
 {
     const char *top = *state;
     static const struct {
@@ -413,7 +409,7 @@ static void what_cannot_be_read_ends_the_run_and_is_no_bad_sample(void **state)
 
 /* ---- beside the samples ------------------------------------------------------------------------------------------ */
 
-static void samples_of_islands_and_documents_are_those_of_files(void **state)
+TEST_WITH(samples_of_islands_and_documents_are_those_of_files, begin, end)
 {
     enum { LENGTH = 16 };
     const char *top = *state;
@@ -450,7 +446,7 @@ static void samples_of_islands_and_documents_are_those_of_files(void **state)
     free(folder);
 }
 
-static void the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set(void **state)
+TEST_WITH(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set, begin, end)
 {
     const char *top = *state;
     char *binary = launch_beside("../phalanx"), *text = workfolder_path(top, "text.txt");
@@ -492,23 +488,4 @@ static void the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set(voi
     free(text);
 }
 
-#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, begin, end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        IN_FOLDER(data_in_a_store_train_as_files_do_on_one_rank_and_on_two),
-        IN_FOLDER(two_ranks_fetch_each_block_once),
-        IN_FOLDER(faults_of_the_network_change_no_bit),
-        IN_FOLDER(a_run_that_is_killed_while_it_fetches_goes_on),
-        IN_FOLDER(a_run_resumes_bit_for_bit_and_a_changed_object_is_refused),
-        IN_FOLDER(a_cache_smaller_than_the_data_stays_within_its_size),
-        IN_FOLDER(a_damaged_cache_is_fetched_again_and_said),
-        IN_FOLDER(a_full_disk_and_a_folder_that_cannot_be_made_are_done_without),
-        IN_FOLDER(waiting_for_data_is_a_metric_and_is_said_once),
-        IN_FOLDER(what_cannot_be_read_ends_the_run_and_is_no_bad_sample),
-        IN_FOLDER(samples_of_islands_and_documents_are_those_of_files),
-        IN_FOLDER(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

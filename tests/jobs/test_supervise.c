@@ -1,27 +1,23 @@
 /* phalanx supervise: jobs that die, freeze or lose their storage at any moment end as if nothing had happened, and
  * nobody waits for a person but where one is needed. test_campaign.c throws faults at random. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = SUPERVISED_STEPS };
 
-static void a_killed_rank_costs_seconds_and_no_bit(void **state)
+TEST(a_killed_rank_costs_seconds_and_no_bit)
 {
     const char *top = *state, *keys = "parallel.tensor=2";
     char *run = workfolder_path(top, "killed");
@@ -45,7 +41,7 @@ static void a_killed_rank_costs_seconds_and_no_bit(void **state)
 }
 
 /* Its own watchdog is frozen with it, and no other rank waits for it. */
-static void a_rank_alone_that_is_frozen_is_noticed(void **state)
+TEST(a_rank_alone_that_is_frozen_is_noticed)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "frozen");
@@ -61,7 +57,7 @@ static void a_rank_alone_that_is_frozen_is_noticed(void **state)
     free(run);
 }
 
-static void stopping_the_supervisor_saves_and_gives_75(void **state)
+TEST(stopping_the_supervisor_saves_and_gives_75)
 {
     static const int signals[] = {SIGTERM, SIGUSR1};
     const char *top = *state;
@@ -80,7 +76,7 @@ static void stopping_the_supervisor_saves_and_gives_75(void **state)
     }
 }
 
-static void what_the_supervisor_does_not_survive_the_job_does(void **state)
+TEST(what_the_supervisor_does_not_survive_the_job_does)
 {
     const char *top = *state, *keys = "parallel.tensor=2";
     char *run = workfolder_path(top, "orphan");
@@ -98,7 +94,7 @@ static void what_the_supervisor_does_not_survive_the_job_does(void **state)
     free(run);
 }
 
-static void bad_data_and_wrong_usage_need_a_person(void **state)
+TEST(bad_data_and_wrong_usage_need_a_person)
 {
     const char *top = *state;
     char *prefix = workfolder_path(top, "bad"), *path = must_format("%s.bin", prefix),
@@ -151,7 +147,7 @@ static void stop(launch *l, const char *run)
 /* LINGER_SECONDS, and more: a supervisor that believes a job to be over waits for so long. */
 static const double LINGER = 5;
 
-static void what_others_write_into_the_folder_ends_no_job(void **state)
+TEST(what_others_write_into_the_folder_ends_no_job)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "strangers"), *program = launch_beside("../phalanx");
@@ -187,7 +183,7 @@ static void what_others_write_into_the_folder_ends_no_job(void **state)
     free(run);
 }
 
-static void a_living_job_is_adopted(void **state)
+TEST(a_living_job_is_adopted)
 {
     const char *top = *state, *keys = "";
     char *run = workfolder_path(top, "adopted"), *spy = launch_beside("io_faults.so");
@@ -220,7 +216,7 @@ static void a_living_job_is_adopted(void **state)
 
 /* The run's folder is elsewhere while another supervisor begins, which finds nobody at work in the folder that it
  * makes: once the run's is back, the job goes on under it. */
-static void a_folder_that_is_back_has_its_job_adopted(void **state)
+TEST(a_folder_that_is_back_has_its_job_adopted)
 {
     const char *top = *state, *keys = "";
     char *run = workfolder_path(top, "back"), *away = must_format("%s.away", run),
@@ -258,7 +254,7 @@ static void a_folder_that_is_back_has_its_job_adopted(void **state)
     free(run);
 }
 
-static void a_state_that_is_good_is_saved_before_the_job_ends(void **state)
+TEST(a_state_that_is_good_is_saved_before_the_job_ends)
 {
     const char *top = *state;
     char *prefix = workfolder_path(top, "late"), *path = must_format("%s.bin", prefix);
@@ -292,7 +288,7 @@ static void a_state_that_is_good_is_saved_before_the_job_ends(void **state)
 }
 
 /* checkpoint.resume=never is meant for what was there before. */
-static void a_restart_goes_on_where_the_first_start_was_to_begin_anew(void **state)
+TEST(a_restart_goes_on_where_the_first_start_was_to_begin_anew)
 {
     const char *top = *state, *keys = "checkpoint.resume=never";
     char *run = workfolder_path(top, "anew"), *earlier = must_format("%s/earlier-1", run);
@@ -310,7 +306,7 @@ static void a_restart_goes_on_where_the_first_start_was_to_begin_anew(void **sta
 }
 
 /* What cannot be opened at one moment can be at the next. */
-static void an_output_that_cannot_be_opened_is_tried_again(void **state)
+TEST(an_output_that_cannot_be_opened_is_tried_again)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "unopened"), *output = must_format("%s/output.log", run);
@@ -338,7 +334,7 @@ static int open_stuck_reader(const char *path)
     return reader;
 }
 
-static void a_reader_that_is_stuck_blinds_no_supervisor(void **state)
+TEST(a_reader_that_is_stuck_blinds_no_supervisor)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "unread"), *program = launch_beside("../phalanx"),
@@ -365,7 +361,7 @@ static void a_reader_that_is_stuck_blinds_no_supervisor(void **state)
     free(run);
 }
 
-static void a_reader_that_is_stuck_stops_no_training(void **state)
+TEST(a_reader_that_is_stuck_stops_no_training)
 {
     const char *top = *state;
     char *run = workfolder_path(top, "muted"), *program = launch_beside("../phalanx"),
@@ -394,7 +390,7 @@ static void a_reader_that_is_stuck_stops_no_training(void **state)
     free(run);
 }
 
-static void words_that_would_mislead_it_are_refused(void **state)
+TEST(words_that_would_mislead_it_are_refused)
 {
     static const struct {
         const char *words, *said;
@@ -414,23 +410,4 @@ static void words_that_would_mislead_it_are_refused(void **state)
     free(run);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_rank_costs_seconds_and_no_bit),
-        cmocka_unit_test(a_rank_alone_that_is_frozen_is_noticed),
-        cmocka_unit_test(stopping_the_supervisor_saves_and_gives_75),
-        cmocka_unit_test(what_the_supervisor_does_not_survive_the_job_does),
-        cmocka_unit_test(bad_data_and_wrong_usage_need_a_person),
-        cmocka_unit_test(what_others_write_into_the_folder_ends_no_job),
-        cmocka_unit_test(a_living_job_is_adopted),
-        cmocka_unit_test(a_folder_that_is_back_has_its_job_adopted),
-        cmocka_unit_test(a_state_that_is_good_is_saved_before_the_job_ends),
-        cmocka_unit_test(a_restart_goes_on_where_the_first_start_was_to_begin_anew),
-        cmocka_unit_test(an_output_that_cannot_be_opened_is_tried_again),
-        cmocka_unit_test(a_reader_that_is_stuck_blinds_no_supervisor),
-        cmocka_unit_test(a_reader_that_is_stuck_stops_no_training),
-        cmocka_unit_test(words_that_would_mislead_it_are_refused),
-    };
-    return cmocka_run_group_tests(tests, supervised_setup, workfolder_teardown);
-}
+TEST_MAIN(supervised_setup, workfolder_teardown)

@@ -1,15 +1,10 @@
 /* phalanx supervise on several hosts, which are names of this machine: one that is to blame is left out, and an elastic
  * run goes on with fewer ranks, out of its mirror where its folder is lost. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -18,6 +13,7 @@
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { STEPS = SUPERVISED_STEPS };
 
@@ -50,7 +46,7 @@ static bool write_launcher(const char *path, const char *at_first)
     return can;
 }
 
-static void a_host_that_is_to_blame_is_left_out(void **state)
+TEST(a_host_that_is_to_blame_is_left_out)
 {
     static const struct {
         const char *hosts, *options, *keys, *expected;
@@ -128,7 +124,7 @@ static void is_elastic(const char *top, int victim, const char *hosts, const cha
 }
 
 /* With nobody to take its place a host goes at its second fault, and the run with fewer data-parallel ranks on. */
-static void an_elastic_run_goes_on_with_fewer_ranks(void **state)
+TEST(an_elastic_run_goes_on_with_fewer_ranks)
 {
     is_elastic(*state, 2, "nodeA slots=2\nnodeB slots=1\n", "", "data 2 x pipeline");
     is_elastic(*state, 3, "nodeA slots=3\nnodeB slots=1\n", "parallel.context=2", "context 2 x data 1");
@@ -146,7 +142,7 @@ static void wait_for_object(s3_server *server, const char *key)
 }
 
 /* The host goes for good, and what the run had in its folder with it. */
-static void an_elastic_run_goes_on_from_its_mirror(void **state)
+TEST(an_elastic_run_goes_on_from_its_mirror)
 {
     const char *top = *state;
     s3_server *server = s3_server_start();
@@ -188,12 +184,4 @@ static void an_elastic_run_goes_on_from_its_mirror(void **state)
     s3_server_stop(server);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_host_that_is_to_blame_is_left_out),
-        cmocka_unit_test(an_elastic_run_goes_on_with_fewer_ranks),
-        cmocka_unit_test(an_elastic_run_goes_on_from_its_mirror),
-    };
-    return cmocka_run_group_tests(tests, supervised_setup, workfolder_teardown);
-}
+TEST_MAIN(supervised_setup, workfolder_teardown)

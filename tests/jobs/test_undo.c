@@ -1,15 +1,10 @@
 /* outer.undo: a merge that spoils the model is undone by all islands alike, to the bits before it, and they go on.
  *
  * The key whose effect is seen here: outer.undo. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -18,6 +13,7 @@
 #include "tests/jobs/servers.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { EVERY = 20, MERGES = 5 };
 
@@ -94,7 +90,7 @@ static void check_that_it_is_as_before(const char *top, int slot)
     free(first);
 }
 
-static void a_merge_after_which_losses_jump_is_undone_by_all(void **state)
+TEST(a_merge_after_which_losses_jump_is_undone_by_all)
 {
     static const char *const words =
         "outer.slots=3 outer.min_islands=3 outer.weights=equal outer.undo=true run.spike.zscore=6";
@@ -140,7 +136,7 @@ static int64_t planned(const char *top, const char *words)
 }
 
 /* A copy of the reference, and one of the momentum where there is one; nothing unless it is asked for. */
-static void what_is_held_is_in_the_plan(void **state)
+TEST(what_is_held_is_in_the_plan)
 {
     const char *top = *state;
     int64_t with = planned(top, "outer.undo=true run.spike.zscore=6"), without = planned(top, ""),
@@ -155,11 +151,4 @@ static void what_is_held_is_in_the_plan(void **state)
     assert_int_equal(planned(top, "outer.undo=true run.spike.zscore=6 outer.fragments=2"), -1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_held_is_in_the_plan),
-        cmocka_unit_test(a_merge_after_which_losses_jump_is_undone_by_all),
-    };
-    return cmocka_run_group_tests(tests, island_jobs_prepare, island_jobs_finish);
-}
+TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -3,17 +3,14 @@
  *
  * PHALANX_FLIPS=N adds N flips of every kind at random (a campaign, `make faults` style) and prints a table.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = 16, EVERY = 5, MICRO_BATCHES = 4 };
 
@@ -133,7 +130,7 @@ static void is_undone(const char *top, int layout, const char *kind, int rank, i
     free(o.err);
 }
 
-static void state_that_changes_at_rest_is_found(void **state)
+TEST(state_that_changes_at_rest_is_found)
 {
     for (int layout = 0; layout < LAYOUTS - 1; layout++)
         for (int k = 0; k < 2; k++)
@@ -141,26 +138,26 @@ static void state_that_changes_at_rest_is_found(void **state)
 }
 
 /* What a rank holds of other ranks' rows is read by its products, and gathered again a step later. */
-static void rows_that_others_own_are_watched_while_they_are_read(void **state)
+TEST(rows_that_others_own_are_watched_while_they_are_read)
 {
     for (int k = 0; k < 4; k++)
         is_undone(*state, 2, "others", k % 2, 4 + 2 * k, k);
 }
 
-static void messages_that_change_are_found(void **state)
+TEST(messages_that_change_are_found)
 {
     for (int layout = 1; layout < LAYOUTS - 1; layout++)
         is_undone(*state, layout, "message", layout % 2, 4 + layout, layout);
 }
 
 /* An update that goes wrong on one of three: what it wrote is what its sum says. */
-static void replicas_that_differ_are_found(void **state)
+TEST(replicas_that_differ_are_found)
 {
     is_undone(*state, LAYOUTS - 1, "update", 1, 7, 1);
 }
 
 /* A unit that gives another result each time: found at the first repetition, and there to stay. */
-static void arithmetic_that_does_not_repeat_is_found(void **state)
+TEST(arithmetic_that_does_not_repeat_is_found)
 {
     for (int layout = 0; layout < 4; layout += 3) {
         outcome o = suffer(*state, layout, "results", layouts[layout].ranks - 1, 6, layout);
@@ -173,7 +170,7 @@ static void arithmetic_that_does_not_repeat_is_found(void **state)
 }
 
 /* One wrong result in a micro-batch that is not repeated: what this cannot see, and why it matters. */
-static void a_single_fault_outside_the_repetition_changes_the_run(void **state)
+TEST(a_single_fault_outside_the_repetition_changes_the_run)
 {
     const char *top = *state;
     char *good = folder_of(top, 0, "good"), *bad = folder_of(top, 0, "bad"), difference[512] = "";
@@ -188,7 +185,7 @@ static void a_single_fault_outside_the_repetition_changes_the_run(void **state)
 
 /* ---- a campaign -------------------------------------------------------------------------------------------------- */
 
-static void flips_at_random(void **state)
+TEST(flips_at_random)
 {
     static const char *const kinds[] = {"state", "message", "result"};
     int wanted = getenv("PHALANX_FLIPS") ? atoi(getenv("PHALANX_FLIPS")) : 0, done[4][3] = {0}, found[4][3] = {0};
@@ -217,17 +214,4 @@ static void flips_at_random(void **state)
             assert_true(found[l][k] == done[l][k] && named[l][k] == done[l][k] && alike[l][k] == done[l][k]);
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(state_that_changes_at_rest_is_found),
-        cmocka_unit_test(rows_that_others_own_are_watched_while_they_are_read),
-        cmocka_unit_test(messages_that_change_are_found),
-        cmocka_unit_test(replicas_that_differ_are_found),
-        cmocka_unit_test(arithmetic_that_does_not_repeat_is_found),
-        cmocka_unit_test(a_single_fault_outside_the_repetition_changes_the_run),
-        cmocka_unit_test(flips_at_random),
-    };
-    return cmocka_run_group_tests(tests, write_config, workfolder_teardown);
-}
+TEST_MAIN(write_config, workfolder_teardown)

@@ -1,19 +1,15 @@
 /* Ranks that die, freeze, or are asked to end, in the middle of real training on four ranks: the others say who and
  * where, and end; what was saved goes on bit for bit. The watchdog alone is tests/parallel/watch/test_watchdog.c's. */
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { RANKS = 4, STEPS = 60 };
 
@@ -143,23 +139,23 @@ static void loss_is_noticed(const char *top, const char *name, int victim, int s
     goes_on_bit_for_bit(top, name);
 }
 
-static void a_killed_rank_ends_the_job_within_10_seconds(void **state)
+TEST(a_killed_rank_ends_the_job_within_10_seconds)
 {
     loss_is_noticed(*state, "killed", 2, SIGKILL, "", 10, "is gone");
 }
 
-static void a_frozen_rank_ends_the_job_within_hang_seconds_and_10(void **state)
+TEST(a_frozen_rank_ends_the_job_within_hang_seconds_and_10)
 {
     loss_is_noticed(*state, "frozen", 1, SIGSTOP, "run.hang_seconds=3", 13, "does not answer");
 }
 
-static void rank_0_may_die_too(void **state)
+TEST(rank_0_may_die_too)
 {
     loss_is_noticed(*state, "headless", 0, SIGKILL, "", 10, "is gone");
 }
 
 /* A rank is held somewhere in a step, which the others come to wait for; it is asked to stop there, and let go. */
-static void sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved(void **state)
+TEST(sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved)
 {
     const char *top = *state;
     int pids[RANKS];
@@ -185,14 +181,4 @@ static void sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved(void **sta
     goes_on_bit_for_bit(top, "asked");
 }
 
-int main(void)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_rank_ends_the_job_within_10_seconds),
-        cmocka_unit_test(a_frozen_rank_ends_the_job_within_hang_seconds_and_10),
-        cmocka_unit_test(rank_0_may_die_too),
-        cmocka_unit_test(sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved),
-    };
-    return cmocka_run_group_tests(tests, train_undisturbed, workfolder_teardown);
-}
+TEST_MAIN(train_undisturbed, workfolder_teardown)

@@ -1,17 +1,13 @@
 /* The host's kernels beyond what the comparison of every op with the float64 reference covers: every instruction set,
  * the path without oneDNN, determinism, operands in place and strided, and known answers. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "kernels/philox.h"
 #include "memory/log.h"
 #include "tests/kernels/workbench.h"
+#include "tests/test.h"
 
 static const double allowed[] = {[DTYPE_FP32] = 2e-6, [DTYPE_BF16] = 1e-2, [DTYPE_FP16] = 2e-3};
 
@@ -62,9 +58,8 @@ static double product_error(product_sizes z, const isa *set, dtype type, op_kind
     return error;
 }
 
-static void products_agree_on_every_path(void **state)
+TEST(products_agree_on_every_path)
 {
-    (void)state;
     const product_sizes z = {101, 77, 301}; /* odd, so that every remainder loop runs */
     for (op_kind kind = OP_linear; kind <= OP_linear_grad_weight; kind++)
         for (dtype type = DTYPE_FP32; type <= DTYPE_FP16; type++) {
@@ -79,9 +74,8 @@ static void products_agree_on_every_path(void **state)
 
 /* A library's remainder loops differ by how many are summed: oneDNN 2.6's AMX products of 63 are wrong, or stop the
  * program. */
-static void products_of_every_depth_are_right(void **state)
+TEST(products_of_every_depth_are_right)
 {
-    (void)state;
     static const int64_t large[] = {95, 127, 1567};
     for (int i = 1; i <= 66 + 3; i++)
         for (int threads = 1; threads <= 2; threads++) {
@@ -97,9 +91,8 @@ static void products_of_every_depth_are_right(void **state)
         }
 }
 
-static void linear_grad_input_adds_from_elsewhere(void **state)
+TEST(linear_grad_input_adds_from_elsewhere)
 {
-    (void)state;
     workbench b = workbench_open(2, NULL);
     tensor dy = workbench_random(&b, DTYPE_FP32, 40, 24, 1), w = workbench_random(&b, DTYPE_FP32, 24, 56, 1);
     tensor addend = workbench_random(&b, DTYPE_FP32, 40, 56, 1), apart = workbench_tensor(&b, DTYPE_FP32, 40, 56);
@@ -232,9 +225,8 @@ static void attention_error(double error[3], const attention_case *c, const isa 
     free(b.arena);
 }
 
-static void attention_agrees_on_every_instruction_set(void **state)
+TEST(attention_agrees_on_every_instruction_set)
 {
-    (void)state;
     static const attention_case cases[] = {
         {2, 2, 16, 70, 2, 0, false},  {4, 2, 64, 129, 1, 0, false},  {4, 1, 10, 65, 2, 0, true},
         {2, 2, 7, 33, 1, 0, false},   {2, 1, 32, 200, 1, 50, false}, {3, 3, 80, 193, 1, 100, true},
@@ -256,9 +248,8 @@ static void attention_agrees_on_every_instruction_set(void **state)
 
 /* ---- determinism ----------------------------------------------------------------------------------------------- */
 
-static void the_same_threads_give_the_same_bits(void **state)
+TEST(the_same_threads_give_the_same_bits)
 {
-    (void)state;
     const attention_case c = {4, 2, 64, 256, 2, 0, false};
     size_t bytes = (size_t)(2 * 256 * 8 * 64) * 4;
     uint32_t *first = calloc(1, bytes), *second = calloc(1, bytes);
@@ -306,9 +297,8 @@ static void check_in_place(workbench *b, op *o, int out, int in)
     free(kept);
 }
 
-static void in_place_equals_out_of_place(void **state)
+TEST(in_place_equals_out_of_place)
 {
-    (void)state;
     for (int set = 0; set < workbench_sets_here(); set++)
         for (dtype type = DTYPE_FP32; type <= DTYPE_FP16; type++)
             for (int in = 0; in < 2; in++) {
@@ -331,9 +321,8 @@ static void in_place_equals_out_of_place(void **state)
 
 /* ---- strided operands ------------------------------------------------------------------------------------------ */
 
-static void strided_operands_equal_contiguous_ones(void **state)
+TEST(strided_operands_equal_contiguous_ones)
 {
-    (void)state;
     workbench b = workbench_open(2, NULL);
     tensor wide = workbench_random(&b, DTYPE_BF16, 33, 90, 2), x = wide,
            packed = workbench_tensor(&b, DTYPE_BF16, 33, 40);
@@ -357,9 +346,8 @@ static void strided_operands_equal_contiguous_ones(void **state)
 
 /* ---- functions ------------------------------------------------------------------------------------------------- */
 
-static void activations_are_accurate_to_fp32(void **state)
+TEST(activations_are_accurate_to_fp32)
 {
-    (void)state;
     enum { COUNT = 4001 };
     for (int set = 0; set < workbench_sets_here(); set++) {
         workbench b = workbench_open(1, workbench_sets[set]);
@@ -388,9 +376,8 @@ static void activations_are_accurate_to_fp32(void **state)
 }
 
 /* Of the authors' known-answer tests: zeros, ones, and digits of pi. */
-static void philox_gives_the_published_answers(void **state)
+TEST(philox_gives_the_published_answers)
 {
-    (void)state;
     static const uint32_t answers[3][10] = {
         {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
         {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
@@ -406,9 +393,8 @@ static void philox_gives_the_published_answers(void **state)
     assert_true(philox_uniform(0xffffffff) < 1 && philox_uniform(0) == 0);
 }
 
-static void dropout_draws_for_the_global_element(void **state)
+TEST(dropout_draws_for_the_global_element)
 {
-    (void)state;
     workbench b = workbench_open(2, NULL);
     tensor x = workbench_tensor(&b, DTYPE_FP32, 24, 30), whole = workbench_tensor(&b, DTYPE_FP32, 24, 30),
            scalars = workbench_tensor(&b, DTYPE_UINT8, sizeof(step_scalars), 0),
@@ -484,9 +470,8 @@ static char *experts_bits(size_t *bytes, dtype type, int threads, int64_t from, 
 }
 
 /* No bit depends on the number of threads, and none of a row on the rows beside it. */
-static void experts_rows_are_their_own(void **state)
+TEST(experts_rows_are_their_own)
 {
-    (void)state;
     static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
     for (int i = 0; i < 3; i++) {
         size_t bytes[3], again[3], row = 17, y = EXPERT_N * (size_t)dtype_bytes(types[i]),
@@ -505,20 +490,4 @@ static void experts_rows_are_their_own(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_agree_on_every_path),
-        cmocka_unit_test(products_of_every_depth_are_right),
-        cmocka_unit_test(linear_grad_input_adds_from_elsewhere),
-        cmocka_unit_test(attention_agrees_on_every_instruction_set),
-        cmocka_unit_test(the_same_threads_give_the_same_bits),
-        cmocka_unit_test(experts_rows_are_their_own),
-        cmocka_unit_test(in_place_equals_out_of_place),
-        cmocka_unit_test(strided_operands_equal_contiguous_ones),
-        cmocka_unit_test(activations_are_accurate_to_fp32),
-        cmocka_unit_test(philox_gives_the_published_answers),
-        cmocka_unit_test(dropout_draws_for_the_global_element),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

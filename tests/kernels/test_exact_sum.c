@@ -1,20 +1,15 @@
 /* Sums that no order and no division over ranks changes: the squared norm of all gradients, and what the optimizer
  * makes of it when it is not finite. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "kernels/exact_sum.h"
 #include "tests/kernels/workbench.h"
+#include "tests/test.h"
 
-static void exact_sums_depend_on_neither_order_nor_split(void **state)
+TEST(exact_sums_depend_on_neither_order_nor_split)
 {
-    (void)state;
     enum { COUNT = 999 };
     double values[COUNT];
     workbench b = workbench_open(1, NULL);
@@ -38,9 +33,8 @@ static void exact_sums_depend_on_neither_order_nor_split(void **state)
     free(b.arena);
 }
 
-static void exact_sums_are_exact(void **state)
+TEST(exact_sums_are_exact)
 {
-    (void)state;
     int64_t bins[SUM_BINS] = {0};
     exact_sum_add(bins, 0x1p200);
     exact_sum_add(bins, 0x1p-200);
@@ -59,9 +53,8 @@ static void exact_sums_are_exact(void **state)
     assert_true(isnan(exact_sum_value(bins)));
 }
 
-static void sums_of_squares_do_not_depend_on_who_owns_a_row(void **state)
+TEST(sums_of_squares_do_not_depend_on_who_owns_a_row)
 {
-    (void)state;
     int64_t *first = NULL, count = SUM_BINS * 8;
     for (int set = 0; set < workbench_sets_here(); set++)
         for (int parts = 1; parts <= 3; parts++) {
@@ -90,9 +83,8 @@ static void sums_of_squares_do_not_depend_on_who_owns_a_row(void **state)
     free(first);
 }
 
-static void a_gradient_that_is_not_finite_changes_nothing(void **state)
+TEST(a_gradient_that_is_not_finite_changes_nothing)
 {
-    (void)state;
     for (int bad = 0; bad < 2; bad++) {
         workbench b = workbench_open(1, NULL);
         tensor gradient = workbench_random(&b, DTYPE_FP32, 5, 7, 1),
@@ -123,13 +115,4 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_sums_depend_on_neither_order_nor_split),
-        cmocka_unit_test(exact_sums_are_exact),
-        cmocka_unit_test(sums_of_squares_do_not_depend_on_who_owns_a_row),
-        cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,11 @@
 /* The host's routing beyond what the comparison with float64 covers: equal scores and logits that are no number, with
  * every instruction set, and the same bits from any number of threads. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/kernels/workbench.h"
+#include "tests/test.h"
 
 enum { EXPERTS = 40, ACTIVE = 4 };
 
@@ -44,9 +40,8 @@ static void expect_choice(const float *logits, const int32_t *want, bool numbers
             }
 }
 
-static void of_equal_scores_the_lower_id_is_chosen(void **state)
+TEST(of_equal_scores_the_lower_id_is_chosen)
 {
-    (void)state;
     float logits[EXPERTS];
     for (int i = 0; i < EXPERTS; i++)
         logits[i] = 0.5f;
@@ -55,9 +50,8 @@ static void of_equal_scores_the_lower_id_is_chosen(void **state)
 }
 
 /* It must not vanish because it compares with nothing; a softmax has no other scores then. */
-static void a_logit_that_is_no_number_is_chosen_and_shows(void **state)
+TEST(a_logit_that_is_no_number_is_chosen_and_shows)
 {
-    (void)state;
     float logits[EXPERTS];
     for (int i = 0; i < EXPERTS; i++)
         logits[i] = 0.25f;
@@ -108,9 +102,8 @@ static int chosen_otherwise(op_kind kind, const isa *set, dtype type)
     return others;
 }
 
-static void logits_nearer_than_a_step_of_16_bits_are_told_apart(void **state)
+TEST(logits_nearer_than_a_step_of_16_bits_are_told_apart)
 {
-    (void)state;
     for (dtype type = DTYPE_BF16; type <= DTYPE_FP16; type++)
         for (int set = -1; set < workbench_sets_here(); set++) { /* -1: with oneDNN */
             const isa *whose = set < 0 ? NULL : workbench_sets[set];
@@ -150,9 +143,8 @@ static void route_there_and_back(workbench *b, tensor *out)
         workbench_run(b, &ops[i], true);
 }
 
-static void no_bit_depends_on_the_number_of_threads(void **state)
+TEST(no_bit_depends_on_the_number_of_threads)
 {
-    (void)state;
     tensor want[OUTPUTS], got[OUTPUTS];
     workbench one = workbench_open(1, NULL);
     route_there_and_back(&one, want);
@@ -169,13 +161,4 @@ static void no_bit_depends_on_the_number_of_threads(void **state)
     free(one.arena);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_equal_scores_the_lower_id_is_chosen),
-        cmocka_unit_test(a_logit_that_is_no_number_is_chosen_and_shows),
-        cmocka_unit_test(logits_nearer_than_a_step_of_16_bits_are_told_apart),
-        cmocka_unit_test(no_bit_depends_on_the_number_of_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

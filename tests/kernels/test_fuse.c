@@ -1,17 +1,13 @@
 /* Fusion: what becomes one op, what may not, and that on the host one op is the two to the last bit. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "kernels/record/fuse.h"
 #include "kernels/record/record.h"
 #include "memory/log.h"
 #include "tests/oracle/op_case.h"
+#include "tests/test.h"
 
 enum { LAYERS = 3, MICROBATCHES = 2, ROWS = 37, WIDE = 40, NARROW = 24 };
 
@@ -59,9 +55,8 @@ static tally count_ops(const compiled_program *p)
     return t;
 }
 
-static void every_gelu_of_gpt2_is_fused(void **state)
+TEST(every_gelu_of_gpt2_is_fused)
 {
-    (void)state;
     enum { ALL = LAYERS * MICROBATCHES };
     static const struct {
         recompute how;
@@ -132,9 +127,8 @@ static tensor *product_and_gelu(body *b, tensor **z)
     return record_gelu(&b->r, "gelu", *z);
 }
 
-static void a_sum_that_others_read_is_stored(void **state)
+TEST(a_sum_that_others_read_is_stored)
 {
-    (void)state;
     for (int kept = 0; kept < 2; kept++) {
         body b;
         tensor *z;
@@ -168,9 +162,8 @@ static tensor *backward(body *b, tensor *addend, bool z_between, tensor **dz)
     return dx;
 }
 
-static void only_what_nobody_else_reads_goes_through_gelu_grad(void **state)
+TEST(only_what_nobody_else_reads_goes_through_gelu_grad)
 {
-    (void)state;
     body b;
     tensor *dz;
     begin(&b);
@@ -270,9 +263,8 @@ static void check_bits(op_kind kind, dtype type, bool stored)
     free(arena);
 }
 
-static void on_the_host_one_op_is_the_two_to_the_last_bit(void **state)
+TEST(on_the_host_one_op_is_the_two_to_the_last_bit)
 {
-    (void)state;
     static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
     for (int i = 0; i < 3; i++) {
         check_bits(OP_linear_gelu, types[i], false);
@@ -281,13 +273,4 @@ static void on_the_host_one_op_is_the_two_to_the_last_bit(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_gelu_of_gpt2_is_fused),
-        cmocka_unit_test(a_sum_that_others_read_is_stored),
-        cmocka_unit_test(only_what_nobody_else_reads_goes_through_gelu_grad),
-        cmocka_unit_test(on_the_host_one_op_is_the_two_to_the_last_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,13 @@
 /* The recorder refuses an op on operands whose placements it does not accept, communication whose gradient it could not
  * record, and routing that kernels have no room for: a forgotten collective is an error where the layer is recorded,
  * not a wrong loss. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "kernels/record/record.h"
+#include "tests/test.h"
 
 enum { TOKENS = 10, HIDDEN = 6 };
 
@@ -224,9 +220,8 @@ static void refused(void (*record)(recorder *r), const char *label, const char *
         fail_msg("the message does not say \"%s\" of %s: %s", why, label, message);
 }
 
-static void a_forgotten_collective_is_refused_when_recorded(void **state)
+TEST(a_forgotten_collective_is_refused_when_recorded)
 {
-    (void)state;
     refused(forgets_to_share, "mlp/up", "placement");
     refused(forgets_to_reduce, "mlp/gelu", "placement");
     refused(forgets_to_gather, "mlp/up", "placement");
@@ -234,9 +229,8 @@ static void a_forgotten_collective_is_refused_when_recorded(void **state)
 }
 
 /* Else the bytes between the columns would travel in their place. */
-static void communication_of_columns_is_refused(void **state)
+TEST(communication_of_columns_is_refused)
 {
-    (void)state;
     refused(gathers_columns, "gather", "contiguous");
     refused(scatters_columns, "scatter", "contiguous");
     refused(sums_columns, "reduce", "contiguous");
@@ -244,9 +238,8 @@ static void communication_of_columns_is_refused(void **state)
     refused(gathers_into_columns, "into", "contiguous");
 }
 
-static void communication_without_a_gradient_is_refused(void **state)
+TEST(communication_without_a_gradient_is_refused)
 {
-    (void)state;
     int axes = 0;
     for (along = 0; along < AXIS_COUNT; along++)
         if (!axis_rows[along].layers) {
@@ -259,9 +252,8 @@ static void communication_without_a_gradient_is_refused(void **state)
     refused(gathers_a_weight, "w is a weight", "recorder_gradient()");
 }
 
-static void routing_beyond_what_kernels_have_room_for_is_refused(void **state)
+TEST(routing_beyond_what_kernels_have_room_for_is_refused)
 {
-    (void)state;
     static const struct {
         op_routing as;
         const char *why;
@@ -287,13 +279,4 @@ static void routing_beyond_what_kernels_have_room_for_is_refused(void **state)
     refused(packs_slots_of_other_sizes, "pack", "as many rows in each slot");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_forgotten_collective_is_refused_when_recorded),
-        cmocka_unit_test(communication_of_columns_is_refused),
-        cmocka_unit_test(communication_without_a_gradient_is_refused),
-        cmocka_unit_test(routing_beyond_what_kernels_have_room_for_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

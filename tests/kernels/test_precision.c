@@ -1,21 +1,16 @@
 /* The tables of precisions and of devices: which types are decided, and what a device is said to do. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "kernels/table/devices.h"
 #include "kernels/record/product.h"
+#include "tests/test.h"
 
-static void every_word_has_a_row_of_its_own(void **state)
+TEST(every_word_has_a_row_of_its_own)
 {
-    (void)state;
     assert_string_equal(precision_words[PRECISION_FP32], "fp32");
     assert_string_equal(precision_words[PRECISION_BF16], "bf16");
     assert_string_equal(precision_words[PRECISION_FP16], "fp16");
@@ -37,9 +32,8 @@ static void every_word_has_a_row_of_its_own(void **state)
 }
 
 /* train.tf32 is said of fp32's products and of no others. */
-static void products_reach_the_peak_of_their_type(void **state)
+TEST(products_reach_the_peak_of_their_type)
 {
-    (void)state;
     assert_int_equal(precision_peak(DTYPE_FP32, false), PEAK_FP32);
     assert_int_equal(precision_peak(DTYPE_FP32, true), PEAK_TF32);
     for (int rounds = 0; rounds < 2; rounds++) {
@@ -66,9 +60,8 @@ static bool settles(op_kind kind, dtype first, dtype second, precision_kind prec
     return WIFEXITED(end) && WEXITSTATUS(end) == 0;
 }
 
-static void a_product_of_other_types_than_decided_is_refused(void **state)
+TEST(a_product_of_other_types_than_decided_is_refused)
 {
-    (void)state;
     const op_kind products[] = {OP_linear, OP_linear_wide, OP_linear_grad_input, OP_linear_grad_weight};
     for (int i = 0; i < 4; i++) {
         assert_true(settles(products[i], DTYPE_BF16, DTYPE_BF16, PRECISION_BF16));
@@ -113,9 +106,8 @@ static void compile_experts(compiled *out, shape_architecture architecture, prec
 
 /* As transformers has them: gradients of logits are fp32 where logits are, and products multiply 16 bits all the
  * same. */
-static void the_family_says_of_which_type_logits_of_routers_are(void **state)
+TEST(the_family_says_of_which_type_logits_of_routers_are)
 {
-    (void)state;
     static const struct {
         shape_architecture architecture;
         bool wide;
@@ -146,9 +138,8 @@ static void the_family_says_of_which_type_logits_of_routers_are(void **state)
     }
 }
 
-static void help_lists_each_word_of_the_device_table(void **state)
+TEST(help_lists_each_word_of_the_device_table)
 {
-    (void)state;
     int words = 0;
     for (const char *at = DEVICES_WORDS; *at; at += strcspn(at, ", "), at += strspn(at, ", "), words++)
         assert_non_null(devices_named(strndupa(at, strcspn(at, ", "))));
@@ -157,9 +148,8 @@ static void help_lists_each_word_of_the_device_table(void **state)
     assert_int_equal(words, 0);
 }
 
-static void a_gpu_is_found_by_the_name_that_it_gives(void **state)
+TEST(a_gpu_is_found_by_the_name_that_it_gives)
 {
-    (void)state;
     const devices_row *h100 = devices_named("h100");
     assert_non_null(h100);
     assert_ptr_equal(devices_of_gpu("NVIDIA H100 80GB HBM3"), h100);
@@ -179,9 +169,8 @@ static void a_gpu_is_found_by_the_name_that_it_gives(void **state)
 }
 
 /* 70% of 989 TFLOP/s against 3.35 TB/s, and against 370 GB/s. The CPU's is stated. */
-static void balances_follow_from_the_sheet(void **state)
+TEST(balances_follow_from_the_sheet)
 {
-    (void)state;
     const devices_row *h100 = devices_named("h100"), *cpu = devices_named("cpu");
     assert_true(devices_balance(h100, PEAK_HALF) > 206 && devices_balance(h100, PEAK_HALF) < 207);
     assert_true(devices_balance_sent(h100, PEAK_HALF) > 1870 && devices_balance_sent(h100, PEAK_HALF) < 1872);
@@ -190,16 +179,4 @@ static void balances_follow_from_the_sheet(void **state)
     assert_true(devices_balance(devices_named("a100"), PEAK_HALF) < devices_balance(h100, PEAK_HALF));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_word_has_a_row_of_its_own),
-        cmocka_unit_test(products_reach_the_peak_of_their_type),
-        cmocka_unit_test(a_product_of_other_types_than_decided_is_refused),
-        cmocka_unit_test(the_family_says_of_which_type_logits_of_routers_are),
-        cmocka_unit_test(help_lists_each_word_of_the_device_table),
-        cmocka_unit_test(a_gpu_is_found_by_the_name_that_it_gives),
-        cmocka_unit_test(balances_follow_from_the_sheet),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,12 @@
 /* Stochastic rounding: its mean is the number itself, small updates are not lost, and its bits are a function of name,
  * element and step alone. What rounding to nearest would do is the mutant of each. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "kernels/rounding.h"
 #include "tests/kernels/workbench.h"
+#include "tests/test.h"
 
 static float float_of(uint32_t bits)
 {
@@ -41,9 +37,8 @@ static double mean(uint32_t value, uint16_t (*round)(uint32_t value, uint32_t ra
     return sum / (1 << 16);
 }
 
-static void the_mean_of_all_roundings_is_the_number(void **state)
+TEST(the_mean_of_all_roundings_is_the_number)
 {
-    (void)state;
     static const float values[] = {1, -1,    1.00001f, 1.0039062f, -1.9999f,       3.14159265f, 1e-30f,
                                    0, -0.1f, 65519.3f, 7e-39f,     2.3283064e-10f, -1e+30f};
     int moved = 0;
@@ -54,9 +49,8 @@ static void the_mean_of_all_roundings_is_the_number(void **state)
     assert_true(moved >= 8); /* rounding to nearest has a bias wherever it rounds */
 }
 
-static void what_is_not_finite_stays_so(void **state)
+TEST(what_is_not_finite_stays_so)
 {
-    (void)state;
     static const uint32_t values[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7f800001u, 0xffffffffu};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         for (uint32_t random = 0; random < 1u << 16; random += 0x5555) {
@@ -67,9 +61,8 @@ static void what_is_not_finite_stays_so(void **state)
 }
 
 /* By every instruction set, from any element on: the draws that philox_draws() makes of block and half. */
-static void bits_depend_on_the_element_alone(void **state)
+TEST(bits_depend_on_the_element_alone)
 {
-    (void)state;
     enum { COUNT = 5000 };
     static float x[COUNT];
     static uint16_t whole[COUNT], part[COUNT];
@@ -135,9 +128,8 @@ static const op_kind RULES[] = {OP_adamw, OP_lion, OP_sgd, OP_muon_momentum, OP_
 static const int STATES[] = {2, 1, 1, 1, 0};
 
 /* What an update in fp32 makes of the same numbers, rounded by the formula. */
-static void an_update_rounds_what_fp32_makes(void **state)
+TEST(an_update_rounds_what_fp32_makes)
 {
-    (void)state;
     const step_scalars s = {.seed = 99,
                             .step = 7,
                             .updates = 7,
@@ -188,9 +180,8 @@ static void an_update_rounds_what_fp32_makes(void **state)
 }
 
 /* A thousand steps of 2^-12 from 1, where bf16 has units of 2^-7: on average they all count. To nearest, none does. */
-static void small_steps_are_not_lost(void **state)
+TEST(small_steps_are_not_lost)
 {
-    (void)state;
     enum { STEPS = 1000, N = 64 };
     workbench b = workbench_open(1, NULL);
     tensor gradient = workbench_tensor(&b, DTYPE_FP32, N, N), momentum = workbench_tensor(&b, DTYPE_FP32, N, N);
@@ -220,14 +211,4 @@ static void small_steps_are_not_lost(void **state)
     free(b.arena);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_mean_of_all_roundings_is_the_number),
-        cmocka_unit_test(what_is_not_finite_stays_so),
-        cmocka_unit_test(bits_depend_on_the_element_alone),
-        cmocka_unit_test(an_update_rounds_what_fp32_makes),
-        cmocka_unit_test(small_steps_are_not_lost),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

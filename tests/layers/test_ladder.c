@@ -1,11 +1,7 @@
 /* The rungs of programs for experts that ranks divide. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "layers/ladder.h"
+#include "tests/test.h"
 
 static int64_t room_of(const ladder_shape *s, int rung)
 {
@@ -20,9 +16,8 @@ static int64_t worst_of(const ladder_shape *s)
     return s->tokens * (s->active < held ? s->active : held);
 }
 
-static void one_rank_has_room_for_all_in_one_wave(void **state)
+TEST(one_rank_has_room_for_all_in_one_wave)
 {
-    (void)state;
     const ladder_shape s = {1000, 1, 64, 8, 1.25, 2, false};
     assert_int_equal(ladder_rungs(&s), 1);
     const ladder_waves w = ladder_waves_of(&s, 0);
@@ -31,9 +26,8 @@ static void one_rank_has_room_for_all_in_one_wave(void **state)
 }
 
 /* DeepSeek-V3's router on 32 ranks, and Qwen3-30B-A3B's on 16: the last rung has 26 and 13 waves. */
-static void the_last_rung_has_room_for_the_worst_routing(void **state)
+TEST(the_last_rung_has_room_for_the_worst_routing)
 {
-    (void)state;
     const ladder_shape shapes[] = {{32 * 4096, 32, 256, 8, 1.25, 2, false}, {16 * 4096, 16, 128, 8, 1.25, 2, false}};
     const int waves[] = {26, 13};
     for (int i = 0; i < 2; i++) {
@@ -50,9 +44,8 @@ static void the_last_rung_has_room_for_the_worst_routing(void **state)
 }
 
 /* Where rows may be dropped there is the first rung alone, with its waves. */
-static void dropping_leaves_the_first_rung(void **state)
+TEST(dropping_leaves_the_first_rung)
 {
-    (void)state;
     ladder_shape s = {32 * 4096, 32, 256, 8, 1.25, 2, false};
     const int64_t room = room_of(&s, 0);
     s.drop = true;
@@ -63,9 +56,8 @@ static void dropping_leaves_the_first_rung(void **state)
 
 /* Each rung has more room than the one below, all but the last too little for the worst, and waves begin where
  * assignments can be told apart: behind a multiple of their rows. */
-static void rungs_ascend_whatever_the_sizes(void **state)
+TEST(rungs_ascend_whatever_the_sizes)
 {
-    (void)state;
     static const double capacities[] = {0.01, 0.5, 1, 1.25, 3, 100};
     int most = 0;
     for (int ranks = 2; ranks <= 9; ranks++)
@@ -89,13 +81,4 @@ static void rungs_ascend_whatever_the_sizes(void **state)
     assert_int_equal(most, LADDER_RUNGS);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_rank_has_room_for_all_in_one_wave),
-        cmocka_unit_test(the_last_rung_has_room_for_the_worst_routing),
-        cmocka_unit_test(dropping_leaves_the_first_rung),
-        cmocka_unit_test(rungs_ascend_whatever_the_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,7 +2,7 @@
 #   include FILE LINE PATH           a header named in quotes
 #   function FILE FIRST LAST NAME KIND N   a definition; KIND is static or extern, or macro for one whose name a macro makes; N
 #                                    parameters, 0 for a kernel
-#   use FILE LINE NAME               a name in a body, an initializer or a macro: not its declaration, not a member's
+#   use FILE LINE NAME [call]        a name in a body, an initializer or a macro: not its declaration, not a member's; called, or named
 #   paste FILE PREFIX                PREFIX##name in a macro: with the rows of the .def files, a use of each PREFIXrow
 #   row NAME                         the first argument of a row of a .def file
 #   lines FILE N
@@ -51,11 +51,12 @@ function uses_of(code,   words, n, i, made) {
         }
     }
     gsub(/(->|\.)[ \t]*[A-Za-z_][A-Za-z_0-9]*/, " ", code)
-    gsub(/[^A-Za-z_0-9]+/, " ", code)
+    gsub(/\(/, " @ ", code)
+    gsub(/[^A-Za-z_0-9@]+/, " ", code)
     n = split(code, words, " ")
     for (i = 1; i <= n; i++)
         if (words[i] ~ /^[A-Za-z_]/)
-            print "use", file, count, words[i]
+            print "use", file, count, words[i], (i < n && words[i + 1] == "@" ? "call" : "")
 }
 
 # the name that is declared: before the first parenthesis that no macro in capitals owns

@@ -1,25 +1,20 @@
 /* The arena, the seal, and the interposer that watches the seal. Called with "allocate" the program is its own
  * child. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/arena.h"
 #include "memory/log.h"
 #include "memory/seal.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
-static void an_arena_is_aligned_zeroed_and_whole(void **state)
+TEST(an_arena_is_aligned_zeroed_and_whole)
 {
-    (void)state;
     static const int64_t sizes[] = {0, 1, 4096, 2 << 20, (2 << 20) + 1, 7 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         arena *a;
@@ -35,9 +30,8 @@ static void an_arena_is_aligned_zeroed_and_whole(void **state)
     arena_close(NULL);
 }
 
-static void too_large_an_arena_says_what_is_needed_and_what_is_there(void **state)
+TEST(too_large_an_arena_says_what_is_needed_and_what_is_there)
 {
-    (void)state;
     arena *a = NULL;
     assert_true(arena_available() > 0);
     assert_int_equal(arena_open(&a, (int64_t)1 << 55), STATUS_FAILED);
@@ -111,9 +105,8 @@ static const int sanitized = 0;
 static const int sanitized = 0;
 #endif
 
-static void the_spy_sees_each_large_allocation_within_the_seal(void **state)
+TEST(the_spy_sees_each_large_allocation_within_the_seal)
 {
-    (void)state;
     if (sanitized)
         skip_because("a sanitizer: its allocator and the spy exclude each other");
     char folder[] = "/tmp/test_arena.XXXXXX";
@@ -162,10 +155,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "allocate") == 0)
         return allocate();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_arena_is_aligned_zeroed_and_whole),
-        cmocka_unit_test(too_large_an_arena_says_what_is_needed_and_what_is_there),
-        cmocka_unit_test(the_spy_sees_each_large_allocation_within_the_seal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,13 +1,10 @@
 /* Sums of bits notice every flip, and do not depend on how the bytes are divided; bytes as text come back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/base64.h"
 #include "memory/bits.h"
+#include "tests/test.h"
 
 enum { BYTES = 3 * (1 << 20) + 77 };
 
@@ -31,9 +28,8 @@ static uint64_t sum_in_pieces(const unsigned char *data, int64_t bytes, int64_t 
     return bits_end(&b);
 }
 
-static void every_flip_changes_the_sum(void **state)
+TEST(every_flip_changes_the_sum)
 {
-    (void)state;
     unsigned char *data = make_data();
     uint64_t whole = bits_sum(data, BYTES, 2), pieces = sum_in_pieces(data, 1000, 1000);
     for (int bit = 0; bit < 8000; bit++) {
@@ -50,9 +46,8 @@ static void every_flip_changes_the_sum(void **state)
     free(data);
 }
 
-static void exchanged_words_and_lengths_count(void **state)
+TEST(exchanged_words_and_lengths_count)
 {
-    (void)state;
     uint64_t words[64] = {0};
     uint64_t empty = sum_in_pieces((unsigned char *)words, sizeof words, 8);
     assert_true(empty != sum_in_pieces((unsigned char *)words, sizeof words - 1, 8));
@@ -67,9 +62,8 @@ static void exchanged_words_and_lengths_count(void **state)
     }
 }
 
-static void neither_pieces_nor_threads_matter(void **state)
+TEST(neither_pieces_nor_threads_matter)
 {
-    (void)state;
     unsigned char *data = make_data();
     uint64_t once = sum_in_pieces(data, 100000, 100000);
     const int64_t sizes[] = {1, 7, 63, 64, 65, 1000, 99999};
@@ -80,9 +74,8 @@ static void neither_pieces_nor_threads_matter(void **state)
 }
 
 /* The vectors of RFC 4648, and all bytes. */
-static void base64_is_that_of_the_rfc(void **state)
+TEST(base64_is_that_of_the_rfc)
 {
-    (void)state;
     static const char *const texts[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
     char all[256];
     size_t bytes;
@@ -106,13 +99,4 @@ static void base64_is_that_of_the_rfc(void **state)
     free(none);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_flip_changes_the_sum),
-        cmocka_unit_test(exchanged_words_and_lengths_count),
-        cmocka_unit_test(neither_pieces_nor_threads_matter),
-        cmocka_unit_test(base64_is_that_of_the_rfc),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

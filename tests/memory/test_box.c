@@ -1,14 +1,10 @@
 /* Copies between layouts, against an element-by-element walk that shares nothing with them. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/box.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 static uint64_t random_state = 1;
 
@@ -47,9 +43,8 @@ static void offsets(int64_t *a, int64_t *b, int64_t i, int dims, const int64_t *
     }
 }
 
-static void every_layout_is_copied_and_nothing_else_is_touched(void **state)
+TEST(every_layout_is_copied_and_nothing_else_is_touched)
 {
-    (void)state;
     const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_UINT8};
     for (int round = 0; round < 400; round++) {
         int64_t size[BOX_DIMS] = {0}, from_stride[BOX_DIMS] = {0}, to_stride[BOX_DIMS] = {0}, a, b,
@@ -94,9 +89,8 @@ static void every_layout_is_copied_and_nothing_else_is_touched(void **state)
     }
 }
 
-static void row_major_is_recognised(void **state)
+TEST(row_major_is_recognised)
 {
-    (void)state;
     const int64_t size[] = {2, 1, 3}, yes[] = {3, 99, 1}, no[] = {4, 3, 1};
     int64_t stride[3];
     box_row_major(stride, 3, size);
@@ -104,9 +98,8 @@ static void row_major_is_recognised(void **state)
     assert_true(box_is_row_major(3, size, stride) && box_is_row_major(3, size, yes) && !box_is_row_major(3, size, no));
 }
 
-static void boxes_meet_or_do_not(void **state)
+TEST(boxes_meet_or_do_not)
 {
-    (void)state;
     const box a = {{0, 2}, {4, 3}}, b = {{3, 0}, {5, 3}}, c = {{4, 2}, {1, 1}};
     box common;
     assert_true(box_intersect(&common, 2, &a, &b));
@@ -115,12 +108,4 @@ static void boxes_meet_or_do_not(void **state)
     assert_true(box_intersect(&common, 0, &a, &c));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layout_is_copied_and_nothing_else_is_touched),
-        cmocka_unit_test(row_major_is_recognised),
-        cmocka_unit_test(boxes_meet_or_do_not),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

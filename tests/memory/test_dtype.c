@@ -1,13 +1,9 @@
 /* What dtype.h promises: exact widening, narrowing to the nearest value with ties to even, NaN kept. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/dtype.h"
+#include "tests/test.h"
 
 typedef struct small {
     dtype type;
@@ -31,9 +27,8 @@ static uint32_t encode(const small *s, double value)
     return bits;
 }
 
-static void every_small_float_survives_a_round_trip(void **state)
+TEST(every_small_float_survives_a_round_trip)
 {
-    (void)state;
     for (size_t k = 0; k < sizeof smalls / sizeof *smalls; k++) {
         const small *s = &smalls[k];
         for (uint32_t bits = 0; bits < 1u << s->bits; bits++) {
@@ -48,9 +43,8 @@ static void every_small_float_survives_a_round_trip(void **state)
 
 /* Between two neighbours a < b: just below the middle goes to a, just above to b, the middle to the even one. The
  * offsets are far below fp32's resolution, so that rounding twice would be seen. */
-static void narrowing_is_to_nearest_even_and_rounds_once(void **state)
+TEST(narrowing_is_to_nearest_even_and_rounds_once)
 {
-    (void)state;
     for (size_t k = 0; k < sizeof smalls / sizeof *smalls; k++) {
         const small *s = &smalls[k];
         for (uint32_t bits = 0; bits < 1u << (s->bits - 1); bits++) {
@@ -66,9 +60,8 @@ static void narrowing_is_to_nearest_even_and_rounds_once(void **state)
     }
 }
 
-static void overflow_becomes_infinity_or_nan(void **state)
+TEST(overflow_becomes_infinity_or_nan)
 {
-    (void)state;
     for (size_t k = 0; k < sizeof smalls / sizeof *smalls; k++) {
         const small *s = &smalls[k];
         if (s->infinity >= 0) {
@@ -81,9 +74,8 @@ static void overflow_becomes_infinity_or_nan(void **state)
     assert_int_equal(encode(&smalls[1], 65520), 0x7c00);
 }
 
-static void nan_with_a_low_payload_stays_nan(void **state)
+TEST(nan_with_a_low_payload_stays_nan)
 {
-    (void)state;
     uint32_t bits = 0x7f800001;
     float value;
     memcpy(&value, &bits, 4);
@@ -95,9 +87,8 @@ static void nan_with_a_low_payload_stays_nan(void **state)
     assert_true(isnan(bf16_to_float(out[2])));
 }
 
-static void known_values(void **state)
+TEST(known_values)
 {
-    (void)state;
     assert_int_equal(float_to_bf16(1.0f), 0x3f80);
     assert_int_equal(float_to_fp16(1.0f), 0x3c00);
     assert_int_equal(float_to_fp16(-2.0f), 0xc000);
@@ -109,9 +100,8 @@ static void known_values(void **state)
     assert_true(fp8_e5m2_to_float(0x7b) == 57344);
 }
 
-static void integers_are_clamped(void **state)
+TEST(integers_are_clamped)
 {
-    (void)state;
     const double in[] = {-1e30, -129, -1.9, 0, 300, 1e30, NAN};
     int8_t i8[7];
     uint16_t u16[7];
@@ -132,9 +122,8 @@ static void integers_are_clamped(void **state)
     assert_true(i64[0] == INT64_MIN && i64[5] == INT64_MAX && u64[5] == UINT64_MAX && u64[0] == 0);
 }
 
-static void names_and_sizes(void **state)
+TEST(names_and_sizes)
 {
-    (void)state;
     for (int i = 0; i < DTYPE_COUNT; i++) {
         dtype found = DTYPE_COUNT;
         assert_true(dtype_find(&found, dtype_name((dtype)i)));
@@ -147,12 +136,11 @@ static void names_and_sizes(void **state)
 }
 
 /* At every place, so that no tail of a vector is passed over. */
-static void one_value_that_is_not_finite_is_found(void **state)
+TEST(one_value_that_is_not_finite_is_found)
 {
     static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16, DTYPE_FP64, DTYPE_FP8_E5M2, DTYPE_FP8_E4M3};
     double values[67], wild[] = {NAN, -NAN, INFINITY, -INFINITY};
     char stored[1 + sizeof values];
-    (void)state;
     for (int t = 0; t < 6; t++)
         for (int at = -1; at < 67; at++)
             for (int k = 0; k < 4; k++) {
@@ -165,17 +153,4 @@ static void one_value_that_is_not_finite_is_found(void **state)
     assert_true(dtype_all_finite(DTYPE_INT32, stored, 67));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_small_float_survives_a_round_trip),
-        cmocka_unit_test(narrowing_is_to_nearest_even_and_rounds_once),
-        cmocka_unit_test(overflow_becomes_infinity_or_nan),
-        cmocka_unit_test(nan_with_a_low_payload_stays_nan),
-        cmocka_unit_test(known_values),
-        cmocka_unit_test(integers_are_clamped),
-        cmocka_unit_test(names_and_sizes),
-        cmocka_unit_test(one_value_that_is_not_finite_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,10 @@
 /* Lines of the screen as JSON objects: the level, the rank, and that whatever bytes come, an object comes out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "memory/log_line.h"
+#include "tests/test.h"
 
 static json_t *object_of(const char *line, size_t bytes, bool error)
 {
@@ -23,9 +19,8 @@ static json_t *object_of(const char *line, size_t bytes, bool error)
     return object;
 }
 
-static void a_line_has_its_level_and_rank(void **state)
+TEST(a_line_has_its_level_and_rank)
 {
-    (void)state;
     static const struct {
         const char *line;
         bool error;
@@ -51,9 +46,8 @@ static void a_line_has_its_level_and_rank(void **state)
 }
 
 /* Metrics are an object in the object; what has a time already passes as it is. */
-static void objects_are_members_or_pass(void **state)
+TEST(objects_are_members_or_pass)
 {
-    (void)state;
     static const char metrics[] = "{\"step\": 2, \"loss\": 1.5}",
                       stamped[] = "{\"time\": \"2026-11-28T01:52:03.123Z\", \"level\": \"error\", \"message\": \"x\"}";
     json_t *o = object_of(metrics, sizeof metrics - 1, false);
@@ -66,9 +60,8 @@ static void objects_are_members_or_pass(void **state)
 }
 
 /* 20,000 lines of drawn bytes, many of them the first of UTF-8 sequences, up to the longest. */
-static void any_bytes_make_an_object(void **state)
+TEST(any_bytes_make_an_object)
 {
-    (void)state;
     char line[LOG_LINE];
     uint32_t seed = 7;
     for (int i = 0; i < 20000; i++) {
@@ -81,12 +74,4 @@ static void any_bytes_make_an_object(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_has_its_level_and_rank),
-        cmocka_unit_test(objects_are_members_or_pass),
-        cmocka_unit_test(any_bytes_make_an_object),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,20 +1,16 @@
 /* Cores near a device, as numa.h promises, on a machine of two nodes made of files. */
 #include <sched.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/numa.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 #define NODES   "sys/devices/system/node"
 #define DEVICES "sys/bus/pci/devices"
@@ -78,7 +74,7 @@ static void stays(const char *root, int first, int node, numa_verdict verdict, i
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-static void a_process_keeps_to_the_node_of_its_device(void **state)
+TEST_WITH(a_process_keeps_to_the_node_of_its_device, workfolder_setup, workfolder_teardown)
 {
     const char *root = *state;
     int cores[2];
@@ -98,11 +94,4 @@ static void a_process_keeps_to_the_node_of_its_device(void **state)
     stays(root, cores[1], 7, NUMA_UNKNOWN, cores[1]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_process_keeps_to_the_node_of_its_device, workfolder_setup,
-                                        workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

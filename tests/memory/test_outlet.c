@@ -1,21 +1,17 @@
 /* Standard output whose reader lives and does not read holds up nobody; what is missing is counted; what is there is in
  * order. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
+#include "tests/test.h"
 
 enum { LINES = 4000, LINE = 60, PAGE = 4096 };
 
@@ -80,9 +76,8 @@ static void speak_much(void)
     _exit(quick ? all : 2);
 }
 
-static void a_reader_that_does_not_read_holds_up_nobody(void **state)
+TEST(a_reader_that_does_not_read_holds_up_nobody)
 {
-    (void)state;
     int out[2], error[2];
     open_pipe(out);
     open_pipe(error);
@@ -97,9 +92,8 @@ static void a_reader_that_does_not_read_holds_up_nobody(void **state)
     free(said);
 }
 
-static void what_is_missing_is_counted_where_it_is_missing(void **state)
+TEST(what_is_missing_is_counted_where_it_is_missing)
 {
-    (void)state;
     int out[2], error[2], number, next = 0;
     long long missing = 0, bytes;
     open_pipe(out);
@@ -132,9 +126,8 @@ static void speak_both(void)
     _exit(outlet_dropped() > 0);
 }
 
-static void output_and_error_that_lead_to_one_place_stay_in_order(void **state)
+TEST(output_and_error_that_lead_to_one_place_stay_in_order)
 {
-    (void)state;
     int out[2], next = 0, number;
     open_pipe(out);
     pid_t pid = speaker(out, out, speak_both);
@@ -164,9 +157,8 @@ static void die(void)
     MUST(false, "last words");
 }
 
-static void last_words_are_written_directly_or_given_up_soon(void **state)
+TEST(last_words_are_written_directly_or_given_up_soon)
 {
-    (void)state;
     int out[2], error[2];
     open_pipe(out);
     open_pipe(error);
@@ -192,9 +184,8 @@ static void speak_to_nobody(void)
     _exit(!ferror(stdout));
 }
 
-static void a_reader_that_is_gone_is_an_error_of_the_stream(void **state)
+TEST(a_reader_that_is_gone_is_an_error_of_the_stream)
 {
-    (void)state;
     int out[2], error[2];
     open_pipe(out);
     open_pipe(error);
@@ -222,9 +213,8 @@ static void speak_json(void)
     _exit(0);
 }
 
-static void lines_become_objects_last_words_too(void **state)
+TEST(lines_become_objects_last_words_too)
 {
-    (void)state;
     static const char *const parts[] = {"\"message\": \"one line\"", "\"metrics\": {\"step\": 1}",
                                         "\"level\": \"warning\", \"rank\": 0, \"message\": \"two\"",
                                         "\"message\": \"the end\"",
@@ -243,15 +233,4 @@ static void lines_become_objects_last_words_too(void **state)
     free(at);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_reader_that_does_not_read_holds_up_nobody),
-        cmocka_unit_test(what_is_missing_is_counted_where_it_is_missing),
-        cmocka_unit_test(output_and_error_that_lead_to_one_place_stay_in_order),
-        cmocka_unit_test(last_words_are_written_directly_or_given_up_soon),
-        cmocka_unit_test(a_reader_that_is_gone_is_an_error_of_the_stream),
-        cmocka_unit_test(lines_become_objects_last_words_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

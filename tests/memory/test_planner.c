@@ -1,17 +1,13 @@
 /* The planner against an independent sweep, brute force and exhaustive search. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "memory/planner.h"
 #include "tests/memory/planner_programs.h"
+#include "tests/test.h"
 
 /* xorshift64* */
 static int64_t draw(uint64_t *state, int64_t limit)
@@ -59,9 +55,8 @@ static bool sound(const planner_block *blocks, int64_t count)
     return true;
 }
 
-static void live_blocks_never_share_a_byte(void **state)
+TEST(live_blocks_never_share_a_byte)
 {
-    (void)state;
     static const int64_t alignments[] = {1, 64, 256, 4096};
     for (uint64_t seed = 0; seed < 200; seed++) {
         int64_t count = 1 + (int64_t)(seed * 37 % 400), alignment = alignments[seed % 4], a, b;
@@ -84,9 +79,8 @@ static void live_blocks_never_share_a_byte(void **state)
     }
 }
 
-static void nothing_needs_no_arena(void **state)
+TEST(nothing_needs_no_arena)
 {
-    (void)state;
     planner_result result;
     planner_block empty = {.bytes = 0, .first = 3, .last = 9, .offset = -1};
     planner_place(NULL, &result, 0, 64, 1.02, 0);
@@ -97,9 +91,8 @@ static void nothing_needs_no_arena(void **state)
 }
 
 /* Mutants: plans spoiled in one place, among them lifetimes that are longer by one op. */
-static void the_check_refuses_spoiled_plans(void **state)
+TEST(the_check_refuses_spoiled_plans)
 {
-    (void)state;
     int spoiled = 0, longer = 0;
     for (uint64_t seed = 0; seed < 300; seed++) {
         int64_t count = 60, a = -1, b = -1;
@@ -128,9 +121,8 @@ static void the_check_refuses_spoiled_plans(void **state)
     assert_true(spoiled > 100 && longer > 40);
 }
 
-static void the_check_sees_ends_and_edges(void **state)
+TEST(the_check_sees_ends_and_edges)
 {
-    (void)state;
     int64_t a, b;
     planner_block touching[] = {{8, 0, 4, 0}, {8, 4, 6, 8}, {8, 5, 9, 0}};
     assert_true(planner_check(touching, 3, 16, &a, &b));
@@ -146,9 +138,8 @@ static void the_check_sees_ends_and_edges(void **state)
     assert_int_equal(a, 0);
 }
 
-static void the_bound_is_the_largest_live_sum(void **state)
+TEST(the_bound_is_the_largest_live_sum)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 200; seed++) {
         int64_t count = 1 + (int64_t)(seed % 50), largest = 0;
         planner_block *blocks = scatter(seed, count, 60, 1000);
@@ -165,9 +156,8 @@ static void the_bound_is_the_largest_live_sum(void **state)
     }
 }
 
-static void same_blocks_same_offsets(void **state)
+TEST(same_blocks_same_offsets)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
         program_shape shape = planner_programs_draw(seed);
         int64_t count;
@@ -214,9 +204,8 @@ static int64_t least_arena(planner_block *blocks, int placed, int count, int64_t
     return best;
 }
 
-static void tiny_plans_are_nearly_optimal(void **state)
+TEST(tiny_plans_are_nearly_optimal)
 {
-    (void)state;
     int optimal = 0, total = 0;
     for (uint64_t seed = 0; seed < 150; seed++) {
         planner_block *blocks = scatter(seed, 8, 10, 60);
@@ -239,9 +228,8 @@ static void tiny_plans_are_nearly_optimal(void **state)
     assert_true(optimal >= total * 95 / 100);
 }
 
-static void training_programs_plan_close_to_the_bound(void **state)
+TEST(training_programs_plan_close_to_the_bound)
 {
-    (void)state;
     enum { PROGRAMS = 300 };
     int within_2 = 0, within_5 = 0;
     double worst = 0;
@@ -270,9 +258,8 @@ static void training_programs_plan_close_to_the_bound(void **state)
 }
 
 /* The first order is always placed to its end, and nothing is tried after the effort is used up. */
-static void without_effort_the_first_order_stands(void **state)
+TEST(without_effort_the_first_order_stands)
 {
-    (void)state;
     planner_block *blocks = scatter(5, 2000, 500, 100000);
     planner_result result;
     planner_place(blocks, &result, 2000, 64, 1, 1);
@@ -280,9 +267,8 @@ static void without_effort_the_first_order_stands(void **state)
     free(blocks);
 }
 
-static void a_large_program_is_planned(void **state)
+TEST(a_large_program_is_planned)
 {
-    (void)state;
     program_shape shape = {.schedule = PROGRAM_1F1B,
                            .stages = 8,
                            .chunks = 1,
@@ -308,19 +294,4 @@ static void a_large_program_is_planned(void **state)
     free(blocks);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(live_blocks_never_share_a_byte),
-        cmocka_unit_test(nothing_needs_no_arena),
-        cmocka_unit_test(the_check_refuses_spoiled_plans),
-        cmocka_unit_test(the_check_sees_ends_and_edges),
-        cmocka_unit_test(the_bound_is_the_largest_live_sum),
-        cmocka_unit_test(same_blocks_same_offsets),
-        cmocka_unit_test(tiny_plans_are_nearly_optimal),
-        cmocka_unit_test(training_programs_plan_close_to_the_bound),
-        cmocka_unit_test(without_effort_the_first_order_stands),
-        cmocka_unit_test(a_large_program_is_planned),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,13 @@
 /* The decoder's parameters are the rows of parts.def: for every architecture, whatever its tensor ranks, and for layers
  * with more weights than any architecture has. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "models/decoder.h"
 #include "models/names.h"
+#include "tests/test.h"
 
 enum { LAYERS = 24, CHUNKS = 2 };
 
@@ -128,9 +124,8 @@ static void check_cover(const uint8_t *seen, const names_tensor *t, const model_
     }
 }
 
-static void ranks_together_have_every_listed_tensor(void **state)
+TEST(ranks_together_have_every_listed_tensor)
 {
-    (void)state;
     for (int a = 0; a < 2 * SHAPE_ARCHITECTURES; a++)
         for (int ranks = 1; ranks <= 6; ranks += ranks == 1 ? 2 : 3) {
             model_shape s = shape_of((shape_architecture)(a / 2), a % 2);
@@ -166,9 +161,8 @@ static int arrays_of_layer(const decoder *d, int layer)
 }
 
 /* GPT-2's twelve arrays a layer are the most that an architecture has; nothing depends on it. */
-static void layers_may_have_more_weights_than_any_architecture(void **state)
+TEST(layers_may_have_more_weights_than_any_architecture)
 {
-    (void)state;
     enum { ARRAYS = 14, ENDS = 4 };
     more = UINT64_C(1) << TRAIT_LAYER_NORM | UINT64_C(1) << TRAIT_QKV_BIAS | UINT64_C(1) << TRAIT_OUT_BIAS |
            UINT64_C(1) << TRAIT_MLP_BIAS | UINT64_C(1) << TRAIT_QK_NORM;
@@ -190,9 +184,8 @@ static void layers_may_have_more_weights_than_any_architecture(void **state)
 }
 
 /* A row without a name in the family of an architecture that has the weight would be an error of the run. */
-static void every_weight_has_a_name(void **state)
+TEST(every_weight_has_a_name)
 {
-    (void)state;
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
         model_shape s = shape_of((shape_architecture)a, false);
         for (int layer = -1; layer < LAYERS; layer++) {
@@ -205,9 +198,8 @@ static void every_weight_has_a_name(void **state)
 }
 
 /* Every third layer but the first one has experts: their arrays are stacked expert by expert, gate before up. */
-static void experts_are_stacked_one_after_the_other(void **state)
+TEST(experts_are_stacked_one_after_the_other)
 {
-    (void)state;
     model_shape s = shape_of(SHAPE_MIXTRAL, false);
     for (int rank = 0; rank < 2; rank++) {
         pool p = {0};
@@ -233,9 +225,8 @@ static void experts_are_stacked_one_after_the_other(void **state)
 }
 
 /* In memory all heads' keys come before all values, in the file each head's values behind its keys. */
-static void keys_and_values_of_latents_are_stacked_by_head(void **state)
+TEST(keys_and_values_of_latents_are_stacked_by_head)
 {
-    (void)state;
     model_shape s = shape_of(SHAPE_DEEPSEEK_V3, true);
     for (int rank = 0; rank < 2; rank++) {
         pool p = {0};
@@ -261,14 +252,4 @@ static void keys_and_values_of_latents_are_stacked_by_head(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_together_have_every_listed_tensor),
-        cmocka_unit_test(layers_may_have_more_weights_than_any_architecture),
-        cmocka_unit_test(every_weight_has_a_name),
-        cmocka_unit_test(experts_are_stacked_one_after_the_other),
-        cmocka_unit_test(keys_and_values_of_latents_are_stacked_by_head),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,8 @@
 /* config.json: every shape survives the way there and back, and old and new spellings mean the same. */
-#include <setjmp.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "models/huggingface.h"
@@ -14,6 +10,7 @@
 #include "models/presets.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/models/parsed.h"
+#include "tests/test.h"
 
 static void assert_same_shape(const model_shape *a, const model_shape *b)
 {
@@ -153,9 +150,8 @@ static void give_latents(model_shape *s, int variant)
         s->rope_scaling.mscale = 1.0 / 3, s->rope_scaling.mscale_all_dim = 0.7;
 }
 
-static void every_shape_survives_the_way_there_and_back(void **state)
+TEST(every_shape_survives_the_way_there_and_back)
 {
-    (void)state;
     for (int i = 0; i < presets_count(); i++)
         survives(&presets_at(i)->shape, DTYPE_BF16);
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
@@ -204,9 +200,8 @@ static void every_shape_survives_the_way_there_and_back(void **state)
 }
 
 /* Reals are written with as many digits as the one that needs most of them: whichever that is. */
-static void one_number_of_many_digits_keeps_them(void **state)
+TEST(one_number_of_many_digits_keeps_them)
 {
-    (void)state;
     model_shape s = presets_find("olmo3-7b")->shape;
     s.rope_scaling = (shape_rope_scaling){.factor = 0};
     s.rope_parameters = true;
@@ -215,9 +210,8 @@ static void one_number_of_many_digits_keeps_them(void **state)
 }
 
 /* Layer types of six layers, F: full_attention, and what they are here. */
-static void layers_may_differ_in_their_window(void **state)
+TEST(layers_may_differ_in_their_window)
 {
-    (void)state;
     static const struct {
         const char *types;
         int full_first, full_every; /* -1: refused */
@@ -254,9 +248,8 @@ static void layers_may_differ_in_their_window(void **state)
     }
 }
 
-static void a_shape_that_transformers_lacks_is_refused(void **state)
+TEST(a_shape_that_transformers_lacks_is_refused)
 {
-    (void)state;
     char *text = NULL;
     model_shape s = presets_find("llama-160m")->shape, g = presets_find("gpt2-124m")->shape;
     s.logits_scaling = 8;
@@ -437,9 +430,8 @@ static const struct {
      "05}"},
 };
 
-static void old_and_new_spellings_mean_the_same(void **state)
+TEST(old_and_new_spellings_mean_the_same)
 {
-    (void)state;
     make_shapes();
     for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
         model_shape s;
@@ -450,9 +442,8 @@ static void old_and_new_spellings_mean_the_same(void **state)
 }
 
 /* The list of names and the count of parameters are written apart; they agree. */
-static void the_listed_tensors_are_all_the_parameters(void **state)
+TEST(the_listed_tensors_are_all_the_parameters)
 {
-    (void)state;
     for (int i = 0; i < presets_count(); i++)
         for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
             model_shape s = presets_at(i)->shape;
@@ -473,15 +464,4 @@ static void the_listed_tensors_are_all_the_parameters(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape_survives_the_way_there_and_back),
-        cmocka_unit_test(one_number_of_many_digits_keeps_them),
-        cmocka_unit_test(layers_may_differ_in_their_window),
-        cmocka_unit_test(a_shape_that_transformers_lacks_is_refused),
-        cmocka_unit_test(old_and_new_spellings_mean_the_same),
-        cmocka_unit_test(the_listed_tensors_are_all_the_parameters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

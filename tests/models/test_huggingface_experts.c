@@ -1,15 +1,12 @@
 /* Experts in config.json: how many there are, which layers have them, how they are weighed; where files have them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "models/huggingface.h"
 #include "models/names.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static status parse(model_shape *shape, const char *text)
 {
@@ -64,9 +61,8 @@ static const struct {
      "moe_intermediate_size is missing"},
 };
 
-static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
+TEST(what_cannot_be_computed_is_refused_by_key_and_value)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         model_shape s;
         if (parse(&s, refused[i].text) != STATUS_FAILED)
@@ -89,9 +85,8 @@ static void survives(const model_shape *s)
 }
 
 /* Which layers have experts, S, by decoder_sparse_step and mlp_only_layers. */
-static void layers_may_differ_in_having_experts(void **state)
+TEST(layers_may_differ_in_having_experts)
 {
-    (void)state;
     static const struct {
         const char *keys, *layers; /* layers NULL: refused */
         int dense_layers, experts_every;
@@ -126,9 +121,8 @@ static void layers_may_differ_in_having_experts(void **state)
     }
 }
 
-static void a_routers_loss_is_added_where_its_logits_are_asked_for(void **state)
+TEST(a_routers_loss_is_added_where_its_logits_are_asked_for)
 {
-    (void)state;
     model_shape s;
     assert_int_equal(parse(&s, MIXTRAL("\"router_aux_loss_coef\":0.02")), STATUS_OK);
     assert_true(s.router_loss == 0 && s.router_renormalise);
@@ -148,9 +142,8 @@ static void a_routers_loss_is_added_where_its_logits_are_asked_for(void **state)
 }
 
 /* Where files have a weight of an expert: alone, or one after the other. */
-static void experts_are_found_alone_or_stacked(void **state)
+TEST(experts_are_found_alone_or_stacked)
 {
-    (void)state;
     model_shape s;
     names_place at;
     int count;
@@ -172,13 +165,4 @@ static void experts_are_found_alone_or_stacked(void **state)
     names_free(list, count);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_computed_is_refused_by_key_and_value),
-        cmocka_unit_test(layers_may_differ_in_having_experts),
-        cmocka_unit_test(a_routers_loss_is_added_where_its_logits_are_asked_for),
-        cmocka_unit_test(experts_are_found_alone_or_stacked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,9 @@
 /* config.json: what the decoder cannot compute is refused by key and value. */
-#include <setjmp.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "tests/jobs/workfolder.h"
 #include "tests/models/parsed.h"
+#include "tests/test.h"
 
 #define SIZES                                                                                                          \
     "\"hidden_size\":64,\"intermediate_size\":100,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"vocab_size\":"   \
@@ -180,9 +176,8 @@ static const struct {
      "no multiple"},
 };
 
-static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
+TEST(what_cannot_be_computed_is_refused_by_key_and_value)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         model_shape s;
         json_t *tokens = NULL;
@@ -232,10 +227,4 @@ static void what_cannot_be_computed_is_refused_by_key_and_value(void **state)
     assert_int_equal(s.sliding_window, 0); /* unsaid, unlike Mistral's */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_computed_is_refused_by_key_and_value),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

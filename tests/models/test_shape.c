@@ -1,17 +1,12 @@
 /* The shapes of models: published parameter counts, and impossible sizes refused by name. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "models/parts.h"
 #include "models/presets.h"
+#include "tests/test.h"
 
-static void presets_have_the_published_number_of_parameters(void **state)
+TEST(presets_have_the_published_number_of_parameters)
 {
-    (void)state;
     static const struct {
         const char *name;
         int64_t parameters;
@@ -52,9 +47,8 @@ static void presets_have_the_published_number_of_parameters(void **state)
 }
 
 /* What transformers' models have but for the experts that a token does not pass. */
-static void of_the_experts_a_tokens_are_active(void **state)
+TEST(of_the_experts_a_tokens_are_active)
 {
-    (void)state;
     static const struct {
         const char *name;
         int64_t active;
@@ -76,9 +70,8 @@ static void of_the_experts_a_tokens_are_active(void **state)
 }
 
 /* The block behind the last layer is one more like it, with a matrix of [hidden, 2 hidden] and three norms. */
-static void a_block_behind_the_last_layer_counts_as_one(void **state)
+TEST(a_block_behind_the_last_layer_counts_as_one)
 {
-    (void)state;
     model_shape air = presets_find("glm-4.5-air")->shape, longer = air;
     longer.layers++;
     air.mtp_layers = 1;
@@ -88,9 +81,8 @@ static void a_block_behind_the_last_layer_counts_as_one(void **state)
     assert_int_equal(shape_blocks(&air), longer.layers);
 }
 
-static void presets_are_possible_and_complete(void **state)
+TEST(presets_are_possible_and_complete)
 {
-    (void)state;
     for (int i = 0; i < presets_count(); i++) {
         model_shape filled = presets_at(i)->shape;
         assert_int_equal(shape_check(&filled), STATUS_OK);
@@ -101,9 +93,8 @@ static void presets_are_possible_and_complete(void **state)
 
 /* Qwen2.5-0.5B and Qwen3-0.6B: the published sizes with biases, tied embeddings, and heads wider than hidden /
  * heads. */
-static void traits_count_biases_and_head_norms(void **state)
+TEST(traits_count_biases_and_head_norms)
 {
-    (void)state;
     model_shape qwen2 = {.architecture = SHAPE_QWEN2,
                          .layers = 24,
                          .heads = 14,
@@ -160,17 +151,15 @@ static void traits_count_biases_and_head_norms(void **state)
     assert_int_equal(parts_parameters(&mistral), 7241732096);
 }
 
-static void architectures_are_found_by_name(void **state)
+TEST(architectures_are_found_by_name)
 {
-    (void)state;
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++)
         assert_int_equal(shape_architecture_named(shape_traits_of((shape_architecture)a)->name), a);
     assert_int_equal(shape_architecture_named("bert"), SHAPE_ARCHITECTURES);
 }
 
-static void what_is_left_out_is_filled_in(void **state)
+TEST(what_is_left_out_is_filled_in)
 {
-    (void)state;
     model_shape s = {.architecture = SHAPE_LLAMA, .layers = 1, .heads = 32, .hidden_size = 4096};
     shape_fill(&s);
     assert_int_equal(s.head_size, 128);
@@ -289,9 +278,8 @@ static void many_active(model_shape *s)
     s->experts_per_token = 33;
 }
 
-static void impossible_sizes_are_refused_by_name(void **state)
+TEST(impossible_sizes_are_refused_by_name)
 {
-    (void)state;
     static const impossible cases[] = {
         {"model.layers is 0: it must be from 1 to 16384", no_layers},
         {"model.heads 32 must be a multiple of model.kv_heads 5", odd_kv_heads},
@@ -331,9 +319,8 @@ static void impossible_sizes_are_refused_by_name(void **state)
 }
 
 /* The limits of shape_check are there so that this cannot overflow: the largest shape that passes still counts. */
-static void the_largest_possible_shape_counts_without_overflow(void **state)
+TEST(the_largest_possible_shape_counts_without_overflow)
 {
-    (void)state;
     model_shape s = {.architecture = SHAPE_LLAMA,
                      .layers = 1 << 14,
                      .heads = 1 << 16,
@@ -361,18 +348,4 @@ static void the_largest_possible_shape_counts_without_overflow(void **state)
     assert_string_equal(status_message(), "model.experts 512 x model.expert_ffn_size 32769 must be at most 16777216");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(presets_have_the_published_number_of_parameters),
-        cmocka_unit_test(of_the_experts_a_tokens_are_active),
-        cmocka_unit_test(a_block_behind_the_last_layer_counts_as_one),
-        cmocka_unit_test(presets_are_possible_and_complete),
-        cmocka_unit_test(traits_count_biases_and_head_norms),
-        cmocka_unit_test(architectures_are_found_by_name),
-        cmocka_unit_test(what_is_left_out_is_filled_in),
-        cmocka_unit_test(impossible_sizes_are_refused_by_name),
-        cmocka_unit_test(the_largest_possible_shape_counts_without_overflow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

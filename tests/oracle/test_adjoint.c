@@ -1,16 +1,12 @@
 /* Every gradient rule of kernels/ops/ passes the adjoint test in float64: alone, where tensors have several
  * consumers, under every recompute setting, and over tensor groups; and every mutant fails it. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/oracle/adjoint.h"
 #include "tests/oracle/reference_program.h"
+#include "tests/test.h"
 
 enum { SEQUENCE = 5, SAMPLES = 2, TOKENS = SEQUENCE * SAMPLES, HIDDEN = 6, VOCABULARY = 7 };
 
@@ -401,9 +397,8 @@ static void passes(adjoint_spec s)
     }
 }
 
-static void every_gradient_passes_the_adjoint_test(void **state)
+TEST(every_gradient_passes_the_adjoint_test)
 {
-    (void)state;
     passes((adjoint_spec){.name = "linear", .record = linear});
     passes((adjoint_spec){.name = "linear with addends", .record = linear_addend});
     passes((adjoint_spec){.name = "embedding", .record = embedding});
@@ -433,9 +428,8 @@ static const struct {
               {"embedding, GPT-2 block and loss", &GPT2_LOSS}};
 enum { BLOCK_COUNT = sizeof BLOCKS / sizeof *BLOCKS };
 
-static void layers_pass_alone_and_over_tensor_groups(void **state)
+TEST(layers_pass_alone_and_over_tensor_groups)
 {
-    (void)state;
     for (int i = 0; i < BLOCK_COUNT; i++)
         for (int ranks = 1; ranks <= 3; ranks++)
             for (int sequence = 0; sequence <= (ranks > 1); sequence++)
@@ -449,9 +443,8 @@ static void layers_pass_alone_and_over_tensor_groups(void **state)
 
 enum { MOST = 10000 };
 
-static void neither_recompute_nor_fusion_changes_a_bit(void **state)
+TEST(neither_recompute_nor_fusion_changes_a_bit)
 {
-    (void)state;
     double *none = malloc(MOST * sizeof *none), *other = malloc(MOST * sizeof *other);
     for (int i = 0; i < BLOCK_COUNT; i++) {
         int ops[2][3], n = 0;
@@ -484,9 +477,8 @@ static void neither_recompute_nor_fusion_changes_a_bit(void **state)
 }
 
 /* A second micro-batch like the first doubles the gradients of parameters. */
-static void later_microbatches_add(void **state)
+TEST(later_microbatches_add)
 {
-    (void)state;
     static double once[MOST];
     adjoint_spec s = {.name = "tied", .record = tied};
     adjoint *a = adjoint_open(&s);
@@ -611,9 +603,8 @@ static void value_of_a_sink(op **ops, int forward, int count)
     o->in[1] = o->in[0];
 }
 
-static void every_mutant_fails_the_adjoint_test(void **state)
+TEST(every_mutant_fails_the_adjoint_test)
 {
-    (void)state;
     static const head_options heads = {4, 2, 2, true, 0, true, 0.7f, true};
     static const norm_options with_sum = {0, 1, 1, 1, 0};
     const adjoint_spec mutants[] = {
@@ -658,9 +649,8 @@ static void every_mutant_fails_the_adjoint_test(void **state)
 }
 
 /* Each collective of the backward pass in turn. */
-static void a_missing_collective_fails_the_adjoint_test(void **state)
+TEST(a_missing_collective_fails_the_adjoint_test)
 {
-    (void)state;
     int tried = 0;
     for (int i = 0; i < BLOCK_COUNT; i++)
         for (int sequence = 0; sequence < 2; sequence++) {
@@ -684,15 +674,4 @@ static void a_missing_collective_fails_the_adjoint_test(void **state)
     assert_true(tried >= 16);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_gradient_passes_the_adjoint_test),
-        cmocka_unit_test(layers_pass_alone_and_over_tensor_groups),
-        cmocka_unit_test(neither_recompute_nor_fusion_changes_a_bit),
-        cmocka_unit_test(later_microbatches_add),
-        cmocka_unit_test(every_mutant_fails_the_adjoint_test),
-        cmocka_unit_test(a_missing_collective_fails_the_adjoint_test),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,8 @@
 /* Gathers, scatters and sums that a layer records pass the adjoint test in float64 along every axis on which layers may
  * record, and one of their backward pass that is left out fails it. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "tests/oracle/adjoint.h"
+#include "tests/test.h"
 
 enum { TOKENS = 10, HIDDEN = 6, RANKS = 3 }; /* which divide neither tokens nor rows */
 
@@ -98,9 +94,8 @@ static void passes(adjoint_spec s)
     }
 }
 
-static void communication_passes_along_every_axis_of_layers(void **state)
+TEST(communication_passes_along_every_axis_of_layers)
 {
-    (void)state;
     for (axis along = 0; along < AXIS_COUNT; along++)
         for (int i = 0; i < ALONG_COUNT && axis_rows[along].layers; i++)
             for (int ranks = 1; ranks <= RANKS && records(i, along); ranks++)
@@ -110,9 +105,8 @@ static void communication_passes_along_every_axis_of_layers(void **state)
 }
 
 /* Each collective of the backward pass in turn. */
-static void one_that_is_left_out_fails(void **state)
+TEST(one_that_is_left_out_fails)
 {
-    (void)state;
     for (axis along = 0; along < AXIS_COUNT; along++)
         for (int i = 0; i < ALONG_COUNT && axis_rows[along].layers; i++) {
             if (!records(i, along))
@@ -131,11 +125,4 @@ static void one_that_is_left_out_fails(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(communication_passes_along_every_axis_of_layers),
-        cmocka_unit_test(one_that_is_left_out_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

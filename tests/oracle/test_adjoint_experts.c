@@ -2,13 +2,9 @@
  * experts and come back, under every recompute setting, alone, where ranks divide the tokens and where they divide the
  * experts; and every mutant fails it. The choice itself has no gradient, and stays the same within the steps of the
  * differences. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "tests/oracle/adjoint.h"
+#include "tests/test.h"
 
 enum { TOKENS = 10, HIDDEN = 6 };
 
@@ -122,9 +118,8 @@ static void passes(adjoint_spec s)
     }
 }
 
-static void gradients_of_slots_pass_the_adjoint_test(void **state)
+TEST(gradients_of_slots_pass_the_adjoint_test)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++)
         for (int ranks = 1; ranks <= 4; ranks++)
             passes((adjoint_spec){.name = "experts in slots",
@@ -134,9 +129,8 @@ static void gradients_of_slots_pass_the_adjoint_test(void **state)
                                   .along = AXIS_EXPERT});
 }
 
-static void gradients_of_routing_pass_the_adjoint_test(void **state)
+TEST(gradients_of_routing_pass_the_adjoint_test)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof ROUTES / sizeof *ROUTES; i++)
         for (int ranks = 1; ranks <= 2; ranks++) {
             adjoint_spec s = {.options = &ROUTES[i], .ranks = ranks, .sequence = true};
@@ -196,9 +190,8 @@ static void rows_unweighted(op **ops, int forward, int count)
             ops[i]->in[3] = NULL;
 }
 
-static void every_mutant_fails_the_adjoint_test(void **state)
+TEST(every_mutant_fails_the_adjoint_test)
 {
-    (void)state;
     const adjoint_spec mutants[] = {
         {.name = "a choice divided by its sum",
          .record = routing,
@@ -238,12 +231,4 @@ static void every_mutant_fails_the_adjoint_test(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_of_routing_pass_the_adjoint_test),
-        cmocka_unit_test(gradients_of_slots_pass_the_adjoint_test),
-        cmocka_unit_test(every_mutant_fails_the_adjoint_test),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,11 @@
 /* What keeps experts evenly loaded, in float64: the gradient that logits get is that of the losses that are summed,
  * whatever else reads the logits, alone and over groups of ranks; counts are summed over the ranks that divide a
  * sample's tokens; and the oracle agrees with values made by hand. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
-#include <cmocka.h>
 
 #include "tests/oracle/adjoint.h"
 #include "tests/oracle/reference_program.h"
+#include "tests/test.h"
 
 enum { SEQUENCE = 4, TOKENS = 12, HIDDEN = 5, EXPERTS = 6, GROUPS = TOKENS / SEQUENCE, RANKS = 3 };
 
@@ -124,9 +120,8 @@ static void passes(adjoint_spec s)
     }
 }
 
-static void logits_get_the_gradient_of_the_losses(void **state)
+TEST(logits_get_the_gradient_of_the_losses)
 {
-    (void)state;
     for (int i = 0; i < 16; i++) {
         const balance_options b = options_of(i & 1, i & 2, i / 4, false);
         passes((adjoint_spec){.name = b.as.sigmoid ? "sigmoids" : "softmax", .record = balanced, .options = &b});
@@ -134,9 +129,8 @@ static void logits_get_the_gradient_of_the_losses(void **state)
 }
 
 /* Without groups, whose tokens a rank alone cannot tell without places. */
-static void ranks_that_divide_tokens_share_the_sums(void **state)
+TEST(ranks_that_divide_tokens_share_the_sums)
 {
-    (void)state;
     for (axis along = 0; along < AXIS_COUNT; along++)
         for (int i = 0; i < 4 && axis_rows[along].layers; i++) {
             const balance_options b = options_of(i & 1, false, 3, i & 2);
@@ -181,9 +175,8 @@ static void forgets_the_order_of_tokens(op **ops, int forward, int count)
     gradient_of(ops, forward, count)->in[3] = NULL;
 }
 
-static void every_mutant_is_noticed(void **state)
+TEST(every_mutant_is_noticed)
 {
-    (void)state;
     static void (*const mutants[])(op * *ops, int forward,
                                    int count) = {forgets_imbalance, forgets_large_logits, takes_softmax_for_sigmoids,
                                                  forgets_what_flows_already, forgets_the_order_of_tokens};
@@ -235,9 +228,8 @@ static void expect_counts(axis along, bool summed)
     adjoint_close(a);
 }
 
-static void counts_are_summed_over_ranks_that_divide_samples(void **state)
+TEST(counts_are_summed_over_ranks_that_divide_samples)
 {
-    (void)state;
     expect_counts(AXIS_TENSOR, true);
     expect_counts(AXIS_CONTEXT, true);
     expect_counts(AXIS_GRADIENT, false); /* of data ranks each has samples of its own */
@@ -261,9 +253,8 @@ static tensor operand(size_t at, dtype type, int64_t rows, int64_t columns)
 }
 
 /* Tokens 2, 3, 0, 1 of two samples of two. */
-static void a_load_counts_the_choices_of_each_sample(void **state)
+TEST(a_load_counts_the_choices_of_each_sample)
 {
-    (void)state;
     static const double want[] = {0.5, 0.5, 1, 1, 0.5, 0.5};
     memory m = {.chosen = {0, 2, 0, 1, 2, 1, 2, 0}, .places = {2, 3, 0, 1}};
     tensor chosen = operand(offsetof(memory, chosen), DTYPE_INT32, 4, 2),
@@ -276,9 +267,8 @@ static void a_load_counts_the_choices_of_each_sample(void **state)
 
 /* Logits 0 and ln 3 of two experts: a softmax of 1/4 and 3/4 and a log sum exp of ln 4; sigmoids of 1/2 and 3/4, which
  * divided by their sum are 2/5 and 3/5. Loads 2 and 1. */
-static void losses_of_a_router_follow_their_papers(void **state)
+TEST(losses_of_a_router_follow_their_papers)
 {
-    (void)state;
     static const double want[2][3] = {{0.25 * 2 + 0.75, 0.25 * (2 - 1.25), 0.75 * (1 - 1.25)},
                                       {0.4 * 2 + 0.6, 0.2 * (2 - 1.4), 0.15 * (1 - 1.4)}};
     for (int sigmoid = 0; sigmoid < 2; sigmoid++) {
@@ -300,15 +290,4 @@ static void losses_of_a_router_follow_their_papers(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_get_the_gradient_of_the_losses),
-        cmocka_unit_test(ranks_that_divide_tokens_share_the_sums),
-        cmocka_unit_test(every_mutant_is_noticed),
-        cmocka_unit_test(a_load_counts_the_choices_of_each_sample),
-        cmocka_unit_test(losses_of_a_router_follow_their_papers),
-        cmocka_unit_test(counts_are_summed_over_ranks_that_divide_samples),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

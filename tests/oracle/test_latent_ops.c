@@ -1,25 +1,20 @@
 /* The ops of latent attention: values computed by hand, gradients by the adjoint test alone and over tensor groups, and
  * kernels that are wrong in one way, each of which is noticed. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/oracle/adjoint.h"
 #include "tests/oracle/bench.h"
 #include "tests/oracle/op_sweep.h"
 #include "tests/oracle/reference.h"
+#include "tests/test.h"
 
 /* ---- by hand --------------------------------------------------------------------------------------------------- */
 
 /* One key that two heads share: a quarter turn of each head's last two elements, the others as they are; there, then
  * back; pairs that are halves, then neighbours, of two elements are the same. */
-static void the_last_elements_of_heads_turn_as_the_key_they_share(void **state)
+TEST(the_last_elements_of_heads_turn_as_the_key_they_share)
 {
-    (void)state;
     static const double q[] = {1, 2, 3, 4, 5, 6, 7, 8}, k[] = {9, 10};
     static const double turned[2][10] = {{1, 2, -4, 3, 5, 6, -8, 7, -10, 9}, {1, 2, 4, -3, 5, 6, 8, -7, 10, -9}};
     for (int variant = 0; variant < 4; variant++) {
@@ -48,9 +43,8 @@ static void the_last_elements_of_heads_turn_as_the_key_they_share(void **state)
     }
 }
 
-static void keys_are_joined_and_their_cotangents_summed(void **state)
+TEST(keys_are_joined_and_their_cotangents_summed)
 {
-    (void)state;
     bench join = {.o = {.kind = OP_join_keys, .at = {.heads = 2, .head_size = 1}}};
     join.o.in[0] = bench_operand(&join, DTYPE_FP32, 1, 2);
     join.o.in[1] = bench_operand(&join, DTYPE_FP32, 1, 2);
@@ -79,9 +73,8 @@ static void keys_are_joined_and_their_cotangents_summed(void **state)
 }
 
 /* Scores 0 and (0.5 * 2 * 1 + 1 * 1) / 2 of two latents, 0 and 1, whose values are 0 and 3. */
-static void a_new_token_meets_the_latents_before_it(void **state)
+TEST(a_new_token_meets_the_latents_before_it)
 {
-    (void)state;
     bench b = {.o = {.kind = OP_latent_decode, .at = {.heads = 1, .scale = 0.5f}}};
     const int64_t columns[] = {2, 1, 1};
     for (int i = 0; i < 3; i++)
@@ -170,9 +163,8 @@ static double worst_of(const adjoint_spec *s, char *why)
 
 static const latent_options OPTIONS[] = {{true, ROPE}, {false, ROPE}, {true, 2}};
 
-static void latent_attention_passes_the_adjoint_test(void **state)
+TEST(latent_attention_passes_the_adjoint_test)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof OPTIONS / sizeof *OPTIONS; i++)
         for (int k = 0; k < 9; k++) {
             char why[256];
@@ -214,9 +206,8 @@ static void split_as_one_head(op **ops, int forward, int count)
 }
 
 /* The cotangents of x, of the latent and of its key are sums over the ranks. */
-static void every_mutant_of_gradients_fails(void **state)
+TEST(every_mutant_of_gradients_fails)
 {
-    (void)state;
     static void (*const mutants[])(op **, int, int) = {not_turned_back, another_part_turned_back, split_as_one_head};
     char why[256];
     adjoint_spec s = {.name = "latent attention", .record = latent, .options = &OPTIONS[0], .ranks = 2};
@@ -291,9 +282,8 @@ static void rotated_part_ignored(const op *o, const run_context *r)
     memcpy(all, was, (size_t)(q.shape[0] * q.pitch) * sizeof *all);
 }
 
-static void every_mutant_of_kernels_is_noticed(void **state)
+TEST(every_mutant_of_kernels_is_noticed)
 {
-    (void)state;
     static const struct {
         op_kind kind;
         op_kernel kernel;
@@ -320,15 +310,4 @@ static void every_mutant_of_kernels_is_noticed(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_last_elements_of_heads_turn_as_the_key_they_share),
-        cmocka_unit_test(keys_are_joined_and_their_cotangents_summed),
-        cmocka_unit_test(a_new_token_meets_the_latents_before_it),
-        cmocka_unit_test(latent_attention_passes_the_adjoint_test),
-        cmocka_unit_test(every_mutant_of_gradients_fails),
-        cmocka_unit_test(every_mutant_of_kernels_is_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

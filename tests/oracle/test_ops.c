@@ -1,19 +1,15 @@
 /* Every kernel of the host against the float64 reference: the op table is walked, so that an op without a case, or
  * whose kernel is missing or wrong, fails. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "kernels/record/product.h"
 #include "tests/oracle/op_mutants.h"
 #include "tests/oracle/op_sweep.h"
 #include "tests/oracle/reference.h"
+#include "tests/test.h"
 
 /* Two threads where an operand is large enough to be divided, and now and then: waiting for each other is slow here. */
 static int threads_for(const op_case *c, int variant)
@@ -24,9 +20,8 @@ static int threads_for(const op_case *c, int variant)
     return 1 + large;
 }
 
-static void every_cpu_kernel_agrees_with_the_reference(void **state)
+TEST(every_cpu_kernel_agrees_with_the_reference)
 {
-    (void)state;
     int skipped = 0, total = 0;
     for (int kind = 0; kind < OP_COUNT; kind++) {
         if (!op_sweep_has_kernel((op_kind)kind)) {
@@ -65,9 +60,8 @@ static void expect_sides(const op *o, const matrix_product *p)
     }
 }
 
-static void products_say_what_they_multiply(void **state)
+TEST(products_say_what_they_multiply)
 {
-    (void)state;
     int products = 0;
     for (int kind = 0; kind < OP_COUNT; kind++) {
         op_case c;
@@ -649,9 +643,8 @@ static void notice(const op_mutant *of)
         fail_msg("%s: %s in %d variants was not noticed", op_rows[of->kind].name, of->name, tried);
 }
 
-static void every_mutant_is_noticed(void **state)
+TEST(every_mutant_is_noticed)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof MUTANTS / sizeof *MUTANTS; i++)
         notice(&MUTANTS[i]);
     for (int i = 0; OP_MUTANTS[i].name; i++)
@@ -670,10 +663,5 @@ int main(int argc, char **argv)
 {
     (void)argc;
     wait_without_spinning(argv);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cpu_kernel_agrees_with_the_reference),
-        cmocka_unit_test(products_say_what_they_multiply),
-        cmocka_unit_test(every_mutant_is_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

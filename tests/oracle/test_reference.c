@@ -1,18 +1,14 @@
 /* The oracle itself against known values and formulas written another way, and the laws that kernels keep bit for
  * bit. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "kernels/exact_sum.h"
 #include "kernels/philox.h"
 #include "tests/oracle/bench.h"
 #include "tests/oracle/op_case.h"
+#include "tests/test.h"
 
 /* ---- known values of one point ---------------------------------------------------------------------------------- */
 
@@ -35,9 +31,8 @@ static double at_point(op_kind kind, double x, double second)
 /* ---- known values ---------------------------------------------------------------------------------------------- */
 
 /* The known answers that Random123 comes with. */
-static void philox_gives_the_known_answers(void **state)
+TEST(philox_gives_the_known_answers)
 {
-    (void)state;
     static const uint32_t counter[3][4] = {{0}, {~0u, ~0u, ~0u, ~0u}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}};
     static const uint32_t key[3][2] = {{0}, {~0u, ~0u}, {0xa4093822, 0x299f31d0}};
     static const uint32_t answer[3][4] = {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
@@ -52,9 +47,8 @@ static void philox_gives_the_known_answers(void **state)
     }
 }
 
-static void activations_have_their_known_values(void **state)
+TEST(activations_have_their_known_values)
 {
-    (void)state;
     bench_near(at_point(OP_scale, 3, -0.5), -1.5, 1e-15);
     bench_near(at_point(OP_soft_cap, 3, 2), 1.8102965072897328, 1e-14);
     bench_near(at_point(OP_gelu, 1, 0), 0.84119199060827676, 1e-14);
@@ -69,9 +63,8 @@ static void activations_have_their_known_values(void **state)
     bench_near(at_point(OP_swiglu_clamped, -1, 0.5), -1.5 * 0.37754066879814541, 1e-14);
 }
 
-static void a_norm_makes_rows_of_unit_size(void **state)
+TEST(a_norm_makes_rows_of_unit_size)
 {
-    (void)state;
     bench b = {.o.kind = OP_layernorm};
     double x[] = {1, 2, 3, 6}, y[4], rstd, mean;
     for (int i = 0; i < 3; i++)
@@ -97,9 +90,8 @@ static void a_norm_makes_rows_of_unit_size(void **state)
 
 /* Keys all alike: the weights are even over what may be seen, y is the mean of those values, lse the log of their
  * number. A sink counts as one more key for the first head, as three for the second, with values of 0. */
-static void attention_sees_its_window_and_document(void **state)
+TEST(attention_sees_its_window_and_document)
 {
-    (void)state;
     enum { SEQUENCE = 6, SAMPLES = 2 };
     for (int window = 0; window <= 3; window += 3)
         for (int variant = 0; variant < 4; variant++) {
@@ -155,9 +147,8 @@ static void attention_sees_its_window_and_document(void **state)
 
 /* A query whose scores are 0 and 0.5 tanh(3), of which the second's value is 1: their cap is smaller than their scale
  * makes of the product, 1.5. */
-static void a_score_is_its_cap_times_a_tanh(void **state)
+TEST(a_score_is_its_cap_times_a_tanh)
 {
-    (void)state;
     bench b = {.o = {.kind = OP_attention,
                      .at = {.heads = 1, .kv_heads = 1, .head_size = 1, .sequence = 2, .scale = 0.5f, .cap = 0.5f}}};
     for (int i = 0; i < 3; i++)
@@ -178,9 +169,8 @@ static void a_score_is_its_cap_times_a_tanh(void **state)
 }
 
 /* With y = v p and p the weight of the only key, what a sink changes: dy dv / ds = -dy y P, P = exp(s - lse). */
-static void the_slope_of_a_sink_is_minus_its_weight(void **state)
+TEST(the_slope_of_a_sink_is_minus_its_weight)
 {
-    (void)state;
     for (int adds = 0; adds < 2; adds++) {
         bench b = {.o = {.kind = OP_attention_sinks_grad, .at = {.heads = 2, .accumulate = (uint8_t)adds}}};
         for (int i = 0; i < 2; i++)
@@ -204,9 +194,8 @@ static void the_slope_of_a_sink_is_minus_its_weight(void **state)
 }
 
 /* A quarter turn of the first pair, none of the second: of halves, then of neighbours; there, then back. */
-static void rope_turns_by_the_angle_and_back(void **state)
+TEST(rope_turns_by_the_angle_and_back)
 {
-    (void)state;
     double q[] = {1, 2, 3, 4}, k[] = {5, 6, 7, 8}, y[8]; /* one head each */
     static const double turned[2][2][8] = {{{-3, 2, 1, 4, -7, 6, 5, 8}, {3, 2, -1, 4, 7, 6, -5, 8}},
                                            {{-2, 1, 3, 4, -6, 5, 7, 8}, {2, -1, 3, 4, 6, -5, 7, 8}}};
@@ -237,9 +226,8 @@ static void rope_turns_by_the_angle_and_back(void **state)
 }
 
 /* Shards' statistics make the whole's loss; all alike, the loss is log of the number of ids. */
-static void cross_entropy_is_the_logarithm_of_a_probability(void **state)
+TEST(cross_entropy_is_the_logarithm_of_a_probability)
 {
-    (void)state;
     bench b = {.o = {.kind = OP_cross_entropy, .at = {.vocabulary = {4, 4}}}};
     b.o.in[0] = bench_operand(&b, DTYPE_FP32, 2, 5); /* the second of two shards of 4 ids, one padding column */
     b.o.in[1] = bench_operand(&b, DTYPE_INT32, 2, 0);
@@ -270,9 +258,8 @@ static void cross_entropy_is_the_logarithm_of_a_probability(void **state)
 }
 
 /* Half of the elements, the survivors doubled, and the same ones whichever rows a rank has. */
-static void dropout_depends_on_the_global_element_only(void **state)
+TEST(dropout_depends_on_the_global_element_only)
 {
-    (void)state;
     enum { ROWS = 40, COLUMNS = 25, SEQUENCE = 16 };
     static double whole[ROWS * COLUMNS], part[ROWS * COLUMNS], ones[ROWS * COLUMNS];
     int kept = 0;
@@ -308,9 +295,8 @@ static void dropout_depends_on_the_global_element_only(void **state)
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */
 
 /* Ten updates of one weight, by the paper's algorithm in long double, with and without decay and clipping. */
-static void adamw_follows_the_paper(void **state)
+TEST(adamw_follows_the_paper)
 {
-    (void)state;
     for (int decay = 0; decay < 2; decay++) {
         bench b = {.o = {.kind = OP_adamw, .at.decay = (uint8_t)decay}};
         b.o.in[0] = bench_operand(&b, DTYPE_FP32, 1, 0);
@@ -350,9 +336,8 @@ static void adamw_follows_the_paper(void **state)
     }
 }
 
-static void clipping_bounds_the_norm(void **state)
+TEST(clipping_bounds_the_norm)
 {
-    (void)state;
     static const struct {
         double square;
         float scale, clip;
@@ -403,9 +388,8 @@ static void host_squares(int64_t *bins, float *gradient, int64_t first, int64_t 
 }
 
 /* Values of very different sizes, so that a sum in floating point would depend on its order. */
-static void no_bit_of_the_norm_depends_on_who_owns_which_rows(void **state)
+TEST(no_bit_of_the_norm_depends_on_who_owns_which_rows)
 {
-    (void)state;
     enum { ROWS = 23, COLUMNS = 37 };
     static float gradient[ROWS * COLUMNS];
     test_random random = {3};
@@ -431,21 +415,4 @@ static void no_bit_of_the_norm_depends_on_who_owns_which_rows(void **state)
     assert_true(isnan(exact_sum_value(whole)) && isnan(reference_bins_value(whole)));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_gives_the_known_answers),
-        cmocka_unit_test(activations_have_their_known_values),
-        cmocka_unit_test(a_norm_makes_rows_of_unit_size),
-        cmocka_unit_test(attention_sees_its_window_and_document),
-        cmocka_unit_test(the_slope_of_a_sink_is_minus_its_weight),
-        cmocka_unit_test(a_score_is_its_cap_times_a_tanh),
-        cmocka_unit_test(rope_turns_by_the_angle_and_back),
-        cmocka_unit_test(cross_entropy_is_the_logarithm_of_a_probability),
-        cmocka_unit_test(dropout_depends_on_the_global_element_only),
-        cmocka_unit_test(adamw_follows_the_paper),
-        cmocka_unit_test(clipping_bounds_the_norm),
-        cmocka_unit_test(no_bit_of_the_norm_depends_on_who_owns_which_rows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

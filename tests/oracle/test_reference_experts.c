@@ -1,14 +1,10 @@
 /* The oracle's ops of experts against values computed by hand: who is chosen, in which row, and what comes of it. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/oracle/bench.h"
+#include "tests/test.h"
 
 /* ---- routing */
 
@@ -35,9 +31,8 @@ static void chosen(double *weights, int32_t *experts, const double *p, const dou
     reference_program_close(b.p);
 }
 
-static void a_token_chooses_the_best_experts(void **state)
+TEST(a_token_chooses_the_best_experts)
 {
-    (void)state;
     static const struct {
         double p[EXPERTS], bias[EXPERTS], weights[2];
         op_routing as;
@@ -74,9 +69,8 @@ static void a_token_chooses_the_best_experts(void **state)
 
 /* One expert of two, p = 3/4: dp/dlogit = p (1 - p), of a softmax the other one's negative; divided by its sum it is 1.
  */
-static void the_slope_of_a_weight_is_its_scores(void **state)
+TEST(the_slope_of_a_weight_is_its_scores)
 {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         op_routing as = {.experts = 2, .active = 1, .scale = 1, .sigmoid = k % 2 != 0, .renormalise = k >= 2};
         bench b = {.o = {.kind = OP_route_grad, .at.routing = as}};
@@ -117,9 +111,8 @@ static void assigned(int32_t *places, int32_t *offsets, int32_t first, int32_t l
     reference_program_close(b.p);
 }
 
-static void assignments_are_sorted_by_expert_and_token(void **state)
+TEST(assignments_are_sorted_by_expert_and_token)
 {
-    (void)state;
     int32_t places[SENT * EACH], offsets[4];
     assigned(places, offsets, 0, 3, 0, 6);
     assert_memory_equal(places, ((int32_t[]){3, 0, 1, 4, 2, 5}), sizeof places);
@@ -133,9 +126,8 @@ static void assignments_are_sorted_by_expert_and_token(void **state)
 }
 
 /* Two ranks have experts 0 and 1, and 2: slots of two rows, from the first on and from the third. */
-static void assignments_go_to_the_slots_of_their_ranks(void **state)
+TEST(assignments_go_to_the_slots_of_their_ranks)
 {
-    (void)state;
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
     static const int32_t want[2][SENT * EACH + 4 + 3] = {{2, 0, 1, 3, -1, -1, 0, 0, 0, 0, 0, 2, 4},
                                                          {-1, -1, -1, -1, 0, 2, 1, -1, 0, -1, 0, 1, 3}};
@@ -158,9 +150,8 @@ static void assignments_go_to_the_slots_of_their_ranks(void **state)
 }
 
 /* Six assignments, four of them to experts 1 and 2: room for one, and for four. */
-static void rows_beyond_the_room_of_a_rung_are_counted(void **state)
+TEST(rows_beyond_the_room_of_a_rung_are_counted)
 {
-    (void)state;
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 2}};
     for (int rung = 0; rung < LADDER_RUNGS; rung++) {
         bench b = {.o = {.kind = OP_overflow, .at = {.first = 1, .accumulate = OP_ADDS}}};
@@ -181,9 +172,8 @@ static void rows_beyond_the_room_of_a_rung_are_counted(void **state)
 
 /* Two tokens of three choose expert 2, and their counts are added to what was counted before; a bias goes up by the
  * rate where an expert has less than the mean, 3, and down where it has more, unless the step is skipped. */
-static void a_bias_moves_by_the_sign_of_what_its_expert_lacks(void **state)
+TEST(a_bias_moves_by_the_sign_of_what_its_expert_lacks)
 {
-    (void)state;
     static const int32_t experts[SENT][EACH] = {{2, 0}, {0, 2}, {1, 3}}, before[4] = {3, 0, 1, 2},
                          after[4] = {5, 1, 3, 3};
     bench count = {.o = {.kind = OP_expert_count, .at.accumulate = OP_ADDS}};
@@ -233,9 +223,8 @@ static void routed(double *out, op_kind kind, int slot, const double *const *in,
     reference_program_close(b.p);
 }
 
-static void tokens_go_to_their_places_and_back(void **state)
+TEST(tokens_go_to_their_places_and_back)
 {
-    (void)state;
     static const int32_t places[] = {3, 0, 1, -1, 2, 5};
     static const double weights[] = {.5, 2, 1, 1, -1, 3}, tokens[] = {1, 2, 3}, ten[] = {10, 20, 30};
     static const double rows[] = {1, 2, 4, 8, 16, 32, 64};
@@ -249,9 +238,8 @@ static void tokens_go_to_their_places_and_back(void **state)
 }
 
 /* Experts 0 and 2 of three have rows 0 and 1; nobody has row 2. */
-static void experts_multiply_their_own_rows(void **state)
+TEST(experts_multiply_their_own_rows)
 {
-    (void)state;
     static const int32_t offsets[] = {0, 1, 1, 2};
     static const double x[] = {1, 2, 3, 5, 100, 100}, w[] = {1, 10, 7, 7, 0.5, -1}, dy[] = {2, 3, 100};
     static const double y[] = {21, -3.5, 0}, dx[] = {2, 20, 1.5, -3, 0, 0}, dw[] = {2, 4, 0, 0, 9, 15};
@@ -284,9 +272,8 @@ static void experts_multiply_their_own_rows(void **state)
 }
 
 /* The same rows and experts: what they add to a row, and the sum over its rows. */
-static void experts_add_their_own_bias(void **state)
+TEST(experts_add_their_own_bias)
 {
-    (void)state;
     static const int32_t offsets[] = {0, 1, 1, 2};
     for (int adds = 0; adds < 2; adds++) {
         bench b = {.o = {.kind = OP_grouped_bias_grad, .at.accumulate = (uint8_t)adds}};
@@ -323,18 +310,4 @@ static void experts_add_their_own_bias(void **state)
     reference_program_close(b.p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_token_chooses_the_best_experts),
-        cmocka_unit_test(the_slope_of_a_weight_is_its_scores),
-        cmocka_unit_test(assignments_are_sorted_by_expert_and_token),
-        cmocka_unit_test(assignments_go_to_the_slots_of_their_ranks),
-        cmocka_unit_test(rows_beyond_the_room_of_a_rung_are_counted),
-        cmocka_unit_test(a_bias_moves_by_the_sign_of_what_its_expert_lacks),
-        cmocka_unit_test(tokens_go_to_their_places_and_back),
-        cmocka_unit_test(experts_multiply_their_own_rows),
-        cmocka_unit_test(experts_add_their_own_bias),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

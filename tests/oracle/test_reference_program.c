@@ -1,17 +1,13 @@
 /* A whole training step, compiled and planned, played by the executor on the host and by the reference in float64: the
  * oracle for models. The gradient's bound is that of promise 2. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/run/batch.h"
 #include "tests/oracle/op_case.h"
 #include "tests/oracle/reference_program.h"
+#include "tests/test.h"
 
 enum { MICROBATCHES = 3, SEQUENCE = 24, SAMPLES = 2, IDS = 90 };
 
@@ -209,9 +205,8 @@ static double worst_update(step *s, const storage *p)
     return worst;
 }
 
-static void a_training_step_agrees_with_the_reference(void **state)
+TEST(a_training_step_agrees_with_the_reference)
 {
-    (void)state;
     for (int architecture = 0; architecture < SHAPE_ARCHITECTURES; architecture++)
         for (int how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how += RECOMPUTE_FULL - RECOMPUTE_NONE) {
             step s;
@@ -236,9 +231,8 @@ static void a_training_step_agrees_with_the_reference(void **state)
 }
 
 /* An op that the program should have and has not: nothing else in the step is changed. */
-static void a_wrong_op_shows_in_the_gradients(void **state)
+TEST(a_wrong_op_shows_in_the_gradients)
 {
-    (void)state;
     static const op_kind spoiled[] = {OP_rope, OP_attention_grad, OP_rmsnorm_grad, OP_linear_grad_weight};
     for (unsigned k = 0; k < sizeof spoiled / sizeof *spoiled; k++) {
         step s;
@@ -264,11 +258,4 @@ static void a_wrong_op_shows_in_the_gradients(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_training_step_agrees_with_the_reference),
-        cmocka_unit_test(a_wrong_op_shows_in_the_gradients),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,13 @@
 /* `phalanx bench --profile`: what it cannot do is said before it measures for minutes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
-static void a_file_that_cannot_be_written_is_known_at_once(void **state)
+TEST_WITH(a_file_that_cannot_be_written_is_known_at_once, workfolder_setup, workfolder_teardown)
 {
     char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(30, "%s bench --profile %s/none/here.json", phalanx, (char *)*state);
@@ -23,7 +19,7 @@ static void a_file_that_cannot_be_written_is_known_at_once(void **state)
 }
 
 /* Nor is a file that is no profile taken for one to be added to. */
-static void a_file_of_another_kind_is_not_overwritten(void **state)
+TEST_WITH(a_file_of_another_kind_is_not_overwritten, workfolder_setup, workfolder_teardown)
 {
     char *phalanx = launch_beside("../phalanx"), *path = workfolder_path(*state, "other.json");
     runs_write_text(path, "{\"learning_rate\": 1}\n");
@@ -35,13 +31,4 @@ static void a_file_of_another_kind_is_not_overwritten(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written_is_known_at_once, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_file_of_another_kind_is_not_overwritten, workfolder_setup,
-                                        workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

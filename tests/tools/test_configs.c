@@ -1,12 +1,7 @@
 /* The configurations that we ship: each states its ranks, which `plan` then answers for without being told, fits its
  * devices, and promises nothing that plan does not say. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/config/config.h"
@@ -14,6 +9,7 @@
 #include "models/parts.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static const struct {
     const char *name;
@@ -39,9 +35,8 @@ static json_t *plan(const char *name, const char *keys)
     return root;
 }
 
-static void a_configuration_of_a_cluster_states_its_ranks_and_fits(void **state)
+TEST(a_configuration_of_a_cluster_states_its_ranks_and_fits)
 {
-    (void)state;
     for (int i = 0; i < CLUSTERS; i++) {
         json_t *root = plan(clusters[i].name, ""), *rank;
         json_int_t ranks = 0;
@@ -61,9 +56,8 @@ static void a_configuration_of_a_cluster_states_its_ranks_and_fits(void **state)
 
 /* The stage with long samples is of the model and of the run that the stage before leaves, with its rope base and as
  * many tokens a step. */
-static void a_long_stage_goes_on_from_the_short_one(void **state)
+TEST(a_long_stage_goes_on_from_the_short_one)
 {
-    (void)state;
     config before, behind;
     assert_int_equal(config_load(&before, "models/configs/llama-8b-64gpu.yaml", 0, NULL), STATUS_OK);
     assert_int_equal(config_load(&behind, "models/configs/llama-8b-128k.yaml", 0, NULL), STATUS_OK);
@@ -80,9 +74,8 @@ static void a_long_stage_goes_on_from_the_short_one(void **state)
 }
 
 /* A figure in a comment is one that nobody keeps true. */
-static void no_comment_gives_a_figure_that_plan_prints(void **state)
+TEST(no_comment_gives_a_figure_that_plan_prints)
 {
-    (void)state;
     for (int i = 0; i < CLUSTERS; i++) {
         char *path = must_format("models/configs/%s.yaml", clusters[i].name);
         int64_t bytes;
@@ -99,9 +92,8 @@ static void no_comment_gives_a_figure_that_plan_prints(void **state)
 }
 
 /* Which layout is better is plan's to say; these are slower, as the configurations' comments have it. */
-static void a_configuration_is_laid_out_faster_than_what_it_argues_against(void **state)
+TEST(a_configuration_is_laid_out_faster_than_what_it_argues_against)
 {
-    (void)state;
     static const struct {
         const char *name, *keys;
     } slower[] = {
@@ -133,9 +125,8 @@ static int64_t arena_of(const char *name, const char *keys)
 }
 
 /* ZeRO 2 saves memory where micro-batches' gradients are reduced, and there only. */
-static void gemma_needs_no_more_than_the_first_stage_of_zero(void **state)
+TEST(gemma_needs_no_more_than_the_first_stage_of_zero)
 {
-    (void)state;
     int64_t first = arena_of("gemma3-4b", ""), second = arena_of("gemma3-4b", "parallel.zero=2");
     assert_true((double)second > 0.99 * (double)first);
     assert_true((double)arena_of("gemma3-4b", "parallel.zero=2 parallel.zero_reduce=micro_batch") <
@@ -143,9 +134,8 @@ static void gemma_needs_no_more_than_the_first_stage_of_zero(void **state)
 }
 
 /* The device of the configuration is priced, and it is said. */
-static void a_plan_for_the_cpu_says_whose_figures_it_prints(void **state)
+TEST(a_plan_for_the_cpu_says_whose_figures_it_prints)
 {
-    (void)state;
     char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "%s plan models/configs/demo.yaml", phalanx);
     assert_int_equal(r.status, 0);
@@ -162,15 +152,4 @@ static void a_plan_for_the_cpu_says_whose_figures_it_prints(void **state)
     free(phalanx);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_configuration_of_a_cluster_states_its_ranks_and_fits),
-        cmocka_unit_test(a_long_stage_goes_on_from_the_short_one),
-        cmocka_unit_test(no_comment_gives_a_figure_that_plan_prints),
-        cmocka_unit_test(a_configuration_is_laid_out_faster_than_what_it_argues_against),
-        cmocka_unit_test(gemma_needs_no_more_than_the_first_stage_of_zero),
-        cmocka_unit_test(a_plan_for_the_cpu_says_whose_figures_it_prints),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

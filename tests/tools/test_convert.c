@@ -1,13 +1,9 @@
 /* Folders of weights: what is converted there and back is the same to the bit, and whatever is wrong with a folder is
  * refused by name, in one line, with nothing written. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -20,6 +16,7 @@
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 #include "tests/tools/conversion.h"
+#include "tests/test.h"
 
 /* ---- helpers ---- */
 
@@ -133,7 +130,7 @@ static void edit_config(const char *folder, const char *from, const char *to)
 
 /* ---- promises ---- */
 
-static void there_and_back_every_tensor_is_the_same_to_the_bit(void **state)
+TEST(there_and_back_every_tensor_is_the_same_to_the_bit)
 {
     for (const char *const *model = golden_models; *model; model++) {
         char *source = conversion_golden(*model), *there = must_format("%s/%s-checkpoint", (char *)*state, *model);
@@ -160,7 +157,7 @@ static void there_and_back_every_tensor_is_the_same_to_the_bit(void **state)
     }
 }
 
-static void several_files_are_one_model(void **state)
+TEST(several_files_are_one_model)
 {
     char *source = conversion_golden("qwen3"), *cut = workfolder_path(*state, "cut"),
          *checkpoint_cut = workfolder_path(*state, "cut-checkpoint");
@@ -181,7 +178,7 @@ static void several_files_are_one_model(void **state)
     free(joined2);
 }
 
-static void another_dtype_rounds_once_and_widens_exactly(void **state)
+TEST(another_dtype_rounds_once_and_widens_exactly)
 {
     char *source = conversion_golden("gpt2"), *there = workfolder_path(*state, "bf16"),
          *back = workfolder_path(*state, "bf16-back");
@@ -216,7 +213,7 @@ static void another_dtype_rounds_once_and_widens_exactly(void **state)
 }
 
 /* Pieces as several ranks would write them, weights in bf16 and masters in fp32. */
-static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void **state)
+TEST(a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32)
 {
     char *source = conversion_golden("llama-tied"), *checkpoints = workfolder_path(*state, "divided");
     char *plain = workfolder_path(*state, "divided-16"), *precise = workfolder_path(*state, "divided-32");
@@ -283,7 +280,7 @@ static void a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32(void *
 }
 
 /* What other programs leave in files, and names without the outer prefix, are the same model. */
-static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
+TEST(bare_names_known_leftovers_and_tied_heads_are_accepted)
 {
     const edit bare[] = {{"transformer.*", "", 0, DTYPE_FP32},
                          {NULL, "h.0.attn.bias", 0, DTYPE_FP32},
@@ -317,7 +314,7 @@ static void bare_names_known_leftovers_and_tied_heads_are_accepted(void **state)
 
 /* transformers keeps the key of the block behind the last layer and drops its weights; who has no use for the block
  * drops the key. Either way the rest is a model. */
-static void a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are(void **state)
+TEST(a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are)
 {
     const edit gone[] = {{"model.layers.2.*", NULL, 0, DTYPE_FP32}};
     char *first = must_format("%s/block-0-to", (char *)*state);
@@ -339,7 +336,7 @@ static void a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are(v
     free(first);
 }
 
-static void a_copy_of_the_table_that_differs_is_refused(void **state)
+TEST(a_copy_of_the_table_that_differs_is_refused)
 {
     const edit other[] = {{"model.layers.2.embed_tokens.weight", NULL, 0, DTYPE_FP32},
                           {NULL, "model.layers.2.embed_tokens.weight", 0, DTYPE_FP32}};
@@ -354,7 +351,7 @@ static void a_copy_of_the_table_that_differs_is_refused(void **state)
     }
 }
 
-static void wrong_tensors_are_refused_by_name(void **state)
+TEST(wrong_tensors_are_refused_by_name)
 {
     const struct {
         const char *model;
@@ -416,7 +413,7 @@ static void refused(const char *folder, const char *part)
     workfolder_message_has(part);
 }
 
-static void wrong_folders_are_refused_in_one_line(void **state)
+TEST(wrong_folders_are_refused_in_one_line)
 {
     char *folder = workfolder_path(*state, "bad"), *file = workfolder_path(folder, SHARDED_FILE);
     refused(folder, "does not exist");
@@ -451,7 +448,7 @@ static void wrong_folders_are_refused_in_one_line(void **state)
     free(folder);
 }
 
-static void wrong_indices_are_refused_in_one_line(void **state)
+TEST(wrong_indices_are_refused_in_one_line)
 {
     char *source = conversion_golden("llama"), *folder = workfolder_path(*state, "indexed"),
          *index = workfolder_path(folder, SHARDED_INDEX);
@@ -495,7 +492,7 @@ static void wrong_indices_are_refused_in_one_line(void **state)
 }
 
 /* A damaged checkpoint is found while it is read: then there is neither the new folder nor its temporary one. */
-static void a_failed_conversion_leaves_nothing(void **state)
+TEST(a_failed_conversion_leaves_nothing)
 {
     char *source = conversion_golden("mistral"), *there = workfolder_path(*state, "whole"),
          *to = workfolder_path(*state, "never");
@@ -524,7 +521,7 @@ static void a_failed_conversion_leaves_nothing(void **state)
 }
 
 /* The last value of a Hugging Face file. */
-static void wild_values_are_refused_by_name(void **state)
+TEST(wild_values_are_refused_by_name)
 {
     static const struct {
         float value;
@@ -553,7 +550,7 @@ static void wild_values_are_refused_by_name(void **state)
     free(source);
 }
 
-static void tokenizer_files_go_along_both_ways(void **state)
+TEST(tokenizer_files_go_along_both_ways)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "generation_config.json"};
@@ -572,7 +569,7 @@ static void tokenizer_files_go_along_both_ways(void **state)
     free(back);
 }
 
-static void the_command_says_what_is_wrong_in_one_line(void **state)
+TEST(the_command_says_what_is_wrong_in_one_line)
 {
     char *program = launch_beside("../phalanx"), *to = workfolder_path(*state, "command");
     const struct {
@@ -602,23 +599,4 @@ static void the_command_says_what_is_wrong_in_one_line(void **state)
     free(to);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(there_and_back_every_tensor_is_the_same_to_the_bit),
-        cmocka_unit_test(several_files_are_one_model),
-        cmocka_unit_test(another_dtype_rounds_once_and_widens_exactly),
-        cmocka_unit_test(a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32),
-        cmocka_unit_test(bare_names_known_leftovers_and_tied_heads_are_accepted),
-        cmocka_unit_test(a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are),
-        cmocka_unit_test(a_copy_of_the_table_that_differs_is_refused),
-        cmocka_unit_test(wrong_tensors_are_refused_by_name),
-        cmocka_unit_test(wrong_folders_are_refused_in_one_line),
-        cmocka_unit_test(wrong_indices_are_refused_in_one_line),
-        cmocka_unit_test(a_failed_conversion_leaves_nothing),
-        cmocka_unit_test(wild_values_are_refused_by_name),
-        cmocka_unit_test(tokenizer_files_go_along_both_ways),
-        cmocka_unit_test(the_command_says_what_is_wrong_in_one_line),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

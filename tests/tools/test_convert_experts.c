@@ -1,12 +1,8 @@
 /* Experts' weights lie in Hugging Face's files one tensor an expert, or all of a layer's in one: either is read, and
  * what is written is what was published. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/files/safetensors.h"
@@ -16,6 +12,7 @@
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 #include "tests/tools/conversion.h"
+#include "tests/test.h"
 
 enum { MOST_TENSORS = 128 };
 
@@ -137,7 +134,7 @@ static void write_modules(const char *folder, int m)
     free(source);
 }
 
-static void experts_are_read_under_the_names_of_modules_too(void **state)
+TEST(experts_are_read_under_the_names_of_modules_too)
 {
     for (int m = 0; m < (int)(sizeof modules / sizeof *modules); m++) {
         char *name = must_format("%s-modules", modules[m].model), *folder = workfolder_path(*state, name);
@@ -155,10 +152,4 @@ static void experts_are_read_under_the_names_of_modules_too(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(experts_are_read_under_the_names_of_modules_too),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,17 +1,13 @@
 /* What goes with exported weights, so that other programs make the same ids of a text. */
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/tools/conversion.h"
+#include "tests/test.h"
 
 static json_t *read_object(const char *folder, const char *name)
 {
@@ -57,7 +53,7 @@ static void export_with_tokenizer(const char *folder, const char *model, const c
 }
 
 /* What AutoTokenizer reads; tests/engine/tokenizer/interop_autotokenizer.py has it read by transformers. */
-static void an_export_has_what_autotokenizer_reads(void **state)
+TEST(an_export_has_what_autotokenizer_reads)
 {
     static const char *const models[] = {
         "gpt2",      "llama",  "mistral",     "qwen2",    "qwen3",       "starcoder2",  "smollm3", "granite",
@@ -100,7 +96,7 @@ static void an_export_has_what_autotokenizer_reads(void **state)
 }
 
 /* What came with the tokenizer stays: a chat template is made of special tokens' names, which must become ids. */
-static void an_export_keeps_the_chat_template(void **state)
+TEST(an_export_keeps_the_chat_template)
 {
     char *folder = workfolder_path(*state, "chat");
     export_with_tokenizer(*state, "llama", "chat",
@@ -118,7 +114,7 @@ static void an_export_keeps_the_chat_template(void **state)
 }
 
 /* transformers builds tokenizers of some classes with the class's own pre-tokenizer, whatever tokenizer.json says. */
-static void an_export_names_a_class_that_reads_the_file(void **state)
+TEST(an_export_names_a_class_that_reads_the_file)
 {
     char *source = conversion_golden("llama"), *saved = workfolder_path(*state, "class-saved"),
          *there = workfolder_path(*state, "class");
@@ -140,12 +136,4 @@ static void an_export_names_a_class_that_reads_the_file(void **state)
     free(there);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_export_has_what_autotokenizer_reads),
-        cmocka_unit_test(an_export_names_a_class_that_reads_the_file),
-        cmocka_unit_test(an_export_keeps_the_chat_template),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

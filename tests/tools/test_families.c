@@ -1,18 +1,14 @@
 /* models/FAMILIES.md says what the tables and the reader of config.json say: it is printed again and compared, every
  * key that the reader asks for has a meaning, and every row of keys.def a reader. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/config/config_table.h"
 #include "memory/log.h"
 #include "models/huggingface.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 #include "tools/families.h"
 
 static const char page[] = "models/FAMILIES.md";
@@ -28,9 +24,8 @@ static size_t first_difference(const char *a, const char *b)
     return at;
 }
 
-static void the_page_is_what_the_tables_say(void **state)
+TEST(the_page_is_what_the_tables_say)
 {
-    (void)state;
     char *made, *text;
     size_t length;
     FILE *out = open_memstream(&made, &length);
@@ -57,9 +52,8 @@ static const struct {
 
 enum { ROWS = sizeof rows / sizeof *rows };
 
-static void every_key_that_is_read_has_a_meaning_and_every_row_a_reader(void **state)
+TEST(every_key_that_is_read_has_a_meaning_and_every_row_a_reader)
 {
-    (void)state;
     bool read[ROWS] = {false};
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
         json_t *asked = families_keys((shape_architecture)a);
@@ -79,9 +73,8 @@ static void every_key_that_is_read_has_a_meaning_and_every_row_a_reader(void **s
             fail_msg("keys.def has %s, which no reader asks for", rows[i].key);
 }
 
-static void what_keys_become_are_keys_of_a_configuration(void **state)
+TEST(what_keys_become_are_keys_of_a_configuration)
 {
-    (void)state;
     for (int i = 0; i < ROWS; i++) {
         char *names = must_strdup(rows[i].becomes);
         for (char *name = strtok(names, ", "); name; name = strtok(NULL, ", "))
@@ -92,9 +85,8 @@ static void what_keys_become_are_keys_of_a_configuration(void **state)
 }
 
 /* The reader, not a list beside it, says what was asked for. */
-static void a_reading_knows_what_it_asked_for(void **state)
+TEST(a_reading_knows_what_it_asked_for)
 {
-    (void)state;
     static const char text[] = "{\"model_type\":\"llama\",\"hidden_act\":\"relu\",\"vocab_size\":9}";
     model_shape s;
     json_t *asked = json_object();
@@ -108,13 +100,4 @@ static void a_reading_knows_what_it_asked_for(void **state)
     json_decref(asked);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_page_is_what_the_tables_say),
-        cmocka_unit_test(every_key_that_is_read_has_a_meaning_and_every_row_a_reader),
-        cmocka_unit_test(what_keys_become_are_keys_of_a_configuration),
-        cmocka_unit_test(a_reading_knows_what_it_asked_for),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,21 +1,17 @@
 /* The topics of `phalanx help` stay true: their commands run, their keys are keys, their columns are those that a run
  * writes. And the manual and the shell's completion know what the tables of options know. */
 #include <ctype.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/config/config_table.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tools/commands.h"
+#include "tests/test.h"
 
 static const char *const topics[] = {"configuration", "planning", "layout",   "memory", "multi-node",
                                      "islands",       "recovery", "gpu",      "data",   "troubleshooting",
@@ -71,7 +67,7 @@ static char *help_on(const char *name)
     return text;
 }
 
-static void the_commands_of_all_topics_run(void **state)
+TEST(the_commands_of_all_topics_run)
 {
     int count = 0;
     for (int i = 0; i < TOPICS; i++) {
@@ -114,9 +110,8 @@ static int check_word(const char *topic, char *word)
     return 1;
 }
 
-static void the_keys_of_all_topics_are_keys(void **state)
+TEST(the_keys_of_all_topics_are_keys)
 {
-    (void)state;
     int count = 0;
     for (int i = 0; i < TOPICS; i++) {
         char *text = help_on(topics[i]);
@@ -142,7 +137,7 @@ static void expect_keys(const char *text, const json_t *line, const char *where)
         fail_msg("help columns does not say what %s in %s is", key, where);
 }
 
-static void the_columns_are_those_of_a_run(void **state)
+TEST(the_columns_are_those_of_a_run)
 {
     char *text = help_on("columns"), host[256] = "", line[8192];
     char *metrics = workfolder_path(*state, "runs/demo/metrics.jsonl");
@@ -168,9 +163,8 @@ static void the_columns_are_those_of_a_run(void **state)
     free(text);
 }
 
-static void no_line_is_wider_than_a_terminal(void **state)
+TEST(no_line_is_wider_than_a_terminal)
 {
-    (void)state;
     for (int i = 0; i < TOPICS; i++) {
         char *text = help_on(topics[i]);
         for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
@@ -181,9 +175,8 @@ static void no_line_is_wider_than_a_terminal(void **state)
 }
 
 /* train --help SECTION, and `help` of a section or a key: those keys and no others. */
-static void help_of_a_section_is_its_keys(void **state)
+TEST(help_of_a_section_is_its_keys)
 {
-    (void)state;
     static const struct {
         const char *line, *has, *not ;
         int status;
@@ -218,9 +211,8 @@ static bool in_schema(json_t *schema, const char *key)
 }
 
 /* A validator of another language checks all shipped configurations by it in check-all (tests/tools/schema.py). */
-static void the_schema_has_every_key(void **state)
+TEST(the_schema_has_every_key)
 {
-    (void)state;
     char *text = help_on("schema");
     json_t *schema = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(schema);
@@ -232,9 +224,8 @@ static void the_schema_has_every_key(void **state)
     free(text);
 }
 
-static void an_unknown_topic_is_refused_with_the_one_meant(void **state)
+TEST(an_unknown_topic_is_refused_with_the_one_meant)
 {
-    (void)state;
     char *program = launch_beside("../phalanx");
     launch_result r = launch_run(20, "%s help memori", program);
     assert_int_equal(r.status, 2);
@@ -243,9 +234,8 @@ static void an_unknown_topic_is_refused_with_the_one_meant(void **state)
     free(program);
 }
 
-static void the_manual_has_every_command_option_and_key(void **state)
+TEST(the_manual_has_every_command_option_and_key)
 {
-    (void)state;
     char *manual = help_on("man"), *program = launch_beside("../phalanx");
     for (int i = 0; commands_at(i); i++) {
         char heading[64], option[128];
@@ -288,7 +278,7 @@ static char *completed(const char *top, const char *line)
     return text;
 }
 
-static void bash_completes_commands_options_words_and_keys(void **state)
+TEST(bash_completes_commands_options_words_and_keys)
 {
     static const struct {
         const char *line, *offered, *not ;
@@ -309,7 +299,7 @@ static void bash_completes_commands_options_words_and_keys(void **state)
     }
 }
 
-static void an_installed_tree_runs(void **state)
+TEST(an_installed_tree_runs)
 {
     char *program = launch_beside("../phalanx"), *build = must_strdup(program), *top = *state;
     *strrchr(build, '/') = 0;
@@ -332,19 +322,4 @@ static void an_installed_tree_runs(void **state)
     free(program);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_commands_of_all_topics_run),
-        cmocka_unit_test(the_keys_of_all_topics_are_keys),
-        cmocka_unit_test(the_columns_are_those_of_a_run),
-        cmocka_unit_test(no_line_is_wider_than_a_terminal),
-        cmocka_unit_test(help_of_a_section_is_its_keys),
-        cmocka_unit_test(the_schema_has_every_key),
-        cmocka_unit_test(an_unknown_topic_is_refused_with_the_one_meant),
-        cmocka_unit_test(the_manual_has_every_command_option_and_key),
-        cmocka_unit_test(bash_completes_commands_options_words_and_keys),
-        cmocka_unit_test(an_installed_tree_runs),
-    };
-    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
-}
+TEST_MAIN(prepare, workfolder_teardown)

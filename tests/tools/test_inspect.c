@@ -1,8 +1,4 @@
 /* phalanx inspect: what it says of each kind of thing, in words and as JSON, and how it refuses. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +6,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include <jansson.h>
 
@@ -20,6 +15,7 @@
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 #include "tools/tools.h"
+#include "tests/test.h"
 
 /* Run it with stdout and stderr in one file; the text is the caller's. */
 static char *inspect(int *exit_status, const char *folder, const char *path, const char *option)
@@ -62,7 +58,7 @@ static void says(const char *folder, const char *path, const char *option, int e
 
 #define SAYS(path, option, expected, ...) says(*state, path, option, expected, (const char *const[]){__VA_ARGS__, NULL})
 
-static void a_checkpoint_and_a_run_are_described(void **state)
+TEST(a_checkpoint_and_a_run_are_described)
 {
     char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
     char *step = workfolder_path(folder, "step-00000007"), *manifest = workfolder_path(step, "manifest.json");
@@ -106,7 +102,7 @@ static void a_checkpoint_and_a_run_are_described(void **state)
     free(run);
 }
 
-static void a_data_set_is_described(void **state)
+TEST(a_data_set_is_described)
 {
     char *prefix = workfolder_path(*state, "data"), *bin = workfolder_path(*state, "data.bin");
     indexed_writer *w;
@@ -129,7 +125,7 @@ static void a_data_set_is_described(void **state)
 
 /* Ids that no vocabulary has, as another program may have stored them: refused at once, and without memory for each of
  * them. */
-static void an_id_of_two_to_the_31_is_refused_in_little_memory(void **state)
+TEST(an_id_of_two_to_the_31_is_refused_in_little_memory)
 {
     static const struct {
         uint8_t code;
@@ -159,7 +155,7 @@ static void an_id_of_two_to_the_31_is_refused_in_little_memory(void **state)
     free(prefix);
 }
 
-static void a_configuration_is_described(void **state)
+TEST(a_configuration_is_described)
 {
     char *broken = workfolder_path(*state, "broken.yaml");
     SAYS("models/configs/gpt2-124m.yaml", NULL, 0, "configuration models/configs/gpt2-124m.yaml",
@@ -171,7 +167,7 @@ static void a_configuration_is_described(void **state)
 }
 
 /* Its lines: test_inspect_huggingface.c. */
-static void a_hugging_face_folder_is_described_or_refused(void **state)
+TEST(a_hugging_face_folder_is_described_or_refused)
 {
     char *folder = workfolder_path(*state, "hub"), *file = workfolder_path(folder, "config.json");
     SAYS("tests/golden/models/llama", NULL, 0, "Hugging Face folder tests/golden/models/llama", "to start from it");
@@ -184,7 +180,7 @@ static void a_hugging_face_folder_is_described_or_refused(void **state)
     free(folder);
 }
 
-static void wrong_paths_and_usage_are_refused(void **state)
+TEST(wrong_paths_and_usage_are_refused)
 {
     char *nothing = workfolder_path(*state, "nothing");
     SAYS(nothing, NULL, 1, "there is no such folder or file");
@@ -194,15 +190,4 @@ static void wrong_paths_and_usage_are_refused(void **state)
     free(nothing);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_checkpoint_and_a_run_are_described),
-        cmocka_unit_test(a_data_set_is_described),
-        cmocka_unit_test(an_id_of_two_to_the_31_is_refused_in_little_memory),
-        cmocka_unit_test(a_configuration_is_described),
-        cmocka_unit_test(a_hugging_face_folder_is_described_or_refused),
-        cmocka_unit_test(wrong_paths_and_usage_are_refused),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

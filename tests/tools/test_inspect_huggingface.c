@@ -2,15 +2,10 @@
  * refuses what training would. */
 #include <fcntl.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "models/huggingface.h"
@@ -18,6 +13,7 @@
 #include "tests/jobs/workfolder.h"
 #include "tests/tools/conversion.h"
 #include "tools/inspect/inspect_parts.h"
+#include "tests/test.h"
 
 typedef struct answer {
     status status;
@@ -115,7 +111,7 @@ static void remove_and_sort(const char *folder, const char *key)
     write_changed(folder, key, NULL, JSON_SORT_KEYS);
 }
 
-static void every_line_of_a_folder_with_transformers_5s_keys(void **state)
+TEST(every_line_of_a_folder_with_transformers_5s_keys)
 {
     says_all(*state, "tests/golden/models/llama-yarn",
              "Hugging Face folder FOLDER\n"
@@ -167,7 +163,7 @@ static void every_line_of_a_folder_with_transformers_5s_keys(void **state)
              "  to start from it: phalanx train CONFIG.yaml model.from=FOLDER\n");
 }
 
-static void every_line_of_a_folder_with_the_older_keys(void **state)
+TEST(every_line_of_a_folder_with_the_older_keys)
 {
     char *folder = copy_of(*state, "gemma3", "older", 40000);
     change(folder, "rope_theta", json_real(5e4));
@@ -239,7 +235,7 @@ static void every_line_of_a_folder_with_the_older_keys(void **state)
     free(folder);
 }
 
-static void keys_of_other_architectures_are_unknown(void **state)
+TEST(keys_of_other_architectures_are_unknown)
 {
     char *folder = copy_of(*state, "llama", "foreign", 0);
     change(folder, "sliding_window", json_integer(5));
@@ -256,7 +252,7 @@ static void keys_of_other_architectures_are_unknown(void **state)
     free(folder);
 }
 
-static void every_golden_model_is_understood_whole(void **state)
+TEST(every_golden_model_is_understood_whole)
 {
     static const char *const models[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "gemma3", "neox"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -266,7 +262,7 @@ static void every_golden_model_is_understood_whole(void **state)
     }
 }
 
-static void a_published_shape_is_named(void **state)
+TEST(a_published_shape_is_named)
 {
     char *folder = copy_of(*state, "llama", "published", 0), *text;
     for (int i = 0; i < presets_count(); i++) {
@@ -283,7 +279,7 @@ static void a_published_shape_is_named(void **state)
     free(folder);
 }
 
-static void what_training_would_refuse_is_refused(void **state)
+TEST(what_training_would_refuse_is_refused)
 {
     char *folder = copy_of(*state, "llama", "refused", 40000), *index = NULL;
     SAYS(folder, STATUS_OK, "tensors in 3 files");
@@ -307,7 +303,7 @@ static void what_training_would_refuse_is_refused(void **state)
     free(folder);
 }
 
-static void a_tokenizer_is_opened(void **state)
+TEST(a_tokenizer_is_opened)
 {
     char *folder = copy_of(*state, "llama", "tokenizer", 0), *path = workfolder_path(folder, "tokenizer.json");
     int64_t bytes;
@@ -322,16 +318,4 @@ static void a_tokenizer_is_opened(void **state)
     free(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_line_of_a_folder_with_transformers_5s_keys),
-        cmocka_unit_test(every_line_of_a_folder_with_the_older_keys),
-        cmocka_unit_test(keys_of_other_architectures_are_unknown),
-        cmocka_unit_test(every_golden_model_is_understood_whole),
-        cmocka_unit_test(a_published_shape_is_named),
-        cmocka_unit_test(what_training_would_refuse_is_refused),
-        cmocka_unit_test(a_tokenizer_is_opened),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

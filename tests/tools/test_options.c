@@ -1,14 +1,10 @@
 /* Command lines: what is read, what is refused and in which words, and a help that is complete. */
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tools/options.h"
+#include "tests/test.h"
 
 static const char *const formats[] = {"huggingface", "phalanx", NULL};
 
@@ -40,9 +36,8 @@ static int parse(values *v, int *operands, int argc, const char **argv)
     return options_parse(&command, operands, argc, (char **)argv);
 }
 
-static void options_and_operands_may_be_mixed(void **state)
+TEST(options_and_operands_may_be_mixed)
 {
-    (void)state;
     const char *argv[] = {"generate", "a",  "--tokens=7", "--json", "--temperature", "-0", "--prompt",
                           "-x",       "--", "--b",        NULL};
     values v;
@@ -57,9 +52,8 @@ static void options_and_operands_may_be_mixed(void **state)
     assert_string_equal(v.prompt, "-x");
 }
 
-static void defaults_stay_and_a_dash_is_an_operand(void **state)
+TEST(defaults_stay_and_a_dash_is_an_operand)
 {
-    (void)state;
     const char *argv[] = {"generate", "-", "--format", "phalanx", NULL};
     values v;
     int operands;
@@ -72,9 +66,8 @@ static void defaults_stay_and_a_dash_is_an_operand(void **state)
     assert_null(v.prompt);
 }
 
-static void wrong_usage_is_refused_in_one_exact_line(void **state)
+TEST(wrong_usage_is_refused_in_one_exact_line)
 {
-    (void)state;
     static const struct {
         const char *argv[4];
         const char *message;
@@ -113,18 +106,16 @@ static void wrong_usage_is_refused_in_one_exact_line(void **state)
     }
 }
 
-static void help_wins_over_missing_operands(void **state)
+TEST(help_wins_over_missing_operands)
 {
-    (void)state;
     const char *argv[] = {"generate", "--help", NULL};
     values v;
     int operands;
     assert_int_equal(parse(&v, &operands, 2, argv), 0);
 }
 
-static void help_is_complete(void **state)
+TEST(help_is_complete)
 {
-    (void)state;
     bool flag;
     int choice;
     const options_row rows[] = {
@@ -144,14 +135,4 @@ static void help_is_complete(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_and_operands_may_be_mixed),
-        cmocka_unit_test(defaults_stay_and_a_dash_is_an_operand),
-        cmocka_unit_test(wrong_usage_is_refused_in_one_exact_line),
-        cmocka_unit_test(help_wins_over_missing_operands),
-        cmocka_unit_test(help_is_complete),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

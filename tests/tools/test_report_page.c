@@ -1,21 +1,17 @@
 /* The page of `phalanx report`: its data are the run's, it loads nothing, it stays small; and, where a browser is, it
  * draws. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
 #include "tests/tools/pages.h"
+#include "tests/test.h"
 
 enum { STEPS = 6, LONG = 20000, SPIKE = 12345 };
 
@@ -105,7 +101,7 @@ static double number(const json_t *value, const char *path)
     return json_number_value(found);
 }
 
-static void curves_are_the_metrics(void **state)
+TEST(curves_are_the_metrics)
 {
     char *text, *path = page_of(*state, "run", "one.html"), *folder = workfolder_path(*state, "run");
     json_t *data = pages_data(&text, path);
@@ -126,7 +122,7 @@ static void curves_are_the_metrics(void **state)
     free(path);
 }
 
-static void events_come_in_order_of_time_and_end_no_script(void **state)
+TEST(events_come_in_order_of_time_and_end_no_script)
 {
     static const char *const kinds[] = {"incident", "started", "saved", "done",
                                         "resumed",  "saved",   "done",  "skipped step"};
@@ -220,7 +216,7 @@ static void check_course(const char *top, const char *command, const json_t *pla
 
 /* A run on one rank and one on two stages: what the page says `plan --json` says, too, by the command that the page
  * names and by the one that a user would type. */
-static void the_plan_of_the_page_is_that_of_the_command(void **state)
+TEST(the_plan_of_the_page_is_that_of_the_command)
 {
     static const struct {
         const char *run, *typed;
@@ -260,7 +256,7 @@ static double seconds_of(const json_t *plan, int stage)
 }
 
 /* Every action of the schedule once, one after another within the step; what its time goes for sums to it. */
-static void the_timeline_is_that_of_the_schedule_and_the_step(void **state)
+TEST(the_timeline_is_that_of_the_schedule_and_the_step)
 {
     char *text, *path = page_of(*state, "run", "one.html");
     json_t *data = pages_data(&text, path), *span;
@@ -290,7 +286,7 @@ static void the_timeline_is_that_of_the_schedule_and_the_step(void **state)
     free(path);
 }
 
-static void a_long_run_keeps_its_spike_on_a_small_page(void **state)
+TEST(a_long_run_keeps_its_spike_on_a_small_page)
 {
     char *text, *path = page_of(*state, "long run long run long run", "many.html");
     json_t *data = pages_data(&text, path);
@@ -310,7 +306,7 @@ static void a_long_run_keeps_its_spike_on_a_small_page(void **state)
     free(path);
 }
 
-static void the_page_loads_nothing(void **state)
+TEST(the_page_loads_nothing)
 {
     static const char *const loads[] = {" src=",  "<link",          "@import", "url(",
                                         "fetch(", "XMLHttpRequest", "https:",  "import("};
@@ -324,7 +320,7 @@ static void the_page_loads_nothing(void **state)
     free(path);
 }
 
-static void what_is_no_run_is_refused(void **state)
+TEST(what_is_no_run_is_refused)
 {
     char *program = launch_beside("../phalanx");
     launch_result r = launch_run(30, "%s report %s --output %s/no.html", program, (char *)*state, (char *)*state);
@@ -340,7 +336,7 @@ static void what_is_no_run_is_refused(void **state)
 /* ---- in a browser ---- */
 
 /* The script for Weights & Biases, with a package of our own in wandb's place that prints what it is given. */
-static void a_script_sends_a_run_to_wandb(void **state)
+TEST(a_script_sends_a_run_to_wandb)
 {
     const char *top = *state;
     char *program = launch_beside("../phalanx"), *fake = workfolder_path(top, "fake/wandb.py"),
@@ -380,7 +376,7 @@ static void a_script_sends_a_run_to_wandb(void **state)
         skip_because("no python3: apt-get install python3");
 }
 
-static void a_browser_draws_every_section(void **state)
+TEST(a_browser_draws_every_section)
 {
     static const char *const sections[] = {"curves",          "a-step-s-time",      "layout",
                                            "memory-by-class", "timeline-of-a-step", "hosts",
@@ -521,7 +517,7 @@ static void check_values(const char *top, const json_t *out)
     free(folder);
 }
 
-static void a_reader_zooms_hides_compares_and_saves(void **state)
+TEST(a_reader_zooms_hides_compares_and_saves)
 {
     static const int widths[] = {1400, 400};
     if (!pages_browser())
@@ -540,19 +536,4 @@ static void a_reader_zooms_hides_compares_and_saves(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(curves_are_the_metrics),
-        cmocka_unit_test(events_come_in_order_of_time_and_end_no_script),
-        cmocka_unit_test(the_plan_of_the_page_is_that_of_the_command),
-        cmocka_unit_test(the_timeline_is_that_of_the_schedule_and_the_step),
-        cmocka_unit_test(a_long_run_keeps_its_spike_on_a_small_page),
-        cmocka_unit_test(the_page_loads_nothing),
-        cmocka_unit_test(what_is_no_run_is_refused),
-        cmocka_unit_test(a_script_sends_a_run_to_wandb),
-        cmocka_unit_test(a_browser_draws_every_section),
-        cmocka_unit_test(a_reader_zooms_hides_compares_and_saves),
-    };
-    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
-}
+TEST_MAIN(prepare, workfolder_teardown)

@@ -2,19 +2,15 @@
  * what they make of the same files; what is here already is not fetched again, what has changed is; no credential is in
  * anything that a command writes, says or shows. */
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static s3_server *server;
 
@@ -138,7 +134,7 @@ static void assert_same_output(const char *w, const char *const folder[2], const
     free(out[1]);
 }
 
-static void commands_take_folders_of_a_store(void **state)
+TEST(commands_take_folders_of_a_store)
 {
     const char *w = *state;
     static const char *const pairs[][2] = {{"s3://bucket/models/hf", "hf"},
@@ -166,7 +162,7 @@ static void commands_take_folders_of_a_store(void **state)
 }
 
 /* eval's and plan's data sets, a text and a tokenizer. */
-static void commands_take_data_of_a_store(void **state)
+TEST(commands_take_data_of_a_store)
 {
     const char *w = *state;
     static const char *const sets[2] = {"s3://bucket/sets/corpus", "corpus"};
@@ -187,7 +183,7 @@ static void commands_take_data_of_a_store(void **state)
     launch_free(&r);
 }
 
-static void training_begins_with_weights_of_a_store(void **state)
+TEST(training_begins_with_weights_of_a_store)
 {
     const char *w = *state;
     char *a = out_of(run(w, "train from.yaml model.from=s3://bucket/models/hf run.folder=from-store"));
@@ -204,7 +200,7 @@ static void training_begins_with_weights_of_a_store(void **state)
 }
 
 /* How many bytes of objects the server has sent is not seen here; requests are. */
-static void what_is_here_is_not_fetched_again(void **state)
+TEST(what_is_here_is_not_fetched_again)
 {
     const char *w = *state;
     launch_result r = run(w, "inspect --verify s3://bucket/models/hf");
@@ -233,7 +229,7 @@ static void what_is_here_is_not_fetched_again(void **state)
 }
 
 /* Of shapes only headers are fetched, and nobody takes the hole behind them for weights. */
-static void names_and_sizes_need_no_values(void **state)
+TEST(names_and_sizes_need_no_values)
 {
     const char *w = *state;
     char *a = out_of(run(w, "inspect --json s3://bucket/models/hf"));
@@ -258,7 +254,7 @@ static void names_and_sizes_need_no_values(void **state)
     launch_free(&r);
 }
 
-static void trouble_leaves_nothing_half_fetched(void **state)
+TEST(trouble_leaves_nothing_half_fetched)
 {
     const char *w = *state;
     char *cache = must_format("%s/cache2", w), *old = must_strdup(getenv("XDG_CACHE_HOME"));
@@ -292,7 +288,7 @@ static void trouble_leaves_nothing_half_fetched(void **state)
     free(cache);
 }
 
-static void several_ranks_fetch_once(void **state)
+TEST(several_ranks_fetch_once)
 {
     const char *w = *state;
     char *cache = must_format("%s/cache3", w), *old = must_strdup(getenv("XDG_CACHE_HOME")), *mpirun = launch_mpirun(2);
@@ -321,7 +317,7 @@ static void several_ranks_fetch_once(void **state)
 }
 
 /* Files of all that was made here, but for the cache's own (objects have no credentials), and a process at work. */
-static void no_credential_is_left_behind(void **state)
+TEST(no_credential_is_left_behind)
 {
     const char *w = *state;
     char *program = launch_beside("../phalanx"), *whole = realpath(program, NULL);
@@ -352,17 +348,4 @@ static void no_credential_is_left_behind(void **state)
     free(program);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(commands_take_folders_of_a_store),
-        cmocka_unit_test(commands_take_data_of_a_store),
-        cmocka_unit_test(training_begins_with_weights_of_a_store),
-        cmocka_unit_test(what_is_here_is_not_fetched_again),
-        cmocka_unit_test(names_and_sizes_need_no_values),
-        cmocka_unit_test(trouble_leaves_nothing_half_fetched),
-        cmocka_unit_test(several_ranks_fetch_once),
-        cmocka_unit_test(no_credential_is_left_behind),
-    };
-    return cmocka_run_group_tests(tests, begin_all, end_all);
-}
+TEST_MAIN(begin_all, end_all)

@@ -1,14 +1,9 @@
 /* Checkpoints: any layout loads what any other saved, and what is not whole is refused by name. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
@@ -19,8 +14,9 @@
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
+#include "tests/test.h"
 
-static void any_layout_loads_what_any_other_saved(void **state)
+TEST(any_layout_loads_what_any_other_saved)
 {
     const savers_layout layouts[] = {{1, 0, false}, {2, 0, false}, {3, 1, true},
                                      {4, 2, false}, {8, 0, true},  {5, 3, true}};
@@ -35,7 +31,7 @@ static void any_layout_loads_what_any_other_saved(void **state)
     free(folder);
 }
 
-static void run_checkpoints_and_step_folders_open_alike(void **state)
+TEST(run_checkpoints_and_step_folders_open_alike)
 {
     char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
     char *first = workfolder_path(folder, "step-00000001"), *latest = workfolder_path(folder, "latest");
@@ -71,7 +67,7 @@ static void run_checkpoints_and_step_folders_open_alike(void **state)
 }
 
 /* One rank's "model" file is what other programs load: whole tensors under their own names. */
-static void one_rank_s_model_is_a_plain_safetensors_file(void **state)
+TEST(one_rank_s_model_is_a_plain_safetensors_file)
 {
     char *folder = workfolder_path(*state, "plain"),
          *path = workfolder_path(folder, "step-00000001/model-00000.safetensors");
@@ -87,7 +83,7 @@ static void one_rank_s_model_is_a_plain_safetensors_file(void **state)
     free(folder);
 }
 
-static void tensors_that_are_missing_or_foreign_are_named(void **state)
+TEST(tensors_that_are_missing_or_foreign_are_named)
 {
     char *folder = workfolder_path(*state, "expect");
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){2, 0, false}), STATUS_OK);
@@ -119,7 +115,7 @@ static status write_two(const char *folder, checkpoint_piece *pieces)
 }
 
 /* One wild value in the middle of a tensor of three buffers, of each type that weights have. */
-static void values_that_are_not_finite_are_neither_saved_nor_read(void **state)
+TEST(values_that_are_not_finite_are_neither_saved_nor_read)
 {
     enum { COUNT = 3 << 20 };
     static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
@@ -156,7 +152,7 @@ static void values_that_are_not_finite_are_neither_saved_nor_read(void **state)
 }
 
 /* Pieces that do not cover their tensor once are refused when written: nothing of it is left. */
-static void gaps_and_overlaps_are_never_published(void **state)
+TEST(gaps_and_overlaps_are_never_published)
 {
     char *folder = workfolder_path(*state, "cover"), *latest = workfolder_path(folder, "latest"),
          *final = workfolder_path(folder, "step-00000001");
@@ -185,7 +181,7 @@ static void gaps_and_overlaps_are_never_published(void **state)
     free(folder);
 }
 
-static void a_rank_that_fails_fails_all_and_leaves_the_older_one(void **state)
+TEST(a_rank_that_fails_fails_all_and_leaves_the_older_one)
 {
     char *folder = workfolder_path(*state, "peers"), *block = workfolder_path(folder, ".tmp-step-00000002");
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){3, 0, false}), STATUS_OK);
@@ -214,7 +210,7 @@ static void assert_verified(const char *folder, const char *words)
 }
 
 /* Two runs that save into one folder at once: rank 0 of one and rank 1 of the other are no checkpoint. */
-static void shares_of_two_runs_are_never_published_together(void **state)
+TEST(shares_of_two_runs_are_never_published_together)
 {
     char *folder = workfolder_path(*state, "two-runs"), *latest = workfolder_path(folder, "latest");
     char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
@@ -248,7 +244,7 @@ static void shares_of_two_runs_are_never_published_together(void **state)
 
 /* What is not a tensor's bytes: another run's file under a manifest that fits, a header, a file that goes with the
  * weights. */
-static void verifying_covers_runs_headers_and_companions(void **state)
+TEST(verifying_covers_runs_headers_and_companions)
 {
     char *folder = workfolder_path(*state, "verify"), *step = workfolder_path(folder, "step-00000001");
     char *path = workfolder_path(step, "manifest.json"), *model = workfolder_path(step, "model-00000.safetensors"),
@@ -299,7 +295,7 @@ static void verifying_covers_runs_headers_and_companions(void **state)
 }
 
 /* Where a run may go on from: never "nowhere" while there is something, or while nobody can tell. */
-static void offers_are_what_latest_names_then_the_older_ones(void **state)
+TEST(offers_are_what_latest_names_then_the_older_ones)
 {
     char *folder = workfolder_path(*state, "offers"), *latest = workfolder_path(folder, "latest");
     checkpoint_offers o;
@@ -351,7 +347,7 @@ static void offers_are_what_latest_names_then_the_older_ones(void **state)
 }
 
 /* `latest` goes back to step 100: what comes behind it may be reached again, and is neither removed nor counted. */
-static void prune_keeps_the_newest_up_to_latest_and_the_multiples(void **state)
+TEST(prune_keeps_the_newest_up_to_latest_and_the_multiples)
 {
     char *folder = workfolder_path(*state, "prune"), *latest = workfolder_path(folder, "latest");
     const char *const names[] = {"step-00000001", "step-00000002", "step-00000010", "step-00000040",
@@ -377,7 +373,7 @@ static void prune_keeps_the_newest_up_to_latest_and_the_multiples(void **state)
 }
 
 /* A save that failed while the folder had another name has left its files. One of a later step may be at work. */
-static void prune_removes_what_interrupted_saves_have_left(void **state)
+TEST(prune_removes_what_interrupted_saves_have_left)
 {
     static const char *const left[] = {".tmp-step-00000004", ".tmp-step-00000009", ".tmp-step-00000012", ".tmp-other"};
     char *folder = workfolder_path(*state, "leftovers");
@@ -399,9 +395,8 @@ static void prune_removes_what_interrupted_saves_have_left(void **state)
     free(folder);
 }
 
-static void checksums_agree_with_the_standard(void **state)
+TEST(checksums_agree_with_the_standard)
 {
-    (void)state;
     uint8_t bytes[4096];
     assert_int_equal(crc32c(0, "123456789", 9), 0xe3069283); /* RFC 3720 and its appendix B.4 */
     memset(bytes, 0, 32);
@@ -428,22 +423,4 @@ static void checksums_agree_with_the_standard(void **state)
     free(large);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_layout_loads_what_any_other_saved),
-        cmocka_unit_test(run_checkpoints_and_step_folders_open_alike),
-        cmocka_unit_test(one_rank_s_model_is_a_plain_safetensors_file),
-        cmocka_unit_test(tensors_that_are_missing_or_foreign_are_named),
-        cmocka_unit_test(values_that_are_not_finite_are_neither_saved_nor_read),
-        cmocka_unit_test(gaps_and_overlaps_are_never_published),
-        cmocka_unit_test(a_rank_that_fails_fails_all_and_leaves_the_older_one),
-        cmocka_unit_test(shares_of_two_runs_are_never_published_together),
-        cmocka_unit_test(verifying_covers_runs_headers_and_companions),
-        cmocka_unit_test(offers_are_what_latest_names_then_the_older_ones),
-        cmocka_unit_test(prune_keeps_the_newest_up_to_latest_and_the_multiples),
-        cmocka_unit_test(prune_removes_what_interrupted_saves_have_left),
-        cmocka_unit_test(checksums_agree_with_the_standard),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,18 +1,14 @@
 /* Damage drawn at random to the files of a checkpoint, alone and together: what is loaded is right to the last bit or
  * refused, and verifying sees all of it. DAMAGES=N SEED=S draws others; `make faults` does. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { FILES = 7, FEW = 1000 };
 
@@ -145,7 +141,7 @@ static bool verifies(const char *folder)
     return good;
 }
 
-static void damage_is_never_loaded_silently(void **state)
+TEST(damage_is_never_loaded_silently)
 {
     const char *wanted = getenv("DAMAGES"), *seed = getenv("SEED");
     uint64_t random = (uint64_t)(seed && *seed ? atoll(seed) : 1) * 0x9E3779B97F4A7C15u + 1;
@@ -197,8 +193,4 @@ static void damage_is_never_loaded_silently(void **state)
     free(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(damage_is_never_loaded_silently)};
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

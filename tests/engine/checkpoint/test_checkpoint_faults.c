@@ -6,10 +6,6 @@
  * have bytes that no fsync has made durable, and which renames no fsync of their folder. (New folders count as durable
  * at once.) Its nanosleep counts and does not wait: what may pass is tried again at once.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,13 +19,13 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 /* One call fails for good; one call fails for a moment; every call fails from then on; writes find no space from then
  * on; nothing has an effect from then on; one write stores another byte than it was given (only writes are counted:
@@ -304,7 +300,7 @@ static outcome every_call(const char *folder, const char *name, int mode, int ra
     }
 }
 
-static void latest_is_whole_whichever_call_fails(void **state)
+TEST(latest_is_whole_whichever_call_fails)
 {
     char *folder = workfolder_path(*state, "fails");
     for (int ranks = 1; ranks <= 3; ranks += 2) {
@@ -319,7 +315,7 @@ static void latest_is_whole_whichever_call_fails(void **state)
 }
 
 /* An error that passes is nothing but a pause, whichever call it hits; nor is a disk that stores something else. */
-static void what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again(void **state)
+TEST(what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again)
 {
     char *folder = workfolder_path(*state, "passes");
     for (int ranks = 1; ranks <= 3; ranks += 2) {
@@ -336,7 +332,7 @@ static void what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again(
     free(folder);
 }
 
-static void latest_is_whole_when_the_disk_is_gone_for_good(void **state)
+TEST(latest_is_whole_when_the_disk_is_gone_for_good)
 {
     char *folder = workfolder_path(*state, "gone"), *older = workfolder_path(folder, "step-00000001");
     for (int k = 1; k < 60; k += 9) {
@@ -354,7 +350,7 @@ static void latest_is_whole_when_the_disk_is_gone_for_good(void **state)
     free(folder);
 }
 
-static void latest_is_whole_wherever_the_process_is_killed(void **state)
+TEST(latest_is_whole_wherever_the_process_is_killed)
 {
     char *folder = workfolder_path(*state, "killed");
     outcome o = every_call(folder, "step-00000002", STOP, 1, false);
@@ -366,7 +362,7 @@ static void latest_is_whole_wherever_the_process_is_killed(void **state)
     free(folder);
 }
 
-static void latest_is_whole_wherever_the_power_fails(void **state)
+TEST(latest_is_whole_wherever_the_power_fails)
 {
     char *folder = workfolder_path(*state, "power");
     const char *const names[] = {"step-00000002", "step-00000001"};
@@ -381,7 +377,7 @@ static void latest_is_whole_wherever_the_power_fails(void **state)
     free(folder);
 }
 
-static void a_full_disk_leaves_the_older_one_and_no_litter(void **state)
+TEST(a_full_disk_leaves_the_older_one_and_no_litter)
 {
     char *folder = workfolder_path(*state, "full");
     for (int ranks = 1; ranks <= 3; ranks += 2) {
@@ -392,7 +388,7 @@ static void a_full_disk_leaves_the_older_one_and_no_litter(void **state)
     free(folder);
 }
 
-static void after_any_interrupted_save_the_next_one_succeeds(void **state)
+TEST(after_any_interrupted_save_the_next_one_succeeds)
 {
     char *folder = workfolder_path(*state, "again");
     for (int k = 1; k < 100; k += 3) {
@@ -409,7 +405,7 @@ static void after_any_interrupted_save_the_next_one_succeeds(void **state)
 
 /* ---- damage ---- */
 
-static void every_flipped_bit_of_a_manifest_is_refused(void **state)
+TEST(every_flipped_bit_of_a_manifest_is_refused)
 {
     char *folder = workfolder_path(*state, "flip");
     start_afresh(folder);
@@ -437,7 +433,7 @@ static void every_flipped_bit_of_a_manifest_is_refused(void **state)
 }
 
 /* Every byte of every data file: flipped, the load is refused or, in what is not read (the header), still right. */
-static void every_flipped_or_missing_byte_of_the_data_is_noticed(void **state)
+TEST(every_flipped_or_missing_byte_of_the_data_is_noticed)
 {
     char *folder = workfolder_path(*state, "data");
     start_afresh(folder);
@@ -473,7 +469,7 @@ static void every_flipped_or_missing_byte_of_the_data_is_noticed(void **state)
     free(folder);
 }
 
-static void another_rank_s_file_is_refused(void **state)
+TEST(another_rank_s_file_is_refused)
 {
     char *folder = workfolder_path(*state, "swap"),
          *a = workfolder_path(folder, "step-00000001/master-00000.safetensors"),
@@ -491,19 +487,4 @@ static void another_rank_s_file_is_refused(void **state)
     free(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(latest_is_whole_whichever_call_fails),
-        cmocka_unit_test(what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again),
-        cmocka_unit_test(latest_is_whole_when_the_disk_is_gone_for_good),
-        cmocka_unit_test(latest_is_whole_wherever_the_process_is_killed),
-        cmocka_unit_test(latest_is_whole_wherever_the_power_fails),
-        cmocka_unit_test(a_full_disk_leaves_the_older_one_and_no_litter),
-        cmocka_unit_test(after_any_interrupted_save_the_next_one_succeeds),
-        cmocka_unit_test(every_flipped_bit_of_a_manifest_is_refused),
-        cmocka_unit_test(every_flipped_or_missing_byte_of_the_data_is_noticed),
-        cmocka_unit_test(another_rank_s_file_is_refused),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,17 +1,13 @@
 /* Every rank's program of some hundred layouts, replayed: what replay.h promises, over the matrix of parallelism. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile_find.h"
 #include "memory/log.h"
 #include "tests/cover.h"
 #include "tests/engine/compile/step/replay.h"
+#include "tests/test.h"
 
 enum { LAYERS = 8, HIDDEN = 96, HEADS = 12, SEQUENCE = 64, VOCABULARY = 515, LAYOUTS = 192 };
 
@@ -219,9 +215,8 @@ static char *facts_of(const layout *l)
         l->window > 0);
 }
 
-static void every_read_finds_what_was_written_and_every_message_meets(void **state)
+TEST(every_read_finds_what_was_written_and_every_message_meets)
 {
-    (void)state;
     static layout all[LAYOUTS];
     char *facts[LAYOUTS];
     bool takes[LAYOUTS];
@@ -246,9 +241,8 @@ static void every_read_finds_what_was_written_and_every_message_meets(void **sta
     assert_true(t.above * 100 <= t.ranks * 20); /* so small a model leaves little to fit into the gaps */
 }
 
-static void compressed_gradients_meet(void **state)
+TEST(compressed_gradients_meet)
 {
-    (void)state;
     tally t = {.worst = 1};
     for (int i = 0; i < 24; i++) {
         layout l = layout_number(i);
@@ -266,9 +260,8 @@ static void compressed_gradients_meet(void **state)
 }
 
 /* replay_compile is compile() taken apart: both must give the same program. */
-static void the_replayed_program_is_the_compiled_one(void **state)
+TEST(the_replayed_program_is_the_compiled_one)
 {
-    (void)state;
     for (int i = 0; i < LAYOUTS; i += 19) {
         layout l = layout_number(i);
         compile_options o = options_of(&l, 0);
@@ -349,9 +342,8 @@ static void show_the_read(replay_rank *r)
     hidden_from->in[hidden_slot] = hidden_read;
 }
 
-static void a_shortened_lifetime_is_noticed(void **state)
+TEST(a_shortened_lifetime_is_noticed)
 {
-    (void)state;
     char text[REPLAY_TEXT];
     compile_options o = options_of(&busy, 0);
     replay_rank r;
@@ -423,9 +415,8 @@ static void drop_waits(const layout *l)
     replay_free(&r);
 }
 
-static void a_dropped_wait_is_noticed(void **state)
+TEST(a_dropped_wait_is_noticed)
 {
-    (void)state;
     layout offloaded = busy;
     offloaded.window = 40 << 10;
     layout divided = busy_divided();
@@ -469,17 +460,15 @@ static void swap_collectives(const layout *l)
         replay_free(&all[i]);
 }
 
-static void a_swapped_collective_is_noticed(void **state)
+TEST(a_swapped_collective_is_noticed)
 {
-    (void)state;
     layout divided = busy_divided();
     swap_collectives(&busy);
     swap_collectives(&divided);
 }
 
-static void a_dropped_collective_is_noticed(void **state)
+TEST(a_dropped_collective_is_noticed)
 {
-    (void)state;
     char text[REPLAY_TEXT];
     replay_rank all[8];
     for (int i = 0; i < 8; i++) {
@@ -497,16 +486,4 @@ static void a_dropped_collective_is_noticed(void **state)
         replay_free(&all[i]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_read_finds_what_was_written_and_every_message_meets),
-        cmocka_unit_test(compressed_gradients_meet),
-        cmocka_unit_test(the_replayed_program_is_the_compiled_one),
-        cmocka_unit_test(a_shortened_lifetime_is_noticed),
-        cmocka_unit_test(a_dropped_wait_is_noticed),
-        cmocka_unit_test(a_swapped_collective_is_noticed),
-        cmocka_unit_test(a_dropped_collective_is_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,9 @@
 /* Programs of real layouts, compiled but never run: their transient arenas beside the lower bound. These small
  * pipelines are the hard ones: a few blocks of scratch on top of all that is kept. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
+#include "tests/test.h"
 
 enum { HIDDEN = 48, SEQUENCE = 32, VOCABULARY = 131 };
 
@@ -76,9 +72,8 @@ static double ratio_of(const layout *l, int rank)
     return ratio;
 }
 
-static void small_pipelines_plan_close_to_the_bound(void **state)
+TEST(small_pipelines_plan_close_to_the_bound)
 {
-    (void)state;
     int plans = 0, within = 0;
     double worst = 0;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
@@ -96,8 +91,4 @@ static void small_pipelines_plan_close_to_the_bound(void **state)
     assert_true(worst <= 1.05);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(small_pipelines_plan_close_to_the_bound)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

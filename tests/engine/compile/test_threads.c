@@ -1,16 +1,12 @@
 /* Candidates are compiled at the same time in threads: nothing is shared that any of them writes. Run under
  * ThreadSanitizer (make tsan), which sees a race even where the results are right. */
 #include <pthread.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "engine/compile/step/compile_program.h"
+#include "tests/test.h"
 
 enum { CANDIDATES = 4, THREADS = 2 };
 
@@ -115,18 +111,16 @@ static void together_as_alone(void *(*work)(void *), const job *jobs, int count)
     }
 }
 
-static void candidates_are_compiled_at_the_same_time(void **state)
+TEST(candidates_are_compiled_at_the_same_time)
 {
-    (void)state;
     job jobs[CANDIDATES];
     for (int i = 0; i < CANDIDATES; i++)
         jobs[i] = (job){.candidate = i};
     together_as_alone(compile_all, jobs, CANDIDATES);
 }
 
-static void budgets_are_fitted_at_the_same_time(void **state)
+TEST(budgets_are_fitted_at_the_same_time)
 {
-    (void)state;
     job jobs[THREADS];
     for (int i = 0; i < THREADS; i++) {
         int64_t arena[2];
@@ -143,9 +137,8 @@ static void budgets_are_fitted_at_the_same_time(void **state)
     together_as_alone(compile_all, jobs, THREADS);
 }
 
-static void programs_of_one_model_are_compiled_at_the_same_time(void **state)
+TEST(programs_of_one_model_are_compiled_at_the_same_time)
 {
-    (void)state;
     for (int i = 0; i < CANDIDATES; i++) {
         compile_options o = candidate(i);
         compiled model;
@@ -156,12 +149,4 @@ static void programs_of_one_model_are_compiled_at_the_same_time(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(candidates_are_compiled_at_the_same_time),
-        cmocka_unit_test(budgets_are_fitted_at_the_same_time),
-        cmocka_unit_test(programs_of_one_model_are_compiled_at_the_same_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

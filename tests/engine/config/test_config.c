@@ -1,11 +1,6 @@
 /* The configuration: what it means, and that what it writes it reads back. Refusals are test_config_refusals.c. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "engine/config/config.h"
@@ -13,6 +8,7 @@
 #include "engine/config/config_value.h"
 #include "models/parts.h"
 #include "models/presets.h"
+#include "tests/test.h"
 
 static status parse(config *c, const char *text, int overrides, const char **override)
 {
@@ -61,9 +57,8 @@ static const char manual[] = "model:\n"
                              "debug: {gradients: out, at_step: 1}\n"
                              "profile: {start: 10, stop: 12}\n";
 
-static void the_manuals_example_is_read(void **state)
+TEST(the_manuals_example_is_read)
 {
-    (void)state;
     config c = must_parse(manual);
     assert_int_equal(c.model.shape.architecture, SHAPE_LLAMA);
     assert_int_equal(c.model.shape.layers, 12);
@@ -97,9 +92,8 @@ static void the_manuals_example_is_read(void **state)
 
 /* --- meaning ------------------------------------------------------------------------------------------------------ */
 
-static void overrides_win_over_the_file(void **state)
+TEST(overrides_win_over_the_file)
 {
-    (void)state;
     const char *override[] = {"train.steps=7",   "data.train=[a,b]",      "data.validation=[{path: x, weight: 2}]",
                               "run={folder: z}", "memory.budget=1.5 KiB", "model.rope_scaling={factor: 2}",
                               "debug.gradients="};
@@ -120,9 +114,8 @@ static void overrides_win_over_the_file(void **state)
     assert_string_equal(status_message(), "argument 3: train.steps is given twice (first in argument 1); keep one");
 }
 
-static void keys_beside_a_preset_override_it_in_any_order(void **state)
+TEST(keys_beside_a_preset_override_it_in_any_order)
 {
-    (void)state;
     static const char *const texts[] = {
         "model: {preset: gpt2-124m, layers: 2, vocab_size: 300}\n",
         "model: {layers: 2, preset: gpt2-124m, vocab_size: 300}\n",
@@ -150,9 +143,8 @@ static void keys_beside_a_preset_override_it_in_any_order(void **state)
     config_free(&c);
 }
 
-static void what_is_left_out_follows_from_the_rest(void **state)
+TEST(what_is_left_out_follows_from_the_rest)
 {
-    (void)state;
     config c = must_parse("model: {layers: 2, hidden_size: 64, heads: 4, vocab_size: 256}\ntrain: {sequence: 128}\n");
     assert_int_equal(c.model.shape.architecture, SHAPE_LLAMA);
     assert_int_equal(c.model.shape.head_size, 16);
@@ -172,9 +164,8 @@ static void what_is_left_out_follows_from_the_rest(void **state)
     config_free(&c);
 }
 
-static void a_shape_from_elsewhere_keeps_what_was_given(void **state)
+TEST(a_shape_from_elsewhere_keeps_what_was_given)
 {
-    (void)state;
     config c = must_parse("model: {config: c.json, layers: 3}\n");
     assert_true(config_wants_shape(&c));
     config_take_shape(&c, &presets_find("llama-8b")->shape);
@@ -193,9 +184,8 @@ static void a_shape_from_elsewhere_keeps_what_was_given(void **state)
     config_free(&c);
 }
 
-static void layouts_must_multiply_to_the_ranks(void **state)
+TEST(layouts_must_multiply_to_the_ranks)
 {
-    (void)state;
     config c = must_parse(SMALL "parallel: {tensor: 2, pipeline: 3}\n");
     grid g = {0};
     assert_int_equal(config_lay_out(&g, &c, 12, 11), STATUS_OK);
@@ -267,9 +257,8 @@ static char *other_value(const config_row *row, const config *c)
     return other;
 }
 
-static void every_key_of_the_table_is_set_written_and_read_back(void **state)
+TEST(every_key_of_the_table_is_set_written_and_read_back)
 {
-    (void)state;
     config defaults = must_parse(SMALL);
     int differing = 0;
     for (int i = 0; i < config_table_rows(); i++) {
@@ -311,9 +300,8 @@ static void every_key_of_the_table_is_set_written_and_read_back(void **state)
     config_free(&defaults);
 }
 
-static void rows_do_not_overlap(void **state)
+TEST(rows_do_not_overlap)
 {
-    (void)state;
     for (int i = 0; i < config_table_rows(); i++)
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(config_table_row(i)->key, config_table_row(k)->key);
@@ -321,9 +309,8 @@ static void rows_do_not_overlap(void **state)
         }
 }
 
-static void every_section_is_found_behind_a_slip_of_the_finger(void **state)
+TEST(every_section_is_found_behind_a_slip_of_the_finger)
 {
-    (void)state;
     for (int i = 0; i < config_table_rows(); i++) {
         const char *key = config_table_row(i)->key;
         for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
@@ -345,9 +332,8 @@ static int fields_differ(const config *a, const config *b)
     return differ;
 }
 
-static void the_effective_configuration_reads_back_to_itself(void **state)
+TEST(the_effective_configuration_reads_back_to_itself)
 {
-    (void)state;
     static const char *const texts[] = {manual, SMALL,
                                         "model: {preset: llama-405b}\noptimizer: {lr: 0.1234567890123456789}\n"
                                         "run: {folder: \"a\\tb \\u2028 \\U0001F600 'x' \\x85\"}\n"
@@ -372,9 +358,8 @@ static void the_effective_configuration_reads_back_to_itself(void **state)
     }
 }
 
-static void numbers_are_written_as_people_write_them(void **state)
+TEST(numbers_are_written_as_people_write_them)
 {
-    (void)state;
     static const struct {
         double value;
         const char *text;
@@ -397,9 +382,8 @@ static void note(void *context, const char *key, const char *old_value, const ch
     snprintf(log + used, 512 - used, "%s: %s -> %s; ", key, old_value, new_value);
 }
 
-static void resuming_lists_what_changed_and_refuses_what_may_not(void **state)
+TEST(resuming_lists_what_changed_and_refuses_what_may_not)
 {
-    (void)state;
     config saved = must_parse(SMALL "train: {steps: 10}\n"), now;
     char log[512] = "";
     const char *fine[] = {"train.steps=20", "parallel.tensor=2", "run.folder=elsewhere"};
@@ -426,9 +410,8 @@ static void resuming_lists_what_changed_and_refuses_what_may_not(void **state)
     config_free(&saved);
 }
 
-static void help_names_every_key(void **state)
+TEST(help_names_every_key)
 {
-    (void)state;
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
@@ -443,9 +426,8 @@ static void help_names_every_key(void **state)
     free(text);
 }
 
-static void the_example_configurations_are_valid(void **state)
+TEST(the_example_configurations_are_valid)
 {
-    (void)state;
     static const char *const files[] = {"demo",           "gpt2-124m",     "llama-1b",
                                         "llama-8b-64gpu", "llama-8b-128k", "llama-70b-512gpu",
                                         "llama-405b",     "gemma3-4b",     "pythia-1b"};
@@ -474,9 +456,8 @@ static uint32_t next(uint32_t *random)
 }
 
 /* Byte flips, cuts and copies of a valid text: refused in one line or read to something that reads back. */
-static void mutated_text_is_refused_or_reads_back(void **state)
+TEST(mutated_text_is_refused_or_reads_back)
 {
-    (void)state;
     uint32_t random = 2463534242u;
     int accepted = 0, refused = 0;
     size_t length = sizeof manual - 1;
@@ -508,24 +489,4 @@ static void mutated_text_is_refused_or_reads_back(void **state)
     assert_true(accepted > 100 && refused > 1000);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_manuals_example_is_read),
-        cmocka_unit_test(overrides_win_over_the_file),
-        cmocka_unit_test(keys_beside_a_preset_override_it_in_any_order),
-        cmocka_unit_test(what_is_left_out_follows_from_the_rest),
-        cmocka_unit_test(a_shape_from_elsewhere_keeps_what_was_given),
-        cmocka_unit_test(layouts_must_multiply_to_the_ranks),
-        cmocka_unit_test(every_key_of_the_table_is_set_written_and_read_back),
-        cmocka_unit_test(rows_do_not_overlap),
-        cmocka_unit_test(every_section_is_found_behind_a_slip_of_the_finger),
-        cmocka_unit_test(the_effective_configuration_reads_back_to_itself),
-        cmocka_unit_test(numbers_are_written_as_people_write_them),
-        cmocka_unit_test(resuming_lists_what_changed_and_refuses_what_may_not),
-        cmocka_unit_test(help_names_every_key),
-        cmocka_unit_test(the_example_configurations_are_valid),
-        cmocka_unit_test(mutated_text_is_refused_or_reads_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,22 +1,17 @@
 /* A user's file with keys changed: what is said, and that all the rest stays letter by letter. Files that include
  * others, and variables of the environment in paths. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/config/config.h"
 #include "engine/config/config_edit.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 /* ---- one key ----------------------------------------------------------------------------------------------------- */
 
-static void one_key_is_changed_where_it_stands(void **state)
+TEST(one_key_is_changed_where_it_stands)
 {
-    (void)state;
     static const struct {
         const char *text, *key, *value, *after;
     } cases[] = {
@@ -60,7 +55,7 @@ static void write_text(const char *folder, const char *name, const char *text)
 }
 
 /* What differs is written, and what an override says though it does not; it reads back as it was meant. */
-static void a_file_is_rewritten_to_say_what_is_meant(void **state)
+TEST_WITH(a_file_is_rewritten_to_say_what_is_meant, workfolder_setup, workfolder_teardown)
 {
     static const char text[] = "# mine\n"
                                "model: {preset: llama-15m}\n"
@@ -104,7 +99,7 @@ static status load(config *c, const char *folder, const char *name, int override
     return s;
 }
 
-static void a_file_overrides_what_it_includes(void **state)
+TEST_WITH(a_file_overrides_what_it_includes, workfolder_setup, workfolder_teardown)
 {
     char seed[] = "train.seed=5", *override[] = {seed};
     config c;
@@ -118,7 +113,7 @@ static void a_file_overrides_what_it_includes(void **state)
     config_free(&c);
 }
 
-static void includes_that_are_wrong_are_refused_with_the_place(void **state)
+TEST_WITH(includes_that_are_wrong_are_refused_with_the_place, workfolder_setup, workfolder_teardown)
 {
     static const struct {
         const char *text, *said;
@@ -147,7 +142,7 @@ static void includes_that_are_wrong_are_refused_with_the_place(void **state)
 
 /* ---- variables --------------------------------------------------------------------------------------------------- */
 
-static void paths_name_variables_of_the_environment(void **state)
+TEST_WITH(paths_name_variables_of_the_environment, workfolder_setup, workfolder_teardown)
 {
     static const char text[] = "model: {preset: llama-15m}\n"
                                "data: {train: [\"${PHALANX_TEST_DATA}/a\", {path: \"${PHALANX_TEST_DATA}/b\"}]}\n"
@@ -180,9 +175,8 @@ static void paths_name_variables_of_the_environment(void **state)
 }
 
 /* A checkpoint's text comes from anybody: it learns nothing of the environment. Addresses are no paths. */
-static void stored_texts_and_addresses_name_none(void **state)
+TEST(stored_texts_and_addresses_name_none)
 {
-    (void)state;
     static const char text[] = "model: {preset: llama-15m}\nrun: {folder: \"${HOME}/x\"}\n"
                                "outer: {rendezvous: [\"http://${HOME}\"]}\n";
     config c;
@@ -195,17 +189,4 @@ static void stored_texts_and_addresses_name_none(void **state)
     config_free(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_key_is_changed_where_it_stands),
-        cmocka_unit_test_setup_teardown(a_file_is_rewritten_to_say_what_is_meant, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_file_overrides_what_it_includes, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(includes_that_are_wrong_are_refused_with_the_place, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(paths_name_variables_of_the_environment, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test(stored_texts_and_addresses_name_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

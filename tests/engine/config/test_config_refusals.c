@@ -1,12 +1,8 @@
 /* What the configuration refuses, and in which words: file and line or argument, key, what was expected. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/config/config.h"
+#include "tests/test.h"
 
 static status parse(config *c, const char *text, int overrides, const char **override)
 {
@@ -215,9 +211,8 @@ static const struct {
     {SMALL "model.heads: 5\n", NULL, "a.yaml:2: model.heads is given twice"},
 };
 
-static void bad_configurations_are_refused_in_one_exact_line(void **state)
+TEST(bad_configurations_are_refused_in_one_exact_line)
 {
-    (void)state;
     int last = (int)(sizeof refusals / sizeof *refusals) - 1; /* the last is this test's own mutant */
     for (int i = 0; i <= last; i++) {
         const char *override = refusals[i].override;
@@ -233,9 +228,8 @@ static void bad_configurations_are_refused_in_one_exact_line(void **state)
     }
 }
 
-static void files_that_cannot_be_read_are_named(void **state)
+TEST(files_that_cannot_be_read_are_named)
 {
-    (void)state;
     config c;
     assert_int_equal(config_load(&c, "/nonexistent/a.yaml", 0, NULL), STATUS_USAGE);
     assert_string_equal(status_message(),
@@ -246,9 +240,8 @@ static void files_that_cannot_be_read_are_named(void **state)
     assert_string_equal(status_message(), "/dev/zero: larger than 1 MiB: this is no configuration");
 }
 
-static void documents_that_contain_themselves_end(void **state)
+TEST(documents_that_contain_themselves_end)
 {
-    (void)state;
     static const char *const texts[] = {"&a {model: *a}\n", "&a {\"\": *a}\n", "data: {train: &a [*a]}\n",
                                         "data: {train: &a {path: *a}}\n", "&a [*a]\n"};
     for (int i = 0; i < 5; i++) {
@@ -258,11 +251,10 @@ static void documents_that_contain_themselves_end(void **state)
 }
 
 /* A megabyte of brackets would keep libyaml at work for minutes. */
-static void what_is_nested_too_deep_is_refused_at_once(void **state)
+TEST(what_is_nested_too_deep_is_refused_at_once)
 {
     enum { DEPTH = 200000 };
     static char flow[2 * DEPTH + 16], block[2 * DEPTH + 16];
-    (void)state;
     strcpy(flow, "data: ");
     memset(flow + 6, '[', DEPTH);
     memset(flow + 6 + DEPTH, ']', DEPTH);
@@ -276,13 +268,4 @@ static void what_is_nested_too_deep_is_refused_at_once(void **state)
     assert_string_equal(status_message(), "a.yaml:2: nested more than 32 deep: this is no configuration");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_configurations_are_refused_in_one_exact_line),
-        cmocka_unit_test(files_that_cannot_be_read_are_named),
-        cmocka_unit_test(documents_that_contain_themselves_end),
-        cmocka_unit_test(what_is_nested_too_deep_is_refused_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,8 @@
 /* The learning rate of every step, against values worked out by hand. */
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "engine/config/learning_rate.h"
+#include "tests/test.h"
 
 static learning_rate base(learning_rate_kind kind)
 {
@@ -21,9 +17,8 @@ static void expect(const learning_rate *s, int64_t step, double rate)
         fail_msg("step %d: %.17g, expected %.17g", (int)step, got, rate);
 }
 
-static void every_schedule_rises_linearly_to_the_peak(void **state)
+TEST(every_schedule_rises_linearly_to_the_peak)
 {
-    (void)state;
     for (int kind = LEARNING_RATE_CONSTANT; kind <= LEARNING_RATE_INVERSE_SQRT; kind++) {
         learning_rate s = base((learning_rate_kind)kind);
         expect(&s, 1, 4e-5);
@@ -36,18 +31,16 @@ static void every_schedule_rises_linearly_to_the_peak(void **state)
     }
 }
 
-static void constant_stays(void **state)
+TEST(constant_stays)
 {
-    (void)state;
     learning_rate s = base(LEARNING_RATE_CONSTANT);
     expect(&s, 21, 8e-4);
     expect(&s, 100, 8e-4);
     expect(&s, 1000, 8e-4);
 }
 
-static void linear_falls_to_the_minimum(void **state)
+TEST(linear_falls_to_the_minimum)
 {
-    (void)state;
     learning_rate s = base(LEARNING_RATE_LINEAR);
     expect(&s, 40, 6.5e-4); /* a quarter of 80 steps: 2e-4 + 6e-4 * 0.75 */
     expect(&s, 60, 5e-4);
@@ -55,9 +48,8 @@ static void linear_falls_to_the_minimum(void **state)
     expect(&s, 150, 2e-4);
 }
 
-static void cosine_falls_to_the_minimum(void **state)
+TEST(cosine_falls_to_the_minimum)
 {
-    (void)state;
     learning_rate s = base(LEARNING_RATE_COSINE);
     expect(&s, 40, 2e-4 + 6e-4 * (1 + sqrt(0.5)) / 2); /* cos(pi/4) */
     expect(&s, 60, 5e-4);                              /* cos(pi/2) */
@@ -66,9 +58,8 @@ static void cosine_falls_to_the_minimum(void **state)
     expect(&s, 101, 2e-4);
 }
 
-static void wsd_is_stable_then_decays(void **state)
+TEST(wsd_is_stable_then_decays)
 {
-    (void)state;
     learning_rate s = base(LEARNING_RATE_WSD); /* decays over steps 76 to 100 */
     expect(&s, 21, 8e-4);
     expect(&s, 75, 8e-4);
@@ -79,9 +70,8 @@ static void wsd_is_stable_then_decays(void **state)
     expect(&s, 100, 8e-4);
 }
 
-static void inverse_sqrt_falls_with_the_root_of_the_step(void **state)
+TEST(inverse_sqrt_falls_with_the_root_of_the_step)
 {
-    (void)state;
     learning_rate s = base(LEARNING_RATE_INVERSE_SQRT);
     expect(&s, 80, 4e-4);
     expect(&s, 320, 2e-4);
@@ -90,25 +80,12 @@ static void inverse_sqrt_falls_with_the_root_of_the_step(void **state)
     expect(&s, 4, 4e-4);
 }
 
-static void warmup_as_long_as_the_run_is_fine(void **state)
+TEST(warmup_as_long_as_the_run_is_fine)
 {
-    (void)state;
     learning_rate s = base(LEARNING_RATE_COSINE);
     s.warmup = 100;
     expect(&s, 100, 8e-4);
     expect(&s, 101, 2e-4);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_schedule_rises_linearly_to_the_peak),
-        cmocka_unit_test(constant_stays),
-        cmocka_unit_test(linear_falls_to_the_minimum),
-        cmocka_unit_test(cosine_falls_to_the_minimum),
-        cmocka_unit_test(wsd_is_stable_then_decays),
-        cmocka_unit_test(inverse_sqrt_falls_with_the_root_of_the_step),
-        cmocka_unit_test(warmup_as_long_as_the_run_is_fine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,11 @@
 /* "Did you mean": distances by hand, and words that are too far off to be meant. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/config/nearest.h"
+#include "tests/test.h"
 
-static void distances_count_single_slips(void **state)
+TEST(distances_count_single_slips)
 {
-    (void)state;
     assert_int_equal(nearest_distance("steps", "steps"), 0);
     assert_int_equal(nearest_distance("steps", "step"), 1);
     assert_int_equal(nearest_distance("stps", "steps"), 1);
@@ -21,9 +16,8 @@ static void distances_count_single_slips(void **state)
     assert_int_equal(nearest_distance("abc", ""), 3);
 }
 
-static void long_words_are_cut(void **state)
+TEST(long_words_are_cut)
 {
-    (void)state;
     char a[1000], b[1000];
     memset(a, 'a', sizeof a - 1);
     memset(b, 'b', sizeof b - 1);
@@ -32,9 +26,8 @@ static void long_words_are_cut(void **state)
     assert_int_equal(nearest_distance(a, a), 0);
 }
 
-static void only_what_was_probably_meant_is_offered(void **state)
+TEST(only_what_was_probably_meant_is_offered)
 {
-    (void)state;
     nearest n = {.wanted = "trian"};
     assert_null(nearest_word(&n));
     nearest_offer(&n, "plan");
@@ -47,12 +40,4 @@ static void only_what_was_probably_meant_is_offered(void **state)
     assert_null(nearest_word(&n));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(distances_count_single_slips),
-        cmocka_unit_test(long_words_are_cut),
-        cmocka_unit_test(only_what_was_probably_meant_is_offered),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

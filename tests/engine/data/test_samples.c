@@ -1,16 +1,12 @@
 /* Samples as numbers: what is in each, how data sets are blended, and that a shuffled pass takes every sample once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/files/indexed.h"
 #include "engine/data/samples.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { SETS = 3, LENGTH = 8, VOCABULARY = 1000 };
 
@@ -56,7 +52,7 @@ static samples *open_sets(const char *folder, const double *weights, int count, 
     return s;
 }
 
-static void sample_i_is_the_next_stretch_of_tokens(void **state)
+TEST(sample_i_is_the_next_stretch_of_tokens)
 {
     samples *s = open_sets(*state, (const double[]){1}, 1, false);
     assert_int_equal(samples_count(s), (210 - 1) / LENGTH);
@@ -85,7 +81,7 @@ static void sample_i_is_the_next_stretch_of_tokens(void **state)
     samples_close(s);
 }
 
-static void a_shuffled_pass_takes_every_sample_once_and_the_next_in_another_order(void **state)
+TEST(a_shuffled_pass_takes_every_sample_once_and_the_next_in_another_order)
 {
     samples *s = open_sets(*state, (const double[]){1}, 1, true);
     int64_t count = samples_count(s), sample;
@@ -108,7 +104,7 @@ static void a_shuffled_pass_takes_every_sample_once_and_the_next_in_another_orde
     samples_close(s);
 }
 
-static void blends_follow_their_weights_and_leave_none_out(void **state)
+TEST(blends_follow_their_weights_and_leave_none_out)
 {
     static const double weights[][SETS] = {{1, 1, 2}, {5, 3, 0.5}, {1e-6, 1e-6, 1}, {1e-9, 1, 1e-9}};
     for (int w = 0; w < 4; w++) {
@@ -130,12 +126,4 @@ static void blends_follow_their_weights_and_leave_none_out(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sample_i_is_the_next_stretch_of_tokens),
-        cmocka_unit_test(a_shuffled_pass_takes_every_sample_once_and_the_next_in_another_order),
-        cmocka_unit_test(blends_follow_their_weights_and_leave_none_out),
-    };
-    return cmocka_run_group_tests(tests, write_sets, workfolder_teardown);
-}
+TEST_MAIN(write_sets, workfolder_teardown)

@@ -1,17 +1,13 @@
 /* Megatron's data sets: read and written byte for byte, and every damaged index refused by name. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
 #include "memory/log.h"
 #include "memory/status.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static void write_file(const char *prefix, const char *ending, const void *data, int64_t bytes)
 {
@@ -49,7 +45,7 @@ static void write_index(const char *prefix, const index_content *c)
     write_file(prefix, ".idx", out, (int64_t)(34 + 12 * s + 8 * d));
 }
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
     const int64_t vocabularies[] = {300, 65499, 65500, 128256};
     for (int v = 0; v < 4; v++) {
@@ -86,7 +82,7 @@ static void what_is_written_is_read(void **state)
 }
 
 /* Two sequences a document, a hole between them in .bin, misaligned: nothing our writer makes. */
-static void sequences_need_not_be_documents_nor_touch(void **state)
+TEST(sequences_need_not_be_documents_nor_touch)
 {
     char *prefix = workfolder_path(*state, "odd");
     const uint16_t bin[] = {1, 2, 99, 3, 4, 5, 6};
@@ -110,7 +106,7 @@ static void sequences_need_not_be_documents_nor_touch(void **state)
     free(prefix);
 }
 
-static void every_integer_type_is_read(void **state)
+TEST(every_integer_type_is_read)
 {
     char *prefix = workfolder_path(*state, "types");
     const struct {
@@ -143,7 +139,7 @@ static void every_integer_type_is_read(void **state)
     free(prefix);
 }
 
-static void a_wrong_index_is_refused_by_name(void **state)
+TEST(a_wrong_index_is_refused_by_name)
 {
     char *prefix = workfolder_path(*state, "bad");
     const struct {
@@ -177,7 +173,7 @@ static void a_wrong_index_is_refused_by_name(void **state)
 }
 
 /* Golden files come from megatron-core's own writer (tests/engine/files/interop_indexed.py). */
-static void megatron_s_own_files_are_read_and_rewritten_to_the_byte(void **state)
+TEST(megatron_s_own_files_are_read_and_rewritten_to_the_byte)
 {
     const struct {
         const char *prefix;
@@ -213,9 +209,8 @@ static void megatron_s_own_files_are_read_and_rewritten_to_the_byte(void **state
 }
 
 /* Whatever bit is flipped and wherever the file ends: refused with one line, or a data set that can be read. */
-static void no_damage_to_an_index_reads_outside(void **state)
+TEST(no_damage_to_an_index_reads_outside)
 {
-    (void)state;
     int64_t bytes, bin_bytes;
     uint8_t *idx = read_file("tests/golden/megatron_u16", ".idx", &bytes);
     uint8_t *bin = read_file("tests/golden/megatron_u16", ".bin", &bin_bytes);
@@ -250,7 +245,7 @@ static void no_damage_to_an_index_reads_outside(void **state)
     free(bin);
 }
 
-static void an_abandoned_or_refused_document_leaves_nothing(void **state)
+TEST(an_abandoned_or_refused_document_leaves_nothing)
 {
     char *prefix = workfolder_path(*state, "none"), *bin = workfolder_path(*state, "none.bin"),
          *temporary = workfolder_path(*state, "none.bin.tmp");
@@ -267,16 +262,4 @@ static void an_abandoned_or_refused_document_leaves_nothing(void **state)
     free(temporary);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(sequences_need_not_be_documents_nor_touch),
-        cmocka_unit_test(every_integer_type_is_read),
-        cmocka_unit_test(a_wrong_index_is_refused_by_name),
-        cmocka_unit_test(megatron_s_own_files_are_read_and_rewritten_to_the_byte),
-        cmocka_unit_test(no_damage_to_an_index_reads_outside),
-        cmocka_unit_test(an_abandoned_or_refused_document_leaves_nothing),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

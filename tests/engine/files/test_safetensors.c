@@ -1,11 +1,6 @@
 /* safetensors files: byte for byte what the reference writes, and every wrong header refused by name. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
@@ -13,13 +8,13 @@
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
+#include "tests/test.h"
 
 #define REFERENCE                                                                                                      \
     "tests/golden/reference.safetensors" /* by the safetensors package: tests/engine/files/interop_safetensors.py */
 
-static void the_reference_writer_s_file_is_read(void **state)
+TEST(the_reference_writer_s_file_is_read)
 {
-    (void)state;
     safetensors *s;
     assert_int_equal(safetensors_open(&s, REFERENCE), STATUS_OK);
     assert_int_equal(safetensors_count(s), 17);
@@ -48,7 +43,7 @@ static void the_reference_writer_s_file_is_read(void **state)
 }
 
 /* Declared in another order than the file's, data handed over in pieces of 5 bytes. */
-static void our_writer_makes_the_reference_writer_s_bytes(void **state)
+TEST(our_writer_makes_the_reference_writer_s_bytes)
 {
     char *path = workfolder_path(*state, "copy.safetensors");
     safetensors *s;
@@ -92,9 +87,8 @@ static status parse(const char *header, int64_t data_bytes)
     return result;
 }
 
-static void a_wrong_header_is_refused_by_name(void **state)
+TEST(a_wrong_header_is_refused_by_name)
 {
-    (void)state;
     const struct {
         const char *header;
         int64_t data;
@@ -144,9 +138,8 @@ static void a_wrong_header_is_refused_by_name(void **state)
         parse("{\"a\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387905,9],\"data_offsets\":[0,0]}}  ", 0), STATUS_OK);
 }
 
-static void no_damage_reads_outside(void **state)
+TEST(no_damage_reads_outside)
 {
-    (void)state;
     int64_t bytes;
     uint8_t *file = workfolder_read(REFERENCE, &bytes);
     int refused = 0;
@@ -176,7 +169,7 @@ static void no_damage_reads_outside(void **state)
     free(file);
 }
 
-static void an_abandoned_file_leaves_nothing(void **state)
+TEST(an_abandoned_file_leaves_nothing)
 {
     char *path = workfolder_path(*state, "none.safetensors"),
          *temporary = workfolder_path(*state, "none.safetensors.tmp");
@@ -190,14 +183,4 @@ static void an_abandoned_file_leaves_nothing(void **state)
     free(temporary);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_reference_writer_s_file_is_read),
-        cmocka_unit_test(our_writer_makes_the_reference_writer_s_bytes),
-        cmocka_unit_test(a_wrong_header_is_refused_by_name),
-        cmocka_unit_test(no_damage_reads_outside),
-        cmocka_unit_test(an_abandoned_file_leaves_nothing),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

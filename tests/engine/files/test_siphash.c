@@ -1,14 +1,10 @@
 /* The keyed checksum is SipHash-2-4 with 128 bits: the values are those of the reference implementation. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "engine/files/siphash.h"
+#include "tests/test.h"
 
 /* Key 00 01 .. 0f, data 00 01 .. n-1. */
-static void the_checksum_is_the_reference_s(void **state)
+TEST(the_checksum_is_the_reference_s)
 {
     static const struct {
         int64_t bytes;
@@ -19,7 +15,6 @@ static void the_checksum_is_the_reference_s(void **state)
                  {63, "5150d1772f50834a503e069a973fbd7c"}};
     uint8_t key[SIPHASH_KEY], data[64];
     char text[SIPHASH_TEXT];
-    (void)state;
     for (int i = 0; i < SIPHASH_KEY; i++)
         key[i] = (uint8_t)i;
     for (int i = 0; i < 64; i++)
@@ -31,11 +26,10 @@ static void the_checksum_is_the_reference_s(void **state)
 }
 
 /* One bit of the data, the key or the length, and nearly half of the result's bits differ. */
-static void every_bit_counts(void **state)
+TEST(every_bit_counts)
 {
     uint8_t key[SIPHASH_KEY] = {7}, data[40] = {0};
     char before[SIPHASH_TEXT], after[SIPHASH_TEXT];
-    (void)state;
     siphash_text(before, key, data, 39);
     for (int bit = 0; bit < 8 * (39 + SIPHASH_KEY); bit++) {
         uint8_t *byte = bit < 8 * 39 ? &data[bit / 8] : &key[bit / 8 - 39];
@@ -51,11 +45,4 @@ static void every_bit_counts(void **state)
     assert_string_not_equal(before, after);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_checksum_is_the_reference_s),
-        cmocka_unit_test(every_bit_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,14 @@
 /* Event files: read back by an independent parser of records and protobuf, which must notice damage. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <dirent.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/system/crc32c.h"
 #include "engine/files/tensorboard.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 typedef struct scalar {
     double wall_time;
@@ -187,7 +183,7 @@ static char *write_events(const char *folder)
     return path;
 }
 
-static void what_is_written_is_read_by_the_format_s_rules(void **state)
+TEST(what_is_written_is_read_by_the_format_s_rules)
 {
     char *folder = workfolder_path(*state, "events"), *path = write_events(folder);
     int64_t bytes;
@@ -206,7 +202,7 @@ static void what_is_written_is_read_by_the_format_s_rules(void **state)
     free(folder);
 }
 
-static void the_parser_notices_every_flipped_bit(void **state)
+TEST(the_parser_notices_every_flipped_bit)
 {
     char *folder = workfolder_path(*state, "flips"), *path = write_events(folder);
     int64_t bytes;
@@ -224,7 +220,7 @@ static void the_parser_notices_every_flipped_bit(void **state)
 
 /* A run that goes on writes into the same file, and tells readers from which step on they are to forget; a torn end is
  * cut off. */
-static void a_resumed_run_goes_on_in_the_same_file(void **state)
+TEST(a_resumed_run_goes_on_in_the_same_file)
 {
     char *folder = workfolder_path(*state, "resumed"), *path = write_events(folder);
     int64_t bytes;
@@ -261,7 +257,7 @@ static void a_resumed_run_goes_on_in_the_same_file(void **state)
 }
 
 /* A byte that is damaged in the middle takes no later event with it: they stay, and another file is begun. */
-static void damage_before_the_end_removes_nothing(void **state)
+TEST(damage_before_the_end_removes_nothing)
 {
     char *folder = workfolder_path(*state, "middle"), *path = write_events(folder);
     int64_t bytes, after;
@@ -283,7 +279,7 @@ static void damage_before_the_end_removes_nothing(void **state)
     free(folder);
 }
 
-static void a_folder_that_cannot_be_made_is_named(void **state)
+TEST(a_folder_that_cannot_be_made_is_named)
 {
     char *file = workfolder_path(*state, "file"), *folder = workfolder_path(file, "below");
     tensorboard *t = NULL;
@@ -295,14 +291,4 @@ static void a_folder_that_cannot_be_made_is_named(void **state)
     free(file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read_by_the_format_s_rules),
-        cmocka_unit_test(the_parser_notices_every_flipped_bit),
-        cmocka_unit_test(a_resumed_run_goes_on_in_the_same_file),
-        cmocka_unit_test(damage_before_the_end_removes_nothing),
-        cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,12 +1,8 @@
 /* Who is slow, by what the ranks say of their time. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "engine/guard/pace.h"
+#include "tests/test.h"
 
 enum { RANKS = 8 };
 
@@ -50,9 +46,8 @@ static int first_named(int slow, double ratio, int steps, int *named_at)
     return named;
 }
 
-static void a_fifth_is_named_within_the_window(void **state)
+TEST(a_fifth_is_named_within_the_window)
 {
-    (void)state;
     for (int slow = 0; slow < RANKS; slow++) {
         int at = 0;
         assert_int_equal(first_named(slow, 1.2, 140, &at), slow);
@@ -60,17 +55,15 @@ static void a_fifth_is_named_within_the_window(void **state)
     }
 }
 
-static void noise_names_nobody(void **state)
+TEST(noise_names_nobody)
 {
-    (void)state;
     int at;
     assert_int_equal(first_named(-1, 1, 20000, &at), -1);
     assert_int_equal(first_named(3, 1.05, 20000, &at), -1);
 }
 
-static void who_recovers_is_told_once(void **state)
+TEST(who_recovers_is_told_once)
 {
-    (void)state;
     pace_judge *j = pace_judge_open(2);
     int told = 0, again = 0;
     for (int s = 0; s < 200; s++) {
@@ -88,9 +81,8 @@ static void who_recovers_is_told_once(void **state)
     pace_judge_close(j);
 }
 
-static void ranks_with_nothing_in_common_are_not_compared(void **state)
+TEST(ranks_with_nothing_in_common_are_not_compared)
 {
-    (void)state;
     pace_judge *j = pace_judge_open(2);
     pace_share shares[2] = {{.seconds = {1}}, {.seconds = {0, 9}}};
     bool recovered;
@@ -101,13 +93,4 @@ static void ranks_with_nothing_in_common_are_not_compared(void **state)
     pace_judge_close(j);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_fifth_is_named_within_the_window),
-        cmocka_unit_test(noise_names_nobody),
-        cmocka_unit_test(who_recovers_is_told_once),
-        cmocka_unit_test(ranks_with_nothing_in_common_are_not_compared),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,10 @@
 /* What is said of experts' loads, by hand: of two layers of four experts, the model's layers 1 and 3. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/guard/loads.h"
+#include "tests/test.h"
 
 enum { EXPERTS = 4 };
 
@@ -17,9 +13,8 @@ static const model_shape SHAPE = {.layers = 4, .experts = EXPERTS, .experts_ever
 /* Means are 10 and 5; two ranks have two experts each. */
 static const int32_t COUNTS[2][EXPERTS] = {{10, 10, 15, 5}, {0, 10, 0, 10}};
 
-static void the_worst_layer_is_named(void **state)
+TEST(the_worst_layer_is_named)
 {
-    (void)state;
     loads *l = loads_open(&SHAPE, 2);
     loads_facts f = loads_judge(l, COUNTS[0]);
     assert_true(f.expert_max == 2 && f.layer == 3 && f.expert == 1);
@@ -36,9 +31,8 @@ static void the_worst_layer_is_named(void **state)
     assert_null(loads_open(&(model_shape){.layers = 4}, 1));
 }
 
-static void the_hottest_of_a_rank_is_named(void **state)
+TEST(the_hottest_of_a_rank_is_named)
 {
-    (void)state;
     loads *l = loads_open(&SHAPE, 2);
     char *words = loads_hottest(l, COUNTS[0], 0, 1), *both = loads_hottest(l, COUNTS[0], 2, 2);
     assert_non_null(strstr(words, "expert 0 of layer 1 took 1.0 x"));
@@ -48,9 +42,8 @@ static void the_hottest_of_a_rank_is_named(void **state)
     loads_close(l);
 }
 
-static void a_line_lists_every_layer(void **state)
+TEST(a_line_lists_every_layer)
 {
-    (void)state;
     loads *l = loads_open(&SHAPE, 2);
     assert_string_equal(loads_line(l, COUNTS[0], 7), "{\"step\": 7, \"loads\": [[10, 10, 15, 5], [0, 10, 0, 10]]}\n");
     static const int32_t most[2 * EXPERTS] = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX,
@@ -74,9 +67,8 @@ static int warn(loads *l, const int32_t *counts, int steps, char **words)
     return warnings;
 }
 
-static void what_lasts_is_warned_of_once(void **state)
+TEST(what_lasts_is_warned_of_once)
 {
-    (void)state;
     static const int32_t even[2][EXPERTS] = {{1, 1, 1, 1}, {1, 1, 1, 1}}, nothing[2][EXPERTS] = {{0}};
     loads *l = loads_open(&SHAPE, 1);
     char *words = NULL;
@@ -98,13 +90,4 @@ static void what_lasts_is_warned_of_once(void **state)
     free(words);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_worst_layer_is_named),
-        cmocka_unit_test(the_hottest_of_a_rank_is_named),
-        cmocka_unit_test(a_line_lists_every_layer),
-        cmocka_unit_test(what_lasts_is_warned_of_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

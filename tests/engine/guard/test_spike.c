@@ -1,13 +1,9 @@
 /* Spikes are told from noise by a window of the steps before. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "engine/guard/spike.h"
+#include "tests/test.h"
 
 static double uniform(uint64_t *state)
 {
@@ -35,9 +31,8 @@ static double norm_at(uint64_t *state)
     return exp(0.2 * normal(state));
 }
 
-static void noise_is_no_spike(void **state)
+TEST(noise_is_no_spike)
 {
-    (void)state;
     spike_window w = {0};
     uint64_t random = 88172645463325252u;
     double largest = 0;
@@ -51,9 +46,8 @@ static void noise_is_no_spike(void **state)
     assert_true(largest > 3 && largest < 6.5);
 }
 
-static void a_spike_is_seen_in_either(void **state)
+TEST(a_spike_is_seen_in_either)
 {
-    (void)state;
     spike_window w = {0};
     uint64_t random = 1;
     for (int i = 0; i < 300; i++)
@@ -69,9 +63,8 @@ static void a_spike_is_seen_in_either(void **state)
     assert_true(isinf(spike_judge(&w, NAN, 1).loss) && isinf(spike_judge(&w, 2.3, INFINITY).norm));
 }
 
-static void outliers_do_not_hide_the_next(void **state)
+TEST(outliers_do_not_hide_the_next)
 {
-    (void)state;
     spike_window w = {0};
     uint64_t random = 7;
     for (int i = 0; i < SPIKE_WINDOW; i++) {
@@ -81,9 +74,8 @@ static void outliers_do_not_hide_the_next(void **state)
     assert_true(spike_judge(&w, 3, 1).loss > 8);
 }
 
-static void few_steps_and_flat_ones_tell_nothing(void **state)
+TEST(few_steps_and_flat_ones_tell_nothing)
 {
-    (void)state;
     spike_window w = {0};
     for (int i = 0; i < SPIKE_LEAST; i++) {
         assert_true(spike_judge(&w, 1e9, 1e9).loss == 0);
@@ -94,13 +86,4 @@ static void few_steps_and_flat_ones_tell_nothing(void **state)
     assert_true(z.loss > 1.9 && z.loss < 2.1 && z.norm > 0.9 && z.norm < 1.1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(noise_is_no_spike),
-        cmocka_unit_test(a_spike_is_seen_in_either),
-        cmocka_unit_test(outliers_do_not_hide_the_next),
-        cmocka_unit_test(few_steps_and_flat_ones_tell_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,14 @@
 /* What a run's incidents say about why it ended, and when starting again is of no use. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/host/causes.h"
 #include "engine/host/incident_log.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static cause trouble(incident_verdict verdict, int rank, int64_t step)
 {
@@ -21,7 +17,7 @@ static cause trouble(incident_verdict verdict, int rank, int64_t step)
     return c;
 }
 
-static void what_says_most_counts(void **state)
+TEST_WITH(what_says_most_counts, workfolder_setup, workfolder_teardown)
 {
     const char *folder = *state;
     const incident before = {
@@ -66,7 +62,7 @@ static void what_says_most_counts(void **state)
 }
 
 /* Whoever is refused in a folder, or was there before, writes into it, too. */
-static void incidents_of_other_starts_say_nothing(void **state)
+TEST_WITH(incidents_of_other_starts_say_nothing, workfolder_setup, workfolder_teardown)
 {
     const char *folder = *state;
     incident what = {.verdict = INCIDENT_REFUSED, .run = "c3", .words = "another run is at work here", .ends = true};
@@ -83,7 +79,7 @@ static void incidents_of_other_starts_say_nothing(void **state)
     assert_string_equal(c.words, "?[2J??H?\303\251"); /* nothing that a terminal obeys, but letters */
 }
 
-static void who_has_begun_and_saved_is_known_by_its_id(void **state)
+TEST_WITH(who_has_begun_and_saved_is_known_by_its_id, workfolder_setup, workfolder_teardown)
 {
     static const char events[] = "{\"event\": \"started\", \"run\": \"aa\", \"step\": 0}\n";
     char *checkpoints = workfolder_path(*state, "checkpoints"), *latest = workfolder_path(*state, "checkpoints/latest");
@@ -108,7 +104,7 @@ static void who_has_begun_and_saved_is_known_by_its_id(void **state)
     free(folder);
 }
 
-static void progress_is_the_last_step_of_the_metrics(void **state)
+TEST_WITH(progress_is_the_last_step_of_the_metrics, workfolder_setup, workfolder_teardown)
 {
     char *metrics = workfolder_path(*state, "metrics.jsonl"), *folder = workfolder_path(*state, "checkpoints");
     char *latest = workfolder_path(*state, "checkpoints/latest");
@@ -148,9 +144,8 @@ static int restarts(causes *k, cause why, int64_t progress, int64_t each)
     return 50;
 }
 
-static void trouble_that_comes_again_is_given_up(void **state)
+TEST(trouble_that_comes_again_is_given_up)
 {
-    (void)state;
     causes k = {0};
     assert_int_equal(restarts(&k, trouble(INCIDENT_DATA, 0, 8), 7, 0), 1); /* the second time is proof */
     k = (causes){0};
@@ -169,9 +164,8 @@ static void trouble_that_comes_again_is_given_up(void **state)
     assert_int_equal(restarts(&k, (cause){.rank = -1, .step = -1}, 0, 0), 7);
 }
 
-static void different_troubles_are_no_repetition(void **state)
+TEST(different_troubles_are_no_repetition)
 {
-    (void)state;
     causes k = {0};
     for (int i = 0; i < 7; i++) {
         cause why = trouble(i % 2 ? INCIDENT_DEAD : INCIDENT_FROZEN, i % 3, 8);
@@ -181,9 +175,8 @@ static void different_troubles_are_no_repetition(void **state)
     assert_non_null(causes_weigh(&k, &why, true, 0).give_up); /* but eight starts without a step are */
 }
 
-static void waits_grow_and_begin_anew_with_progress(void **state)
+TEST(waits_grow_and_begin_anew_with_progress)
 {
-    (void)state;
     causes k = {0};
     const double expected[] = {0, 1, 2, 4, 8, 16};
     for (int i = 0; i < 6; i++) {
@@ -194,18 +187,4 @@ static void waits_grow_and_begin_anew_with_progress(void **state)
     assert_true(causes_weigh(&k, &why, true, 8).wait == 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_says_most_counts, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(incidents_of_other_starts_say_nothing, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(who_has_begun_and_saved_is_known_by_its_id, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(progress_is_the_last_step_of_the_metrics, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test(trouble_that_comes_again_is_given_up),
-        cmocka_unit_test(different_troubles_are_no_repetition),
-        cmocka_unit_test(waits_grow_and_begin_anew_with_progress),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,11 @@
 /* What is said of a host: from files as the kernel writes them, and from a driver that this program brings itself. */
 #include <math.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/host/resources.h"
@@ -18,6 +13,7 @@
 #include "engine/host/resources_host.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 /* ---- a driver ---- */
 
@@ -214,7 +210,7 @@ static void write_host(const char *top, int busy, int disk, int network)
     write_below(top, "sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", text);
 }
 
-static void counters_are_those_of_whole_disks_and_outer_ports(void **state)
+TEST(counters_are_those_of_whole_disks_and_outer_ports)
 {
     resources_host h;
     write_host(*state, 100, 1000, 10);
@@ -244,7 +240,7 @@ static double number(const json_t *line, const char *key)
     return json_number_value(value);
 }
 
-static void a_line_has_the_rates_since_the_line_before(void **state)
+TEST(a_line_has_the_rates_since_the_line_before)
 {
     resources *r = NULL;
     char *folder = workfolder_path(*state, "run/hosts/node1"), *path = workfolder_path(folder, "resources.jsonl");
@@ -288,7 +284,7 @@ static void hear(void *context, const char *words)
 }
 
 /* Nobody looks at the host meanwhile. */
-static void a_critical_error_of_a_gpu_is_told_at_once(void **state)
+TEST(a_critical_error_of_a_gpu_is_told_at_once)
 {
     resources *r = NULL;
     int heard[2];
@@ -315,7 +311,7 @@ static void a_critical_error_of_a_gpu_is_told_at_once(void **state)
     free(folder);
 }
 
-static void a_folder_that_cannot_be_made_is_a_failure(void **state)
+TEST(a_folder_that_cannot_be_made_is_a_failure)
 {
     resources *r = NULL;
     const resources_options options = {.folder = "/proc/nowhere", .root = *state, .every = 1};
@@ -324,13 +320,4 @@ static void a_folder_that_cannot_be_made_is_a_failure(void **state)
     assert_int_equal(resources_look(NULL, 1, true), STATUS_OK);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counters_are_those_of_whole_disks_and_outer_ports),
-        cmocka_unit_test(a_line_has_the_rates_since_the_line_before),
-        cmocka_unit_test(a_critical_error_of_a_gpu_is_told_at_once),
-        cmocka_unit_test(a_folder_that_cannot_be_made_is_a_failure),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -2,20 +2,16 @@
  * much is refused, and nothing else happens. */
 #include <arpa/inet.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/islands/meet/etcd.h"
 #include "engine/islands/meet/roster.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 /* Says the same to whoever asks. */
 typedef struct liar {
@@ -105,7 +101,7 @@ static etcd *client(const liar *l)
 }
 
 /* {"kvs": ...} of keys in base64; "live/" is bGl2ZS8=, "l" bA==, "live/member/3" bGl2ZS9tZW1iZXIvMw==. */
-static void keys_that_were_not_asked_for_are_left_out(void **state)
+TEST(keys_that_were_not_asked_for_are_left_out)
 {
     static const char answer[] = "{\"kvs\": [{\"key\": \"bA==\", \"value\": \"MQ==\", \"mod_revision\": \"1\"},"
                                  "{\"key\": \"\", \"value\": \"MQ==\"}, {\"value\": 3}, 7, {},"
@@ -123,7 +119,7 @@ static void keys_that_were_not_asked_for_are_left_out(void **state)
     etcd_close(e);
 }
 
-static void an_answer_without_an_end_is_refused(void **state)
+TEST(an_answer_without_an_end_is_refused)
 {
     enum { BYTES = 5 << 20 };
     json_t *pairs;
@@ -139,7 +135,7 @@ static void an_answer_without_an_end_is_refused(void **state)
     etcd_close(e);
 }
 
-static void an_error_of_etcd_writes_no_lines_of_ours(void **state)
+TEST(an_error_of_etcd_writes_no_lines_of_ours)
 {
     static const char answer[] = "[{\"message\": 1}]", error[] = "{\"kvs\"";
     json_t *pairs;
@@ -160,7 +156,7 @@ static uint32_t draw(uint64_t *random)
 }
 
 /* 1,000 answers, each good but for some bytes: every call, and what islands make of it. */
-static void damaged_answers_do_no_harm(void **state)
+TEST(damaged_answers_do_no_harm)
 {
     static const char good[] =
         "{\"ID\": \"7587\", \"TTL\": \"10\", \"result\": {\"TTL\": \"10\"}, \"succeeded\": true, \"token\": \"t\","
@@ -203,11 +199,10 @@ static void read_one(roster *r, const char *key, json_t *value)
     json_decref(pairs);
 }
 
-static void a_key_is_of_a_slot_only_as_it_is_written(void **state)
+TEST(a_key_is_of_a_slot_only_as_it_is_written)
 {
     static const char *const no[] = {"offer/3x", "offer/03", "offer/ 3", "offer/+3", "offer/3/", "offer/99999999993"};
     roster r;
-    (void)state;
     for (unsigned i = 0; i < sizeof no / sizeof *no; i++) {
         read_one(&r, no[i], json_pack("{s:i}", "merge", 1));
         for (int s = 0; s < ROSTER_SLOTS; s++)
@@ -218,11 +213,10 @@ static void a_key_is_of_a_slot_only_as_it_is_written(void **state)
 }
 
 /* What is added to them is no overflow: tokens of all slots, or the merge after the last. */
-static void numbers_are_bounded(void **state)
+TEST(numbers_are_bounded)
 {
     static const int64_t MOST = (int64_t)1 << 56;
     roster r = {0};
-    (void)state;
     json_t *head = json_pack("{s:I, s:I, s:I, s:[{s:i, s:I, s:I, s:I, s:I}]}", "merge", (json_int_t)INT64_MAX, "step",
                              (json_int_t)-7, "updates", (json_int_t)(MOST + 1), "parts", "slot", 3, "tokens",
                              (json_int_t)INT64_MAX, "offer", (json_int_t)INT64_MAX, "merge", (json_int_t)5, "id",
@@ -235,25 +229,12 @@ static void numbers_are_bounded(void **state)
     json_decref(head);
 }
 
-static void a_name_writes_no_lines_of_ours(void **state)
+TEST(a_name_writes_no_lines_of_ours)
 {
     roster r;
-    (void)state;
     read_one(&r, "member/3", json_pack("{s:s, s:s}", "name", "x\nphalanx: \x1b[31mfails", "id", "a\rb"));
     assert_string_equal(r.member[3].name, "x?phalanx: ?[31mfails");
     assert_string_equal(r.member[3].id, "a?b");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_that_were_not_asked_for_are_left_out),
-        cmocka_unit_test(an_answer_without_an_end_is_refused),
-        cmocka_unit_test(an_error_of_etcd_writes_no_lines_of_ours),
-        cmocka_unit_test(damaged_answers_do_no_harm),
-        cmocka_unit_test(a_key_is_of_a_slot_only_as_it_is_written),
-        cmocka_unit_test(numbers_are_bounded),
-        cmocka_unit_test(a_name_writes_no_lines_of_ours),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -2,10 +2,6 @@
  * one node stands a gate that loses an answer, or keeps a request back and sends it on when it is told. */
 #include <arpa/inet.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +9,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/islands/meet/etcd.h"
 #include "engine/islands/meet/membership.h"
@@ -22,6 +17,7 @@
 #include "tests/jobs/rendezvous.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { MOST_REQUEST = 1 << 16, SECONDS = 60, LEASE = 2 };
 
@@ -251,11 +247,10 @@ static json_t *head_of(int64_t merge)
 /* ---- tests
  * ----------------------------------------------------------------------------------------------------------------- */
 
-static void a_claim_without_an_answer_is_found(void **state)
+TEST(a_claim_without_an_answer_is_found)
 {
     gate g;
     membership *first, *m;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     open_gate(&g);
@@ -275,11 +270,10 @@ static void a_claim_without_an_answer_is_found(void **state)
 
 /* The lease runs out; the record that comes back has no answer, and the next node asked says that there is one
  * already. */
-static void a_renewal_without_an_answer_is_no_eviction(void **state)
+TEST(a_renewal_without_an_answer_is_no_eviction)
 {
     gate g;
     membership *m;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     open_gate(&g);
@@ -298,11 +292,10 @@ static void a_renewal_without_an_answer_is_no_eviction(void **state)
 }
 
 /* It was carried out: whoever decided sees that when it is settled. */
-static void a_decision_without_an_answer_is_seen(void **state)
+TEST(a_decision_without_an_answer_is_seen)
 {
     gate g;
     membership *m;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     open_gate(&g);
@@ -321,11 +314,10 @@ static void a_decision_without_an_answer_is_seen(void **state)
 }
 
 /* It was not: once that is settled, it never is. */
-static void a_decision_that_comes_late_is_not_carried_out(void **state)
+TEST(a_decision_that_comes_late_is_not_carried_out)
 {
     gate g;
     membership *m;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     open_gate(&g);
@@ -346,11 +338,10 @@ static void a_decision_that_comes_late_is_not_carried_out(void **state)
 }
 
 /* A process that has died had decided: the next one at its slot does not find that done later. */
-static void what_a_former_process_decided_does_not_come_late(void **state)
+TEST(what_a_former_process_decided_does_not_come_late)
 {
     gate g;
     membership *m, *next;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     open_gate(&g);
@@ -371,11 +362,10 @@ static void what_a_former_process_decided_does_not_come_late(void **state)
 }
 
 /* An older offer that is carried out after a newer one: the newer one comes back. */
-static void a_write_that_comes_late_is_undone(void **state)
+TEST(a_write_that_comes_late_is_undone)
 {
     gate g;
     membership *m;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     open_gate(&g);
@@ -409,10 +399,9 @@ int clock_gettime(clockid_t clock, struct timespec *out)
 
 /* A thread that waits until a moment of that clock, as it was an hour ahead, would see nobody for an hour, and lose its
  * lease. */
-static void a_clock_that_is_set_back_does_not_stop_the_turns(void **state)
+TEST(a_clock_that_is_set_back_does_not_stop_the_turns)
 {
     membership *m, *other;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     assert_int_equal(join(&m, NULL, "clock", "one"), STATUS_OK);
@@ -453,12 +442,11 @@ static int finish(void **state)
 
 /* Who has etcd's password and no island's key writes what no island can have made: it is read as what it is, a number
  * within bounds (whether its merge is believed, the outer loop decides), and what is gone is gone. */
-static void what_no_island_can_have_written_is_bounded(void **state)
+TEST(what_no_island_can_have_written_is_bounded)
 {
     static const char head[] = "{\"merge\": 4611686018427387904, \"parts\": []}";
     etcd *e;
     membership *m;
-    (void)state;
     if (!etcd_node)
         skip_because(SKIP_NO_ETCD);
     assert_int_equal(join(&m, NULL, "hostile", "one"), STATUS_OK);
@@ -494,9 +482,8 @@ static void what_no_island_can_have_written_is_bounded(void **state)
 }
 
 /* Merges 3 and 4 of history 7 were given up: history 8 began after merge 2 of it. */
-static void a_number_is_a_merge_of_its_history(void **state)
+TEST(a_number_is_a_merge_of_its_history)
 {
-    (void)state;
     static const struct {
         int64_t merge, history;
         bool head_at_base, in_line;
@@ -519,18 +506,4 @@ static void a_number_is_a_merge_of_its_history(void **state)
     json_decref(head);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_claim_without_an_answer_is_found),
-        cmocka_unit_test(a_renewal_without_an_answer_is_no_eviction),
-        cmocka_unit_test(a_decision_without_an_answer_is_seen),
-        cmocka_unit_test(a_decision_that_comes_late_is_not_carried_out),
-        cmocka_unit_test(what_a_former_process_decided_does_not_come_late),
-        cmocka_unit_test(a_write_that_comes_late_is_undone),
-        cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_turns),
-        cmocka_unit_test(what_no_island_can_have_written_is_bounded),
-        cmocka_unit_test(a_number_is_a_merge_of_its_history),
-    };
-    return cmocka_run_group_tests(tests, prepare, finish);
-}
+TEST_MAIN(prepare, finish)

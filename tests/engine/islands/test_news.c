@@ -1,16 +1,12 @@
 /* What an island's log says of the others: each who joins, leaves, is lost or comes back is named once, with the outer
  * step. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/islands/meet/news.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 enum { OWN = 2, LEASE = 5 };
 
@@ -62,9 +58,8 @@ static void says(heard *h, const char *wanted)
     *h->text = 0;
 }
 
-static void every_island_that_comes_or_goes_is_named_once(void **state)
+TEST(every_island_that_comes_or_goes_is_named_once)
 {
-    (void)state;
     heard h = {0};
     news *n = news_open(OWN, hear, &h);
     look(n, 0, 3, "0 east a 2 own o", "");
@@ -86,9 +81,8 @@ static void every_island_that_comes_or_goes_is_named_once(void **state)
 }
 
 /* Between two looks one process may be lost and the next have come. */
-static void an_island_that_is_replaced_between_looks_is_named_twice(void **state)
+TEST(an_island_that_is_replaced_between_looks_is_named_twice)
 {
-    (void)state;
     heard h = {0};
     news *n = news_open(OWN, hear, &h);
     look(n, 0, -1, "0 east a", "");
@@ -101,11 +95,4 @@ static void an_island_that_is_replaced_between_looks_is_named_twice(void **state
     news_close(n);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_island_that_comes_or_goes_is_named_once),
-        cmocka_unit_test(an_island_that_is_replaced_between_looks_is_named_twice),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

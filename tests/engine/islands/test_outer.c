@@ -1,13 +1,8 @@
 /* Outer steps and compression: against float64 (tests/golden/islands/outer.py), and what encoding promises. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/islands/merge/groups.h"
@@ -17,6 +12,7 @@
 #include "engine/islands/merge/units.h"
 #include "kernels/compress.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 enum { ISLANDS = 3, STEPS = 5, ELEMENTS = 300, KINDS = COMPRESS_KINDS };
 static const double LIMIT = 1e-6; /* of a tensor's change, L2, relative */
@@ -109,15 +105,13 @@ static int compare_all(int mutant, bool print)
     return beyond;
 }
 
-static void every_method_is_its_formula_in_float64(void **state)
+TEST(every_method_is_its_formula_in_float64)
 {
-    (void)state;
     assert_int_equal(compare_all(0, true), 0);
 }
 
-static void a_slightly_different_outer_step_is_caught(void **state)
+TEST(a_slightly_different_outer_step_is_caught)
 {
-    (void)state;
     assert_int_equal(compare_all(1, false), 3 * (KINDS - 1)); /* no error feedback: all but fp32, which has none */
     assert_int_equal(compare_all(2, false), 3 * KINDS);       /* equal weights */
 }
@@ -164,11 +158,10 @@ static double play_gossip(const json_t *c, bool mutant)
     return worst;
 }
 
-static void gossip_is_its_formula_in_float64(void **state)
+TEST(gossip_is_its_formula_in_float64)
 {
     json_t *root = json_load_file("tests/golden/islands/outer.json", 0, NULL), *c;
     size_t k;
-    (void)state;
     assert_int_equal(json_array_size(json_object_get(root, "gossip")), 2);
     json_array_foreach(json_object_get(root, "gossip"), k, c)
     {
@@ -208,12 +201,11 @@ static double play_server(const json_t *c, const double *tokens, bool mutant)
     return error_of(&p, c);
 }
 
-static void a_server_is_its_formula_in_float64(void **state)
+TEST(a_server_is_its_formula_in_float64)
 {
     json_t *root = json_load_file("tests/golden/islands/outer.json", 0, NULL), *c;
     double tokens[ISLANDS];
     size_t k;
-    (void)state;
     for (size_t i = 0; i < ISLANDS; i++)
         tokens[i] = json_number_value(json_array_get(json_object_get(root, "tokens"), i));
     assert_int_equal(json_array_size(json_object_get(root, "server")), 4);
@@ -228,10 +220,9 @@ static void a_server_is_its_formula_in_float64(void **state)
 }
 
 /* outer.group: every island is in one group, all of a group draw the same, and over time everybody meets everybody. */
-static void groups_divide_whoever_is_there(void **state)
+TEST(groups_divide_whoever_is_there)
 {
     enum { MOST = 9, DRAWS = 200 };
-    (void)state;
     for (int count = 1; count <= MOST; count++)
         for (int size = 2; size <= 4; size++) {
             uint64_t among = ((1ull << count) - 1) << 2, met[MOST + 2] = {0};
@@ -253,7 +244,7 @@ static void groups_divide_whoever_is_there(void **state)
 
 /* The closed form is the minimum over the orders; the noise is normal, of the deviation asked for, and never the
  * same. */
-static void privacy_is_what_it_says(void **state)
+TEST(privacy_is_what_it_says)
 {
     enum { N = 200000 };
     static const struct {
@@ -261,7 +252,6 @@ static void privacy_is_what_it_says(void **state)
         double noise, delta;
     } cases[] = {{1, 1, 1e-5}, {100, 4, 1e-6}, {3000, 30, 1e-5}};
     static float x[N], y[N];
-    (void)state;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         double least = INFINITY, z = cases[k].noise, said = privacy_epsilon(cases[k].releases, z, cases[k].delta);
         for (double a = 1.0001; a < 1000; a += 1e-3)
@@ -292,9 +282,8 @@ static void fill(float *x, int64_t n, uint64_t seed)
     }
 }
 
-static void what_is_sent_and_what_is_kept_is_what_changed(void **state)
+TEST(what_is_sent_and_what_is_kept_is_what_changed)
 {
-    (void)state;
     static const int64_t sizes[] = {1, 2, 63, 64, 65, 255, 257, 4095, 4096, 4097, 10000};
     static float x[10000], kept[10000], sent[10000];
     static uint8_t coded[40000 + 64];
@@ -318,12 +307,11 @@ static void what_is_sent_and_what_is_kept_is_what_changed(void **state)
 }
 
 /* Whoever encodes a chunk at a time gets the bytes of the whole. */
-static void an_encoding_is_its_chunks_one_after_another(void **state)
+TEST(an_encoding_is_its_chunks_one_after_another)
 {
     enum { N = 2 * COMPRESS_CHUNK + 100 };
     static float x[N], y[N];
     static uint8_t whole[4 * N], parts[4 * N];
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         const compress_method m = {(compress_kind)kind, 0.05};
         int64_t at = 0;
@@ -341,9 +329,8 @@ static void an_encoding_is_its_chunks_one_after_another(void **state)
     }
 }
 
-static void topk_sends_fifty_times_less_than_fp32(void **state)
+TEST(topk_sends_fifty_times_less_than_fp32)
 {
-    (void)state;
     const compress_method m = {COMPRESS_TOPK, 0.02};
     const int64_t n = 1 << 18;
     double ratio = 4.0 * (double)n / (double)compress_bytes(&m, n);
@@ -352,9 +339,8 @@ static void topk_sends_fifty_times_less_than_fp32(void **state)
 }
 
 /* Whatever bytes come, decoding stays within its arrays and says whether they can be used. */
-static void bytes_that_are_no_encoding_are_refused(void **state)
+TEST(bytes_that_are_no_encoding_are_refused)
 {
-    (void)state;
     enum { N = 5000 };
     static float x[N + 1];
     static uint8_t coded[4 * N + 64];
@@ -369,9 +355,8 @@ static void bytes_that_are_no_encoding_are_refused(void **state)
     assert_int_equal(refused, KINDS);
 }
 
-static void units_cover_every_tensor_once_in_every_layout(void **state)
+TEST(units_cover_every_tensor_once_in_every_layout)
 {
-    (void)state;
     model_shape shape = {.architecture = SHAPE_LLAMA, .layers = 3, .hidden_size = 640, .heads = 4, .vocab_size = 5000};
     shape_fill(&shape);
     for (int fragments = 1; fragments <= 3; fragments++) {
@@ -409,10 +394,9 @@ static void units_cover_every_tensor_once_in_every_layout(void **state)
 /* ---- what is usual ----------------------------------------------------------------------------------------------- */
 
 /* One island, or one key in several slots, that has many small changes merged makes no honest one too large. */
-static void an_island_counts_once_however_much_it_sends(void **state)
+TEST(an_island_counts_once_however_much_it_sends)
 {
     norms n = {0};
-    (void)state;
     assert_true(norms_usual(&n, 0, -1) == 0);
     for (int i = 0; i < 100; i++)
         norms_note(&n, 0, "hostile", 1e-9);
@@ -435,10 +419,9 @@ static void an_island_counts_once_however_much_it_sends(void **state)
 }
 
 /* Islands that share one key are told apart by their slots. */
-static void islands_of_one_key_count_by_slot(void **state)
+TEST(islands_of_one_key_count_by_slot)
 {
     norms n = {0};
-    (void)state;
     norms_note(&n, 5, "all", 2.0);
     assert_true(norms_usual(&n, 5, -1) == 2.0 && norms_usual(&n, 0, -1) == 0);
     norms_note(&n, 0, "all", 1e-9);
@@ -449,22 +432,4 @@ static void islands_of_one_key_count_by_slot(void **state)
     assert_true(norms_usual(&n, 0, -1) == 2.5);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_method_is_its_formula_in_float64),
-        cmocka_unit_test(a_slightly_different_outer_step_is_caught),
-        cmocka_unit_test(gossip_is_its_formula_in_float64),
-        cmocka_unit_test(a_server_is_its_formula_in_float64),
-        cmocka_unit_test(groups_divide_whoever_is_there),
-        cmocka_unit_test(privacy_is_what_it_says),
-        cmocka_unit_test(what_is_sent_and_what_is_kept_is_what_changed),
-        cmocka_unit_test(an_encoding_is_its_chunks_one_after_another),
-        cmocka_unit_test(topk_sends_fifty_times_less_than_fp32),
-        cmocka_unit_test(bytes_that_are_no_encoding_are_refused),
-        cmocka_unit_test(units_cover_every_tensor_once_in_every_layout),
-        cmocka_unit_test(an_island_counts_once_however_much_it_sends),
-        cmocka_unit_test(islands_of_one_key_count_by_slot),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

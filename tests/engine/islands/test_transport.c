@@ -2,11 +2,7 @@
  * bits, replays and messages of any length are refused. outer.bandwidth is kept. */
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +10,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <zmq.h>
 
 #include "engine/islands/islands.h"
@@ -24,6 +19,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { UNITS = 3, BYTES = 5 * WIRE_SLICE + 123, FINGERPRINT = 77, SECONDS = 60 };
 
@@ -120,7 +116,7 @@ static bool refused(const doors *d, int64_t count)
     return transport_counted(d->server).refused >= count;
 }
 
-static void what_is_asked_for_comes_whole(void **state)
+TEST(what_is_asked_for_comes_whole)
 {
     doors d;
     set_up(&d, *state, 0);
@@ -132,7 +128,7 @@ static void what_is_asked_for_comes_whole(void **state)
     tear_down(&d);
 }
 
-static void strangers_and_other_runs_get_nothing(void **state)
+TEST(strangers_and_other_runs_get_nothing)
 {
     doors d;
     set_up(&d, *state, 0);
@@ -146,7 +142,7 @@ static void strangers_and_other_runs_get_nothing(void **state)
     tear_down(&d);
 }
 
-static void bandwidth_is_kept(void **state)
+TEST(bandwidth_is_kept)
 {
     const double rate = 400000;
     doors d;
@@ -191,7 +187,7 @@ static void send_raw(const doors *d, const void *data, size_t bytes)
     zmq_ctx_term(zmq);
 }
 
-static void hostile_messages_do_no_harm(void **state)
+TEST(hostile_messages_do_no_harm)
 {
     static uint8_t large[4 << 20];
     uint8_t good[WIRE_HEADER], bad[WIRE_HEADER];
@@ -229,7 +225,7 @@ static void hostile_messages_do_no_harm(void **state)
 
 /* A trusted peer's 1,000 messages, each a good request but for some bytes, of any length: refused, or answered as what
  * they ask for. */
-static void damaged_messages_do_no_harm(void **state)
+TEST(damaged_messages_do_no_harm)
 {
     enum { MESSAGES = 1000 };
     doors d;
@@ -347,7 +343,7 @@ static bool answer_with_hostility(hostile_peer *p)
 }
 
 /* 1,000 replies of a trusted peer that are not what was asked for: none gets into what is fetched. */
-static void hostile_replies_are_not_taken(void **state)
+TEST(hostile_replies_are_not_taken)
 {
     enum { REPLIES = 1000 };
     static uint8_t got[UNITS][BYTES];
@@ -396,7 +392,7 @@ static void trust(keys *k, const keys *other)
 }
 
 /* A trusted peer asks on many connections and reads nothing: half of the room stays for the others. */
-static void answers_that_nobody_reads_take_a_bounded_memory(void **state)
+TEST(answers_that_nobody_reads_take_a_bounded_memory)
 {
     enum { CONNECTIONS = 60, REQUESTS = 200 };
     void *zmq = zmq_ctx_new(), *socket[CONNECTIONS];
@@ -461,7 +457,7 @@ static int count_descriptors(void)
     return count;
 }
 
-static void idle_connections_leave_descriptors(void **state)
+TEST(idle_connections_leave_descriptors)
 {
     enum { LIMIT = 256, IDLE = 400 };
     struct rlimit was, low;
@@ -491,18 +487,16 @@ static void idle_connections_leave_descriptors(void **state)
     tear_down(&d);
 }
 
-static void connections_have_half_of_the_descriptors(void **state)
+TEST(connections_have_half_of_the_descriptors)
 {
-    (void)state;
     assert_int_equal(gate_most(1024), 512);
     assert_int_equal(gate_most(1 << 20), 1024);
     assert_int_equal(gate_most(4), 8);
 }
 
 /* Every bit of a reply flipped: refused, or still in every range. */
-static void flipped_bits_are_refused_or_in_range(void **state)
+TEST(flipped_bits_are_refused_or_in_range)
 {
-    (void)state;
     uint8_t message[WIRE_HEADER + 100] = {0};
     wire_message m = {.kind = WIRE_CHANGE, .reply = true, .there = true, .merge = 5, .offer = 9, .bytes = 100};
     wire_write(message, &m, FINGERPRINT);
@@ -520,9 +514,8 @@ static void flipped_bits_are_refused_or_in_range(void **state)
 }
 
 /* Who is merged: those that all who report hold; nobody if only leavers are there, or too few. */
-static void a_merge_takes_what_everybody_holds(void **state)
+TEST(a_merge_takes_what_everybody_holds)
 {
-    (void)state;
     static const char *const member = "{\"name\":\"x\",\"key\":\"k\",\"ranks\":1,\"endpoints\":[\"e\"],\"ready\":true}";
     static const struct {
         const char *have[3]; /* of slots 0 to 2; NULL: says nothing */
@@ -563,20 +556,4 @@ static void a_merge_takes_what_everybody_holds(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_asked_for_comes_whole),
-        cmocka_unit_test(strangers_and_other_runs_get_nothing),
-        cmocka_unit_test(bandwidth_is_kept),
-        cmocka_unit_test(hostile_messages_do_no_harm),
-        cmocka_unit_test(damaged_messages_do_no_harm),
-        cmocka_unit_test(hostile_replies_are_not_taken),
-        cmocka_unit_test(answers_that_nobody_reads_take_a_bounded_memory),
-        cmocka_unit_test(idle_connections_leave_descriptors),
-        cmocka_unit_test(connections_have_half_of_the_descriptors),
-        cmocka_unit_test(flipped_bits_are_refused_or_in_range),
-        cmocka_unit_test(a_merge_takes_what_everybody_holds),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,16 +1,12 @@
 /* Deals of a micro-batch's tokens to context ranks: each token once, as many for each rank, whole blocks, and work as
  * equal as deal.h says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/run/deal.h"
 #include "memory/log.h"
 #include "tests/oracle/op_case.h"
+#include "tests/test.h"
 
 static int64_t tokens_of(const deal *d)
 {
@@ -47,9 +43,8 @@ static void is_whole(const int32_t *places, const deal *d)
     free(seen);
 }
 
-static void halves_have_equal_work_under_a_causal_mask(void **state)
+TEST(halves_have_equal_work_under_a_causal_mask)
 {
-    (void)state;
     for (int ranks = 2; ranks <= 8; ranks++) {
         const deal d = {.samples = 3, .sequence = 10 * ranks, .ranks = ranks, .run = 5};
         int32_t *places = must_alloc((unsigned long)tokens_of(&d) * sizeof *places);
@@ -63,18 +58,16 @@ static void halves_have_equal_work_under_a_causal_mask(void **state)
 }
 
 /* With windows the first run of a sample has less to do than others. */
-static void a_window_makes_halves_unequal(void **state)
+TEST(a_window_makes_halves_unequal)
 {
-    (void)state;
     const deal d = {.samples = 1, .sequence = 64, .ranks = 2, .run = 16, .window = 4};
     int32_t places[64];
     deal_halves(places, &d);
     assert_true(deal_imbalance(places, &d, NULL) > 1 && deal_imbalance(places, &d, NULL) < 1.1);
 }
 
-static void documents_are_dealt_by_their_cost(void **state)
+TEST(documents_are_dealt_by_their_cost)
 {
-    (void)state;
     static const int longest[] = {3, 40, 500, 4000};
     for (int ranks = 2; ranks <= 4; ranks++)
         for (size_t i = 0; i < sizeof longest / sizeof *longest; i++) {
@@ -98,9 +91,8 @@ static void documents_are_dealt_by_their_cost(void **state)
 }
 
 /* One long document before many short ones: by halves the ranks that have its end do most of the work. */
-static void halves_of_documents_are_unequal(void **state)
+TEST(halves_of_documents_are_unequal)
 {
-    (void)state;
     const deal d = {.samples = 1, .sequence = 1024, .ranks = 4, .run = 128}, blocks = {1, 1024, 4, 32, 0};
     int32_t start[1024], places[1024];
     for (int i = 0; i < 1024; i++)
@@ -127,9 +119,8 @@ static int64_t count_unseen(const int32_t *places, const deal *d, const int32_t 
     return unseen;
 }
 
-static void unseen_keys_are_those_of_no_query(void **state)
+TEST(unseen_keys_are_those_of_no_query)
 {
-    (void)state;
     static const int windows[] = {0, 1, 5, 24, 100};
     for (int k = 0; k < 5; k++)
         for (int masked = 0; masked < 2; masked++) {
@@ -147,12 +138,4 @@ static void unseen_keys_are_those_of_no_query(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_have_equal_work_under_a_causal_mask), cmocka_unit_test(a_window_makes_halves_unequal),
-        cmocka_unit_test(documents_are_dealt_by_their_cost),          cmocka_unit_test(halves_of_documents_are_unequal),
-        cmocka_unit_test(unseen_keys_are_those_of_no_query),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

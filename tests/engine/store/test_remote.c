@@ -1,18 +1,14 @@
 /* An object as a file: any bytes in any order are the object's, ahead of the reader or not; what changes meanwhile, is
  * damaged or is stopped fails. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/store/remote.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/engine/store/stores.h"
+#include "tests/test.h"
 
 enum { BYTES = (40 << 20) + 12345, PIECE = 300000 };
 
@@ -25,9 +21,8 @@ static remote *open_object(const char *url, const atomic_bool *stop)
     return r;
 }
 
-static void any_bytes_in_any_order_are_the_objects(void **state)
+TEST(any_bytes_in_any_order_are_the_objects)
 {
-    (void)state;
     char *data = stores_bytes(BYTES, 1), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
     remote *r = open_object("s3://bucket/large", NULL);
@@ -57,9 +52,8 @@ static void any_bytes_in_any_order_are_the_objects(void **state)
     free(data);
 }
 
-static void an_empty_object_has_no_bytes(void **state)
+TEST(an_empty_object_has_no_bytes)
 {
-    (void)state;
     int64_t bytes = -1;
     s3_server_put(server, "empty", "", 0);
     remote *r = open_object("s3://bucket/empty", NULL);
@@ -79,9 +73,8 @@ static status read_all(remote *r, char *got)
     return STATUS_OK;
 }
 
-static void another_version_and_damage_fail(void **state)
+TEST(another_version_and_damage_fail)
 {
-    (void)state;
     char *data = stores_bytes(BYTES, 2), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
     remote *r = open_object("s3://bucket/large", NULL);
@@ -105,9 +98,8 @@ static void *stop_in_a_moment(void *stop)
     return NULL;
 }
 
-static void a_reader_that_is_stopped_stops(void **state)
+TEST(a_reader_that_is_stopped_stops)
 {
-    (void)state;
     atomic_bool stop = false;
     pthread_t thread;
     char *data = stores_bytes(BYTES, 3), *got = must_alloc(PIECE);
@@ -139,13 +131,4 @@ static int end_all(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_bytes_in_any_order_are_the_objects),
-        cmocka_unit_test(an_empty_object_has_no_bytes),
-        cmocka_unit_test(another_version_and_damage_fail),
-        cmocka_unit_test(a_reader_that_is_stopped_stops),
-    };
-    return cmocka_run_group_tests(tests, begin_all, end_all);
-}
+TEST_MAIN(begin_all, end_all)

@@ -1,23 +1,19 @@
 /* Whole files or none; folders made and removed. Faults are injected in test_checkpoint_faults. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/direct.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
-static void the_old_file_stands_until_the_new_one_is_whole(void **state)
+TEST(the_old_file_stands_until_the_new_one_is_whole)
 {
     char *path = workfolder_path(*state, "file"), *temporary = workfolder_path(*state, "file.tmp"), *text;
     atomic_file *f;
@@ -46,7 +42,7 @@ static void the_old_file_stands_until_the_new_one_is_whole(void **state)
 }
 
 /* Around the size of the buffer, in pieces that straddle it. */
-static void large_files_keep_every_byte_in_order(void **state)
+TEST(large_files_keep_every_byte_in_order)
 {
     const int64_t sizes[] = {0, 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, 9000000},
                   pieces[] = {1000003, 4 << 20, 9000000};
@@ -74,7 +70,7 @@ static void large_files_keep_every_byte_in_order(void **state)
     free(path);
 }
 
-static void removal_does_not_follow_links(void **state)
+TEST(removal_does_not_follow_links)
 {
     char *top = workfolder_path(*state, "a"), *deep = workfolder_path(*state, "a//b/c/"),
          *kept = workfolder_path(*state, "kept");
@@ -95,7 +91,7 @@ static void removal_does_not_follow_links(void **state)
     free(top);
 }
 
-static void failures_name_the_path(void **state)
+TEST(failures_name_the_path)
 {
     char *file = workfolder_path(*state, "plain"), *below = workfolder_path(*state, "plain/below"),
          *missing = workfolder_path(*state, "missing/file");
@@ -128,7 +124,7 @@ static void expect_text(const char *path, const char *text)
 }
 
 /* Another user of a shared folder may put a link in the temporary file's place: what it names is not written to. */
-static void a_link_in_the_temporary_files_place_is_not_followed(void **state)
+TEST(a_link_in_the_temporary_files_place_is_not_followed)
 {
     char *path = workfolder_path(*state, "shared"), *temporary = workfolder_path(*state, "shared.tmp");
     char *precious = workfolder_path(*state, "precious");
@@ -145,7 +141,7 @@ static void a_link_in_the_temporary_files_place_is_not_followed(void **state)
     free(path);
 }
 
-static void a_link_in_a_files_place_is_not_followed(void **state)
+TEST(a_link_in_a_files_place_is_not_followed)
 {
     enum { BYTES = 4096 };
     char *path = workfolder_path(*state, "latest"), *precious = workfolder_path(*state, "treasure");
@@ -163,7 +159,7 @@ static void a_link_in_a_files_place_is_not_followed(void **state)
     free(path);
 }
 
-static void a_link_in_a_folders_place_is_not_followed(void **state)
+TEST(a_link_in_a_folders_place_is_not_followed)
 {
     char *path = workfolder_path(*state, "deep/own"), *deep = workfolder_path(*state, "deep"),
          *elsewhere = workfolder_path(*state, "elsewhere");
@@ -183,7 +179,7 @@ static void a_link_in_a_folders_place_is_not_followed(void **state)
 }
 
 /* A user may name a link, also one to a file that is not there yet, and one through another folder. */
-static void an_output_that_is_a_link_is_followed(void **state)
+TEST(an_output_that_is_a_link_is_followed)
 {
     char *link = workfolder_path(*state, "link"), *target = workfolder_path(*state, "target");
     char *far_folder = workfolder_path(*state, "far"), *far = workfolder_path(*state, "far/link");
@@ -218,7 +214,7 @@ static void *read_pipe(void *path)
     return text;
 }
 
-static void an_output_that_is_a_device_or_a_pipe_stays_one(void **state)
+TEST(an_output_that_is_a_device_or_a_pipe_stays_one)
 {
     char *path = workfolder_path(*state, "pipe");
     void *text;
@@ -245,18 +241,4 @@ static void an_output_that_is_a_device_or_a_pipe_stays_one(void **state)
     free(missing);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_old_file_stands_until_the_new_one_is_whole),
-        cmocka_unit_test(large_files_keep_every_byte_in_order),
-        cmocka_unit_test(removal_does_not_follow_links),
-        cmocka_unit_test(failures_name_the_path),
-        cmocka_unit_test(a_link_in_the_temporary_files_place_is_not_followed),
-        cmocka_unit_test(a_link_in_a_files_place_is_not_followed),
-        cmocka_unit_test(a_link_in_a_folders_place_is_not_followed),
-        cmocka_unit_test(an_output_that_is_a_link_is_followed),
-        cmocka_unit_test(an_output_that_is_a_device_or_a_pipe_stays_one),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,19 +1,15 @@
 /* Files of lines whose folders are renamed, deleted or replaced while they are open: each line is there once. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/lines.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 /* What happens between two calls of the code under test: in front of the next open that may make a file. */
 static struct {
@@ -86,7 +82,7 @@ static void write_lines(const char *folder, const char *text)
     free(path);
 }
 
-static void a_folder_that_is_back_lacks_no_line(void **state)
+TEST(a_folder_that_is_back_lacks_no_line)
 {
     place p;
     place_open(&p, *state, "back");
@@ -104,7 +100,7 @@ static void a_folder_that_is_back_lacks_no_line(void **state)
 }
 
 /* A run begins while its folder has another name, in a new one; then the old one, which has done more, is back. */
-static void a_folder_of_other_lines_gets_none(void **state)
+TEST(a_folder_of_other_lines_gets_none)
 {
     place p;
     place_open(&p, *state, "other");
@@ -127,7 +123,7 @@ static void a_folder_of_other_lines_gets_none(void **state)
 }
 
 /* The new folder is made, and makes way for the old one before there is a file in it. */
-static void a_folder_that_is_back_at_once_gets_each_line_once(void **state)
+TEST(a_folder_that_is_back_at_once_gets_each_line_once)
 {
     place p;
     place_open(&p, *state, "at-once");
@@ -142,7 +138,7 @@ static void a_folder_that_is_back_at_once_gets_each_line_once(void **state)
     place_close(&p);
 }
 
-static void a_folder_of_other_lines_that_comes_at_once_gets_none(void **state)
+TEST(a_folder_of_other_lines_that_comes_at_once_gets_none)
 {
     place p;
     place_open(&p, *state, "other-at-once");
@@ -159,7 +155,7 @@ static void a_folder_of_other_lines_that_comes_at_once_gets_none(void **state)
 }
 
 /* An editor, or a person with sed -i, gives the folder's file another inode: it is the run's all the same. */
-static void a_file_replaced_in_its_folder_gets_the_lines(void **state)
+TEST(a_file_replaced_in_its_folder_gets_the_lines)
 {
     place p;
     place_open(&p, *state, "edited");
@@ -174,7 +170,7 @@ static void a_file_replaced_in_its_folder_gets_the_lines(void **state)
 }
 
 /* What has been published is where the name leads: the folder that was moved does not say that it has it. */
-static void a_line_about_the_folder_is_in_that_folder_alone(void **state)
+TEST(a_line_about_the_folder_is_in_that_folder_alone)
 {
     place p;
     place_open(&p, *state, "here");
@@ -187,15 +183,4 @@ static void a_line_about_the_folder_is_in_that_folder_alone(void **state)
     place_close(&p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_folder_that_is_back_lacks_no_line),
-        cmocka_unit_test(a_folder_of_other_lines_gets_none),
-        cmocka_unit_test(a_folder_that_is_back_at_once_gets_each_line_once),
-        cmocka_unit_test(a_folder_of_other_lines_that_comes_at_once_gets_none),
-        cmocka_unit_test(a_file_replaced_in_its_folder_gets_the_lines),
-        cmocka_unit_test(a_line_about_the_folder_is_in_that_folder_alone),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

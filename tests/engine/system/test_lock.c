@@ -1,9 +1,5 @@
 /* One folder, one run: who is alive keeps it, who is dead does not, whatever machine it was on. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 #include <fcntl.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/lock.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static const double LEASE = 1.2;
 
@@ -54,7 +50,7 @@ static void end(pid_t pid)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-static void who_is_alive_keeps_it_and_who_is_dead_does_not(void **state)
+TEST(who_is_alive_keeps_it_and_who_is_dead_does_not)
 {
     char *path = workfolder_path(*state, "lock");
     lock *l = NULL;
@@ -87,7 +83,7 @@ static char *foreign(const char *path, long long beat)
     return text;
 }
 
-static void another_machine_s_lock_is_believed_while_it_beats(void **state)
+TEST(another_machine_s_lock_is_believed_while_it_beats)
 {
     char *path = workfolder_path(*state, "far");
     lock *l = NULL;
@@ -139,7 +135,7 @@ static void another_machine_s_lock_is_believed_while_it_beats(void **state)
 }
 
 /* A run that was killed while it moved a stale lock out of its way. */
-static void what_was_moved_aside_and_left_is_removed(void **state)
+TEST(what_was_moved_aside_and_left_is_removed)
 {
     char *path = workfolder_path(*state, "aside"), *left = must_format("%s.beef", path),
          *mine = must_format("%s.txt", path);
@@ -156,7 +152,7 @@ static void what_was_moved_aside_and_left_is_removed(void **state)
 }
 
 /* A run may end while its folder is elsewhere. */
-static void a_lock_is_given_back_wherever_its_folder_is(void **state)
+TEST(a_lock_is_given_back_wherever_its_folder_is)
 {
     char *folder = workfolder_path(*state, "moving"), *away = must_format("%s.away", folder);
     char *path = workfolder_path(folder, "lock"), *moved = workfolder_path(away, "lock");
@@ -173,7 +169,7 @@ static void a_lock_is_given_back_wherever_its_folder_is(void **state)
     free(folder);
 }
 
-static void a_holder_beats_and_notices_what_happens_to_its_lock(void **state)
+TEST(a_holder_beats_and_notices_what_happens_to_its_lock)
 {
     char *path = workfolder_path(*state, "mine");
     lock *l = NULL;
@@ -216,7 +212,7 @@ static char *of_a_process_that_ended(const char *mine, const char *id, long long
 /* A folder was elsewhere for a while, and another one in its place, in which a lock was taken: with it comes the
  * file of a process that had ended before. One that came after the holder has taken the lock from it, and has ended
  * since. */
-static void a_file_that_comes_back_with_its_folder_takes_no_lock(void **state)
+TEST(a_file_that_comes_back_with_its_folder_takes_no_lock)
 {
     char *path = workfolder_path(*state, "back");
     lock *l = NULL;
@@ -252,7 +248,7 @@ int clock_gettime(clockid_t clock, struct timespec *out)
 }
 
 /* What waits until a moment of that clock, as it was an hour ahead, waits for an hour. */
-static void a_clock_that_is_set_back_does_not_stop_the_beat(void **state)
+TEST(a_clock_that_is_set_back_does_not_stop_the_beat)
 {
     char *path = workfolder_path(*state, "back");
     lock *l = NULL;
@@ -272,7 +268,7 @@ static void a_clock_that_is_set_back_does_not_stop_the_beat(void **state)
 
 /* Who only looks: a process that is dead holds nothing, another machine's holder nothing when it has not beaten for a
  * lease. */
-static void who_watches_a_lock_knows_whether_its_holder_lives(void **state)
+TEST(who_watches_a_lock_knows_whether_its_holder_lives)
 {
     char *path = workfolder_path(*state, "seen");
     lock_sight seen = {0}, far = {0};
@@ -297,7 +293,7 @@ static void who_watches_a_lock_knows_whether_its_holder_lives(void **state)
 }
 
 /* Twelve processes at once, each of which finds the lock of a dead one: exactly one has it. */
-static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
+TEST(of_many_that_find_a_stale_lock_one_gets_it)
 {
     enum { ROUNDS = 10, MANY = 12 };
     char *path = workfolder_path(*state, "many");
@@ -338,7 +334,7 @@ static void of_many_that_find_a_stale_lock_one_gets_it(void **state)
 }
 
 /* A start that is alive and about to find out who holds the lock has a file aside: nobody sweeps it away. */
-static void the_file_of_another_start_that_is_alive_stays(void **state)
+TEST(the_file_of_another_start_that_is_alive_stays)
 {
     char *path = workfolder_path(*state, "raced"), *other = workfolder_path(*state, "other"), *aside;
     lock *another = NULL, *mine = NULL;
@@ -357,19 +353,4 @@ static void the_file_of_another_start_that_is_alive_stays(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_alive_keeps_it_and_who_is_dead_does_not),
-        cmocka_unit_test(another_machine_s_lock_is_believed_while_it_beats),
-        cmocka_unit_test(what_was_moved_aside_and_left_is_removed),
-        cmocka_unit_test(a_lock_is_given_back_wherever_its_folder_is),
-        cmocka_unit_test(a_file_that_comes_back_with_its_folder_takes_no_lock),
-        cmocka_unit_test(a_holder_beats_and_notices_what_happens_to_its_lock),
-        cmocka_unit_test(a_clock_that_is_set_back_does_not_stop_the_beat),
-        cmocka_unit_test(who_watches_a_lock_knows_whether_its_holder_lives),
-        cmocka_unit_test(of_many_that_find_a_stale_lock_one_gets_it),
-        cmocka_unit_test(the_file_of_another_start_that_is_alive_stays),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

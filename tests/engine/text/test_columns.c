@@ -1,11 +1,6 @@
 /* Documents from columns, on a reader that stands in for libphalanx_parquet.so: what the host does with rows, nulls,
  * failures and parts, on any machine. Its files begin with PAR1 (rows known) or ARROW1 (not known) and a line end; each
  * further line is a row, \N a null one, !WORDS a failure. (tests/tools/data/test_parquet.c has the real one.) */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +11,7 @@
 #include "engine/text/sentences.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 /* ---- the reader that stands in ---- */
 
@@ -143,7 +139,7 @@ static void expect(buffer *got, const char *wanted)
     got->length = 0;
 }
 
-static void rows_are_documents_and_nulls_bad_records(void **state)
+TEST_WITH(rows_are_documents_and_nulls_bad_records, workfolder_setup, workfolder_teardown)
 {
     buffer got = {0};
     char *paths[] = {make_file(state, "a.parquet", "PAR1\none\n\ntwo\n\\N\nfour\n\xE9t\xE9\nsix\n"),
@@ -164,7 +160,7 @@ static void rows_are_documents_and_nulls_bad_records(void **state)
     buffer_free(&got);
 }
 
-static void failures_are_one_line_with_the_files_name(void **state)
+TEST_WITH(failures_are_one_line_with_the_files_name, workfolder_setup, workfolder_teardown)
 {
     buffer got = {0};
     char *path = make_file(state, "x.parquet", "PAR1\none\ntwo\nthree\nfour\n!page 7 is \033[31mdamaged\n");
@@ -177,7 +173,7 @@ static void failures_are_one_line_with_the_files_name(void **state)
     buffer_free(&got);
 }
 
-static void parts_are_divided_between_rows(void **state)
+TEST_WITH(parts_are_divided_between_rows, workfolder_setup, workfolder_teardown)
 {
     buffer got = {0}, wanted = {0};
     char *paths[] = {make_file(state, "a.parquet", "PAR1\none\ntwo\n\\N\nfour\nfive\nsix\nseven\n"),
@@ -205,7 +201,7 @@ static void parts_are_divided_between_rows(void **state)
     buffer_free(&wanted);
 }
 
-static void a_vocabulary_is_trained_on_rows(void **state)
+TEST_WITH(a_vocabulary_is_trained_on_rows, workfolder_setup, workfolder_teardown)
 {
     char *path = make_file(state, "a.parquet", "PAR1\none two\n\\N\nthree\n");
     documents *d;
@@ -230,15 +226,4 @@ static void a_vocabulary_is_trained_on_rows(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(rows_are_documents_and_nulls_bad_records, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(failures_are_one_line_with_the_files_name, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(parts_are_divided_between_rows, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_vocabulary_is_trained_on_rows, workfolder_setup, workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Documents come whole and in order from text, JSON-lines and packed files; encoding them by many threads changes
  * nothing; what is damaged is refused by file and line. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +16,7 @@
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static char *make_file(void **state, const char *name, const void *data, int64_t bytes)
 {
@@ -115,7 +111,7 @@ static int64_t pack_bzip2(char *out, int64_t room, const char *text, int64_t len
     return used;
 }
 
-static void text_files_and_separators_give_their_documents(void **state)
+TEST_WITH(text_files_and_separators_give_their_documents, workfolder_setup, workfolder_teardown)
 {
     buffer got = {0};
     char *paths[] = {make_file(state, "a.txt", "one\n\ntwo\r\n", 10), make_file(state, "empty", "", 0),
@@ -134,7 +130,7 @@ static void text_files_and_separators_give_their_documents(void **state)
 }
 
 /* A separator that lies across the borders of the blocks that are read. */
-static void long_files_are_cut_at_every_separator(void **state)
+TEST_WITH(long_files_are_cut_at_every_separator, workfolder_setup, workfolder_teardown)
 {
     int64_t length = 3 << 20, parts = 1;
     char *text = must_alloc((unsigned long)length), *path;
@@ -152,7 +148,7 @@ static void long_files_are_cut_at_every_separator(void **state)
     buffer_free(&got);
 }
 
-static void json_lines_give_the_field(void **state)
+TEST_WITH(json_lines_give_the_field, workfolder_setup, workfolder_teardown)
 {
     static const char lines[] = "{\"text\": \"one \\u20ac \\\"q\\\"\\n\", \"n\": [1, {\"text\": 2}]}\n\n  "
                                 "\r\n{\"body\":\"x\",\"text\":\"two\"}\r\n"
@@ -203,7 +199,7 @@ static const struct {
     int caught; /* of 20 changed bytes at least: zstd has no checksum here */
 } packers[] = {{pack_gzip, 19}, {pack_zstd, 1}, {pack_xz, 19}, {pack_bzip2, 19}};
 
-static void packed_files_are_what_was_packed(void **state)
+TEST_WITH(packed_files_are_what_was_packed, workfolder_setup, workfolder_teardown)
 {
     int64_t length = 1 << 20, room = 2 << 20;
     char *text = make_text(length), *packed = must_alloc((unsigned long)room);
@@ -238,7 +234,7 @@ static void packed_files_are_what_was_packed(void **state)
 }
 
 /* What would make garbage is refused by what it is and with what to do; asked for as text, it is text. */
-static void what_is_not_text_is_refused_with_what_to_do(void **state)
+TEST_WITH(what_is_not_text_is_refused_with_what_to_do, workfolder_setup, workfolder_teardown)
 {
     static char tar[512] = "notes.txt";
     memcpy(tar + 257, "ustar", 6);
@@ -308,7 +304,7 @@ static void what_is_not_text_is_refused_with_what_to_do(void **state)
 }
 
 /* What Python and others write and a strict reader refuses: numbers beyond 64 bits, halves of surrogate pairs. */
-static void json_lines_of_other_writers_are_read(void **state)
+TEST_WITH(json_lines_of_other_writers_are_read, workfolder_setup, workfolder_teardown)
 {
     static const char lines[] = "{\"id\": 123456789012345678901, \"x\": [-1e400, 1E+999], \"text\": \"a 1e400\"}\n"
                                 "{\"text\": \"b\\ud800c\\\\ud800\\ud83d\\ude00\\udc00\\ud83dd\"}\n";
@@ -339,7 +335,7 @@ static void json_lines_of_other_writers_are_read(void **state)
     free(path);
 }
 
-static void a_json_line_that_would_take_gigabytes_is_refused(void **state)
+TEST_WITH(a_json_line_that_would_take_gigabytes_is_refused, workfolder_setup, workfolder_teardown)
 {
     static const char next[] = "\n{\"text\": \"next\"}";
     enum { BYTES = 129 << 20, NEXT = sizeof next - 1 };
@@ -414,7 +410,7 @@ static int read_parts(buffer *got, const documents_settings *how, char *const *p
 
 /* For few parts, many, and more than there are bytes: each record is in one part, and the line of a bad record
  * is the file's. */
-static void parts_together_are_the_whole(void **state)
+TEST_WITH(parts_together_are_the_whole, workfolder_setup, workfolder_teardown)
 {
     static const char lines[] = "\xEF\xBB\xBF{\"text\":\"one\"}\n\n{\"text\":null}\r\n{\"text\":\"two\"}\n"
                                 "{\"text\":3}\n{\"text\":\"three\"}";
@@ -457,7 +453,7 @@ static void parts_together_are_the_whole(void **state)
 }
 
 /* Borders within blocks of what is read at once, and records longer than a part. */
-static void long_files_are_divided_between_records(void **state)
+TEST_WITH(long_files_are_divided_between_records, workfolder_setup, workfolder_teardown)
 {
     int64_t length = 3 << 20;
     char *text = make_text(length);
@@ -480,7 +476,7 @@ static void long_files_are_divided_between_records(void **state)
     buffer_free(&got);
 }
 
-static void json_lines_are_known_by_their_content(void **state)
+TEST_WITH(json_lines_are_known_by_their_content, workfolder_setup, workfolder_teardown)
 {
     static const char lines[] = "\n {\"text\": \"one\"}\n{\"text\":\"two\"}\n";
     static const struct {
@@ -523,7 +519,7 @@ static void json_lines_are_known_by_their_content(void **state)
     buffer_free(&got);
 }
 
-static void what_is_missing_is_said_in_one_line(void **state)
+TEST_WITH(what_is_missing_is_said_in_one_line, workfolder_setup, workfolder_teardown)
 {
     buffer got = {0};
     char *path = workfolder_path(*state, "nowhere.txt");
@@ -562,7 +558,7 @@ static status encode(received *r, corpus_count *count, const tokenizer *t, char 
     return s;
 }
 
-static void many_threads_give_what_one_gives(void **state)
+TEST_WITH(many_threads_give_what_one_gives, workfolder_setup, workfolder_teardown)
 {
     char *text = make_text(6 << 20), *more = make_text(1000);
     char *paths[] = {make_file(state, "first", text, 6 << 20), make_file(state, "second", more, 1000)};
@@ -610,7 +606,7 @@ static status refuse(void *context, const int32_t *ids, int64_t count)
     return --*(int *)context ? STATUS_OK : status_fail(STATUS_FAILED, "the disk is full");
 }
 
-static void a_failure_ends_the_whole_and_is_the_first_in_order(void **state)
+TEST_WITH(a_failure_ends_the_whole_and_is_the_first_in_order, workfolder_setup, workfolder_teardown)
 {
     char *text = make_text(4 << 20);
     char *paths[] = {make_file(state, "first", text, 4 << 20), workfolder_path(*state, "nowhere"),
@@ -639,7 +635,7 @@ static void a_failure_ends_the_whole_and_is_the_first_in_order(void **state)
     free(text);
 }
 
-static void sentences_are_all_lines_and_long_ones_in_parts(void **state)
+TEST_WITH(sentences_are_all_lines_and_long_ones_in_parts, workfolder_setup, workfolder_teardown)
 {
     int64_t length = 20000;
     char *text = make_text(length);
@@ -672,28 +668,4 @@ static void sentences_are_all_lines_and_long_ones_in_parts(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(text_files_and_separators_give_their_documents, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(long_files_are_cut_at_every_separator, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(json_lines_give_the_field, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(packed_files_are_what_was_packed, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(what_is_not_text_is_refused_with_what_to_do, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(json_lines_of_other_writers_are_read, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_json_line_that_would_take_gigabytes_is_refused, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(parts_together_are_the_whole, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(long_files_are_divided_between_records, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(json_lines_are_known_by_their_content, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(what_is_missing_is_said_in_one_line, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(many_threads_give_what_one_gives, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_failure_ends_the_whole_and_is_the_first_in_order, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(sentences_are_all_lines_and_long_ones_in_parts, workfolder_setup,
-                                        workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Ids equal those of Hugging Face's `tokenizers` and of `sentencepiece` on hard texts (tests/golden/text), scanners
  * equal their patterns, merging keeps its rule. */
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +12,7 @@
 #include "engine/text/unicode.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 static int digit(char c)
 {
@@ -107,43 +103,37 @@ static int check_golden(const char *name, const char *suffix)
     return lines;
 }
 
-static void ids_equal_hugging_face_gpt2(void **state)
+TEST(ids_equal_hugging_face_gpt2)
 {
-    (void)state;
     assert_true(check_golden("gpt2", "json") > 100);
 }
 
-static void ids_equal_hugging_face_llama3(void **state)
+TEST(ids_equal_hugging_face_llama3)
 {
-    (void)state;
     assert_true(check_golden("llama3", "json") > 100);
 }
 
-static void ids_equal_hugging_face_qwen(void **state)
+TEST(ids_equal_hugging_face_qwen)
 {
-    (void)state;
     assert_true(check_golden("qwen", "json") > 100);
 }
 
-static void ids_equal_hugging_face_where_no_scanner_is_known(void **state)
+TEST(ids_equal_hugging_face_where_no_scanner_is_known)
 {
-    (void)state;
     assert_true(check_golden("cased", "json") > 100);
 }
 
 /* Folders like those of Gemma 3, Llama 2, Phi-3, Phi-4, Pythia, SmolLM3, Granite and OLMo 2 (family_tokenizers.py). */
-static void ids_and_texts_of_the_families_equal_autotokenizer(void **state)
+TEST(ids_and_texts_of_the_families_equal_autotokenizer)
 {
-    (void)state;
     static const char *const families[] = {"gemma",  "llama2",  "phi3",    "phi4", "phi4-mini",
                                            "pythia", "smollm3", "granite", "olmo2"};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         assert_true(check_golden(families[i], "json") > 120);
 }
 
-static void ids_and_texts_equal_sentencepiece(void **state)
+TEST(ids_and_texts_equal_sentencepiece)
 {
-    (void)state;
     assert_true(check_golden("unigram", "model") > 100);
     assert_true(check_golden("bpe", "model") > 100);
     assert_true(check_golden("mapped", "model") > 100);
@@ -159,9 +149,8 @@ static uint32_t random_below(uint32_t n)
 
 /* A text whose score falls far below what a float can add pieces to: the library counts anew on the way, and so must
  * we. */
-static void ids_of_a_long_text_equal_sentencepiece(void **state)
+TEST(ids_of_a_long_text_equal_sentencepiece)
 {
-    (void)state;
     enum { LETTERS = 3000000 };
     buffer text = {0};
     buffer_reserve(&text, LETTERS);
@@ -191,9 +180,8 @@ static void ids_of_a_long_text_equal_sentencepiece(void **state)
 
 /* Every character between marks of high and low class, after itself and before an accent: orders, decompositions and
  * compositions are those of Hugging Face's tables, which are older than utf8proc's. */
-static void normal_forms_equal_hugging_face(void **state)
+TEST(normal_forms_equal_hugging_face)
 {
-    (void)state;
     FILE *file = fopen("tests/golden/text/normal.golden", "r");
     assert_non_null(file);
     buffer out = {0};
@@ -234,9 +222,8 @@ static uint32_t random_code(void)
     return code >= 0xD800 && code < 0xE000 ? 'x' : code;
 }
 
-static void scanners_equal_their_patterns(void **state)
+TEST(scanners_equal_their_patterns)
 {
-    (void)state;
     unicode_classes *classes = unicode_classes_open(false);
     pattern_scratch *scratch = pattern_scratch_open();
     buffer text = {0};
@@ -275,9 +262,8 @@ static void scanners_equal_their_patterns(void **state)
 }
 
 /* What is said to be stable under NFC is, each character alone and after another. */
-static void stable_text_is_left_alone_by_nfc(void **state)
+TEST(stable_text_is_left_alone_by_nfc)
 {
-    (void)state;
     unicode_classes *classes = unicode_classes_open(true);
     buffer text = {0}, normal = {0};
     int stable = 0, changed = 0;
@@ -328,9 +314,8 @@ static int64_t merge_naively(int32_t *ids, int64_t count, uint32_t rank[8][8], i
     }
 }
 
-static void merging_takes_the_lowest_rank_then_the_leftmost(void **state)
+TEST(merging_takes_the_lowest_rank_then_the_leftmost)
 {
-    (void)state;
     random_state = 7;
     merges_scratch *scratch = merges_scratch_open();
     for (int round = 0; round < 400; round++) {
@@ -358,9 +343,8 @@ static void merging_takes_the_lowest_rank_then_the_leftmost(void **state)
     merges_scratch_close(scratch);
 }
 
-static void a_word_of_a_million_letters_takes_no_quadratic_time(void **state)
+TEST(a_word_of_a_million_letters_takes_no_quadratic_time)
 {
-    (void)state;
     tokenizer *t;
     assert_int_equal(tokenizer_files_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
     tokenizer_scratch *s = tokenizer_scratch_open(t);
@@ -381,21 +365,4 @@ static void a_word_of_a_million_letters_takes_no_quadratic_time(void **state)
     tokenizer_close(t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_equal_hugging_face_gpt2),
-        cmocka_unit_test(ids_equal_hugging_face_llama3),
-        cmocka_unit_test(ids_equal_hugging_face_qwen),
-        cmocka_unit_test(ids_equal_hugging_face_where_no_scanner_is_known),
-        cmocka_unit_test(ids_and_texts_of_the_families_equal_autotokenizer),
-        cmocka_unit_test(ids_and_texts_equal_sentencepiece),
-        cmocka_unit_test(ids_of_a_long_text_equal_sentencepiece),
-        cmocka_unit_test(normal_forms_equal_hugging_face),
-        cmocka_unit_test(scanners_equal_their_patterns),
-        cmocka_unit_test(stable_text_is_left_alone_by_nfc),
-        cmocka_unit_test(merging_takes_the_lowest_rank_then_the_leftmost),
-        cmocka_unit_test(a_word_of_a_million_letters_takes_no_quadratic_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

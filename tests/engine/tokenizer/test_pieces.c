@@ -1,10 +1,5 @@
 /* Our own encoding by SentencePiece models gives the library's ids: with BPE always, with unigram models where rounding
  * of sums decides nothing, which rounded scores see to. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +9,7 @@
 #include "engine/text/unicode.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 #define FOLDER "tests/golden/text/"
 
@@ -109,18 +105,16 @@ static int count_different(both *b, int texts, int parts)
     return different;
 }
 
-static void bpe_ids_are_the_library_s(void **state)
+TEST(bpe_ids_are_the_library_s)
 {
-    (void)state;
     both b = open_both(FOLDER "bpe.model", false);
     assert_int_equal(count_different(&b, 3000, 30), 0);
     assert_int_equal(count_different(&b, 10, 3000), 0);
     close_both(&b);
 }
 
-static void unigram_ids_are_the_library_s_when_scores_are_rounded(void **state)
+TEST(unigram_ids_are_the_library_s_when_scores_are_rounded)
 {
-    (void)state;
     both b = open_both(FOLDER "unigram.model", true);
     for (int32_t id = 0; id < vocabulary_size(b.model->pieces); id++)
         assert_true(b.model->scores[id] * 128.0F == rintf(b.model->scores[id] * 128.0F));
@@ -135,9 +129,8 @@ static void unigram_ids_are_the_library_s_when_scores_are_rounded(void **state)
 }
 
 /* A character map, spaces that are removed, unknown characters in one. */
-static void a_character_map_is_followed_as_the_library_does(void **state)
+TEST(a_character_map_is_followed_as_the_library_does)
 {
-    (void)state;
     both b = open_both(FOLDER "mapped.model", true);
     assert_true(b.model->map.length > 0 && b.model->remove_extra && !b.model->byte_fallback);
     assert_int_equal(count_different(&b, 5000, 30), 0);
@@ -145,12 +138,4 @@ static void a_character_map_is_followed_as_the_library_does(void **state)
     close_both(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_character_map_is_followed_as_the_library_does),
-        cmocka_unit_test(bpe_ids_are_the_library_s),
-        cmocka_unit_test(unigram_ids_are_the_library_s_when_scores_are_rounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,9 +1,4 @@
 /* Opening, saving, decoding and refusing tokenizers of every kind. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +11,7 @@
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 #define FOLDER "tests/golden/text/"
 
@@ -47,9 +43,8 @@ static void encode(buffer_ids *ids, const tokenizer *t, const char *text, int64_
     tokenizer_scratch_close(s);
 }
 
-static void every_kind_gives_the_text_back(void **state)
+TEST(every_kind_gives_the_text_back)
 {
-    (void)state;
     buffer_ids ids = {0};
     buffer text = {0};
     const char *specs[] = {"bytes", files[0], files[1], files[2], files[4], files[5]};
@@ -68,9 +63,8 @@ static void every_kind_gives_the_text_back(void **state)
     buffer_ids_free(&ids);
 }
 
-static void streaming_never_shows_half_a_character(void **state)
+TEST(streaming_never_shows_half_a_character)
 {
-    (void)state;
     buffer_ids ids = {0};
     buffer text = {0};
     const char *specs[] = {"bytes", files[0], files[4]};
@@ -109,9 +103,8 @@ static void streaming_never_shows_half_a_character(void **state)
     buffer_ids_free(&ids);
 }
 
-static void malformed_text_is_encoded_as_its_replacement(void **state)
+TEST(malformed_text_is_encoded_as_its_replacement)
 {
-    (void)state;
     static const char bad[] = "a\xFF\xC3(\xE2\x82 \xED\xA0\x80\xF0\x9F\x98",
                       good[] =
                           "a\xEF\xBF\xBD\xEF\xBF\xBD(\xEF\xBF\xBD \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD";
@@ -130,7 +123,7 @@ static void malformed_text_is_encoded_as_its_replacement(void **state)
 
 /* Where a folder has both files, as Gemma's has, AutoTokenizer reads tokenizer.json; so do we, unless it is for others
  * to read or an export wrote it to mean the model. */
-static void a_tokenizer_json_goes_before_the_model_beside_it(void **state)
+TEST_WITH(a_tokenizer_json_goes_before_the_model_beside_it, workfolder_setup, workfolder_teardown)
 {
     static const char split[] = "{\"split_special_tokens\": true}", text[] = "a</s>b";
     char *folder = workfolder_path(*state, "both");
@@ -172,9 +165,8 @@ static void a_tokenizer_json_goes_before_the_model_beside_it(void **state)
     free(folder);
 }
 
-static void special_tokens_are_found_skipped_and_left_alone_as_asked(void **state)
+TEST(special_tokens_are_found_skipped_and_left_alone_as_asked)
 {
-    (void)state;
     tokenizer *t = open_or_fail(FOLDER "qwen.json");
     int32_t end = tokenizer_find(t, "<|endoftext|>", 13), start = tokenizer_find(t, "<|im_start|>", 12);
     buffer_ids ids = {0};
@@ -209,7 +201,7 @@ static void special_tokens_are_found_skipped_and_left_alone_as_asked(void **stat
     buffer_ids_free(&ids);
 }
 
-static void a_saved_tokenizer_is_the_same_tokenizer(void **state)
+TEST_WITH(a_saved_tokenizer_is_the_same_tokenizer, workfolder_setup, workfolder_teardown)
 {
     const char *specs[] = {"bytes", files[1], files[4]};
     for (int i = 0; i < 3; i++) {
@@ -243,7 +235,7 @@ static void a_saved_tokenizer_is_the_same_tokenizer(void **state)
 }
 
 /* The config beside a tokenizer.json names its special tokens, and follows it into folders and beside data sets. */
-static void the_config_beside_it_names_bos_and_eos(void **state)
+TEST_WITH(the_config_beside_it_names_bos_and_eos, workfolder_setup, workfolder_teardown)
 {
     static const char config[] =
         "{\"bos_token\": {\"content\": \"<|im_start|>\"}, \"eos_token\": \"<|im_end|>\", \"pad_token\": null}";
@@ -294,7 +286,7 @@ static status open_changed(void **state, const char *file, const char *old, cons
     return s;
 }
 
-static void what_is_not_supported_is_refused_by_name(void **state)
+TEST_WITH(what_is_not_supported_is_refused_by_name, workfolder_setup, workfolder_teardown)
 {
     static const struct {
         const char *file, *old, *new, *message;
@@ -352,7 +344,7 @@ static void what_is_not_supported_is_refused_by_name(void **state)
 }
 
 /* A file cut off anywhere is refused; a changed byte is refused or leaves a tokenizer that works on its own memory. */
-static void damaged_files_are_refused_or_harmless(void **state)
+TEST_WITH(damaged_files_are_refused_or_harmless, workfolder_setup, workfolder_teardown)
 {
     int refused = 0, opened = 0;
     for (int i = 0; i < FILES; i++) {
@@ -421,7 +413,7 @@ static bool next_sentence(void *context, const char **text, int64_t *length)
     return true;
 }
 
-static void training_is_repeatable_and_loses_nothing(void **state)
+TEST_WITH(training_is_repeatable_and_loses_nothing, workfolder_setup, workfolder_teardown)
 {
     const char *const types[] = {"unigram", "bpe"};
     for (int i = 0; i < 2; i++) {
@@ -459,9 +451,8 @@ static void training_is_repeatable_and_loses_nothing(void **state)
 }
 
 /* A text longer than what SentencePiece is given at once has the ids of the whole. */
-static void long_texts_have_the_ids_of_the_whole(void **state)
+TEST(long_texts_have_the_ids_of_the_whole)
 {
-    (void)state;
     static const char line[] = "the quick brown fox, which is 3 years old; jumps over the lazy dog\n";
     int64_t bytes = (int64_t)sizeof line - 1, lines = 40000;
     tokenizer *t = open_or_fail(FOLDER "bpe.model");
@@ -491,23 +482,4 @@ static void long_texts_have_the_ids_of_the_whole(void **state)
     tokenizer_close(t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_gives_the_text_back),
-        cmocka_unit_test(streaming_never_shows_half_a_character),
-        cmocka_unit_test(malformed_text_is_encoded_as_its_replacement),
-        cmocka_unit_test_setup_teardown(a_tokenizer_json_goes_before_the_model_beside_it, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test(special_tokens_are_found_skipped_and_left_alone_as_asked),
-        cmocka_unit_test_setup_teardown(a_saved_tokenizer_is_the_same_tokenizer, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(the_config_beside_it_names_bos_and_eos, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(what_is_not_supported_is_refused_by_name, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(damaged_files_are_refused_or_harmless, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(training_is_repeatable_and_loses_nothing, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test(long_texts_have_the_ids_of_the_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

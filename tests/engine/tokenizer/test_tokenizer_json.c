@@ -1,10 +1,5 @@
 /* The tokenizer.json that is written means our ids: it is read here as Hugging Face's `tokenizers` reads it, by rules
  * written down once more. (interop_autotokenizer.py asks the library itself.) */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,6 +12,7 @@
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 #define FOLDER "tests/golden/text/"
 #define MARK   "\xE2\x96\x81"
@@ -211,9 +207,8 @@ static void same_ids(const buffer_ids *a, const buffer_ids *b, const buffer *tex
         fail_msg("other ids of \"%.*s\"", (int)text->length, text->bytes);
 }
 
-static void bpe_of_a_sentencepiece_model_has_its_ids(void **state)
+TEST(bpe_of_a_sentencepiece_model_has_its_ids)
 {
-    (void)state;
     tokenizer *t;
     json_t *root = written(&t, FOLDER "bpe.model"), *model = json_object_get(root, "model");
     const json_t *vocab = json_object_get(model, "vocab");
@@ -245,9 +240,8 @@ static void bpe_of_a_sentencepiece_model_has_its_ids(void **state)
     json_decref(root);
 }
 
-static void unigram_of_a_sentencepiece_model_has_its_ids(void **state)
+TEST(unigram_of_a_sentencepiece_model_has_its_ids)
 {
-    (void)state;
     tokenizer *t;
     json_t *root = written(&t, FOLDER "unigram.model"), *model = json_object_get(root, "model"), *ids = json_object();
     const json_t *vocab = json_object_get(model, "vocab");
@@ -286,9 +280,8 @@ static void unigram_of_a_sentencepiece_model_has_its_ids(void **state)
 }
 
 /* Read by ourselves: a byte-level BPE without merges. */
-static void bytes_are_a_byte_level_bpe(void **state)
+TEST(bytes_are_a_byte_level_bpe)
 {
-    (void)state;
     tokenizer *t, *again;
     json_t *root = written(&t, "bytes");
     char *json = json_dumps(root, 0);
@@ -321,9 +314,8 @@ static void bytes_are_a_byte_level_bpe(void **state)
     json_decref(root);
 }
 
-static void special_tokens_frame_and_map_are_written(void **state)
+TEST(special_tokens_frame_and_map_are_written)
 {
-    (void)state;
     tokenizer *t;
     json_t *root = written(&t, FOLDER "mapped.model"), *added = json_object_get(root, "added_tokens");
     static const char *const names[] = {"<unk>", "<s>", "</s>"};
@@ -351,9 +343,8 @@ static void special_tokens_frame_and_map_are_written(void **state)
 }
 
 /* A model's pieces of a type that `tokenizers` has nothing for. */
-static void what_has_no_counterpart_is_refused(void **state)
+TEST(what_has_no_counterpart_is_refused)
 {
-    (void)state;
     static const struct {
         const char *file;
         int type;
@@ -384,14 +375,4 @@ static void what_has_no_counterpart_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bpe_of_a_sentencepiece_model_has_its_ids),
-        cmocka_unit_test(unigram_of_a_sentencepiece_model_has_its_ids),
-        cmocka_unit_test(bytes_are_a_byte_level_bpe),
-        cmocka_unit_test(special_tokens_frame_and_map_are_written),
-        cmocka_unit_test(what_has_no_counterpart_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

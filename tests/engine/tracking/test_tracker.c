@@ -1,15 +1,10 @@
 /* What a run tells an MLflow server: every step once, over restarts and while the server is away. Nothing that the
  * server says or leaves unsaid holds the run up, is believed, or shows a secret. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/tracking/tracker.h"
@@ -17,6 +12,7 @@
 #include "memory/log.h"
 #include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 #define START    "00112233445566778899aabbccddeeff"
 #define PASSWORD "S3CR3Tpw"
@@ -161,7 +157,7 @@ static void finish(tracker *t)
     tracker_close(t);
 }
 
-static void steps_come_while_the_run_trains(void **state)
+TEST_WITH(steps_come_while_the_run_trains, setup, teardown)
 {
     place *p = *state;
     write_steps(p, 1, 3, 0);
@@ -191,7 +187,7 @@ static void steps_come_while_the_run_trains(void **state)
     assert_ended(p, "KILLED");
 }
 
-static void a_server_that_comes_back_gets_what_it_has_missed(void **state)
+TEST_WITH(a_server_that_comes_back_gets_what_it_has_missed, setup, teardown)
 {
     place *p = *state;
     static const mlflow_standin_mode modes[] = {MLFLOW_STANDIN_AWAY, MLFLOW_STANDIN_BUSY};
@@ -217,7 +213,7 @@ static void a_server_that_comes_back_gets_what_it_has_missed(void **state)
 }
 
 /* A start that is killed, and one that goes on two steps earlier; then one with another rate. */
-static void steps_that_are_done_again_are_sent_again_if_they_differ(void **state)
+TEST_WITH(steps_that_are_done_again_are_sent_again_if_they_differ, setup, teardown)
 {
     place *p = *state;
     write_steps(p, 1, 6, 0);
@@ -251,7 +247,7 @@ static void steps_that_are_done_again_are_sent_again_if_they_differ(void **state
     assert_int_equal(count_of(p, "train/loss", 9), 1);
 }
 
-static void what_a_server_refuses_is_counted_and_passed_over(void **state)
+TEST_WITH(what_a_server_refuses_is_counted_and_passed_over, setup, teardown)
 {
     place *p = *state;
     mlflow_standin_set(p->server, MLFLOW_STANDIN_FULL);
@@ -266,7 +262,7 @@ static void what_a_server_refuses_is_counted_and_passed_over(void **state)
     assert_int_equal(count_of(p, "train/loss", 32), 1);
 }
 
-static void hostile_answers_do_nothing(void **state)
+TEST_WITH(hostile_answers_do_nothing, setup, teardown)
 {
     place *p = *state;
     write_steps(p, 1, 30, 0);
@@ -289,7 +285,7 @@ static void hostile_answers_do_nothing(void **state)
 }
 
 /* Neither a server that says nothing nor one that is away holds a run up, not even at its end. */
-static void nothing_waits_for_a_server(void **state)
+TEST_WITH(nothing_waits_for_a_server, setup, teardown)
 {
     place *p = *state;
     mlflow_standin_set(p->server, MLFLOW_STANDIN_SILENT);
@@ -319,7 +315,7 @@ static mlflow_login log_in_as(const char *user, const char *password, const char
     return l;
 }
 
-static void a_login_is_sent_and_never_said(void **state)
+TEST_WITH(a_login_is_sent_and_never_said, setup, teardown)
 {
     place *p = *state;
     const char *const tokens[] = {"", PASSWORD}, *const sent[] = {"Basic cGh4OlMzQ1IzVHB3", "Bearer " PASSWORD};
@@ -355,7 +351,7 @@ static void a_login_is_sent_and_never_said(void **state)
     unsetenv(MLFLOW_LOGIN_USER);
 }
 
-static void a_damaged_id_is_refused(void **state)
+TEST_WITH(a_damaged_id_is_refused, setup, teardown)
 {
     place *p = *state;
     char *path = must_format("%s/" TRACKER_FILE, p->folder);
@@ -375,17 +371,4 @@ static void a_damaged_id_is_refused(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(steps_come_while_the_run_trains, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_server_that_comes_back_gets_what_it_has_missed, setup, teardown),
-        cmocka_unit_test_setup_teardown(steps_that_are_done_again_are_sent_again_if_they_differ, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_a_server_refuses_is_counted_and_passed_over, setup, teardown),
-        cmocka_unit_test_setup_teardown(hostile_answers_do_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(nothing_waits_for_a_server, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_login_is_sent_and_never_said, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_damaged_id_is_refused, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

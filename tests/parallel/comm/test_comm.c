@@ -1,20 +1,16 @@
 /* Communication between ranks: what comm.h promises. The ranks themselves are rank_comm.c, started here under
  * mpirun. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "parallel/comm/comm.h"
 #include "parallel/comm/comm_backend.h"
 #include "parallel/comm/comm_sum.h"
 #include "tests/jobs/launch.h"
 #include "tests/parallel/schedule/least.h"
+#include "tests/test.h"
 
 enum { MOST = 40 };
 
@@ -50,27 +46,23 @@ static void operations_are_exact(int count)
     launch_free(&r);
 }
 
-static void operations_are_exact_on_2_ranks(void **state)
+TEST(operations_are_exact_on_2_ranks)
 {
-    (void)state;
     operations_are_exact(2);
 }
 
-static void operations_are_exact_on_3_ranks(void **state)
+TEST(operations_are_exact_on_3_ranks)
 {
-    (void)state;
     operations_are_exact(3);
 }
 
-static void operations_are_exact_on_4_ranks(void **state)
+TEST(operations_are_exact_on_4_ranks)
 {
-    (void)state;
     operations_are_exact(4);
 }
 
-static void wrong_results_are_noticed(void **state)
+TEST(wrong_results_are_noticed)
 {
-    (void)state;
     static const char *const mutants[] = {"drop", "swap", "order"};
     for (int i = 0; i < 3; i++) {
         long long cases, wrong, failed;
@@ -82,9 +74,8 @@ static void wrong_results_are_noticed(void **state)
     }
 }
 
-static void one_process_needs_no_mpirun(void **state)
+TEST(one_process_needs_no_mpirun)
 {
-    (void)state;
     char *program = launch_beside("rank_comm");
     static const char *const environments[] = {"", "OMPI_COMM_WORLD_SIZE=1", "SLURM_NTASKS=8"};
     for (int i = 0; i < 3; i++) {
@@ -100,9 +91,8 @@ static void one_process_needs_no_mpirun(void **state)
 }
 
 /* A launcher that is not this MPI's leaves every process thinking it is alone: refused, in one line. */
-static void a_foreign_launcher_is_refused(void **state)
+TEST(a_foreign_launcher_is_refused)
 {
-    (void)state;
     char *program = launch_beside("rank_comm");
     launch_result r = launch_run(
         60, "ASAN_OPTIONS=detect_leaks=0 PMI_SIZE=4 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 exec %s",
@@ -120,9 +110,8 @@ static comm_shape shape_of(comm_kind kind, int members, int me, int64_t count)
     return (comm_shape){.kind = kind, .type = DTYPE_BF16, .members = members, .me = me, .count = count};
 }
 
-static void expected_traffic_is_the_formula_and_the_minimum(void **state)
+TEST(expected_traffic_is_the_formula_and_the_minimum)
 {
-    (void)state;
     for (int n = 1; n <= MOST; n++) {
         int64_t count = 9973 * n, bytes = count * 2; /* divides: every member sends its share */
         for (int me = 0; me < n; me++) {
@@ -151,9 +140,8 @@ static void expected_traffic_is_the_formula_and_the_minimum(void **state)
     }
 }
 
-static void parts_cover_the_tensor_once(void **state)
+TEST(parts_cover_the_tensor_once)
 {
-    (void)state;
     static const int64_t counts[5] = {0, 7, 0, 1, 12};
     for (int n = 1; n <= MOST; n++)
         for (int64_t count = 0; count < 100; count += 9) {
@@ -177,9 +165,8 @@ static void parts_cover_the_tensor_once(void **state)
 }
 
 /* Following the parents leads to the root, and a member's children are those whose parent it is. */
-static void a_broadcast_reaches_everyone_once(void **state)
+TEST(a_broadcast_reaches_everyone_once)
 {
-    (void)state;
     for (int n = 1; n <= MOST; n++)
         for (int root = 0; root < n; root++) {
             int parents[MOST], found[MOST] = {0}, children[31], parent;
@@ -200,9 +187,8 @@ static void a_broadcast_reaches_everyone_once(void **state)
         }
 }
 
-static void scratch_stays_small_with_many_members(void **state)
+TEST(scratch_stays_small_with_many_members)
 {
-    (void)state;
     for (int n = 2; n <= 4096; n *= 2) {
         comm_shape s = shape_of(COMM_REDUCE_SCATTER, n, 0, (int64_t)1 << 33);
         assert_true(comm_scratch_bytes(&s) <= (n <= 512 ? 16 << 20 : (int64_t)n << 15));
@@ -211,9 +197,8 @@ static void scratch_stays_small_with_many_members(void **state)
 
 /* bf16 sums round once: 1 + 2^-9 + 2^-9 is 1 + 2^-8 -> a tie, to even: 1; three of them: above the tie. Rounding after
  * each addition would give 1 for both. */
-static void narrow_sums_round_once(void **state)
+TEST(narrow_sums_round_once)
 {
-    (void)state;
     uint16_t one = float_to_bf16(1), small = float_to_bf16(0x1p-9f), out;
     const void *terms[] = {&one, &small, &small, &small};
     comm_sum(&out, terms, 3, 1, DTYPE_BF16);
@@ -233,18 +218,5 @@ int main(void)
     static const char *const launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"};
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
         unsetenv(launchers[i]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expected_traffic_is_the_formula_and_the_minimum),
-        cmocka_unit_test(parts_cover_the_tensor_once),
-        cmocka_unit_test(a_broadcast_reaches_everyone_once),
-        cmocka_unit_test(scratch_stays_small_with_many_members),
-        cmocka_unit_test(narrow_sums_round_once),
-        cmocka_unit_test(one_process_needs_no_mpirun),
-        cmocka_unit_test(a_foreign_launcher_is_refused),
-        cmocka_unit_test(operations_are_exact_on_2_ranks),
-        cmocka_unit_test(operations_are_exact_on_3_ranks),
-        cmocka_unit_test(operations_are_exact_on_4_ranks),
-        cmocka_unit_test(wrong_results_are_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(NULL, NULL);
 }

@@ -1,12 +1,8 @@
 /* Which coordinates a rank has and with whom it shares an axis: what grid.h promises. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "parallel/comm/grid.h"
+#include "tests/test.h"
 
 enum { MOST = 256 };
 
@@ -25,9 +21,8 @@ static grid make(const int size[GRID_AXES], int rank)
     return g;
 }
 
-static void ranks_run_tensor_context_data_pipeline(void **state)
+TEST(ranks_run_tensor_context_data_pipeline)
 {
-    (void)state;
     for (int l = 0; l < LAYOUTS; l++) {
         const int *n = layouts[l];
         int rank = 0;
@@ -47,9 +42,8 @@ static void ranks_run_tensor_context_data_pipeline(void **state)
 
 /* Every axis partitions the ranks (the ends: those of the first and last stage), the members agree on their group,
  * ascend, and each finds itself at its index. Members differ in the coordinates that the axis spans only. */
-static void axes_partition_the_ranks(void **state)
+TEST(axes_partition_the_ranks)
 {
-    (void)state;
     for (int l = 0; l < LAYOUTS; l++)
         for (axis a = 0; a < AXIS_COUNT; a++) {
             grid any = make(layouts[l], 0);
@@ -85,9 +79,8 @@ static void axes_partition_the_ranks(void **state)
 }
 
 /* tensor 2 x context 2 x data 3 x pipeline 3, seen from rank 17: tensor 1, context 0, data 1, pipeline 1 */
-static void the_table_says_who_is_where(void **state)
+TEST(the_table_says_who_is_where)
 {
-    (void)state;
     static const struct {
         axis a;
         int count, member[6], span;
@@ -116,9 +109,8 @@ static void the_table_says_who_is_where(void **state)
 /* Whole experts, in order, on the ranks of a block; over all blocks each has one holder in each, at the same place.
  * With blocks of one rank all hold the same, as of a dense model; with tensor ranks of their own they are other ranks
  * than those of AXIS_GRADIENT. */
-static void holders_of_an_expert_are_strided(void **state)
+TEST(holders_of_an_expert_are_strided)
 {
-    (void)state;
     for (int l = 0; l < LAYOUTS; l++) {
         grid any = make(layouts[l], 0);
         int stage = any.ranks / any.size[GRID_PIPELINE], block = expert_blocks[l];
@@ -140,9 +132,8 @@ static void holders_of_an_expert_are_strided(void **state)
 }
 
 /* A group's slots are those in which it has several ranks: of its coordinates, or its own. */
-static void groups_say_where_placements_are(void **state)
+TEST(groups_say_where_placements_are)
 {
-    (void)state;
     grid g = make((const int[]){2, 1, 3, 1}, 3);
     g.block[AXIS_EXPERT] = 3;
     const axis_group data = grid_group(&g, AXIS_GRADIENT), context = grid_group(&g, AXIS_CONTEXT),
@@ -168,9 +159,8 @@ static void groups_say_where_placements_are(void **state)
 }
 
 /* Context ranks see the same samples, and their gradients are sums: other ranks answer the two questions. */
-static void context_ranks_sum_gradients_and_divide_no_samples(void **state)
+TEST(context_ranks_sum_gradients_and_divide_no_samples)
 {
-    (void)state;
     grid any = make((const int[]){1, 2, 2, 1}, 0);
     static const int sample[] = {0, 0, 1, 1}, gradient[] = {0, 1, 2, 3};
     for (int r = 0; r < 4; r++) {
@@ -183,9 +173,8 @@ static void context_ranks_sum_gradients_and_divide_no_samples(void **state)
 }
 
 /* What the rows say of one another: a set of samples or of gradients is that of the coordinates' columns. */
-static void rows_agree_with_the_coordinates(void **state)
+TEST(rows_agree_with_the_coordinates)
 {
-    (void)state;
     for (int i = 0; i < AXIS_COORDINATES; i++) {
         assert_int_equal(axis_spans(AXIS_SAMPLES, i), axis_coordinates[i].divides == AXIS_DIVIDES_SAMPLES);
         assert_int_equal(axis_spans(AXIS_GRADIENT, i), axis_coordinates[i].sums);
@@ -202,9 +191,8 @@ static void rows_agree_with_the_coordinates(void **state)
             assert_string_not_equal(axis_name(a), axis_name(b));
 }
 
-static void a_layout_that_does_not_multiply_says_so_in_one_line(void **state)
+TEST(a_layout_that_does_not_multiply_says_so_in_one_line)
 {
-    (void)state;
     grid g;
     static const struct {
         int ranks, tensor, context, data, pipeline;
@@ -230,9 +218,8 @@ static void a_layout_that_does_not_multiply_says_so_in_one_line(void **state)
 }
 
 /* A context axis of one rank goes without saying, and is said as soon as it has more. */
-static void sizes_are_told_in_words(void **state)
+TEST(sizes_are_told_in_words)
 {
-    (void)state;
     char words[GRID_WORDS];
     const int *plain = GRID_SIZES(2, 1, 4, 1), *context = GRID_SIZES(2, 3, 0, 1);
     const char *const note[GRID_AXES] = {[GRID_DATA] = " (ZeRO 1)"};
@@ -248,9 +235,8 @@ static void sizes_are_told_in_words(void **state)
 }
 
 /* Of the ranks that read the same samples one leads, whatever they divide among them; of a pipeline's the first. */
-static void one_rank_leads(void **state)
+TEST(one_rank_leads)
 {
-    (void)state;
     grid g;
     assert_int_equal(grid_make(&g, 36, 0, GRID_SIZES(2, 3, 2, 3)), STATUS_OK);
     for (int rank = 0; rank < g.ranks; rank++) {
@@ -260,19 +246,4 @@ static void one_rank_leads(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_run_tensor_context_data_pipeline),
-        cmocka_unit_test(axes_partition_the_ranks),
-        cmocka_unit_test(the_table_says_who_is_where),
-        cmocka_unit_test(holders_of_an_expert_are_strided),
-        cmocka_unit_test(groups_say_where_placements_are),
-        cmocka_unit_test(context_ranks_sum_gradients_and_divide_no_samples),
-        cmocka_unit_test(rows_agree_with_the_coordinates),
-        cmocka_unit_test(a_layout_that_does_not_multiply_says_so_in_one_line),
-        cmocka_unit_test(sizes_are_told_in_words),
-        cmocka_unit_test(one_rank_leads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

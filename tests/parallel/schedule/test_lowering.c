@@ -1,19 +1,15 @@
 /* Lowered schedules and their replay: what lowering.h and lowering_check.h promise. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "parallel/schedule/lowering_check.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/schedule/schedule_make.h"
 #include "tests/parallel/schedule/schedules.h"
+#include "tests/test.h"
 
 static const simulate_cost unit = {1, 1, 1};
 
@@ -51,16 +47,14 @@ static void must_end(const schedule *s)
     lowering_free(&l);
 }
 
-static void every_lowered_schedule_comes_to_its_end(void **state)
+TEST(every_lowered_schedule_comes_to_its_end)
 {
-    (void)state;
     the_options = &LOWERING_DEFAULTS;
     assert_int_equal(schedules_each(16, 4, 64, must_end), (4 + 1 + 3 + 4 + 1 + 3) * 16 * 64);
 }
 
-static void any_lookahead_and_number_of_sends_comes_to_its_end(void **state)
+TEST(any_lookahead_and_number_of_sends_comes_to_its_end)
 {
-    (void)state;
     static const lowering_options options[] = {{0, 1}, {1, 3}, {7, 2}, {1 << 30, 1}, {0, 1000}};
     for (unsigned i = 0; i < sizeof options / sizeof *options; i++) {
         the_options = &options[i];
@@ -103,9 +97,8 @@ static lowering naive(const schedule *s)
 }
 
 /* The figure was measured elsewhere, with another program: 2 to 12 stages, 1 to 32 micro-batches. */
-static void the_naive_lowering_is_caught_as_a_deadlock(void **state)
+TEST(the_naive_lowering_is_caught_as_a_deadlock)
 {
-    (void)state;
     int deadlocks = 0, pairs = 0;
     for (int p = 2; p <= 12; p++)
         for (int m = 1; m <= 32; m++, pairs++) {
@@ -123,9 +116,8 @@ static void the_naive_lowering_is_caught_as_a_deadlock(void **state)
     assert_int_equal(deadlocks, 341);
 }
 
-static void one_stage_sends_nothing(void **state)
+TEST(one_stage_sends_nothing)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_INTERLEAVED, 1, 4, 5), STATUS_OK);
     lowering l = lowered(&s, LOWERING_DEFAULTS);
@@ -239,9 +231,8 @@ static double worst_ratio(lowering_options options)
 
 /* Serial queues, rendezvous and launch order cost nothing over the schedule alone, if the costs are what was said. If
  * they are not, messages wait for one another, but not for long. */
-static void the_launch_order_adds_no_time(void **state)
+TEST(the_launch_order_adds_no_time)
 {
-    (void)state;
     static const simulate_cost costs[] = {{1, 1, 1}, {1, 1.3, 0.8}, {1, 1.2, 0.8}};
     for (unsigned i = 0; i < sizeof costs / sizeof *costs; i++) {
         true_cost = told_cost = costs[i];
@@ -260,9 +251,8 @@ static void the_launch_order_adds_no_time(void **state)
     assert_true(surprised > 1.05 && surprised <= 1.15);
 }
 
-static void actions_without_time_are_refused(void **state)
+TEST(actions_without_time_are_refused)
 {
-    (void)state;
     schedule s;
     simulation timing;
     lowering l = {.stages = 77};
@@ -305,9 +295,8 @@ static void must_end_for_random_costs(const schedule *s)
     simulate_free(&timing);
 }
 
-static void uneven_stages_come_to_their_end(void **state)
+TEST(uneven_stages_come_to_their_end)
 {
-    (void)state;
     schedules_each(8, 3, 20, must_end_for_random_costs);
 }
 
@@ -456,9 +445,8 @@ static void mutants_of(const schedule *s)
     lowering_free(&l);
 }
 
-static void broken_lowerings_are_refused(void **state)
+TEST(broken_lowerings_are_refused)
 {
-    (void)state;
     mutants = 0;
     schedules_each(4, 2, 5, mutants_of);
     assert_true(mutants > 10000);
@@ -466,9 +454,8 @@ static void broken_lowerings_are_refused(void **state)
 }
 
 /* Receives put where they are first needed, whatever the senders' order: neighbours that each send first. */
-static void launches_in_unlike_orders_are_caught_as_a_deadlock(void **state)
+TEST(launches_in_unlike_orders_are_caught_as_a_deadlock)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 4), STATUS_OK);
     lowering l = lowered(&s, (lowering_options){0, 1});
@@ -509,9 +496,8 @@ static int longest_wait(const lowering *l, int stage)
     return longest;
 }
 
-static void buffers_wait_no_longer_than_asked(void **state)
+TEST(buffers_wait_no_longer_than_asked)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 4, 1, 16), STATUS_OK);
     int arrival = -1;
@@ -530,19 +516,4 @@ static void buffers_wait_no_longer_than_asked(void **state)
     schedule_free(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_lowered_schedule_comes_to_its_end),
-        cmocka_unit_test(any_lookahead_and_number_of_sends_comes_to_its_end),
-        cmocka_unit_test(the_naive_lowering_is_caught_as_a_deadlock),
-        cmocka_unit_test(one_stage_sends_nothing),
-        cmocka_unit_test(the_launch_order_adds_no_time),
-        cmocka_unit_test(uneven_stages_come_to_their_end),
-        cmocka_unit_test(actions_without_time_are_refused),
-        cmocka_unit_test(broken_lowerings_are_refused),
-        cmocka_unit_test(launches_in_unlike_orders_are_caught_as_a_deadlock),
-        cmocka_unit_test(buffers_wait_no_longer_than_asked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

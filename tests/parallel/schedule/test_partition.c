@@ -1,14 +1,10 @@
 /* Dividing layers over pipeline chunks: what partition.h promises. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "parallel/schedule/partition.h"
+#include "tests/test.h"
 
 enum { MOST = 16 };
 
@@ -64,9 +60,8 @@ static void try_all(trial *t, int chunk, int left)
     }
 }
 
-static void automatic_division_is_the_best_of_all(void **state)
+TEST(automatic_division_is_the_best_of_all)
 {
-    (void)state;
     unsigned random = 1;
     int compared = 0;
     for (int layers = 1; layers <= 11; layers++)
@@ -98,9 +93,8 @@ static void must_be(const int *counts, const int *expected, int chunks)
         assert_int_equal(counts[c], expected[c]);
 }
 
-static void divisions_known_by_heart(void **state)
+TEST(divisions_known_by_heart)
 {
-    (void)state;
     int counts[MOST];
     partition_costs plain = {NULL, 0, 0};
     assert_int_equal(partition_automatic(counts, &plain, 7, 3), STATUS_OK);
@@ -115,9 +109,8 @@ static void divisions_known_by_heart(void **state)
     must_be(counts, (int[]){7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7}, 16);
 }
 
-static void too_few_layers_are_refused(void **state)
+TEST(too_few_layers_are_refused)
 {
-    (void)state;
     int counts[MOST] = {77};
     partition_costs plain = {NULL, 0, 0};
     assert_int_equal(partition_automatic(counts, &plain, 3, 4), STATUS_USAGE);
@@ -127,9 +120,8 @@ static void too_few_layers_are_refused(void **state)
                         "needs at least one layer");
 }
 
-static void given_divisions_are_kept_or_refused_in_one_line(void **state)
+TEST(given_divisions_are_kept_or_refused_in_one_line)
 {
-    (void)state;
     int counts[MOST] = {77};
     assert_int_equal(partition_given(counts, (int[]){1, 2, 1, 2}, 4, 6, 2, 2), STATUS_OK);
     must_be(counts, (int[]){1, 2, 1, 2}, 4);
@@ -146,13 +138,4 @@ static void given_divisions_are_kept_or_refused_in_one_line(void **state)
     assert_int_equal(counts[0], 77);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(automatic_division_is_the_best_of_all),
-        cmocka_unit_test(divisions_known_by_heart),
-        cmocka_unit_test(too_few_layers_are_refused),
-        cmocka_unit_test(given_divisions_are_kept_or_refused_in_one_line),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,7 @@
 /* Pipeline schedules and their check: what schedule.h and schedule_check.h promise. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "parallel/schedule/schedule_check.h"
@@ -14,6 +9,7 @@
 #include "parallel/schedule/schedule_make.h"
 #include "tests/parallel/schedule/optimum.h"
 #include "tests/parallel/schedule/schedules.h"
+#include "tests/test.h"
 
 static void must_pass(const schedule *s)
 {
@@ -21,9 +17,8 @@ static void must_pass(const schedule *s)
         fail_msg("%s: %s", schedules_title(s), status_message());
 }
 
-static void every_schedule_does_each_action_once_in_a_possible_order(void **state)
+TEST(every_schedule_does_each_action_once_in_a_possible_order)
 {
-    (void)state;
     /* gpipe, zb-h1 with 1..4 chunks, 1f1b and zb-h2 with one, interleaved with 2..4, three folded kinds with two */
     assert_int_equal(schedules_each(16, 4, 64, must_pass), (4 + 1 + 3 + 4 + 1 + 3) * 16 * 64);
 }
@@ -54,9 +49,8 @@ static void must_be_near_the_optimum(const schedule *s)
         fail_msg("%s: takes %d units, but %d are enough", schedules_title(s), length, shorter);
 }
 
-static void no_schedule_in_the_same_memory_is_faster_by_two_units(void **state)
+TEST(no_schedule_in_the_same_memory_is_faster_by_two_units)
 {
-    (void)state;
     searched = 0;
     schedules_each(4, 3, 7, must_be_near_the_optimum);
     assert_true(searched >= 180);
@@ -64,9 +58,8 @@ static void no_schedule_in_the_same_memory_is_faster_by_two_units(void **state)
 }
 
 /* The oracle's own test: a schedule that waits needlessly is found out. */
-static void the_search_finds_out_a_slow_schedule(void **state)
+TEST(the_search_finds_out_a_slow_schedule)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 4), STATUS_OK);
     static const action last[8] = {{ACTION_FORWARD, 0, 0},  {ACTION_FORWARD, 0, 1}, {ACTION_BACKWARD, 0, 0},
@@ -79,9 +72,8 @@ static void the_search_finds_out_a_slow_schedule(void **state)
     schedule_free(&s);
 }
 
-static void one_f_one_b_of_several_chunks_is_interleaved(void **state)
+TEST(one_f_one_b_of_several_chunks_is_interleaved)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 4, 2, 8), STATUS_OK);
     assert_int_equal(s.kind, SCHEDULE_INTERLEAVED);
@@ -91,9 +83,8 @@ static void one_f_one_b_of_several_chunks_is_interleaved(void **state)
     schedule_free(&s);
 }
 
-static void impossible_sizes_are_refused(void **state)
+TEST(impossible_sizes_are_refused)
 {
-    (void)state;
     static const int sizes[][3] = {{0, 1, 1},     {1, 0, 1},           {1, 1, 0},       {-1, 1, 1},
                                    {40000, 1, 1}, {1024, 1024, 10000}, {1, 1 << 20, 1}, {2, 1, 1 << 30}};
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -191,18 +182,16 @@ static void mutants_of(const schedule *s)
             mutants_at(s, stage, i);
 }
 
-static void broken_schedules_are_refused(void **state)
+TEST(broken_schedules_are_refused)
 {
-    (void)state;
     mutants = 0;
     schedules_each(3, 2, 4, mutants_of);
     assert_true(mutants > 5000);
     print_message("refused %d mutants\n", mutants);
 }
 
-static void refusals_name_stage_position_and_action(void **state)
+TEST(refusals_name_stage_position_and_action)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 3), STATUS_OK);
     s.actions[1][2] = s.actions[1][0];
@@ -216,9 +205,8 @@ static void refusals_name_stage_position_and_action(void **state)
 }
 
 /* Each stage's list is fine on its own; together they wait for one another. */
-static void stages_that_wait_for_one_another_are_refused(void **state)
+TEST(stages_that_wait_for_one_another_are_refused)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 3), STATUS_OK);
     static const action first[6] = {{ACTION_FORWARD, 0, 0},  {ACTION_BACKWARD, 0, 0}, {ACTION_FORWARD, 0, 1},
@@ -233,9 +221,8 @@ static void stages_that_wait_for_one_another_are_refused(void **state)
     schedule_free(&s);
 }
 
-static void a_gradient_computed_whole_and_in_parts_is_refused(void **state)
+TEST(a_gradient_computed_whole_and_in_parts_is_refused)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_ZB_H1, 2, 1, 2), STATUS_OK);
     schedule both = schedules_copy(&s);
@@ -246,18 +233,4 @@ static void a_gradient_computed_whole_and_in_parts_is_refused(void **state)
     schedule_free(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_schedule_does_each_action_once_in_a_possible_order),
-        cmocka_unit_test(no_schedule_in_the_same_memory_is_faster_by_two_units),
-        cmocka_unit_test(the_search_finds_out_a_slow_schedule),
-        cmocka_unit_test(one_f_one_b_of_several_chunks_is_interleaved),
-        cmocka_unit_test(impossible_sizes_are_refused),
-        cmocka_unit_test(broken_schedules_are_refused),
-        cmocka_unit_test(refusals_name_stage_position_and_action),
-        cmocka_unit_test(stages_that_wait_for_one_another_are_refused),
-        cmocka_unit_test(a_gradient_computed_whole_and_in_parts_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,20 +1,16 @@
 /* Schedules with published figures, and those that are found: what schedule_search.h and weave.h promise.
  *
  * Figures: Tables 5 and 9 of 2401.10241 (rows of 1.5B and 28.3B), and the folded schedules of 2405.15362. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "parallel/schedule/schedule_check.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
 #include "tests/parallel/schedule/schedules.h"
+#include "tests/test.h"
 
 enum { STAGES_MOST = 32, CHUNKS_MOST = 2 * STAGES_MOST };
 
@@ -80,9 +76,8 @@ static void must_be(double found, double expected, const char *what, int row)
         fail_msg("row %d, %s: bubble %.5f, published %.4f", row, what, found, expected);
 }
 
-static void named_schedules_have_the_published_bubbles(void **state)
+TEST(named_schedules_have_the_published_bubbles)
 {
-    (void)state;
     for (int i = 0; i < ROWS; i++) {
         const published *row = &table[i];
         must_be(bubble_of(row, SCHEDULE_1F1B, 1), row->one_f_one_b, "1f1b", i);
@@ -92,9 +87,8 @@ static void named_schedules_have_the_published_bubbles(void **state)
 }
 
 /* m T + (p-1) T / v + ((2v-1)p - 2) message is theirs; the order that is run passes p messages more. */
-static void interleaved_is_the_closed_form_and_a_message_for_each_stage(void **state)
+TEST(interleaved_is_the_closed_form_and_a_message_for_each_stage)
 {
-    (void)state;
     for (int i = 0; i < ROWS; i++) {
         const published *row = &table[i];
         int p = row->stages, v = row->chunks;
@@ -133,9 +127,8 @@ static void find(schedule *out, const published *row, int chunks, bool folded, d
             fail_msg("%s: stage %d holds %g of %g", schedules_title(out), i, peaks[i], memory);
 }
 
-static void found_schedules_are_not_above_the_published_ones(void **state)
+TEST(found_schedules_are_not_above_the_published_ones)
 {
-    (void)state;
     for (int i = 0; i < ROWS; i++)
         for (int k = 0; k < 2; k++) {
             const published *row = &table[i];
@@ -163,9 +156,8 @@ static int idle_ticks(const schedule *s)
     return (int)lround(span_of(s, costs, 0)) - 3 * s->chunks * s->microbatches;
 }
 
-static void less_memory_costs_what_the_ladder_says(void **state)
+TEST(less_memory_costs_what_the_ladder_says)
 {
-    (void)state;
     static const struct {
         int half_chunks, idle;
     } ladder[] = {{4, 11}, {5, 8}, {6, 5}, {7, 3}, {8, 0}};
@@ -177,9 +169,8 @@ static void less_memory_costs_what_the_ladder_says(void **state)
     }
 }
 
-static void folded_schedules_hold_and_idle_what_they_should(void **state)
+TEST(folded_schedules_hold_and_idle_what_they_should)
 {
-    (void)state;
     for (int p = 2; p <= STAGES_MOST; p++) {
         const int holds[] = {p, (p + 2) / 2, (p + 4) / 3}; /* zb-v, v-half, v-min */
         const int idles[] = {0, p == 2 ? 1 : p == 4 ? 5 : p % 2 ? 3 * p - 4 : 3 * p - 5, p == 2 ? 2 : 4 * p - 5};
@@ -201,9 +192,8 @@ static void folded_schedules_hold_and_idle_what_they_should(void **state)
     }
 }
 
-static void a_stage_holds_the_chunks_at_both_ends_of_a_fold(void **state)
+TEST(a_stage_holds_the_chunks_at_both_ends_of_a_fold)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_ZB_V, 4, 2, 1), STATUS_OK);
     for (int stage = 0; stage < 4; stage++) {
@@ -217,9 +207,8 @@ static void a_stage_holds_the_chunks_at_both_ends_of_a_fold(void **state)
 }
 
 /* In the memory of each named schedule, with uneven stages and messages. */
-static void found_schedules_are_not_worse_than_named_ones(void **state)
+TEST(found_schedules_are_not_worse_than_named_ones)
 {
-    (void)state;
     enum { P = 3, M = 7 };
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         int chunks = kind == SCHEDULE_INTERLEAVED || schedule_kind_folds((schedule_kind)kind) ? 2 : 1;
@@ -260,9 +249,8 @@ static void found_schedules_are_not_worse_than_named_ones(void **state)
     }
 }
 
-static void nothing_fits_in_no_memory(void **state)
+TEST(nothing_fits_in_no_memory)
 {
-    (void)state;
     simulate_cost costs[2] = {{1, 1, 1}, {1, 1, 1}};
     double ones[2] = {1, 1}, limit[2] = {0.5, 0.5};
     schedule s;
@@ -271,17 +259,4 @@ static void nothing_fits_in_no_memory(void **state)
     assert_non_null(strstr(status_message(), "fits in memory"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_schedules_have_the_published_bubbles),
-        cmocka_unit_test(interleaved_is_the_closed_form_and_a_message_for_each_stage),
-        cmocka_unit_test(found_schedules_are_not_above_the_published_ones),
-        cmocka_unit_test(less_memory_costs_what_the_ladder_says),
-        cmocka_unit_test(folded_schedules_hold_and_idle_what_they_should),
-        cmocka_unit_test(a_stage_holds_the_chunks_at_both_ends_of_a_fold),
-        cmocka_unit_test(found_schedules_are_not_worse_than_named_ones),
-        cmocka_unit_test(nothing_fits_in_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

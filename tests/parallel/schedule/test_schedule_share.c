@@ -1,12 +1,7 @@
 /* A vocabulary divided over the stages: what schedule_share.h promises, and the checks that look at it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "parallel/schedule/exchange.h"
@@ -15,6 +10,7 @@
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_share.h"
 #include "tests/parallel/schedule/schedules.h"
+#include "tests/test.h"
 
 /* Of a stage's layers a micro-batch takes 1, 1 and 1; of the whole head `head` times that. */
 static simulate_cost *costs_of(const schedule *layers, double head)
@@ -95,17 +91,15 @@ static void must_be_right(const schedule *layers)
     schedule_free(&s);
 }
 
-static void every_schedule_takes_the_vocabulary_in(void **state)
+TEST(every_schedule_takes_the_vocabulary_in)
 {
-    (void)state;
     int all = schedules_each(6, 3, 13, must_be_right);
     print_message("%d of %d schedules, the others of one stage\n", visited, all);
     assert_true(visited >= 500);
 }
 
-static void the_last_layers_take_the_next_tokens_in(void **state)
+TEST(the_last_layers_take_the_next_tokens_in)
 {
-    (void)state;
     visited = 0;
     next_tokens = true;
     schedules_each(5, 2, 9, must_be_right);
@@ -132,9 +126,8 @@ static double undivided(schedule_kind kind, int stages, int chunks, int microbat
 }
 
 /* A head of two stages' work, divided: what is left idle is about what the schedule leaves of layers alone. */
-static void a_divided_head_leaves_about_the_bubble_of_layers_alone(void **state)
+TEST(a_divided_head_leaves_about_the_bubble_of_layers_alone)
 {
-    (void)state;
     static const struct {
         schedule_kind kind;
         int chunks;
@@ -202,9 +195,8 @@ static void move(schedule *s, int stage, int from, int to)
     list[to] = a;
 }
 
-static void a_stage_without_its_part_is_refused(void **state)
+TEST(a_stage_without_its_part_is_refused)
 {
-    (void)state;
     const int head = 1 + SCHEDULE_HEAD, embedding = 1 + SCHEDULE_EMBEDDING;
     schedule s = an_example();
     assert_int_equal(schedule_check(&s), STATUS_OK);
@@ -262,9 +254,8 @@ static void swap_launches(lowering *l, int stage, int i, int k)
 
 /* Each pair of neighbouring launches of one stage in the other order: what still ends is in no wrong order; what does
  * not is told. */
-static void meetings_in_another_order_on_one_stage_are_refused(void **state)
+TEST(meetings_in_another_order_on_one_stage_are_refused)
 {
-    (void)state;
     schedule s = an_example();
     lowering l = lowered(&s, LOWERING_DEFAULTS);
     assert_int_equal(lowering_check(&l, &s), STATUS_OK);
@@ -282,9 +273,8 @@ static void meetings_in_another_order_on_one_stage_are_refused(void **state)
     schedule_free(&s);
 }
 
-static void a_meeting_that_is_changed_is_refused(void **state)
+TEST(a_meeting_that_is_changed_is_refused)
 {
-    (void)state;
     schedule s = an_example();
     lowering l = lowered(&s, LOWERING_DEFAULTS);
     for (int kind = EXCHANGE_EMBEDDING; kind < EXCHANGES; kind++)
@@ -308,9 +298,8 @@ static void a_meeting_that_is_changed_is_refused(void **state)
 
 /* Launched where the stage's own part is made, as an engine without a global order would: a stage then stands in its
  * queue behind what waits for others, who wait for what is behind it. */
-static void meetings_launched_as_soon_as_a_stage_has_its_part_deadlock(void **state)
+TEST(meetings_launched_as_soon_as_a_stage_has_its_part_deadlock)
 {
-    (void)state;
     schedule s = an_example();
     lowering l = lowered(&s, LOWERING_DEFAULTS);
     int deadlocks = 0;
@@ -346,9 +335,8 @@ static void delay_wait(lowering *l, int stage, int k)
     x[wait.pair].pair = k;
 }
 
-static void next_tokens_that_come_behind_the_last_layers_are_refused(void **state)
+TEST(next_tokens_that_come_behind_the_last_layers_are_refused)
 {
-    (void)state;
     next_tokens = true;
     schedule s = an_example();
     next_tokens = false;
@@ -364,17 +352,4 @@ static void next_tokens_that_come_behind_the_last_layers_are_refused(void **stat
     schedule_free(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_schedule_takes_the_vocabulary_in),
-        cmocka_unit_test(the_last_layers_take_the_next_tokens_in),
-        cmocka_unit_test(next_tokens_that_come_behind_the_last_layers_are_refused),
-        cmocka_unit_test(a_divided_head_leaves_about_the_bubble_of_layers_alone),
-        cmocka_unit_test(a_stage_without_its_part_is_refused),
-        cmocka_unit_test(meetings_in_another_order_on_one_stage_are_refused),
-        cmocka_unit_test(a_meeting_that_is_changed_is_refused),
-        cmocka_unit_test(meetings_launched_as_soon_as_a_stage_has_its_part_deadlock),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,20 +1,16 @@
 /* The simulator against the closed forms of the literature (1811.06965, 2104.04473, 2401.10241), and the drawings. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/schedule/timeline.h"
 #include "parallel/schedule/schedule_make.h"
 #include "tests/parallel/schedule/schedules.h"
+#include "tests/test.h"
 
 static const simulate_cost unit = {1, 1, 1};
 static const simulate_cost several[] = {{1, 1, 1}, {1, 1.5, 0.5}, {1, 2, 1}, {3, 1, 1}};
@@ -66,9 +62,8 @@ static void must_have_the_bubble(const schedule *s)
     }
 }
 
-static void bubbles_equal_the_formulas(void **state)
+TEST(bubbles_equal_the_formulas)
 {
-    (void)state;
     compared = 0;
     schedules_each(16, 4, 64, must_have_the_bubble);
     assert_true(compared > 4 * 2000);
@@ -93,9 +88,8 @@ static void must_have_the_bubble_of_zb_h2(const schedule *s)
     }
 }
 
-static void zb_h2_has_its_bubble(void **state)
+TEST(zb_h2_has_its_bubble)
 {
-    (void)state;
     compared = 0;
     schedules_each(16, 1, 64, must_have_the_bubble_of_zb_h2);
     assert_true(compared > 2000);
@@ -122,9 +116,8 @@ static void must_have_the_peak(const schedule *s)
     compared++;
 }
 
-static void peaks_in_flight_equal_the_formulas(void **state)
+TEST(peaks_in_flight_equal_the_formulas)
 {
-    (void)state;
     compared = 0;
     schedules_each(16, 4, 64, must_have_the_peak);
     assert_true(compared > 2000);
@@ -150,16 +143,14 @@ static void must_not_be_slower_than_1f1b(const schedule *s)
     }
 }
 
-static void no_schedule_is_slower_than_1f1b(void **state)
+TEST(no_schedule_is_slower_than_1f1b)
 {
-    (void)state;
     schedules_each(16, 4, 64, must_not_be_slower_than_1f1b);
 }
 
 /* Mutants of the formula tests: a schedule with another warm-up has another bubble or holds more. */
-static void another_warm_up_shows_in_bubble_or_peak(void **state)
+TEST(another_warm_up_shows_in_bubble_or_peak)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 4, 1, 12), STATUS_OK);
     /* stage 0: F F F F B F B ... -> F F F B F F B ...: its second forward pair starts late */
@@ -184,9 +175,8 @@ static void another_warm_up_shows_in_bubble_or_peak(void **state)
 }
 
 /* Two stages, two micro-batches, by hand: stage 0 F = 1, I + W = 3; stage 1 F = 2, I + W = 4; a hop takes 0.5. */
-static void uneven_stages_and_hops_are_timed_by_hand(void **state)
+TEST(uneven_stages_and_hops_are_timed_by_hand)
 {
-    (void)state;
     static const simulate_cost costs[2] = {{1, 2, 1}, {2, 3, 1}};
     schedule s;
     simulation sim;
@@ -204,9 +194,8 @@ static void uneven_stages_and_hops_are_timed_by_hand(void **state)
     schedule_free(&s);
 }
 
-static void a_schedule_that_cannot_end_is_no_simulation(void **state)
+TEST(a_schedule_that_cannot_end_is_no_simulation)
 {
-    (void)state;
     schedule s;
     simulation sim;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 2), STATUS_OK);
@@ -252,9 +241,8 @@ static int occurrences(const char *text, const char *what)
     return n;
 }
 
-static void the_terminal_drawing_is_the_schedule(void **state)
+TEST(the_terminal_drawing_is_the_schedule)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 3), STATUS_OK);
     simulation sim = simulated(&s, unit, 0);
@@ -285,15 +273,13 @@ static void must_fit_the_width(const schedule *s)
     simulate_free(&sim);
 }
 
-static void no_line_is_wider_than_the_terminal(void **state)
+TEST(no_line_is_wider_than_the_terminal)
 {
-    (void)state;
     schedules_each(12, 2, 36, must_fit_the_width);
 }
 
-static void colours_are_for_terminals(void **state)
+TEST(colours_are_for_terminals)
 {
-    (void)state;
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_ZB_H1, 2, 2, 4), STATUS_OK);
     simulation sim = simulated(&s, unit, 0);
@@ -311,9 +297,8 @@ static void colours_are_for_terminals(void **state)
     schedule_free(&s);
 }
 
-static void the_svg_has_a_box_for_every_action(void **state)
+TEST(the_svg_has_a_box_for_every_action)
 {
-    (void)state;
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         schedule s;
         bool two = kind == SCHEDULE_INTERLEAVED || schedule_kind_folds((schedule_kind)kind);
@@ -356,20 +341,4 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles_equal_the_formulas),
-        cmocka_unit_test(zb_h2_has_its_bubble),
-        cmocka_unit_test(peaks_in_flight_equal_the_formulas),
-        cmocka_unit_test(no_schedule_is_slower_than_1f1b),
-        cmocka_unit_test(another_warm_up_shows_in_bubble_or_peak),
-        cmocka_unit_test(uneven_stages_and_hops_are_timed_by_hand),
-        cmocka_unit_test(a_schedule_that_cannot_end_is_no_simulation),
-        cmocka_unit_test(the_terminal_drawing_is_the_schedule),
-        cmocka_unit_test(no_line_is_wider_than_the_terminal),
-        cmocka_unit_test(colours_are_for_terminals),
-        cmocka_unit_test(the_svg_has_a_box_for_every_action),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_MAIN(make_folder, remove_folder)

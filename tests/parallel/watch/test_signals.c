@@ -1,15 +1,11 @@
 /* With what status a process ends that is asked to stop twice: before its work is done, and after. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/clock.h"
 #include "parallel/watch/signals.h"
+#include "tests/test.h"
 
 /* A process gets `first`, and 1.2 s later `second`, which ends it; in between its work is done with `status`, or -1: it
  * is not. */
@@ -32,9 +28,8 @@ static int asked_twice(int first, int second, int status)
     return WEXITSTATUS(how);
 }
 
-static void a_second_signal_ends_a_process_with_the_status_of_its_work(void **state)
+TEST(a_second_signal_ends_a_process_with_the_status_of_its_work)
 {
-    (void)state;
     static const struct {
         int first, second, status, expected;
     } cases[] = {
@@ -49,10 +44,4 @@ static void a_second_signal_ends_a_process_with_the_status_of_its_work(void **st
         assert_int_equal(asked_twice(cases[i].first, cases[i].second, cases[i].status), cases[i].expected);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_second_signal_ends_a_process_with_the_status_of_its_work),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Parquet and Arrow by libphalanx_parquet.so: files of five writers give what the same records give as JSON lines;
  * damaged ones are refused in one line. Skipped where the object is not built. The files are made by
  * tests/golden/parquet/make.py. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -19,6 +14,7 @@
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 #define GOLDEN "tests/golden/parquet/"
 
@@ -89,7 +85,7 @@ static void must_be_same(const char *folder, const char *a, const char *b, const
     free(other);
 }
 
-static void columns_of_all_writers_give_what_json_lines_give(void **state)
+TEST_WITH(columns_of_all_writers_give_what_json_lines_give, workfolder_setup, workfolder_teardown)
 {
     need_reader();
     const char *w = *state;
@@ -105,7 +101,7 @@ static void columns_of_all_writers_give_what_json_lines_give(void **state)
 }
 
 /* All files together, divided among some machines. */
-static void parts_of_columns_merge_to_the_whole(void **state)
+TEST_WITH(parts_of_columns_merge_to_the_whole, workfolder_setup, workfolder_teardown)
 {
     need_reader();
     const char *w = *state;
@@ -137,7 +133,7 @@ static void parts_of_columns_merge_to_the_whole(void **state)
     }
 }
 
-static void bad_rows_and_wrong_columns_are_named(void **state)
+TEST_WITH(bad_rows_and_wrong_columns_are_named, workfolder_setup, workfolder_teardown)
 {
     need_reader();
     const char *w = *state;
@@ -216,7 +212,7 @@ static int read_documents(const char *path)
 
 /* A file cut off anywhere, and one with a byte changed anywhere: refused or read, in little memory. (In data pages
  * without a checksum a changed letter is another letter.) */
-static void damaged_files_are_refused_in_one_line(void **state)
+TEST_WITH(damaged_files_are_refused_in_one_line, workfolder_setup, workfolder_teardown)
 {
     need_reader();
     char *path = workfolder_path(*state, "hostile");
@@ -262,7 +258,7 @@ static void write_changed(const char *path, const uint8_t *data, int64_t bytes, 
     buffer_free(&made);
 }
 
-static void sizes_beyond_the_file_are_not_believed(void **state)
+TEST_WITH(sizes_beyond_the_file_are_not_believed, workfolder_setup, workfolder_teardown)
 {
     need_reader();
     int64_t bytes;
@@ -294,15 +290,4 @@ static void sizes_beyond_the_file_are_not_believed(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(columns_of_all_writers_give_what_json_lines_give, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(parts_of_columns_merge_to_the_whole, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(bad_rows_and_wrong_columns_are_named, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(damaged_files_are_refused_in_one_line, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(sizes_beyond_the_file_are_not_believed, workfolder_setup, workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

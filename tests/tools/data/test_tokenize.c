@@ -1,11 +1,6 @@
 /* phalanx tokenize, split, merge and convert as commands: what they make, what they refuse in one line, and that
  * nothing half-written is left when they fail or a signal stops them. And what training makes of a data set's
  * tokenizer. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -25,6 +20,7 @@
 #include "models/names.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 #define MODEL "tests/golden/text/unigram.model"
 
@@ -82,7 +78,7 @@ static void put(const char *folder, const char *name, const char *text, int64_t 
 
 /* ---- inputs and outputs ---- */
 
-static void what_is_no_text_is_refused_and_leaves_nothing(void **state)
+TEST(what_is_no_text_is_refused_and_leaves_nothing)
 {
     const char *w = *state;
     put(w, "x.zip", "PK\3\4\x15\x04\x15", -1);
@@ -94,7 +90,7 @@ static void what_is_no_text_is_refused_and_leaves_nothing(void **state)
     free(corpus);
 }
 
-static void json_lines_come_by_standard_input_too(void **state)
+TEST(json_lines_come_by_standard_input_too)
 {
     const char *w = *state;
     put(w, "lines", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n", -1);
@@ -104,7 +100,7 @@ static void json_lines_come_by_standard_input_too(void **state)
     assert_int_equal(documents_of(w, "text"), 1);
 }
 
-static void folders_are_made_and_nothing_is_replaced_without_force(void **state)
+TEST(folders_are_made_and_nothing_is_replaced_without_force)
 {
     const char *w = *state;
     put(w, "a.txt", "one\n\ntwo\n\nthree", -1);
@@ -140,7 +136,7 @@ static void folders_are_made_and_nothing_is_replaced_without_force(void **state)
     free(left);
 }
 
-static void split_says_how_a_text_file_becomes_documents(void **state)
+TEST(split_says_how_a_text_file_becomes_documents)
 {
     const char *w = *state;
     put(w, "one.txt", "one\n\ntwo\n", -1);
@@ -161,7 +157,7 @@ static int64_t bytes_of(const char *folder, const char *name)
 
 /* Documents of very different sizes: one that alone is three times what is asked for must not be taken because others
  * are too few. */
-static void split_takes_the_share_that_was_asked_for(void **state)
+TEST(split_takes_the_share_that_was_asked_for)
 {
     const char *w = *state;
     char text[40000];
@@ -184,7 +180,7 @@ static void split_takes_the_share_that_was_asked_for(void **state)
     }
 }
 
-static void training_a_vocabulary_tells_its_stages(void **state)
+TEST(training_a_vocabulary_tells_its_stages)
 {
     const char *w = *state;
     char *program = launch_beside("../phalanx");
@@ -243,7 +239,7 @@ static void make_texts(const char *w)
     put(w, "texts/_tmp/x.txt", "nor this", -1);
 }
 
-static void a_folder_is_its_texts_sorted_and_a_list_names_files(void **state)
+TEST(a_folder_is_its_texts_sorted_and_a_list_names_files)
 {
     const char *w = *state;
     make_texts(w);
@@ -277,7 +273,7 @@ static void a_folder_is_its_texts_sorted_and_a_list_names_files(void **state)
     free(program);
 }
 
-static void bad_records_are_left_out_and_listed(void **state)
+TEST(bad_records_are_left_out_and_listed)
 {
     const char *w = *state;
     make_texts(w);
@@ -333,7 +329,7 @@ static void bad_records_are_left_out_and_listed(void **state)
 }
 
 /* What seven machines make and merge is, byte for byte, what one makes: data set and list of bad records. */
-static void parts_merged_are_the_whole(void **state)
+TEST(parts_merged_are_the_whole)
 {
     const char *w = *state;
     make_texts(w);
@@ -411,7 +407,7 @@ static void stop(launch *l, int number)
 }
 
 /* Tokenizing and training a vocabulary wait for a pipe that has some text and gets no more. */
-static void a_signal_leaves_no_half_data_set(void **state)
+TEST(a_signal_leaves_no_half_data_set)
 {
     static const int numbers[] = {SIGINT, SIGTERM};
     const char *w = *state;
@@ -491,7 +487,7 @@ static void write_large_model(const char *folder)
     json_decref(header);
 }
 
-static void a_signal_leaves_no_half_model(void **state)
+TEST(a_signal_leaves_no_half_model)
 {
     const char *w = *state;
     char *program = launch_beside("../phalanx"), *from = workfolder_path(w, "large"),
@@ -517,7 +513,7 @@ static void a_signal_leaves_no_half_model(void **state)
     "train: {steps: 1, sequence: 16, micro_batch: 1, global_batch: 1, precision: fp32, device: cpu}\n"                 \
     "optimizer: {lr: 1e-3}\n"
 
-static void a_missing_data_set_is_said_by_its_key_and_how_it_is_made(void **state)
+TEST(a_missing_data_set_is_said_by_its_key_and_how_it_is_made)
 {
     const char *w = *state;
     put(w, "config.yaml", CONFIG, -1);
@@ -530,7 +526,7 @@ static void a_missing_data_set_is_said_by_its_key_and_how_it_is_made(void **stat
            w);
 }
 
-static void the_tokenizer_beside_the_data_tells_the_vocabulary(void **state)
+TEST(the_tokenizer_beside_the_data_tells_the_vocabulary)
 {
     const char *w = *state;
     put(w, "config.yaml", CONFIG, -1);
@@ -551,22 +547,4 @@ static void the_tokenizer_beside_the_data_tells_the_vocabulary(void **state)
     expect(2, "there is no data set", "train %s/config.yaml data.train=%s/nowhere run.folder=%s/r", w, w, w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_no_text_is_refused_and_leaves_nothing),
-        cmocka_unit_test(json_lines_come_by_standard_input_too),
-        cmocka_unit_test(folders_are_made_and_nothing_is_replaced_without_force),
-        cmocka_unit_test(split_says_how_a_text_file_becomes_documents),
-        cmocka_unit_test(split_takes_the_share_that_was_asked_for),
-        cmocka_unit_test(training_a_vocabulary_tells_its_stages),
-        cmocka_unit_test(a_folder_is_its_texts_sorted_and_a_list_names_files),
-        cmocka_unit_test(bad_records_are_left_out_and_listed),
-        cmocka_unit_test(parts_merged_are_the_whole),
-        cmocka_unit_test(a_signal_leaves_no_half_data_set),
-        cmocka_unit_test(a_signal_leaves_no_half_model),
-        cmocka_unit_test(a_missing_data_set_is_said_by_its_key_and_how_it_is_made),
-        cmocka_unit_test(the_tokenizer_beside_the_data_tells_the_vocabulary),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,13 +1,8 @@
 /* phalanx tokenize, split, merge and detokenize of objects of a store: byte for byte what they make of the same files,
  * whatever the network does. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
@@ -15,6 +10,7 @@
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { LINES = 300000 }; /* of 60 bytes or so: more than one block that is fetched */
 
@@ -67,7 +63,7 @@ static void assert_same(const char *folder, const char *a, const char *b)
     launch_free(&r);
 }
 
-static void objects_give_the_same_data_set_as_files(void **state)
+TEST(objects_give_the_same_data_set_as_files)
 {
     const char *w = *state;
     int64_t bytes;
@@ -104,7 +100,7 @@ static void objects_give_the_same_data_set_as_files(void **state)
 }
 
 /* As objects below a prefix; hidden ones, those of other kinds and markers of folders are left out. */
-static void a_prefix_stands_for_its_objects(void **state)
+TEST(a_prefix_stands_for_its_objects)
 {
     const char *w = *state;
     int64_t bytes;
@@ -145,7 +141,7 @@ static void a_prefix_stands_for_its_objects(void **state)
 }
 
 /* Parquet is read from both ends. */
-static void parquet_objects_are_read_in_ranges(void **state)
+TEST(parquet_objects_are_read_in_ranges)
 {
     const char *w = *state;
     static const char *const names[] = {"pyarrow-snappy.parquet", "pyarrow-file.arrow"};
@@ -184,7 +180,7 @@ static void assert_refused(const char *w, const char *words, const char *said)
     launch_free(&r);
 }
 
-static void what_cannot_be_read_is_said_in_a_line(void **state)
+TEST(what_cannot_be_read_is_said_in_a_line)
 {
     const char *w = *state;
     s3_server_put(server, "data/cut.gz", "\x1F\x8B\x08\0\0\0\0\0\0\3abc", 13);
@@ -254,7 +250,7 @@ static void put_set(const char *w)
     free(text);
 }
 
-static void data_sets_are_read_where_they_are(void **state)
+TEST(data_sets_are_read_where_they_are)
 {
     const char *w = *state;
     put_set(w);
@@ -277,7 +273,7 @@ static void data_sets_are_read_where_they_are(void **state)
 }
 
 /* A tokenizer of a few merges, as an object and in a folder; a vocabulary is trained here. */
-static void tokenizers_are_read_where_they_are(void **state)
+TEST(tokenizers_are_read_where_they_are)
 {
     const char *w = *state;
     int64_t bytes;
@@ -302,7 +298,7 @@ static void tokenizers_are_read_where_they_are(void **state)
     free(program);
 }
 
-static void commands_refuse_in_a_line(void **state)
+TEST(commands_refuse_in_a_line)
 {
     static const struct {
         const char *words, *said;
@@ -349,16 +345,4 @@ static int end_all(void **state)
     return workfolder_teardown(state);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(objects_give_the_same_data_set_as_files),
-        cmocka_unit_test(a_prefix_stands_for_its_objects),
-        cmocka_unit_test(parquet_objects_are_read_in_ranges),
-        cmocka_unit_test(what_cannot_be_read_is_said_in_a_line),
-        cmocka_unit_test(data_sets_are_read_where_they_are),
-        cmocka_unit_test(tokenizers_are_read_where_they_are),
-        cmocka_unit_test(commands_refuse_in_a_line),
-    };
-    return cmocka_run_group_tests(tests, begin_all, end_all);
-}
+TEST_MAIN(begin_all, end_all)

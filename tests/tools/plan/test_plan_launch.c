@@ -1,18 +1,14 @@
 /* The last lines of a plan: the course of the whole run, the line that starts it, and that a checkpoint is as large as
  * they say. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static json_t *plan_of(const char *path, const char *options)
 {
@@ -34,7 +30,7 @@ static double number(json_t *root, const char *section, const char *key)
 }
 
 /* Steps of a ramp are priced by their samples, hours by the ranks. */
-static void days_and_hours_are_those_of_all_steps(void **state)
+TEST_WITH(days_and_hours_are_those_of_all_steps, workfolder_setup, workfolder_teardown)
 {
     char *path = workfolder_path(*state, "a.yaml");
     runs_write_text(path, "model: {preset: llama-1b}\ndata: {train: none}\n"
@@ -52,7 +48,7 @@ static void days_and_hours_are_those_of_all_steps(void **state)
     free(path);
 }
 
-static void the_lines_that_start_it_are_a_shells(void **state)
+TEST_WITH(the_lines_that_start_it_are_a_shells, workfolder_setup, workfolder_teardown)
 {
     char *path = workfolder_path(*state, "a b.yaml"), quoted[4096], options[64] = "";
     runs_write_text(path, "model: {preset: llama-1b}\ndata: {train: none}\ntrain: {global_batch: 128}\n");
@@ -87,7 +83,7 @@ static double saved_bytes(const char *folder)
 }
 
 /* Weights, masters and states of several optimizers and types; a shared head, experts with a bias. */
-static void a_checkpoint_is_as_large_as_planned(void **state)
+TEST_WITH(a_checkpoint_is_as_large_as_planned, workfolder_setup, workfolder_teardown)
 {
     static const char *const cases[] = {
         "train.precision=fp32",
@@ -119,12 +115,4 @@ static void a_checkpoint_is_as_large_as_planned(void **state)
     free(phalanx);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(days_and_hours_are_those_of_all_steps, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(the_lines_that_start_it_are_a_shells, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_checkpoint_is_as_large_as_planned, workfolder_setup, workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,15 @@
 /* `phalanx plan --search` as a user meets it: a table, JSON, a configuration that plans as promised, and by how much
  * nothing fits. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static const char *const text =
     "model: {architecture: llama, layers: 4, hidden_size: 1024, heads: 2, kv_heads: 2, "
@@ -41,7 +37,7 @@ static json_t *json_of(launch_result *r)
     return root;
 }
 
-static void what_is_written_takes_the_time_that_was_promised(void **state)
+TEST_WITH(what_is_written_takes_the_time_that_was_promised, workfolder_setup, workfolder_teardown)
 {
     char *best = workfolder_path(*state, "best.yaml"), *phalanx = launch_beside("../phalanx");
     char options[4096];
@@ -64,7 +60,7 @@ static void what_is_written_takes_the_time_that_was_promised(void **state)
 }
 
 /* What the codes mean stands above the table; without a file to write the end says how to go on. */
-static void the_table_is_ranked_and_explained(void **state)
+TEST_WITH(the_table_is_ranked_and_explained, workfolder_setup, workfolder_teardown)
 {
     launch_result r = search(*state, "");
     assert_int_equal(r.status, 0);
@@ -79,7 +75,7 @@ static void the_table_is_ranked_and_explained(void **state)
 }
 
 /* A search that takes seconds says what it is at, before the first layout is compiled too. */
-static void what_takes_more_than_a_second_says_so(void **state)
+TEST_WITH(what_takes_more_than_a_second_says_so, workfolder_setup, workfolder_teardown)
 {
     static const char *const large =
         "model: {preset: llama-7b}\ndata: {train: none}\n"
@@ -96,7 +92,7 @@ static void what_takes_more_than_a_second_says_so(void **state)
 }
 
 /* A twentieth of the device is left free, and the column says how much; with --memory it is what the user says. */
-static void room_is_left_unless_the_user_says_how_much(void **state)
+TEST_WITH(room_is_left_unless_the_user_says_how_much, workfolder_setup, workfolder_teardown)
 {
     launch_result r = search(*state, "--json");
     json_t *found = json_of(&r), *row;
@@ -120,7 +116,7 @@ static void room_is_left_unless_the_user_says_how_much(void **state)
 }
 
 /* The user's own file, comments and all, with the keys of the layout and those of the command line; nothing else. */
-static void the_users_own_file_is_written(void **state)
+TEST_WITH(the_users_own_file_is_written, workfolder_setup, workfolder_teardown)
 {
     static const char *const own = "# mine\n"
                                    "model: {architecture: llama, layers: 4, hidden_size: 1024, heads: 2, kv_heads: 2,\n"
@@ -153,7 +149,7 @@ static void the_users_own_file_is_written(void **state)
     free(path);
 }
 
-static void where_nothing_fits_it_says_by_how_much(void **state)
+TEST_WITH(where_nothing_fits_it_says_by_how_much, workfolder_setup, workfolder_teardown)
 {
     launch_result r = search(*state, "--memory 1GiB");
     assert_int_equal(r.status, 2);
@@ -166,7 +162,7 @@ static void where_nothing_fits_it_says_by_how_much(void **state)
     launch_free(&r);
 }
 
-static void a_file_that_cannot_be_written_is_known_before_the_search(void **state)
+TEST_WITH(a_file_that_cannot_be_written_is_known_before_the_search, workfolder_setup, workfolder_teardown)
 {
     launch_result r = search(*state, "--write /no/such/folder/best.yaml");
     assert_int_equal(r.status, 1);
@@ -176,7 +172,7 @@ static void a_file_that_cannot_be_written_is_known_before_the_search(void **stat
 }
 
 /* Options that the other way of planning does not know are refused, not passed over. */
-static void options_that_do_nothing_are_refused(void **state)
+TEST_WITH(options_that_do_nothing_are_refused, workfolder_setup, workfolder_teardown)
 {
     static const struct {
         const char *options, *said;
@@ -201,7 +197,7 @@ static void options_that_do_nothing_are_refused(void **state)
 }
 
 /* Experts on two ranks that divide them: how tokens choose is said and priced, of one layout and of a search. */
-static void a_load_is_said_and_priced(void **state)
+TEST_WITH(a_load_is_said_and_priced, workfolder_setup, workfolder_teardown)
 {
     static const char *const sparse =
         "model: {architecture: mixtral, layers: 4, hidden_size: 256, heads: 2, kv_heads: 2, experts: 8, "
@@ -241,21 +237,4 @@ static void a_load_is_said_and_priced(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_written_takes_the_time_that_was_promised, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(the_table_is_ranked_and_explained, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(what_takes_more_than_a_second_says_so, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(room_is_left_unless_the_user_says_how_much, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(the_users_own_file_is_written, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(where_nothing_fits_it_says_by_how_much, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written_is_known_before_the_search, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_load_is_said_and_priced, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(options_that_do_nothing_are_refused, workfolder_setup, workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

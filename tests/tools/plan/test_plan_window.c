@@ -1,17 +1,13 @@
 /* What `phalanx plan` says of context ranks where layers have a sliding window: the bytes that no query sees, with
  * figures that are calculated by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static int setup(void **state)
 {
@@ -60,7 +56,7 @@ static const struct {
     {"model.architecture=llama parallel.context=2 --ranks 2", 0, 0},
 };
 
-static void what_no_query_sees_is_counted(void **state)
+TEST(what_no_query_sees_is_counted)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char keys[256];
@@ -78,7 +74,7 @@ static void what_no_query_sees_is_counted(void **state)
     }
 }
 
-static void a_person_reads_what_to_do(void **state)
+TEST(a_person_reads_what_to_do)
 {
     launch_result r = plan(*state, cases[0].keys);
     assert_non_null(strstr(r.out, "50.0 KiB (78%) are of no use to the receiver, whose queries see 8 tokens"));
@@ -89,11 +85,4 @@ static void a_person_reads_what_to_do(void **state)
     launch_free(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_no_query_sees_is_counted),
-        cmocka_unit_test(a_person_reads_what_to_do),
-    };
-    return cmocka_run_group_tests(tests, setup, workfolder_teardown);
-}
+TEST_MAIN(setup, workfolder_teardown)

@@ -2,17 +2,13 @@
  * the profile a100-2022 was fitted on, so a bound on what it is off, and on what a change of the simulation does to it.
  * 2104.04473, up to 39B: rows that it was not fitted on. torchtitan's long contexts, on h100. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 typedef struct row {
     const char *name, *model, *train, *parallel, *recompute;
@@ -83,13 +79,13 @@ static double compare(const char *folder, const row *rows, int count, double wor
     return mean;
 }
 
-static void steps_of_2205_05198_are_within_four_per_cent(void **state)
+TEST_WITH(steps_of_2205_05198_are_within_four_per_cent, workfolder_setup, workfolder_teardown)
 {
     assert_true(compare(*state, fitted, sizeof fitted / sizeof *fitted, 0.04) <= 0.03);
 }
 
 /* On 32 data ranks, whose sums of gradients nothing hid. */
-static void steps_that_nothing_was_fitted_on_are_within_six_per_cent(void **state)
+TEST_WITH(steps_that_nothing_was_fitted_on_are_within_six_per_cent, workfolder_setup, workfolder_teardown)
 {
     assert_true(compare(*state, unseen, sizeof unseen / sizeof *unseen, 0.06) <= 0.04);
 }
@@ -102,9 +98,8 @@ static const struct {
     double tokens, worst;
 } contexts[] = {{32768, 1, 8, 76, 0.05}, {65536, 2, 4, 47, 0.40}};
 
-static void long_contexts_of_405b_beside_published_ones(void **state)
+TEST(long_contexts_of_405b_beside_published_ones)
 {
-    (void)state;
     char *phalanx = launch_beside("../phalanx");
     double predicted[2];
     for (int i = 0; i < 2; i++) {
@@ -131,14 +126,4 @@ static void long_contexts_of_405b_beside_published_ones(void **state)
     free(phalanx);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(steps_of_2205_05198_are_within_four_per_cent, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(steps_that_nothing_was_fitted_on_are_within_six_per_cent, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test(long_contexts_of_405b_beside_published_ones),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

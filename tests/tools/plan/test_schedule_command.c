@@ -1,16 +1,12 @@
 /* `phalanx schedule` as a user meets it: numbers of any size, memory that is too small, and counts that agree with each
  * other. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tests/jobs/launch.h"
+#include "tests/test.h"
 
 static launch_result schedule(const char *options)
 {
@@ -34,9 +30,8 @@ static double number_of(const char *options, const char *key)
 }
 
 /* Table 5 of 2401.10241, 1.5B with 24 micro-batches, from its Table 9. */
-static void published_bubbles_come_out(void **state)
+TEST(published_bubbles_come_out)
 {
-    (void)state;
     static const struct {
         const char *kind;
         double bubble;
@@ -50,9 +45,8 @@ static void published_bubbles_come_out(void **state)
 }
 
 /* Costs may be many powers of ten apart: the picture then shows less, and nothing else suffers. */
-static void costs_of_any_size_are_drawn(void **state)
+TEST(costs_of_any_size_are_drawn)
 {
-    (void)state;
     static const char *const costs[] = {"1,1,1e-12,0", "1,1,1,1e12", "1e12,1e12,1e-9,0", "1e-12,1e-12,1e-12,0"};
     for (unsigned i = 0; i < sizeof costs / sizeof *costs; i++)
         for (int kind = 0; kind < 3; kind++) {
@@ -67,9 +61,8 @@ static void costs_of_any_size_are_drawn(void **state)
         }
 }
 
-static void what_is_no_cost_is_refused(void **state)
+TEST(what_is_no_cost_is_refused)
 {
-    (void)state;
     static const char *const options[] = {"--costs 1e308,1,1,0", "--costs 1,1", "--costs 1,1,1,0,0", "--costs 1,-1,1,0",
                                           "--costs nan,1,1,0",   "--keeps 1",   "--keeps 1e300,1",   "--costs 0,0,0,0"};
     for (unsigned i = 0; i < sizeof options / sizeof *options; i++) {
@@ -81,9 +74,8 @@ static void what_is_no_cost_is_refused(void **state)
 }
 
 /* The table and the sentence below it count in the same unit, that of --keeps. */
-static void a_stages_peak_is_that_of_the_schedule(void **state)
+TEST(a_stages_peak_is_that_of_the_schedule)
 {
-    (void)state;
     launch_result r = schedule("--stages 2 --kind 1f1b --keeps 0.25,0.25");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "  0.50\n"));
@@ -91,9 +83,8 @@ static void a_stages_peak_is_that_of_the_schedule(void **state)
     launch_free(&r);
 }
 
-static void too_little_memory_is_said_with_what_is_needed(void **state)
+TEST(too_little_memory_is_said_with_what_is_needed)
 {
-    (void)state;
     static const char *const options[] = {"--kind auto --memory 0.5", "--kind auto --chunks 2 --memory 0.5",
                                           "--kind 1f1b --memory 0.5"};
     static const char *const needs[] = {"at least 1,", "at least 1,", "holds 4 "};
@@ -108,14 +99,4 @@ static void too_little_memory_is_said_with_what_is_needed(void **state)
     assert_true(number_of("--kind auto --chunks 2 --memory 1 --json", "peak") <= 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_bubbles_come_out),
-        cmocka_unit_test(costs_of_any_size_are_drawn),
-        cmocka_unit_test(what_is_no_cost_is_refused),
-        cmocka_unit_test(a_stages_peak_is_that_of_the_schedule),
-        cmocka_unit_test(too_little_memory_is_said_with_what_is_needed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,22 +1,18 @@
 /* phalanx timeline: the trace of a run is whole and true to the program, the page and the events are those of plan and
  * trace. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
 #include "tests/tools/pages.h"
+#include "tests/test.h"
 
 enum { RANKS = 4, STEPS = 5, FIRST = 2, LAST = 3 };
 
@@ -77,7 +73,7 @@ static int argument(const json_t *event, const char *key)
 }
 
 /* Every op of the program once in every traced step, one after another; each launch with its transfer. */
-static void every_op_of_every_traced_step_is_there(void **state)
+TEST(every_op_of_every_traced_step_is_there)
 {
     json_t *plan = said_by_plan(*state);
     for (int rank = 0; rank < RANKS; rank++) {
@@ -257,7 +253,7 @@ static void check_counters(const json_t *events, int process, const json_t *plan
 }
 
 /* Traces of ranks, and what timeline writes of them and of the prediction. */
-static void viewers_have_names_counters_and_arrows(void **state)
+TEST(viewers_have_names_counters_and_arrows)
 {
     json_t *events[RANKS], *plan = said_by_plan(*state);
     int micro_batches = (int)number(json_object_get(plan, "layout"), "micro_batches");
@@ -294,7 +290,7 @@ static double time_of(const json_t *events, const char *name, const char *kind)
 }
 
 /* The ranks' times are on one clock: nothing is received before it is sent. */
-static void traces_are_whole_and_on_one_clock(void **state)
+TEST(traces_are_whole_and_on_one_clock)
 {
     json_t *events[RANKS];
     for (int rank = 0; rank < RANKS; rank++) {
@@ -323,7 +319,7 @@ static double most_memory(const json_t *memory)
 }
 
 /* Predicted above measured; rows, step and memory are those of the plan. */
-static void the_page_has_what_the_plan_says(void **state)
+TEST(the_page_has_what_the_plan_says)
 {
     char *page, *path = draw(*state, "run", "run.html", "");
     json_t *data = pages_data(&page, path), *plan = said_by_plan(*state);
@@ -345,7 +341,7 @@ static void the_page_has_what_the_plan_says(void **state)
     free(path);
 }
 
-static void a_step_that_was_not_traced_is_refused(void **state)
+TEST(a_step_that_was_not_traced_is_refused)
 {
     char *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && %s timeline run --step 9 --output no.html", (char *)*state, program);
@@ -356,7 +352,7 @@ static void a_step_that_was_not_traced_is_refused(void **state)
 }
 
 /* An ending says what is to be drawn: there is no third kind. */
-static void an_output_of_another_kind_is_refused(void **state)
+TEST(an_output_of_another_kind_is_refused)
 {
     char *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && %s timeline run --output step.png", (char *)*state, program);
@@ -368,7 +364,7 @@ static void an_output_of_another_kind_is_refused(void **state)
 
 /* The highest point of a stage's temporary layer lies no higher than its arena's line, and reaches down from it by at
  * most what a plan leaves unused; every stage has its five layers. */
-static void memory_is_drawn_within_the_arena(void **state)
+TEST(memory_is_drawn_within_the_arena)
 {
     char *program = launch_beside("../phalanx");
     launch_result r =
@@ -396,7 +392,7 @@ static void memory_is_drawn_within_the_arena(void **state)
 }
 
 /* The configuration of a run says of data ranks only what it was told; how many there were its summary knows. */
-static void a_run_without_a_trace_is_predicted_on_its_ranks(void **state)
+TEST(a_run_without_a_trace_is_predicted_on_its_ranks)
 {
     const char *top = *state;
     double milliseconds[2];
@@ -441,7 +437,7 @@ static void check_moments(const json_t *picture)
 }
 
 /* Four ranks share the two cores of the CPU that is priced. */
-static void every_moment_of_a_step_is_of_a_kind(void **state)
+TEST(every_moment_of_a_step_is_of_a_kind)
 {
     char *page, *path = draw(*state, "run", "run.html", "");
     json_t *data = pages_data(&page, path), *plan = said_by_plan(*state), *wait;
@@ -471,7 +467,7 @@ static void every_moment_of_a_step_is_of_a_kind(void **state)
 }
 
 /* Without --output; the page has the same. Percentages of a line sum to the step, each rounded to a tenth. */
-static void shares_are_printed_as_drawn(void **state)
+TEST(shares_are_printed_as_drawn)
 {
     char *page, *path = draw(*state, "run", "run.html", ""), *program = launch_beside("../phalanx");
     json_t *data = pages_data(&page, path);
@@ -506,7 +502,7 @@ static void shares_are_printed_as_drawn(void **state)
 }
 
 /* For Perfetto: the same spans as events, of a configuration too, whose predicted step is as long as the plan's. */
-static void events_for_other_viewers_are_well_formed(void **state)
+TEST(events_for_other_viewers_are_well_formed)
 {
     static const char *const of[] = {"run", "run.yaml parallel.pipeline=2 model.layers=4"};
     for (int k = 0; k < 2; k++) {
@@ -533,7 +529,7 @@ static void events_for_other_viewers_are_well_formed(void **state)
 }
 
 /* A run of fewer ranks leaves no files of ranks that it does not have; one that begins anew has no older trace. */
-static void older_traces_do_not_stay(void **state)
+TEST(older_traces_do_not_stay)
 {
     const char *top = *state;
     char *there = must_format("%s/other/trace/rank-00001.json", top), *first = must_format("%s/other/trace", top);
@@ -549,7 +545,7 @@ static void older_traces_do_not_stay(void **state)
 }
 
 /* Timing changes nothing that is computed. */
-static void a_traced_run_computes_the_same_bits(void **state)
+TEST(a_traced_run_computes_the_same_bits)
 {
     const char *top = *state;
     char *traced = workfolder_path(top, "run"), *plain = workfolder_path(top, "plain");
@@ -562,7 +558,7 @@ static void a_traced_run_computes_the_same_bits(void **state)
     free(plain);
 }
 
-static void a_browser_draws_the_page(void **state)
+TEST(a_browser_draws_the_page)
 {
     if (!pages_browser())
         skip_because("no browser: apt-get install chromium");
@@ -577,7 +573,7 @@ static void a_browser_draws_the_page(void **state)
 
 /* Its title names the run, nothing is wider than the window, and its table has the shares of the line that is
  * printed. */
-static void a_page_for_a_phone_has_what_is_printed(void **state)
+TEST(a_page_for_a_phone_has_what_is_printed)
 {
     if (!pages_browser())
         skip_because("no browser: apt-get install chromium");
@@ -606,24 +602,4 @@ static void a_page_for_a_phone_has_what_is_printed(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_of_every_traced_step_is_there),
-        cmocka_unit_test(traces_are_whole_and_on_one_clock),
-        cmocka_unit_test(the_page_has_what_the_plan_says),
-        cmocka_unit_test(a_step_that_was_not_traced_is_refused),
-        cmocka_unit_test(an_output_of_another_kind_is_refused),
-        cmocka_unit_test(memory_is_drawn_within_the_arena),
-        cmocka_unit_test(a_run_without_a_trace_is_predicted_on_its_ranks),
-        cmocka_unit_test(viewers_have_names_counters_and_arrows),
-        cmocka_unit_test(every_moment_of_a_step_is_of_a_kind),
-        cmocka_unit_test(shares_are_printed_as_drawn),
-        cmocka_unit_test(events_for_other_viewers_are_well_formed),
-        cmocka_unit_test(older_traces_do_not_stay),
-        cmocka_unit_test(a_traced_run_computes_the_same_bits),
-        cmocka_unit_test(a_browser_draws_the_page),
-        cmocka_unit_test(a_page_for_a_phone_has_what_is_printed),
-    };
-    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
-}
+TEST_MAIN(prepare, workfolder_teardown)

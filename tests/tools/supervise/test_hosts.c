@@ -1,17 +1,13 @@
 /* The host file of `phalanx supervise`, and the words of its command. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
 #include "tools/supervise/hosts.h"
 #include "tools/supervise/supervise_command.h"
+#include "tests/test.h"
 
 static status read_text(hosts *h, void **state, const char *text)
 {
@@ -32,7 +28,7 @@ static char *written(const hosts *h, void **state, int ranks)
     return text;
 }
 
-static void hosts_are_left_out_and_spares_taken(void **state)
+TEST(hosts_are_left_out_and_spares_taken)
 {
     hosts h;
     assert_int_equal(read_text(&h, state, "# the cluster\na slots=4\n\n b.cluster.net slots=4 # old\nc:2\nd\n"),
@@ -55,7 +51,7 @@ static void hosts_are_left_out_and_spares_taken(void **state)
     hosts_free(&h);
 }
 
-static void hosts_are_named_by_addresses_too(void **state)
+TEST(hosts_are_named_by_addresses_too)
 {
     hosts h;
     char own[256] = "";
@@ -76,7 +72,7 @@ static void hosts_are_named_by_addresses_too(void **state)
     hosts_free(&h);
 }
 
-static void wrong_host_files_are_refused_with_their_line(void **state)
+TEST(wrong_host_files_are_refused_with_their_line)
 {
     static const struct {
         const char *text, *word;
@@ -127,9 +123,8 @@ static status open_line(supervise_command *k, char *line, char *words[WORDS])
     return supervise_command_open(k, count, words);
 }
 
-static void words_are_filled_in(void **state)
+TEST(words_are_filled_in)
 {
-    (void)state;
     char line[] = "mpirun|-np|{ranks}|--hostfile|{hosts}|-x|N={ranks}:{ranks}|build/phalanx|train|demo.yaml|"
                   "parallel.data=8|run.folder=x|checkpoint.resume=never";
     char parts[] = "mpirun|-np|1|phalanx|train|a.yaml|:|-np|1|phalanx|train|a.yaml";
@@ -163,13 +158,4 @@ static void words_are_filled_in(void **state)
     assert_int_equal(open_line(&k, bare, words), STATUS_USAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hosts_are_left_out_and_spares_taken),
-        cmocka_unit_test(hosts_are_named_by_addresses_too),
-        cmocka_unit_test(wrong_host_files_are_refused_with_their_line),
-        cmocka_unit_test(words_are_filled_in),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,14 +1,9 @@
 /* Every element of a model is counted in the norm once and written to a checkpoint once, whoever holds copies of it;
  * and the ranks that hold the same expert, which are strided, divide what is theirs as the replicas of a dense model
  * do. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/duty.h"
@@ -16,6 +11,7 @@
 #include "kernels/record/op_make.h"
 #include "kernels/record/replicas.h"
 #include "models/names.h"
+#include "tests/test.h"
 
 typedef struct layout {
     shape_architecture architecture;
@@ -136,9 +132,8 @@ static void meet_rank(const tally *t, const compiled *c)
     }
 }
 
-static void every_element_is_counted_and_written_once(void **state)
+TEST(every_element_is_counted_and_written_once)
 {
-    (void)state;
     for (int l = 0; l < LAYOUTS; l++) {
         tally t;
         compile_options any = options_of(&layouts[l], 0);
@@ -253,9 +248,8 @@ static void check_expert(const layout *l, int place, int number)
         free(met[d]);
 }
 
-static void holders_of_an_expert_divide_it_as_replicas_do(void **state)
+TEST(holders_of_an_expert_divide_it_as_replicas_do)
 {
-    (void)state;
     for (int zero = 0; zero < STORAGE_LEVELS; zero++) {
         const layout l = {SHAPE_GPT2, 2, 6, 1, zero, 12, false, false};
         compile_options o = options_of(&l, 0);
@@ -274,11 +268,4 @@ static void holders_of_an_expert_divide_it_as_replicas_do(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_is_counted_and_written_once),
-        cmocka_unit_test(holders_of_an_expert_divide_it_as_replicas_do),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

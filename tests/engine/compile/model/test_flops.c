@@ -1,16 +1,12 @@
 /* FLOPs of a token are those of the recorded products and attention: beside the formula, and where layers differ. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/flops.h"
 #include "memory/log.h"
 #include "models/presets.h"
+#include "tests/test.h"
 
 /* Weights of the products after attention, of all layers: the mlps, or the experts that a token has, those that all
  * share, and the router. */
@@ -47,9 +43,8 @@ static double formula(const model_shape *s, int64_t sequence)
     return 3 * (layers + 2 * mlp_weights(s) + 2 * h * (double)s->vocab_size);
 }
 
-static void presets_have_the_formulas_flops_to_the_last_digit(void **state)
+TEST(presets_have_the_formulas_flops_to_the_last_digit)
 {
-    (void)state;
     for (int i = 0; i < presets_count(); i++)
         for (int64_t sequence = 128; sequence <= 131072; sequence *= 8) {
             const model_shape *s = &presets_at(i)->shape;
@@ -75,9 +70,8 @@ static model_shape wide_attention(void)
                          .norm_epsilon = 1e-6};
 }
 
-static void layers_count_as_what_they_are(void **state)
+TEST(layers_count_as_what_they_are)
 {
-    (void)state;
     enum { SEQUENCE = 4096 };
     model_shape windows = wide_attention(), none = windows, some = windows;
     none.sliding_window = 0;
@@ -96,9 +90,8 @@ static void layers_count_as_what_they_are(void **state)
 }
 
 /* The chunk of the layers that see all tokens has fewer of them. */
-static void stages_divide_by_the_cost_of_each_layer(void **state)
+TEST(stages_divide_by_the_cost_of_each_layer)
 {
-    (void)state;
     int alike[2], unlike[2];
     compile_options o = {
         .shape = wide_attention(), .sequence = 4096, .layout.virtual_stages = 1, .layout.schedule = SCHEDULE_1F1B};
@@ -122,12 +115,4 @@ static void stages_divide_by_the_cost_of_each_layer(void **state)
     flops_close(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(presets_have_the_formulas_flops_to_the_last_digit),
-        cmocka_unit_test(layers_count_as_what_they_are),
-        cmocka_unit_test(stages_divide_by_the_cost_of_each_layer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,11 @@
 /* How many tokens' logits exist at a time: by price, where memory is short, and where some is left. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "engine/compile/model/loss_chunk.h"
 #include "engine/compile/plan/plan.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 /* A narrow model with Llama 3's vocabulary: where most memory is needed, most of it are logits. */
 static compile_options options_of(int tensor_ranks, const op_backend *backend)
@@ -60,9 +56,8 @@ static facts compiled_with(const compile_options *o)
 }
 
 /* 48 MiB of logits would be 192 tokens: 22 times through the gradient of the head for each micro-batch. */
-static void a_chunk_is_as_large_as_its_price_asks(void **state)
+TEST(a_chunk_is_as_large_as_its_price_asks)
 {
-    (void)state;
     compile_options gpu = options_of(1, NULL), cpu = options_of(1, &cpu_backend);
     facts of_gpu = compiled_with(&gpu), of_cpu = compiled_with(&cpu);
     assert_int_equal(of_gpu.tokens, 2048);
@@ -76,9 +71,8 @@ static void a_chunk_is_as_large_as_its_price_asks(void **state)
 }
 
 /* A device that computes less in the time of a byte adds to the gradient of the head more often for the same price. */
-static void a_chunk_is_priced_for_the_device_and_its_precision(void **state)
+TEST(a_chunk_is_priced_for_the_device_and_its_precision)
 {
-    (void)state;
     const struct {
         const char *device;
         precision_kind precision;
@@ -99,9 +93,8 @@ static void a_chunk_is_priced_for_the_device_and_its_precision(void **state)
 
 /* Less memory: first smaller chunks where they cost less than making again, never more than the budget, and alike on
  * all ranks that divide the vocabulary. */
-static void a_budget_is_met_by_smaller_chunks_too(void **state)
+TEST(a_budget_is_met_by_smaller_chunks_too)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         compile_options o = options_of(ranks, NULL);
         facts free_of = compiled_with(&o);
@@ -121,9 +114,8 @@ static void a_budget_is_met_by_smaller_chunks_too(void **state)
 
 /* Memory that a budget leaves makes the loss one piece, alike on all ranks that divide the vocabulary: nothing is made
  * again for it, and never is it more than the budget. */
-static void a_chunk_grows_into_what_a_budget_leaves(void **state)
+TEST(a_chunk_grows_into_what_a_budget_leaves)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         compile_options o = options_of(ranks, NULL);
         o.micro_batch = 2; /* 8,192 tokens */
@@ -149,9 +141,8 @@ static void a_chunk_grows_into_what_a_budget_leaves(void **state)
 }
 
 /* Where a layer's backward pass needs most, logits have its room: no byte more is planned for them. */
-static void without_a_budget_a_chunk_grows_where_the_step_needs_most_elsewhere(void **state)
+TEST(without_a_budget_a_chunk_grows_where_the_step_needs_most_elsewhere)
 {
-    (void)state;
     compile_options o = options_of(1, NULL);
     o.shape.ffn_size = 65536;
     o.recompute = RECOMPUTE_FULL;
@@ -164,9 +155,8 @@ static void without_a_budget_a_chunk_grows_where_the_step_needs_most_elsewhere(v
 }
 
 /* A matrix of 2^31 elements or more is asked of no library, whatever memory there is. */
-static void no_chunk_has_as_many_as_two_to_the_31_logits(void **state)
+TEST(no_chunk_has_as_many_as_two_to_the_31_logits)
 {
-    (void)state;
     compile_options o = options_of(1, NULL);
     for (int samples = 1; samples <= 64; samples *= 2) {
         o.micro_batch = samples;
@@ -181,9 +171,8 @@ static void no_chunk_has_as_many_as_two_to_the_31_logits(void **state)
 
 /* There no bit may hang on how much is made again, so the chunk, which decides the order of sums, may not hang on
  * it. */
-static void on_the_cpu_a_budget_leaves_the_chunk_alone(void **state)
+TEST(on_the_cpu_a_budget_leaves_the_chunk_alone)
 {
-    (void)state;
     compile_options o = options_of(1, &cpu_backend);
     facts free_of = compiled_with(&o);
     o.budget = free_of.arena - loss_chunk_bytes(&o, free_of.tokens) / 2;
@@ -195,16 +184,4 @@ static void on_the_cpu_a_budget_leaves_the_chunk_alone(void **state)
     assert_int_equal(compiled_with(&o).tokens, free_of.tokens);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_chunk_is_as_large_as_its_price_asks),
-        cmocka_unit_test(a_chunk_is_priced_for_the_device_and_its_precision),
-        cmocka_unit_test(a_budget_is_met_by_smaller_chunks_too),
-        cmocka_unit_test(a_chunk_grows_into_what_a_budget_leaves),
-        cmocka_unit_test(without_a_budget_a_chunk_grows_where_the_step_needs_most_elsewhere),
-        cmocka_unit_test(no_chunk_has_as_many_as_two_to_the_31_logits),
-        cmocka_unit_test(on_the_cpu_a_budget_leaves_the_chunk_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

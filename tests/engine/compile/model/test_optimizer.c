@@ -1,11 +1,6 @@
 /* What follows from an optimizer's row: the state's bytes, who owns what, and the price of an update, by formula. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "engine/compile/model/optimizer.h"
@@ -13,6 +8,7 @@
 #include "kernels/muon.h"
 #include "memory/log.h"
 #include "models/parts.h"
+#include "tests/test.h"
 
 enum { LAYERS = 6, HIDDEN = 64, FFN = 192, HEADS = 8, KV_HEADS = 4, HEAD = HIDDEN / HEADS, VOCABULARY = 256 };
 enum { FP32 = 4, BF16 = 2, Q = HEADS * HEAD, KV = KV_HEADS * HEAD, MOST_DATA = 5 };
@@ -53,9 +49,8 @@ static compiled compiled_of(const compile_options *o)
     return c;
 }
 
-static void states_take_what_the_row_says(void **state)
+TEST(states_take_what_the_row_says)
 {
-    (void)state;
     static const int bytes[] = {[CONFIG_OPTIMIZER_adamw] = 8, [CONFIG_OPTIMIZER_lion] = 4, [CONFIG_OPTIMIZER_sgd] = 4};
     for (int name = CONFIG_OPTIMIZER_adamw; name <= CONFIG_OPTIMIZER_muon; name++)
         for (int narrow = 0; narrow < 2; narrow++) {
@@ -70,9 +65,8 @@ static void states_take_what_the_row_says(void **state)
 }
 
 /* Weight, gradient, states and master: 18 bytes a parameter in mixed precision, 14 and 10 with narrower ones. */
-static void a_parameter_takes_eighteen_fourteen_or_ten_bytes(void **state)
+TEST(a_parameter_takes_eighteen_fourteen_or_ten_bytes)
 {
-    (void)state;
     for (int narrow = 0; narrow < 3; narrow++) {
         compile_options o = options_of(CONFIG_OPTIMIZER_adamw, PRECISION_BF16, 1, 1);
         o.optimizer.state = narrow >= 1 ? DTYPE_BF16 : DTYPE_FP32;
@@ -88,9 +82,8 @@ static void a_parameter_takes_eighteen_fourteen_or_ten_bytes(void **state)
 
 /* Every matrix of a block has one owner that holds all of it; the largest share exceeds the least by one matrix at
  * most. */
-static void owners_hold_whole_matrices_evenly(void **state)
+TEST(owners_hold_whole_matrices_evenly)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++)
         for (int data = 2; data <= MOST_DATA; data++) {
             int64_t held[MOST_DATA] = {0}, divided = 0;
@@ -139,9 +132,8 @@ static double products_of_layer(int ranks)
     return 2 * products(HIDDEN, Q) + 2 * products(KV, HIDDEN) + 3 * products(HIDDEN, FFN);
 }
 
-static void plan_prices_the_update_by_its_products_and_sums(void **state)
+TEST(plan_prices_the_update_by_its_products_and_sums)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         compile_options o = options_of(CONFIG_OPTIMIZER_muon, PRECISION_BF16, ranks, 1);
         compiled c = compiled_of(&o);
@@ -163,10 +155,9 @@ static void plan_prices_the_update_by_its_products_and_sums(void **state)
 
 /* Each expert's matrix is made orthogonal apart from the others', whether it has a name of its own (Mixtral) or is one
  * of many in a tensor (Granite, whose gate and up are one matrix of an expert). */
-static void each_experts_matrix_is_its_own(void **state)
+TEST(each_experts_matrix_is_its_own)
 {
     enum { EXPERTS = 6, WIDE = 128 };
-    (void)state;
     for (int fused = 0; fused < 2; fused++) {
         compile_options o = options_of(CONFIG_OPTIMIZER_muon, PRECISION_BF16, 1, 1);
         o.shape = (model_shape){.architecture = fused ? SHAPE_GRANITE_MOE : SHAPE_MIXTRAL,
@@ -188,14 +179,4 @@ static void each_experts_matrix_is_its_own(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_experts_matrix_is_its_own),
-        cmocka_unit_test(states_take_what_the_row_says),
-        cmocka_unit_test(a_parameter_takes_eighteen_fourteen_or_ten_bytes),
-        cmocka_unit_test(owners_hold_whole_matrices_evenly),
-        cmocka_unit_test(plan_prices_the_update_by_its_products_and_sums),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

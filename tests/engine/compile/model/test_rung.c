@@ -1,15 +1,10 @@
 /* Which rung a step is played on. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "engine/compile/model/rungs.h"
+#include "tests/test.h"
 
-static void the_lowest_rung_with_room_is_needed(void **state)
+TEST(the_lowest_rung_with_room_is_needed)
 {
-    (void)state;
     assert_int_equal(rung_needed((const float[LADDER_RUNGS]){0, 0, 0}, 3), 0);
     assert_int_equal(rung_needed((const float[LADDER_RUNGS]){5, 0, 0}, 3), 1);
     assert_int_equal(rung_needed((const float[LADDER_RUNGS]){900, 1, 0}, 3), 2);
@@ -17,9 +12,8 @@ static void the_lowest_rung_with_room_is_needed(void **state)
 }
 
 /* Up at once, down only after RUNG_QUIET steps in a row, and then no further than these needed. */
-static void the_next_step_stays_where_the_last_ones_had_room(void **state)
+TEST(the_next_step_stays_where_the_last_ones_had_room)
 {
-    (void)state;
     rung_state s = {0};
     rung_after(&s, 2);
     assert_int_equal(s.at, 2);
@@ -41,11 +35,4 @@ static void the_next_step_stays_where_the_last_ones_had_room(void **state)
     assert_int_equal(s.at, 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_lowest_rung_with_room_is_needed),
-        cmocka_unit_test(the_next_step_stays_where_the_last_ones_had_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

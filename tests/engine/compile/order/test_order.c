@@ -1,12 +1,7 @@
 /* The order of a step's ops: nothing is used before it is there, the ranks agree, transfers overlap with products. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/order/order_halves.h"
 #include "engine/compile/order/order.h"
@@ -16,6 +11,7 @@
 #include "engine/compile/step/recompute.h"
 #include "memory/log.h"
 #include "tests/engine/compile/step/replay.h"
+#include "tests/test.h"
 
 typedef struct layout {
     const char *name;
@@ -154,9 +150,8 @@ static void check_order(const layout *l, compile_order how)
     replay_free(&r);
 }
 
-static void every_dependence_is_kept(void **state)
+TEST(every_dependence_is_kept)
 {
-    (void)state;
     for (int i = 0; i < LAYOUTS; i++)
         for (int how = ORDER_EARLY; how <= ORDER_HALVED; how++)
             check_order(&layouts[i], (compile_order)how);
@@ -194,9 +189,8 @@ static void check_alike(const program *a, const program *b, const char *name)
 }
 
 /* Products and collectives: other rows and biases of its own change no rank's order. */
-static void all_ranks_of_a_stage_have_one_order(void **state)
+TEST(all_ranks_of_a_stage_have_one_order)
 {
-    (void)state;
     for (int i = 0; i < LAYOUTS; i++) {
         replay_rank first[RANKS] = {0}, r;
         for (int rank = 0; rank < ranks_of(&layouts[i]); rank++) {
@@ -246,9 +240,8 @@ static int bare_after(const layout *l, compile_order how, phase when)
 
 /* Four layers, three micro-batches: of the six collectives of a layer's backward pass none is waited for at once, but
  * for those of the loss and the embedding and the first of each micro-batch. */
-static void transfers_of_the_backward_pass_have_products_beside_them(void **state)
+TEST(transfers_of_the_backward_pass_have_products_beside_them)
 {
-    (void)state;
     int lowered = bare_after(&layouts[0], ORDER_AS_LOWERED, PHASE_BACKWARD);
     int early = bare_after(&layouts[0], ORDER_EARLY, PHASE_BACKWARD);
     int filled = bare_after(&layouts[0], ORDER_FILLED, PHASE_BACKWARD);
@@ -263,9 +256,8 @@ static void transfers_of_the_backward_pass_have_products_beside_them(void **stat
 }
 
 /* The first of three micro-batches has no backward pass before it. */
-static void halves_are_left_for_the_forward_pass(void **state)
+TEST(halves_are_left_for_the_forward_pass)
 {
-    (void)state;
     int lowered = bare_after(&layouts[0], ORDER_AS_LOWERED, PHASE_FORWARD);
     int filled = bare_after(&layouts[0], ORDER_FILLED, PHASE_FORWARD);
     int halved = bare_after(&layouts[0], ORDER_HALVED, PHASE_FORWARD);
@@ -333,9 +325,8 @@ static double exposed_gathers(const replay_rank *r)
 }
 
 /* With ZeRO 1 and 2, weights are gathered while the first layers of the next step compute. */
-static void updated_weights_are_gathered_behind_the_first_layers(void **state)
+TEST(updated_weights_are_gathered_behind_the_first_layers)
 {
-    (void)state;
     for (int zero = 1; zero <= 2; zero++) {
         replay_rank lowered, ordered;
         int gathers, first_layers;
@@ -356,9 +347,8 @@ static void updated_weights_are_gathered_behind_the_first_layers(void **state)
 }
 
 /* Where the two halves of a product are: the rows of its gradient, once each, and the columns that they are made of. */
-static void halves_are_the_whole(void **state)
+TEST(halves_are_the_whole)
 {
-    (void)state;
     replay_rank r;
     lower(&r, &layouts[3], 3);
     program whole = order_halve(&r.p);
@@ -432,9 +422,8 @@ static void refused(const program *before, const program *after, const char *why
     assert_non_null(strstr(status_message(), why));
 }
 
-static void mutants_of_the_order_are_refused(void **state)
+TEST(mutants_of_the_order_are_refused)
 {
-    (void)state;
     replay_rank r;
     lower(&r, &layouts[4], 0);
     const program before = r.p.list;
@@ -468,9 +457,8 @@ static void mutants_of_the_order_are_refused(void **state)
 }
 
 /* An op of the part that is read must be read before it is overwritten. */
-static void an_early_overwrite_is_refused(void **state)
+TEST(an_early_overwrite_is_refused)
 {
-    (void)state;
     replay_rank r;
     lower(&r, &layouts[0], 0);
     program p = copy_of(&r.p.list);
@@ -493,9 +481,8 @@ static void an_early_overwrite_is_refused(void **state)
 }
 
 /* Of a program with waits, in order: each wait in turn after the op that it is for. */
-static void a_wait_too_late_is_noticed(void **state)
+TEST(a_wait_too_late_is_noticed)
 {
-    (void)state;
     char text[REPLAY_TEXT];
     compile_options o = options_of(&layouts[0], 0);
     replay_rank r;
@@ -526,9 +513,8 @@ static void a_wait_too_late_is_noticed(void **state)
 
 /* Two ranks, which share no group, in the order in which their ops were lowered, the other two not: each waits for
  * another. */
-static void two_ranks_in_another_order_are_noticed(void **state)
+TEST(two_ranks_in_another_order_are_noticed)
 {
-    (void)state;
     char text[REPLAY_TEXT];
     replay_rank all[4];
     for (int other = 0; other < 2; other++) {
@@ -562,9 +548,8 @@ static int64_t arena_with(compile_order *how, const layout *l, int rank, int64_t
 }
 
 /* Products that move keep their operands alive, in memory that is left. All ranks of the stage decide alike. */
-static void the_order_keeps_to_the_budget(void **state)
+TEST(the_order_keeps_to_the_budget)
 {
-    (void)state;
     const layout *l = &layouts[2];
     compile_order how, other;
     int64_t lowered = arena_with(&how, l, 0, 0, false);
@@ -583,20 +568,4 @@ static void the_order_keeps_to_the_budget(void **state)
     assert_true(seen[ORDER_HALVED] && seen[ORDER_FILLED] && seen[ORDER_EARLY]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_dependence_is_kept),
-        cmocka_unit_test(all_ranks_of_a_stage_have_one_order),
-        cmocka_unit_test(transfers_of_the_backward_pass_have_products_beside_them),
-        cmocka_unit_test(halves_are_left_for_the_forward_pass),
-        cmocka_unit_test(updated_weights_are_gathered_behind_the_first_layers),
-        cmocka_unit_test(halves_are_the_whole),
-        cmocka_unit_test(mutants_of_the_order_are_refused),
-        cmocka_unit_test(an_early_overwrite_is_refused),
-        cmocka_unit_test(a_wait_too_late_is_noticed),
-        cmocka_unit_test(two_ranks_in_another_order_are_noticed),
-        cmocka_unit_test(the_order_keeps_to_the_budget),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

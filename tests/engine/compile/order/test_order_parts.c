@@ -1,18 +1,14 @@
 /* Products of the forward pass in parts: they are the whole, the ranks agree on them, and a transfer has one beside
  * it. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/order/order_parts.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "tests/engine/compile/step/replay.h"
+#include "tests/test.h"
 
 typedef struct layout {
     const char *name;
@@ -173,9 +169,8 @@ static void cut_all(replay_rank *r, program *before, const layout *l, int rank)
 }
 
 /* Of every layer both products before a scatter and both after a gather: none is too narrow. */
-static void parts_are_the_whole(void **state)
+TEST(parts_are_the_whole)
 {
-    (void)state;
     for (int i = 0; i < LAYOUTS; i++)
         for (int rank = 0; rank < ranks_of(&layouts[i]); rank++) {
             replay_rank r;
@@ -212,9 +207,8 @@ static void first_cuts(const op *scatter[2], const op *gather[2], const program 
 }
 
 /* A part of the wrong columns, rows of another rank, a part too few. */
-static void parts_that_are_not_the_whole_are_noticed(void **state)
+TEST(parts_that_are_not_the_whole_are_noticed)
 {
-    (void)state;
     replay_rank r;
     program before;
     const op *scatter[2], *gather[2];
@@ -260,9 +254,8 @@ static void check_ranks(const layout *l, compile_order how)
 }
 
 /* Whatever rows and biases are their own. */
-static void the_ranks_meet_and_find_their_bytes(void **state)
+TEST(the_ranks_meet_and_find_their_bytes)
 {
-    (void)state;
     for (int i = 0; i < LAYOUTS; i++)
         for (int how = ORDER_EARLY_PARTS; how < ORDER_COUNT; how++)
             check_ranks(&layouts[i], (compile_order)how);
@@ -282,9 +275,8 @@ static bool one_without(const layout *l, char text[REPLAY_TEXT], bool without)
     return meet;
 }
 
-static void a_rank_without_parts_is_noticed(void **state)
+TEST(a_rank_without_parts_is_noticed)
 {
-    (void)state;
     char text[REPLAY_TEXT];
     assert_true(one_without(&layouts[0], text, false));
     assert_false(one_without(&layouts[0], text, true));
@@ -325,9 +317,8 @@ static timing *timing_eight(compile_order how)
     return p;
 }
 
-static void the_forward_pass_waits_for_less_and_the_step_is_shorter(void **state)
+TEST(the_forward_pass_waits_for_less_and_the_step_is_shorter)
 {
-    (void)state;
     timing *lowered = timing_eight(ORDER_AS_LOWERED), *halved = timing_eight(ORDER_HALVED),
            *parts = timing_eight(ORDER_HALVED_PARTS);
     print_message("a step %.2f, %.2f, %.2f ms as lowered, in halves, in parts too; waiting for tensor ranks %.2f, "
@@ -346,9 +337,8 @@ static void the_forward_pass_waits_for_less_and_the_step_is_shorter(void **state
 }
 
 /* Parts need no room to speak of: what a budget gives up first are the products that are held back. */
-static void a_budget_gives_up_parts_last(void **state)
+TEST(a_budget_gives_up_parts_last)
 {
-    (void)state;
     compiled c;
     compile_options o = options_of(&layouts[0], 0, ORDER_HALVED_PARTS), other = options_of(&layouts[0], 1, o.order);
     assert_int_equal(compile(&c, &o), STATUS_OK);
@@ -374,15 +364,4 @@ static void a_budget_gives_up_parts_last(void **state)
     assert_false(seen[ORDER_HALVED]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_are_the_whole),
-        cmocka_unit_test(parts_that_are_not_the_whole_are_noticed),
-        cmocka_unit_test(the_ranks_meet_and_find_their_bytes),
-        cmocka_unit_test(a_rank_without_parts_is_noticed),
-        cmocka_unit_test(the_forward_pass_waits_for_less_and_the_step_is_shorter),
-        cmocka_unit_test(a_budget_gives_up_parts_last),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

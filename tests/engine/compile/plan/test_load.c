@@ -1,13 +1,8 @@
 /* What a plan says of a load of experts, held against steps that are dealt out at random and played. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/model/rungs.h"
 #include "engine/compile/plan/load.h"
@@ -15,6 +10,7 @@
 #include "kernels/record/storage.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { EXPERTS = 16, ACTIVE = 2, LAYERS = 4, RANKS = 4, TOKENS = 64, MICROBATCHES = 2, STEPS = 4000 };
 
@@ -105,9 +101,8 @@ static void play_steps(double plays[LADDER_RUNGS], double *slowest, const load_l
 
 /* Rows are dealt with repetition here, which a token's different experts are not; the plan's binomial law has as many
  * trials as that makes possible, so its spread is at most a twentieth off. */
-static void replays_are_those_of_steps_that_are_dealt_out(void **state)
+TEST(replays_are_those_of_steps_that_are_dealt_out)
 {
-    (void)state;
     const compile_options o = options_of(1.25, 1);
     load_law law;
     load_outcome out;
@@ -132,9 +127,8 @@ static void replays_are_those_of_steps_that_are_dealt_out(void **state)
 }
 
 /* Nothing overflows where the worst routing has room, and less with more room. */
-static void more_room_means_fewer_replays(void **state)
+TEST(more_room_means_fewer_replays)
 {
-    (void)state;
     double before = 1;
     const char *const law = "lognormal:0.6";
     for (int spill = 1; spill <= 3; spill++) {
@@ -150,9 +144,8 @@ static void more_room_means_fewer_replays(void **state)
     assert_true(outcome_of(law, &alone).replays == 0);
 }
 
-static void as_many_tokens_for_all_are_a_lognormal_law_without_spread(void **state)
+TEST(as_many_tokens_for_all_are_a_lognormal_law_without_spread)
 {
-    (void)state;
     const compile_options o = options_of(1.25, 2);
     load_outcome even = outcome_of("balanced", &o), flat = outcome_of("lognormal:0", &o);
     assert_true(fabs(even.rank - 1) < 1e-9 && fabs(even.expert - 1) < 1e-9);
@@ -184,7 +177,7 @@ static char *write_trace(void **state, const char *text)
 
 /* 199 steps in which one rank has nearly everything, and two in which all have the same: the first one is played twice,
  * and the ladder stays up to the end. */
-static void a_trace_is_played_step_by_step(void **state)
+TEST(a_trace_is_played_step_by_step)
 {
     char text[8192] = "";
     append_record(text, 1, 980);
@@ -199,7 +192,7 @@ static void a_trace_is_played_step_by_step(void **state)
     free(path);
 }
 
-static void what_is_no_load_is_refused(void **state)
+TEST(what_is_no_load_is_refused)
 {
     const compile_options o = options_of(1.25, 2);
     char *path = write_trace(state, "{\"step\": 1, \"loads\": [[1, 2]]}\n");
@@ -215,14 +208,4 @@ static void what_is_no_load_is_refused(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replays_are_those_of_steps_that_are_dealt_out),
-        cmocka_unit_test(more_room_means_fewer_replays),
-        cmocka_unit_test(as_many_tokens_for_all_are_a_lognormal_law_without_spread),
-        cmocka_unit_test(a_trace_is_played_step_by_step),
-        cmocka_unit_test(what_is_no_load_is_refused),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

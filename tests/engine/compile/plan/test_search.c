@@ -1,19 +1,15 @@
 /* The search's answer against every layout of a small space, compiled and played. */
 #include <math.h>
-#include <setjmp.h>
 #include <omp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/plan/search.h"
 #include "engine/compile/plan/search_estimate.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { RANKS = 4 };
 
@@ -139,9 +135,8 @@ static search run(const search_terms *t)
 }
 
 /* In all the memory, and in what half of the layouts need more than. */
-static void no_layout_is_faster_than_the_answer_by_a_hundredth(void **state)
+TEST(no_layout_is_faster_than_the_answer_by_a_hundredth)
 {
-    (void)state;
     config c = small();
     search_terms t = terms_of(&c, 79);
     for (int tight = 0; tight < 2; tight++) {
@@ -164,9 +159,8 @@ static void no_layout_is_faster_than_the_answer_by_a_hundredth(void **state)
 }
 
 /* In all the memory, and in hardly more than the layout needs that needs least. */
-static void experts_are_divided_where_that_is_best(void **state)
+TEST(experts_are_divided_where_that_is_best)
 {
-    (void)state;
     config c = routed();
     search_terms t = terms_of(&c, 79);
     search_layout *all;
@@ -190,9 +184,8 @@ static void experts_are_divided_where_that_is_best(void **state)
 }
 
 /* In memory that most layouts do not fit into. */
-static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
+TEST(a_schedule_is_found_where_no_named_one_is_as_good)
 {
-    (void)state;
     config c = narrow(2048);
     profile slow = slow_links(&c, *state, 10);
     search_terms t = terms_of(&c, 5.2);
@@ -213,9 +206,8 @@ static void a_schedule_is_found_where_no_named_one_is_as_good(void **state)
 }
 
 /* Eight programs, which is what large ones are given, end a search of small ones too early. */
-static void small_programs_are_tried_in_greater_number(void **state)
+TEST(small_programs_are_tried_in_greater_number)
 {
-    (void)state;
     config c = narrow(1024);
     profile slow = slow_links(&c, *state, 30); /* of which estimates know too little */
     search_terms t = terms_of(&c, 79);
@@ -235,9 +227,8 @@ static void small_programs_are_tried_in_greater_number(void **state)
     config_free(&c);
 }
 
-static void the_answer_hangs_on_no_number_of_threads(void **state)
+TEST(the_answer_hangs_on_no_number_of_threads)
 {
-    (void)state;
     config c = small();
     search_terms t = terms_of(&c, 79);
     omp_set_num_threads(1);
@@ -254,9 +245,8 @@ static void the_answer_hangs_on_no_number_of_threads(void **state)
     config_free(&c);
 }
 
-static void where_nothing_fits_the_least_is_told(void **state)
+TEST(where_nothing_fits_the_least_is_told)
 {
-    (void)state;
     config c = small();
     search_terms t = terms_of(&c, 4);
     search s = run(&t);
@@ -294,9 +284,8 @@ static search_layout estimated(int full)
 }
 
 /* What a layer costs is asked of each kind. */
-static void layers_are_estimated_as_what_they_are(void **state)
+TEST(layers_are_estimated_as_what_they_are)
 {
-    (void)state;
     search_layout none = estimated(0), some = estimated(2), all = estimated(8);
     assert_true(all.seconds > 2 * none.seconds);
     double mean = (6 * none.seconds + 2 * all.seconds) / 8;
@@ -306,9 +295,8 @@ static void layers_are_estimated_as_what_they_are(void **state)
 }
 
 /* A million tokens: a micro-batch of one sample, on some ranks or all. */
-static void a_sample_of_any_length_has_layouts(void **state)
+TEST(a_sample_of_any_length_has_layouts)
 {
-    (void)state;
     config c = small();
     c.train.sequence = c.model.shape.max_sequence = 1 << 20;
     search_terms t = terms_of(&c, 80);
@@ -323,17 +311,4 @@ static void a_sample_of_any_length_has_layouts(void **state)
     config_free(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_are_estimated_as_what_they_are),
-        cmocka_unit_test(a_sample_of_any_length_has_layouts),
-        cmocka_unit_test(experts_are_divided_where_that_is_best),
-        cmocka_unit_test(no_layout_is_faster_than_the_answer_by_a_hundredth),
-        cmocka_unit_test(a_schedule_is_found_where_no_named_one_is_as_good),
-        cmocka_unit_test(small_programs_are_tried_in_greater_number),
-        cmocka_unit_test(the_answer_hangs_on_no_number_of_threads),
-        cmocka_unit_test(where_nothing_fits_the_least_is_told),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,15 +1,11 @@
 /* Columns of a matrix in place: an output takes the columns of the view that it is made from where nobody reads them
  * later, and an input is made in the columns that are to hold the result. Never where the bytes are still wanted. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "engine/compile/step/place.h"
 #include "kernels/record/op_make.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 enum { TOKENS = 8, HEADS = 4, KV_HEADS = 2, SIZE = 16, Q = HEADS * SIZE, K = KV_HEADS * SIZE, ROW = Q + 2 * K };
 
@@ -102,9 +98,8 @@ static bool apart(const tensor *a, const tensor *b)
     return a->address + tensor_bytes(a) <= b->address || b->address + tensor_bytes(b) <= a->address;
 }
 
-static void an_output_takes_columns_that_nobody_reads_later(void **state)
+TEST(an_output_takes_columns_that_nobody_reads_later)
 {
-    (void)state;
     hand h;
     open_hand(&h);
     forward f = make_forward(&h, false);
@@ -116,9 +111,8 @@ static void an_output_takes_columns_that_nobody_reads_later(void **state)
 }
 
 /* Some of q's columns are read after it has been turned: k may be turned in place, q may not. */
-static void columns_that_are_read_later_are_left(void **state)
+TEST(columns_that_are_read_later_are_left)
 {
-    (void)state;
     hand h;
     open_hand(&h);
     forward f = make_forward(&h, true);
@@ -130,9 +124,8 @@ static void columns_that_are_read_later_are_left(void **state)
 }
 
 /* A kernel that takes no rows with gaps would read them: then what it reads stays a matrix of its own. */
-static void who_reads_it_must_take_rows_with_gaps(void **state)
+TEST(who_reads_it_must_take_rows_with_gaps)
 {
-    (void)state;
     hand h;
     open_hand(&h);
     forward f = make_forward(&h, false);
@@ -175,9 +168,8 @@ static backward make_backward(hand *h, bool row_is_used)
     return b;
 }
 
-static void an_input_is_made_in_the_columns_of_the_result(void **state)
+TEST(an_input_is_made_in_the_columns_of_the_result)
 {
-    (void)state;
     hand h;
     open_hand(&h);
     backward b = make_backward(&h, false);
@@ -188,9 +180,8 @@ static void an_input_is_made_in_the_columns_of_the_result(void **state)
     close_hand(&h);
 }
 
-static void an_input_stays_out_of_columns_that_are_in_use(void **state)
+TEST(an_input_stays_out_of_columns_that_are_in_use)
 {
-    (void)state;
     hand h;
     open_hand(&h);
     backward b = make_backward(&h, true);
@@ -200,14 +191,4 @@ static void an_input_stays_out_of_columns_that_are_in_use(void **state)
     close_hand(&h);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_output_takes_columns_that_nobody_reads_later),
-        cmocka_unit_test(columns_that_are_read_later_are_left),
-        cmocka_unit_test(who_reads_it_must_take_rows_with_gaps),
-        cmocka_unit_test(an_input_is_made_in_the_columns_of_the_result),
-        cmocka_unit_test(an_input_stays_out_of_columns_that_are_in_use),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,11 @@
 /* Keeping or making again: what each setting keeps, and the budget's promises. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 enum { LAYERS = 8, HIDDEN = 128, TOKENS = 256, BF16 = 2 };
 
@@ -69,9 +65,8 @@ static facts with(compile_options o, recompute how)
     return facts_of(&o);
 }
 
-static void making_more_again_takes_less_memory_and_more_work(void **state)
+TEST(making_more_again_takes_less_memory_and_more_work)
 {
-    (void)state;
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
         compile_options o = options_of((shape_architecture)a, 1, 1, 1);
         facts none = with(o, RECOMPUTE_NONE), some = with(o, RECOMPUTE_SELECTIVE), full = with(o, RECOMPUTE_FULL);
@@ -83,9 +78,8 @@ static void making_more_again_takes_less_memory_and_more_work(void **state)
 }
 
 /* What is kept of a layer is its input, and of the model what the loss hands to its last norm. */
-static void full_recompute_keeps_only_the_inputs_of_layers(void **state)
+TEST(full_recompute_keeps_only_the_inputs_of_layers)
 {
-    (void)state;
     for (int a = 0; a < SHAPE_ARCHITECTURES; a++) {
         facts full = with(options_of((shape_architecture)a, 1, 1, 1), RECOMPUTE_FULL);
         int64_t between = (int64_t)TOKENS * HIDDEN * BF16;
@@ -94,9 +88,8 @@ static void full_recompute_keeps_only_the_inputs_of_layers(void **state)
     }
 }
 
-static void a_budget_is_kept_and_uses_what_it_may(void **state)
+TEST(a_budget_is_kept_and_uses_what_it_may)
 {
-    (void)state;
     compile_options o = options_of(SHAPE_LLAMA, 1, 1, 1);
     facts none = with(o, RECOMPUTE_NONE), full = with(o, RECOMPUTE_FULL);
     facts before = none;
@@ -122,9 +115,8 @@ static void a_budget_is_kept_and_uses_what_it_may(void **state)
 }
 
 /* Cheap things go first: until a product is recomputed, the work grows by next to nothing. */
-static void what_costs_least_is_made_again_first(void **state)
+TEST(what_costs_least_is_made_again_first)
 {
-    (void)state;
     compile_options o = options_of(SHAPE_LLAMA, 1, 1, 1);
     o.shape.hidden_size = 4096; /* products as large as they are where it matters */
     o.shape.head_size = 512;
@@ -139,9 +131,8 @@ static void what_costs_least_is_made_again_first(void **state)
     assert_true(f.dropped > 0 && f.flops < some.flops);
 }
 
-static void an_impossible_budget_says_by_how_much(void **state)
+TEST(an_impossible_budget_says_by_how_much)
 {
-    (void)state;
     compile_options o = options_of(SHAPE_LLAMA, 1, 1, 1);
     facts full = with(o, RECOMPUTE_FULL);
     o.budget = 1 << 20;
@@ -164,9 +155,8 @@ static void an_impossible_budget_says_by_how_much(void **state)
 }
 
 /* Rows that do not divide, biases on one tensor rank: still one decision, and every rank is within the budget. */
-static void all_ranks_of_a_stage_decide_the_same(void **state)
+TEST(all_ranks_of_a_stage_decide_the_same)
 {
-    (void)state;
     for (int zero = 0; zero <= 3; zero++) {
         compile_options o = options_of(SHAPE_GPT2, 2, 3, 2);
         o.layout.zero = zero;
@@ -190,15 +180,4 @@ static void all_ranks_of_a_stage_decide_the_same(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(making_more_again_takes_less_memory_and_more_work),
-        cmocka_unit_test(full_recompute_keeps_only_the_inputs_of_layers),
-        cmocka_unit_test(a_budget_is_kept_and_uses_what_it_may),
-        cmocka_unit_test(what_costs_least_is_made_again_first),
-        cmocka_unit_test(an_impossible_budget_says_by_how_much),
-        cmocka_unit_test(all_ranks_of_a_stage_decide_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

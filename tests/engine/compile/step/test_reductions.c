@@ -1,21 +1,17 @@
 /* A reduction that is missing, double or along the wrong axis is refused when the program is compiled. The linker puts
  * __wrap_op_make between the compiler and the op maker (-Wl,--wrap, see the Makefile), which spoils every reduction
  * along one axis. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "kernels/record/op_make.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 typedef enum fault { NONE, DROP, DOUBLE, MISDIRECT } fault;
 
@@ -155,9 +151,8 @@ static const struct row {
     {&divided_copies, AXIS_GRADIENT, AXIS_TIE, WRONG},
 };
 
-static void sound_programs_are_compiled(void **state)
+TEST(sound_programs_are_compiled)
 {
-    (void)state;
     char message[8192];
     spoil = NONE;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -179,34 +174,22 @@ static void refused(const struct row *r, fault f, const char *why)
                  message[0] ? message : "nothing");
 }
 
-static void a_missing_reduction_is_refused_when_compiled(void **state)
+TEST(a_missing_reduction_is_refused_when_compiled)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
         refused(&rows[i], DROP, MISSING);
 }
 
-static void a_double_reduction_is_refused_when_compiled(void **state)
+TEST(a_double_reduction_is_refused_when_compiled)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
         refused(&rows[i], DOUBLE, TWICE);
 }
 
-static void a_reduction_along_the_wrong_axis_is_refused_when_compiled(void **state)
+TEST(a_reduction_along_the_wrong_axis_is_refused_when_compiled)
 {
-    (void)state;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
         refused(&rows[i], MISDIRECT, rows[i].misdirected);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sound_programs_are_compiled),
-        cmocka_unit_test(a_missing_reduction_is_refused_when_compiled),
-        cmocka_unit_test(a_double_reduction_is_refused_when_compiled),
-        cmocka_unit_test(a_reduction_along_the_wrong_axis_is_refused_when_compiled),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

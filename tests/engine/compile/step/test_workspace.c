@@ -1,14 +1,10 @@
 /* Working memory for attention where there is memory to spare, and none that a budget does not have. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "engine/compile/compile.h"
 #include "engine/compile/step/workspace.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 /* A library that takes 40 MiB, or 10, or 1, whichever it may. */
 static int64_t takes_what_it_may(const op *o, int threads)
@@ -71,18 +67,16 @@ static facts compiled_with(const op_backend *backend, int64_t budget)
 }
 
 /* The peak is elsewhere: 40 MiB beside what lives during a layer's backward pass leave it as it is, or nearly so. */
-static void what_is_free_is_given(void **state)
+TEST(what_is_free_is_given)
 {
-    (void)state;
     facts none = compiled_with(NULL, 0), given = compiled_with(&greedy, 0);
     assert_int_equal(none.taken, 0);
     assert_int_equal(given.taken, 40 << 20);
     assert_true(given.transient <= none.transient + none.transient / 8);
 }
 
-static void a_budget_is_kept_and_used(void **state)
+TEST(a_budget_is_kept_and_used)
 {
-    (void)state;
     facts least = compiled_with(NULL, 0);
     bool seen[3] = {false};
     for (int mib = 0; mib <= 400; mib += 20) {
@@ -96,11 +90,4 @@ static void a_budget_is_kept_and_used(void **state)
     assert_true(seen[2]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_free_is_given),
-        cmocka_unit_test(a_budget_is_kept_and_used),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

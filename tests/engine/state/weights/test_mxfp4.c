@@ -1,13 +1,8 @@
 /* Experts' weights in mxfp4 are read as transformers dequantises them, any rectangle of them, and what is none is
  * refused by name. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 
 #include "engine/files/safetensors.h"
 #include "engine/state/weights/mxfp4.h"
@@ -15,12 +10,12 @@
 #include "memory/log.h"
 #include "tests/engine/files/tensors.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 #define FOLDER "tests/golden/mxfp4"
 
-static void values_are_those_of_the_format(void **state)
+TEST(values_are_those_of_the_format)
 {
-    (void)state;
     uint8_t blocks[2][MXFP4_BYTES], scales[2] = {127, 125}; /* a matrix of two rows */
     float to[MXFP4_GROUP][2];
     for (int i = 0; i < MXFP4_BYTES; i++) {
@@ -66,9 +61,8 @@ static void check_part(weights *w, const safetensors *s, const char *name, const
     free(got);
 }
 
-static void every_rectangle_is_what_transformers_makes_of_it(void **state)
+TEST(every_rectangle_is_what_transformers_makes_of_it)
 {
-    (void)state;
     static const char *const names[] = {"model.layers.0.mlp.experts.gate_up_proj",
                                         "model.layers.0.mlp.experts.down_proj"};
     weights *w;
@@ -111,7 +105,7 @@ static char *changed(const char *top, const char *name, const char *file, const 
     return folder;
 }
 
-static void what_is_no_mxfp4_is_refused(void **state)
+TEST(what_is_no_mxfp4_is_refused)
 {
     static const struct {
         const char *name, *file, *from, *to, *message;
@@ -132,12 +126,4 @@ static void what_is_no_mxfp4_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_those_of_the_format),
-        cmocka_unit_test(every_rectangle_is_what_transformers_makes_of_it),
-        cmocka_unit_test(what_is_no_mxfp4_is_refused),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

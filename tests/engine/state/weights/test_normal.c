@@ -1,14 +1,10 @@
 /* Initial weights: normal_fill against Box and Muller in double precision, and against itself cut anywhere. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/state/weights/normal.h"
 #include "kernels/philox.h"
+#include "tests/test.h"
 
 enum { COUNT = 1 << 20, INITIAL_SITE = 0xffff };
 
@@ -24,9 +20,8 @@ static double exactly(uint64_t seed, uint64_t stream, int64_t i)
     return sqrt(-2 * log(u)) * (i & 1 ? sin(angle) : cos(angle));
 }
 
-static void values_are_box_and_mullers(void **state)
+TEST(values_are_box_and_mullers)
 {
-    (void)state;
     uint64_t stream = philox_stream("model.layers.0.mlp.up_proj.weight");
     normal_fill(values, 7, stream, 0, COUNT, 0.5f);
     double worst = 0, sum = 0, squares = 0;
@@ -41,9 +36,8 @@ static void values_are_box_and_mullers(void **state)
     assert_true(fabs(squares / COUNT - 0.25) < 5 * 0.25 * sqrt(2.0 / COUNT));
 }
 
-static void any_part_is_the_same_bits(void **state)
+TEST(any_part_is_the_same_bits)
 {
-    (void)state;
     static float part[5000];
     uint64_t stream = philox_stream("lm_head.weight");
     normal_fill(values, 1, stream, 0, 20000, 0.02f);
@@ -56,9 +50,8 @@ static void any_part_is_the_same_bits(void **state)
         }
 }
 
-static void names_and_seeds_draw_apart(void **state)
+TEST(names_and_seeds_draw_apart)
 {
-    (void)state;
     float a[8], b[8], c[8];
     normal_fill(a, 1, philox_stream("a"), 0, 8, 1);
     normal_fill(b, 1, philox_stream("b"), 0, 8, 1);
@@ -67,12 +60,4 @@ static void names_and_seeds_draw_apart(void **state)
     assert_memory_not_equal(a, c, sizeof a);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_box_and_mullers),
-        cmocka_unit_test(any_part_is_the_same_bits),
-        cmocka_unit_test(names_and_seeds_draw_apart),
-    };
-    return cmocka_run_group_tests_name("initial weights", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,13 @@
 /* Objects read in blocks through a folder: what is read is what the store has, whatever the network, the disk and
  * other processes do; the folder stays within its size, and no block is fetched twice. Beside the stand-in, these
  * tests run against a real store where PHALANX_S3_REAL names a bucket of it (interop_s3.py). */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
@@ -22,6 +17,7 @@
 #include "tests/engine/store/stores.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { BLOCK = 128 << 10, BYTES = 20 * BLOCK + 12345, BLOCKS = 21 };
 
@@ -131,7 +127,7 @@ static void needs_the_standin(void)
 
 /* ---- what every store does --------------------------------------------------------------------------------------- */
 
-static void what_is_read_is_what_the_store_has_and_is_fetched_once(void **state)
+TEST_WITH(what_is_read_is_what_the_store_has_and_is_fetched_once, workfolder_setup, workfolder_teardown)
 {
     const char *folder = *state;
     int files, unfinished;
@@ -152,7 +148,7 @@ static void what_is_read_is_what_the_store_has_and_is_fetched_once(void **state)
     blocks_close(b);
 }
 
-static void what_is_expected_is_there_when_it_is_read(void **state)
+TEST_WITH(what_is_expected_is_there_when_it_is_read, workfolder_setup, workfolder_teardown)
 {
     blocks *b = open_in(*state, 1 << 30);
     blocks_object *o = find(b, "data");
@@ -167,7 +163,7 @@ static void what_is_expected_is_there_when_it_is_read(void **state)
     blocks_close(b);
 }
 
-static void a_folder_stays_within_its_size(void **state)
+TEST_WITH(a_folder_stays_within_its_size, workfolder_setup, workfolder_teardown)
 {
     enum { MOST = 6 * BLOCK };
     const char *folder = *state;
@@ -191,7 +187,7 @@ static void a_folder_stays_within_its_size(void **state)
     blocks_close(b);
 }
 
-static void a_changed_object_is_not_mixed_with_the_old_one(void **state)
+TEST_WITH(a_changed_object_is_not_mixed_with_the_old_one, workfolder_setup, workfolder_teardown)
 {
     char *other = stores_bytes(BYTES, 77), byte;
     put("changing", data, BYTES);
@@ -211,7 +207,7 @@ static void a_changed_object_is_not_mixed_with_the_old_one(void **state)
     free(other);
 }
 
-static void whole_objects_are_files_that_are_mapped(void **state)
+TEST_WITH(whole_objects_are_files_that_are_mapped, workfolder_setup, workfolder_teardown)
 {
     blocks_file f = {0};
     char *url = url_of("data"), *missing = url_of("none");
@@ -253,7 +249,7 @@ static pid_t start_reader(const char *folder, int64_t bytes, bool ahead)
     _exit(!good ? 255 : (int)(fetched / BLOCK)); /* whole blocks; one process fetches the last one, which is shorter */
 }
 
-static void processes_share_a_folder_and_fetch_no_block_twice(void **state)
+TEST_WITH(processes_share_a_folder_and_fetch_no_block_twice, workfolder_setup, workfolder_teardown)
 {
     enum { PROCESSES = 4 };
     pid_t child[PROCESSES];
@@ -269,7 +265,7 @@ static void processes_share_a_folder_and_fetch_no_block_twice(void **state)
     assert_int_equal(sum, BLOCKS - 1);
 }
 
-static void processes_that_have_little_room_read_the_truth_too(void **state)
+TEST_WITH(processes_that_have_little_room_read_the_truth_too, workfolder_setup, workfolder_teardown)
 {
     enum { PROCESSES = 3, MOST = 4 * BLOCK };
     pid_t child[PROCESSES];
@@ -288,7 +284,7 @@ static void processes_that_have_little_room_read_the_truth_too(void **state)
     (void)child;
 }
 
-static void a_process_that_is_killed_leaves_nothing_that_is_believed(void **state)
+TEST_WITH(a_process_that_is_killed_leaves_nothing_that_is_believed, workfolder_setup, workfolder_teardown)
 {
     int files, unfinished, ended;
     if (server)
@@ -313,7 +309,7 @@ static void a_process_that_is_killed_leaves_nothing_that_is_believed(void **stat
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-static void faults_of_the_network_change_nothing_that_is_read(void **state)
+TEST_WITH(faults_of_the_network_change_nothing_that_is_read, workfolder_setup, workfolder_teardown)
 {
     needs_the_standin();
     s3_server_faults(server, "GET:503 GET:cut=1000 GET:reset GET:slow=200000 GET:503/1 GET:garbage GET:cut=0 GET:500 "
@@ -330,7 +326,7 @@ static void faults_of_the_network_change_nothing_that_is_read(void **state)
     blocks_close(b);
 }
 
-static void a_store_that_says_no_fails_with_its_words(void **state)
+TEST_WITH(a_store_that_says_no_fails_with_its_words, workfolder_setup, workfolder_teardown)
 {
     needs_the_standin();
     char byte;
@@ -343,7 +339,7 @@ static void a_store_that_says_no_fails_with_its_words(void **state)
     blocks_close(b);
 }
 
-static void whole_objects_that_come_damaged_are_fetched_again(void **state)
+TEST_WITH(whole_objects_that_come_damaged_are_fetched_again, workfolder_setup, workfolder_teardown)
 {
     needs_the_standin();
     blocks_file f = {0};
@@ -386,7 +382,7 @@ static void read_all(void *context)
     blocks_close(b);
 }
 
-static void damaged_files_are_fetched_again_and_said(void **state)
+TEST_WITH(damaged_files_are_fetched_again_and_said, workfolder_setup, workfolder_teardown)
 {
     blocks *b = open_in(*state, 1 << 30);
     assert_true(reads_all(find(b, "data")));
@@ -400,7 +396,7 @@ static void damaged_files_are_fetched_again_and_said(void **state)
     blocks_close(b);
 }
 
-static void damaged_whole_files_are_fetched_again(void **state)
+TEST_WITH(damaged_whole_files_are_fetched_again, workfolder_setup, workfolder_teardown)
 {
     blocks_file f = {0};
     char *url = url_of("data");
@@ -426,7 +422,7 @@ static void read_without_a_folder(void *context)
     blocks_close(b);
 }
 
-static void without_a_folder_blocks_are_read_into_memory_and_one_line_says_so(void **state)
+TEST_WITH(without_a_folder_blocks_are_read_into_memory_and_one_line_says_so, workfolder_setup, workfolder_teardown)
 {
     char *file = workfolder_path(*state, "file"), *below = must_format("%s/below", file);
     workfolder_write(file, "x", 1);
@@ -454,7 +450,7 @@ static void read_and_lose_the_folder(void *context)
     blocks_close(b);
 }
 
-static void a_folder_that_fails_meanwhile_is_done_without(void **state)
+TEST_WITH(a_folder_that_fails_meanwhile_is_done_without, workfolder_setup, workfolder_teardown)
 {
     char *folder = workfolder_path(*state, "going");
     char *said = said_by(read_and_lose_the_folder, folder);
@@ -464,7 +460,7 @@ static void a_folder_that_fails_meanwhile_is_done_without(void **state)
     free(folder);
 }
 
-static void other_files_of_a_folder_are_left_alone(void **state)
+TEST_WITH(other_files_of_a_folder_are_left_alone, workfolder_setup, workfolder_teardown)
 {
     char *path = workfolder_path(*state, "0123456789abcdef0123456789abcdef-x"),
          *other = workfolder_path(*state, "mine");
@@ -499,27 +495,4 @@ static int end_all(void **state)
     return 0;
 }
 
-#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, workfolder_setup, workfolder_teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        IN_FOLDER(what_is_read_is_what_the_store_has_and_is_fetched_once),
-        IN_FOLDER(what_is_expected_is_there_when_it_is_read),
-        IN_FOLDER(a_folder_stays_within_its_size),
-        IN_FOLDER(a_changed_object_is_not_mixed_with_the_old_one),
-        IN_FOLDER(whole_objects_are_files_that_are_mapped),
-        IN_FOLDER(processes_share_a_folder_and_fetch_no_block_twice),
-        IN_FOLDER(processes_that_have_little_room_read_the_truth_too),
-        IN_FOLDER(a_process_that_is_killed_leaves_nothing_that_is_believed),
-        IN_FOLDER(faults_of_the_network_change_nothing_that_is_read),
-        IN_FOLDER(a_store_that_says_no_fails_with_its_words),
-        IN_FOLDER(whole_objects_that_come_damaged_are_fetched_again),
-        IN_FOLDER(damaged_files_are_fetched_again_and_said),
-        IN_FOLDER(damaged_whole_files_are_fetched_again),
-        IN_FOLDER(without_a_folder_blocks_are_read_into_memory_and_one_line_says_so),
-        IN_FOLDER(a_folder_that_fails_meanwhile_is_done_without),
-        IN_FOLDER(other_files_of_a_folder_are_left_alone),
-    };
-    return cmocka_run_group_tests(tests, begin_all, end_all);
-}
+TEST_MAIN(begin_all, end_all)

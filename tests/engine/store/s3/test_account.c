@@ -1,16 +1,12 @@
 /* AWS's variables and files, read as AWS's tools read them; secrets are in no message. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/store/s3/account.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 static const char *const names[] = {
     "AWS_ACCESS_KEY_ID",   "AWS_SECRET_ACCESS_KEY",       "AWS_SESSION_TOKEN", "AWS_PROFILE",   "AWS_REGION",
@@ -71,9 +67,8 @@ static void check(const char *id, const char *secret, const char *token, const c
     assert_null(a.secret);
 }
 
-static void profiles_are_read_as_awss_tools_read_them(void **state)
+TEST(profiles_are_read_as_awss_tools_read_them)
 {
-    (void)state;
     forget_variables();
     write_home(credentials, config);
     check("AKIDDEFAULT", "S3CR3T/a+b=", NULL, "eu-central-1", NULL);
@@ -104,9 +99,8 @@ static void assert_refused(const char *words)
     assert_null(strstr(status_message(), "T0K3N"));
 }
 
-static void what_is_missing_or_wrong_is_said_without_secrets(void **state)
+TEST(what_is_missing_or_wrong_is_said_without_secrets)
 {
-    (void)state;
     forget_variables();
     write_home("", "");
     assert_refused("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and there is no profile default");
@@ -151,11 +145,4 @@ static int remove_folder(void **state)
     return result;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(profiles_are_read_as_awss_tools_read_them),
-        cmocka_unit_test(what_is_missing_or_wrong_is_said_without_secrets),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_MAIN(make_folder, remove_folder)

@@ -1,26 +1,21 @@
 /* The client of object stores: what it reads is what was written. Beside the stand-in, these tests run against a real
  * store where PHALANX_S3_REAL names a bucket of it (interop_s3.py). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/system/crc32c.h"
 #include "memory/log.h"
 #include "tests/engine/store/stores.h"
+#include "tests/test.h"
 
 static s3_server *server; /* NULL: a real store */
 static const char *bucket = S3_SERVER_BUCKET;
 
 /* ---- what every store does --------------------------------------------------------------------------------------- */
 
-static void an_object_comes_back_whole_and_in_ranges(void **state)
+TEST(an_object_comes_back_whole_and_in_ranges)
 {
-    (void)state;
     enum { BYTES = 300000 };
     static const char *const keys[] = {"plain", "folder/with space & more/\xC3\xA4+%41=~.bin", "a//b"};
     char *data = stores_bytes(BYTES, 1), *got = must_alloc(BYTES);
@@ -54,9 +49,8 @@ static void an_object_comes_back_whole_and_in_ranges(void **state)
     free(data);
 }
 
-static void small_objects_come_whole_or_not_at_all(void **state)
+TEST(small_objects_come_whole_or_not_at_all)
 {
-    (void)state;
     char *got = NULL;
     int64_t bytes = -1;
     s3 *s = stores_open(bucket, 20);
@@ -76,9 +70,8 @@ static void small_objects_come_whole_or_not_at_all(void **state)
     s3_close(s);
 }
 
-static void ranges_beyond_the_end_and_other_versions_fail(void **state)
+TEST(ranges_beyond_the_end_and_other_versions_fail)
 {
-    (void)state;
     char got[64];
     s3_object o;
     s3 *s = stores_open(bucket, 20);
@@ -93,9 +86,8 @@ static void ranges_beyond_the_end_and_other_versions_fail(void **state)
     s3_close(s);
 }
 
-static void lists_are_whole_and_sorted(void **state)
+TEST(lists_are_whole_and_sorted)
 {
-    (void)state;
     enum { OBJECTS = 25 };
     s3_listing l;
     s3 *s = stores_open(bucket, 20);
@@ -133,9 +125,8 @@ static void lists_are_whole_and_sorted(void **state)
     s3_close(s);
 }
 
-static void an_object_of_parts_appears_whole_at_its_end(void **state)
+TEST(an_object_of_parts_appears_whole_at_its_end)
 {
-    (void)state;
     enum { PARTS = 3, LAST = 1000 };
     int64_t bytes = (PARTS - 1) * (int64_t)S3_PART_LEAST + LAST;
     char *data = stores_bytes(bytes, 2), *got = must_alloc((unsigned long)bytes);
@@ -171,9 +162,8 @@ static void an_object_of_parts_appears_whole_at_its_end(void **state)
     free(data);
 }
 
-static void one_of_several_writers_makes_a_new_object(void **state)
+TEST(one_of_several_writers_makes_a_new_object)
 {
-    (void)state;
     bool made = false;
     char *got;
     int64_t bytes;
@@ -192,9 +182,8 @@ static void one_of_several_writers_makes_a_new_object(void **state)
     s3_close(s);
 }
 
-static void a_missing_bucket_is_said(void **state)
+TEST(a_missing_bucket_is_said)
 {
-    (void)state;
     s3 *s;
     s3_object o;
     s3_listing l;
@@ -206,9 +195,8 @@ static void a_missing_bucket_is_said(void **state)
     s3_close(s);
 }
 
-static void urls_are_split(void **state)
+TEST(urls_are_split)
 {
-    (void)state;
     static const struct {
         const char *url, *bucket, *key;
     } good[] = {{"s3://b/k", "b", "k"},
@@ -250,17 +238,4 @@ static int end_all(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(urls_are_split),
-        cmocka_unit_test(an_object_comes_back_whole_and_in_ranges),
-        cmocka_unit_test(small_objects_come_whole_or_not_at_all),
-        cmocka_unit_test(ranges_beyond_the_end_and_other_versions_fail),
-        cmocka_unit_test(lists_are_whole_and_sorted),
-        cmocka_unit_test(an_object_of_parts_appears_whole_at_its_end),
-        cmocka_unit_test(one_of_several_writers_makes_a_new_object),
-        cmocka_unit_test(a_missing_bucket_is_said),
-    };
-    return cmocka_run_group_tests(tests, begin_all, end_all);
-}
+TEST_MAIN(begin_all, end_all)

@@ -1,19 +1,15 @@
 /* The client of object stores where the network and the store do what they should not: what it reads is what was
  * written, or it fails with a sentence. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "tests/engine/store/stores.h"
+#include "tests/test.h"
 
 static s3_server *server;
 
@@ -31,9 +27,8 @@ static int faults_begin(void **state)
 
 enum { FAULTY = 100000 };
 
-static void reads_survive_what_passes(void **state)
+TEST_WITH(reads_survive_what_passes, faults_begin, NULL)
 {
-    (void)state;
     static const char *const scripts[] = {
         "503",
         "500 502 503 504 429 408",
@@ -68,9 +63,8 @@ static void reads_survive_what_passes(void **state)
 }
 
 /* A body that is cut goes on where it was cut: what was read is not read again. */
-static void a_body_that_is_cut_continues_where_it_was(void **state)
+TEST_WITH(a_body_that_is_cut_continues_where_it_was, faults_begin, NULL)
 {
-    (void)state;
     char *data = stores_bytes(FAULTY, 4), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
@@ -99,9 +93,8 @@ static void *replace_soon(void *argument)
     return NULL;
 }
 
-static void versions_are_not_mixed(void **state)
+TEST_WITH(versions_are_not_mixed, faults_begin, NULL)
 {
-    (void)state;
     char *data = stores_bytes(FAULTY, 5), *got = must_alloc(FAULTY);
     replacer other = {stores_bytes(FAULTY, 6)};
     pthread_t thread;
@@ -117,9 +110,8 @@ static void versions_are_not_mixed(void **state)
     free(data);
 }
 
-static void writes_survive_what_passes(void **state)
+TEST_WITH(writes_survive_what_passes, faults_begin, NULL)
 {
-    (void)state;
     static const char *const scripts[] = {"503", "500 reset 429", "lost", "hang", "garbage", "503/1", "lost lost 503"};
     char *data = stores_bytes(FAULTY, 7), *there;
     int64_t bytes = 0;
@@ -138,9 +130,8 @@ static void writes_survive_what_passes(void **state)
     free(data);
 }
 
-static void uploads_survive_what_passes(void **state)
+TEST_WITH(uploads_survive_what_passes, faults_begin, NULL)
 {
-    (void)state;
     static const char *const scripts[] = {
         "POST:503 PUT:503 PUT:reset", "PUT:lost PUT:500", "POST:ok POST:late POST:late",
         "POST:ok POST:lost",          /* the end's answer: the upload is gone, and the object there */
@@ -171,9 +162,8 @@ static void uploads_survive_what_passes(void **state)
 }
 
 /* An upload that is gone, and an object of its size that is another: nothing was published. */
-static void a_lost_upload_is_not_taken_for_an_older_object(void **state)
+TEST_WITH(a_lost_upload_is_not_taken_for_an_older_object, faults_begin, NULL)
 {
-    (void)state;
     s3_upload *u;
     char *data = stores_bytes(100, 20), *older = stores_bytes(100, 21);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20), *other = stores_open(S3_SERVER_BUCKET, 20);
@@ -188,9 +178,8 @@ static void a_lost_upload_is_not_taken_for_an_older_object(void **state)
     free(data);
 }
 
-static void a_claim_survives_a_lost_answer_and_an_old_store(void **state)
+TEST_WITH(a_claim_survives_a_lost_answer_and_an_old_store, faults_begin, NULL)
 {
-    (void)state;
     bool made;
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
     s3_server_faults(server, "PUT:lost");
@@ -204,7 +193,7 @@ static void a_claim_survives_a_lost_answer_and_an_old_store(void **state)
     s3_close(s);
 }
 
-static void what_does_not_pass_fails_at_once_and_says_why(void **state)
+TEST_WITH(what_does_not_pass_fails_at_once_and_says_why, faults_begin, NULL)
 {
     static const struct {
         const char *script, *words;
@@ -219,7 +208,6 @@ static void what_does_not_pass_fails_at_once_and_says_why(void **state)
         {"elsewhere", "another range"},
         {"long", "more than was asked for"},
     };
-    (void)state;
     char *data = stores_bytes(FAULTY, 8), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
@@ -237,9 +225,8 @@ static void what_does_not_pass_fails_at_once_and_says_why(void **state)
     free(data);
 }
 
-static void trouble_that_stays_ends_in_time(void **state)
+TEST_WITH(trouble_that_stays_ends_in_time, faults_begin, NULL)
 {
-    (void)state;
     char byte[1000];
     s3_server_put(server, "faulty", "0123456789", 10);
     s3 *s = stores_open(S3_SERVER_BUCKET, 1.5);
@@ -264,9 +251,8 @@ static void trouble_that_stays_ends_in_time(void **state)
     s3_close(s);
 }
 
-static void a_store_that_trickles_is_left(void **state)
+TEST_WITH(a_store_that_trickles_is_left, faults_begin, NULL)
 {
-    (void)state;
     char *data = stores_bytes(FAULTY, 9), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     s3 *s = stores_open(S3_SERVER_BUCKET, 2);
@@ -287,9 +273,8 @@ static void *stop_soon(void *stop)
     return NULL;
 }
 
-static void a_stop_is_obeyed(void **state)
+TEST_WITH(a_stop_is_obeyed, faults_begin, NULL)
 {
-    (void)state;
     static const char *const scripts[] = {"slow=2000", "hang", "503/30"};
     char *data = stores_bytes(FAULTY, 9), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
@@ -312,9 +297,8 @@ static void a_stop_is_obeyed(void **state)
 
 /* ---- region, clock, credentials ---------------------------------------------------------------------------------- */
 
-static void another_region_and_a_wrong_clock_are_set_right(void **state)
+TEST_WITH(another_region_and_a_wrong_clock_are_set_right, faults_begin, NULL)
 {
-    (void)state;
     s3_object o;
     s3_server_put(server, "placed", "x", 1);
     s3_server_be(server, (s3_server_traits){.region = "eu-north-7", .clock_offset = 7200});
@@ -349,9 +333,8 @@ static void write_file(const char *path, const char *text)
     "[other]\naws_access_key_id = AKIDOTHER\naws_secret_access_key = x\n\n[default]\naws_access_key_id "               \
     "= " S3_SERVER_ID "\naws_secret_access_key=" secret "\n" token
 
-static void credentials_that_expire_are_read_again(void **state)
+TEST_WITH(credentials_that_expire_are_read_again, faults_begin, NULL)
 {
-    (void)state;
     char byte, path[] = "/tmp/phalanx-credentials-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -381,7 +364,7 @@ static void credentials_that_expire_are_read_again(void **state)
 #define LIST(inside) "<ListBucketResult>" inside "</ListBucketResult>"
 #define ITEM(key)    "<Contents><Key>" key "</Key><Size>1</Size></Contents>"
 
-static void lists_that_lie_are_refused(void **state)
+TEST_WITH(lists_that_lie_are_refused, faults_begin, NULL)
 {
     static const struct {
         const char *list, *words;
@@ -409,7 +392,6 @@ static void lists_that_lie_are_refused(void **state)
         {"", "no XML"},
         {"{\"json\": true}", "no XML"},
     };
-    (void)state;
     s3_listing l = {0};
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -452,9 +434,8 @@ static void *work(void *argument)
     return NULL;
 }
 
-static void threads_with_handles_of_their_own_read_at_once(void **state)
+TEST_WITH(threads_with_handles_of_their_own_read_at_once, faults_begin, NULL)
 {
-    (void)state;
     pthread_t thread[THREADS];
     worker workers[THREADS] = {0};
     char *data = stores_bytes(FAULTY, 30);
@@ -485,24 +466,4 @@ static int end_all(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(reads_survive_what_passes, faults_begin),
-        cmocka_unit_test_setup(a_body_that_is_cut_continues_where_it_was, faults_begin),
-        cmocka_unit_test_setup(versions_are_not_mixed, faults_begin),
-        cmocka_unit_test_setup(writes_survive_what_passes, faults_begin),
-        cmocka_unit_test_setup(uploads_survive_what_passes, faults_begin),
-        cmocka_unit_test_setup(a_lost_upload_is_not_taken_for_an_older_object, faults_begin),
-        cmocka_unit_test_setup(a_claim_survives_a_lost_answer_and_an_old_store, faults_begin),
-        cmocka_unit_test_setup(what_does_not_pass_fails_at_once_and_says_why, faults_begin),
-        cmocka_unit_test_setup(trouble_that_stays_ends_in_time, faults_begin),
-        cmocka_unit_test_setup(a_store_that_trickles_is_left, faults_begin),
-        cmocka_unit_test_setup(a_stop_is_obeyed, faults_begin),
-        cmocka_unit_test_setup(another_region_and_a_wrong_clock_are_set_right, faults_begin),
-        cmocka_unit_test_setup(credentials_that_expire_are_read_again, faults_begin),
-        cmocka_unit_test_setup(lists_that_lie_are_refused, faults_begin),
-        cmocka_unit_test_setup(threads_with_handles_of_their_own_read_at_once, faults_begin),
-    };
-    return cmocka_run_group_tests(tests, begin_all, end_all);
-}
+TEST_MAIN(begin_all, end_all)

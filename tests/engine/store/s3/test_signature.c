@@ -1,17 +1,13 @@
 /* Signatures are those that AWS publishes: its test suite of Signature Version 4, and the examples of S3's API
  * reference. What is left out of the suite is what S3 does not do, or this client does not send: paths are not
  * normalised, a header stands once and on one line. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/store/s3/signature.h"
 #include "memory/log.h"
+#include "tests/test.h"
 
 #define UNRESERVED "-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 #define SUITE_TIME "20150830T123600Z"
@@ -89,24 +85,21 @@ static void check(const signature_key *key, const vector *v, const char *time)
     free(got);
 }
 
-static void signatures_are_those_of_the_published_suite(void **state)
+TEST(signatures_are_those_of_the_published_suite)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof suite / sizeof *suite; i++)
         check(&suite_key, &suite[i], SUITE_TIME);
 }
 
-static void signatures_are_those_of_the_api_reference(void **state)
+TEST(signatures_are_those_of_the_api_reference)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof s3_examples / sizeof *s3_examples; i++)
         check(&s3_key, &s3_examples[i], S3_TIME);
 }
 
 /* The oracle can fail: each part of a request is in its signature. */
-static void a_signature_depends_on_every_part_of_the_request(void **state)
+TEST(a_signature_depends_on_every_part_of_the_request)
 {
-    (void)state;
     const vector right = s3_examples[1];
     vector other[6];
     for (int i = 0; i < 6; i++)
@@ -135,9 +128,8 @@ static void a_signature_depends_on_every_part_of_the_request(void **state)
     free(got);
 }
 
-static void paths_and_queries_are_encoded_once(void **state)
+TEST(paths_and_queries_are_encoded_once)
 {
-    (void)state;
     char *path = signature_path("/a b/\xC3\xA4+%41//../c~");
     assert_string_equal(path, "/a%20b/%C3%A4%2B%2541//../c~");
     const signature_pair pairs[] = {{"b", "/ x"}, {"a-", "2"}, {"a", "2"}, {"a", "10"}, {"a=", "1"}};
@@ -147,13 +139,4 @@ static void paths_and_queries_are_encoded_once(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signatures_are_those_of_the_published_suite),
-        cmocka_unit_test(signatures_are_those_of_the_api_reference),
-        cmocka_unit_test(a_signature_depends_on_every_part_of_the_request),
-        cmocka_unit_test(paths_and_queries_are_encoded_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,14 @@
 /* What a person sees of a run, to the letter, and the files that programs read. */
 #include <math.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/train/report/report.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static void expect_bytes(double bytes, const char *text)
 {
@@ -35,9 +31,8 @@ static void expect_duration(double seconds, const char *text)
     assert_string_equal(got, text);
 }
 
-static void units_are_human(void **state)
+TEST(units_are_human)
 {
-    (void)state;
     expect_bytes(0, "0 B");
     expect_bytes(1023, "1023 B");
     expect_bytes(1024, "1.00 KiB");
@@ -114,9 +109,8 @@ static const report_result two_sets = {.step = 12,
                                        .name = (const char *const[]){"books", "code"},
                                        .losses = (const double[]){2.25, 1.25}};
 
-static void a_step_is_one_line_under_its_columns(void **state)
+TEST(a_step_is_one_line_under_its_columns)
 {
-    (void)state;
     capture c;
     report_columns(capture_begin(&c)->out);
     report_line(c.out, &one_step);
@@ -138,9 +132,8 @@ static void a_step_is_one_line_under_its_columns(void **state)
             "                 1.2500 on code\n");
 }
 
-static void the_header_names_model_memory_device_and_work(void **state)
+TEST(the_header_names_model_memory_device_and_work)
 {
-    (void)state;
     report_run run = {
         .model = "llama, 12 layers of 768",
         .device = "cpu, 2 threads",
@@ -189,7 +182,7 @@ static char *metrics_end(lines *l, char *path)
     return text;
 }
 
-static void metrics_are_one_json_object_a_line_with_exact_floats(void **state)
+TEST(metrics_are_one_json_object_a_line_with_exact_floats)
 {
     char *path;
     lines *l = metrics_begin(state, &path);
@@ -234,7 +227,7 @@ static void metrics_are_one_json_object_a_line_with_exact_floats(void **state)
 }
 
 /* Nine digits tell every fp32 value from its neighbours. */
-static void every_float_survives_the_metrics(void **state)
+TEST(every_float_survives_the_metrics)
 {
     uint32_t random = 12345;
     float losses[500];
@@ -259,7 +252,7 @@ static void every_float_survives_the_metrics(void **state)
     free(text);
 }
 
-static void metrics_without_a_number_are_null(void **state)
+TEST(metrics_without_a_number_are_null)
 {
     report_step s = one_step;
     s.loss = NAN;
@@ -282,9 +275,8 @@ static void metrics_without_a_number_are_null(void **state)
     free(text);
 }
 
-static void a_full_disk_is_reported(void **state)
+TEST(a_full_disk_is_reported)
 {
-    (void)state;
     lines *full = NULL;
     assert_int_equal(lines_open(&full, "/dev/full"), STATUS_OK);
     assert_int_equal(report_metrics(full, &one_step), STATUS_FAILED);
@@ -296,7 +288,7 @@ static void a_full_disk_is_reported(void **state)
     assert_string_equal(status_message(), "cannot create /nonexistent/summary.json.tmp: No such file or directory");
 }
 
-static void the_summary_has_the_promised_fields(void **state)
+TEST(the_summary_has_the_promised_fields)
 {
     char *path = workfolder_path(*state, "summary.json"), *temporary = workfolder_path(*state, "summary.json.tmp");
     report_rank ranks[2] = {{.rank = 0,
@@ -362,9 +354,8 @@ static void the_summary_has_the_promised_fields(void **state)
     free(path);
 }
 
-static void the_bar_shows_share_rate_and_time_left(void **state)
+TEST(the_bar_shows_share_rate_and_time_left)
 {
-    (void)state;
     char text[256];
     report_progress p = {.title = "tokenizing", .bytes = true, .total = 4194304, .begun = 100};
     report_progress_text(text, sizeof text, &p, 1048576, 102, 200);
@@ -380,9 +371,8 @@ static void the_bar_shows_share_rate_and_time_left(void **state)
     assert_string_equal(text, "tokenizing, 2.0s");
 }
 
-static void where_no_terminal_is_a_line_comes_now_and_then(void **state)
+TEST(where_no_terminal_is_a_line_comes_now_and_then)
 {
-    (void)state;
     FILE *file = tmpfile();
     char line[256];
     report_progress p = report_progress_begin(file, "copying", 10, false);
@@ -401,19 +391,4 @@ static void where_no_terminal_is_a_line_comes_now_and_then(void **state)
     fclose(file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(units_are_human),
-        cmocka_unit_test(a_step_is_one_line_under_its_columns),
-        cmocka_unit_test(the_header_names_model_memory_device_and_work),
-        cmocka_unit_test(metrics_are_one_json_object_a_line_with_exact_floats),
-        cmocka_unit_test(every_float_survives_the_metrics),
-        cmocka_unit_test(metrics_without_a_number_are_null),
-        cmocka_unit_test(a_full_disk_is_reported),
-        cmocka_unit_test(the_summary_has_the_promised_fields),
-        cmocka_unit_test(the_bar_shows_share_rate_and_time_left),
-        cmocka_unit_test(where_no_terminal_is_a_line_comes_now_and_then),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -15,8 +15,12 @@
 
 /* Adds a test to the program's. At most TEST_MOST. */
 void test_register(const char *name, CMUnitTestFunction run, CMFixtureFunction setup, CMFixtureFunction teardown);
+/* Only the first of the registered tests will run. */
+void test_keep(size_t first);
 /* Runs what is registered, line by line on stdout, and returns how many failed. */
 int test_run(CMFixtureFunction setup, CMFixtureFunction teardown);
+/* The same; with a reason, one test that is skipped for it. */
+int test_run_unless(const char *reason, CMFixtureFunction setup, CMFixtureFunction teardown);
 
 #define TEST_WITH(name, setup, teardown)                                                                               \
     static void name(void **state);                                                                                    \

@@ -1,20 +1,14 @@
 #include "tests/cuda/cuda_runs.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
-#include "tests/skip.h"
 
 enum { STEPS = CUDA_RUNS_STEPS, VOCABULARY = 64, TOKENS = 2048 };
 
@@ -65,20 +59,12 @@ const char *cuda_runs_folder(void)
     return folder;
 }
 
-static void stand_ins_were_not_built(void **state)
+int cuda_runs_group(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
-    (void)state;
-    skip_because("no nvcc: the stand-ins for CUDA are not built");
-}
-
-int cuda_runs_group(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup, CMFixtureFunction teardown)
-{
-    const struct CMUnitTest none[] = {cmocka_unit_test(stand_ins_were_not_built)};
     char *program = launch_beside("phalanx_standin");
     bool built = access(program, X_OK) == 0;
     free(program);
-    return built ? _cmocka_run_group_tests("tests", tests, count, setup, teardown)
-                 : cmocka_run_group_tests(none, NULL, NULL);
+    return test_run_unless(built ? NULL : "no nvcc: the stand-ins for CUDA are not built", setup, teardown);
 }
 
 void cuda_runs_read(cuda_run *out, const char *where)

@@ -4,13 +4,8 @@
  */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/jobs/launch.h"
+#include "tests/test.h"
 
 enum { CUDA_RUNS_STEPS = 3, CUDA_RUNS_CAUGHT = 98 };
 
@@ -24,9 +19,8 @@ typedef struct cuda_run {
 int cuda_runs_setup(void **state);
 int cuda_runs_teardown(void **state);
 const char *cuda_runs_folder(void);
-/* As cmocka_run_group_tests; one skipped test where there are no stand-ins, which need the headers of the CUDA
- * toolkit. */
-int cuda_runs_group(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup, CMFixtureFunction teardown);
+/* test_run(), but one skipped test where there are no stand-ins, which need the headers of the CUDA toolkit. */
+int cuda_runs_group(CMFixtureFunction setup, CMFixtureFunction teardown);
 
 /* phalanx ("../phalanx" or "phalanx_standin") with the model's configuration into the run folder `where`;
  * `environment`: words such as STANDIN_GPUS=1, or "". The result is the caller's. */

@@ -1,13 +1,8 @@
 /* Attention by cuDNN without a GPU: the real library plans and compiles our graphs for an H100; a stand-in that
  * executes graphs by the definitions of their operations gives them their meaning, and trains. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/run/choices.h"
 #include "memory/log.h"
@@ -15,6 +10,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 /* Engines of the stand-in: the first two are the fastest and must not be taken; the last keeps an order in the backward
  * pass of compute capability 10.x. */
@@ -89,9 +85,8 @@ static char *plans_for(const char *gpu)
     return out;
 }
 
-static void our_graphs_are_planned_and_compiled_for_an_h100(void **state)
+TEST(our_graphs_are_planned_and_compiled_for_an_h100)
 {
-    (void)state;
     char *out = plans_for("");
     assert_non_null(strstr(out, " 0 graphs without a candidate"));
     assert_int_equal(count_of(out, "compiled"), 24); /* twelve shapes, both directions */
@@ -100,9 +95,8 @@ static void our_graphs_are_planned_and_compiled_for_an_h100(void **state)
 }
 
 /* Backward by the engine that keeps an order, which takes neither documents nor heads of 256. */
-static void those_that_a_b200_takes_in_order_are_compiled(void **state)
+TEST(those_that_a_b200_takes_in_order_are_compiled)
 {
-    (void)state;
     unsigned long version = 0;
     char *out = plans_for("b200");
     const char *last = strstr(out, "cuDNN 9");
@@ -137,9 +131,8 @@ static void compare(int *cases, int *failed, int *executed, const char *program_
     launch_free(&r);
 }
 
-static void the_graphs_are_attention_and_its_gradient(void **state)
+TEST(the_graphs_are_attention_and_its_gradient)
 {
-    (void)state;
     int cases, failed, executed;
     const char *ops[] = {"attention", "attention_grad"};
     for (int i = 0; i < 2; i++) {
@@ -164,9 +157,8 @@ static void the_graphs_are_attention_and_its_gradient(void **state)
 }
 
 /* By samples, and within a sample by heads. */
-static void a_large_workspace_is_divided_into_parts(void **state)
+TEST(a_large_workspace_is_divided_into_parts)
 {
-    (void)state;
     int cases, failed, executed;
     compare(&cases, &failed, &executed, "device_ops_narrow", "attention_grad", "");
     assert_true(cases >= 18 && failed == 0);
@@ -174,9 +166,8 @@ static void a_large_workspace_is_divided_into_parts(void **state)
 }
 
 /* Llama 8B's layers on two tensor ranks: four query heads over 8,192 tokens want 512 MiB, all sixteen 2 GiB. */
-static void a_plan_leaves_the_library_what_it_can_spare(void **state)
+TEST(a_plan_leaves_the_library_what_it_can_spare)
 {
-    (void)state;
     static const struct {
         const char *budget;
         long long least, most; /* MiB */
@@ -201,9 +192,8 @@ static void a_plan_leaves_the_library_what_it_can_spare(void **state)
 }
 
 /* dS of 8B's four heads that share keys is 8 GiB at 32,768 tokens: no budget leaves that. */
-static void a_plan_says_who_computes_attention(void **state)
+TEST(a_plan_says_who_computes_attention)
 {
-    (void)state;
     static const struct {
         const char *keys, *words, *absent;
     } cases[] = {
@@ -288,9 +278,8 @@ static void run(outcome *out, const char *model, const char *where, const char *
     free(program);
 }
 
-static void training_by_cudnn_follows_our_kernels(void **state)
+TEST(training_by_cudnn_follows_our_kernels)
 {
-    (void)state;
     static const struct {
         const char *model, *keys;
     } runs[] = {{"gpt2", ""},
@@ -317,9 +306,8 @@ static void training_by_cudnn_follows_our_kernels(void **state)
     }
 }
 
-static void cudnn_in_a_graph_changes_nothing(void **state)
+TEST(cudnn_in_a_graph_changes_nothing)
 {
-    (void)state;
     outcome by_op, graph;
     run(&by_op, "llama", "by-op", "", "");
     run(&graph, "llama", "graph", "", "train.cuda_graph=true");
@@ -327,9 +315,8 @@ static void cudnn_in_a_graph_changes_nothing(void **state)
     assert_true(runs_same_metrics(&graph.metrics, &by_op.metrics));
 }
 
-static void the_choice_is_kept_with_the_run(void **state)
+TEST(the_choice_is_kept_with_the_run)
 {
-    (void)state;
     outcome whole, half, rest;
     run(&whole, "gpt2", "whole", "", "");
     run(&half, "gpt2", "parts", "", "train.steps=2");
@@ -338,9 +325,8 @@ static void the_choice_is_kept_with_the_run(void **state)
     assert_true(runs_same_metrics(&rest.metrics, &whole.metrics));
 }
 
-static void without_cudnn_our_kernels_compute(void **state)
+TEST(without_cudnn_our_kernels_compute)
 {
-    (void)state;
     outcome ours, old, guessed;
     char *too_old = must_format("STANDIN_CUDNN=%d", OLD);
     run(&ours, "llama", "ours", "STANDIN_CUDNN_SLOW=1", "");
@@ -354,9 +340,8 @@ static void without_cudnn_our_kernels_compute(void **state)
 }
 
 /* Engines that are not repeatable are the fastest of the stand-in's. */
-static void what_varies_is_taken_where_it_may(void **state)
+TEST(what_varies_is_taken_where_it_may)
 {
-    (void)state;
     outcome r;
     run(&r, "llama", "varies", "", "train.deterministic=false");
     assert_true(r.used[UNREPEATABLE] >= 8);
@@ -368,9 +353,8 @@ static void what_varies_is_taken_where_it_may(void **state)
 
 /* On compute capability 10.x the backward pass is asked for by engine and knobs, where those that keep an order are
  * known; elsewhere our own kernels compute it. */
-static void an_engine_that_keeps_an_order_is_asked_for_by_name(void **state)
+TEST(an_engine_that_keeps_an_order_is_asked_for_by_name)
 {
-    (void)state;
     static const struct {
         const char *environment, *ordered;
     } cases[] = {
@@ -402,9 +386,8 @@ static void an_engine_that_keeps_an_order_is_asked_for_by_name(void **state)
 }
 
 /* A backward pass over sequences that do not fill tiles of 128 keys is wrong before 9.16. */
-static void an_old_library_is_not_asked_for_what_it_does_wrong(void **state)
+TEST(an_old_library_is_not_asked_for_what_it_does_wrong)
 {
-    (void)state;
     outcome r;
     run(&r, "llama", "tiles-old", "STANDIN_CUDNN=91500", "");
     assert_true(r.theirs == 1 && r.ours == 0); /* forward only */
@@ -413,9 +396,8 @@ static void an_old_library_is_not_asked_for_what_it_does_wrong(void **state)
 }
 
 /* cuDNN has no attention in fp32, and its own ends with no cap of scores. */
-static void what_it_does_not_take_stays_ours(void **state)
+TEST(what_it_does_not_take_stays_ours)
 {
-    (void)state;
     outcome r;
     run(&r, "gpt2", "fp32", "", "train.precision=fp32");
     assert_true(r.ours + r.theirs == 0 && r.used[GOOD] == 0);
@@ -426,9 +408,8 @@ static void what_it_does_not_take_stays_ours(void **state)
 }
 
 /* bench --self-check names what is wrong, and fails. */
-static void a_self_check_tells_right_from_wrong(void **state)
+TEST(a_self_check_tells_right_from_wrong)
 {
-    (void)state;
     char *program = launch_beside("phalanx_standin");
     launch_result r =
         launch_run(300, "LD_LIBRARY_PATH=%s exec %s bench --self-check train.device=cuda", standin, program);
@@ -452,22 +433,5 @@ static void a_self_check_tells_right_from_wrong(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(our_graphs_are_planned_and_compiled_for_an_h100),
-        cmocka_unit_test(those_that_a_b200_takes_in_order_are_compiled),
-        cmocka_unit_test(the_graphs_are_attention_and_its_gradient),
-        cmocka_unit_test(a_large_workspace_is_divided_into_parts),
-        cmocka_unit_test(a_plan_leaves_the_library_what_it_can_spare),
-        cmocka_unit_test(a_plan_says_who_computes_attention),
-        cmocka_unit_test(training_by_cudnn_follows_our_kernels),
-        cmocka_unit_test(cudnn_in_a_graph_changes_nothing),
-        cmocka_unit_test(the_choice_is_kept_with_the_run),
-        cmocka_unit_test(without_cudnn_our_kernels_compute),
-        cmocka_unit_test(what_varies_is_taken_where_it_may),
-        cmocka_unit_test(an_engine_that_keeps_an_order_is_asked_for_by_name),
-        cmocka_unit_test(an_old_library_is_not_asked_for_what_it_does_wrong),
-        cmocka_unit_test(what_it_does_not_take_stays_ours),
-        cmocka_unit_test(a_self_check_tells_right_from_wrong),
-    };
-    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, tear_down);
+    return cuda_runs_group(set_up, tear_down);
 }

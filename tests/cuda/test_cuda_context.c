@@ -1,19 +1,15 @@
 /* Attention by cuDNN where two ranks divide samples: each rank's runs are four tokens long, on the stand-ins, whose
  * engines are told in test_cuda_attention.c. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/run/choices.h"
 #include "memory/log.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { RANKS = 2, MICRO_BATCHES = 4, LAYERS = 2 };
 
@@ -67,9 +63,8 @@ static void train(outcome *out, const char *environment, const char *where, cons
 /* A graph for each of a rank's runs, of which timing chooses one candidate: forward and backward, of two ranks. All
  * kernels of the stand-in take equally long, so that the second rank's backward pass, whose gradients of keys are added
  * and whose last keys are cleared, is ours. */
-static void halves_go_by_cudnn(void **state)
+TEST(halves_go_by_cudnn)
 {
-    (void)state;
     static const char *const keys[] = {"", "data.document_mask=true", "parallel.zero=1 train.cuda_graph=true"};
     for (int i = 0; i < 3; i++) {
         outcome ours, theirs;
@@ -88,9 +83,8 @@ static void halves_go_by_cudnn(void **state)
 }
 
 /* Where dealt documents are is known to the batch alone, and a window has no candidate beside an offset. */
-static void other_divided_samples_stay_ours(void **state)
+TEST(other_divided_samples_stay_ours)
 {
-    (void)state;
     static const char *const keys[] = {"data.document_mask=true parallel.context_balance=documents",
                                        "model.sliding_window=5"};
     for (int i = 0; i < 2; i++) {
@@ -105,9 +99,5 @@ static void other_divided_samples_stay_ours(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_go_by_cudnn),
-        cmocka_unit_test(other_divided_samples_stay_ours),
-    };
-    return cuda_runs_group(tests, sizeof tests / sizeof *tests, cuda_runs_setup, cuda_runs_teardown);
+    return cuda_runs_group(cuda_runs_setup, cuda_runs_teardown);
 }

@@ -1,19 +1,15 @@
 /* The CUDA device without a GPU: phalanx trains on the stand-ins of tests/cuda/standin, one rank and several, and the
  * CPU is the judge. Every run is also a search for races between streams and for wrong calls, which end it. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { STEPS = CUDA_RUNS_STEPS, CAUGHT = CUDA_RUNS_CAUGHT };
 
@@ -73,28 +69,24 @@ static void a_step_of_the_cuda_program_equals_the_cpu(const char *model, const h
     }
 }
 
-static void gpt2_on_every_layout_equals_the_cpu(void **state)
+TEST(gpt2_on_every_layout_equals_the_cpu)
 {
-    (void)state;
     a_step_of_the_cuda_program_equals_the_cpu("gpt2", layouts, sizeof layouts / sizeof *layouts);
 }
 
-static void llama_on_every_layout_equals_the_cpu(void **state)
+TEST(llama_on_every_layout_equals_the_cpu)
 {
-    (void)state;
     a_step_of_the_cuda_program_equals_the_cpu("llama", layouts, sizeof layouts / sizeof *layouts);
 }
 
-static void experts_on_every_layout_equal_the_cpu(void **state)
+TEST(experts_on_every_layout_equal_the_cpu)
 {
-    (void)state;
     a_step_of_the_cuda_program_equals_the_cpu("experts", layouts_of_experts,
                                               sizeof layouts_of_experts / sizeof *layouts_of_experts);
 }
 
-static void every_optimizer_equals_the_cpu(void **state)
+TEST(every_optimizer_equals_the_cpu)
 {
-    (void)state;
     static const struct {
         int ranks;
         const char *keys, *layout;
@@ -123,9 +115,8 @@ static void every_optimizer_equals_the_cpu(void **state)
 }
 
 /* In 16 bits the roundings differ in their order only: the losses stay within a few units of bf16's last place. */
-static void sixteen_bits_train_alike(void **state)
+TEST(sixteen_bits_train_alike)
 {
-    (void)state;
     cuda_run cpu, cuda;
     cuda_runs_train_well(&cpu, "../phalanx", 1, "llama", "cpu-bf16", "train.device=cpu train.precision=bf16");
     cuda_runs_train_well(&cuda, "phalanx_standin", 1, "llama", "cuda-bf16", "train.device=cuda train.precision=bf16");
@@ -137,9 +128,8 @@ static void sixteen_bits_train_alike(void **state)
 
 /* GPT-2's GELU goes through the products' epilogues, or behind the products where the library has none, or its z not
  * stored as the library wants it; whatever is made again. */
-static void products_with_gelu_train_alike(void **state)
+TEST(products_with_gelu_train_alike)
 {
-    (void)state;
     static const struct {
         const char *mutant, *keys;
     } cases[] = {
@@ -171,9 +161,8 @@ static void products_with_gelu_train_alike(void **state)
 /* Each method, with and without ZeRO, op by op and as a graph, beside the CPU's run of the same ranks. Gradients that
  * differ in their last bits are sometimes rounded to the neighbour, or another one of two is sent: few of them, in the
  * first steps. */
-static void compressed_gradients_train_alike(void **state)
+TEST(compressed_gradients_train_alike)
 {
-    (void)state;
     static const struct {
         const char *keys;
         int ranks;
@@ -209,9 +198,8 @@ static void compressed_gradients_train_alike(void **state)
  * weights is what it was. */
 /* At 2^21 cotangents overflow (2^21 / 48 tokens, and the norm of small embeddings multiplies by tens), at a quarter of
  * it they do not: the scale must fall. A skipped step has no norm. */
-static void fp16_skips_what_overflows_and_goes_on(void **state)
+TEST(fp16_skips_what_overflows_and_goes_on)
 {
-    (void)state;
     cuda_run cpu, cuda;
     const char *keys = "train.precision=fp16 train.loss_scale=2097152 train.device=";
     char text[128];
@@ -257,17 +245,15 @@ static void resume_is_bitwise(const char *name, const char *more)
     cuda_runs_same(&parts, &whole, 0, more);
 }
 
-static void resume_is_bitwise_on_the_device(void **state)
+TEST(resume_is_bitwise_on_the_device)
 {
-    (void)state;
     resume_is_bitwise("plain", "");
     resume_is_bitwise("sent", "parallel.zero=0 parallel.compress=topk parallel.density=0.1");
 }
 
 /* Copied while the next step computes, enqueued op by op or as a graph: what training that waits would have saved. */
-static void checkpoints_beside_training_hold_the_same_bits(void **state)
+TEST(checkpoints_beside_training_hold_the_same_bits)
 {
-    (void)state;
     static const char *const keys[] = {"checkpoint.asynchronous=false", "checkpoint.asynchronous=true",
                                        "checkpoint.asynchronous=true train.cuda_graph=true"};
     for (int i = 0; i < 3; i++) {
@@ -292,9 +278,8 @@ static void checkpoints_beside_training_hold_the_same_bits(void **state)
 
 /* Within a graph the ops that change the state wait for the copy of it, and the others do not: without that wait the
  * stand-ins see the race. */
-static void a_graph_waits_for_a_checkpoint_where_it_changes_the_state(void **state)
+TEST(a_graph_waits_for_a_checkpoint_where_it_changes_the_state)
 {
-    (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 1, "STANDIN_MUTANT='a graph forgets external events'", "gpt2",
                                       "unwaited", "train.device=cuda checkpoint.every=1 train.cuda_graph=true");
     if (r.status != CAUGHT)
@@ -304,9 +289,8 @@ static void a_graph_waits_for_a_checkpoint_where_it_changes_the_state(void **sta
 
 /* Steps are traced by events on their queues, op by op also where there is a graph; nothing that is computed
  * changes. */
-static void traced_steps_are_those_of_the_device(void **state)
+TEST(traced_steps_are_those_of_the_device)
 {
-    (void)state;
     cuda_run plain, traced;
     cuda_runs_train_well(&plain, "phalanx_standin", 2, "llama", "untraced", "train.device=cuda parallel.tensor=2");
     for (int graph = 0; graph < 2; graph++) {
@@ -359,9 +343,8 @@ static double loss_of(const char *program, const char *where, const char *keys)
 
 /* Windows that do not fill the last batch; three prompts of which the last is a batch by itself, in the first one's
  * cache. */
-static void a_trained_model_is_evaluated_and_continued_as_on_the_cpu(void **state)
+TEST(a_trained_model_is_evaluated_and_continued_as_on_the_cpu)
 {
-    (void)state;
     static const char *const models[] = {"gpt2", "llama"};
     static const char prompts[] = "1 2 3\n(55)\n0\n";
     const char *how = "--prompts prompts --tokenizer bytes --temperature 0 --tokens 8 --batch 2 --device";
@@ -388,9 +371,8 @@ static void a_trained_model_is_evaluated_and_continued_as_on_the_cpu(void **stat
     }
 }
 
-static void a_trained_model_is_used_on_the_device_that_is_there(void **state)
+TEST(a_trained_model_is_used_on_the_device_that_is_there)
 {
-    (void)state;
     static const struct {
         const char *environment, *device, *says; /* NULL: it works */
     } cases[] = {
@@ -416,9 +398,8 @@ static void a_trained_model_is_used_on_the_device_that_is_there(void **state)
     free(path);
 }
 
-static void mistakes_are_caught(void **state)
+TEST(mistakes_are_caught)
 {
-    (void)state;
     static const struct {
         const char *mutant, *says, *keys;
         int ranks;
@@ -450,9 +431,8 @@ static void mistakes_are_caught(void **state)
 }
 
 /* 8 is what a context has unless it is told otherwise before. */
-static void streams_have_hardware_queues_of_their_own(void **state)
+TEST(streams_have_hardware_queues_of_their_own)
 {
-    (void)state;
     const char *keys = "train.device=cuda train.steps=1 parallel.tensor=2 checkpoint.resume=never";
     launch_result r = cuda_runs_train("phalanx_standin", 2, "CUDA_DEVICE_MAX_CONNECTIONS=8", "llama", "queues", keys);
     assert_int_equal(r.status, CAUGHT);
@@ -463,9 +443,8 @@ static void streams_have_hardware_queues_of_their_own(void **state)
     launch_free(&r);
 }
 
-static void a_broken_link_ends_the_run(void **state)
+TEST(a_broken_link_ends_the_run)
 {
-    (void)state;
     launch_result r =
         cuda_runs_train("phalanx_standin", 2, "STANDIN_MUTANT='link breaks'", "llama", "broken", "train.device=cuda");
     assert_false(r.timed_out);
@@ -475,9 +454,8 @@ static void a_broken_link_ends_the_run(void **state)
 }
 
 /* The words are said while the graph lives; NCCL would wait for its end if it were asked to abort. */
-static void a_link_that_breaks_in_a_graph_ends_the_run(void **state)
+TEST(a_link_that_breaks_in_a_graph_ends_the_run)
 {
-    (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 2, "STANDIN_MUTANT='link breaks in a graph'", "llama",
                                       "broken-graph", "train.device=cuda train.cuda_graph=true parallel.tensor=2");
     if (r.timed_out || !r.status || !strstr(r.err, "NCCL, in a group of 2 ranks (0, 1): remote process"))
@@ -489,9 +467,8 @@ static void a_link_that_breaks_in_a_graph_ends_the_run(void **state)
 
 /* Trees and multicast add up in an order of NCCL's choice: rings only, unless the user or the configuration says that
  * it does not matter. */
-static void sums_go_along_rings_where_bits_must_be_the_same(void **state)
+TEST(sums_go_along_rings_where_bits_must_be_the_same)
 {
-    (void)state;
     static const struct {
         const char *environment, *keys, *algorithms;
     } cases[] = {
@@ -512,9 +489,8 @@ static void sums_go_along_rings_where_bits_must_be_the_same(void **state)
 
 /* A kernel that waits keeps its blocks' multiprocessors: messages have eight at most, small sums two, what else there
  * is as many as NCCL likes; and all have what the user says. */
-static void messages_and_small_sums_have_few_blocks_unless_the_user_says_others(void **state)
+TEST(messages_and_small_sums_have_few_blocks_unless_the_user_says_others)
 {
-    (void)state;
     static const char *const environments[] = {"", "NCCL_MAX_CTAS=16"};
     for (int user = 0; user <= 1; user++) {
         launch_result r = cuda_runs_train("phalanx_standin", 4, environments[user], "llama", "blocks",
@@ -528,9 +504,8 @@ static void messages_and_small_sums_have_few_blocks_unless_the_user_says_others(
     }
 }
 
-static void what_cannot_be_is_refused_in_one_line(void **state)
+TEST(what_cannot_be_is_refused_in_one_line)
 {
-    (void)state;
     static const struct {
         const char *environment, *says;
         int ranks;
@@ -559,9 +534,8 @@ static void what_cannot_be_is_refused_in_one_line(void **state)
 }
 
 /* Of a GPU that the arena and what it knows to be taken beside it just fill, the libraries have their part first. */
-static void the_arena_takes_what_libraries_leave(void **state)
+TEST(the_arena_takes_what_libraries_leave)
 {
-    (void)state;
     static const struct {
         int memory,
             /* the arena is 316,416 bytes; context, cuBLASLt and its kernels, and one communicator take 50,000 each */
@@ -607,9 +581,8 @@ static int64_t planned(const char *name, const char *where, const char *keys)
 }
 
 /* Planned by an assumption, or by what a run has measured; and a graph for which there is no room. */
-static void graphs_have_memory_in_the_plan(void **state)
+TEST(graphs_have_memory_in_the_plan)
 {
-    (void)state;
     static const char graph[] = "train.cuda_graph=true",
                       keys[] = "train.device=cuda parallel.tensor=2 train.cuda_graph=true";
     int64_t assumed = planned("reserve_bytes", "none", graph) - planned("reserve_bytes", "none", "");
@@ -638,9 +611,8 @@ static void graphs_have_memory_in_the_plan(void **state)
     launch_free(&r);
 }
 
-static void two_ranks_share_a_gpu_when_forced(void **state)
+TEST(two_ranks_share_a_gpu_when_forced)
 {
-    (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 2, "STANDIN_GPUS=1 PHALANX_SHARE_GPU=1", "llama", "shared",
                                       "train.device=cuda train.steps=1");
     assert_int_equal(r.status, 0);
@@ -648,9 +620,8 @@ static void two_ranks_share_a_gpu_when_forced(void **state)
 }
 
 /* tests/cuda/gpu/device_ops.c, which runs on a GPU too. */
-static void every_op_agrees_with_the_reference_through_the_device(void **state)
+TEST(every_op_agrees_with_the_reference_through_the_device)
 {
-    (void)state;
     char *program = launch_beside("device_ops_standin");
     launch_result r = launch_run(300, "exec %s", program);
     int ops = 0, cases = 0, failed = -1;
@@ -667,32 +638,5 @@ static void every_op_agrees_with_the_reference_through_the_device(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt2_on_every_layout_equals_the_cpu),
-        cmocka_unit_test(llama_on_every_layout_equals_the_cpu),
-        cmocka_unit_test(experts_on_every_layout_equal_the_cpu),
-        cmocka_unit_test(every_optimizer_equals_the_cpu),
-        cmocka_unit_test(sixteen_bits_train_alike),
-        cmocka_unit_test(products_with_gelu_train_alike),
-        cmocka_unit_test(compressed_gradients_train_alike),
-        cmocka_unit_test(fp16_skips_what_overflows_and_goes_on),
-        cmocka_unit_test(resume_is_bitwise_on_the_device),
-        cmocka_unit_test(checkpoints_beside_training_hold_the_same_bits),
-        cmocka_unit_test(a_graph_waits_for_a_checkpoint_where_it_changes_the_state),
-        cmocka_unit_test(traced_steps_are_those_of_the_device),
-        cmocka_unit_test(a_trained_model_is_evaluated_and_continued_as_on_the_cpu),
-        cmocka_unit_test(a_trained_model_is_used_on_the_device_that_is_there),
-        cmocka_unit_test(mistakes_are_caught),
-        cmocka_unit_test(streams_have_hardware_queues_of_their_own),
-        cmocka_unit_test(a_broken_link_ends_the_run),
-        cmocka_unit_test(a_link_that_breaks_in_a_graph_ends_the_run),
-        cmocka_unit_test(sums_go_along_rings_where_bits_must_be_the_same),
-        cmocka_unit_test(messages_and_small_sums_have_few_blocks_unless_the_user_says_others),
-        cmocka_unit_test(what_cannot_be_is_refused_in_one_line),
-        cmocka_unit_test(the_arena_takes_what_libraries_leave),
-        cmocka_unit_test(graphs_have_memory_in_the_plan),
-        cmocka_unit_test(two_ranks_share_a_gpu_when_forced),
-        cmocka_unit_test(every_op_agrees_with_the_reference_through_the_device),
-    };
-    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, cuda_runs_teardown);
+    return cuda_runs_group(set_up, cuda_runs_teardown);
 }

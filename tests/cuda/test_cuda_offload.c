@@ -1,17 +1,13 @@
 /* memory.offload on the stand-ins: what is in host memory and passes through windows is trained, saved and resumed as
  * what is in the arena, to the last bit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
+#include "tests/test.h"
 
 static const char *folder;
 
@@ -54,9 +50,8 @@ static const struct {
     {2, "experts", "train.precision=bf16 parallel.expert=2 parallel.zero=1 model.expert_capacity=0.4", "16KiB"},
 };
 
-static void offloaded_state_is_trained_and_saved_to_the_same_bits(void **state)
+TEST(offloaded_state_is_trained_and_saved_to_the_same_bits)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_run without, with;
         char keys[400], where[2][32];
@@ -74,9 +69,8 @@ static void offloaded_state_is_trained_and_saved_to_the_same_bits(void **state)
 }
 
 /* A checkpoint of offloaded state goes on in the arena, and one from the arena in host memory. */
-static void either_resumes_the_other(void **state)
+TEST(either_resumes_the_other)
 {
-    (void)state;
     static const char *const kept[] = {"none", "optimizer"};
     cuda_run whole, parts;
     char keys[256];
@@ -138,9 +132,8 @@ static double planned(const char *keys, const char *name)
 #define KEYS "train.device=cuda train.precision=bf16 memory.window=16KiB "
 
 /* Of a Llama in bf16: 12 bytes for each parameter of a matrix leave the arena, and the windows come. */
-static void what_is_offloaded_is_counted_where_it_is(void **state)
+TEST(what_is_offloaded_is_counted_where_it_is)
 {
-    (void)state;
     enum { HIDDEN = 32, FFN = 64, LAYERS = 2, VOCABULARY = 64, KV = 16 };
     enum { BLOCK = 2 * HIDDEN * HIDDEN + 2 * KV * HIDDEN + 3 * FFN * HIDDEN };
     enum { MATRICES = LAYERS * BLOCK + 2 * VOCABULARY * HIDDEN };
@@ -169,9 +162,8 @@ static int count(const char *text, const char *what)
 
 /* In the stand-ins' time a copy takes as long as a kernel. Fetches and stows are under way together, so that the step
  * becomes longer by one direction's copies and not by both. */
-static void loads_and_stows_overlap(void **state)
+TEST(loads_and_stows_overlap)
 {
-    (void)state;
     double took[2];
     for (int offloaded = 0; offloaded < 2; offloaded++) {
         char keys[256];
@@ -192,9 +184,8 @@ static void loads_and_stows_overlap(void **state)
                  updates);
 }
 
-static void the_cpu_refuses_to_offload(void **state)
+TEST(the_cpu_refuses_to_offload)
 {
-    (void)state;
     launch_result r =
         cuda_runs_train("../phalanx", 1, "", "llama", "refused", "train.device=cpu memory.offload=optimizer");
     assert_int_equal(r.status, 2);
@@ -204,12 +195,5 @@ static void the_cpu_refuses_to_offload(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(offloaded_state_is_trained_and_saved_to_the_same_bits),
-        cmocka_unit_test(either_resumes_the_other),
-        cmocka_unit_test(what_is_offloaded_is_counted_where_it_is),
-        cmocka_unit_test(loads_and_stows_overlap),
-        cmocka_unit_test(the_cpu_refuses_to_offload),
-    };
-    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, cuda_runs_teardown);
+    return cuda_runs_group(set_up, cuda_runs_teardown);
 }

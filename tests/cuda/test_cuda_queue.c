@@ -1,18 +1,14 @@
 /* The CUDA device's queue without a GPU, on the stand-ins: what the host does while the device plays, how a hang is
  * seen, a step as one graph, small updates in one launch. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
+#include "tests/test.h"
 
 enum { STEPS = CUDA_RUNS_STEPS };
 
@@ -27,9 +23,8 @@ static int set_up(void **state)
 
 /* The host has long enqueued everything when a kernel of rank 1 does not end, and rank 0 stops behind it: the stretch
  * of ops is named in which the device of rank 1 is, and not the end of the program. */
-static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
+TEST(a_device_that_hangs_is_named_with_the_ops_it_stands_in)
 {
-    (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 2,
                                       "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_0='embed/dtable'",
                                       "llama", "hangs", "train.device=cuda run.hang_seconds=5");
@@ -48,9 +43,8 @@ static void a_device_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
 }
 
 /* The third step's graph does not end, and its marks are those of this launch, not of the one before. */
-static void a_graph_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
+TEST(a_graph_that_hangs_is_named_with_the_ops_it_stands_in)
 {
-    (void)state;
     const char *endless = "STANDIN_ENDLESS_1='layer 1/mlp/down/dw' STANDIN_ENDLESS_AFTER=4";
     launch_result r = cuda_runs_train("phalanx_standin", 2, endless, "llama", "graph-hangs",
                                       "train.device=cuda train.cuda_graph=true train.steps=5 run.hang_seconds=5");
@@ -63,9 +57,8 @@ static void a_graph_that_hangs_is_named_with_the_ops_it_stands_in(void **state)
 }
 
 /* A step that takes longer than run.hang_seconds, on a device that moves. */
-static void a_slow_device_is_no_hang(void **state)
+TEST(a_slow_device_is_no_hang)
 {
-    (void)state;
     cuda_run slow;
     launch_result r = cuda_runs_train("phalanx_standin", 2, "STANDIN_KERNEL_SECONDS=0.035", "llama", "slow",
                                       "train.device=cuda train.steps=1 train.tune=false run.hang_seconds=2");
@@ -80,9 +73,8 @@ static void a_slow_device_is_no_hang(void **state)
 }
 
 /* By events around some of its ops, which a graph records anew at each launch. */
-static void a_slow_device_is_named(void **state)
+TEST(a_slow_device_is_named)
 {
-    (void)state;
     static const struct {
         const char *environment, *graph;
         bool named;
@@ -109,9 +101,8 @@ static void a_slow_device_is_named(void **state)
 /* run.verify_every: a weight that changes before the second forward pass of step 4, and what the second play of an op
  * of the repeated micro-batch changes (two launches each: 8 in step 1, 4 before it in step 2). The run goes back and
  * ends as without. */
-static void silent_corruption_on_the_device_is_found(void **state)
+TEST(silent_corruption_on_the_device_is_found)
 {
-    (void)state;
     static const char keys[] = "train.device=cuda run.verify_every=2 checkpoint.every=2 train.steps=6";
     static const struct {
         const char *environment, *more, *words; /* NULL: nothing is found */
@@ -193,9 +184,8 @@ static int times(const char *text, const char *what)
 /* Each program's first time op by op, its second captured and launched, the third launched again: as without, to the
  * last bit, what was sent included. Evaluation and the steps of a smaller batch have graphs of their own; an evaluation
  * has three batches, so that its graph, too, is launched again. */
-static void a_graph_of_the_step_changes_nothing(void **state)
+TEST(a_graph_of_the_step_changes_nothing)
 {
-    (void)state;
     static const struct {
         int ranks;
         const char *model, *keys;
@@ -266,18 +256,16 @@ static int step_time(const char *mutant)
 
 /* NCCL runs one kernel of a communicator at a time: a receive posted early would hold the next send in its
  * direction. */
-static void a_receive_that_waits_holds_no_send(void **state)
+TEST(a_receive_that_waits_holds_no_send)
 {
-    (void)state;
     int apart = step_time(""), together = step_time("a communicator a direction");
     if (together < apart + 20000)
         fail_msg("%d and %d microseconds", apart, together);
 }
 
 /* NCCL waits in the closing of a communicator until no graph refers to it: the graph goes first. */
-static void the_graph_is_gone_before_its_communicators_close(void **state)
+TEST(the_graph_is_gone_before_its_communicators_close)
 {
-    (void)state;
     static const char *const mutants[] = {"", "a graph is never gone"};
     for (int i = 0; i < 2; i++) {
         char environment[64];
@@ -291,9 +279,8 @@ static void the_graph_is_gone_before_its_communicators_close(void **state)
     }
 }
 
-static void the_profiler_runs_for_the_steps_asked_for(void **state)
+TEST(the_profiler_runs_for_the_steps_asked_for)
 {
-    (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 1, "", "gpt2", "profiled",
                                       "train.device=cuda profile.start=2 profile.stop=2");
     assert_true(profiled(&r, " launches") > 100);
@@ -302,9 +289,8 @@ static void the_profiler_runs_for_the_steps_asked_for(void **state)
 
 /* Of the batches of three steps, the first is read at once and each other one while the step before it is played; host
  * memory is what the plan says. */
-static void the_next_batch_is_read_while_the_device_plays(void **state)
+TEST(the_next_batch_is_read_while_the_device_plays)
 {
-    (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 1, "", "gpt2", "ahead",
                                       "train.device=cuda profile.start=1 profile.stop=3 data.document_mask=true");
     assert_int_equal(profiled(&r, " read ahead"), 2 * 4);
@@ -328,9 +314,8 @@ static void the_next_batch_is_read_while_the_device_plays(void **state)
 
 /* 6 layers of GPT-2 are 76 tensors, and a launch takes 32 of them; with ZeRO 1, a rank of two has rows of the 26
  * matrices and half of the 50 vectors. */
-static void small_tensors_are_updated_together(void **state)
+TEST(small_tensors_are_updated_together)
 {
-    (void)state;
     launch_result r = cuda_runs_train("phalanx_standin", 1, "", "gpt2", "together",
                                       "train.device=cuda train.steps=1 model.layers=6 profile.start=1 profile.stop=1");
     assert_int_equal(profiled(&r, " of updates"), 3);
@@ -345,9 +330,8 @@ static void small_tensors_are_updated_together(void **state)
 /* NCCL's reduce-scatter divides evenly. What it cannot divide becomes a reduction to each rank in turn: the
  * vocabulary's rows, by far the largest such tensor, are padded instead, so that 12,224 of them, which 3 does not
  * divide, need no more of those than 12,288. */
-static void the_vocabulary_is_reduced_in_one_call(void **state)
+TEST(the_vocabulary_is_reduced_in_one_call)
 {
-    (void)state;
     int reduced[2];
     for (int i = 0; i < 2; i++) {
         char keys[200];
@@ -366,19 +350,5 @@ static void the_vocabulary_is_reduced_in_one_call(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_device_that_hangs_is_named_with_the_ops_it_stands_in),
-        cmocka_unit_test(a_graph_that_hangs_is_named_with_the_ops_it_stands_in),
-        cmocka_unit_test(a_slow_device_is_no_hang),
-        cmocka_unit_test(a_slow_device_is_named),
-        cmocka_unit_test(silent_corruption_on_the_device_is_found),
-        cmocka_unit_test(a_graph_of_the_step_changes_nothing),
-        cmocka_unit_test(a_receive_that_waits_holds_no_send),
-        cmocka_unit_test(the_graph_is_gone_before_its_communicators_close),
-        cmocka_unit_test(the_vocabulary_is_reduced_in_one_call),
-        cmocka_unit_test(the_profiler_runs_for_the_steps_asked_for),
-        cmocka_unit_test(the_next_batch_is_read_while_the_device_plays),
-        cmocka_unit_test(small_tensors_are_updated_together),
-    };
-    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, cuda_runs_teardown);
+    return cuda_runs_group(set_up, cuda_runs_teardown);
 }

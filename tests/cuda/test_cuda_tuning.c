@@ -1,19 +1,15 @@
 /* Choices made by timing are a part of the run: the device's, on the stand-ins of tests/cuda/standin, whose algorithms
  * leave different bits. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/run/choices.h"
 #include "memory/log.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { ALGORITHMS = 4, GUESS = 0 };
 
@@ -135,9 +131,8 @@ static bool only(const long long used[ALGORITHMS], int algorithm)
 
 /* ---- what it shows ----------------------------------------------------------------------------------------------- */
 
-static void the_fastest_is_chosen_and_another_run_times_nothing(void **state)
+TEST(the_fastest_is_chosen_and_another_run_times_nothing)
 {
-    (void)state;
     outcome first, again, anew;
     run(&first, "kept", 1, "STANDIN_FASTEST=2", "");
     assert_true(first.timed && !first.reused && first.tuning_seconds > 0);
@@ -168,9 +163,8 @@ static void the_fastest_is_chosen_and_another_run_times_nothing(void **state)
     choices_free(&anew.table);
 }
 
-static void resume_goes_on_with_the_same_algorithms(void **state)
+TEST(resume_goes_on_with_the_same_algorithms)
 {
-    (void)state;
     outcome whole, half, rest, elsewhere;
     char *from = must_format("optimizer.schedule=constant checkpoint.resume=%s/parts/checkpoints", folder);
     run(&whole, "whole", 1, "STANDIN_FASTEST=1", "optimizer.schedule=constant");
@@ -189,9 +183,8 @@ static void resume_goes_on_with_the_same_algorithms(void **state)
 }
 
 /* Rank 1's fastest algorithm is another than rank 0's. */
-static void one_rank_times_for_all_that_want_the_same(void **state)
+TEST(one_rank_times_for_all_that_want_the_same)
 {
-    (void)state;
     outcome replicas, stages;
     run(&replicas, "replicas", 2, "STANDIN_FASTEST=1", "parallel.zero=1");
     assert_int_equal(choices_of(&replicas.table, 1), replicas.table.count);
@@ -206,9 +199,8 @@ static void one_rank_times_for_all_that_want_the_same(void **state)
     choices_free(&stages.table);
 }
 
-static void the_choices_of_another_gpu_or_library_are_not_used(void **state)
+TEST(the_choices_of_another_gpu_or_library_are_not_used)
 {
-    (void)state;
     outcome first, gpu, library, back;
     run(&first, "machines", 1, "STANDIN_FASTEST=1", "");
     run(&gpu, "machines", 1, "STANDIN_FASTEST=2 STANDIN_GPU='another GPU'", "checkpoint.resume=never");
@@ -227,9 +219,8 @@ static void the_choices_of_another_gpu_or_library_are_not_used(void **state)
     choices_free(&back.table);
 }
 
-static void without_timing_the_library_guesses_and_that_is_kept(void **state)
+TEST(without_timing_the_library_guesses_and_that_is_kept)
 {
-    (void)state;
     outcome guessed, later;
     run(&guessed, "guessed", 1, "STANDIN_FASTEST=2", "train.tune=false");
     assert_true(guessed.guessed && only(guessed.used[0], GUESS));
@@ -241,9 +232,8 @@ static void without_timing_the_library_guesses_and_that_is_kept(void **state)
 }
 
 /* Where timing chooses what is guessed, everything is as if nothing had been timed. */
-static void timing_leaves_no_trace(void **state)
+TEST(timing_leaves_no_trace)
 {
-    (void)state;
     outcome guessed, timed;
     run(&guessed, "guess", 1, "", "train.tune=false");
     run(&timed, "timed", 1, "STANDIN_FASTEST=0", "");
@@ -258,9 +248,8 @@ static char *entry(const char *key, const char *value)
     return must_format("{\"key\": \"%s\", \"value\": \"%s\", \"microseconds\": 1}", key, value);
 }
 
-static void a_spoilt_table_is_refused_in_one_line(void **state)
+TEST(a_spoilt_table_is_refused_in_one_line)
 {
-    (void)state;
     outcome good;
     run(&good, "spoilt", 1, "", "");
     char *there = workfolder_path(folder, "spoilt"), *path = workfolder_path(there, CHOICES_FILE);
@@ -301,14 +290,5 @@ static void a_spoilt_table_is_refused_in_one_line(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_fastest_is_chosen_and_another_run_times_nothing),
-        cmocka_unit_test(resume_goes_on_with_the_same_algorithms),
-        cmocka_unit_test(one_rank_times_for_all_that_want_the_same),
-        cmocka_unit_test(the_choices_of_another_gpu_or_library_are_not_used),
-        cmocka_unit_test(without_timing_the_library_guesses_and_that_is_kept),
-        cmocka_unit_test(timing_leaves_no_trace),
-        cmocka_unit_test(a_spoilt_table_is_refused_in_one_line),
-    };
-    return cuda_runs_group(tests, sizeof tests / sizeof *tests, set_up, tear_down);
+    return cuda_runs_group(set_up, tear_down);
 }

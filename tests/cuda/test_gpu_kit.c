@@ -1,20 +1,16 @@
 /* The scripts and programs of tests/cuda/gpu, which are for a machine with a GPU, on the stand-ins: that they ask what
  * they are to ask, keep what they measure, and say what they could not show. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "memory/log.h"
 #include "tests/cover.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static char *folder;
 
@@ -98,9 +94,8 @@ static double milliseconds_of(int *calls, const char *table, const char *row)
 
 /* A launch takes a millisecond of a stand-in's time. The times of ops are together the step's; updates share the time
  * of one launch among them, and the products behind Muon's have none of it. */
-static void times_of_ops_add_up_to_the_step(void **state)
+TEST(times_of_ops_add_up_to_the_step)
 {
-    (void)state;
     static const struct {
         const char *keys, *row;
         double launches; /* that the row's calls take; 0: one a call */
@@ -116,9 +111,8 @@ static void times_of_ops_add_up_to_the_step(void **state)
     }
 }
 
-static void a_step_is_measured_as_a_graph(void **state)
+TEST(a_step_is_measured_as_a_graph)
 {
-    (void)state;
     launch_result r = bench("train.cuda_graph=true --warmup 2");
     int nodes = 0, launched = 0;
     const char *graph = strstr(r.err, "standin: a graph: ");
@@ -128,9 +122,8 @@ static void a_step_is_measured_as_a_graph(void **state)
     launch_free(&r);
 }
 
-static void a_profilers_range_is_one_step(void **state)
+TEST(a_profilers_range_is_one_step)
 {
-    (void)state;
     launch_result plain = bench("--range"), more = bench("--range --warmup 4");
     double launches = number_after(plain.err, "standin: profiled: ");
     assert_true(launches > 20);
@@ -139,18 +132,16 @@ static void a_profilers_range_is_one_step(void **state)
     launch_free(&more);
 }
 
-static void counters_that_are_forbidden_are_said_to_be(void **state)
+TEST(counters_that_are_forbidden_are_said_to_be)
 {
-    (void)state;
     launch_result r = kit_bench("STANDIN_NCU=forbidden", "^ncu$");
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "[ SKIP ] the slowest kernels: this machine forbids performance counters"));
     launch_free(&r);
 }
 
-static void clocks_and_choices_are_kept(void **state)
+TEST(clocks_and_choices_are_kept)
 {
-    (void)state;
     static const char *const kept[] = {"gpt2-124m-16.tuning.json", "gpt2-124m-16.plan.json", "gpt2-124m-16.yaml",
                                        "gpt2-124m-16.clocks.csv"};
     launch_result r = kit_bench("STANDIN_SMI=old", "^machine$|^gpt2-124m$");
@@ -198,9 +189,8 @@ static void order(const call *calls, size_t count)
 
 /* A call without time, one that is ended in the middle, one that plays a step, one that goes on, and one that has
  * nothing left but the table. */
-static void the_order_goes_on_where_it_was_cut(void **state)
+TEST(the_order_goes_on_where_it_was_cut)
 {
-    (void)state;
     static const call calls[] = {
         {"", "--again --seconds 19 --only '^ncu$|^probes$'", {"order: 0 of 2 steps played"}, 0, NULL},
         {"timeout 2", "--only '^variants$'", {" [ CUT  ] variants by a signal", "order: 0 of 1 steps"}, 124, NULL},
@@ -216,9 +206,8 @@ static void the_order_goes_on_where_it_was_cut(void **state)
 
 /* Steps that run out of their seconds, and one whose script dies: the next one is played, the table says so, and where
  * all is packed. */
-static void the_order_says_what_was_cut_or_has_died(void **state)
+TEST(the_order_says_what_was_cut_or_has_died)
 {
-    (void)state;
     static const call calls[] = {
         {"",
          "--again --times 0.02 --only '^variants$|^probes$'",
@@ -244,9 +233,8 @@ static void the_order_says_what_was_cut_or_has_died(void **state)
 
 /* A case that runs out of time says how long it had; and a program says each line as it comes, so that one that is
  * ended has said what it saw: a first read takes few lines, not a buffer of them. */
-static void a_case_that_runs_out_of_time_says_so(void **state)
+TEST(a_case_that_runs_out_of_time_says_so)
 {
-    (void)state;
     char *words = must_format("check.sh %s/kit/bin --only '^ops$'", folder),
          *program = launch_beside("device_ops_standin");
     launch_result r = kit(60, "PART_SECONDS=2 OPS_SHARES=1", words);
@@ -262,9 +250,8 @@ static void a_case_that_runs_out_of_time_says_so(void **state)
 }
 
 /* Parts of each script, the first of each in every ring. */
-static void parts_say_what_they_show(void **state)
+TEST(parts_say_what_they_show)
 {
-    (void)state;
     static const struct {
         const char *script, *part, *says[3];
     } parts[] = {
@@ -307,9 +294,8 @@ static void parts_say_what_they_show(void **state)
 
 /* libphalanx_cuda.so takes what it needs of the product from the program that loads it: each of the kit's has all of
  * it, although the product's archive gives a program only what that calls itself. */
-static void the_kits_programs_hold_what_the_device_needs(void **state)
+TEST(the_kits_programs_hold_what_the_device_needs)
 {
-    (void)state;
     static const char *const programs[] = {"phalanx", "device_ops", "probes"};
     char *beside = launch_beside("phalanx_standin");
     *strrchr(beside, '/') = 0;
@@ -333,18 +319,7 @@ static void the_kits_programs_hold_what_the_device_needs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_say_what_they_show),
-        cmocka_unit_test(times_of_ops_add_up_to_the_step),
-        cmocka_unit_test(a_step_is_measured_as_a_graph),
-        cmocka_unit_test(a_profilers_range_is_one_step),
-        cmocka_unit_test(counters_that_are_forbidden_are_said_to_be),
-        cmocka_unit_test(clocks_and_choices_are_kept),
-        cmocka_unit_test(the_kits_programs_hold_what_the_device_needs),
-        cmocka_unit_test(the_order_goes_on_where_it_was_cut),
-        cmocka_unit_test(the_order_says_what_was_cut_or_has_died),
-        cmocka_unit_test(a_case_that_runs_out_of_time_says_so),
-    };
-    size_t count = cover_has_check() ? sizeof tests / sizeof *tests : 1;
-    return cuda_runs_group(tests, count, set_up, tear_down);
+    if (!cover_has_check())
+        test_keep(1);
+    return cuda_runs_group(set_up, tear_down);
 }

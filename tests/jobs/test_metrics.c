@@ -1,15 +1,10 @@
 /* What a run writes about itself beside losses: where its time went, how far it is, each validation set, each host. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/mapping.h"
 #include "memory/log.h"
@@ -17,6 +12,7 @@
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
+#include "tests/test.h"
 
 enum { STEPS = 6 };
 
@@ -86,7 +82,7 @@ static double evaluation_of(const char *top, const char *folder, const char *set
     return m.evaluation[0].loss;
 }
 
-static void a_line_says_where_the_time_went_and_how_far_the_run_is(void **state)
+TEST(a_line_says_where_the_time_went_and_how_far_the_run_is)
 {
     char *folder = workfolder_path(*state, "two");
     free(runs_train_well(60, 2,
@@ -115,7 +111,7 @@ static void a_line_says_where_the_time_went_and_how_far_the_run_is(void **state)
 }
 
 /* Each set's loss is what a run with that set alone finds, and the whole their mean. */
-static void every_validation_set_has_its_loss(void **state)
+TEST(every_validation_set_has_its_loss)
 {
     char *folder = workfolder_path(*state, "both"), *books = workfolder_path(*state, "only-books"),
          *code = workfolder_path(*state, "only-code");
@@ -149,7 +145,7 @@ static void expect_tags(const char *folder, const char *const *tags)
     free(path);
 }
 
-static void tensorboard_has_them_and_the_hosts_resources(void **state)
+TEST(tensorboard_has_them_and_the_hosts_resources)
 {
     static const char *const of_run[] = {"train/tokens",          "train/epoch",      "train/skipped_steps",
                                          "seconds/data",          "seconds/compute",  "seconds/communication",
@@ -171,7 +167,7 @@ static void tensorboard_has_them_and_the_hosts_resources(void **state)
 
 /* ---- run.export, which is gone ---- */
 
-static void what_asks_for_mlflows_file_store_is_refused_but_an_older_run_goes_on(void **state)
+TEST(what_asks_for_mlflows_file_store_is_refused_but_an_older_run_goes_on)
 {
     char *program = launch_beside("../phalanx"), *folder = workfolder_path(*state, "exported");
     launch_result r = launch_run(60, "%s train %s/run.yaml run.export=[mlflow]", program, (char *)*state);
@@ -235,7 +231,7 @@ static void check_tracked(mlflow_standin *server, const char *folder, int steps)
 }
 
 /* Six steps; then, by the same command with more of them, six more, of which a server that is away hears afterwards. */
-static void an_mlflow_server_follows_a_run_over_its_starts(void **state)
+TEST(an_mlflow_server_follows_a_run_over_its_starts)
 {
     mlflow_standin *server = mlflow_standin_open();
     char *folder = workfolder_path(*state, "tracked");
@@ -258,7 +254,7 @@ static void an_mlflow_server_follows_a_run_over_its_starts(void **state)
     mlflow_standin_close(server);
 }
 
-static void an_address_of_no_server_is_refused(void **state)
+TEST(an_address_of_no_server_is_refused)
 {
     static const struct {
         const char *address, *said;
@@ -281,15 +277,4 @@ static void an_address_of_no_server_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_says_where_the_time_went_and_how_far_the_run_is),
-        cmocka_unit_test(every_validation_set_has_its_loss),
-        cmocka_unit_test(tensorboard_has_them_and_the_hosts_resources),
-        cmocka_unit_test(what_asks_for_mlflows_file_store_is_refused_but_an_older_run_goes_on),
-        cmocka_unit_test(an_mlflow_server_follows_a_run_over_its_starts),
-        cmocka_unit_test(an_address_of_no_server_is_refused),
-    };
-    return cmocka_run_group_tests(tests, prepare, workfolder_teardown);
-}
+TEST_MAIN(prepare, workfolder_teardown)

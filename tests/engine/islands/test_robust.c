@@ -1,15 +1,11 @@
 /* Merges of islands of which some are hostile (islands/robust.h), against formulas in float64. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/islands/merge/robust.h"
+#include "tests/test.h"
 
 enum { ELEMENTS = 2000 };
 
@@ -49,12 +45,11 @@ static void combine_by_element(float *out, const float *const *change, int count
 }
 
 /* 1 to 64 islands, with equal values and wild ones among them, against sorting in float64. */
-static void medians_are_those_of_sorted_values(void **state)
+TEST(medians_are_those_of_sorted_values)
 {
     enum { N = 40 };
     static float change[ROBUST_MOST][N], median[N];
     const float *each[ROBUST_MOST];
-    (void)state;
     for (int count = 1; count <= ROBUST_MOST; count++) {
         for (int k = 0; k < count; k++) {
             float drawn[ELEMENTS];
@@ -130,11 +125,10 @@ static int reference_left_out(bool *out, float change[][ELEMENTS], int count)
 }
 
 /* 4 to 64 islands, of which some are flipped, some large and some like no other: against a formula in float64. */
-static void trimmed_means_are_those_of_changes_that_agree(void **state)
+TEST(trimmed_means_are_those_of_changes_that_agree)
 {
     static float change[ROBUST_MOST][ELEMENTS], trimmed[ELEMENTS];
     int all_left_out = 0;
-    (void)state;
     for (int count = 1; count <= ROBUST_MOST; count++) {
         const float *each[ROBUST_MOST];
         double norm[ROBUST_MOST], sorted[ROBUST_MOST];
@@ -168,10 +162,9 @@ static void trimmed_means_are_those_of_changes_that_agree(void **state)
 
 /* Up to (n - 1) / 3 islands that send anything at all move no element out of what honest ones span, whose changes may
  * be scaled down to the median norm. */
-static void hostile_islands_stay_within_what_honest_ones_span(void **state)
+TEST(hostile_islands_stay_within_what_honest_ones_span)
 {
     static const float wild[] = {3e38f, -3e38f, 1e4f, -1e4f, 0};
-    (void)state;
     for (int count = 4; count <= 13; count++)
         for (int w = 0; w < 5; w++)
             for (int kind = ROBUST_MEDIAN; kind <= ROBUST_TRIMMED; kind++) {
@@ -265,7 +258,7 @@ static double apart_from_honest(void (*hostile)(float *), int drawn, bool by_ele
 
 /* Where whole changes give hostile ones away the merge is the honest mean, but for norms that are scaled down; trimming
  * by element alone leaves it. Ten times an honest change is honest once it is scaled down, and stays. */
-static void two_hostile_changes_of_seven_leave_the_honest_mean(void **state)
+TEST(two_hostile_changes_of_seven_leave_the_honest_mean)
 {
     static const struct {
         const char *name;
@@ -277,7 +270,6 @@ static void two_hostile_changes_of_seven_leave_the_honest_mean(void **state)
                  {"3 rms", shift, 0.05, 0.4},
                  {"3e38", blow_up, 0.05, 0.4},
                  {"zeros", empty, 0.05, 0.35}};
-    (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         double worst = 0, former = INFINITY;
         for (int drawn = 0; drawn < 20; drawn++) {
@@ -291,13 +283,12 @@ static void two_hostile_changes_of_seven_leave_the_honest_mean(void **state)
 }
 
 /* An island of other data, that agrees with the others two thirds as much as they with each other, is merged. */
-static void an_island_of_somewhat_different_data_stays(void **state)
+TEST(an_island_of_somewhat_different_data_stays)
 {
     static float change[SEVEN][ELEMENTS], other[ELEMENTS];
     double products[ROBUST_PRODUCTS];
     const float *each[SEVEN];
     robust_judgement judged;
-    (void)state;
     for (int drawn = 0; drawn < 20; drawn++) {
         draw_alike(change, SEVEN, drawn, 1);
         for (int k = 0; k < SEVEN; k++)
@@ -313,13 +304,12 @@ static void an_island_of_somewhat_different_data_stays(void **state)
 }
 
 /* Where most changes disagree nobody is left out, nor of fewer than four. */
-static void nobody_is_left_out_without_a_majority(void **state)
+TEST(nobody_is_left_out_without_a_majority)
 {
     static float change[SEVEN][ELEMENTS];
     double products[ROBUST_PRODUCTS];
     const float *each[SEVEN];
     robust_judgement judged;
-    (void)state;
     draw_alike(change, SEVEN, 1, 1);
     for (int k = 0; k < SEVEN; k++)
         each[k] = change[k];
@@ -334,15 +324,4 @@ static void nobody_is_left_out_without_a_majority(void **state)
     assert_int_equal(judged.count, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(medians_are_those_of_sorted_values),
-        cmocka_unit_test(trimmed_means_are_those_of_changes_that_agree),
-        cmocka_unit_test(hostile_islands_stay_within_what_honest_ones_span),
-        cmocka_unit_test(two_hostile_changes_of_seven_leave_the_honest_mean),
-        cmocka_unit_test(an_island_of_somewhat_different_data_stays),
-        cmocka_unit_test(nobody_is_left_out_without_a_majority),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,23 +1,19 @@
 /* Looks at files and folders that fail, once or for good: nothing is removed, rewritten or taken to be done for it. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "engine/system/atomic.h"
 #include "engine/system/lines.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 /* Which looks at a name fail, and how. */
 static struct {
@@ -79,7 +75,7 @@ static bool is_of_kind(const char *path, mode_t kind)
     return fstatat(AT_FDCWD, path, &info, AT_SYMLINK_NOFOLLOW) == 0 && (info.st_mode & S_IFMT) == kind;
 }
 
-static void a_link_in_a_folders_place_is_seen_at_the_second_look(void **state)
+TEST(a_link_in_a_folders_place_is_seen_at_the_second_look)
 {
     char *path = workfolder_path(*state, "own"), *other = workfolder_path(*state, "other");
     assert_int_equal(mkdir(other, 0777), 0);
@@ -100,7 +96,7 @@ static void a_link_in_a_folders_place_is_seen_at_the_second_look(void **state)
     free(path);
 }
 
-static void a_pipe_that_is_seen_at_the_second_look_stays_one(void **state)
+TEST(a_pipe_that_is_seen_at_the_second_look_stays_one)
 {
     char *path = workfolder_path(*state, "pipe"), got[8] = "";
     assert_int_equal(mkfifo(path, 0666), 0);
@@ -124,7 +120,7 @@ static void a_pipe_that_is_seen_at_the_second_look_stays_one(void **state)
 }
 
 /* The answer to the first try was lost: whether it had been made is only believed if it can be seen. */
-static void a_rename_is_not_taken_to_be_done_unseen(void **state)
+TEST(a_rename_is_not_taken_to_be_done_unseen)
 {
     char *from = workfolder_path(*state, "new"), *to = workfolder_path(*state, "old");
     workfolder_write(from, "new", 3);
@@ -143,7 +139,7 @@ static void a_rename_is_not_taken_to_be_done_unseen(void **state)
 }
 
 /* A copy by hard links gets no line of the original's, also where the first look at the file fails. */
-static void a_copy_by_links_is_seen_at_the_second_look(void **state)
+TEST(a_copy_by_links_is_seen_at_the_second_look)
 {
     char *path = workfolder_path(*state, "metrics"), *copy = workfolder_path(*state, "copy");
     workfolder_write(path, "1\n", 2);
@@ -165,13 +161,4 @@ static void a_copy_by_links_is_seen_at_the_second_look(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_link_in_a_folders_place_is_seen_at_the_second_look),
-        cmocka_unit_test(a_pipe_that_is_seen_at_the_second_look_stays_one),
-        cmocka_unit_test(a_rename_is_not_taken_to_be_done_unseen),
-        cmocka_unit_test(a_copy_by_links_is_seen_at_the_second_look),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

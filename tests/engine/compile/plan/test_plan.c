@@ -1,11 +1,6 @@
 /* What `phalanx plan` says: the fields that programs read, and figures that can be derived by hand. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "engine/compile/compile_find.h"
@@ -14,6 +9,7 @@
 #include "memory/log.h"
 #include "models/parts.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 enum { LAYERS = 8, HIDDEN = 128, FFN = 256, VOCABULARY = 512, TOKENS = 128, BF16 = 2, FP32 = 4 };
 
@@ -116,9 +112,8 @@ static void check_rank(const json_t *r, const compile_options *options)
     compile_free(&c);
 }
 
-static void json_has_the_promised_fields_and_they_are_the_compilers(void **state)
+TEST(json_has_the_promised_fields_and_they_are_the_compilers)
 {
-    (void)state;
     compile_options o = options_of(2, 3, 2);
     o.layout.zero = 1;
     plan p = plan_of(&o, false);
@@ -139,9 +134,8 @@ static void json_has_the_promised_fields_and_they_are_the_compilers(void **state
 }
 
 /* Gradients of heads that two ranks hold are summed among them, which takes messages and time, too. */
-static void sums_of_heads_that_ranks_share_are_priced(void **state)
+TEST(sums_of_heads_that_ranks_share_are_priced)
 {
-    (void)state;
     compile_options o = options_of(8, 1, 1); /* of 4 heads of keys */
     plan p = plan_of(&o, false);
     assert_true(p.count > 0 && p.ranks[0].messages[AXIS_KV] > 0 && p.timing.exposed[AXIS_KV] > 0);
@@ -150,9 +144,8 @@ static void sums_of_heads_that_ranks_share_are_priced(void **state)
 }
 
 /* A rank that represents others needs as much as any of them. */
-static void the_rank_listed_needs_most_of_those_it_stands_for(void **state)
+TEST(the_rank_listed_needs_most_of_those_it_stands_for)
 {
-    (void)state;
     compile_options o = options_of(2, 3, 2);
     o.layout.zero = 3;
     o.shape.architecture = SHAPE_GPT2; /* biases on one tensor rank only */
@@ -176,9 +169,8 @@ static void the_rank_listed_needs_most_of_those_it_stands_for(void **state)
  * -------------------------------------------------------------------------------------------------------- */
 
 /* 2 + 4 bytes a parameter everywhere and 12 / data of them on each rank; in all 12, once. */
-static void zero_1_takes_6_bytes_a_parameter_and_12_over_data(void **state)
+TEST(zero_1_takes_6_bytes_a_parameter_and_12_over_data)
 {
-    (void)state;
     for (int data = 1; data <= 4; data++) {
         compile_options o = options_of(1, data, 1);
         o.layout.zero = 1;
@@ -256,9 +248,8 @@ static between measure_between(const compile_options *o)
 }
 
 /* (p - s) M_B for 1F1B, and s M_W more for ZB-H1, s from 0; messages under way come to a few buffers. */
-static void activations_in_flight_are_those_of_the_formulas(void **state)
+TEST(activations_in_flight_are_those_of_the_formulas)
 {
-    (void)state;
     const int p = 4;
     static const schedule_kind kinds[] = {SCHEDULE_1F1B, SCHEDULE_ZB_H1};
     for (int k = 0; k < 2; k++)
@@ -287,9 +278,8 @@ static void activations_in_flight_are_those_of_the_formulas(void **state)
 /* ---- bytes sent
  * ---------------------------------------------------------------------------------------------------- */
 
-static void tensor_ranks_send_what_the_layers_say(void **state)
+TEST(tensor_ranks_send_what_the_layers_say)
 {
-    (void)state;
     for (int t = 2; t <= 4; t *= 2) {
         compile_options o = options_of(t, 1, 1);
         plan p = plan_of(&o, true);
@@ -304,9 +294,8 @@ static void tensor_ranks_send_what_the_layers_say(void **state)
     }
 }
 
-static void stages_send_one_activation_and_one_cotangent_a_micro_batch(void **state)
+TEST(stages_send_one_activation_and_one_cotangent_a_micro_batch)
 {
-    (void)state;
     static const schedule_kind kinds[] = {SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_ZB_H1};
     for (int k = 0; k < 3; k++) {
         compile_options o = options_of(1, 1, 4);
@@ -337,9 +326,8 @@ static double data_bytes(int data, int zero, bool gather_each, bool reduce_each)
 }
 
 /* The least that a group can send together: (d-1) x bytes for a gather or a scatter, twice that for an all-reduce. */
-static void data_ranks_send_the_least_that_each_zero_needs(void **state)
+TEST(data_ranks_send_the_least_that_each_zero_needs)
 {
-    (void)state;
     const double m = 8, ends = 2.0 * VOCABULARY * HIDDEN, n = parameters();
     for (int d = 2; d <= 4; d++) {
         const double others = d - 1, step = 4 * n, weights = 2 * n;
@@ -379,9 +367,8 @@ static plan_rank in_buckets(int zero, int64_t bucket, int *launches, double *sec
     return r;
 }
 
-static void buckets_send_the_same_bytes_in_fewer_messages(void **state)
+TEST(buckets_send_the_same_bytes_in_fewer_messages)
 {
-    (void)state;
     const double gradients = 4.0 * parameters();
     for (int zero = 0; zero <= 3; zero++) {
         int alone, some, all;
@@ -402,9 +389,8 @@ static void buckets_send_the_same_bytes_in_fewer_messages(void **state)
 /* ---- price
  * --------------------------------------------------------------------------------------------------------- */
 
-static void choices_of_zero_trade_memory_for_traffic(void **state)
+TEST(choices_of_zero_trade_memory_for_traffic)
 {
-    (void)state;
     compile_options o = options_of(1, 4, 1);
     o.layout.zero = 3;
     plan p = plan_of(&o, false);
@@ -421,9 +407,8 @@ static void choices_of_zero_trade_memory_for_traffic(void **state)
     plan_free(&p);
 }
 
-static void a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches(void **state)
+TEST(a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches)
 {
-    (void)state;
     compile_options o = options_of(1, 1, 4);
     profile slow = profile_named("h100");
     slow.peak[PEAK_HALF] /= 2;
@@ -476,7 +461,7 @@ static void assert_same_actions(const schedule *a, const schedule *b)
 
 /* With links a hundred times slower than an H100's another order is the shortest, and is found where
  * parallel.schedule_for says so. */
-static void a_schedule_is_found_for_the_device_that_is_named(void **state)
+TEST(a_schedule_is_found_for_the_device_that_is_named)
 {
     char *file = workfolder_path(*state, "slow.json");
     static const char text[] = "{\"base\": \"h100\", \"node\": 3.7e9, \"network\": 0.45e9, \"latency\": 8e-4, "
@@ -515,9 +500,8 @@ static void a_schedule_is_found_for_the_device_that_is_named(void **state)
 }
 
 /* 32,064 words on two tensor ranks are 16,032 each, which 128 ranks divide evenly only with 96 more. */
-static void a_vocabulary_is_padded_to_be_divided_evenly(void **state)
+TEST(a_vocabulary_is_padded_to_be_divided_evenly)
 {
-    (void)state;
     compile_options o = options_of(2, 128, 1);
     o.shape.vocab_size = 32064;
     o.layout.zero = 1;
@@ -541,9 +525,8 @@ static void a_vocabulary_is_padded_to_be_divided_evenly(void **state)
 
 /* GPT-2's head is 5.4 layers' work, which no division of 12 layers over 4 stages balances: the last stage has one layer
  * and is the slowest. Divided over the stages it is as if there were layers alone. */
-static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
+TEST(a_divided_head_takes_the_bubble_of_gpt2)
 {
-    (void)state;
     model_shape gpt2 = {.architecture = SHAPE_GPT2,
                         .layers = 12,
                         .hidden_size = 768,
@@ -586,23 +569,4 @@ static void a_divided_head_takes_the_bubble_of_gpt2(void **state)
     assert_true(2 * weights[1] < weights[0]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_vocabulary_is_padded_to_be_divided_evenly),
-        cmocka_unit_test(json_has_the_promised_fields_and_they_are_the_compilers),
-        cmocka_unit_test(sums_of_heads_that_ranks_share_are_priced),
-        cmocka_unit_test(the_rank_listed_needs_most_of_those_it_stands_for),
-        cmocka_unit_test(zero_1_takes_6_bytes_a_parameter_and_12_over_data),
-        cmocka_unit_test(activations_in_flight_are_those_of_the_formulas),
-        cmocka_unit_test(tensor_ranks_send_what_the_layers_say),
-        cmocka_unit_test(stages_send_one_activation_and_one_cotangent_a_micro_batch),
-        cmocka_unit_test(data_ranks_send_the_least_that_each_zero_needs),
-        cmocka_unit_test(buckets_send_the_same_bytes_in_fewer_messages),
-        cmocka_unit_test(choices_of_zero_trade_memory_for_traffic),
-        cmocka_unit_test(a_faster_machine_takes_less_time_and_the_bubble_shrinks_with_micro_batches),
-        cmocka_unit_test(a_schedule_is_found_for_the_device_that_is_named),
-        cmocka_unit_test(a_divided_head_takes_the_bubble_of_gpt2),
-    };
-    return cmocka_run_group_tests(tests, workfolder_setup, workfolder_teardown);
-}
+TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -1,23 +1,19 @@
 /* Profiles as files: what is no profile is refused; and prices grow with sizes. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "engine/compile/time/dispatch_price.h"
 #include "kernels/attention_work.h"
 #include "tests/jobs/workfolder.h"
+#include "tests/test.h"
 
 static bool near(double a, double b)
 {
     return fabs(a - b) <= 1e-8 * fabs(b);
 }
 
-static void a_file_that_is_no_profile_is_refused(void **state)
+TEST_WITH(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_teardown)
 {
     static const struct {
         const char *text, *said;
@@ -75,7 +71,7 @@ static void a_file_that_is_no_profile_is_refused(void **state)
 
 /* A network's file changes nothing of the device, a device's file only what it names; what earlier files say of NCCL's
  * blocks is read and not used. */
-static void a_file_says_what_differs(void **state)
+TEST_WITH(a_file_says_what_differs, workfolder_setup, workfolder_teardown)
 {
     static const char text[] =
         "{\"base\": \"a100\", \"half\": 1e12, \"network\": 5e9, \"node_ranks\": 4, \"blocks\": 24}";
@@ -93,7 +89,7 @@ static void a_file_says_what_differs(void **state)
 }
 
 /* Of a network's file, too, nothing is passed over: a misspelt bandwidth would be the device's own. */
-static void a_network_that_is_none_is_refused(void **state)
+TEST_WITH(a_network_that_is_none_is_refused, workfolder_setup, workfolder_teardown)
 {
     static const char *const texts[] = {"{\"nod\": 1e9}", "{\"node\": 0}", "{\"oversubscription\": \"4:1\"}", "[]"};
     char *path = workfolder_path(*state, "network.json");
@@ -107,7 +103,7 @@ static void a_network_that_is_none_is_refused(void **state)
 }
 
 /* Numbers have their units behind them; one that was meant in another unit is refused, with what to write. */
-static void units_are_read_and_absurd_numbers_refused(void **state)
+TEST_WITH(units_are_read_and_absurd_numbers_refused, workfolder_setup, workfolder_teardown)
 {
     static const struct {
         const char *text;
@@ -159,7 +155,7 @@ static void units_are_read_and_absurd_numbers_refused(void **state)
 }
 
 /* 4 nodes' worth of senders share what carries one: a quarter for each. */
-static void an_oversubscribed_network_is_divided(void **state)
+TEST_WITH(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown)
 {
     static const char text[] = "{\"network\": 40e9, \"oversubscription\": 4}";
     char *path = workfolder_path(*state, "network.json");
@@ -183,9 +179,8 @@ static double product(const profile *p, int64_t tokens, int64_t columns, int64_t
 }
 
 /* 132 tiles of 128 x 256 are a wave; one more tile is another. */
-static void a_wave_that_is_not_full_takes_as_long(void **state)
+TEST(a_wave_that_is_not_full_takes_as_long)
 {
-    (void)state;
     const profile *p = (profile[]){profile_named("h100")};
     double whole = product(p, 128LL * 132, 256LL * 8, 8192), more = product(p, 128LL * 133, 256LL * 8, 8192);
     assert_true(whole >= 2.0 * 128 * 132 * 256 * 8 * 8192 / profile_products(p, DTYPE_BF16));
@@ -235,9 +230,8 @@ static double share_of(const profile *p, const op *o)
     return op_row_of(o)->cost(o).flops / (p->peak[PEAK_HALF] * (profile_op(p, o) - p->start));
 }
 
-static void attention_reaches_more_of_the_peak_at_longer_sequences(void **state)
+TEST(attention_reaches_more_of_the_peak_at_longer_sequences)
 {
-    (void)state;
     profile h = profile_named("h100"), a = profile_named("a100");
     h.memory = a.memory = 1e18; /* short sequences are a matter of bytes */
     h.any_order = true;
@@ -255,9 +249,8 @@ static void attention_reaches_more_of_the_peak_at_longer_sequences(void **state)
 }
 
 /* In one order the scores' gradients pass through memory, 4 bytes for each query and key. */
-static void a_gradient_in_one_order_takes_longer(void **state)
+TEST(a_gradient_in_one_order_takes_longer)
 {
-    (void)state;
     profile h = profile_named("h100");
     compile_options o = of_ranks(1, 1, 1, h.device);
     attending of;
@@ -272,9 +265,8 @@ static void a_gradient_in_one_order_takes_longer(void **state)
 }
 
 /* Queries that see 2,048 keys and those of a whole sample of 4,096, which see as many in the mean. */
-static void a_window_counts_by_the_keys_that_are_seen(void **state)
+TEST(a_window_counts_by_the_keys_that_are_seen)
 {
-    (void)state;
     const profile h = profile_named("h100");
     attending windowed, whole;
     const op *narrow = attend(&windowed, false, MANY, 2048), *all = attend(&whole, false, 4096, 0);
@@ -285,9 +277,8 @@ static void a_window_counts_by_the_keys_that_are_seen(void **state)
 }
 
 /* Measured in any order, the best at each length counts; the price is then what was measured. */
-static void measured_rates_are_the_prices_between_them(void **state)
+TEST(measured_rates_are_the_prices_between_them)
 {
-    (void)state;
     profile p = profile_named("cpu");
     attending of;
     p.peak[PEAK_HALF] = 4e15;
@@ -312,7 +303,7 @@ static void measured_rates_are_the_prices_between_them(void **state)
 }
 
 /* A profile that was saved before lengths were known says one share of all. */
-static void a_share_without_lengths_is_of_all(void **state)
+TEST_WITH(a_share_without_lengths_is_of_all, workfolder_setup, workfolder_teardown)
 {
     static const char old[] = "{\"name\": \"mine\", \"attention\": 0.5, \"attention_gradient\": 0.4}",
                       based[] = "{\"base\": \"h100\", \"half\": 9e14}",
@@ -337,9 +328,8 @@ static void a_share_without_lengths_is_of_all(void **state)
 }
 
 /* At a measured size the measured time; between two, something between their speeds. */
-static void what_was_measured_is_the_price(void **state)
+TEST(what_was_measured_is_the_price)
 {
-    (void)state;
     profile p = profile_named("cpu");
     double slow = product(&p, 256, 256, 256), fast = product(&p, 4096, 4096, 4096),
            middle = product(&p, 1024, 1024, 1024);
@@ -354,9 +344,8 @@ static void what_was_measured_is_the_price(void **state)
 }
 
 /* Of a host with two cores a rank of one thread has half, unless it was measured otherwise. */
-static void a_rank_has_its_share_of_the_cores(void **state)
+TEST(a_rank_has_its_share_of_the_cores)
 {
-    (void)state;
     profile p = profile_named("cpu"), one = p;
     one.threads = 1;
     double both = product(&p, 512, 512, 512);
@@ -371,9 +360,8 @@ static void a_rank_has_its_share_of_the_cores(void **state)
 
 /* Ranks of a node have ports for all of what is gathered; rows for one rank pass this rank's port. So few ranks gather,
  * and slots are for blocks of many times as many ranks as a token has experts. */
-static void tokens_travel_in_slots_where_that_is_faster(void **state)
+TEST(tokens_travel_in_slots_where_that_is_faster)
 {
-    (void)state;
     const profile p = profile_named("h100");
     static const struct {
         int expert, active;
@@ -398,9 +386,8 @@ static void tokens_travel_in_slots_where_that_is_faster(void **state)
 }
 
 /* Of 16 ranks on two nodes eight ports share what is gathered, and each rank's takes what it has for eight others. */
-static void an_exchange_between_nodes_waits_for_a_ranks_own_port(void **state)
+TEST(an_exchange_between_nodes_waits_for_a_ranks_own_port)
 {
-    (void)state;
     profile p = profile_named("h100");
     compile_options o = of_ranks(16, 16, 8, p.device);
     o.grid.block[AXIS_EXPERT] = 16;
@@ -413,7 +400,7 @@ static void an_exchange_between_nodes_waits_for_a_ranks_own_port(void **state)
     assert_true(near(profile_collective(&p, &o.grid, AXIS_EXPERT, OP_all_to_all, bytes), bytes / p.node));
 }
 
-static void what_is_saved_is_what_is_read(void **state)
+TEST_WITH(what_is_saved_is_what_is_read, workfolder_setup, workfolder_teardown)
 {
     char *path = workfolder_path(*state, "saved.json");
     profile p = profile_named("cpu"), again;
@@ -447,26 +434,4 @@ static void what_is_saved_is_what_is_read(void **state)
     free(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_file_says_what_differs, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(a_network_that_is_none_is_refused, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test_setup_teardown(units_are_read_and_absurd_numbers_refused, workfolder_setup,
-                                        workfolder_teardown),
-        cmocka_unit_test_setup_teardown(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test(a_wave_that_is_not_full_takes_as_long),
-        cmocka_unit_test(attention_reaches_more_of_the_peak_at_longer_sequences),
-        cmocka_unit_test(a_gradient_in_one_order_takes_longer),
-        cmocka_unit_test(a_window_counts_by_the_keys_that_are_seen),
-        cmocka_unit_test(measured_rates_are_the_prices_between_them),
-        cmocka_unit_test_setup_teardown(a_share_without_lengths_is_of_all, workfolder_setup, workfolder_teardown),
-        cmocka_unit_test(what_was_measured_is_the_price),
-        cmocka_unit_test(a_rank_has_its_share_of_the_cores),
-        cmocka_unit_test(tokens_travel_in_slots_where_that_is_faster),
-        cmocka_unit_test(an_exchange_between_nodes_waits_for_a_ranks_own_port),
-        cmocka_unit_test_setup_teardown(what_is_saved_is_what_is_read, workfolder_setup, workfolder_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

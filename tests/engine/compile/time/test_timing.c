@@ -1,17 +1,13 @@
 /* Programs small enough to play by hand, and pipelines whose bubble has a closed form. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <math.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
 #include "parallel/schedule/lowering.h"
 #include "parallel/schedule/schedule_make.h"
+#include "tests/test.h"
 
 /* A token's product takes a second; a byte that travels, half of one: a message of one bf16 number a second. */
 static profile unit_profile(void)
@@ -96,9 +92,8 @@ static bool near(double a, double b)
 static const action none = {.microbatch = -1};
 
 /* The published runs of 2022 summed gradients when all of them were there: nothing hides that. */
-static void sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlapped(void **state)
+TEST(sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlapped)
 {
-    (void)state;
     profile unit = unit_profile();
     for (int late = 0; late <= 1; late++) {
         pool own = {0};
@@ -127,9 +122,8 @@ static void sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlap
 
 /* Three transfers of 2 s and one along another axis share a link, the last waited for first: all 8 s are exposed, each
  * along the axis that travelled, and none of them is a bubble. */
-static void a_wait_behind_other_transfers_is_exposed(void **state)
+TEST(a_wait_behind_other_transfers_is_exposed)
 {
-    (void)state;
     profile unit = unit_profile();
     pool own = {0};
     program list = {0};
@@ -153,9 +147,8 @@ static void a_wait_behind_other_transfers_is_exposed(void **state)
 }
 
 /* 3 s of a transfer beside 2 s of computing: 1 s is waited for. */
-static void a_transfer_is_exposed_by_what_nothing_hides(void **state)
+TEST(a_transfer_is_exposed_by_what_nothing_hides)
 {
-    (void)state;
     profile unit = unit_profile();
     for (int hidden = 0; hidden <= 4; hidden++) {
         pool own = {0};
@@ -183,9 +176,8 @@ static void a_transfer_is_exposed_by_what_nothing_hides(void **state)
 }
 
 /* Two loads of 3 s are one after the other, and a store of 3 s is beside them: 1 s of computing hides 1 of 6. */
-static void copies_to_host_memory_and_from_it_are_queues_of_their_own(void **state)
+TEST(copies_to_host_memory_and_from_it_are_queues_of_their_own)
 {
-    (void)state;
     profile unit = unit_profile();
     pool own = {0};
     program list = {0};
@@ -215,9 +207,8 @@ static void copies_to_host_memory_and_from_it_are_queues_of_their_own(void **sta
 }
 
 /* One communicator is serial; two share the rank's link; within the node and beyond are two links. */
-static void communicators_and_links_serve_one_after_another(void **state)
+TEST(communicators_and_links_serve_one_after_another)
 {
-    (void)state;
     static const struct {
         int node_ranks;
         bool same; /* communicator */
@@ -246,9 +237,8 @@ static void communicators_and_links_serve_one_after_another(void **state)
 
 /* Stages that compute 4 s and 1 s meet at a sum over the grid of 2 s: the second waits 3 s for the first, and both for
  * the sum. */
-static void a_sum_over_all_ranks_is_a_barrier(void **state)
+TEST(a_sum_over_all_ranks_is_a_barrier)
 {
-    (void)state;
     static const int computes[] = {4, 1};
     profile unit = unit_profile();
     pool own = {0};
@@ -272,9 +262,8 @@ static void a_sum_over_all_ranks_is_a_barrier(void **state)
 
 /* The receiver computes 1 s, then waits: for the sender's 4 s (idle), and for the message's 2 s (exposed). Beside 6 s
  * of another group's transfer on the sender's link, the message takes twice as long. */
-static void a_message_waits_for_its_sender_and_shares_the_link(void **state)
+TEST(a_message_waits_for_its_sender_and_shares_the_link)
 {
-    (void)state;
     for (int busy = 0; busy < 2; busy++) {
         profile unit = unit_profile();
         pool own = {0};
@@ -309,9 +298,8 @@ static void a_message_waits_for_its_sender_and_shares_the_link(void **state)
 }
 
 /* A receive that no send answers. */
-static void ranks_that_do_not_meet_are_refused(void **state)
+TEST(ranks_that_do_not_meet_are_refused)
 {
-    (void)state;
     profile unit = unit_profile();
     pool own = {0};
     program lists[2] = {{0}, {0}};
@@ -351,9 +339,8 @@ static void add_stage(pool *own, program *list, const lowering *l, int stage)
 }
 
 /* Idle time is (p - 1) (F + B) / v of each stage, where messages take no time, as the tables of papers have it. */
-static void bubbles_are_those_of_the_closed_forms(void **state)
+TEST(bubbles_are_those_of_the_closed_forms)
 {
-    (void)state;
     static const struct {
         schedule_kind kind;
         int chunks, microbatches;
@@ -398,9 +385,8 @@ static void bubbles_are_those_of_the_closed_forms(void **state)
 
 /* On two cores four ranks of one thread, 3 s of work each: 6 s, and no more than 3 s if they were two. Waiting for a
  * core is no bubble. */
-static void ranks_share_the_cores_of_a_host(void **state)
+TEST(ranks_share_the_cores_of_a_host)
 {
-    (void)state;
     profile unit = unit_profile();
     unit.cores = 2;
     unit.threads = 1;
@@ -425,9 +411,8 @@ static void ranks_share_the_cores_of_a_host(void **state)
 }
 
 /* A transfer of 150 s takes a fifth of the multiprocessors: 120 s of a product's 200 are done beside it. */
-static void what_computes_beside_a_transfer_is_slower_until_it_ends(void **state)
+TEST(what_computes_beside_a_transfer_is_slower_until_it_ends)
 {
-    (void)state;
     profile p = unit_profile();
     pool own = {0};
     program list = {0};
@@ -447,20 +432,4 @@ static void what_computes_beside_a_transfer_is_slower_until_it_ends(void **state
     pool_free(&own);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_transfer_is_exposed_by_what_nothing_hides),
-        cmocka_unit_test(a_wait_behind_other_transfers_is_exposed),
-        cmocka_unit_test(sums_of_gradients_follow_the_backward_pass_where_nothing_was_overlapped),
-        cmocka_unit_test(copies_to_host_memory_and_from_it_are_queues_of_their_own),
-        cmocka_unit_test(communicators_and_links_serve_one_after_another),
-        cmocka_unit_test(a_sum_over_all_ranks_is_a_barrier),
-        cmocka_unit_test(a_message_waits_for_its_sender_and_shares_the_link),
-        cmocka_unit_test(ranks_that_do_not_meet_are_refused),
-        cmocka_unit_test(ranks_share_the_cores_of_a_host),
-        cmocka_unit_test(bubbles_are_those_of_the_closed_forms),
-        cmocka_unit_test(what_computes_beside_a_transfer_is_slower_until_it_ends),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -126,7 +126,7 @@ typedef struct experts_layer {
     int index;                                          /* among the model's layers with experts */
 } experts_layer;
 
-/* What the block behind the last layer has beside a layer's weights (layers/mtp.c). */
+/* What the block behind the last layer has beside a layer's weights (layers/loss.c). */
 typedef struct mtp_layer {
     norm_layer enorm, hnorm, norm; /* of the embedding, of what the head reads, of what the block makes */
     const parameter *joined;       /* [hidden, 2 hidden]: what the block reads of the first two */
@@ -198,7 +198,6 @@ void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in);
  * NULL: there are none. In training, in->peaks notes the largest scores where it has rows. */
 tensor *layer_attend(recorder *r, const attention_layer *a, const layer_inputs *in, const record_qkv *heads,
                      tensor *sinks, op_attributes at);
-tensor *layer_mlp(recorder *r, const mlp_layer *m, tensor *x);
 /* What the experts of each token make of x, summed by the router's weights. */
 tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x);
 /* The losses of a pool's routers, which whoever uses the result brings to their logits; x where there are none. */
@@ -211,7 +210,7 @@ tensor *layer_embedded(recorder *r, const embedding_layer *e, const layer_inputs
 /* The head reads what the last layer makes, and what the block behind it does. */
 enum { LAYER_HEAD_PASSES = 2 };
 /* What the head reads, [tokens, hidden]: of the stream its norm, and of the block behind the last layer, of which that
- * norm and `next` (layer_mtp()) are read (m NULL: there is none, and out[1] is NULL), times the multiplier of the
+ * norm and `next` are read (m NULL: there is none, and out[1] is NULL), times the multiplier of the
  * logits. */
 void layer_last(recorder *r, tensor *out[LAYER_HEAD_PASSES], stream *s, const loss_layer *l, const mtp_module *m,
                 const layer_inputs *in, tensor *next);
@@ -221,9 +220,6 @@ tensor *layer_multiply(recorder *r, tensor *x, double multiplier);
  * in->mtp_loss. When training it turns the tape: the gradient of the loss is recorded beside its forward pass, chunk by
  * chunk, so that logits of a whole micro-batch never exist. */
 void layer_loss(recorder *r, stream *s, const loss_layer *l, const mtp_module *m, const layer_inputs *in);
-/* What that block's norm makes, [tokens, hidden]; h: what the last norm makes; next: the embedding of the next tokens,
- * or NULL where the module's table has it. */
-tensor *layer_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h, tensor *next);
 /* The same in two steps, for a vocabulary that is divided over the stages, too: statistics of the logits of this
  * stage's rows from what the head reads, y, [ranks tokens, 3] of its tensor ranks; then, from those of all stages, the
  * loss. `pass`: 0, of the last layer; 1, of the block behind it. */
@@ -239,8 +235,6 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
 /* Of ids of this rank's tokens those that it has between blocks, with sequence parallelism. */
 tensor *layer_own_rows(recorder *r, tensor *ids);
-/* x after dropout; x itself when off or not training */
-tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x);
 
 /* How linear layers whose input is divided over ranks begin and end: with sequence parallelism tokens are gathered and
  * scattered, without it the value is shared and the partial sums are reduced. */

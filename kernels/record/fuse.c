@@ -6,8 +6,7 @@
 #include "kernels/record/op_make.h"
 #include "memory/log.h"
 
-/* ---- a fused op and its two
- * --------------------------------------------------------------------------------------- */
+/* ---- a fused op and its two -------------------------------------------------------------------------------------- */
 
 typedef struct fusion {
     op_kind fused, first, second;

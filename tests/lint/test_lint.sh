@@ -71,7 +71,7 @@ refuses an_include_sideways engine/text/buffer.c '#include "engine/config/config
 refuses an_include_behind_a_face engine/train/train.c '#include "engine/islands/meet/roster.h"' \
     "engine/islands/meet/roster.h is behind engine/islands/islands.h"
 refuses an_include_of_kernels_by_the_ground_floor memory/tensor.h '#include "kernels/table/op.h"' "memory/ may not include kernels/"
-refuses a_device_above_the_kernels layers/norm.c '#ifdef USE_CUDA' "#ifdef USE_CUDA"
+refuses a_device_above_the_kernels layers/block.c '#ifdef USE_CUDA' "#ifdef USE_CUDA"
 refuses a_circle_of_headers parallel/schedule/schedule.h '#include "parallel/schedule/lowering.h"' \
     "includes parallel/schedule/lowering.h"
 refuses a_circle_of_calls memory/pool.c "$(printf 'void pool_sample(void)\n{\n    arena_close(0);\n}\n')

@@ -188,16 +188,6 @@ tensor *layer_norm_of(recorder *r, const char *name, tensor *x, const norm_layer
 /* y = norm(s), or s itself where there is no norm; s, the stream with the delta added in, stays in the stream. */
 tensor *layer_norm(recorder *r, stream *s, const norm_layer *n, const layer_inputs *in);
 tensor *layer_attention(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x);
-/* What attention makes of x [tokens, hidden] before its last product, by latents: [all tokens, heads v_head_size]. */
-tensor *layer_latent(recorder *r, const attention_layer *a, const layer_inputs *in, tensor *x, op_attributes at);
-/* All context ranks' rows of what each has of its own tokens, in the order of the samples. */
-tensor *layer_gather_context(recorder *r, const char *name, tensor *x, const layer_inputs *in);
-/* Each rank's queries meet the keys and values of all (2407.21783): gathers k and v. */
-void layer_share_keys(recorder *r, record_qkv *heads, const layer_inputs *in);
-/* Attention of this rank's queries to the keys and values of all context ranks: [tokens, heads v_head_size]. sinks
- * NULL: there are none. In training, in->peaks notes the largest scores where it has rows. */
-tensor *layer_attend(recorder *r, const attention_layer *a, const layer_inputs *in, const record_qkv *heads,
-                     tensor *sinks, op_attributes at);
 /* What the experts of each token make of x, summed by the router's weights. */
 tensor *layer_experts(recorder *r, const experts_layer *e, const layer_inputs *in, router_pool *routers, tensor *x);
 /* The losses of a pool's routers, which whoever uses the result brings to their logits; x where there are none. */
@@ -235,6 +225,8 @@ tensor *layer_head_loss(recorder *r, const loss_layer *l, const layer_inputs *in
 tensor *layer_logits(recorder *r, stream *s, const loss_layer *l, const layer_inputs *in);
 /* Of ids of this rank's tokens those that it has between blocks, with sequence parallelism. */
 tensor *layer_own_rows(recorder *r, tensor *ids);
+/* x after dropout; x itself when off or not training */
+tensor *layer_dropout(recorder *r, const layer_inputs *in, tensor *x);
 
 /* How linear layers whose input is divided over ranks begin and end: with sequence parallelism tokens are gathered and
  * scattered, without it the value is shared and the partial sums are reduced. */

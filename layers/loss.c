@@ -84,9 +84,9 @@ static tensor *leave_backward(recorder *r, tensor *dx)
  *
  *     x_i = W [norm(embedding of token i + 1) | norm(h_i)]
  *
- * Then come a block like the last layer and a norm of its own, whose output is returned; the head is the model's. Tokens
- * without a next one (target -1) have an embedding of zeros, and no label. `next`: the embedding of the next tokens, or
- * NULL where the module's table has it. */
+ * Then come a block like the last layer and a norm of its own, whose output is returned; the head is the model's.
+ * Tokens without a next one (target -1) have an embedding of zeros, and no label. `next`: the embedding of the next
+ * tokens, or NULL where the module's table has it. */
 static tensor *record_mtp(recorder *r, const mtp_module *m, const layer_inputs *in, tensor *h, tensor *next)
 {
     const mtp_layer *own = &m->block->mtp;

@@ -14,6 +14,7 @@
 #include "engine/system/retry.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { SLAB_BYTES = 4 << 20, MOST_OPEN = 128 };
 
@@ -119,7 +120,7 @@ const manifest_tensor *checkpoint_find(const checkpoint *c, const char *section,
 
 status checkpoint_expect(const checkpoint *c, const char *section, const char *const *names, int count)
 {
-    json_t *wanted = json_object();
+    json_auto_t *wanted = json_object();
     status s = STATUS_OK;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         json_object_set_new(wanted, names[i], json_true());
@@ -133,7 +134,6 @@ status checkpoint_expect(const checkpoint *c, const char *section, const char *c
             s = status_fail(STATUS_FAILED, "%s: tensor %s/%s is none of this model's: was it saved by another?",
                             c->folder, section, t->name);
     }
-    json_decref(wanted);
     return s;
 }
 
@@ -193,9 +193,8 @@ static status hold_files(checkpoint *c)
 /* Does `path` mean another checkpoint by now? */
 static bool has_moved_on(const char *path, const char *from)
 {
-    char *now = NULL;
+    AUTO_FREE char *now = NULL;
     bool moved = checkpoint_resolve(&now, path) == STATUS_OK && strcmp(now, from) != 0;
-    free(now);
     return moved;
 }
 
@@ -370,7 +369,7 @@ status checkpoint_read(checkpoint *c, const char *section, const rectangle *of, 
 /* The run's id in a safetensors file is the manifest's; a file of another run may have the right length. */
 static status verify_header(const checkpoint *c, const char *path)
 {
-    safetensors *file;
+    AUTO(safetensors) *file = NULL;
     TRY(safetensors_open(&file, path));
     const json_t *said = json_object_get(safetensors_metadata(file), "run");
     const char *run = json_is_string(said) ? json_string_value(said) : "";
@@ -378,7 +377,6 @@ static status verify_header(const checkpoint *c, const char *path)
     if (strcmp(run, c->manifest->run) != 0)
         s = status_fail(STATUS_FAILED, "%s was written by run %s, the manifest beside it by run %s", path,
                         *run ? run : "(none)", *c->manifest->run ? c->manifest->run : "(none)");
-    safetensors_close(file);
     return s;
 }
 
@@ -394,9 +392,8 @@ static status verify_file(checkpoint *c, int index)
                            file->name, found.crc32c, file->crc32c);
     if (length <= suffix || strcmp(file->name + length - suffix, ".safetensors") != 0)
         return STATUS_OK;
-    char *path = must_format("%s/%s", c->folder, file->name);
+    AUTO_FREE char *path = must_format("%s/%s", c->folder, file->name);
     status s = verify_header(c, path);
-    free(path);
     return s;
 }
 

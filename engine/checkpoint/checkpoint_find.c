@@ -7,12 +7,12 @@
 #include "engine/system/mapping.h"
 #include "engine/system/reading.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static status look_for_manifest(bool *there, const char *folder)
 {
-    char *path = must_format("%s/manifest.json", folder);
+    AUTO_FREE char *path = must_format("%s/manifest.json", folder);
     status s = atomic_look(there, path);
-    free(path);
     return s;
 }
 
@@ -21,7 +21,7 @@ static status read_latest(char **out, const char *folder)
 {
     mapping file;
     bool there;
-    char *path = must_format("%s/latest", folder);
+    AUTO_FREE char *path = must_format("%s/latest", folder);
     *out = NULL;
     status s = atomic_look(&there, path);
     if (s == STATUS_OK && there)
@@ -40,7 +40,6 @@ static status read_latest(char **out, const char *folder)
                             path);
         mapping_close(&file);
     }
-    free(path);
     return s;
 }
 
@@ -68,21 +67,20 @@ static status whole_folder(char **out, const char *folder, const char *name)
 /* The checkpoint that FOLDER/latest, which exists, names. */
 static status resolve_latest(char **out, const char *folder)
 {
-    char *name;
+    AUTO_FREE char *name = NULL;
     TRY(read_latest(&name, folder));
     status s = name ? whole_folder(out, folder, name) : STATUS_OK;
     if (s == STATUS_OK && (!name || !*out))
         s = status_fail(STATUS_FAILED,
                         "%s/latest names %s, but %s/%s/manifest.json does not exist: name another checkpoint", folder,
                         name ? name : "nothing", folder, name ? name : "");
-    free(name);
     return s;
 }
 
 status checkpoint_resolve(char **out, const char *path)
 {
-    char *latest = must_format("%s/latest", path), *checkpoints = must_format("%s/checkpoints", path);
-    char *below = must_format("%s/latest", checkpoints);
+    AUTO_FREE char *latest = must_format("%s/latest", path), *checkpoints = must_format("%s/checkpoints", path);
+    AUTO_FREE char *below = must_format("%s/latest", checkpoints);
     bool whole = false, has_latest = false, has_below = false;
     status s = look_for_manifest(&whole, path);
     if (s == STATUS_OK && !whole)
@@ -96,26 +94,22 @@ status checkpoint_resolve(char **out, const char *path)
     else if (s == STATUS_OK)
         s = status_fail(STATUS_FAILED,
                         "%s holds no checkpoint: neither manifest.json, latest nor checkpoints/latest is there", path);
-    free(below);
-    free(checkpoints);
-    free(latest);
     return s;
 }
 
 static status is_within(bool *within, const char *there, const char *folder)
 {
-    char *mine;
+    AUTO_FREE char *mine = NULL;
     TRY(reading_real_path(&mine, folder));
     size_t length = mine ? strlen(mine) : 0;
     *within = mine && strncmp(there, mine, length) == 0 && (there[length] == '/' || !there[length]);
-    free(mine);
     return STATUS_OK;
 }
 
 status checkpoint_is_of_run(bool *within, const char *path, const char *run_folder)
 {
-    char *there, *checkpoints = must_format("%s/checkpoints", run_folder);
-    char *origin = must_format("%s/" CHECKPOINT_ORIGIN, run_folder);
+    AUTO_FREE char *there = NULL, *checkpoints = must_format("%s/checkpoints", run_folder);
+    AUTO_FREE char *origin = must_format("%s/" CHECKPOINT_ORIGIN, run_folder);
     bool others = false;
     *within = false;
     status s = reading_real_path(&there, path);
@@ -126,9 +120,6 @@ status checkpoint_is_of_run(bool *within, const char *path, const char *run_fold
     if (s == STATUS_OK && there)
         s = is_within(&others, there, origin);
     *within = *within && !others;
-    free(origin);
-    free(checkpoints);
-    free(there);
     return s;
 }
 
@@ -262,14 +253,12 @@ status checkpoint_offers_find(checkpoint_offers *out, const char *folder)
 /* Under a temporary name first, so that what is half removed is no checkpoint. */
 static status remove_checkpoint(const char *folder, const char *name)
 {
-    char *path = must_format("%s/%s", folder, name), *temporary = must_format("%s/.tmp-%s", folder, name);
+    AUTO_FREE char *path = must_format("%s/%s", folder, name), *temporary = must_format("%s/.tmp-%s", folder, name);
     status s = atomic_remove(temporary);
     if (s == STATUS_OK)
         s = atomic_rename(path, temporary);
     if (s == STATUS_OK)
         s = atomic_remove(temporary);
-    free(temporary);
-    free(path);
     return s;
 }
 

@@ -5,6 +5,7 @@
 
 #include "engine/checkpoint/manifest.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const int64_t MOST = (int64_t)1 << 40; /* branches or steps, which no run reaches */
 
@@ -30,7 +31,7 @@ void checkpoint_place_take(checkpoint_place *out, const json_t *meta)
 
 void checkpoint_place_put(json_t *meta, const checkpoint_place *p)
 {
-    json_t *list = json_array();
+    json_auto_t *list = json_array();
     for (int i = 0; i < p->count; i++)
         json_array_append_new(list,
                               json_pack("[I, I]", (json_int_t)p->before[i].branch, (json_int_t)p->before[i].last));
@@ -38,19 +39,16 @@ void checkpoint_place_put(json_t *meta, const checkpoint_place *p)
         json_object_set_new(meta, "branch", json_integer(p->branch));
         json_object_set(meta, "branches", list);
     }
-    json_decref(list);
 }
 
 status checkpoint_place_read(checkpoint_place *out, const char *folder)
 {
-    manifest *m = NULL;
-    char *path = must_format("%s/manifest.json", folder);
+    AUTO(manifest) *m = NULL;
+    AUTO_FREE char *path = must_format("%s/manifest.json", folder);
     *out = (checkpoint_place){.step = -1};
     status s = manifest_read(&m, path);
     if (s == STATUS_OK)
         checkpoint_place_take(out, m->meta);
-    manifest_free(m);
-    free(path);
     return s;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/fragment.h"
 #include "engine/system/retry.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 struct checkpoint_publisher {
     int ranks;
@@ -55,17 +56,13 @@ status checkpoint_tidy(const char *folder)
 
 void checkpoint_clean(const char *folder, const char *name)
 {
-    char *message = must_strdup(status_message()), *temporary = checkpoint_temporary(folder, name);
-    char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
+    AUTO_FREE char *message = must_strdup(status_message()), *temporary = checkpoint_temporary(folder, name);
+    AUTO_FREE char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
     bool has_old = false, has_final = true;
     if (atomic_look(&has_old, old) == STATUS_OK && atomic_look(&has_final, final) == STATUS_OK && has_old && !has_final)
         (void)atomic_rename(old, final);
     (void)atomic_remove(temporary);
     (void)status_fail(STATUS_FAILED, "%s", message);
-    free(old);
-    free(final);
-    free(temporary);
-    free(message);
 }
 
 /* ---- publishing ---- */
@@ -123,7 +120,7 @@ static status try_file(int *error, const char *path, const content *c)
 
 static status write_manifest(checkpoint_publisher *p, const char *temporary, const char *name, json_t *meta)
 {
-    char *path = must_format("%s/manifest.json", temporary);
+    AUTO_FREE char *path = must_format("%s/manifest.json", temporary);
     retry r = {0};
     int error = 0;
     status s;
@@ -133,14 +130,13 @@ static status write_manifest(checkpoint_publisher *p, const char *temporary, con
             s = try_file(&error, path, &(content){p, meta, path, NULL});
         close_fragments(p);
     } while (s != STATUS_OK && retry_again(&r, error, path));
-    free(path);
     return s;
 }
 
 static status write_latest(checkpoint_publisher *p, const char *folder, const char *name)
 {
-    char *path = must_format("%s/latest", folder), *temporary = must_format("%s.tmp", path);
-    char *line = must_format("%s\n", name);
+    AUTO_FREE char *path = must_format("%s/latest", folder), *temporary = must_format("%s.tmp", path);
+    AUTO_FREE char *line = must_format("%s\n", name);
     retry r = {0};
     int error;
     status s;
@@ -151,9 +147,6 @@ static status write_latest(checkpoint_publisher *p, const char *folder, const ch
         s = atomic_rename(temporary, path);
     if (s != STATUS_OK)
         (void)unlink(temporary);
-    free(line);
-    free(temporary);
-    free(path);
     return s;
 }
 
@@ -172,7 +165,7 @@ static status remove_fragments(const checkpoint_publisher *p, const char *tempor
  * this stops between the two renames. */
 static status rename_into_place(const char *folder, const char *name, const char *temporary)
 {
-    char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
+    AUTO_FREE char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
     bool replaces = false;
     status s = atomic_look(&replaces, final);
     if (replaces && s == STATUS_OK)
@@ -181,8 +174,6 @@ static status rename_into_place(const char *folder, const char *name, const char
         s = atomic_rename(final, old);
     if (s == STATUS_OK)
         s = atomic_rename(temporary, final);
-    free(old);
-    free(final);
     return s;
 }
 
@@ -200,10 +191,8 @@ static status publish(checkpoint_publisher *p, const char *folder, const char *n
 
 status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder, const char *name, json_t *meta)
 {
-    char *temporary = checkpoint_temporary(folder, name);
-    status s = publish(p, folder, name, temporary, meta);
-    free(temporary);
-    return s;
+    AUTO_FREE char *temporary = checkpoint_temporary(folder, name);
+    return publish(p, folder, name, temporary, meta);
 }
 
 /* ---- saving at once, by all ranks together ---- */
@@ -233,7 +222,7 @@ status checkpoint_write(const char *folder, const char *name, const checkpoint_s
     bool first = mine->rank == 0;
     MUST(barrier || mine->ranks == 1, "%d ranks save without a barrier", mine->ranks);
     MUST(*name && *name != '.' && !strchr(name, '/'), "a checkpoint named \"%s\"", name);
-    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
+    AUTO_FREE char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     MUST(buffer, "out of host memory");
     checkpoint_writer *w = checkpoint_writer_open(&(checkpoint_writer_options){.share = *mine, .buffer = buffer});
     status s = wait_for_all(barrier, context, first ? prepare_folder(folder) : STATUS_OK);
@@ -245,6 +234,5 @@ status checkpoint_write(const char *folder, const char *name, const checkpoint_s
     if (s != STATUS_OK && first)
         checkpoint_clean(folder, name);
     checkpoint_writer_close(w);
-    free(buffer);
     return s == STATUS_OK ? s : status_context(s, "checkpoint %s not saved", name);
 }

@@ -9,6 +9,7 @@
 #include "engine/system/retry.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* The file of one section: SECTION-RANK.safetensors. */
 typedef struct section_file {
@@ -113,7 +114,7 @@ static void add_file(checkpoint_writer *w, const checkpoint_piece *const *pieces
 static void add_files(checkpoint_writer *w, const checkpoint_piece *pieces, int count)
 {
     const checkpoint_piece **section = must_alloc((unsigned long)count * sizeof *section);
-    bool *done = must_calloc((unsigned long)count, sizeof *done);
+    AUTO_FREE bool *done = must_calloc((unsigned long)count, sizeof *done);
     for (int first = 0; first < count; first++) {
         int members = 0;
         for (int i = first; i < count && !done[first]; i++)
@@ -124,7 +125,6 @@ static void add_files(checkpoint_writer *w, const checkpoint_piece *pieces, int 
         if (members > 0)
             add_file(w, section, members);
     }
-    free(done);
     free(section);
 }
 
@@ -273,14 +273,13 @@ static status try_file(int *error, manifest_file *file, checkpoint_writer *w, co
 /* From the beginning if anything fails that may pass: after a failed fsync nobody knows what is on the disk. */
 static status write_file(manifest_file *file, checkpoint_writer *w, const char *temporary, content *put, int index)
 {
-    char *path = must_format("%s/%s", temporary, file->name);
+    AUTO_FREE char *path = must_format("%s/%s", temporary, file->name);
     retry r = {0};
     int error;
     status s;
     do
         s = try_file(&error, file, w, path, put, index);
     while (s != STATUS_OK && retry_again(&r, error, path));
-    free(path);
     return s;
 }
 
@@ -314,23 +313,21 @@ static status write_files(checkpoint_writer *w, const char *temporary)
         TRY(write_file(&w->files[i].file, w, temporary, put_section, i));
     for (int i = 0; i < w->extra_count; i++)
         TRY(write_file(&w->extra_files[i], w, temporary, put_extra, i));
-    char *path = checkpoint_fragment(temporary, w->rank);
+    AUTO_FREE char *path = checkpoint_fragment(temporary, w->rank);
     manifest_file file = {.name = strrchr(path, '/') + 1};
     status s = write_file(&file, w, temporary, put_fragment, 0);
-    free(path);
     return s == STATUS_OK ? atomic_sync_folder(temporary) : s;
 }
 
 status checkpoint_writer_share(checkpoint_writer *w, const char *folder, const char *name)
 {
-    char *temporary = checkpoint_temporary(folder, name);
+    AUTO_FREE char *temporary = checkpoint_temporary(folder, name);
     w->name = name;
     w->refused = false;
     status s = atomic_make_own_folder(temporary);
     if (s == STATUS_OK)
         s = write_files(w, temporary);
     w->name = NULL;
-    free(temporary);
     return s;
 }
 

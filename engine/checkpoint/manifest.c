@@ -10,6 +10,7 @@
 #include "engine/system/crc32c.h"
 #include "engine/system/mapping.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* ---- building ---- */
 
@@ -72,9 +73,8 @@ int manifest_add_file(manifest *m, const manifest_file *file)
 
 static json_t *find_index(const manifest *m, const char *section, const char *name)
 {
-    char *key = must_format("%s/%s", section, name);
+    AUTO_FREE char *key = must_format("%s/%s", section, name);
     json_t *index = json_object_get(m->index, key);
-    free(key);
     return index;
 }
 
@@ -90,10 +90,9 @@ static manifest_tensor *add_tensor(manifest *m, const manifest_tensor *of)
     *t = (manifest_tensor){
         .section = must_strdup(of->section), .name = must_strdup(of->name), .type = of->type, .dims = of->dims};
     memcpy(t->global, of->global, sizeof t->global);
-    char *key = must_format("%s/%s", of->section, of->name);
+    AUTO_FREE char *key = must_format("%s/%s", of->section, of->name);
     int failed = json_object_set_new(m->index, key, json_integer(m->tensor_count - 1));
     MUST(!failed, "tensor name %s is not UTF-8", key);
-    free(key);
     return t;
 }
 
@@ -161,7 +160,8 @@ static status check_extents(const manifest *m, const char *where)
     int count = 0;
     for (int i = 0; i < m->tensor_count; i++)
         count += m->tensors[i].count;
-    extent *all = must_alloc((unsigned long)count * sizeof *all), *next = all;
+    AUTO_FREE extent *all = must_alloc((unsigned long)count * sizeof *all);
+    extent *next = all;
     for (int i = 0; i < m->tensor_count; i++)
         for (int k = 0; k < m->tensors[i].count; k++) {
             const manifest_piece *p = &m->tensors[i].pieces[k];
@@ -175,7 +175,6 @@ static status check_extents(const manifest *m, const char *where)
             s = status_fail(STATUS_FAILED, "%s: tensors %s/%s and %s/%s share bytes of %s", where, a->section, a->name,
                             b->section, b->name, m->files[all[i].file].name);
         }
-    free(all);
     return s;
 }
 

@@ -19,6 +19,7 @@
 #include "memory/box.h"
 #include "engine/system/direct.h"
 #include "memory/dtype.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 
 #define MANIFEST_FORMAT  "phalanx checkpoint"
@@ -68,6 +69,7 @@ status manifest_draw_run(char run[MANIFEST_RUN]);
 
 manifest *manifest_make(int ranks);
 void manifest_free(manifest *m);
+AUTO_CLOSES(manifest, manifest_free)
 /* The index of the new file, whose name is the manifest's from now on. */
 int manifest_add_file(manifest *m, const manifest_file *file);
 /* Of `of` (section, name, type, shape) is made a copy. Fails if the tensor is known with another shape or type. */

@@ -6,6 +6,7 @@
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/manifest.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* Names have no control characters: two characters are to be escaped. */
 static status put_string(direct *out, const char *text)
@@ -95,7 +96,7 @@ status manifest_write(const manifest *m, const char *path)
 {
     enum { BUFFER_BYTES = 256 << 10 };
     direct out;
-    char *temporary = must_format("%s.tmp", path), *buffer = aligned_alloc(DIRECT_ALIGNMENT, BUFFER_BYTES);
+    AUTO_FREE char *temporary = must_format("%s.tmp", path), *buffer = aligned_alloc(DIRECT_ALIGNMENT, BUFFER_BYTES);
     MUST(buffer, "out of host memory");
     status s = direct_open(&out, temporary, buffer, BUFFER_BYTES);
     if (s == STATUS_OK) {
@@ -110,7 +111,5 @@ status manifest_write(const manifest *m, const char *path)
             free(message);
         }
     }
-    free(buffer);
-    free(temporary);
     return s;
 }

@@ -13,6 +13,7 @@
 #include "engine/system/reading.h"
 #include "engine/system/retry.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define META      "meta.json"
 #define META_TAIL "\n%08x\n"
@@ -42,7 +43,8 @@ typedef status visitor(void *context, const manifest_file *file);
 static status visit(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
     fragment f;
-    char *path = checkpoint_fragment(folder, owner->rank), name[FRAGMENT_NAME];
+    AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
+    char name[FRAGMENT_NAME];
     manifest_file file = {.name = name};
     bool there = true;
     status s = fragment_open(&f, path, owner);
@@ -54,7 +56,6 @@ static status visit(const char *folder, const fragment_owner *owner, visitor *ea
         }
         fragment_close(&f);
     }
-    free(path);
     return s;
 }
 
@@ -77,14 +78,11 @@ static char *seal_name(int rank)
 /* All but the seal, each by `visitor`, the fragment last. */
 static status visit_all(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
-    char *path = checkpoint_fragment(folder, owner->rank);
-    status s = visit(folder, owner, each, context);
-    if (s == STATUS_OK && owner->rank == 0)
-        s = each(context, &(manifest_file){.name = (char[]){META}});
-    if (s == STATUS_OK)
-        s = each(context, &(manifest_file){.name = strrchr(path, '/') + 1});
-    free(path);
-    return s;
+    AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
+    TRY(visit(folder, owner, each, context));
+    if (owner->rank == 0)
+        TRY(each(context, &(manifest_file){.name = (char[]){META}}));
+    return each(context, &(manifest_file){.name = strrchr(path, '/') + 1});
 }
 
 status share_list(share *out, const char *folder, const fragment_owner *owner)
@@ -133,7 +131,7 @@ typedef struct sealing {
 static status seal_file(void *context, const manifest_file *file)
 {
     sealing *c = context;
-    char *path = must_format("%s/%s", c->folder, file->name);
+    AUTO_FREE char *path = must_format("%s/%s", c->folder, file->name);
     mapping data;
     status s = mapping_open(&data, path);
     if (s == STATUS_OK) {
@@ -143,7 +141,6 @@ static status seal_file(void *context, const manifest_file *file)
         free(c->text);
         c->text = longer;
     }
-    free(path);
     return s;
 }
 
@@ -185,7 +182,8 @@ static status find_damaged(copying *c, const char *name)
 /* The seal's lines, checked. */
 static status read_seal(copying *c, const fragment_owner *owner)
 {
-    char *name = seal_name(owner->rank), *path = must_format("%s/%s", c->folder, name), *head = head_text(owner);
+    AUTO_FREE char *name = seal_name(owner->rank), *path = must_format("%s/%s", c->folder, name),
+                   *head = head_text(owner);
     char checksum[SIPHASH_TEXT];
     int64_t bytes;
     status s = reading_file(&c->seal, &bytes, path);
@@ -199,9 +197,6 @@ static status read_seal(copying *c, const fragment_owner *owner)
         if (!good)
             s = find_damaged(c, name);
     }
-    free(head);
-    free(path);
-    free(name);
     return s;
 }
 
@@ -240,7 +235,7 @@ static status try_copy(int *error, copying *c, const mapping *source, const mani
 static status copy_file(void *context, const manifest_file *file)
 {
     copying *c = context;
-    char *to = must_format("%s/%s", c->to, file->name);
+    AUTO_FREE char *to = must_format("%s/%s", c->to, file->name);
     mapping source;
     retry r = {0};
     int error = 0;
@@ -251,20 +246,17 @@ static status copy_file(void *context, const manifest_file *file)
         while (s != STATUS_OK && !c->damaged && retry_again(&r, error, to));
         mapping_close(&source);
     }
-    free(to);
     return s;
 }
 
 /* The fragment says which files there are: it is looked at before it is believed. */
 static status check_fragment(copying *c, int rank)
 {
-    char *path = checkpoint_fragment(c->folder, rank);
+    AUTO_FREE char *path = checkpoint_fragment(c->folder, rank);
     mapping file;
-    status s = open_sealed(&file, c, strrchr(path, '/') + 1);
-    if (s == STATUS_OK)
-        mapping_close(&file);
-    free(path);
-    return s;
+    TRY(open_sealed(&file, c, strrchr(path, '/') + 1));
+    mapping_close(&file);
+    return STATUS_OK;
 }
 
 status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer)
@@ -289,7 +281,8 @@ status share_copy(bool *damaged, const char *to, const share_place *from, const 
 
 status share_put_meta(const char *folder, json_t *meta, char *buffer)
 {
-    char *text = json_dumps(meta, JSON_COMPACT), *path = must_format("%s/" META, folder), tail[META_TAIL_BYTES + 1];
+    AUTO_FREE char *text = json_dumps(meta, JSON_COMPACT), *path = must_format("%s/" META, folder);
+    char tail[META_TAIL_BYTES + 1];
     MUST(text, "a checkpoint's meta cannot be written");
     snprintf(tail, sizeof tail, META_TAIL, crc32c(0, text, (int64_t)strlen(text)));
     direct out;
@@ -300,14 +293,13 @@ status share_put_meta(const char *folder, json_t *meta, char *buffer)
             s = direct_write(&out, tail, META_TAIL_BYTES, NULL);
         s = direct_close(&out, s);
     }
-    free(path);
-    free(text);
     return s;
 }
 
 status share_take_meta(json_t **out, const char *folder)
 {
-    char *path = must_format("%s/" META, folder), tail[META_TAIL_BYTES + 1];
+    AUTO_FREE char *path = must_format("%s/" META, folder);
+    char tail[META_TAIL_BYTES + 1];
     mapping file;
     *out = NULL;
     status s = mapping_open(&file, path);
@@ -324,7 +316,6 @@ status share_take_meta(json_t **out, const char *folder)
     }
     if (s == STATUS_OK)
         s = atomic_remove(path);
-    free(path);
     return s;
 }
 

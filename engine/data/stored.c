@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 struct stored_set {
     stored *owner;
@@ -31,8 +32,9 @@ bool stored_is(const char *prefix)
 
 status stored_look(bool *there, const char *prefix)
 {
-    char *url = must_format("%s.idx", prefix), *bucket, *key;
-    s3 *store = NULL;
+    char *url = must_format("%s.idx", prefix);
+    AUTO_FREE char *bucket = NULL, *key = NULL;
+    AUTO(s3) *store = NULL;
     s3_object o = {0};
     status s = s3_split(&bucket, &key, url);
     free(url);
@@ -41,9 +43,6 @@ status stored_look(bool *there, const char *prefix)
     if (s == STATUS_OK)
         s = s3_head(&o, store, key);
     *there = o.there;
-    s3_close(store);
-    free(bucket);
-    free(key);
     return s;
 }
 

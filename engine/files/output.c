@@ -11,6 +11,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_LINKS = 40 }; /* as the kernel follows */
 
@@ -78,10 +79,8 @@ static status write_special(const char *path, const void *data, int64_t bytes)
     int file = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (file < 0)
         return fail_at(path);
-    status s = write_all(file, path, data, bytes);
-    if (close(file) != 0 && s == STATUS_OK)
-        s = fail_at(path);
-    return s;
+    TRY(write_all(file, path, data, bytes));
+    return close(file) != 0 ? fail_at(path) : STATUS_OK;
 }
 
 status output_write(const char *path, const void *data, int64_t bytes)
@@ -92,12 +91,10 @@ status output_write(const char *path, const void *data, int64_t bytes)
     TRY(look_for_special(&special, path));
     if (special)
         return write_special(path, data, bytes);
-    char *file = follow_links(path);
+    AUTO_FREE char *file = follow_links(path);
     if (!file)
         return fail_at(path);
-    status s = atomic_replace(file, data, bytes);
-    free(file);
-    return s;
+    return atomic_replace(file, data, bytes);
 }
 
 status output_check(const char *path)
@@ -108,26 +105,22 @@ status output_check(const char *path)
     TRY(look_for_special(&special, path));
     if (special)
         return access(path, W_OK) == 0 ? STATUS_OK : fail_at(path);
-    char *file = follow_links(path);
+    AUTO_FREE char *file = follow_links(path);
     if (!file)
         return fail_at(path);
     atomic_file *tried;
-    status s = atomic_open(&tried, file);
-    if (s == STATUS_OK)
-        atomic_abandon(tried);
-    free(file);
-    return s;
+    TRY(atomic_open(&tried, file));
+    atomic_abandon(tried);
+    return STATUS_OK;
 }
 
 status output_print(const char *path, void (*draw)(FILE *out, const void *what), const void *what)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
     draw(out, what);
     MUST(fclose(out) == 0, "out of host memory");
-    status s = output_write(path, text, (int64_t)bytes);
-    free(text);
-    return s;
+    return output_write(path, text, (int64_t)bytes);
 }

@@ -248,7 +248,7 @@ static int64_t tensor_bytes(const safetensors_tensor *t)
 /* The header as text, and the offsets counted from the end of it. */
 static char *make_header(safetensors_layout *w, const safetensors_tensor *tensors, const json_t *metadata)
 {
-    json_t *header = json_object();
+    json_auto_t *header = json_object();
     if (metadata)
         json_object_set_new(header, "__metadata__", json_deep_copy(metadata));
     int64_t next = 0;
@@ -268,7 +268,6 @@ static char *make_header(safetensors_layout *w, const safetensors_tensor *tensor
     }
     w->end = next;
     char *text = json_dumps(header, JSON_COMPACT);
-    json_decref(header);
     return text;
 }
 

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "memory/dtype.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 
 #define SAFETENSORS_DIMS 8
@@ -30,6 +31,7 @@ status safetensors_open(safetensors **out, const char *path);
 /* The same from memory that outlives the result; `path` is for messages. */
 status safetensors_parse(safetensors **out, const void *data, int64_t bytes, const char *path);
 void safetensors_close(safetensors *s);
+AUTO_CLOSES(safetensors, safetensors_close)
 int safetensors_count(const safetensors *s);
 /* Tensors in the order of their data. */
 const safetensors_tensor *safetensors_at(const safetensors *s, int i);

@@ -128,9 +128,10 @@ static status open_index(sharded *s, const char *folder, const char *path)
     mapping text;
     json_error_t error;
     TRY(mapping_open(&text, path));
-    json_t *index = json_loadb((const char *)text.data, (size_t)text.bytes, JSON_REJECT_DUPLICATES, &error);
+    json_auto_t *index = json_loadb((const char *)text.data, (size_t)text.bytes, JSON_REJECT_DUPLICATES, &error);
     mapping_close(&text);
-    json_t *map = json_object_get(index, "weight_map"), *opened = json_object();
+    json_t *map = json_object_get(index, "weight_map");
+    json_auto_t *opened = json_object();
     status result = STATUS_OK;
     if (!index)
         result = status_fail(STATUS_FAILED, "%s:%d: no JSON", path, error.line > 0 ? error.line : 1);
@@ -142,8 +143,6 @@ static status open_index(sharded *s, const char *folder, const char *path)
         collect(s);
         result = check_map(s, opened, map, path);
     }
-    json_decref(opened);
-    json_decref(index);
     return result;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { NICE = 19 };
 static const double FIRST_PAUSE = 2, LONGEST_PAUSE = 120; /* seconds after a failure */
@@ -81,16 +82,14 @@ static status take_hold(mirror *m, s3 *s, bool *for_good)
 
 static status put_text(mirror *m, s3 *s, const char *name)
 {
-    char *path = must_format("%s/%s", m->folder, name);
-    status result = mirror_upload_text(m->upload, s, path, name);
-    free(path);
-    return result;
+    AUTO_FREE char *path = must_format("%s/%s", m->folder, name);
+    return mirror_upload_text(m->upload, s, path, name);
 }
 
 /* The checkpoint, `latest`, and what lies around them. */
 static status mirror_one(mirror *m, const char *name, bool *for_good)
 {
-    s3 *s;
+    AUTO(s3) *s = NULL;
     char to[MIRROR_NAME];
     TRY(s3_open(&s, m->prefix.bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
     status result = take_hold(m, s, for_good);
@@ -107,7 +106,6 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
          (result = mirror_prefix_prune(s, &m->prefix, m->keep, m->keep_every)) != STATUS_OK) &&
         !atomic_load(&m->worker.stop))
         log_warn("checkpoint.mirror: %s; %s is there all the same", status_message(), name);
-    s3_close(s);
     return there ? STATUS_OK : result;
 }
 
@@ -138,7 +136,7 @@ static void pause_after(mirror *m, double seconds)
 
 static void conclude(mirror *m, status result, bool for_good, double *pause)
 {
-    char *words = must_strdup(result == STATUS_OK ? "" : status_message());
+    AUTO_FREE char *words = must_strdup(result == STATUS_OK ? "" : status_message());
     if (result == STATUS_OK) {
         note_success(m, m->present);
         memcpy(m->facts.name, m->present, sizeof m->facts.name);
@@ -155,7 +153,6 @@ static void conclude(mirror *m, status result, bool for_good, double *pause)
     if (result != STATUS_OK && !m->facts.ended)
         pause_after(m, m->hurries ? FIRST_PAUSE : *pause);
     *pause = result == STATUS_OK ? FIRST_PAUSE : *pause * 2 < LONGEST_PAUSE ? *pause * 2 : LONGEST_PAUSE;
-    free(words);
 }
 
 static void mirror_all(void *argument)

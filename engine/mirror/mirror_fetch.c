@@ -7,6 +7,7 @@
 #include "engine/system/atomic.h"
 #include "engine/store/download.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_MANIFEST = 1 << 30, MOST_FILES = 1000000 };
 static const double SHOWN_EVERY = 0.2; /* seconds */
@@ -36,7 +37,7 @@ static status damage(job *j, const char *file, const char *what)
 
 static const s3_entry *find_entry(const job *j, const char *file)
 {
-    char *key = mirror_prefix_key(j->prefix, j->name, file);
+    AUTO_FREE char *key = mirror_prefix_key(j->prefix, j->name, file);
     const s3_entry *found = NULL;
     for (int64_t low = 0, high = j->listing.count; low < high && !found;) {
         int64_t middle = low + (high - low) / 2;
@@ -48,14 +49,13 @@ static const s3_entry *find_entry(const job *j, const char *file)
         else
             low = middle + 1;
     }
-    free(key);
     return found;
 }
 
 static status read_manifest(job *j)
 {
-    char *key = mirror_prefix_key(j->prefix, j->name, "manifest.json");
-    char *where = must_format("%s/%s/manifest.json", j->prefix->url, j->name);
+    AUTO_FREE char *key = mirror_prefix_key(j->prefix, j->name, "manifest.json");
+    AUTO_FREE char *where = must_format("%s/%s/manifest.json", j->prefix->url, j->name);
     status result = s3_get_all(&j->text, &j->text_bytes, j->s, key, MOST_MANIFEST);
     if (result == STATUS_OK && !j->text)
         result = damage(j, "manifest.json", "is not there");
@@ -63,8 +63,6 @@ static status read_manifest(job *j)
         j->damaged = true;
         result = STATUS_FAILED;
     }
-    free(where);
-    free(key);
     return result;
 }
 
@@ -88,11 +86,10 @@ static status check_manifest(job *j)
 
 static status look(job *j)
 {
-    char *below = mirror_prefix_key(j->prefix, j->name, "");
+    AUTO_FREE char *below = mirror_prefix_key(j->prefix, j->name, "");
     status result = read_manifest(j);
     if (result == STATUS_OK)
         result = s3_list(&j->listing, j->s, below, true, MOST_FILES);
-    free(below);
     return result == STATUS_OK ? check_manifest(j) : result;
 }
 
@@ -102,12 +99,11 @@ static status look(job *j)
 static void judge(job *j, download_fault fault)
 {
     mirror_owner owner = {0};
-    char *words = must_strdup(status_message());
+    AUTO_FREE char *words = must_strdup(status_message());
     j->damaged |= fault == DOWNLOAD_DAMAGED ||
                   (fault == DOWNLOAD_UNREAD && mirror_prefix_owner(&owner, j->s, j->prefix) == STATUS_OK);
     (void)status_fail(STATUS_FAILED, "%s", words);
     free(owner.folder);
-    free(words);
 }
 
 static void show(void *context, int64_t done)
@@ -120,7 +116,7 @@ static void show(void *context, int64_t done)
 static status fetch_files(job *j)
 {
     int count = j->manifest->file_count;
-    download_item *items = must_calloc((unsigned long)count + 1, sizeof *items);
+    AUTO_FREE download_item *items = must_calloc((unsigned long)count + 1, sizeof *items);
     download_fault fault = DOWNLOAD_ELSEWHERE;
     for (int i = 0; i < count; i++) {
         const manifest_file *f = &j->manifest->files[i];
@@ -138,7 +134,6 @@ static status fetch_files(job *j)
         judge(j, fault);
     for (int i = 0; i < count; i++)
         free((char *)items[i].path);
-    free(items);
     return result;
 }
 
@@ -147,15 +142,11 @@ static status fetch_files(job *j)
 /* Whatever had the name has no manifest, or is of a run that has been lost. */
 static status publish(const job *j, const char *name)
 {
-    char *path = must_format("%s/manifest.json", j->temporary), *final = must_format("%s/%s", j->how->folder, name);
-    status result = atomic_replace(path, j->text, j->text_bytes);
-    if (result == STATUS_OK)
-        result = atomic_remove(final);
-    if (result == STATUS_OK)
-        result = atomic_rename(j->temporary, final);
-    free(final);
-    free(path);
-    return result;
+    AUTO_FREE char *path = must_format("%s/manifest.json", j->temporary),
+                   *final = must_format("%s/%s", j->how->folder, name);
+    TRY(atomic_replace(path, j->text, j->text_bytes));
+    TRY(atomic_remove(final));
+    return atomic_rename(j->temporary, final);
 }
 
 static status fetch_into(job *j, const char *name)
@@ -200,11 +191,8 @@ static status fetch(bool *damaged, s3 *s, const mirror_prefix *p, const char *na
 
 static status set_latest(const char *folder, int64_t step)
 {
-    char *path = must_format("%s/latest", folder), *line = must_format("step-%08lld\n", (long long)step);
-    status result = atomic_replace(path, line, (int64_t)strlen(line));
-    free(line);
-    free(path);
-    return result;
+    AUTO_FREE char *path = must_format("%s/latest", folder), *line = must_format("step-%08lld\n", (long long)step);
+    return atomic_replace(path, line, (int64_t)strlen(line));
 }
 
 /* ---- which one --------------------------------------------------------------------------------------------------- */
@@ -392,25 +380,18 @@ static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p,
 
 status mirror_fetch_url(char **out, const char *url, const mirror_fetch *how)
 {
-    mirror_prefix p = {0};
-    s3 *s = NULL;
+    RELEASED_BY(mirror_prefix_free) mirror_prefix p = {0};
+    AUTO(s3) *s = NULL;
     int64_t step = -1;
-    char *path = must_strdup(url);
+    AUTO_FREE char *path = must_strdup(url);
     for (size_t n = strlen(path); n > 0 && path[n - 1] == '/';)
         path[--n] = 0;
-    char *above = must_strdup(path);
+    AUTO_FREE char *above = must_strdup(path);
     if (strrchr(above, '/') && mirror_prefix_step(strrchr(above, '/') + 1) >= 0)
         *strrchr(above, '/') = 0;
-    status result = mirror_prefix_make(&p, above);
-    if (result == STATUS_OK)
-        result = s3_open(&s, p.bucket, NULL);
-    if (result == STATUS_OK)
-        result = fetch_from(&step, path, &p, s, how);
-    if (result == STATUS_OK)
-        *out = must_format("%s/step-%08lld", how->folder, (long long)step);
-    s3_close(s);
-    mirror_prefix_free(&p);
-    free(above);
-    free(path);
-    return result;
+    TRY(mirror_prefix_make(&p, above));
+    TRY(s3_open(&s, p.bucket, NULL));
+    TRY(fetch_from(&step, path, &p, s, how));
+    *out = must_format("%s/step-%08lld", how->folder, (long long)step);
+    return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_TEXT = 16 << 10, MOST_FOLDERS = 10000, MOST_FILES = 1000000 };
 
@@ -75,18 +76,14 @@ int64_t mirror_prefix_step(const char *name)
 static status get_text(char **out, s3 *s, const mirror_prefix *p, const char *name)
 {
     int64_t bytes;
-    char *key = mirror_prefix_key(p, name, NULL);
-    status result = s3_get_all(out, &bytes, s, key, MOST_TEXT);
-    free(key);
-    return result;
+    AUTO_FREE char *key = mirror_prefix_key(p, name, NULL);
+    return s3_get_all(out, &bytes, s, key, MOST_TEXT);
 }
 
 static status put_text(s3 *s, const mirror_prefix *p, const char *name, const char *text)
 {
-    char *key = mirror_prefix_key(p, name, NULL);
-    status result = s3_put(s, key, text, (int64_t)strlen(text));
-    free(key);
-    return result;
+    AUTO_FREE char *key = mirror_prefix_key(p, name, NULL);
+    return s3_put(s, key, text, (int64_t)strlen(text));
 }
 
 static void cut_line(char *text)
@@ -104,7 +101,7 @@ static bool is_id(const char *id)
 
 static status take_owner(mirror_owner *out, const mirror_prefix *p, const char *text)
 {
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_auto_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *id = json_string_value(json_object_get(root, "run"));
     const char *folder = json_string_value(json_object_get(root, "folder"));
@@ -114,7 +111,6 @@ static status take_owner(mirror_owner *out, const mirror_prefix *p, const char *
         out->folder = must_strdup(folder);
         log_make_printable(out->folder);
     }
-    json_decref(root);
     return good ? STATUS_OK
                 : status_fail(STATUS_FAILED,
                               "%s/run does not say whose mirror this is: give the run another prefix "
@@ -124,21 +120,19 @@ static status take_owner(mirror_owner *out, const mirror_prefix *p, const char *
 
 status mirror_prefix_owner(mirror_owner *out, s3 *s, const mirror_prefix *p)
 {
-    char *text;
+    AUTO_FREE char *text = NULL;
     *out = (mirror_owner){0};
     TRY(get_text(&text, s, p, "run"));
-    status result = text ? take_owner(out, p, text) : STATUS_OK;
-    free(text);
-    return result;
+    return text ? take_owner(out, p, text) : STATUS_OK;
 }
 
 /* The id is in the text, so that the same bytes are this run's. */
 static char *owner_text(const mirror_owner *o)
 {
-    json_t *root = json_pack("{s:s,s:i,s:s,s:s}", "format", FORMAT, "version", 1, "run", o->run, "folder", o->folder);
+    json_auto_t *root =
+        json_pack("{s:s,s:i,s:s,s:s}", "format", FORMAT, "version", 1, "run", o->run, "folder", o->folder);
     MUST(root, "a folder's name that is not UTF-8, or out of host memory");
     char *text = json_dumps(root, JSON_COMPACT);
-    json_decref(root);
     return text;
 }
 
@@ -170,12 +164,11 @@ status mirror_prefix_hold(s3 *s, const mirror_prefix *p, const char *id)
 
 status mirror_prefix_confirm(bool *mine, s3 *s, const mirror_prefix *p, const char *id)
 {
-    char *text;
+    AUTO_FREE char *text = NULL;
     TRY(get_text(&text, s, p, "holder"));
     if (text)
         cut_line(text);
     *mine = text && strcmp(text, id) == 0;
-    free(text);
     return STATUS_OK;
 }
 
@@ -183,7 +176,7 @@ status mirror_prefix_confirm(bool *mine, s3 *s, const mirror_prefix *p, const ch
 
 status mirror_prefix_latest(char out[MIRROR_NAME], s3 *s, const mirror_prefix *p)
 {
-    char *text;
+    AUTO_FREE char *text = NULL;
     *out = 0;
     TRY(get_text(&text, s, p, "latest"));
     if (!text)
@@ -192,7 +185,6 @@ status mirror_prefix_latest(char out[MIRROR_NAME], s3 *s, const mirror_prefix *p
     bool good = strlen(text) < MIRROR_NAME && mirror_prefix_step(text) >= 0;
     if (good)
         snprintf(out, MIRROR_NAME, "%s", text);
-    free(text);
     return good ? STATUS_OK
                 : status_fail(STATUS_FAILED,
                               "%s/latest does not hold the name of a checkpoint: write one of those there "
@@ -202,10 +194,8 @@ status mirror_prefix_latest(char out[MIRROR_NAME], s3 *s, const mirror_prefix *p
 
 status mirror_prefix_set_latest(s3 *s, const mirror_prefix *p, const char *name)
 {
-    char *line = must_format("%s\n", name);
-    status result = put_text(s, p, "latest", line);
-    free(line);
-    return result;
+    AUTO_FREE char *line = must_format("%s\n", name);
+    return put_text(s, p, "latest", line);
 }
 
 static int newest_first(const void *a, const void *b)
@@ -274,16 +264,13 @@ void mirror_prefix_list_free(mirror_checkpoints *l)
 /* The manifest first: what is half removed is no checkpoint. */
 static status remove_checkpoint(s3 *s, const mirror_prefix *p, const char *name)
 {
-    s3_listing all = {0};
-    char *first = mirror_prefix_key(p, name, "manifest.json"), *below = mirror_prefix_key(p, name, "");
+    RELEASED_BY(s3_listing_free) s3_listing all = {0};
+    AUTO_FREE char *first = mirror_prefix_key(p, name, "manifest.json"), *below = mirror_prefix_key(p, name, "");
     status result = s3_delete(s, first);
     if (result == STATUS_OK)
         result = s3_list(&all, s, below, true, MOST_FILES);
     for (int64_t i = 0; i < all.count && result == STATUS_OK; i++)
         result = s3_delete(s, all.entry[i].key);
-    s3_listing_free(&all);
-    free(below);
-    free(first);
     return result;
 }
 

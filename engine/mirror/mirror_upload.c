@@ -15,6 +15,7 @@
 #include "engine/system/mapping.h"
 #include "engine/system/worker.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { HELPERS = 4, PART = 8 << 20, MOST_PARTS = 9000, NICE = 19, MOST_NAME = 256, MOST_LINE = 1024 };
 
@@ -85,15 +86,14 @@ static status next_file(manifest_file *out, char name[MOST_NAME], bool *there, l
 
 int64_t mirror_upload_bytes(const char *folder, const char *name)
 {
-    char *path = must_format("%s/%s/manifest.json", folder, name), file_name[MOST_NAME];
-    mapping m = {0};
+    AUTO_FREE char *path = must_format("%s/%s/manifest.json", folder, name);
+    char file_name[MOST_NAME];
+    RELEASED_BY(mapping_close) mapping m = {0};
     int64_t bytes = 0;
     bool there = mapping_open(&m, path) == STATUS_OK;
     lines_of_files l = begin_files(&m);
     for (manifest_file f; there && next_file(&f, file_name, &there, &l) == STATUS_OK && there;)
         bytes += f.bytes;
-    mapping_close(&m);
-    free(path);
     return bytes;
 }
 
@@ -166,13 +166,12 @@ static status put_file(helper *h, s3 *s, const manifest_file *f)
     int file = openat(h->u->folder, f->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0)
         return status_fail(STATUS_FAILED, "%s cannot be opened: %s", f->name, strerror(errno));
-    char *key = mirror_prefix_key(h->u->prefix, h->u->to, f->name);
+    AUTO_FREE char *key = mirror_prefix_key(h->u->prefix, h->u->to, f->name);
     status result = fstat(file, &about) == 0 && about.st_size == f->bytes
                         ? STATUS_OK
                         : status_fail(STATUS_FAILED, "its size is not the manifest's");
     if (result == STATUS_OK)
         result = f->bytes > h->u->part ? put_large(h, s, file, f, key) : put_small(h, s, file, f, key);
-    free(key);
     close(file);
     return result == STATUS_OK ? result : status_context(result, "%s", f->name);
 }
@@ -204,13 +203,12 @@ static void help(void *argument)
     helper *h = argument;
     manifest_file f;
     char name[MOST_NAME];
-    s3 *s = NULL;
+    AUTO(s3) *s = NULL;
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training goes first */
     status result = s3_open(&s, h->u->prefix->bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = h->u->stop});
     while (result == STATUS_OK && take_file(&f, name, h->u))
         result = put_file(h, s, &f);
     note_failure(h->u, result);
-    s3_close(s);
 }
 
 static status put_files(mirror_upload *u)
@@ -235,7 +233,7 @@ static status put_files(mirror_upload *u)
 static status look_for_same(bool *there, bool *same, mirror_upload *u, s3 *s, const mapping *m, const char *name)
 {
     s3_object o;
-    char *key = mirror_prefix_key(u->prefix, name, "manifest.json");
+    AUTO_FREE char *key = mirror_prefix_key(u->prefix, name, "manifest.json");
     *same = false;
     status result = s3_head(&o, s, key);
     *there = result == STATUS_OK && o.there;
@@ -246,7 +244,6 @@ static status look_for_same(bool *there, bool *same, mirror_upload *u, s3 *s, co
         equal = result == STATUS_OK && memcmp(u->buffer[0], m->data + at, (size_t)now) == 0;
     }
     *same = equal && result == STATUS_OK;
-    free(key);
     return result;
 }
 
@@ -267,10 +264,8 @@ static status choose_name(char to[MIRROR_NAME], bool *same, mirror_upload *u, s3
 
 static status put_manifest(mirror_upload *u, s3 *s, const mapping *m)
 {
-    char *key = mirror_prefix_key(u->prefix, u->to, "manifest.json");
-    status result = s3_put(s, key, m->data, m->bytes);
-    free(key);
-    return result;
+    AUTO_FREE char *key = mirror_prefix_key(u->prefix, u->to, "manifest.json");
+    return s3_put(s, key, m->data, m->bytes);
 }
 
 static status check_holder(bool *shut_out, const mirror_upload *u, s3 *s)
@@ -300,7 +295,7 @@ static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror_upload
 status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, s3 *s, const char *folder,
                          const char *name)
 {
-    char *path = must_format("%s/%s", folder, name), *listed = must_format("%s/manifest.json", path);
+    AUTO_FREE char *path = must_format("%s/%s", folder, name), *listed = must_format("%s/manifest.json", path);
     mapping m = {0};
     atomic_store(&u->done, 0);
     *shut_out = false;
@@ -312,8 +307,6 @@ status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u,
     mapping_close(&m);
     if (u->folder >= 0)
         close(u->folder);
-    free(listed);
-    free(path);
     return result == STATUS_OK ? result : status_context(result, "%s is not mirrored", name);
 }
 

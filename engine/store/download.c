@@ -13,6 +13,7 @@
 #include "engine/store/s3/s3.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { BLOCK = 8 << 20, THREADS = 4 };
 static const double TOLD_EVERY = 5; /* seconds */
@@ -192,8 +193,8 @@ static status do_piece(job *j, int i, int64_t block, s3 *s, char *buffer, downlo
 static void *fetch_pieces(void *argument)
 {
     job *j = argument;
-    s3 *s = NULL;
-    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BLOCK);
+    AUTO(s3) *s = NULL;
+    AUTO_FREE char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BLOCK);
     MUST(buffer, "out of host memory");
     download_fault fault = DOWNLOAD_ELSEWHERE;
     status result = s3_open(&s, j->bucket, &(s3_limits){.stop = &j->failed});
@@ -217,8 +218,6 @@ static void *fetch_pieces(void *argument)
     j->running--;
     pthread_cond_broadcast(&j->changed);
     pthread_mutex_unlock(&j->lock);
-    s3_close(s);
-    free(buffer);
     return NULL;
 }
 

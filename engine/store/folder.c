@@ -21,6 +21,7 @@
 #include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/units.h"
 
 enum { MOST_FILES = 100000 };
@@ -90,7 +91,7 @@ static void go_down(fetch *f, const char *name)
 /* Into the checkpoint that `latest` names. */
 static status go_to_latest(fetch *f)
 {
-    char *key = must_format("%slatest", f->prefix), *name = NULL;
+    AUTO_FREE char *key = must_format("%slatest", f->prefix), *name = NULL;
     int64_t bytes = 0;
     status s = s3_get_all(&name, &bytes, f->s, key, 200);
     if (s == STATUS_OK && name) {
@@ -100,8 +101,6 @@ static status go_to_latest(fetch *f)
         else
             s = status_fail(STATUS_FAILED, "s3://%s/%s names no checkpoint", f->bucket, key);
     }
-    free(name);
-    free(key);
     return s == STATUS_OK ? list(f) : s;
 }
 
@@ -128,18 +127,16 @@ static status name_folder(fetch *f)
     if ((!given || !*given) && (!home || !*home))
         return status_fail(STATUS_FAILED, "%s: neither XDG_CACHE_HOME nor HOME says where fetched files are kept",
                            f->url);
-    char hash[SIGNATURE_HEX], *whole = must_format("%s\n%s\n%s", endpoint, f->bucket, f->prefix);
+    char hash[SIGNATURE_HEX];
+    AUTO_FREE char *whole = must_format("%s\n%s\n%s", endpoint, f->bucket, f->prefix);
     signature_hash(hash, whole, (int64_t)strlen(whole));
-    char *base = given && *given ? must_format("%s/phalanx", given) : must_format("%s/.cache/phalanx", home);
+    AUTO_FREE char *base = given && *given ? must_format("%s/phalanx", given) : must_format("%s/.cache/phalanx", home);
     size_t length = strlen(f->prefix), end = length > 0 ? length - 1 : 0, begin = end;
     while (begin > 0 && f->prefix[begin - 1] != '/')
         begin--;
-    char *last = must_format("%.*s", (int)(end - begin), f->prefix + begin);
+    AUTO_FREE char *last = must_format("%.*s", (int)(end - begin), f->prefix + begin);
     f->folder = must_format("%s/%s-%.12s%s", base, is_file_name(last) ? last : f->bucket, hash,
                             f->part == FOLDER_HEADERS ? "-headers" : "");
-    free(last);
-    free(base);
-    free(whole);
     return STATUS_OK;
 }
 
@@ -149,7 +146,7 @@ static status lock_folder(const fetch *f, int *lock)
     TRY(atomic_make_folders(f->folder));
     if (chmod(f->folder, 0700) != 0)
         return status_fail(STATUS_FAILED, "cannot keep files in %s: %s", f->folder, strerror(errno));
-    char *path = must_format("%s/.lock", f->folder);
+    AUTO_FREE char *path = must_format("%s/.lock", f->folder);
     *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     while (*lock >= 0 && flock(*lock, LOCK_EX) != 0)
         if (errno != EINTR) {
@@ -157,7 +154,6 @@ static status lock_folder(const fetch *f, int *lock)
             *lock = -1;
         }
     status s = *lock < 0 ? status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno)) : STATUS_OK;
-    free(path);
     return s;
 }
 
@@ -179,10 +175,9 @@ static status read_index(fetch *f)
 
 static status write_index(const fetch *f)
 {
-    char *path = must_format("%s/" INDEX, f->folder), *text = json_dumps(f->index, JSON_INDENT(1) | JSON_SORT_KEYS);
+    AUTO_FREE char *path = must_format("%s/" INDEX, f->folder),
+                   *text = json_dumps(f->index, JSON_INDENT(1) | JSON_SORT_KEYS);
     status s = atomic_replace(path, text, (int64_t)strlen(text));
-    free(text);
-    free(path);
     return s;
 }
 
@@ -200,9 +195,8 @@ static bool is_here(const fetch *f, const char *name, const s3_entry *e)
 
 static status mark_folder(const fetch *f)
 {
-    char *path = must_format("%s/" FOLDER_NO_VALUES, f->folder);
+    AUTO_FREE char *path = must_format("%s/" FOLDER_NO_VALUES, f->folder);
     status s = f->part == FOLDER_HEADERS ? atomic_replace(path, "", 0) : STATUS_OK;
-    free(path);
     return s;
 }
 

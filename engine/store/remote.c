@@ -9,6 +9,7 @@
 #include "engine/store/s3/s3.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { BLOCK = 8 << 20, SLOTS = 4, FETCHERS = 2, AHEAD = 2 };
 
@@ -84,7 +85,7 @@ static status check_sum(remote *r, int64_t block, uint32_t sum)
 static void *fetch_blocks(void *argument)
 {
     remote *r = argument;
-    s3 *s = NULL;
+    AUTO(s3) *s = NULL;
     status opened = s3_open(&s, r->bucket, &(s3_limits){.stop = &r->closing});
     pthread_mutex_lock(&r->lock);
     while (!atomic_load(&r->closing)) {
@@ -106,7 +107,6 @@ static void *fetch_blocks(void *argument)
         pthread_cond_broadcast(&r->changed);
     }
     pthread_mutex_unlock(&r->lock);
-    s3_close(s);
     return NULL;
 }
 
@@ -197,13 +197,10 @@ static status explain(s3 *s, const char *bucket, const char *key)
 
 static status look(s3_object *out, const char *bucket, const char *key, const atomic_bool *stop)
 {
-    s3 *s;
+    AUTO(s3) *s = NULL;
     TRY(s3_open(&s, bucket, &(s3_limits){.stop = stop}));
-    status found = s3_head(out, s, key);
-    if (found == STATUS_OK && !out->there)
-        found = explain(s, bucket, key);
-    s3_close(s);
-    return found;
+    TRY(s3_head(out, s, key));
+    return !out->there ? explain(s, bucket, key) : STATUS_OK;
 }
 
 status remote_look(int64_t *bytes, const char *url)

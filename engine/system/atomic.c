@@ -12,6 +12,7 @@
 #include "engine/system/reading.h"
 #include "engine/system/retry.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define BUFFER_BYTES (4 << 20) /* large enough that a network file system sees large writes */
 
@@ -256,16 +257,14 @@ status atomic_sync_folder(const char *path)
 
 static status sync_parent(const char *path)
 {
-    char *parent = must_strdup(path);
+    AUTO_FREE char *parent = must_strdup(path);
     size_t length = strlen(parent);
     while (length > 1 && parent[length - 1] == '/')
         parent[--length] = 0;
     char *slash = strrchr(parent, '/');
     if (slash)
         slash[slash == parent] = 0;
-    status s = atomic_sync_folder(slash ? parent : ".");
-    free(parent);
-    return s;
+    return atomic_sync_folder(slash ? parent : ".");
 }
 
 /* A try that was reported as failed had been made: only its answer was lost. */
@@ -317,7 +316,7 @@ static status make_folder(const char *path)
 
 status atomic_make_folders(const char *path)
 {
-    char *part = must_strdup(path);
+    AUTO_FREE char *part = must_strdup(path);
     status s = STATUS_OK;
     for (char *p = part + 1; *part && *p && s == STATUS_OK; p++)
         if (*p == '/' && p[-1] != '/') {
@@ -327,7 +326,6 @@ status atomic_make_folders(const char *path)
         }
     if (s == STATUS_OK)
         s = make_folder(part);
-    free(part);
     return s;
 }
 

@@ -5,6 +5,7 @@
 #include <curl/curl.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_BODY = 160 << 10, MOST_ANSWER = 1 << 20, MOST_WORDS = 240 };
 static const long CONNECT_MS = 5000, ANSWER_MS = 60000, BUFFER = 16 << 10;
@@ -106,7 +107,7 @@ static status refuse(mlflow_rest *m, const json_t *answer)
 /* `body` is taken; NULL: a GET. *out, unless `out` is NULL, is the caller's. */
 static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 {
-    char *url = must_format("%.*s/api/2.0/mlflow/%s", (int)m->address_length, m->address, path);
+    AUTO_FREE char *url = must_format("%.*s/api/2.0/mlflow/%s", (int)m->address_length, m->address, path);
     answer_text reply = {0};
     size_t bytes = body ? json_dumpb(body, m->body, MOST_BODY - 1, JSON_COMPACT) : 0;
     MUST(bytes < MOST_BODY, "a request of %zu bytes to MLflow", bytes);
@@ -128,7 +129,6 @@ static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
     else
         json_decref(answer);
     free(reply.data);
-    free(url);
     return s;
 }
 
@@ -197,16 +197,15 @@ static status take_id(char out[MLFLOW_REST_ID], const mlflow_rest *m, const json
 
 static status make_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *name)
 {
-    json_t *answer;
+    json_auto_t *answer = NULL;
     TRY(post(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
     status s = take_id(out, m, answer, "experiment_id");
-    json_decref(answer);
     return s;
 }
 
 status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *name)
 {
-    json_t *answer = NULL;
+    json_auto_t *answer = NULL;
     char *coded = curl_easy_escape(m->curl, name, 0);
     char *path = must_format("experiments/get-by-name?experiment_name=%s", coded ? coded : "");
     status s = ask(&answer, m, path, NULL);
@@ -223,7 +222,6 @@ status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const ch
                         m->address, name);
     else
         s = take_id(out, m, experiment, "experiment_id");
-    json_decref(answer);
     return s;
 }
 
@@ -231,38 +229,36 @@ status mlflow_rest_find(bool *found, char out[MLFLOW_REST_ID], mlflow_rest *m, c
                         const char *value)
 {
     char *filter = must_format("tags.`%s` = '%s'", tag, value);
-    json_t *answer,
-        *body = json_pack("{s:[s], s:s, s:i}", "experiment_ids", experiment, "filter", filter, "max_results", 1);
+    json_auto_t *answer = NULL;
+    json_t *body = json_pack("{s:[s], s:s, s:i}", "experiment_ids", experiment, "filter", filter, "max_results", 1);
     free(filter);
     TRY(post(&answer, m, "runs/search", body));
     const json_t *run = json_array_get(json_object_get(answer, "runs"), 0);
     *found = json_is_object(run);
     status s = *found ? take_id(out, m, json_object_get(run, "info"), "run_id") : STATUS_OK;
-    json_decref(answer);
     return s;
 }
 
 status mlflow_rest_create(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *experiment, const char *name,
                           int64_t began, const char *tag, const char *value)
 {
-    json_t *answer, *body = json_pack("{s:s, s:s, s:I, s:[{s:s, s:s}]}", "experiment_id", experiment, "run_name", name,
-                                      "start_time", (json_int_t)began, "tags", "key", tag, "value", value);
+    json_auto_t *answer = NULL;
+    json_t *body = json_pack("{s:s, s:s, s:I, s:[{s:s, s:s}]}", "experiment_id", experiment, "run_name", name,
+                             "start_time", (json_int_t)began, "tags", "key", tag, "value", value);
     TRY(post(&answer, m, "runs/create", body));
     status s = take_id(out, m, json_object_get(json_object_get(answer, "run"), "info"), "run_id");
-    json_decref(answer);
     return s;
 }
 
 status mlflow_rest_data(json_t **out, mlflow_rest *m, const char *run)
 {
-    json_t *answer;
+    json_auto_t *answer = NULL;
     char *path = must_format("runs/get?run_id=%s", run);
     status s = ask(&answer, m, path, NULL);
     free(path);
     TRY(s);
     json_t *data = json_object_get(json_object_get(answer, "run"), "data");
     *out = json_is_object(data) ? json_incref(data) : json_object();
-    json_decref(answer);
     return STATUS_OK;
 }
 

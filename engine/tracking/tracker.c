@@ -11,6 +11,7 @@
 #include "engine/tracking/tracker_lines.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* MLflow takes 1,000 metrics, 100 parameters of 6,000 characters, and 100 tags of 5,000 at a time; a line of metrics
  * has some dozens. What a server did not take in time is sent in smaller requests. */
@@ -80,7 +81,8 @@ static status send_items(tracker *t, const json_t *items, bool as_tags)
 /* Parameters never change in MLflow: one that a later start has otherwise becomes a tag of its name. */
 static status send_parameters(tracker *t, const json_t *data)
 {
-    json_t *fresh = json_array(), *other = json_array(), *item;
+    json_auto_t *fresh = json_array(), *other = json_array();
+    json_t *item;
     const json_t *there = json_object_get(data, "params");
     size_t i;
     json_array_foreach(t->parameters, i, item)
@@ -93,12 +95,8 @@ static status send_parameters(tracker *t, const json_t *data)
             json_array_append(other, item);
     }
     json_array_foreach(t->tags, i, item) json_array_append(other, item);
-    status s = send_items(t, fresh, false);
-    if (s == STATUS_OK)
-        s = send_items(t, other, true);
-    json_decref(fresh);
-    json_decref(other);
-    return s;
+    TRY(send_items(t, fresh, false));
+    return send_items(t, other, true);
 }
 
 /* Where the run is on the server; what it has of it already. */
@@ -141,14 +139,13 @@ static bool is_there(const tracker *t, const batch *b, const tracker_point *poin
 static void add_line(tracker *t, batch *b, const char *text, size_t bytes)
 {
     tracker_point point;
-    json_t *line = json_loadb(text, bytes, 0, NULL);
+    json_auto_t *line = json_loadb(text, bytes, 0, NULL);
     if (tracker_lines_point(&point, line) && !is_there(t, b, &point)) {
         tracker_lines_add(b->metrics, line, &point, t->options.names, t->options.name_count);
         b->lines++;
         if (point.step > b->last[point.kind])
             b->last[point.kind] = point.step;
     }
-    json_decref(line);
 }
 
 /* The next lines of the file that fit a request; none: b->end is b->begin. A line longer than a chunk is passed over:
@@ -288,10 +285,10 @@ static void follow(void *context)
 /* The id of FOLDER/mlflow.json, in which a run that begins writes that of its first start. */
 static status take_id(tracker *t)
 {
-    char *path = must_format("%s/" TRACKER_FILE, t->options.folder), *text = NULL;
+    AUTO_FREE char *path = must_format("%s/" TRACKER_FILE, t->options.folder), *text = NULL;
     int64_t bytes;
     status s = reading_file(&text, &bytes, path);
-    json_t *file = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
+    json_auto_t *file = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
     const char *id = json_string_value(json_object_get(file, "id"));
     if (s == STATUS_OK && id && strlen(id) == ID - 1 && strspn(id, "0123456789abcdef") == ID - 1) {
         memcpy(t->id, id, ID);
@@ -302,9 +299,6 @@ static status take_id(tracker *t)
         s = atomic_replace(path, out, (int64_t)strlen(out));
         free(out);
     }
-    json_decref(file);
-    free(text);
-    free(path);
     return s;
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/system/reading.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_POINTS = 1 << 20, MOST_NAME = 200 };
 
@@ -34,9 +35,8 @@ bool tracker_lines_point(tracker_point *out, const json_t *line)
 
 static bool read_point(tracker_point *out, const char *text, size_t bytes)
 {
-    json_t *line = json_loadb(text, bytes, 0, NULL);
+    json_auto_t *line = json_loadb(text, bytes, 0, NULL);
     bool is = tracker_lines_point(out, line);
-    json_decref(line);
     return is;
 }
 
@@ -130,7 +130,7 @@ static void add_point(tracker_points *all, const tracker_point *point)
 
 status tracker_points_read(tracker_points *out, const char *path, int64_t step)
 {
-    char *all;
+    AUTO_FREE char *all = NULL;
     int64_t bytes;
     bool forgotten = false;
     tracker_point point;
@@ -142,7 +142,6 @@ status tracker_points_read(tracker_points *out, const char *path, int64_t step)
             forgotten = true;
             add_point(out, &point);
         }
-    free(all);
     return STATUS_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const double WAIT_FOR_OTHERS = 180, WRITE_AGAIN = 60; /* seconds */
 
@@ -44,13 +45,12 @@ void blocks_rest_disk(blocks *b, int error)
 {
     if (atomic_load(&b->stop))
         return;
-    char *why = must_format("%s cannot be written to: %s", blocks_disk_folder(b->disk),
-                            error == EFBIG ? "data.cache_size is less than a block" : strerror(error));
+    AUTO_FREE char *why = must_format("%s cannot be written to: %s", blocks_disk_folder(b->disk),
+                                      error == EFBIG ? "data.cache_size is less than a block" : strerror(error));
     pthread_mutex_lock(&b->lock);
     b->write_after = clock_seconds() + WRITE_AGAIN;
     pthread_mutex_unlock(&b->lock);
     tell(b, why);
-    free(why);
 }
 
 static bool may_write(blocks *b)
@@ -420,11 +420,10 @@ static status find_bucket(int *out, blocks *b, const char *bucket)
 static void name_version(char out[BLOCKS_HEX], const blocks *b, const blocks_object *o, int64_t block)
 {
     char hex[SIGNATURE_HEX];
-    char *text = must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[o->bucket], o->key, o->etag, (long long)o->bytes,
-                             (long long)block);
+    AUTO_FREE char *text = must_format("%s/%s\n%s\n%lld\n%lld", b->bucket[o->bucket], o->key, o->etag,
+                                       (long long)o->bytes, (long long)block);
     signature_hash(hex, text, (int64_t)strlen(text));
     snprintf(out, BLOCKS_HEX, "%.*s", BLOCKS_HEX - 1, hex);
-    free(text);
 }
 
 static status look(blocks_object *o, blocks *b, const char *url)
@@ -487,9 +486,8 @@ static void open_disk(blocks *b)
         return;
     if (folder && blocks_disk_open(&b->disk, folder, b->settings.bytes) == STATUS_OK)
         return;
-    char *why = folder ? must_strdup(status_message()) : must_strdup("no folder is known");
+    AUTO_FREE char *why = folder ? must_strdup(status_message()) : must_strdup("no folder is known");
     tell(b, why);
-    free(why);
 }
 
 static void take_memory(blocks *b)

@@ -9,6 +9,7 @@
 
 #include "engine/system/reading.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static void wipe_text(char **text)
 {
@@ -105,14 +106,13 @@ static void take_lines(bool *found, profile *p, char *text, const char *name)
 /* A file that is not there says nothing. */
 static status take_file(bool *found, profile *p, const char *path, const char *name)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     int64_t bytes = 0;
     TRY(reading_file(&text, &bytes, path));
     if (!text)
         return STATUS_OK;
     take_lines(found, p, text, name);
     explicit_bzero(text, (size_t)bytes);
-    free(text);
     return STATUS_OK;
 }
 
@@ -217,9 +217,9 @@ status account_load(account *out)
     profile p = {0};
     bool found = false;
     const char *name = variable("AWS_PROFILE") ? variable("AWS_PROFILE") : "default";
-    char *keys = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-    char *config = path_of("AWS_CONFIG_FILE", "config");
-    char *files = must_format("%s and %s", keys, config);
+    AUTO_FREE char *keys = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+    AUTO_FREE char *config = path_of("AWS_CONFIG_FILE", "config");
+    AUTO_FREE char *files = must_format("%s and %s", keys, config);
     status s = take_file(&found, &p, keys, name);
     if (s == STATUS_OK)
         s = take_file(&found, &p, config, name);
@@ -233,8 +233,5 @@ status account_load(account *out)
     else
         account_wipe(&a);
     account_wipe(&(account){false, p.id, p.secret, p.token, p.region, p.endpoint, p.ca_file, NULL});
-    free(files);
-    free(config);
-    free(keys);
     return s;
 }

@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct s3 s3;
@@ -40,6 +41,7 @@ status s3_split(char **bucket, char **key, const char *url);
 /* Loads the credentials; nothing is asked yet. `limits` NULL: the defaults. */
 status s3_open(s3 **out, const char *bucket, const s3_limits *limits);
 void s3_close(s3 *s); /* NULL is accepted; overwrites the credentials */
+AUTO_CLOSES(s3, s3_close)
 
 /* "http://HOST:PORT" of the environment, or "" for AWS. */
 const char *s3_endpoint(const s3 *s);

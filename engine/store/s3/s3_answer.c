@@ -12,6 +12,7 @@
 #include "engine/store/s3/xml.h"
 #include "memory/base64.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const double LONGEST_RETRY_AFTER = 60; /* seconds */
 
@@ -257,9 +258,8 @@ static s3_verdict judge_error(s3 *s, s3_reply *r)
 void s3_checksum_text(char out[9], uint32_t crc32c)
 {
     const uint32_t lies = htobe32(crc32c);
-    char *text = base64_encode((const char *)&lies, sizeof lies);
+    AUTO_FREE char *text = base64_encode((const char *)&lies, sizeof lies);
     memcpy(out, text, 9);
-    free(text);
 }
 
 /* What is no checksum's text is not written as it by us, either. */

@@ -7,6 +7,7 @@
 #include "engine/store/s3/s3_internal.h"
 #include "engine/store/s3/xml.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { KEY = 3 * 1024 + 1 };
 
@@ -150,7 +151,7 @@ static status fetch_page(page *p, s3 *s)
 {
     s3_reply r;
     s3_call c = {.method = "GET", .doing = "list", .key = ""};
-    char *before = must_strdup(p->token);
+    AUTO_FREE char *before = must_strdup(p->token);
     c.query[c.queries++] = (signature_pair){"list-type", "2"};
     c.query[c.queries++] = (signature_pair){"encoding-type", "url"};
     c.query[c.queries++] = (signature_pair){"prefix", p->prefix};
@@ -178,7 +179,6 @@ static status fetch_page(page *p, s3 *s)
         result = s3_refuse(s, &c, "the store's list does not go on where it ended");
     forget(&p->entry);
     s3_reply_free(&r);
-    free(before);
     return result;
 }
 

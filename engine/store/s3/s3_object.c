@@ -8,6 +8,7 @@
 #include "engine/system/crc32c.h"
 #include "engine/store/s3/s3_internal.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const double PATIENCE = 120; /* seconds */
 
@@ -202,7 +203,7 @@ status s3_put_new(bool *made, s3 *s, const char *key, const void *data, int64_t 
 {
     s3_object o;
     s3_reply r = {0};
-    char *there = NULL;
+    AUTO_FREE char *there = NULL;
     int64_t length = 0;
     TRY(s3_head(&o, s, key));
     if (!o.there) {
@@ -214,7 +215,6 @@ status s3_put_new(bool *made, s3 *s, const char *key, const void *data, int64_t 
     if (o.there && o.bytes == bytes)
         TRY(s3_get_all(&there, &length, s, key, bytes));
     *made = there && length == bytes && memcmp(there, data, (size_t)bytes) == 0;
-    free(there);
     return STATUS_OK;
 }
 

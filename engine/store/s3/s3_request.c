@@ -10,6 +10,7 @@
 #include "engine/store/s3/xml.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_TEXT = 16 << 20, MOST_HEADERS = S3_CALL_PAIRS + 8 };
 static const long BUFFER = 32 << 10, SLOW = 1024;                 /* bytes; bytes a second */
@@ -307,37 +308,30 @@ static void pause_before(const s3 *s, int failures, double at_least)
 
 static char *describe(const s3 *s, const s3_call *c)
 {
-    char *origin, *folder, *key = must_strdup(c->key);
+    AUTO_FREE char *origin = NULL, *folder = NULL, *key = must_strdup(c->key);
     locate(&origin, &folder, s);
     log_make_printable(key);
     char *out = must_format("s3://%s/%s at %s", s->bucket, key, origin);
-    free(key);
-    free(origin);
-    free(folder);
     return out;
 }
 
 status s3_refuse(const s3 *s, const s3_call *c, const char *why)
 {
-    char *what = describe(s, c);
-    status result = status_fail(STATUS_FAILED, "cannot %s %s: %s", c->doing, what, why);
-    free(what);
-    return result;
+    AUTO_FREE char *what = describe(s, c);
+    return status_fail(STATUS_FAILED, "cannot %s %s: %s", c->doing, what, why);
 }
 
 static status give_up(const s3 *s, const s3_call *c, const s3_reply *r, int failures, double seconds)
 {
-    char *why = failures > 1 ? must_format("%s (%d tries in %.0f s)", r->why, failures, seconds) : must_strdup(r->why);
-    status result = s3_refuse(s, c, why);
-    free(why);
-    return result;
+    AUTO_FREE char *why =
+        failures > 1 ? must_format("%s (%d tries in %.0f s)", r->why, failures, seconds) : must_strdup(r->why);
+    return s3_refuse(s, c, why);
 }
 
 static void warn(const s3 *s, const s3_call *c, const s3_reply *r)
 {
-    char *what = describe(s, c);
+    AUTO_FREE char *what = describe(s, c);
     log_warn("%s: %s; trying again", what, r->why);
-    free(what);
 }
 
 status s3_perform(s3_reply *out, s3 *s, s3_call *c)

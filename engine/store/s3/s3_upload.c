@@ -9,6 +9,7 @@
 #include "engine/store/s3/s3_internal.h"
 #include "engine/store/s3/xml.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_ID = 1024 };
 
@@ -198,10 +199,9 @@ void s3_upload_abort(s3_upload *u, s3 *s)
 {
     if (!u)
         return;
-    char *message = must_strdup(status_message());
+    AUTO_FREE char *message = must_strdup(status_message());
     (void)abort_one(s, u->key, u->id, true);
     (void)status_fail(STATUS_FAILED, "%s", message);
-    free(message);
     free_upload(u);
 }
 

@@ -7,6 +7,7 @@
 #include <openssl/hmac.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { HASH = 32 };
 
@@ -126,7 +127,7 @@ static void canonical_headers(char **lines, char **names, const signature_reques
 static void sign(char hex[SIGNATURE_HEX], const signature_key *key, const char *day, const char *text)
 {
     unsigned char hash[HASH];
-    char *first = must_format("AWS4%s", key->secret);
+    AUTO_FREE char *first = must_format("AWS4%s", key->secret);
     authenticate(hash, first, (int)strlen(first), day);
     authenticate(hash, hash, HASH, key->region);
     authenticate(hash, hash, HASH, key->service);
@@ -134,7 +135,6 @@ static void sign(char hex[SIGNATURE_HEX], const signature_key *key, const char *
     authenticate(hash, hash, HASH, text);
     write_hex(hex, hash);
     explicit_bzero(first, strlen(first));
-    free(first);
 }
 
 char *signature_authorization(const signature_key *key, const signature_request *r)

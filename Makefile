@@ -32,7 +32,7 @@ WARNINGS += -Wno-pass-failed # sanitized loops are not vectorised, and need not 
 endif
 CWARNINGS := $(WARNINGS) -Wstrict-prototypes -Wmissing-prototypes
 # not sentencepiece: since 0.2 its .pc wants protobuf's, which nothing here needs
-PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c libcurl libcrypto libzmq
+PACKAGES := libutf8proc yaml-0.1 jansson libpcre2-8 zlib libzstd liblzma ompi-c expat libcurl libcrypto libzmq
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PACKAGES) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 # not pkg-config: libbz2 has no .pc in Debian 12

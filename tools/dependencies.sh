@@ -9,7 +9,7 @@
 set -eu
 packages="gcc g++ make pkg-config libc6-dev libdnnl-dev libopenmpi-dev openmpi-bin openmpi-common libyaml-dev libjansson-dev
 libpcre2-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libzstd-dev liblzma-dev libbz2-dev libcmocka-dev
-libcurl4-openssl-dev libssl-dev ca-certificates libzmq3-dev perl-doc zstd"
+libcurl4-openssl-dev libexpat1-dev libssl-dev ca-certificates libzmq3-dev perl-doc zstd"
 [ "${1:-}" = lint ] || [ "${1:-}" = ci ] && packages="$packages clang clang-format clang-tidy libomp-dev"
 [ "${1:-}" = ci ] && packages="$packages etcd-server slurm-wlm munge openssh-server openssh-client iproute2 python3-numpy python3-jsonschema python3-yaml debootstrap"
 [ "${1:-}" = browser ] && packages="$packages chromium"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/base64.h"
+#include "engine/system/http.h"
 #include "memory/log.h"
 
 static const char bearer[] = "Authorization: Bearer ", basic[] = "Authorization: Basic ";
@@ -77,20 +78,9 @@ void mlflow_login_wipe(mlflow_login *l)
     wipe_text(&l->ca);
 }
 
-bool mlflow_login_is_loopback(const char *address)
-{
-    const char *host = strstr(address, "://");
-    if (!host)
-        return false;
-    host += 3;
-    size_t length = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
-    return (length == 9 && !strncmp(host, "localhost", 9)) || (length == 5 && !strncmp(host, "[::1]", 5)) ||
-           (!strncmp(host, "127.", 4) && strspn(host, "0123456789.") == length);
-}
-
 status mlflow_login_check(const mlflow_login *l, const char *address)
 {
-    if (!l->header || strncmp(address, "http://", 7) != 0 || mlflow_login_is_loopback(address))
+    if (!l->header || strncmp(address, "http://", 7) != 0 || http_is_loopback(address))
         return STATUS_OK;
     return status_fail(STATUS_USAGE,
                        "run.mlflow %s is another machine, and http:// would send it MLflow's %s in the clear: use "

@@ -30,5 +30,3 @@ status mlflow_login_check(const mlflow_login *l, const char *address);
 /* Is a secret in the text, as it is or as it travels? */
 bool mlflow_login_in(const mlflow_login *l, const char *text);
 
-/* Is the address "http[s]://HOST..." of this machine: localhost, 127.0.0.0/8 or ::1? */
-bool mlflow_login_is_loopback(const char *address);

@@ -2,16 +2,16 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <curl/curl.h>
 
+#include "engine/system/http.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
 enum { MOST_BODY = 160 << 10, MOST_ANSWER = 1 << 20, MOST_WORDS = 240 };
-static const long CONNECT_MS = 5000, ANSWER_MS = 60000, BUFFER = 16 << 10;
+static const double CONNECT = 5, ANSWER = 60; /* seconds */
 
 struct mlflow_rest {
-    CURL *curl;
+    http *http;
     const char *address;
     size_t address_length; /* without slashes at its end */
     const mlflow_login *login;
@@ -21,69 +21,28 @@ struct mlflow_rest {
     bool gone;
 };
 
-typedef struct answer_text {
-    char *data;
-    size_t bytes;
-} answer_text;
-
 /* ---- one request ------------------------------------------------------------------------------------------------- */
 
-static size_t collect(char *data, size_t size, size_t count, void *context)
-{
-    answer_text *t = context;
-    size_t bytes = size * count;
-    if (t->bytes + bytes > MOST_ANSWER)
-        return 0;
-    t->data = must_realloc(t->data, t->bytes + bytes + 1);
-    memcpy(t->data + t->bytes, data, bytes);
-    t->bytes += bytes;
-    t->data[t->bytes] = 0;
-    return bytes;
-}
-
-static int give_up(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
-{
-    const mlflow_rest *m = context;
-    (void)a, (void)b, (void)c, (void)d;
-    return atomic_load(m->stop);
-}
-
-static struct curl_slist *set_headers(const mlflow_rest *m)
-{
-    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-    return m->login->header ? curl_slist_append(headers, m->login->header) : headers;
-}
-
 /* `body` NULL: it is a GET. */
-static CURLcode perform(mlflow_rest *m, answer_text *out, const char *url, const char *body)
+static void perform(http_answer *out, mlflow_rest *m, const char *url, const char *body)
 {
-    CURL *c = m->curl;
-    struct curl_slist *headers = set_headers(m);
-    curl_easy_reset(c); /* connections stay open */
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    if (body)
-        curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, collect);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, out);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
-    curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, ANSWER_MS);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, give_up);
-    curl_easy_setopt(c, CURLOPT_XFERINFODATA, m);
-    curl_easy_setopt(c, CURLOPT_BUFFERSIZE, BUFFER);
-    curl_easy_setopt(c, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER);
-    if (mlflow_login_is_loopback(m->address))
-        curl_easy_setopt(c, CURLOPT_PROXY, "");
-    if (m->login->ca)
-        curl_easy_setopt(c, CURLOPT_CAINFO, m->login->ca);
-    CURLcode result = curl_easy_perform(c);
-    m->code = 0;
-    curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &m->code);
-    curl_slist_free_all(headers);
-    return result;
+    const char *login = m->login->header; /* "Authorization: ..." */
+    const http_pair header[] = {{"Content-Type", "application/json"},
+                                {"Authorization", login ? strchr(login, ' ') + 1 : NULL}};
+    http_ask(out, m->http,
+             &(http_request){.method = body ? "POST" : "GET",
+                             .url = url,
+                             .header = header,
+                             .headers = login ? 2 : 1,
+                             .body = body,
+                             .body_bytes = body ? (int64_t)strlen(body) : 0,
+                             .authorities = m->login->ca,
+                             .direct = http_is_loopback(m->address),
+                             .connect = CONNECT,
+                             .answer = ANSWER,
+                             .most = MOST_ANSWER,
+                             .stop = m->stop});
+    m->code = out->failure ? 0 : out->code;
 }
 
 /* Keeps the server's own words; a server that repeats a secret is not repeated. */
@@ -108,28 +67,22 @@ static status refuse(mlflow_rest *m, const json_t *answer)
 static status ask(json_t **out, mlflow_rest *m, const char *path, json_t *body)
 {
     AUTO_FREE char *url = must_format("%.*s/api/2.0/mlflow/%s", (int)m->address_length, m->address, path);
-    answer_text reply = {0};
+    RELEASED_BY(http_answer_free) http_answer reply = {0};
     size_t bytes = body ? json_dumpb(body, m->body, MOST_BODY - 1, JSON_COMPACT) : 0;
     MUST(bytes < MOST_BODY, "a request of %zu bytes to MLflow", bytes);
     m->body[bytes] = 0;
     m->gone = false;
-    CURLcode result = perform(m, &reply, url, body ? m->body : NULL);
+    perform(&reply, m, url, body ? m->body : NULL);
     json_decref(body);
-    json_t *answer = result == CURLE_OK && reply.data ? json_loads(reply.data, 0, NULL) : NULL;
-    status s = STATUS_OK;
-    if (result != CURLE_OK)
-        s = status_fail(STATUS_FAILED, "MLflow at %s: %s", m->address,
-                        result == CURLE_WRITE_ERROR ? "it answers more than this reads" : curl_easy_strerror(result));
-    else if (m->code != 200 || !json_is_object(answer))
-        s = refuse(m, answer);
-    if (result != CURLE_OK)
-        m->code = 0;
-    if (s == STATUS_OK && out)
-        *out = answer;
-    else
-        json_decref(answer);
-    free(reply.data);
-    return s;
+    if (reply.failure)
+        return status_fail(STATUS_FAILED, "MLflow at %s: %s", m->address,
+                           reply.too_long ? "it answers more than this reads" : reply.failure);
+    json_auto_t *answer = reply.text ? json_loads(reply.text, 0, NULL) : NULL;
+    if (m->code != 200 || !json_is_object(answer))
+        return refuse(m, answer);
+    if (out)
+        *out = TAKE(answer);
+    return STATUS_OK;
 }
 
 /* A body that could not be made holds text that is no UTF-8. */
@@ -162,21 +115,19 @@ status mlflow_rest_open(mlflow_rest **out, const char *address, const mlflow_log
     while (m->address_length > 0 && address[m->address_length - 1] == '/')
         m->address_length--;
     m->body = must_alloc(MOST_BODY);
-    m->curl = curl_easy_init();
-    if (!m->curl) {
+    status s = http_open(&m->http);
+    if (s == STATUS_OK)
+        *out = m;
+    else
         mlflow_rest_close(m);
-        return status_fail(STATUS_FAILED, "libcurl cannot be used");
-    }
-    *out = m;
-    return STATUS_OK;
+    return s;
 }
 
 void mlflow_rest_close(mlflow_rest *m)
 {
     if (!m)
         return;
-    if (m->curl)
-        curl_easy_cleanup(m->curl);
+    http_close(m->http);
     free(m->body);
     free(m);
 }
@@ -206,11 +157,9 @@ static status make_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const ch
 status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *name)
 {
     json_auto_t *answer = NULL;
-    char *coded = curl_easy_escape(m->curl, name, 0);
-    char *path = must_format("experiments/get-by-name?experiment_name=%s", coded ? coded : "");
+    AUTO_FREE char *coded = http_coded(name, "");
+    AUTO_FREE char *path = must_format("experiments/get-by-name?experiment_name=%s", coded);
     status s = ask(&answer, m, path, NULL);
-    curl_free(coded);
-    free(path);
     if (s != STATUS_OK)
         return m->gone ? make_experiment(out, m, name) : s; /* of two that make it, the second asks again later */
     const json_t *experiment = json_object_get(answer, "experiment");

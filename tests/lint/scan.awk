@@ -139,6 +139,8 @@ directive || code ~ /^[ \t]*#/ { # macros
     next
 }
 
+code ~ /^AUTO_CLOSES\(/ { next } # the closing function declared above it
+
 in_body {
     if (code ~ /^}/) {
         print "function", file, first, count, name, kind, parameters

@@ -3,27 +3,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <curl/curl.h>
 
 #include "engine/islands/islands.h"
 #include "engine/islands/meet/credentials.h"
+#include "engine/system/http.h"
 #include "memory/base64.h"
 #include "memory/log.h"
 
 enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096 };
-static const long CONNECT_MS = 2000, ANSWER_MS = 5000, SIGN_MS = 1000, UPLOAD_BUFFER = 16 << 10;
+static const double CONNECT = 2, ANSWER = 5, SIGN = 1; /* seconds */
 
 struct etcd {
-    CURL *curl;
+    http *http;
     int nodes, at; /* the one that answered last */
     char *address[ETCD_NODES];
     char *user, *password, *token;
 };
-
-typedef struct text {
-    char *data;
-    size_t bytes;
-} text;
 
 static json_t *encoded(const char *value)
 {
@@ -35,45 +30,22 @@ static json_t *encoded(const char *value)
 
 /* ---- one request ------------------------------------------------------------------------------------------------- */
 
-static size_t collect(char *data, size_t size, size_t count, void *context)
+/* `most`: seconds until an answer. */
+static void post(http_answer *out, etcd *e, const char *address, const char *path, const char *body, double most)
 {
-    text *t = context;
-    size_t bytes = size * count;
-    if (t->bytes + bytes > MOST_REPLY)
-        return 0;
-    t->data = must_realloc(t->data, t->bytes + bytes + 1);
-    memcpy(t->data + t->bytes, data, bytes);
-    t->bytes += bytes;
-    t->data[t->bytes] = 0;
-    return bytes;
-}
-
-/* `most`: milliseconds until an answer. */
-static CURLcode post(long *code, text *out, etcd *e, const char *address, const char *path, const char *body, long most)
-{
-    char *url = must_format("%s%s", address, path);
-    char *authorisation = e->token ? must_format("Authorization: %s", e->token) : NULL;
-    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-    if (authorisation)
-        headers = curl_slist_append(headers, authorisation);
-    curl_easy_reset(e->curl);
-    curl_easy_setopt(e->curl, CURLOPT_URL, url);
-    curl_easy_setopt(e->curl, CURLOPT_POSTFIELDS, body);
-    curl_easy_setopt(e->curl, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(e->curl, CURLOPT_WRITEFUNCTION, collect);
-    curl_easy_setopt(e->curl, CURLOPT_WRITEDATA, out);
-    curl_easy_setopt(e->curl, CURLOPT_CONNECTTIMEOUT_MS, most < CONNECT_MS ? most : CONNECT_MS);
-    curl_easy_setopt(e->curl, CURLOPT_TIMEOUT_MS, most);
-    curl_easy_setopt(e->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(e->curl, CURLOPT_PROXY, ""); /* the cluster is asked directly */
-    curl_easy_setopt(e->curl, CURLOPT_BUFFERSIZE, UPLOAD_BUFFER);
-    curl_easy_setopt(e->curl, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_BUFFER);
-    CURLcode result = curl_easy_perform(e->curl);
-    curl_easy_getinfo(e->curl, CURLINFO_RESPONSE_CODE, code);
-    curl_slist_free_all(headers);
-    free(authorisation);
-    free(url);
-    return result;
+    AUTO_FREE char *url = must_format("%s%s", address, path);
+    const http_pair header[] = {{"Content-Type", "application/json"}, {"Authorization", e->token}};
+    http_ask(out, e->http,
+             &(http_request){.method = "POST",
+                             .url = url,
+                             .header = header,
+                             .headers = e->token ? 2 : 1,
+                             .body = body,
+                             .body_bytes = (int64_t)strlen(body),
+                             .direct = true, /* the cluster is asked directly */
+                             .connect = most < CONNECT ? most : CONNECT,
+                             .answer = most,
+                             .most = MOST_REPLY});
 }
 
 /* Asks the nodes in turn. */
@@ -82,13 +54,11 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
     status s = STATUS_FAILED;
     for (int i = 0; i < e->nodes; i++) {
         const char *address = e->address[e->at];
-        text reply = {0};
-        long code = 0;
-        CURLcode result = post(&code, &reply, e, address, path, body, ANSWER_MS);
-        json_t *answer = result == CURLE_OK ? json_loads(reply.data ? reply.data : "", 0, NULL) : NULL;
-        if (code == 200 && json_is_object(answer)) {
-            free(reply.data);
-            *out = answer;
+        RELEASED_BY(http_answer_free) http_answer reply = {0};
+        post(&reply, e, address, path, body, ANSWER);
+        json_auto_t *answer = reply.failure ? NULL : json_loads(reply.text ? reply.text : "", 0, NULL);
+        if (reply.code == 200 && json_is_object(answer)) {
+            *out = TAKE(answer);
             return STATUS_OK;
         }
         const char *said = json_string_value(json_object_get(answer, "message"));
@@ -97,12 +67,8 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
         char words[201];
         snprintf(words, sizeof words, "%s", said ? said : "no JSON");
         log_make_printable(words);
-        if (result != CURLE_OK)
-            s = status_fail(STATUS_FAILED, "etcd at %s: %s", address, curl_easy_strerror(result));
-        else
-            s = status_fail(STATUS_FAILED, "etcd at %s answers %ld: %s", address, code, words);
-        json_decref(answer);
-        free(reply.data);
+        s = reply.failure ? status_fail(STATUS_FAILED, "etcd at %s: %s", address, reply.failure)
+                          : status_fail(STATUS_FAILED, "etcd at %s answers %ld: %s", address, reply.code, words);
         e->at = (e->at + 1) % e->nodes;
     }
     return s;
@@ -110,11 +76,9 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
 
 bool etcd_answers(etcd *e, int node)
 {
-    text reply = {0};
-    long code = 0;
-    CURLcode result = post(&code, &reply, e, e->address[node], "/v3/maintenance/status", "{}", SIGN_MS);
-    free(reply.data);
-    return result == CURLE_OK;
+    RELEASED_BY(http_answer_free) http_answer reply = {0};
+    post(&reply, e, e->address[node], "/v3/maintenance/status", "{}", SIGN);
+    return !reply.failure;
 }
 
 /* A user's token; it may have run out, and is then asked for again. */
@@ -187,9 +151,8 @@ status etcd_open(etcd **out, const char *addresses)
     }
     if (s == STATUS_OK && e->nodes == 0)
         s = status_fail(STATUS_USAGE, "outer.rendezvous names no address of etcd: http://HOST:2379");
-    e->curl = s == STATUS_OK ? curl_easy_init() : NULL;
-    if (s == STATUS_OK && !e->curl)
-        s = status_fail(STATUS_FAILED, "libcurl cannot be used");
+    if (s == STATUS_OK)
+        s = http_open(&e->http);
     if (s == STATUS_OK)
         *out = e;
     else
@@ -197,19 +160,10 @@ status etcd_open(etcd **out, const char *addresses)
     return s;
 }
 
-/* The name localhost and 127.0.0.0/8 and ::1 are this machine. */
-static bool is_loopback(const char *address)
-{
-    const char *host = strstr(address, "://") + 3;
-    size_t length = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
-    return (length == 9 && !strncmp(host, "localhost", 9)) || (length == 5 && !strncmp(host, "[::1]", 5)) ||
-           (!strncmp(host, "127.", 4) && strspn(host, "0123456789.") == length);
-}
-
 status etcd_log_in(etcd *e, const credentials *who)
 {
     for (int i = 0; i < e->nodes; i++) {
-        bool plain = strncmp(e->address[i], "http://", 7) == 0 && !is_loopback(e->address[i]);
+        bool plain = strncmp(e->address[i], "http://", 7) == 0 && !http_is_loopback(e->address[i]);
         if (plain && who->user)
             return status_fail(STATUS_USAGE,
                                "outer.rendezvous %s is another machine, and http:// would send it etcd's password in "
@@ -231,8 +185,7 @@ void etcd_close(etcd *e)
 {
     if (!e)
         return;
-    if (e->curl)
-        curl_easy_cleanup(e->curl);
+    http_close(e->http);
     for (int i = 0; i < e->nodes; i++)
         free(e->address[i]);
     credentials_wipe(&(credentials){e->user, e->password});

@@ -74,7 +74,7 @@ void s3_take_header(s3_reply *r, const char *name, const char *value)
     else if (strcasecmp(name, "retry-after") == 0)
         r->retry_after = fmin((double)s3_number(value), LONGEST_RETRY_AFTER);
     else if (strcasecmp(name, "date") == 0)
-        r->date = fmax(0, (double)curl_getdate(value, NULL));
+        r->date = fmax(0, http_date(value));
 }
 
 static status take_error(void *context, const char *path, const char *text)
@@ -317,35 +317,26 @@ static s3_verdict judge_range(s3_call *c, s3_reply *r)
     return short_object ? S3_FAILED : S3_AGAIN;
 }
 
-static s3_verdict judge_transport(s3_attempt *a, CURLcode result)
+static s3_verdict judge_transport(s3_attempt *a, http_answer *answer)
 {
-    s3_reply *r = a->r;
-    const char *more = "";
-    s3_verdict v = S3_AGAIN;
-    if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
-        more = ": a certificate of your own authority is named by AWS_CA_BUNDLE";
-        v = S3_FAILED;
-    } else if (result == CURLE_URL_MALFORMAT || result == CURLE_OUT_OF_MEMORY) {
-        v = S3_FAILED;
-    }
-    if (s3_is_stopped(a->s) || a->broken)
-        v = S3_FAILED;
-    log_make_printable(a->words);
-    snprintf(r->why, sizeof r->why, "%s%s",
-             s3_is_stopped(a->s) ? "stopped"
-             : a->broken         ? a->broken
-             : *a->words         ? a->words
-                                 : curl_easy_strerror(result),
-             more);
-    return v;
+    bool stopped = s3_is_stopped(a->s);
+    const char *broken = answer->too_long ? "the answer is too long" : a->broken;
+    log_make_printable(answer->words);
+    snprintf(a->r->why, sizeof a->r->why, "%s%s",
+             stopped          ? "stopped"
+             : broken         ? broken
+             : *answer->words ? answer->words
+                              : answer->failure,
+             answer->untrusted ? ": a certificate of your own authority is named by AWS_CA_BUNDLE" : "");
+    return answer->hopeless || stopped || broken ? S3_FAILED : S3_AGAIN;
 }
 
-s3_verdict s3_judge(s3_attempt *a, CURLcode result)
+s3_verdict s3_judge(s3_attempt *a, http_answer *answer)
 {
     s3_reply *r = a->r;
     note_version(a->c, r);
-    if (result != CURLE_OK)
-        return judge_transport(a, result);
+    if (answer->failure)
+        return judge_transport(a, answer);
     if (r->code / 100 == 2 && *r->error)
         return judge_error(a->s, r);
     if (r->code == 200 || r->code == 204 || r->code == 206)

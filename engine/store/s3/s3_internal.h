@@ -1,14 +1,13 @@
 /* What the files of s3.h share: one call, which is tried until it is answered, and its answer. */
 #pragma once
 
-#include <curl/curl.h>
-
 #include "engine/store/s3/account.h"
 #include "engine/store/s3/s3.h"
 #include "engine/store/s3/signature.h"
+#include "engine/system/http.h"
 
 struct s3 {
-    CURL *curl;
+    http *http;
     char *bucket;
     account who;
     s3_limits limits;
@@ -23,7 +22,7 @@ enum { S3_CALL_PAIRS = 6 };
 typedef struct s3_call {
     const char *method, *doing; /* doing: for messages, "cannot DOING s3://..." */
     const char *key;
-    signature_pair query[S3_CALL_PAIRS], header[S3_CALL_PAIRS];
+    http_pair query[S3_CALL_PAIRS], header[S3_CALL_PAIRS];
     int queries, headers;
     const void *body;
     int64_t body_bytes;
@@ -62,9 +61,7 @@ typedef struct s3_attempt {
     s3_call *c;
     s3_reply *r;
     int64_t from;       /* where the rest of a range begins */
-    int64_t sent;       /* of the body */
     const char *broken; /* what is wrong with the answer, where this end has closed the connection */
-    char words[CURL_ERROR_SIZE];
 } s3_attempt;
 
 typedef enum s3_verdict {
@@ -85,7 +82,7 @@ status s3_refuse(const s3 *s, const s3_call *c, const char *why);
 /* ---- s3_answer.c ---- */
 
 /* What came of a try: judges it, and sets right what may be (credentials, region, clock). */
-s3_verdict s3_judge(s3_attempt *a, CURLcode result);
+s3_verdict s3_judge(s3_attempt *a, http_answer *answer);
 void s3_take_header(s3_reply *r, const char *name, const char *value);
 /* The body's <Error>; false: it is no XML. */
 bool s3_take_error(s3_reply *r);

@@ -152,13 +152,13 @@ static status fetch_page(page *p, s3 *s)
     s3_reply r;
     s3_call c = {.method = "GET", .doing = "list", .key = ""};
     AUTO_FREE char *before = must_strdup(p->token);
-    c.query[c.queries++] = (signature_pair){"list-type", "2"};
-    c.query[c.queries++] = (signature_pair){"encoding-type", "url"};
-    c.query[c.queries++] = (signature_pair){"prefix", p->prefix};
+    c.query[c.queries++] = (http_pair){"list-type", "2"};
+    c.query[c.queries++] = (http_pair){"encoding-type", "url"};
+    c.query[c.queries++] = (http_pair){"prefix", p->prefix};
     if (!p->deep)
-        c.query[c.queries++] = (signature_pair){"delimiter", "/"};
+        c.query[c.queries++] = (http_pair){"delimiter", "/"};
     if (*before)
-        c.query[c.queries++] = (signature_pair){"continuation-token", before};
+        c.query[c.queries++] = (http_pair){"continuation-token", before};
     int64_t had = p->list->count;
     p->listed = p->coded = p->truncated = false;
     p->token[0] = 0;

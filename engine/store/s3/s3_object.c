@@ -1,6 +1,5 @@
 #include "engine/store/s3/s3.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,37 +50,24 @@ status s3_split(char **bucket, char **key, const char *url)
     return status_fail(STATUS_USAGE, "%s is no path of an object store: s3://BUCKET/KEY", url);
 }
 
-static void begin_curl(void)
-{
-    curl_global_init(CURL_GLOBAL_DEFAULT); /* its older versions are not safe to begin in several threads */
-}
-
 status s3_open(s3 **out, const char *bucket, const s3_limits *limits)
 {
-    static pthread_once_t begun = PTHREAD_ONCE_INIT;
-    pthread_once(&begun, begin_curl);
-    s3 *s = must_calloc(1, sizeof *s);
+    AUTO(s3) *s = must_calloc(1, sizeof *s);
     s->bucket = must_strdup(bucket);
     s->limits = limits ? *limits : (s3_limits){0};
     if (s->limits.patience <= 0)
         s->limits.patience = PATIENCE;
-    status result = account_load(&s->who);
-    s->curl = result == STATUS_OK ? curl_easy_init() : NULL;
-    if (result == STATUS_OK && !s->curl)
-        result = status_fail(STATUS_FAILED, "libcurl cannot be used");
-    if (result == STATUS_OK)
-        *out = s;
-    else
-        s3_close(s);
-    return result;
+    TRY(account_load(&s->who));
+    TRY(http_open(&s->http));
+    *out = TAKE(s);
+    return STATUS_OK;
 }
 
 void s3_close(s3 *s)
 {
     if (!s)
         return;
-    if (s->curl)
-        curl_easy_cleanup(s->curl);
+    http_close(s->http);
     account_wipe(&s->who);
     free(s->bucket);
     free(s);
@@ -102,7 +88,7 @@ const s3_counts *s3_counted(const s3 *s)
 static status look(s3_reply *r, s3 *s, const char *key)
 {
     s3_call c = {.method = "HEAD", .doing = "look at", .key = key, .may_miss = true};
-    c.header[c.headers++] = (signature_pair){"x-amz-checksum-mode", "ENABLED"};
+    c.header[c.headers++] = (http_pair){"x-amz-checksum-mode", "ENABLED"};
     return s3_perform(r, s, &c);
 }
 
@@ -184,9 +170,9 @@ static status put(s3_reply *r, s3 *s, const char *key, const void *data, int64_t
     char checksum[9];
     s3_checksum_text(checksum, crc32c(0, data, bytes));
     s3_call c = {.method = "PUT", .doing = "write", .key = key, .body = data, .body_bytes = bytes, .may_refuse = new};
-    c.header[c.headers++] = (signature_pair){"x-amz-checksum-crc32c", checksum};
+    c.header[c.headers++] = (http_pair){"x-amz-checksum-crc32c", checksum};
     if (new)
-        c.header[c.headers++] = (signature_pair){"if-none-match", "*"};
+        c.header[c.headers++] = (http_pair){"if-none-match", "*"};
     return s3_perform(r, s, &c);
 }
 

@@ -49,8 +49,8 @@ status s3_upload_begin(s3_upload **out, s3 *s, const char *key, int parts)
     s3_reply r;
     char id[MOST_ID] = "";
     s3_call c = {.method = "POST", .doing = "begin to write", .key = key};
-    c.query[c.queries++] = (signature_pair){"uploads", ""};
-    c.header[c.headers++] = (signature_pair){"x-amz-checksum-algorithm", "CRC32C"};
+    c.query[c.queries++] = (http_pair){"uploads", ""};
+    c.header[c.headers++] = (http_pair){"x-amz-checksum-algorithm", "CRC32C"};
     status result = s3_perform(&r, s, &c);
     if (result == STATUS_OK && (!r.text || xml_read(r.text, r.bytes, take_id, id) != STATUS_OK || !*id))
         result = s3_refuse(s, &c, "the store does not name the upload");
@@ -73,9 +73,9 @@ status s3_upload_part(s3_upload *u, s3 *s, int number, const void *data, int64_t
     snprintf(name, sizeof name, "%d", number + 1);
     s3_checksum_text(made.crc32c, crc32c(0, data, bytes));
     s3_call c = {.method = "PUT", .doing = "write a part of", .key = u->key, .body = data, .body_bytes = bytes};
-    c.query[c.queries++] = (signature_pair){"partNumber", name};
-    c.query[c.queries++] = (signature_pair){"uploadId", u->id};
-    c.header[c.headers++] = (signature_pair){"x-amz-checksum-crc32c", made.crc32c};
+    c.query[c.queries++] = (http_pair){"partNumber", name};
+    c.query[c.queries++] = (http_pair){"uploadId", u->id};
+    c.header[c.headers++] = (http_pair){"x-amz-checksum-crc32c", made.crc32c};
     status result = s3_perform(&r, s, &c);
     if (result == STATUS_OK && !*r.etag)
         result = s3_refuse(s, &c, "the store does not say the part's ETag");
@@ -170,7 +170,7 @@ status s3_upload_end(s3_upload *u, s3 *s)
                  .body_bytes = (int64_t)strlen(text),
                  .may_fail_late = true,
                  .may_miss = true};
-    c.query[c.queries++] = (signature_pair){"uploadId", u->id};
+    c.query[c.queries++] = (http_pair){"uploadId", u->id};
     status result = s3_perform(&r, s, &c);
     if (result == STATUS_OK)
         result = check_object(s, u, &c, r.code == 200);
@@ -189,7 +189,7 @@ static status abort_one(s3 *s, const char *key, const char *id, bool once)
 {
     s3_reply r;
     s3_call c = {.method = "DELETE", .doing = "abort writing", .key = key, .may_miss = true, .once = once};
-    c.query[c.queries++] = (signature_pair){"uploadId", id};
+    c.query[c.queries++] = (http_pair){"uploadId", id};
     status result = s3_perform(&r, s, &c);
     s3_reply_free(&r);
     return result;
@@ -241,8 +241,8 @@ static status abort_page(int *count, s3 *s, const char *prefix)
     s3_reply r;
     open_uploads o = {.prefix = prefix};
     s3_call c = {.method = "GET", .doing = "list uploads of", .key = ""};
-    c.query[c.queries++] = (signature_pair){"uploads", ""};
-    c.query[c.queries++] = (signature_pair){"prefix", prefix};
+    c.query[c.queries++] = (http_pair){"uploads", ""};
+    c.query[c.queries++] = (http_pair){"prefix", prefix};
     status result = s3_perform(&r, s, &c);
     if (result == STATUS_OK && (!r.text || xml_read(r.text, r.bytes, take_upload, &o) != STATUS_OK))
         result = s3_refuse(s, &c, "the store's list is none");

@@ -38,28 +38,9 @@ static void authenticate(unsigned char out[HASH], const void *key, int key_bytes
 
 /* ---- canonical forms --------------------------------------------------------------------------------------------- */
 
-static char *encode(const char *text, bool keep_slash)
-{
-    static const char digits[] = "0123456789ABCDEF";
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-    char *out = must_alloc(3 * strlen(text) + 1), *at = out;
-    for (; *text; text++) {
-        unsigned char byte = (unsigned char)*text;
-        if (strchr(plain, *text) || (keep_slash && *text == '/')) {
-            *at++ = *text;
-            continue;
-        }
-        *at++ = '%';
-        *at++ = digits[byte >> 4];
-        *at++ = digits[byte & 15];
-    }
-    *at = 0;
-    return out;
-}
-
 char *signature_path(const char *path)
 {
-    return encode(path, true);
+    return http_coded(path, "/");
 }
 
 static int compare(const void *a, const void *b)
@@ -86,11 +67,11 @@ static char *join(char **text, int count, const char *between)
 
 /* Sorted by name, then by value: '=' is behind every encoded byte's '%' but before letters, so names are compared with
  * a 1 in its place. */
-char *signature_query(const signature_pair *query, int queries)
+char *signature_query(const http_pair *query, int queries)
 {
     char **text = must_calloc((unsigned long)queries + 1, sizeof *text);
     for (int i = 0; i < queries; i++) {
-        char *name = encode(query[i].name, false), *value = encode(query[i].value, false);
+        char *name = http_coded(query[i].name, ""), *value = http_coded(query[i].value, "");
         text[i] = must_format("%s\1%s", name, value);
         free(name);
         free(value);

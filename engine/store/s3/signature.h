@@ -9,19 +9,16 @@
 
 #include <stdint.h>
 
-/* A header (its name in small letters, its value without space around it) or a parameter of a query, not encoded. */
-typedef struct signature_pair {
-    const char *name, *value;
-} signature_pair;
+#include "engine/system/http.h"
 
 typedef struct signature_key {
     const char *id, *secret, *region, *service;
 } signature_key;
 
 typedef struct signature_request {
-    const char *method, *path;    /* the path is not encoded: "/bucket/a key" */
-    const signature_pair *query;  /* [queries], in any order */
-    const signature_pair *header; /* [headers], in any order, each name once: all of them are signed */
+    const char *method, *path; /* the path is not encoded: "/bucket/a key" */
+    const http_pair *query;    /* [queries], in any order */
+    const http_pair *header;   /* [headers], in any order, each name once: all of them are signed */
     int queries, headers;
     const char *payload; /* signature_hash() of the body, or SIGNATURE_UNSIGNED */
     const char *time;    /* UTC: "20130524T000000Z", also the header x-amz-date */
@@ -35,6 +32,6 @@ void signature_hash(char hex[SIGNATURE_HEX], const void *data, int64_t bytes);
 /* All but letters, digits, "-._~" and "/" as %XX. */
 char *signature_path(const char *path);
 /* "a=1&b=2", encoded (a slash too) and sorted. */
-char *signature_query(const signature_pair *query, int queries);
+char *signature_query(const http_pair *query, int queries);
 /* The header's value: "AWS4-HMAC-SHA256 Credential=..., SignedHeaders=..., Signature=...". */
 char *signature_authorization(const signature_key *key, const signature_request *request);

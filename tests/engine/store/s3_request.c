@@ -49,7 +49,7 @@ static void parse_query(s3_request *r)
         s3_request_unescape(at);
         if (equals)
             s3_request_unescape(equals);
-        r->pair[r->pairs++] = (signature_pair){at, equals ? equals : ""};
+        r->pair[r->pairs++] = (http_pair){at, equals ? equals : ""};
     }
 }
 
@@ -64,7 +64,7 @@ static void parse_head(s3_request *r, const char *bucket)
         *colon++ = 0;
         for (char *c = line; *c; c++)
             *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + 'a' - 'A' : *c);
-        r->header[r->headers++] = (signature_pair){line, colon + strspn(colon, " ")};
+        r->header[r->headers++] = (http_pair){line, colon + strspn(colon, " ")};
     }
     char *space = strchr(r->method, ' ');
     if (!space)

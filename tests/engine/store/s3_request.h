@@ -11,7 +11,7 @@ typedef struct s3_request {
     char *head, *method, *path, *query; /* path and query as they came, encoded */
     char *key;                          /* decoded, without the bucket */
     bool bucket;                        /* it is ours */
-    signature_pair header[S3_MOST_PAIRS],
+    http_pair header[S3_MOST_PAIRS],
         pair[S3_MOST_PAIRS]; /* pair: of the query, decoded; names of headers are small */
     int headers, pairs;
     char *body;

@@ -63,7 +63,7 @@ static double time_of(const char *text)
 /* The header as it should be: signed for `region`, by the secret that is right just now. */
 static char *expected(const s3_server *s, const s3_request *r, const char *names, const char *region)
 {
-    signature_pair signed_headers[S3_MOST_PAIRS];
+    http_pair signed_headers[S3_MOST_PAIRS];
     int count = 0;
     for (int i = 0; i < r->headers; i++) {
         char *name = must_format(";%s;", r->header[i].name), *all = must_format(";%s;", names);

@@ -27,7 +27,7 @@ static const signature_key s3_key = {"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MD
 
 typedef struct vector {
     const char *name, *method, *path;
-    signature_pair query[4], header[6]; /* up to the first without a name */
+    http_pair query[4], header[6]; /* up to the first without a name */
     const char *body, *signature;
 } vector;
 
@@ -106,7 +106,7 @@ TEST(a_signature_depends_on_every_part_of_the_request)
         other[i] = right;
     other[0].method = "POST";
     other[1].path = "/test$file.texu";
-    other[2].query[0] = (signature_pair){"acl", ""};
+    other[2].query[0] = (http_pair){"acl", ""};
     other[3].header[1].value = "examplebucket.s3.amazonaws.org";
     other[4].body = "Welcome to Amazon S4.";
     other[5].header[3].value = "STANDARD";
@@ -132,7 +132,7 @@ TEST(paths_and_queries_are_encoded_once)
 {
     char *path = signature_path("/a b/\xC3\xA4+%41//../c~");
     assert_string_equal(path, "/a%20b/%C3%A4%2B%2541//../c~");
-    const signature_pair pairs[] = {{"b", "/ x"}, {"a-", "2"}, {"a", "2"}, {"a", "10"}, {"a=", "1"}};
+    const http_pair pairs[] = {{"b", "/ x"}, {"a-", "2"}, {"a", "2"}, {"a", "10"}, {"a=", "1"}};
     char *query = signature_query(pairs, 5);
     assert_string_equal(query, "a=10&a=2&a%3D=1&a-=2&b=%2F%20x");
     free(query);

@@ -7,6 +7,7 @@
 #include "kernels/attention_work.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* Ops of each kind that are timed in a step. The first steps warm up caches, pages and libraries. */
 enum { TIMED = 4, WARM = 2 };
@@ -88,7 +89,7 @@ static int compare(const void *a, const void *b)
 /* The kinds of this rank's program that most work is in. */
 static void own_kinds(kind_of_op out[PACE_CLASSES], const program *list)
 {
-    kind_of_op *all = must_calloc((unsigned long)list->count + PACE_CLASSES, sizeof *all);
+    AUTO_FREE kind_of_op *all = must_calloc((unsigned long)list->count + PACE_CLASSES, sizeof *all);
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         double flops = flops_of(list->ops[i]);
@@ -100,7 +101,6 @@ static void own_kinds(kind_of_op out[PACE_CLASSES], const program *list)
         all[i].ranks = i < count;
         out[i] = all[i];
     }
-    free(all);
 }
 
 /* Those of all ranks, the same list on each. */
@@ -108,8 +108,8 @@ static void shared_kinds(kind_of_op out[PACE_CLASSES], const program *list, comm
 {
     int ranks = comm_ranks(world), count = 0;
     kind_of_op mine[PACE_CLASSES] = {0};
-    kind_of_op *all = must_calloc((unsigned long)ranks * PACE_CLASSES, sizeof *all);
-    kind_of_op *merged = must_calloc((unsigned long)ranks * PACE_CLASSES, sizeof *merged);
+    AUTO_FREE kind_of_op *all = must_calloc((unsigned long)ranks * PACE_CLASSES, sizeof *all);
+    AUTO_FREE kind_of_op *merged = must_calloc((unsigned long)ranks * PACE_CLASSES, sizeof *merged);
     own_kinds(mine, list);
     comm_all_gather_bytes(comm_world(world), all, mine, sizeof mine);
     for (int i = 0; i < ranks * PACE_CLASSES; i++)
@@ -117,8 +117,6 @@ static void shared_kinds(kind_of_op out[PACE_CLASSES], const program *list, comm
             add(merged, &count, all[i]);
     qsort(merged, (size_t)count, sizeof *merged, compare);
     memcpy(out, merged, PACE_CLASSES * sizeof *out);
-    free(merged);
-    free(all);
 }
 
 /* ---- timing ---------------------------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 
 #include "engine/host/incident_log.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* Jobs in a row that come no further, and the same trouble in a row, after which a person is needed; seconds between
  * starts double from one to the last. */
@@ -17,20 +18,17 @@ enum { FRUITLESS = 8, SAME = 3, SAME_DATA = 2, LONGEST_WAIT = 64 };
 /* NULL: there is none. Without memory nothing can be told, least of all that a job comes no further. */
 static FILE *open_in(const char *folder, const char *name)
 {
-    char *path = must_format("%s/%s", folder, name);
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
     FILE *f = fopen(path, "r");
     MUST(f || errno != ENOMEM, "%s: out of host memory", path);
-    free(path);
     return f;
 }
 
 int64_t causes_position(const char *folder)
 {
     struct stat info;
-    char *path = must_format("%s/" INCIDENTS_FILE, folder);
-    int64_t bytes = stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
-    free(path);
-    return bytes;
+    AUTO_FREE char *path = must_format("%s/" INCIDENTS_FILE, folder);
+    return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
 }
 
 static cause parse(const json_t *line)
@@ -69,27 +67,25 @@ static bool is_of(const json_t *line, const char *run)
 cause causes_read(const char *folder, int64_t position, const char *run)
 {
     cause most = {.rank = -1, .step = -1};
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     size_t capacity = 0;
     FILE *f = open_in(folder, INCIDENTS_FILE);
     if (f && fseek(f, (long)position, SEEK_SET) == 0)
         while (getline(&text, &capacity, f) > 0) {
-            json_t *line = json_loads(text, 0, NULL);
+            json_auto_t *line = json_loads(text, 0, NULL);
             cause c = parse(line);
             if (line && is_of(line, run) && weight(&c) > weight(&most))
                 most = c;
-            json_decref(line);
         }
     MUST(!f || feof(f) || errno != ENOMEM, "%s/" INCIDENTS_FILE ": out of host memory", folder);
     if (f)
         fclose(f);
-    free(text);
     return most;
 }
 
 bool causes_began(const char *folder, const char *run)
 {
-    char *text = NULL, *key = must_format("\"run\": \"%s\"", run);
+    AUTO_FREE char *text = NULL, *key = must_format("\"run\": \"%s\"", run);
     size_t capacity = 0;
     bool began = false;
     FILE *f = open_in(folder, "events.jsonl");
@@ -97,8 +93,6 @@ bool causes_began(const char *folder, const char *run)
         began = strstr(text, key);
     if (f)
         fclose(f);
-    free(text);
-    free(key);
     return began;
 }
 
@@ -109,12 +103,9 @@ bool causes_saved(const char *folder, const char *run)
     bool known = f && fscanf(f, "%63[-a-z0-9]", name) == 1;
     if (f)
         fclose(f);
-    char *path = must_format("%s/checkpoints/%s/manifest.json", folder, name);
-    json_t *root = known ? json_load_file(path, 0, NULL) : NULL;
-    bool saved = root && is_of(root, run);
-    json_decref(root);
-    free(path);
-    return saved;
+    AUTO_FREE char *path = must_format("%s/checkpoints/%s/manifest.json", folder, name);
+    json_auto_t *root = known ? json_load_file(path, 0, NULL) : NULL;
+    return root && is_of(root, run);
 }
 
 /* ---- progress ---- */

@@ -15,6 +15,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/lines.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 struct incident_log {
     char folder[PATH_MAX];
@@ -143,10 +144,9 @@ void incident_log_say_held(const char *folder, incident_log_held *k)
 {
     if (!k->held)
         return;
-    char *said = must_strdup(status_message());
+    AUTO_FREE char *said = must_strdup(status_message());
     (void)incident_log_append(folder, &k->what);
     (void)status_fail(STATUS_FAILED, "%s", said);
-    free(said);
     k->held = false;
 }
 

@@ -11,6 +11,7 @@
 #include "engine/host/resources_host.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* A figure and its name; the figures of GPU 0 are gpu0_..., as TensorBoard's host/gpu0_... */
 typedef struct figure {
@@ -92,7 +93,7 @@ static void gather(figures *f, const resources *r, const resources_host *now)
 
 static status write_line(resources *r, const figures *f, int64_t step, double time)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
@@ -101,9 +102,7 @@ static status write_line(resources *r, const figures *f, int64_t step, double ti
         fprintf(out, ", \"%s\": %.12g", f->item[i].name, f->item[i].value);
     fputs("}\n", out);
     fclose(out);
-    status s = lines_write(r->lines, text);
-    free(text);
-    return s;
+    return lines_write(r->lines, text);
 }
 
 static status write_events(resources *r, const figures *f, int64_t step, double time)
@@ -126,13 +125,12 @@ status resources_open(resources **out, const resources_options *o)
     r->every = o->every;
     resources_host_read(&r->before, r->root);
     r->looked = clock_seconds();
-    char *path = must_format("%s/resources.jsonl", o->folder);
+    AUTO_FREE char *path = must_format("%s/resources.jsonl", o->folder);
     status s = atomic_make_folders(o->folder);
     if (s == STATUS_OK)
         s = lines_open(&r->lines, path);
     if (s == STATUS_OK && o->tensorboard)
         s = tensorboard_open(&r->events, o->folder, o->first_step, r->before.time);
-    free(path);
     if (s != STATUS_OK) {
         resources_close(r);
         return s;

@@ -9,12 +9,12 @@
 #include <time.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static FILE *open_below(const char *root, const char *name)
 {
-    char *path = must_format("%s%s", root, name);
+    AUTO_FREE char *path = must_format("%s%s", root, name);
     FILE *f = fopen(path, "r");
-    free(path);
     return f;
 }
 
@@ -107,24 +107,23 @@ static void read_ports(resources_host *h, const char *root)
 
 static int64_t number_in(const char *root, const char *device, const char *port, const char *name)
 {
-    char *path = must_format("/sys/class/infiniband/%s/ports/%s/counters/%s", device, port, name);
+    AUTO_FREE char *path = must_format("/sys/class/infiniband/%s/ports/%s/counters/%s", device, port, name);
     FILE *f = open_below(root, path);
     int64_t value = 0;
     if (f && fscanf(f, "%" SCNd64, &value) != 1)
         value = 0;
     if (f)
         fclose(f);
-    free(path);
     return value;
 }
 
 /* Remote direct memory access passes the kernel's own counters by. These are in words of 4 bytes. */
 static void read_infiniband(resources_host *h, const char *root)
 {
-    char *top = must_format("%s/sys/class/infiniband", root);
+    AUTO_FREE char *top = must_format("%s/sys/class/infiniband", root);
     DIR *devices = opendir(top);
     for (struct dirent *d; devices && (d = readdir(devices));) {
-        char *below = must_format("%s/%s/ports", top, d->d_name);
+        AUTO_FREE char *below = must_format("%s/%s/ports", top, d->d_name);
         DIR *ports = *d->d_name == '.' ? NULL : opendir(below);
         for (struct dirent *p; ports && (p = readdir(ports));) {
             if (*p->d_name == '.')
@@ -134,11 +133,9 @@ static void read_infiniband(resources_host *h, const char *root)
         }
         if (ports)
             closedir(ports);
-        free(below);
     }
     if (devices)
         closedir(devices);
-    free(top);
 }
 
 void resources_host_read(resources_host *out, const char *root)

@@ -227,15 +227,13 @@ status atomic_replace_private(const char *path, const void *data, int64_t bytes)
 
 status atomic_remove_all(const char *folder, const char *prefix)
 {
-    reading_names all;
+    RELEASED_BY(reading_names_free) reading_names all = {0};
     status s = reading_folder(&all, folder);
     for (int i = 0; i < all.count && s == STATUS_OK; i++)
         if (!strncmp(all.name[i], prefix, strlen(prefix))) {
-            char *path = must_format("%s/%s", folder, all.name[i]);
+            AUTO_FREE char *path = must_format("%s/%s", folder, all.name[i]);
             s = atomic_remove(path);
-            free(path);
         }
-    reading_names_free(&all);
     return s;
 }
 
@@ -370,9 +368,8 @@ static status remove_at(int parent, const char *name, const char *path)
     status s = STATUS_OK;
     for (struct dirent *entry; s == STATUS_OK && (entry = readdir(folder));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            char *below = must_format("%s/%s", path, entry->d_name);
+            AUTO_FREE char *below = must_format("%s/%s", path, entry->d_name);
             s = remove_at(descriptor, entry->d_name, below);
-            free(below);
         }
     closedir(folder);
     if (s == STATUS_OK && unlink_again(parent, name, AT_REMOVEDIR, path) != 0 && errno != ENOENT)

@@ -14,6 +14,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 struct lines {
     char *path, *folder;
@@ -33,16 +34,14 @@ static status failed(const lines *l, int error)
 status lines_own(const char *path)
 {
     struct stat info;
-    char *all;
+    AUTO_FREE char *all = NULL;
     int64_t bytes;
     bool there;
     TRY(reading_look(&there, &info, path));
     if (!there || !S_ISREG(info.st_mode) || info.st_nlink < 2)
         return STATUS_OK;
     TRY(reading_file(&all, &bytes, path));
-    status s = all ? atomic_replace(path, all, bytes) : STATUS_OK;
-    free(all);
-    return s;
+    return all ? atomic_replace(path, all, bytes) : STATUS_OK;
 }
 
 static bool is_same(const struct stat *a, const struct stat *b)
@@ -75,9 +74,8 @@ status lines_open(lines **out, const char *path)
     l->path = must_strdup(path);
     l->file = l->moved = -1;
     pthread_mutex_init(&l->lock, NULL);
-    char *copy = must_strdup(path);
+    AUTO_FREE char *copy = must_strdup(path);
     l->folder = must_strdup(dirname(copy));
-    free(copy);
     status s = open_file(l, 0);
     if (s != STATUS_OK) {
         lines_close(l);

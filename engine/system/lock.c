@@ -20,6 +20,7 @@
 #include "memory/boot.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { TEXT_BYTES = 1024, BEATS = 6 /* a lease */ };
 
@@ -101,7 +102,7 @@ static void take_text(char *out, size_t bytes, const json_t *root, const char *k
 
 static void read_text(holder *out, const char *text)
 {
-    json_t *root = json_loads(text, 0, NULL);
+    json_auto_t *root = json_loads(text, 0, NULL);
     *out = (holder){.pid = json_integer_value(json_object_get(root, "pid")),
                     .started = json_integer_value(json_object_get(root, "started")),
                     .beat = json_integer_value(json_object_get(root, "beat"))};
@@ -109,7 +110,6 @@ static void read_text(holder *out, const char *text)
     take_text(out->host, sizeof out->host, root, "host");
     take_text(out->boot, sizeof out->boot, root, "boot");
     take_text(out->space, sizeof out->space, root, "space");
-    json_decref(root);
 }
 
 /* ---- the file --------------------------------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static int link_new(int descriptor, const char *aside, const char *path)
 static int create(int *out, const char *path, const holder *me)
 {
     enum { TRIES = 8 };
-    char *aside = must_format("%s.%s", path, me->id);
+    AUTO_FREE char *aside = must_format("%s.%s", path, me->id);
     int error = ENOENT; /* of linking: whoever holds the lock has swept the file away */
     for (int i = 0; i < TRIES && error == ENOENT; i++) {
         unlink(aside);
@@ -178,7 +178,6 @@ static int create(int *out, const char *path, const holder *me)
             break;
         error = link_new(*out, aside, path);
     }
-    free(aside);
     return error == EPERM || error == ENOTSUP || error == ENOSYS ? write_new(out, path, me) : error;
 }
 
@@ -264,13 +263,12 @@ void lock_retire(const char *path, const char *id)
     holder found = {0};
     if (look(&found, path) != 0 || strcmp(found.id, id) != 0)
         return;
-    char *ended = ended_path(path);
+    AUTO_FREE char *ended = ended_path(path);
     int file = atomic_create(ended, 0644);
     if (file >= 0) {
         dprintf(file, "%s\n", id); /* a word that does not arrive costs a lease */
         close(file);
     }
-    free(ended);
 }
 
 static bool is_retired(const char *path, const holder *found)
@@ -285,13 +283,12 @@ static bool is_retired(const char *path, const holder *found)
 static void displace(const char *path, const holder *judged, const char *id)
 {
     holder moved = {0};
-    char *aside = must_format("%s.%s", path, id);
+    AUTO_FREE char *aside = must_format("%s.%s", path, id);
     if (rename(path, aside) == 0) {
         if (look(&moved, aside) != 0 || strcmp(moved.id, judged->id) != 0 || moved.beat != judged->beat)
             (void)!link(aside, path);
         unlink(aside);
     }
-    free(aside);
 }
 
 /* What was moved out of the way by runs that died before they removed it. Whoever holds the lock may: what is put back
@@ -308,11 +305,10 @@ static void sweep(const char *path, const holder *me)
         if (strncmp(e->d_name, name, length) != 0 || *end++ != '.' ||
             (end[strspn(end, "0123456789abcdef")] && strcmp(end, "ended") != 0))
             continue;
-        char *one = must_format("%s/%s", folder, e->d_name);
+        AUTO_FREE char *one = must_format("%s/%s", folder, e->d_name);
         bool known = look(&aside, one) == 0, begins = known && *aside.id && is_here(&aside, me) && lives(&aside);
         if (known && strcmp(aside.id, me->id) != 0 && !begins)
             unlink(one);
-        free(one);
     }
     if (entries)
         closedir(entries);
@@ -444,9 +440,8 @@ static void remove_moved(const lock *l)
     if (length <= 0)
         return;
     const char *name = strrchr(l->path, '/');
-    char *path = must_format("%.*s%s", (int)length, known, name ? name + 1 : l->path);
+    AUTO_FREE char *path = must_format("%.*s%s", (int)length, known, name ? name + 1 : l->path);
     (void)remove_own(l, path);
-    free(path);
 }
 
 void lock_release(lock *l)

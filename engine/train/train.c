@@ -18,6 +18,7 @@
 #include "kernels/table/op.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 #include "parallel/watch/signals.h"
 
@@ -436,11 +437,10 @@ static status save_anyway(training *t, status why)
     comm_broadcast_bytes(comm_world(t->world), &t->evicted, sizeof t->evicted, 0); /* rank 0 alone looks */
     if (t->at.step == t->saves.saved || t->evicted || t->saves.refused)
         return why;
-    char *words = must_strdup(status_message());
+    AUTO_FREE char *words = must_strdup(status_message());
     log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->at.step);
     status s = save(t, true);
     s = s == STATUS_OK ? status_fail(why, "%s", words) : status_context(s, "%s; and then", words);
-    free(words);
     return s;
 }
 
@@ -515,11 +515,10 @@ static status complete(training *t)
              (long long)t->at.step, (long long)c->train.steps);
     TRY(comm_all_status(comm_world(t->world), training_upload_open(t)));
     training_upload_finish(t, false);
-    char *summary = must_format("%s/summary.json", t->folder);
+    AUTO_FREE char *summary = must_format("%s/summary.json", t->folder);
     bool there = false;
     status s =
         comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? atomic_look(&there, summary) : STATUS_OK);
-    free(summary);
     comm_broadcast_bytes(comm_world(t->world), &there, sizeof there, 0);
     if (s == STATUS_OK && there && !t->new_stage)
         s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? catch_up(t) : STATUS_OK);
@@ -553,10 +552,9 @@ static status train_on(training *t, bool *stopped)
     t->saves.saved = t->at.step;
     status s = train_loop(t, &asked);
     if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
-        char *words = must_strdup(status_message());
+        AUTO_FREE char *words = must_strdup(status_message());
         (void)training_save_finish(t);
         (void)status_fail(s, "%s", words);
-        free(words);
         return s;
     }
     TRY(training_save_finish(t));
@@ -591,7 +589,7 @@ watchdog_limits train_limits(const config *c)
 
 status train_run(bool *stopped, const config *c, comm *world, watchdog *w, double began)
 {
-    training t;
+    RELEASED_BY(training_close) training t = {0};
     *stopped = false;
     status s = training_open(&t, c, world, w, began);
     if (s == STATUS_OK)
@@ -601,14 +599,12 @@ status train_run(bool *stopped, const config *c, comm *world, watchdog *w, doubl
     if (s == STATUS_OK)
         s = train_on(&t, stopped);
     if (s != STATUS_OK) {
-        char *words = must_strdup(status_message());
+        AUTO_FREE char *words = must_strdup(status_message());
         incident_log_say_held(t.folder, &t.ending);
         training_tracking_end(&t, TRAINING_FAILED);
         (void)status_fail(s, "%s", words);
-        free(words);
     }
     if (t.ending.known)
         (void)comm_all_status(comm_world(world), STATUS_OK); /* written before rank 0 asks whether somebody has */
-    training_close(&t);
     return s;
 }

@@ -7,6 +7,7 @@
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* So often in a row does a run go back to the same step: each time it leaves out twice as many samples. */
 enum { MOST_TIMES = 8 };
@@ -71,7 +72,7 @@ static status undo(training *t, const finding *f)
 {
     const train_past before = t->at.past;
     int64_t from = t->at.step, end = t->at.samples;
-    char *words = describe(&t->at, f);
+    AUTO_FREE char *words = describe(&t->at, f);
     report_event event = event_of(&t->at, f, "undone");
     say(t, words);
     status s = training_go_back(t);
@@ -79,7 +80,6 @@ static status undo(training *t, const finding *f)
         verify_begin(t->guards.verify);
     if (s == STATUS_OK)
         s = leave_out(&t->at, &before, end, words);
-    free(words);
     TRY(s);
     const train_omission *o = &t->at.past.omission[t->at.past.omissions - 1];
     event.step = t->at.step;
@@ -111,12 +111,11 @@ static void say_pace(training *t, int rank, bool recovered)
                  (long long)t->at.step, rank, t->hosts[rank], ratio);
         return;
     }
-    char *hottest = hottest_of(t, rank);
-    char *words = must_format("step %lld: rank %d on %s is slow: over %d steps it has computed %.2f x as long as the "
-                              "median of the ranks that have the same work%s%s",
-                              (long long)t->at.step, rank, t->hosts[rank], PACE_WINDOW, ratio, hottest ? "; " : "",
-                              hottest ? hottest : "");
-    free(hottest);
+    AUTO_FREE char *hottest = hottest_of(t, rank);
+    AUTO_FREE char *words = must_format(
+        "step %lld: rank %d on %s is slow: over %d steps it has computed %.2f x as long as the "
+        "median of the ranks that have the same work%s%s",
+        (long long)t->at.step, rank, t->hosts[rank], PACE_WINDOW, ratio, hottest ? "; " : "", hottest ? hottest : "");
     watchdog_text text;
     incident what = watchdog_incident(t->watchdog, &text, INCIDENT_SLOW, words);
     what.rank = rank;
@@ -125,7 +124,6 @@ static void say_pace(training *t, int rank, bool recovered)
     what.waiting_for = -1;
     log_warn("%s", words);
     (void)incident_log_append(t->folder, &what);
-    free(words);
 }
 
 void training_judge_pace(training *t, const pace_share *shares, int64_t stride)
@@ -172,10 +170,9 @@ status training_judge(bool *undone, training *t, double loss, double norm, bool 
         return undo(t, &f);
     }
     if (spike) {
-        char *words = describe(&t->at, &f);
+        AUTO_FREE char *words = describe(&t->at, &f);
         report_event event = event_of(&t->at, &f, "spike");
         say(t, words);
-        free(words);
         training_report_event(t, &event);
     }
     if (isfinite(f.loss) && isfinite(f.norm))

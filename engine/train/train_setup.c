@@ -21,6 +21,7 @@
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static int threads_of(const config *c, const comm *world)
 {
@@ -42,13 +43,13 @@ static void say_left_out(void *context, const char *words)
     int64_t count = ++t->now.told_left_out;
     if (count > NAMED_LEFT_OUT && (count & (count - 1)) != 0)
         return;
-    char *copy = count > NAMED_LEFT_OUT
-                     ? must_format("%lld samples have been left out by this rank so far (data.skip_bad), the last: %s",
-                                   (long long)count, words)
-                     : must_format("%s; its sample is left out (data.skip_bad)", words);
+    AUTO_FREE char *copy =
+        count > NAMED_LEFT_OUT
+            ? must_format("%lld samples have been left out by this rank so far (data.skip_bad), the last: %s",
+                          (long long)count, words)
+            : must_format("%s; its sample is left out (data.skip_bad)", words);
     log_warn("%s", copy);
     incident_log_say(t->folder, t->watchdog, INCIDENT_DATA, false, copy);
-    free(copy);
 }
 
 /* What is missing, by key, and whether all ids can be in the model's vocabulary: the tokenizer beside the data
@@ -57,10 +58,9 @@ static status check_sources(const config_sources *sources, const char *key, int6
 {
     for (int i = 0; i < sources->count; i++) {
         const char *prefix = sources->item[i].path;
-        char *index = must_format("%s.idx", prefix);
+        AUTO_FREE char *index = must_format("%s.idx", prefix);
         bool there = true; /* a store is asked when it is opened */
         status s = stored_is(prefix) ? STATUS_OK : atomic_look(&there, index);
-        free(index);
         TRY(s);
         if (!there)
             return status_fail(STATUS_FAILED,
@@ -139,7 +139,7 @@ static status open_tokenizer(training *t)
  * earlier start has left of the kind goes. */
 static status check_shared_folder(training *t)
 {
-    char *name = must_format("%s/.shared-%s", t->folder, t->run);
+    AUTO_FREE char *name = must_format("%s/.shared-%s", t->folder, t->run);
     comm_group *all = comm_world(t->world);
     status s = STATUS_OK;
     if (comm_rank(t->world) == 0) {
@@ -163,7 +163,6 @@ static status check_shared_folder(training *t)
     s = comm_all_status(all, s);
     if (comm_rank(t->world) == 0)
         unlink(name);
-    free(name);
     return s;
 }
 
@@ -202,7 +201,7 @@ static status open_rank(training *t, const devices_row *row)
 static status find_origin(char **out, const training *t)
 {
     const char *resume = t->resume;
-    checkpoint_offers own = {0};
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers own = {0};
     bool within = false, alone = !strcmp(resume, "auto");
     *out = NULL;
     if ((alone && !t->config->checkpoint.mirror) || !strcmp(resume, "never"))
@@ -216,7 +215,6 @@ static status find_origin(char **out, const training *t)
         *out = must_strdup(own.folder[0]);
     else if (!alone)
         s = checkpoint_resolve(out, resume);
-    checkpoint_offers_free(&own);
     return s;
 }
 
@@ -242,10 +240,9 @@ static status read_choices(training *t)
 /* Bytes of the GPU beside the arena: as an earlier run on such a GPU has measured, or assumed. */
 static int64_t expect_beside(const training *t)
 {
-    groups g;
+    RELEASED_BY(groups_free) groups g = {0};
     groups_find(&g, &t->compiled);
     int communicators = groups_communicators(&g);
-    groups_free(&g);
     reserve known = reserve_assumed;
     choices_take_reserve(&known, &t->choices);
     return reserve_bytes(&known, communicators, compile_graph_nodes(&t->compiled));
@@ -255,7 +252,7 @@ static int64_t expect_beside(const training *t)
 static void note_reserve(training *t, choices_reserve mine)
 {
     int ranks = comm_ranks(t->world);
-    choices_reserve *all = must_alloc((unsigned long)ranks * sizeof *all);
+    AUTO_FREE choices_reserve *all = must_alloc((unsigned long)ranks * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     for (int i = 0; i < ranks; i++) {
         for (int k = 0; k < ranks; k++) {
@@ -269,11 +266,9 @@ static void note_reserve(training *t, choices_reserve mine)
         }
         choices_note_reserve(&t->choices, &all[i]);
     }
-    free(all);
-    char *path = must_format("%s/" CHOICES_FILE, t->folder);
+    AUTO_FREE char *path = must_format("%s/" CHOICES_FILE, t->folder);
     if (comm_rank(t->world) == 0 && choices_write(&t->choices, path) != STATUS_OK)
         log_warn("%s", status_message());
-    free(path);
 }
 
 /* Step 1 has loaded what libraries load at first use, step 2 has made a graph of the program, where there are graphs:
@@ -335,9 +330,8 @@ static status take_lock(training *t)
     t->place = open(t->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!t->config->run.lock)
         return STATUS_OK;
-    char *path = must_format("%s/lock", t->folder);
+    AUTO_FREE char *path = must_format("%s/lock", t->folder);
     status s = lock_take(&t->lock, path, t->run, LEASE);
-    free(path);
     return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
 }
 

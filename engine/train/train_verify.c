@@ -8,6 +8,7 @@
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 
 /* So often in a row, without a verification that passes, does a run go back: then something is broken for good. */
@@ -63,7 +64,7 @@ static void find_pair(verdict *out, training *t)
 {
     int ranks = comm_ranks(t->world);
     seal_open();
-    comm_sums *all = must_alloc((unsigned long)ranks * (unsigned long)ranks * sizeof *all);
+    AUTO_FREE comm_sums *all = must_alloc((unsigned long)ranks * (unsigned long)ranks * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, t->guards.pairs, ranks * (int64_t)sizeof *all);
     for (int i = 0; i < ranks && out->rank < 0; i++)
         for (int j = 0; j < ranks && out->rank < 0; j++)
@@ -73,7 +74,6 @@ static void find_pair(verdict *out, training *t)
                          "step %lld: a message from rank %d on %s to rank %d on %s has arrived changed",
                          (long long)t->at.step, i, t->hosts[i], j, t->hosts[j]);
             }
-    free(all);
     seal_close();
 }
 

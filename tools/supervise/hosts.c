@@ -13,6 +13,7 @@
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* More slots than a machine or a job has. */
 enum { MOST_SLOTS = 1 << 16, MOST_RANKS = 1 << 20 };
@@ -103,14 +104,13 @@ status hosts_read(hosts *out, const char *path)
     FILE *f = fopen(path, "r");
     if (!f)
         return status_fail(STATUS_USAGE, "cannot read %s: %s", path, strerror(errno));
-    char *line = NULL;
+    AUTO_FREE char *line = NULL;
     size_t capacity = 0;
     status s = STATUS_OK;
     for (int number = 1; s == STATUS_OK && getline(&line, &capacity, f) > 0; number++)
         s = parse(out, line, path, number);
     if (s == STATUS_OK && !feof(f))
         s = status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
-    free(line);
     fclose(f);
     if (s == STATUS_OK && out->count == 0)
         s = status_fail(STATUS_USAGE, "%s names no host", path);
@@ -220,7 +220,7 @@ hosts_entry *hosts_find_address(const hosts *h, const char *name)
 
 status hosts_write(const hosts *h, const char *path, int ranks)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     MUST(out, "out of host memory");
@@ -232,7 +232,5 @@ status hosts_write(const hosts *h, const char *path, int ranks)
         ranks -= e->slots;
     }
     fclose(out);
-    status s = atomic_replace(path, text, (int64_t)bytes);
-    free(text);
-    return s;
+    return atomic_replace(path, text, (int64_t)bytes);
 }

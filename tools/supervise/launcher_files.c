@@ -8,19 +8,19 @@
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* The number of the job, from the session's contact.txt: "JOB.0;tcp://...". Its upper half is the launcher's; 0:
  * unknown. */
 static unsigned job_of(const char *session)
 {
     unsigned job = 0;
-    char *path = must_format("%s/contact.txt", session);
+    AUTO_FREE char *path = must_format("%s/contact.txt", session);
     FILE *f = fopen(path, "r");
     if (f && fscanf(f, "%u.", &job) != 1)
         job = 0;
     if (f)
         fclose(f);
-    free(path);
     return job;
 }
 
@@ -48,7 +48,8 @@ void launcher_files_remove(pid_t launcher)
     const char *top = getenv("TMPDIR");
     gethostname(host, sizeof host - 1);
     host[strcspn(host, ".")] = 0;
-    char *session = must_format("%s/ompi.%s.%d/pid.%d", top && *top ? top : "/tmp", host, (int)getuid(), (int)launcher);
+    AUTO_FREE char *session =
+        must_format("%s/ompi.%s.%d/pid.%d", top && *top ? top : "/tmp", host, (int)getuid(), (int)launcher);
     if (atomic_exists(session)) {
         unsigned job = job_of(session);
         if (job)
@@ -56,5 +57,4 @@ void launcher_files_remove(pid_t launcher)
         if (atomic_remove(session) != STATUS_OK)
             log_warn("%s", status_message());
     }
-    free(session);
 }

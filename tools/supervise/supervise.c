@@ -17,6 +17,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
+#include "memory/scope.h"
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
 #include "tools/options.h"
@@ -275,9 +276,8 @@ static status claim_folder(supervisor *s)
     if (!s->config.run.lock)
         return STATUS_OK;
     TRY(manifest_draw_run(id));
-    char *path = must_format("%s/supervisor", s->config.run.folder);
+    AUTO_FREE char *path = must_format("%s/supervisor", s->config.run.folder);
     status taken = lock_take(&s->own, path, id, SUPERVISE_LEASE);
-    free(path);
     return taken == STATUS_OK ? STATUS_OK : status_context(taken, "a supervisor is at work here already");
 }
 

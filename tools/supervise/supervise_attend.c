@@ -13,6 +13,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
+#include "memory/scope.h"
 #include "parallel/watch/signals.h"
 #include "tools/supervise/children.h"
 #include "tools/supervise/launcher_files.h"
@@ -45,10 +46,8 @@ static bool copy_output(supervisor *s)
 int64_t supervise_bytes(const char *folder, const char *name)
 {
     struct stat info;
-    char *path = must_format("%s/%s", folder, name);
-    int64_t bytes = stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
-    free(path);
-    return bytes;
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    return stat(path, &info) == 0 ? (int64_t)info.st_size : 0;
 }
 
 void supervise_finish_output(supervisor *s, double seconds)

@@ -22,6 +22,7 @@
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/units.h"
 
 enum { NODE_NAME = 96, BLOCK = CHECKPOINT_WRITER_BUFFER };
@@ -374,12 +375,11 @@ static status settle_secret(node_copies *k)
 
 status node_copies_begin(node_copies *k, const char *id, int64_t bytes)
 {
-    int64_t *all = must_alloc((unsigned long)k->ranks * sizeof *all);
+    AUTO_FREE int64_t *all = must_alloc((unsigned long)k->ranks * sizeof *all);
     comm_all_gather_bytes(k->world, all, &bytes, sizeof bytes);
     k->bytes = all[k->me];
     for (int i = 0; i < k->rounds; i++)
         k->bytes += k->from[i] >= 0 ? all[k->from[i]] : 0;
-    free(all);
     TRY(comm_all_status(k->world, check_room(k)));
     TRY(comm_all_status(k->world, arena_open(&k->buffers, 2 * (int64_t)BLOCK)));
     TRY(settle_secret(k));
@@ -404,10 +404,8 @@ typedef struct transfer {
 
 static int open_in(const char *folder, const char *name, int flags)
 {
-    char *path = must_format("%s/%s", folder, name);
-    int file = open(path, flags | O_CLOEXEC, 0600);
-    free(path);
-    return file;
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    return open(path, flags | O_CLOEXEC, 0600);
 }
 
 /* Whatever fails here, the neighbours' bytes go on: who waits for them is not to blame. */
@@ -496,9 +494,8 @@ static status pass_shares(const node_copies *k, const char *folder, const share 
 static status hide(const char *folder, const share *mine)
 {
     for (int i = 0; i < mine->count; i++) {
-        char *path = must_format("%s/%s", folder, mine->file[i].name);
+        AUTO_FREE char *path = must_format("%s/%s", folder, mine->file[i].name);
         bool good = chmod(path, 0600) == 0;
-        free(path);
         if (!good)
             return status_fail(STATUS_FAILED, "cannot change who may read %s: %s", folder, strerror(errno));
     }
@@ -508,23 +505,21 @@ static status hide(const char *folder, const share *mine)
 /* All but this one. */
 static void remove_older(const node_copies *k, const char *keep)
 {
-    reading_names all;
+    RELEASED_BY(reading_names_free) reading_names all = {0};
     if (reading_folder(&all, k->place.folder) != STATUS_OK)
         log_warn("%s", status_message());
     for (int i = 0; i < all.count; i++)
         if (strncmp(all.name[i], ".t", 2) == 0 && strcmp(all.name[i], keep) != 0) {
-            char *path = must_format("%s/%s", k->place.folder, all.name[i]);
+            AUTO_FREE char *path = must_format("%s/%s", k->place.folder, all.name[i]);
             if (atomic_remove(path) != STATUS_OK)
                 log_warn("%s", status_message());
-            free(path);
         }
-    reading_names_free(&all);
 }
 
 status node_copies_spread(node_copies *k, const char *name)
 {
     share mine;
-    char *folder = checkpoint_temporary(k->place.folder, name);
+    AUTO_FREE char *folder = checkpoint_temporary(k->place.folder, name);
     status s = share_list(&mine, folder, &(fragment_owner){k->id, name, k->me, k->ranks});
     if (s == STATUS_OK)
         s = hide(folder, &mine);
@@ -533,7 +528,6 @@ status node_copies_spread(node_copies *k, const char *name)
         s = comm_all_status(k->world, pass_shares(k, folder, &mine));
     if (s == STATUS_OK && k->me == k->first)
         remove_older(k, strrchr(folder, '/') + 1);
-    free(folder);
     return s;
 }
 
@@ -574,8 +568,8 @@ static void copy_shares(char *mine, const node_copies *k, const node_set *set, c
 static status bring_together(bool *damaged, const node_copies *k, const node_set *set, const char *to, char *buffer)
 {
     unsigned long count = (unsigned long)set->ranks;
-    char *so_far = must_calloc(count, 1), *mine = must_calloc(count, 1),
-         *all = must_alloc(count * (unsigned long)k->ranks);
+    AUTO_FREE char *so_far = must_calloc(count, 1), *mine = must_calloc(count, 1),
+                   *all = must_alloc(count * (unsigned long)k->ranks);
     for (int attempt = 0; attempt < set->nodes; attempt++) {
         copy_shares(mine, k, set, to, attempt, so_far, buffer);
         comm_all_gather_bytes(k->world, all, mine, (int64_t)count);
@@ -588,9 +582,6 @@ static status bring_together(bool *damaged, const node_copies *k, const node_set
         missing += so_far[i] == MISSING;
         unknown += so_far[i] == UNKNOWN;
     }
-    free(all);
-    free(mine);
-    free(so_far);
     *damaged = missing > 0;
     if (missing + unknown == 0)
         return STATUS_OK;
@@ -600,19 +591,18 @@ static status bring_together(bool *damaged, const node_copies *k, const node_set
 static status publish(const node_copies *k, const node_set *set, const char *checkpoints, const char *temporary,
                       char *buffer)
 {
-    json_t *meta = NULL;
+    json_auto_t *meta = NULL;
     TRY(share_take_meta(&meta, temporary));
     checkpoint_publisher *p = checkpoint_publisher_open(set->ranks, k->id, buffer);
     status s = checkpoint_publisher_publish(p, checkpoints, set->name, meta);
     checkpoint_publisher_close(p);
-    json_decref(meta);
     return s;
 }
 
 static status adopt(bool *damaged, node_copies *k, const node_set *set, const char *checkpoints)
 {
     arena *buffer = NULL;
-    char *temporary = checkpoint_temporary(checkpoints, set->name);
+    AUTO_FREE char *temporary = checkpoint_temporary(checkpoints, set->name);
     *damaged = false;
     status s = comm_all_status(k->world, arena_open(&buffer, BLOCK));
     if (s == STATUS_OK)
@@ -625,7 +615,6 @@ static status adopt(bool *damaged, node_copies *k, const node_set *set, const ch
     if (s != STATUS_OK && k->me == 0)
         checkpoint_clean(checkpoints, set->name);
     arena_close(buffer);
-    free(temporary);
     return s;
 }
 

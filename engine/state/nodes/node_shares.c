@@ -8,6 +8,7 @@
 #include "engine/checkpoint/share.h"
 #include "engine/system/reading.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* One share on one node. */
 typedef struct share_found {
@@ -29,7 +30,7 @@ static void add(list *l, const share_found *f)
 static status look_into(list *l, const char *folder, const char *name, const char *id, share_found as)
 {
     char *path = must_format("%s/%s", folder, name), run[MANIFEST_RUN];
-    reading_names files;
+    RELEASED_BY(reading_names_free) reading_names files = {0};
     status s = reading_folder(&files, path);
     for (int i = 0; i < files.count && s == STATUS_OK; i++) {
         fragment_owner owner;
@@ -41,14 +42,13 @@ static status look_into(list *l, const char *folder, const char *name, const cha
             add(l, &as);
         }
     }
-    reading_names_free(&files);
     free(path);
     return s;
 }
 
 static status look(list *l, const node_shares_asked *asked, int node)
 {
-    reading_names all;
+    RELEASED_BY(reading_names_free) reading_names all = {0};
     *l = (list){0};
     if (!asked->folder)
         return STATUS_OK;
@@ -58,7 +58,6 @@ static status look(list *l, const node_shares_asked *asked, int node)
         if (sscanf(all.name[i], ".tmp-step-%lld", &step) == 1 && step > asked->after)
             s = look_into(l, asked->folder, all.name[i], asked->id, (share_found){.step = step, .node = node});
     }
-    reading_names_free(&all);
     return s;
 }
 
@@ -71,16 +70,14 @@ static list gather(comm_group *world, const list *mine)
     for (int i = 0; i < ranks; i++)
         most = counts[i] > most ? counts[i] : most;
     if (most > 0) {
-        share_found *padded = must_calloc((unsigned long)most, sizeof *padded),
-                    *items = must_alloc((unsigned long)most * (unsigned long)ranks * sizeof *items);
+        AUTO_FREE share_found *padded = must_calloc((unsigned long)most, sizeof *padded),
+                              *items = must_alloc((unsigned long)most * (unsigned long)ranks * sizeof *items);
         if (mine->count > 0)
             memcpy(padded, mine->item, (size_t)mine->count * sizeof *padded);
         comm_all_gather_bytes(world, items, padded, most * (int64_t)sizeof *padded);
         for (int i = 0; i < ranks; i++)
             for (int j = 0; j < counts[i]; j++)
                 add(&all, &items[i * most + j]);
-        free(items);
-        free(padded);
     }
     free(counts);
     return all;

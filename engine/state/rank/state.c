@@ -9,6 +9,7 @@
 #include "engine/state/weights/normal.h"
 #include "kernels/philox.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
 {
@@ -251,13 +252,12 @@ static const parameter_piece *find_piece(const parameter **of, const decoder *mo
 static void draw_transposed(float *out, const parameter *p, const parameter_piece *q, int64_t first, int64_t rows,
                             uint64_t seed)
 {
-    float *drawn = must_alloc((unsigned long)rows * sizeof *drawn);
+    AUTO_FREE float *drawn = must_alloc((unsigned long)rows * sizeof *drawn);
     for (int64_t i = 0; i < q->of.global[1]; i++) {
         normal_fill(drawn, seed, philox_stream(q->of.name), i * q->of.global[0] + first, rows, p->deviation);
         for (int64_t row = 0; row < rows; row++)
             out[row * q->of.global[1] + i] = drawn[row];
     }
-    free(drawn);
 }
 
 void state_initial_rows(float *out, const decoder *model, const char *name, int64_t first, int64_t rows, uint64_t seed)
@@ -314,7 +314,7 @@ static status read_checkpoint(void *context, const rectangle *of, const box_memo
 static status load_section(const compiled *c, executor *e, state_section section, state_reader *read, void *context)
 {
     int count;
-    checkpoint_piece *pieces = state_pieces(&count, c, e, section, false);
+    AUTO_FREE checkpoint_piece *pieces = state_pieces(&count, c, e, section, false);
     status s = STATUS_OK;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         box_memory to = pieces[i].at;
@@ -323,7 +323,6 @@ static status load_section(const compiled *c, executor *e, state_section section
         s = read(context, &pieces[i].of, &to);
         executor_give_back(e, to.data, address, bytes, true);
     }
-    free(pieces);
     return s;
 }
 
@@ -362,12 +361,11 @@ static status add_piece(checkpoint *file, const char *section, const checkpoint_
 {
     bool matrix = p->of.dims > 1;
     int64_t rows = p->of.part.size[0], columns = matrix ? p->of.part.size[1] : 1, step = matrix ? p->at.stride[1] : 0;
-    float *more = must_alloc((unsigned long)(rows * columns) * sizeof *more + 1);
+    AUTO_FREE float *more = must_alloc((unsigned long)(rows * columns) * sizeof *more + 1);
     status s = checkpoint_read(file, section, &p->of, &(box_memory){more, p->at.type, {columns, 1}});
     for (int64_t i = 0; s == STATUS_OK && i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
             to[i * p->at.stride[0] + j * step] += more[i * columns + j];
-    free(more);
     return s;
 }
 
@@ -375,7 +373,7 @@ static status add_piece(checkpoint *file, const char *section, const checkpoint_
 static status add_section(const compiled *c, executor *e, checkpoint *file, const char *section)
 {
     int count;
-    checkpoint_piece *pieces = state_pieces(&count, c, e, OWN_FEEDBACK, false);
+    AUTO_FREE checkpoint_piece *pieces = state_pieces(&count, c, e, OWN_FEEDBACK, false);
     status s = STATUS_OK;
     for (int i = 0; i < count && s == STATUS_OK; i++) {
         const checkpoint_piece *p = &pieces[i];
@@ -384,7 +382,6 @@ static status add_section(const compiled *c, executor *e, checkpoint *file, cons
         s = add_piece(file, section, p, data);
         executor_give_back(e, data, address, bytes, true);
     }
-    free(pieces);
     return s;
 }
 

@@ -13,6 +13,7 @@
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { ALIGNMENT = 256 }; /* bytes */
 _Static_assert((int)ALIGNMENT == (int)COMPILE_ALIGNMENT, "between pieces closer than that lies no other tensor");
@@ -65,11 +66,10 @@ static checkpoint_piece *own_pieces(int *count, const compiled *c, executor *e)
     *count = 0;
     for (int i = 0; i < section_count; i++) {
         int n;
-        checkpoint_piece *pieces = state_pieces(&n, c, e, sections[i], true);
+        AUTO_FREE checkpoint_piece *pieces = state_pieces(&n, c, e, sections[i], true);
         all = must_realloc(all, (unsigned long)(*count + n) * sizeof *all);
         memcpy(all + *count, pieces, (size_t)n * sizeof *all);
         *count += n;
-        free(pieces);
     }
     return all;
 }
@@ -136,14 +136,12 @@ static int64_t lay_more(checkpoint_piece *pieces, int count, char *copy)
 int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more, int more_count, bool asynchronous)
 {
     int count, ranges_count;
-    range *ranges;
-    checkpoint_piece *pieces = own_pieces(&count, c, e);
+    AUTO_FREE range *ranges = NULL;
+    AUTO_FREE checkpoint_piece *pieces = own_pieces(&count, c, e);
     int64_t bytes = lay_ranges(&ranges, &ranges_count, pieces, count, executor_context(e)->arena, NULL);
     for (int i = 0; i < more_count; i++)
         bytes += aligned(checkpoint_extent(&more[i]), ALIGNMENT);
     bytes = aligned(bytes, DIRECT_ALIGNMENT);
-    free(ranges);
-    free(pieces);
     return (asynchronous ? bytes : 0) + CHECKPOINT_WRITER_BUFFER;
 }
 
@@ -204,12 +202,9 @@ static status write_share(saver *s)
     if (!s->memory)
         return STATUS_OK;
     const fragment_owner owner = {.run = o->run, .name = s->name, .rank = o->rank, .ranks = o->ranks};
-    char *folder = checkpoint_temporary(s->memory->folder, s->name);
-    status result = o->rank == 0 ? share_put_meta(folder, s->meta, s->buffer) : STATUS_OK;
-    if (result == STATUS_OK)
-        result = share_seal(folder, &owner, s->memory->secret, s->buffer);
-    free(folder);
-    return result;
+    AUTO_FREE char *folder = checkpoint_temporary(s->memory->folder, s->name);
+    TRY(o->rank == 0 ? share_put_meta(folder, s->meta, s->buffer) : STATUS_OK);
+    return share_seal(folder, &owner, s->memory->secret, s->buffer);
 }
 
 static void work(saver *s)
@@ -339,14 +334,13 @@ status saver_open(saver **out, const saver_options *options)
     s->interface = executor_device(options->executor, &s->device);
     s->taken = s->copied = true;
     worker_init(&s->worker);
-    checkpoint_piece *pieces = own_pieces(&count, options->compiled, options->executor);
+    AUTO_FREE checkpoint_piece *pieces = own_pieces(&count, options->compiled, options->executor);
     if (options->more_count > 0) {
         pieces = must_realloc(pieces, (unsigned long)(count + options->more_count) * sizeof *pieces);
         memcpy(pieces + count, options->more, (size_t)options->more_count * sizeof *pieces);
         count += options->more_count;
     }
     status result = open_parts(s, pieces, count);
-    free(pieces);
     if (result != STATUS_OK) {
         saver_close(s);
         return result;

@@ -13,6 +13,7 @@
 #include "engine/state/weights/mxfp4.h"
 #include "engine/store/folder.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/dense.h"
 #include "models/huggingface.h"
 
@@ -56,12 +57,10 @@ static bool is_leftover(const char *name)
 /* Is it of a layer behind the last one, of which the model has none? */
 static bool is_behind(const model_shape *s, const char *name)
 {
-    char *layers = must_format("%slayers.", names_prefix(s->architecture));
+    AUTO_FREE char *layers = must_format("%slayers.", names_prefix(s->architecture));
     const size_t length = strlen(layers);
-    bool behind = shape_has_key(s->architecture, KEY_MTP) && !strncmp(name, layers, length) &&
-                  strtol(name + length, NULL, 10) >= shape_blocks(s);
-    free(layers);
-    return behind;
+    return shape_has_key(s->architecture, KEY_MTP) && !strncmp(name, layers, length) &&
+           strtol(name + length, NULL, 10) >= shape_blocks(s);
 }
 
 static int compare_name(const void *a, const void *b, void *context)
@@ -254,7 +253,7 @@ static void say_left_out(const weights *w, int count)
 static status match_tensors(weights *w)
 {
     int left_out = 0;
-    bool *taken = must_calloc((unsigned long)sharded_count(w->files) + 1, sizeof *taken);
+    AUTO_FREE bool *taken = must_calloc((unsigned long)sharded_count(w->files) + 1, sizeof *taken);
     status s = STATUS_OK;
     w->stored = must_calloc((unsigned long)w->count, sizeof *w->stored);
     for (int i = 0; i < w->count && s == STATUS_OK; i++) {
@@ -279,19 +278,16 @@ static status match_tensors(weights *w)
                             "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
                             w->folder, name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
     }
-    free(taken);
     say_left_out(w, left_out);
     return s;
 }
 
 static status read_config_json(model_shape *shape, json_t **tokens, const char *path)
 {
-    char *text;
+    AUTO_FREE char *text = NULL;
     size_t bytes;
     TRY(config_read_file(&text, &bytes, path));
-    status s = huggingface_parse(shape, tokens, text, bytes, path);
-    free(text);
-    return s;
+    return huggingface_parse(shape, tokens, text, bytes, path);
 }
 
 /* transformers keeps the key of the block behind the last layer, but not its weights. */
@@ -350,10 +346,8 @@ static status open_checkpoint(weights *w, const char *path)
 /* Is there a file of that name? */
 static bool has(const char *folder, const char *name)
 {
-    char *path = must_format("%s/%s", folder, name);
-    bool yes = atomic_exists(path);
-    free(path);
-    return yes;
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    return atomic_exists(path);
 }
 
 static status open_either(weights *w, const char *folder)
@@ -370,22 +364,19 @@ static status open_either(weights *w, const char *folder)
     w->folder = must_strdup(folder);
     if (!huggingface)
         return open_checkpoint(w, folder);
-    char *path = must_format("%s/config.json", folder);
-    status s = open_huggingface(w, path);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/config.json", folder);
+    return open_huggingface(w, path);
 }
 
 static status open_part(weights **out, const char *path, folder_part part)
 {
-    char *folder;
+    AUTO_FREE char *folder = NULL;
     TRY(folder_local(&folder, path, part));
     weights *w = must_calloc(1, sizeof *w);
     status s = part == FOLDER_WHOLE && has(folder, FOLDER_NO_VALUES)
                    ? status_fail(STATUS_FAILED,
                                  "%s has names and sizes of tensors, but no values: name the s3:// folder", folder)
                    : open_either(w, folder);
-    free(folder);
     if (!json_is_object(w->tokens)) {
         json_decref(w->tokens);
         w->tokens = json_object();
@@ -557,11 +548,10 @@ static bool is_bias(const weights *w, const char *name)
 
 static status give_zeros(const rectangle *of, const box_memory *to)
 {
-    float *zeros = must_calloc((unsigned long)box_volume(of->dims, of->part.size) + 1, sizeof *zeros);
+    AUTO_FREE float *zeros = must_calloc((unsigned long)box_volume(of->dims, of->part.size) + 1, sizeof *zeros);
     box_memory from = {.data = zeros, .type = DTYPE_FP32};
     box_row_major(from.stride, of->dims, of->part.size);
     box_convert(to, &from, of->dims, of->part.size);
-    free(zeros);
     return STATUS_OK;
 }
 
@@ -591,10 +581,9 @@ status weights_tokenizer(tokenizer **out, const weights *w)
     /* run/checkpoints/step-00000100: beside the weights, or with the run */
     static const char *const above[] = {"", "/..", "/../.."};
     for (int i = 0; i < (w->checkpoint ? 3 : 1); i++) {
-        char *folder = must_format("%s%s", w->folder, above[i]);
+        AUTO_FREE char *folder = must_format("%s%s", w->folder, above[i]);
         bool here = tokenizer_files_is_in(folder);
         status s = here ? tokenizer_files_open(out, folder) : STATUS_OK;
-        free(folder);
         if (here)
             return s;
     }
@@ -610,9 +599,8 @@ status weights_tokenizer(tokenizer **out, const weights *w)
 /* Without a tokenizer beside it, is there at least the data set? The more likely mistake is told. */
 static status require_data(const char *prefix)
 {
-    char *index = must_format("%s.idx", prefix);
+    AUTO_FREE char *index = must_format("%s.idx", prefix);
     bool there = atomic_exists(index);
-    free(index);
     return there ? STATUS_OK
                  : status_fail(
                        STATUS_USAGE,
@@ -650,10 +638,9 @@ status weights_configure(config *c)
     if (c->model.config) {
         TRY(read_config_json(&shape, NULL, c->model.config));
     } else {
-        weights *w;
+        AUTO(weights) *w = NULL;
         TRY(weights_open_names(&w, c->model.from));
         shape = w->shape;
-        weights_close(w);
     }
     config_take_shape(c, &shape);
     TRY(config_check(c));

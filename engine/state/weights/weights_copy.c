@@ -18,6 +18,7 @@
 #include "engine/data/tokenizer_export.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 
 #define SHARD_BYTES 5000000000LL /* what transformers cuts at */
@@ -206,8 +207,8 @@ static status pump(copy *c, safetensors_writer *w, const char *file, int shard)
 
 static status write_shard(copy *c, int shard)
 {
-    char *name = file_name(c, shard), *path = must_format("%s/%s", c->folder, name);
-    json_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders ask for it */
+    AUTO_FREE char *name = file_name(c, shard), *path = must_format("%s/%s", c->folder, name);
+    json_auto_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders ask for it */
     safetensors_writer *w;
     status s = safetensors_writer_open(&w, path, c->tensors + c->first[shard], c->first[shard + 1] - c->first[shard],
                                        metadata);
@@ -225,9 +226,6 @@ static status write_shard(copy *c, int shard)
         else
             free(file.name);
     }
-    json_decref(metadata);
-    free(path);
-    free(name);
     return s;
 }
 
@@ -235,10 +233,8 @@ static status write_shard(copy *c, int shard)
 
 static status put_text(const copy *c, const char *name, const char *text)
 {
-    char *path = must_format("%s/%s", c->folder, name);
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
+    return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
 /* The special tokens that came with the weights, or else the tokenizer's. */
@@ -260,22 +256,20 @@ static json_t *special_tokens(const weights *w)
 static status write_huggingface(const copy *c)
 {
     char *text;
-    json_t *tokens = special_tokens(c->from);
+    json_auto_t *tokens = special_tokens(c->from);
     status s = huggingface_text(&text, weights_shape(c->from), c->tensors[0].type, tokens);
-    json_decref(tokens);
     TRY(s);
     s = put_text(c, "config.json", text);
     free(text);
     if (s != STATUS_OK || c->shards == 1)
         return s;
-    json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)c->total, "weight_map", c->map);
-    char *body = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
+    json_auto_t *index =
+        json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)c->total, "weight_map", c->map);
+    AUTO_FREE char *body = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
     MUST(body, "out of host memory");
     text = must_format("%s\n", body);
     s = put_text(c, SHARDED_INDEX, text);
     free(text);
-    free(body);
-    json_decref(index);
     return s;
 }
 
@@ -283,7 +277,7 @@ static status write_huggingface(const copy *c)
 static status default_config(char **out, const model_shape *shape)
 {
     char from[] = "model.from=.", *override[] = {from};
-    config c;
+    RELEASED_BY(config_free) config c = {0};
     TRY(config_load(&c, NULL, 1, override));
     config_take_shape(&c, shape);
     free(c.model.from);
@@ -291,7 +285,6 @@ static status default_config(char **out, const model_shape *shape)
     status s = config_check(&c);
     if (s == STATUS_OK)
         *out = config_text(&c);
-    config_free(&c);
     return s;
 }
 
@@ -299,7 +292,7 @@ static status default_config(char **out, const model_shape *shape)
 static status note_companion(const copy *c, const char *name)
 {
     mapping file;
-    char *path = must_format("%s/%s", c->folder, name);
+    AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
     status s = mapping_open(&file, path);
     if (s == STATUS_OK) {
         manifest_file entry = {.name = must_strdup(name),
@@ -309,7 +302,6 @@ static status note_companion(const copy *c, const char *name)
         manifest_add_file(c->manifest, &entry);
         mapping_close(&file);
     }
-    free(path);
     return s;
 }
 
@@ -336,7 +328,7 @@ static status note_companions(const copy *c)
 
 static status write_manifest(const copy *c)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     TRY(note_companions(c));
     if (weights_config(c->from))
         text = must_strdup(weights_config(c->from));
@@ -344,29 +336,23 @@ static status write_manifest(const copy *c)
         TRY(default_config(&text, weights_shape(c->from)));
     c->manifest->meta =
         json_pack("{s:I, s:s, s:O}", "step", (json_int_t)0, "config", text, "tokens", weights_tokens(c->from));
-    free(text);
     MUST(c->manifest->meta, "out of host memory");
-    char *path = must_format("%s/manifest.json", c->folder);
-    status s = manifest_check(c->manifest, path);
-    if (s == STATUS_OK)
-        s = manifest_write(c->manifest, path);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/manifest.json", c->folder);
+    TRY(manifest_check(c->manifest, path));
+    return manifest_write(c->manifest, path);
 }
 
 static status copy_companion(bool *copied, const copy *c, const char *name)
 {
-    char *from = must_format("%s/%s", weights_folder(c->from), name), *to = must_format("%s/%s", c->folder, name);
+    AUTO_FREE char *from = must_format("%s/%s", weights_folder(c->from), name),
+                   *to = must_format("%s/%s", c->folder, name);
     status s = STATUS_OK;
-    mapping file = {0};
+    RELEASED_BY(mapping_close) mapping file = {0};
     *copied = atomic_exists(from);
     if (*copied)
         s = mapping_open(&file, from);
     if (*copied && s == STATUS_OK)
         s = atomic_replace(to, file.data, file.bytes);
-    mapping_close(&file);
-    free(to);
-    free(from);
     return s;
 }
 
@@ -385,9 +371,8 @@ static status copy_companions(const copy *c)
     if (!tokenizer_copied && !weights_is_huggingface(c->from))
         s = tokenizer_files_save(t, c->folder);
     if (s == STATUS_OK && !c->manifest) {
-        json_t *tokens = special_tokens(c->from);
+        json_auto_t *tokens = special_tokens(c->from);
         s = tokenizer_export(t, c->folder, weights_shape(c->from), tokens);
-        json_decref(tokens);
     }
     tokenizer_close(t);
     return s;
@@ -461,22 +446,20 @@ static bool is_model(const char *folder)
     static const char *const names[] = {"config.json", "manifest.json"};
     bool found = false;
     for (int i = 0; i < 2 && !found; i++) {
-        char *path = must_format("%s/%s", folder, names[i]);
+        AUTO_FREE char *path = must_format("%s/%s", folder, names[i]);
         found = atomic_exists(path);
-        free(path);
     }
     return found;
 }
 
 static status check_target(const char *to, bool replace)
 {
-    reading_names entries;
+    RELEASED_BY(reading_names_free) reading_names entries = {0};
     bool there;
     TRY(atomic_look(&there, to));
     if (!there)
         return STATUS_OK;
     bool listed = reading_folder(&entries, to) == STATUS_OK, empty = listed && entries.there && entries.count == 0;
-    reading_names_free(&entries);
     if (empty)
         return STATUS_OK;
     if (replace)
@@ -490,7 +473,7 @@ static status take_name(const char *from, const char *to, bool replace)
 {
     if (!replace || !is_model(to))
         return atomic_rename(from, to);
-    char *old = must_format("%s.old", to);
+    AUTO_FREE char *old = must_format("%s.old", to);
     status s = atomic_remove(old);
     if (s == STATUS_OK)
         s = atomic_rename(to, old);
@@ -498,7 +481,6 @@ static status take_name(const char *from, const char *to, bool replace)
         (void)rename(old, to);
     if (s == STATUS_OK)
         s = atomic_remove(old);
-    free(old);
     return s;
 }
 
@@ -517,10 +499,9 @@ static status write_folder(copy *c)
 
 static void give_up(const copy *c)
 {
-    char *message = must_strdup(status_message());
+    AUTO_FREE char *message = must_strdup(status_message());
     (void)atomic_remove(c->folder);
     (void)status_fail(STATUS_FAILED, "%s", message);
-    free(message);
 }
 
 status weights_copy(weights *from, const char *to, const weights_copy_options *options)
@@ -528,7 +509,7 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     size_t length = strlen(to);
     while (length > 1 && to[length - 1] == '/')
         length--;
-    char *target = must_format("%.*s", (int)length, to), *unused = NULL;
+    AUTO_FREE char *target = must_format("%.*s", (int)length, to), *unused = NULL;
     copy c = {.from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object()};
     if (options->format == WEIGHTS_PHALANX)
         c.manifest = manifest_make(1);
@@ -540,7 +521,6 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     status s = check_target(target, options->replace);
     if (s == STATUS_OK && !c.manifest) /* what cannot be said in a config.json is refused before the long work */
         s = huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL);
-    free(unused);
     if (s == STATUS_OK) {
         s = write_folder(&c);
         if (s == STATUS_OK)
@@ -556,6 +536,5 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
         free(c.copied[i]);
     free(c.first);
     free(c.folder);
-    free(target);
     return s;
 }

@@ -7,6 +7,7 @@
 
 #include "engine/config/batch_ramp.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* ---- data sets ---- */
 
@@ -162,7 +163,7 @@ static void write_past(json_t *meta, const train_past *p)
 
 json_t *train_meta_write(const training_position *m, const config *c, const samples *train, const samples *validation)
 {
-    char *text = config_text(c);
+    AUTO_FREE char *text = config_text(c);
     json_t *meta = json_object();
     for (int i = 0; i < COUNTS; i++) {
         int64_t value;
@@ -175,16 +176,15 @@ json_t *train_meta_write(const training_position *m, const config *c, const samp
     json_object_set_new(meta, "data",
                         json_pack("{s:o, s:o}", "train", list_sources(&c->data.train, train), "validation",
                                   list_sources(&c->data.validation, validation)));
-    free(text);
     return meta;
 }
 
 static status impossible(const char *where, const char *key, const json_t *value, const char *why)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+    AUTO_FREE char *text =
+        json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
     status s =
         status_fail(STATUS_FAILED, "%s: its manifest says %s: %.40s, which %s", where, key, text ? text : "?", why);
-    free(text);
     return s;
 }
 

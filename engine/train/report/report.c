@@ -12,6 +12,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
+#include "memory/scope.h"
 #include "engine/system/atomic.h"
 
 double report_time(void)
@@ -122,13 +123,11 @@ static void put_integer(json_t *object, const char *key, int64_t value)
 /* Takes the object; `write` is lines_write or lines_write_here. Times need more digits than nine. */
 static status write_line_by(status (*write)(lines *, const char *), lines *out, json_t *object, double time)
 {
-    char *text = json_dumps(object, JSON_FLAGS);
+    AUTO_FREE char *text = json_dumps(object, JSON_FLAGS);
     text[strlen(text) - 1] = 0;
-    char *line = must_format("%s, \"time\": %.3f}\n", text, time);
+    AUTO_FREE char *line = must_format("%s, \"time\": %.3f}\n", text, time);
     status s = write(out, line);
     json_decref(object);
-    free(text);
-    free(line);
     return s;
 }
 
@@ -176,10 +175,9 @@ status report_metrics_evaluation(lines *out, const report_result *r)
 /* On the screen, where run.log_format is json: the logger adds the time. Takes the object. */
 static void print_object(FILE *out, json_t *object)
 {
-    char *text = json_dumps(object, JSON_FLAGS);
+    AUTO_FREE char *text = json_dumps(object, JSON_FLAGS);
     fprintf(out, "%s\n", text);
     fflush(out);
-    free(text);
     json_decref(object);
 }
 
@@ -288,15 +286,13 @@ static void put_islands(json_t *root, const report_islands *i)
 
 report_end report_ending(const char *folder, const char *run)
 {
-    char *path = must_format("%s/summary.json", folder);
-    json_t *root = json_load_file(path, 0, NULL);
+    AUTO_FREE char *path = must_format("%s/summary.json", folder);
+    json_auto_t *root = json_load_file(path, 0, NULL);
     const char *whose = json_string_value(json_object_get(root, "run"));
     const char *ended = json_string_value(json_object_get(root, "ended"));
     report_end end = REPORT_UNKNOWN;
     if (whose && ended && strcmp(whose, run) == 0)
         end = strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
-    json_decref(root);
-    free(path);
     return end;
 }
 
@@ -361,11 +357,8 @@ status report_summary(const char *path, const report_summary_values *v)
     if (v->fell_back)
         json_object_set_new(root, "fell_back", json_string(v->fell_back));
     for (int i = 0; i < v->ranks; i++)
-        json_array_append_new(ranks, rank_object(&v->rank[i]));
-    json_object_set_new(root, "ranks", ranks);
-    char *text = json_dumps(root, JSON_FLAGS | JSON_INDENT(2));
+    AUTO_FREE char *text = json_dumps(root, JSON_FLAGS | JSON_INDENT(2));
     status s = atomic_replace(path, text, (int64_t)strlen(text));
-    free(text);
     json_decref(root);
     return s;
 }

@@ -15,6 +15,7 @@
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 #include "models/parts.h"
 
@@ -35,18 +36,16 @@ static int64_t peak_resident(void)
 /* A whole line of a step up to `step`? */
 static bool is_kept(const char *line, const char *end, int64_t step)
 {
-    char *text = must_format("%.*s", (int)(end - line), line);
+    AUTO_FREE char *text = must_format("%.*s", (int)(end - line), line);
     const char *at = strstr(text, "\"step\"");
     long long number = -1;
-    bool kept = at && sscanf(at, "\"step\"%*[: ]%lld", &number) == 1 && number <= step;
-    free(text);
-    return kept;
+    return at && sscanf(at, "\"step\"%*[: ]%lld", &number) == 1 && number <= step;
 }
 
 /* Lines of steps that a resumed run will do again are dropped from metrics.jsonl. What cannot be read stays. */
 static status keep_lines(const char *path, int64_t step)
 {
-    char *all;
+    AUTO_FREE char *all = NULL;
     int64_t bytes, used = 0;
     TRY(reading_file(&all, &bytes, path));
     if (!all)
@@ -56,25 +55,20 @@ static status keep_lines(const char *path, int64_t step)
             memmove(all + used, line, (size_t)(end + 1 - line));
             used += end + 1 - line;
         }
-    status s = atomic_replace(path, all, used);
-    free(all);
-    return s;
+    return atomic_replace(path, all, used);
 }
 
 static status open_loads(training *t)
 {
-    char *path = must_format("%s/loads.jsonl", t->folder);
-    status s = keep_lines(path, t->at.step);
-    if (s == STATUS_OK)
-        s = lines_open(&t->report.load_lines, path);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/loads.jsonl", t->folder);
+    TRY(keep_lines(path, t->at.step));
+    return lines_open(&t->report.load_lines, path);
 }
 
 /* Lines and events of the steps to come. */
 static status open_steps(training *t)
 {
-    char *path = must_format("%s/metrics.jsonl", t->folder);
+    AUTO_FREE char *path = must_format("%s/metrics.jsonl", t->folder);
     status s = training_tracking_hold(t);
     if (s == STATUS_OK)
         s = keep_lines(path, t->at.step);
@@ -82,7 +76,6 @@ static status open_steps(training *t)
         s = lines_open(&t->report.metrics, path);
     if (s == STATUS_OK)
         s = training_tracking_go_on(t);
-    free(path);
     if (s == STATUS_OK && t->report.loads && t->config->run.loads_every > 0)
         s = open_loads(t);
     if (s == STATUS_OK && t->config->run.tensorboard)
@@ -129,14 +122,13 @@ void training_event(training *t, const char *event, int64_t step, const char *wo
 
 void training_event_saved(training *t, int64_t step, const char *name)
 {
-    char *path = must_format("%s/%s", t->checkpoints, name);
+    AUTO_FREE char *path = must_format("%s/%s", t->checkpoints, name);
     bool there = true;
     if (t->report.events && atomic_look(&there, path) == STATUS_OK && !there) {
         log_warn("%s is not there any more: its folder has been moved or replaced", path);
         training_event(t, "saved, then moved", step, name);
     } else
         write_event(t, (report_happening){.event = "saved", .step = step, .words = name, .here = true});
-    free(path);
 }
 
 /* A GPU of this host may be another rank's: whoever's work ends with it says so itself, and less clearly. */
@@ -157,7 +149,7 @@ static void open_resources(training *t)
     const config *c = t->config;
     if (comm_local_rank(t->world) > 0 || c->run.resource_seconds == 0)
         return;
-    char *folder = must_format("%s/hosts/%s", t->folder, watchdog_host(t->watchdog));
+    AUTO_FREE char *folder = must_format("%s/hosts/%s", t->folder, watchdog_host(t->watchdog));
     const resources_options options = {.folder = folder,
                                        .root = "",
                                        .every = c->run.resource_seconds,
@@ -167,7 +159,6 @@ static void open_resources(training *t)
                                        .context = t};
     if (resources_open(&t->report.resources, &options) != STATUS_OK)
         log_warn("%s; the run goes on without this host's resources", status_message());
-    free(folder);
 }
 
 status training_report_open(training *t)
@@ -221,19 +212,21 @@ void training_header(const training *t)
     if (!speaks(t))
         return;
     const model_shape *s = &c->model.shape;
-    char *model = must_format("%s: %d layers, hidden %lld, %d heads (%d key/value) of %d, ffn %lld, vocabulary %lld",
-                              shape_traits_of(s->architecture)->name, s->layers, (long long)s->hidden_size, s->heads,
-                              s->kv_heads, s->head_size, (long long)s->ffn_size, (long long)s->vocab_size);
+    AUTO_FREE char *model =
+        must_format("%s: %d layers, hidden %lld, %d heads (%d key/value) of %d, ffn %lld, vocabulary %lld",
+                    shape_traits_of(s->architecture)->name, s->layers, (long long)s->hidden_size, s->heads, s->kv_heads,
+                    s->head_size, (long long)s->ffn_size, (long long)s->vocab_size);
     device_facts facts;
     executor_facts(&facts, t->executor);
-    char *where = t->device == &device_cpu
-                      ? must_format("cpu, %d thread%s a rank", k->options.threads, k->options.threads == 1 ? "" : "s")
-                      : must_format("%s, one a rank", facts.name);
+    AUTO_FREE char *where = t->device == &device_cpu ? must_format("cpu, %d thread%s a rank", k->options.threads,
+                                                                   k->options.threads == 1 ? "" : "s")
+                                                     : must_format("%s, one a rank", facts.name);
     char sizes[GRID_WORDS];
     grid_words(sizes, t->grid.size, grid_named(t->grid.size), " x ", NULL);
-    char *layout = comm_ranks(t->world) == 1
-                       ? NULL
-                       : must_format("%s, %s, ZeRO %d", sizes, config_word(c, "parallel.schedule"), c->parallel.zero);
+    AUTO_FREE char *layout =
+        comm_ranks(t->world) == 1
+            ? NULL
+            : must_format("%s, %s, ZeRO %d", sizes, config_word(c, "parallel.schedule"), c->parallel.zero);
     report_run run = {.model = model,
                       .device = where,
                       .precision = config_word(c, "train.precision"),
@@ -281,9 +274,6 @@ void training_header(const training *t)
     if (c->run.log_format == CONFIG_LOG_PLAIN)
         report_columns(stdout);
     fflush(stdout);
-    free(model);
-    free(where);
-    free(layout);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
@@ -317,9 +307,8 @@ static void metrics_done(training *t, status s)
         return;
     }
     log_warn("%s; the run goes on without its metrics", status_message());
-    char *words = must_strdup(status_message());
+    AUTO_FREE char *words = must_strdup(status_message());
     incident_log_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
-    free(words);
 }
 
 /* Whoever read the lines may be gone (a dead tee, a closed terminal): training needs no reader. */
@@ -328,10 +317,10 @@ static void screen_done(training *t, int error)
     if (t->report.stdout_failed || !ferror(stdout))
         return;
     t->report.stdout_failed = true;
-    char *words = must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
+    AUTO_FREE char *words =
+        must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
     log_warn("%s; its lines are in %s/metrics.jsonl", words, t->folder);
     incident_log_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
-    free(words);
 }
 
 static void add_pace(report_step *r, const training *t)
@@ -358,12 +347,11 @@ static void add_loads(report_step *r, training *t, training_outcome outcome)
     r->rank_load_max = f.rank_max;
     r->dead_experts = f.dead;
     r->expert_entropy = f.entropy;
-    char *words = loads_warn(t->report.loads, counts);
+    AUTO_FREE char *words = loads_warn(t->report.loads, counts);
     if (words) {
         log_warn("step %lld: %s", (long long)t->at.step, words);
         training_event(t, "experts", t->at.step, words);
     }
-    free(words);
     bool last = t->at.step == c->train.steps;
     if (t->report.load_lines && (last || t->at.step % c->run.loads_every == 0))
         metrics_done(t, lines_write(t->report.load_lines, loads_line(t->report.loads, counts, t->at.step)));
@@ -458,10 +446,9 @@ static status write_evaluation_events(training *t, const report_result *r)
     tensorboard_value value = {"validation/loss", r->loss};
     status s = write_scalars(&t->report, &value, 1, r->step, r->time);
     for (int i = 0; s == STATUS_OK && r->sets > 1 && i < r->sets; i++) {
-        char *tag = must_format("validation/%s", r->name[i]);
+        AUTO_FREE char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
         s = write_scalars(&t->report, &value, 1, r->step, r->time);
-        free(tag);
     }
     return s;
 }
@@ -645,7 +632,7 @@ status training_summary(training *t, bool stopped)
         mine.at[i] = t->grid.at[i];
     for (int a = 0; a < AXIS_COUNT; a++)
         executor_sent(t->executor, &mine.bytes_sent[a], &mine.messages_sent[a], (axis)a);
-    report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
+    AUTO_FREE report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
     report_islands counted = {0};
     if (t->islands)
@@ -657,7 +644,7 @@ status training_summary(training *t, bool stopped)
     const report_mirror mirrored = {there->step, there->behind_bytes, there->uploaded, there->passed_over, there->why};
     status s = STATUS_OK;
     if (speaks(t)) {
-        char *path = must_format("%s/summary.json", t->folder);
+        AUTO_FREE char *path = must_format("%s/summary.json", t->folder);
         report_summary_values values = {.run = t->run,
                                         .parameters = parts_parameters(&t->config->model.shape),
                                         .steps = t->at.step,
@@ -683,8 +670,6 @@ status training_summary(training *t, bool stopped)
                                         .rank = all};
         training_sum_fetched(&values, t);
         s = report_summary(path, &values);
-        free(path);
     }
-    free(all);
     return comm_all_status(comm_world(t->world), s);
 }

@@ -5,6 +5,7 @@
 #include "engine/tracking/tracker.h"
 #include "engine/train/report/training_report.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/parts.h"
 
 /* How long the end of a run waits for the server, in seconds. */
@@ -51,8 +52,8 @@ status training_tracking_open(training *t)
 {
     if (!t->config->run.mlflow)
         return STATUS_OK;
-    char *parameters = must_format("%lld", (long long)parts_parameters(&t->config->model.shape));
-    char *ranks = must_format("%d", comm_ranks(t->world));
+    AUTO_FREE char *parameters = must_format("%lld", (long long)parts_parameters(&t->config->model.shape));
+    AUTO_FREE char *ranks = must_format("%d", comm_ranks(t->world));
     const tracker_lines_name tags[] = {{"mlflow.source.name", "phalanx train"},
                                        {"mlflow.source.type", "JOB"},
                                        {"phalanx.start", t->run},
@@ -60,10 +61,7 @@ status training_tracking_open(training *t)
                                        {"phalanx.folder", t->folder},
                                        {"phalanx.parameters", parameters},
                                        {"phalanx.ranks", ranks}};
-    status s = open_tracker(t, tags, sizeof tags / sizeof *tags);
-    free(parameters);
-    free(ranks);
-    return s;
+    return open_tracker(t, tags, sizeof tags / sizeof *tags);
 }
 
 status training_tracking_hold(training *t)

@@ -10,6 +10,7 @@
 #include "engine/host/incident_log.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* What runs write. Whatever else is in the folder is not ours to move; tuning.json is about the machine, and stays. */
 static const char *const written[] = {"checkpoints", CHECKPOINT_ORIGIN, "mirror",         "exports",
@@ -28,7 +29,7 @@ static bool is_written(const char *name)
 /* The names of what a run has left here: fresh strings, *count of them. */
 static status list_written(char ***out, int *count, const char *folder)
 {
-    reading_names all;
+    RELEASED_BY(reading_names_free) reading_names all = {0};
     *out = NULL;
     *count = 0;
     TRY(reading_folder(&all, folder));
@@ -37,7 +38,6 @@ static status list_written(char ***out, int *count, const char *folder)
             *out = must_realloc(*out, (unsigned long)(*count + 1) * sizeof **out);
             (*out)[(*count)++] = must_strdup(all.name[i]);
         }
-    reading_names_free(&all);
     return STATUS_OK;
 }
 
@@ -65,17 +65,14 @@ static int by_name(const void *a, const void *b)
 
 static status move(const char *folder, char *const *name, int count)
 {
-    char *aside = NULL;
+    AUTO_FREE char *aside = NULL;
     status s = make_aside(&aside, folder);
     for (int i = 0; i < count && s == STATUS_OK; i++) {
-        char *from = must_format("%s/%s", folder, name[i]), *to = must_format("%s/%s", aside, name[i]);
+        AUTO_FREE char *from = must_format("%s/%s", folder, name[i]), *to = must_format("%s/%s", aside, name[i]);
         s = atomic_rename(from, to);
-        free(from);
-        free(to);
     }
     if (s == STATUS_OK)
         log_info("the run that was in %s is in %s now (checkpoint.resume=never)", folder, aside);
-    free(aside);
     return s;
 }
 

@@ -8,25 +8,23 @@
 #include "engine/system/reading.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 status training_find_saved(char **out, const training *t)
 {
-    char *path = must_format("%s/events.jsonl", t->folder), *text;
+    AUTO_FREE char *path = must_format("%s/events.jsonl", t->folder), *text = NULL;
     int64_t bytes;
     *out = NULL;
     status s = reading_file(&text, &bytes, path);
-    free(path);
     for (char *line = text, *end; s == STATUS_OK && line && (end = strchr(line, '\n')); line = end + 1) {
-        json_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
+        json_auto_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
         const char *what = json_string_value(json_object_get(event, "event"));
         const char *name = json_string_value(json_object_get(event, "words"));
         if (what && name && strcmp(what, "saved") == 0) {
             free(*out);
             *out = must_strdup(name);
         }
-        json_decref(event);
     }
-    free(text);
     return s;
 }
 
@@ -38,25 +36,22 @@ static int64_t step_of(const char *name)
 
 static status look_at(checkpoint_place *out, bool *went_back, const training *t, const checkpoint_offers *offers)
 {
-    char *saved;
+    AUTO_FREE char *saved = NULL;
     int64_t step = step_of(strrchr(offers->folder[0], '/') + 1);
     if (checkpoint_place_read(out, offers->folder[0]) != STATUS_OK)
         out->step = step; /* it is damaged: its name is all that can be told */
     TRY(training_find_saved(&saved, t));
     *went_back = !offers->trouble && step >= 0 && step_of(saved) > step;
-    free(saved);
     return STATUS_OK;
 }
 
 status training_branch_look(checkpoint_place *out, bool *went_back, const training *t)
 {
-    checkpoint_offers offers;
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     *out = (checkpoint_place){.step = -1};
     *went_back = false;
     TRY(checkpoint_offers_find(&offers, t->checkpoints));
-    status s = offers.count > 0 ? look_at(out, went_back, t, &offers) : STATUS_OK;
-    checkpoint_offers_free(&offers);
-    return s;
+    return offers.count > 0 ? look_at(out, went_back, t, &offers) : STATUS_OK;
 }
 
 /* What is damaged has no place: it stays, so that it is said, unless something is known to be later. */

@@ -14,6 +14,7 @@
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 #include "memory/units.h"
 #include "models/names.h"
@@ -185,10 +186,8 @@ static status judge_state(training *t)
     for (int i = 0; i < ranks; i++)
         t->saves.refused |= all[i];
     free(all);
-    char *words = must_strdup(status_message());
-    status s = t->saves.refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
-    free(words);
-    return s;
+    AUTO_FREE char *words = must_strdup(status_message());
+    return t->saves.refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
 }
 
 /* Where the state is good, and the one before is on the disk, a run does not end for a save that the next one may make
@@ -312,7 +311,7 @@ static safetensors_tensor *declare_gradients(const checkpoint *from, const model
 static status copy_gradient(safetensors_writer *w, checkpoint *from, const manifest_tensor *m, float scale)
 {
     int64_t elements = box_volume(m->dims, m->global);
-    float *values = must_alloc((unsigned long)elements * sizeof *values);
+    AUTO_FREE float *values = must_alloc((unsigned long)elements * sizeof *values);
     rectangle all = box_whole(m->name, m->dims, m->global);
     box_memory to = {.data = values, .type = DTYPE_FP32};
     box_row_major(to.stride, m->dims, m->global);
@@ -321,7 +320,6 @@ static status copy_gradient(safetensors_writer *w, checkpoint *from, const manif
         values[i] /= scale;
     if (s == STATUS_OK)
         s = safetensors_writer_data(w, values, elements * (int64_t)sizeof *values);
-    free(values);
     return s;
 }
 
@@ -332,7 +330,7 @@ static status gather_gradients(const char *pieces, const char *path, const model
     TRY(checkpoint_open(&from, pieces));
     checkpoint_accept_any(from);
     int n = checkpoint_tensors(from);
-    safetensors_tensor *tensors = declare_gradients(from, shape);
+    AUTO_FREE safetensors_tensor *tensors = declare_gradients(from, shape);
     safetensors_writer *w = NULL;
     status s = safetensors_writer_open(&w, path, tensors, n, NULL);
     for (int k = 0; k < n && s == STATUS_OK; k++)
@@ -341,7 +339,6 @@ static status gather_gradients(const char *pieces, const char *path, const model
         s = safetensors_writer_close(w);
     else
         safetensors_writer_abandon(w);
-    free(tensors);
     checkpoint_close(from);
     return s;
 }
@@ -355,17 +352,15 @@ static status barrier(void *context, status mine)
 static status write_pieces(training *t, const char *folder)
 {
     int count;
-    checkpoint_piece *pieces = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
+    AUTO_FREE checkpoint_piece *pieces = state_pieces(&count, &t->compiled, t->executor, STATE_GRADIENT, true);
     const checkpoint_share mine = {pieces, count, comm_rank(t->world), comm_ranks(t->world), t->run, true};
-    status s = checkpoint_write(folder, "step-00000000", &mine, NULL, barrier, t);
-    free(pieces);
-    return s;
+    return checkpoint_write(folder, "step-00000000", &mine, NULL, barrier, t);
 }
 
 status training_dump_gradients(training *t)
 {
     const char *folder = t->config->debug.gradients;
-    char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
+    AUTO_FREE char *pieces = must_format("%s/.pieces", folder), *path = must_format("%s/gradients.safetensors", folder);
     const step_scalars *scalars = executor_at(t->executor, t->compiled.values.scalars);
     seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing gradients");
@@ -378,7 +373,5 @@ status training_dump_gradients(training *t)
     s = comm_all_status(comm_world(t->world), s);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after writing gradients");
     seal_close();
-    free(pieces);
-    free(path);
     return s;
 }

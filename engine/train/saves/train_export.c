@@ -10,6 +10,7 @@
 #include "engine/state/save/exporter.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/units.h"
 #include "models/huggingface.h"
 #include "models/parts.h"
@@ -53,9 +54,8 @@ static step_facts find_facts(const char *folder, int64_t step)
     }
     const char *line = text;
     for (const char *end; got > 0 && (end = memchr(line, '\n', (size_t)(text + got - line))); line = end + 1) {
-        json_t *object = json_loadb(line, (size_t)(end - line), 0, NULL);
+        json_auto_t *object = json_loadb(line, (size_t)(end - line), 0, NULL);
         note_line(&f, object, step);
-        json_decref(object);
     }
     free(text);
     free(path);
@@ -135,7 +135,7 @@ static void tell(void *context, const char *name, double seconds, const char *fa
 /* What a start that was killed has not come to. */
 static status add_missing(training *t)
 {
-    checkpoint_offers own;
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers own = {0};
     TRY(checkpoint_offers_find(&own, t->checkpoints));
     status s = STATUS_OK;
     for (int i = own.count - 1; i >= 0 && s == STATUS_OK; i--) {
@@ -144,18 +144,16 @@ static status add_missing(training *t)
         if (step > 0 && step <= t->at.step && is_due(t, step))
             s = exporter_add_missing(t->saves.exporter, name);
     }
-    checkpoint_offers_free(&own);
     return s;
 }
 
 status training_export_open(training *t)
 {
-    char *unused = NULL;
+    AUTO_FREE char *unused = NULL;
     if (t->config->checkpoint.export_every == 0)
         return STATUS_OK;
     /* what cannot be said in a config.json is refused before the long work */
     status s = huggingface_text(&unused, &t->config->model.shape, DTYPE_FP32, NULL);
-    free(unused);
     if (s != STATUS_OK)
         return status_context(s, "checkpoint.export");
     t->exports = must_format("%s/exports", t->folder);

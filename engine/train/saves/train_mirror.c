@@ -11,6 +11,7 @@
 #include "engine/train/report/report.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* FOLDER/mirror: "ID URL", the run's id, and the mirror that it has claimed with it. */
 #define ID_FILE "mirror"
@@ -33,7 +34,7 @@ typedef struct beginning {
 
 static status read_id(beginning *b, const training *t)
 {
-    char *path = must_format("%s/" ID_FILE, t->folder), *text;
+    AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = NULL;
     int64_t bytes;
     int end = 0;
     status s = reading_file(&text, &bytes, path);
@@ -41,24 +42,19 @@ static status read_id(beginning *b, const training *t)
         text[strcspn(text, "\n")] = 0;
         b->claimed = strcmp(text + end, b->prefix.url) == 0;
     }
-    free(text);
-    free(path);
     return s;
 }
 
 static status write_id(const training *t, const beginning *b)
 {
-    char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
-    free(text);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
+    return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
 /* What cannot be told of the folder is not empty, and offers no checkpoint. */
 static status look_at_folder(beginning *b, const training *t)
 {
-    checkpoint_offers offers = {0};
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     TRY(read_id(b, t));
     status s = checkpoint_offers_find(&offers, t->checkpoints);
     b->empty = s == STATUS_OK && offers.count == 0 && !*b->id;
@@ -67,7 +63,6 @@ static status look_at_folder(beginning *b, const training *t)
     const char *name = offers.count > 0 ? strrchr(offers.folder[0], '/') + 1 : "step-0";
     if (mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-")) < 0)
         b->place.step = INT64_MAX; /* a name of somebody's own: nothing is newer */
-    checkpoint_offers_free(&offers);
     return STATUS_OK;
 }
 
@@ -81,13 +76,10 @@ static bool begins_anew(const training *t)
 /* checkpoint.resume may name the mirror itself: then a run under another folder's name goes on from it. */
 static bool names_mirror(const training *t)
 {
-    mirror_prefix a = {0}, b = {0};
+    RELEASED_BY(mirror_prefix_free) mirror_prefix a = {0}, b = {0};
     const char *resume = t->config->checkpoint.resume, *url = t->config->checkpoint.mirror;
-    bool same = url && s3_is_url(resume) && mirror_prefix_make(&a, resume) == STATUS_OK &&
-                mirror_prefix_make(&b, url) == STATUS_OK && strcmp(a.url, b.url) == 0;
-    mirror_prefix_free(&a);
-    mirror_prefix_free(&b);
-    return same;
+    return url && s3_is_url(resume) && mirror_prefix_make(&a, resume) == STATUS_OK &&
+           mirror_prefix_make(&b, url) == STATUS_OK && strcmp(a.url, b.url) == 0;
 }
 
 static status refuse(const training *t, const beginning *b, const mirror_owner *there)
@@ -263,17 +255,14 @@ static status check_free(const training *t)
 /* Where a stage begins from another run's mirror, what is there comes to FOLDER/origin, once. */
 static status fetch_origin(training *t)
 {
-    checkpoint_offers own = {0};
-    char *fetched = NULL, *to = must_format("%s/" CHECKPOINT_ORIGIN, t->folder);
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers own = {0};
+    AUTO_FREE char *fetched = NULL, *to = must_format("%s/" CHECKPOINT_ORIGIN, t->folder);
     bar shown = {0};
     const mirror_fetch how = {.folder = to, .fallback = false, .progress = show_progress, .context = &shown};
     status s = checkpoint_offers_find(&own, t->checkpoints);
     if (s == STATUS_OK && own.count == 0)
         s = mirror_fetch_url(&fetched, t->config->checkpoint.resume, &how);
     end_progress(&shown);
-    checkpoint_offers_free(&own);
-    free(fetched);
-    free(to);
     return s == STATUS_OK ? s : status_context(s, "checkpoint.resume");
 }
 

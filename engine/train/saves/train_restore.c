@@ -16,6 +16,7 @@
 #include "engine/train/saves/training_saves.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 
 /* ---- one checkpoint -------------------------------------------------------------------------------------------- */
@@ -91,11 +92,10 @@ static void begin_stage(training *t, training_position *m, const config *saved, 
         m->ramp_step = m->step;
     m->past = (train_past){.began = m->step};
     free(t->stage);
-    char *data = anew ? must_format("from their first sample (%s)", anew)
-                      : must_format("go on at sample %lld", (long long)m->samples);
+    AUTO_FREE char *data = anew ? must_format("from their first sample (%s)", anew)
+                                : must_format("go on at sample %lld", (long long)m->samples);
     t->stage = must_format("begins after step %lld of %s; data %s, the learning rate's schedule %s", (long long)m->step,
                            from, data, restart ? "begins anew (checkpoint.restart_schedule)" : "goes on");
-    free(data);
 }
 
 static void take(training *t, const training_position *m)
@@ -174,11 +174,9 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
 
 static verdict load(status *said, training *t, checkpoint *from)
 {
-    config saved = {0};
+    RELEASED_BY(config_free) config saved = {0};
     *said = comm_all_status(comm_world(t->world), read_config(&saved, checkpoint_meta(from), checkpoint_folder(from)));
-    verdict v = *said == STATUS_OK ? load_as(said, t, from, &saved) : REFUSED;
-    config_free(&saved);
-    return v;
+    return *said == STATUS_OK ? load_as(said, t, from, &saved) : REFUSED;
 }
 
 /* Is a checkpoint another run's? Rank 0 looks, for all. */
@@ -209,7 +207,7 @@ static verdict restore_from(status *said, training *t, const char *path)
 /* Where there is no checkpoint, none may ever have been saved: the disk of the checkpoints may not be mounted. */
 static status check_never_saved(const training *t)
 {
-    char *name;
+    AUTO_FREE char *name = NULL;
     TRY(training_find_saved(&name, t));
     if (!name)
         return STATUS_OK;
@@ -220,7 +218,6 @@ static status check_never_saved(const training *t)
                     "disk or mend the link; if they are gone for good, checkpoint.resume=never moves what is "
                     "left of the run aside and begins anew (nothing was changed)",
                     t->checkpoints, t->folder, name);
-    free(name);
     return s;
 }
 
@@ -274,7 +271,7 @@ static status restore_best(training *t, const checkpoint_offers *offers)
             "%s: name a checkpoint (checkpoint.resume=FOLDER), or let an older one do (checkpoint.fallback)",
             offers->trouble);
     TRY(comm_all_status(comm_world(t->world), s));
-    char *first = NULL;
+    AUTO_FREE char *first = NULL;
     for (int i = 0; i < offers->count; i++) {
         verdict v = restore_from(&s, t, offers->folder[i]);
         if (v != DAMAGED || !may)
@@ -286,7 +283,6 @@ static status restore_best(training *t, const checkpoint_offers *offers)
         else if (i > 0)
             s = status_fail(s, "%s; and none of the %d checkpoints before it can be loaded", first, i);
     }
-    free(first);
     return s;
 }
 
@@ -294,8 +290,8 @@ static status restore_best(training *t, const checkpoint_offers *offers)
  * sight, of the last that it has saved; -1: none. */
 static status step_on_disk(int64_t *step, const training *t)
 {
-    checkpoint_offers offers = {0};
-    char *saved = NULL;
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
+    AUTO_FREE char *saved = NULL;
     long long number = -1;
     TRY(checkpoint_offers_find(&offers, t->checkpoints));
     status s = offers.count > 0 ? STATUS_OK : training_find_saved(&saved, t);
@@ -303,8 +299,6 @@ static status step_on_disk(int64_t *step, const training *t)
     if (name && sscanf(name, "step-%lld", &number) != 1 && sscanf(name, ".old-step-%lld", &number) != 1)
         number = INT64_MAX; /* a name of somebody's own: nothing is newer */
     *step = number;
-    free(saved);
-    checkpoint_offers_free(&offers);
     return s;
 }
 
@@ -315,7 +309,7 @@ static status take_from_memory(training *t)
     comm_group *all = comm_world(t->world);
     const char *resume = t->resume;
     int64_t step = -1, after = -1;
-    char *trouble;
+    AUTO_FREE char *trouble = NULL;
     bool own = !strcmp(resume, "auto");
     if (!own && strcmp(resume, "never") != 0)
         TRY(share_elsewhere(&own, t, resume));
@@ -331,7 +325,6 @@ static status take_from_memory(training *t)
         log_info("the copies of step %lld in the memory of nodes are a checkpoint now", (long long)step);
     if (trouble)
         say_fallen_back(t, trouble);
-    free(trouble);
     return STATUS_OK;
 }
 
@@ -374,12 +367,11 @@ static status start(training *t)
         state_initialise(&t->compiled, t->executor, (uint64_t)c->train.seed);
     if (!c->model.from)
         return STATUS_OK;
-    weights *w;
+    AUTO(weights) *w = NULL;
     TRY(weights_open(&w, c->model.from));
     status s = c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w);
     if (s == STATUS_OK)
         log_info("weights from %s%s", weights_folder(w), c->model.upcycle ? ", its mlp in each expert" : "");
-    weights_close(w);
     return s;
 }
 
@@ -387,7 +379,7 @@ static status start(training *t)
  * same command goes on from the stage's own latest checkpoint, as without it (*own). */
 static status restore_named(bool *own, training *t)
 {
-    checkpoint_offers offers = {0};
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     bool elsewhere = false;
     TRY(share_elsewhere(&elsewhere, t, t->resume));
     status s = elsewhere ? share_offers(&offers, t) : STATUS_OK;
@@ -396,7 +388,6 @@ static status restore_named(bool *own, training *t)
         s = restore_best(t, &offers);
     else if (s == STATUS_OK)
         (void)restore_from(&s, t, t->resume);
-    checkpoint_offers_free(&offers);
     return s;
 }
 
@@ -421,7 +412,7 @@ static void place_back(training *t, bool own)
 status training_restore(training *t)
 {
     const char *resume = t->resume;
-    checkpoint_offers offers = {0};
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
     status s = check_same_data(t);
     bool own = !strcmp(resume, "auto");
@@ -439,7 +430,6 @@ status training_restore(training *t)
         s = comm_all_status(comm_world(t->world), start(t));
     if (s == STATUS_OK && t->at.step == 0 && t->islands)
         s = islands_restore(t->islands, NULL);
-    checkpoint_offers_free(&offers);
     if (s == STATUS_OK)
         s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? training_branch_begin(t) : STATUS_OK);
     if (s == STATUS_OK)
@@ -455,10 +445,9 @@ status training_restore(training *t)
 static status choose_back(char **out, const training *t)
 {
     *out = NULL;
-    char *path = t->guards.back ? must_format("%s/manifest.json", t->guards.back) : NULL;
+    AUTO_FREE char *path = t->guards.back ? must_format("%s/manifest.json", t->guards.back) : NULL;
     bool there = false;
     status s = path ? atomic_look(&there, path) : STATUS_OK;
-    free(path);
     TRY(s);
     if (there)
         *out = must_strdup(t->guards.back);
@@ -479,7 +468,7 @@ static status begin_anew(training *t)
 static status go_back(training *t)
 {
     comm_group *all = comm_world(t->world);
-    char *folder = NULL;
+    AUTO_FREE char *folder = NULL;
     status s = comm_all_status(all, comm_rank(t->world) == 0 ? choose_back(&folder, t) : STATUS_OK);
     int64_t bytes = folder ? (int64_t)strlen(folder) + 1 : 0;
     comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
@@ -490,7 +479,6 @@ static status go_back(training *t)
     } else if (s == STATUS_OK) {
         s = begin_anew(t);
     }
-    free(folder);
     return s;
 }
 

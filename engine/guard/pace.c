@@ -193,24 +193,20 @@ void pace_close(pace *p)
     free(p);
 }
 
-/* The last step's, which has been waited for. */
-static void read_stamps(pace *p)
-{
-    for (int i = 0; i < PACE_CLASSES * TIMED; i++)
-        if (p->used[i]) {
-            p->seconds[i / TIMED] += p->interface->times.seconds(p->device, CLOCK_PACE, 2 * i, 2 * i + 1);
-            p->count[i / TIMED]++;
-        }
-}
-
 pace_share pace_take(pace *p)
 {
     pace_share s = {0};
     if (!p)
         return s;
     int64_t launched = executor_launches(p->executor, p->program);
-    if (++p->steps > WARM && p->interface->times.stamp && launched > p->launched) /* no smaller batch's step */
-        read_stamps(p);
+    if (++p->steps > WARM && p->interface->times.stamp &&
+        launched > p->launched) { /* no smaller batch's step; the last has been waited for */
+        for (int i = 0; i < PACE_CLASSES * TIMED; i++)
+            if (p->used[i]) {
+                p->seconds[i / TIMED] += p->interface->times.seconds(p->device, CLOCK_PACE, 2 * i, 2 * i + 1);
+                p->count[i / TIMED]++;
+            }
+    }
     p->launched = launched;
     for (int k = 0; k < PACE_CLASSES; k++) {
         s.seconds[k] = p->count[k] && p->steps > WARM ? (float)(p->seconds[k] / p->count[k]) : 0;

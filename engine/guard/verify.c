@@ -162,18 +162,6 @@ static void note_writes(verify *v)
     free(started);
 }
 
-static void order_rests(verify *v)
-{
-    qsort(v->rests, (size_t)v->count, sizeof *v->rests, compare_first);
-    v->by_last = must_alloc((unsigned long)v->count * sizeof *v->by_last + 1);
-    for (int i = 0; i < v->count; i++) {
-        int k = i;
-        for (; k > 0 && v->rests[v->by_last[k - 1]].last > v->rests[i].last; k--)
-            v->by_last[k] = v->by_last[k - 1];
-        v->by_last[k] = i;
-    }
-}
-
 /* A device only enqueues: there the bytes that are read, at the bandwidth of its memory, stand for the time. */
 static void count_bytes(verify *v, int64_t bytes)
 {
@@ -238,16 +226,6 @@ static int64_t result_at(const verify *v, int k)
     return v->compiled->sums + (1 + v->count + k) * SUM_BYTES;
 }
 
-static void sum_results(verify *v, const op *o)
-{
-    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
-        device_rows rows = repeat_rows(o->out[k]);
-        if (rows.rows > 0)
-            v->interface->bits.sum(v->device, result_at(v, k), &rows);
-        count_bytes(v, rows.rows * rows.bytes);
-    }
-}
-
 static void check_results(verify *v, const op *o, int i)
 {
     for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
@@ -309,7 +287,12 @@ static bool again(void *context, const compiled_program *p, int i)
     }
     v->seconds -= v->bandwidth == 0 ? clock_seconds() : 0;
     v->repeating = true;
-    sum_results(v, o);
+    for (int k = 0; k < OP_MAX_OUT && o->out[k]; k++) {
+        device_rows rows = repeat_rows(o->out[k]);
+        if (rows.rows > 0)
+            v->interface->bits.sum(v->device, result_at(v, k), &rows);
+        count_bytes(v, rows.rows * rows.bytes);
+    }
     if (repeat_changes(o))
         each_output(v, o, bring_back);
     return true;
@@ -333,7 +316,14 @@ verify *verify_open(const compiled *c, executor *e, int every)
     qsort(v->rests, (size_t)v->apart, sizeof *v->rests, compare_address);
     qsort(v->rests + v->apart, (size_t)(v->count - v->apart), sizeof *v->rests, compare_address);
     note_writes(v);
-    order_rests(v);
+    qsort(v->rests, (size_t)v->count, sizeof *v->rests, compare_first);
+    v->by_last = must_alloc((unsigned long)v->count * sizeof *v->by_last + 1);
+    for (int i = 0; i < v->count; i++) {
+        int k = i;
+        for (; k > 0 && v->rests[v->by_last[k - 1]].last > v->rests[i].last; k--)
+            v->by_last[k] = v->by_last[k - 1];
+        v->by_last[k] = i;
+    }
     executor_observe(e, OBSERVES_OUTSIDE, (executor_observer){v, before, after, again});
     return v;
 }
@@ -368,14 +358,6 @@ void verify_begin(verify *v)
     give_back_sums(v, sums, true);
 }
 
-/* What has been captured as a graph has no micro-batch that is repeated. */
-static void play_alone(verify *v, bool alone)
-{
-    if (v->alone != alone)
-        executor_op_by_op(v->executor, alone);
-    v->alone = alone;
-}
-
 void verify_step(verify *v, int64_t step)
 {
     v->step = step;
@@ -384,7 +366,10 @@ void verify_step(verify *v, int64_t step)
         v->next_last++;
     bool due = step % v->every == 0;
     v->micro_batch = due ? (int)(step / v->every % v->compiled->options.microbatches) : -1;
-    play_alone(v, due);
+    /* What has been captured as a graph has no micro-batch that is repeated. */
+    if (v->alone != due)
+        executor_op_by_op(v->executor, due);
+    v->alone = due;
     for (int i = 0; i < v->count; i++)
         count_bytes(v, v->rests[i].last < 0 ? 0 : 2 * tensor_bytes(v->rests[i].t));
 }

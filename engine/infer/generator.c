@@ -97,20 +97,16 @@ static int by_logit(const void *a, const void *b)
     return x->token - y->token;
 }
 
-static int32_t likeliest(const float *logits, int64_t count)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return (int32_t)best;
-}
-
 int32_t generator_choose(generator *g, const generator_choice *c, int sample, int64_t text, int64_t position)
 {
     const float *logits = generator_logits(g, sample);
-    if (!(c->temperature > 0))
-        return likeliest(logits, g->vocabulary);
+    if (!(c->temperature > 0)) {
+        int64_t best = 0;
+        for (int64_t i = 1; i < g->vocabulary; i++)
+            if (logits[i] > logits[best])
+                best = i;
+        return (int32_t)best;
+    }
     for (int64_t i = 0; i < g->vocabulary; i++)
         g->candidates[i] = (candidate){logits[i], (int32_t)i};
     qsort(g->candidates, (size_t)g->vocabulary, sizeof(candidate), by_logit);

@@ -323,13 +323,6 @@ static bool is_other(const lock *l, holder *now)
     return look(now, l->path) == 0 && *now->id && strcmp(now->id, l->me.id) != 0;
 }
 
-/* A process of this machine that began before this one and has ended: it cannot have taken the lock from this one. Its
- * file has come back, with a folder that was moved away and another one in its place for a while. */
-static bool is_of_the_past(const holder *other, const lock *l)
-{
-    return is_here(other, &l->me) && other->started > 0 && other->started < l->me.started && !lives(other);
-}
-
 static void make_again(lock *l, const char *what)
 {
     int descriptor = -1;
@@ -346,7 +339,9 @@ bool lock_confirm(lock *l)
     WORKER_HELD(&l->keeper);
     if (look(&now, l->path) == ENOENT)
         make_again(l, "has been deleted");
-    if (is_other(l, &now) && is_of_the_past(&now, l)) {
+    /* A process of this machine that began before this one and has ended: it cannot have taken the lock from this
+     * one. Its file has come back, with a folder that was moved away and another one in its place for a while. */
+    if (is_other(l, &now) && is_here(&now, &l->me) && now.started > 0 && now.started < l->me.started && !lives(&now)) {
         displace(l->path, &now, l->me.id);
         make_again(l, "was replaced by that of a process which had ended before");
     }

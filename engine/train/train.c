@@ -29,12 +29,6 @@ static double batch_tokens(const training *t, bool counted)
     return (double)of * (double)t->config->train.sequence;
 }
 
-/* Muon's rate follows the same schedule as the others'. */
-static float muon_rate(const config *c, double rate)
-{
-    return (float)(c->optimizer.lr > 0 ? rate * (c->optimizer.muon_lr / c->optimizer.lr) : 0);
-}
-
 static void fill_scalars(training *t, double rate)
 {
     const config *c = t->config;
@@ -49,7 +43,8 @@ static void fill_scalars(training *t, double rate)
                         .beta2 = (float)c->optimizer.beta2,
                         .epsilon = (float)c->optimizer.epsilon,
                         .weight_decay = (float)c->optimizer.weight_decay,
-                        .muon_lr = muon_rate(c, rate),
+                        /* Muon's rate follows the same schedule as the others'. */
+                        .muon_lr = (float)(c->optimizer.lr > 0 ? rate * (c->optimizer.muon_lr / c->optimizer.lr) : 0),
                         .momentum = (float)c->optimizer.momentum,
                         .clip = (float)c->optimizer.clip,
                         .loss_scale = (float)t->at.loss_scale,
@@ -70,18 +65,6 @@ static void fill_mtp_scalars(training *t)
     *s = *(const step_scalars *)executor_at(t->executor, v->scalars);
     s->loss_scale *= (float)t->config->model.shape.mtp_loss;
     s->loss_tokens = t->now.batch.second_targets > 0 ? (float)t->now.batch.second_targets : 1;
-}
-
-/* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
-static void after_update(training *t, bool skipped)
-{
-    const config *c = t->config;
-    t->at.samples += training_batch(t, t->at.step);
-    t->at.step++;
-    t->at.updates += !skipped;
-    t->at.skipped = skipped ? t->at.skipped + 1 : 0;
-    if (precision_row_of(c->train.precision)->scales_loss)
-        loss_scale_after(&t->at.loss_scale, &t->at.good_steps, skipped, c->train.loss_scale_window);
 }
 
 /* What a rank says before a step. */
@@ -263,22 +246,6 @@ static void note_router_losses(training *t)
     }
 }
 
-static void note_mtp_loss(training *t)
-{
-    const tensor *total = t->compiled.values.mtp_total;
-    t->now.mtp_loss =
-        tensor_elements(total) > 0 && t->now.batch.second_targets > 0
-            ? (double)*(const float *)executor_at(t->executor, total) / (double)t->now.batch.second_targets
-            : 0;
-}
-
-static void note_peak(training *t)
-{
-    const tensor *peak = t->compiled.values.peak;
-    if (tensor_elements(peak) > 0)
-        t->now.attention_logit_max = (double)*(const float *)executor_at(t->executor, peak);
-}
-
 /* What the step dropped of its assignments to experts. */
 static void note_drops(training *t)
 {
@@ -345,12 +312,25 @@ static status play_step(training *t, bool *undone)
     const float *control = executor_at(t->executor, t->compiled.values.control);
     const float *loss = executor_at(t->executor, t->compiled.values.loss_total);
     bool skipped = control[CONTROL_SKIP] > 0;
-    note_mtp_loss(t);
+    const tensor *total = t->compiled.values.mtp_total;
+    t->now.mtp_loss =
+        tensor_elements(total) > 0 && t->now.batch.second_targets > 0
+            ? (double)*(const float *)executor_at(t->executor, total) / (double)t->now.batch.second_targets
+            : 0;
     note_router_losses(t);
-    note_peak(t);
+    const tensor *peak = t->compiled.values.peak;
+    if (tensor_elements(peak) > 0)
+        t->now.attention_logit_max = (double)*(const float *)executor_at(t->executor, peak);
     note_drops(t);
     double mean = (double)*loss / batch_tokens(t, true);
-    after_update(t, skipped);
+    /* A step whose gradients are not finite changed nothing but the data position; with fp16 the scale comes down. */
+    const config *c = t->config;
+    t->at.samples += training_batch(t, t->at.step);
+    t->at.step++;
+    t->at.updates += !skipped;
+    t->at.skipped = skipped ? t->at.skipped + 1 : 0;
+    if (precision_row_of(c->train.precision)->scales_loss)
+        loss_scale_after(&t->at.loss_scale, &t->at.good_steps, skipped, c->train.loss_scale_window);
     training_report_step(t,
                          &(training_figures){mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->now.began,
                                              skipped ? TRAINING_NOT_FINITE : TRAINING_UPDATED});

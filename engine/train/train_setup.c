@@ -335,15 +335,6 @@ static status take_lock(training *t)
     return s == STATUS_OK ? s : status_context(s, "run.folder (run.lock=false would not look)");
 }
 
-/* 128 bits that no other start has: those that its watchdog knows, or, without one, drawn. */
-static status draw_id(training *t)
-{
-    snprintf(t->run, sizeof t->run, "%s", watchdog_run(t->watchdog));
-    TRY(comm_all_status(comm_world(t->world), *t->run ? STATUS_OK : manifest_draw_run(t->run)));
-    comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
-    return STATUS_OK;
-}
-
 /* Locked, seen by all ranks, and with what its mirror has. */
 static status open_folder(training *t)
 {
@@ -352,16 +343,6 @@ static status open_folder(training *t)
     TRY(check_shared_folder(t));
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "looking at the run's mirror");
     return training_mirror_begin(t, false);
-}
-
-/* What this rank computes on, in a few words. */
-static void name_device(training *t)
-{
-    device_facts facts;
-    char text[INCIDENT_DEVICE];
-    executor_facts(&facts, t->executor);
-    snprintf(text, sizeof text, "%s%s%s", facts.name, *facts.identity ? ", " : "", facts.identity);
-    watchdog_name_device(t->watchdog, text);
 }
 
 /* Which rank, on which host, computes slowly? */
@@ -393,7 +374,10 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->resume = must_strdup(c->checkpoint.resume);
     comm_group *all = comm_world(world);
     TRY(comm_all_status(all, training_tracking_login(t)));
-    TRY(draw_id(t));
+    /* 128 bits that no other start has: those that its watchdog knows, or, without one, drawn. */
+    snprintf(t->run, sizeof t->run, "%s", watchdog_run(t->watchdog));
+    TRY(comm_all_status(comm_world(t->world), *t->run ? STATUS_OK : manifest_draw_run(t->run)));
+    comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
     const devices_row *row = shared_device(t);
@@ -402,7 +386,12 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     if (early)
         TRY(open_folder(t));
     TRY(comm_all_status(all, open_executor(t)));
-    name_device(t);
+    /* What this rank computes on, in a few words. */
+    device_facts facts;
+    char text[INCIDENT_DEVICE];
+    executor_facts(&facts, t->executor);
+    snprintf(text, sizeof text, "%s%s%s", facts.name, *facts.identity ? ", " : "", facts.identity);
+    watchdog_name_device(t->watchdog, text);
     if (!early)
         TRY(open_folder(t));
     TRY(comm_all_status(all, training_move_aside(t)));

@@ -41,13 +41,6 @@ status training_open_verify(training *t)
     return STATUS_OK;
 }
 
-static void note_replicas(share *out, const training *t, const verify_finding *mine)
-{
-    memcpy(out->weights, mine->weights, sizeof out->weights);
-    for (axis a = 0; a < AXIS_COUNT; a++)
-        out->replica[a] = mine->compared >> a & 1 ? grid_member(&t->compiled.options.grid, a, 0) : -1;
-}
-
 /* ---- who is it? ------------------------------------------------------------------------------------------------- */
 
 static bool judge_own(verdict *out, const share *all, int ranks)
@@ -202,7 +195,9 @@ status training_verify(bool *undone, training *t)
     verify_finding mine = verify_find(t->guards.verify);
     share here = {.messages = comm_sums_of(t->world), .seconds = mine.seconds, .bad = mine.bad},
           *all = must_alloc((unsigned long)ranks * sizeof *all);
-    note_replicas(&here, t, &mine);
+    memcpy(here.weights, mine.weights, sizeof here.weights);
+    for (axis a = 0; a < AXIS_COUNT; a++)
+        here.replica[a] = mine.compared >> a & 1 ? grid_member(&t->compiled.options.grid, a, 0) : -1;
     for (int i = 0; i < ranks; i++)
         t->guards.pairs[i] = comm_sums_with(t->world, i);
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);

@@ -51,15 +51,6 @@ static status choose_size(int *ranks, int *data, const supervisor *s)
                        s->elastic ? "" : " (--elastic would go on with fewer data-parallel ranks)");
 }
 
-static status fixed_size(int *ranks, int *data, const config *c)
-{
-    for (*ranks = 1; *ranks < 1 << 20; (*ranks)++)
-        if (fits(data, c, *ranks) && *data == c->parallel.size[GRID_DATA])
-            return STATUS_OK;
-    return status_fail(STATUS_USAGE, "parallel.data %d cannot be laid out with this configuration",
-                       c->parallel.size[GRID_DATA]);
-}
-
 static status prepare(supervisor *s)
 {
     if (s->hosts.count > 0)
@@ -68,7 +59,11 @@ static status prepare(supervisor *s)
         return STATUS_OK;
     if (s->config.parallel.size[GRID_DATA] == 0)
         return status_fail(STATUS_USAGE, "{ranks} needs --hosts FILE, or parallel.data in the configuration");
-    return fixed_size(&s->ranks, &s->data, &s->config);
+    for (s->ranks = 1; s->ranks < 1 << 20; s->ranks++)
+        if (fits(&s->data, &s->config, s->ranks) && s->data == s->config.parallel.size[GRID_DATA])
+            return STATUS_OK;
+    return status_fail(STATUS_USAGE, "parallel.data %d cannot be laid out with this configuration",
+                       s->config.parallel.size[GRID_DATA]);
 }
 
 /* Is the rank that the incident names on a host to do without? */
@@ -139,15 +134,6 @@ static cause find_cause(supervisor *s, int exit_status)
     return why;
 }
 
-/* With checkpoint.resume=never, or a checkpoint's name, the first start begins there. What that one has made is not to
- * be undone by the next. */
-static void note_files(supervisor *s)
-{
-    const char *folder = s->config.run.folder;
-    bool never = strcmp(s->config.checkpoint.resume, "never") == 0;
-    s->own_files |= never ? causes_began(folder, s->id) : causes_saved(folder, s->id);
-}
-
 /* Another start, or this command's exit status: what there is to be done about a trouble. -1: another start. */
 static int reconsider(supervisor *s, const cause *why)
 {
@@ -185,7 +171,11 @@ static int judge(supervisor *s, int exit_status)
     if (s->child && (exit_status == STATUS_USAGE || exit_status == 127))
         return exit_status == 127 ? STATUS_FAILED : STATUS_USAGE;
     cause why = find_cause(s, exit_status);
-    note_files(s);
+    /* With checkpoint.resume=never, or a checkpoint's name, the first start begins there. What that one has made is
+     * not to be undone by the next. */
+    const char *folder = s->config.run.folder;
+    bool never = strcmp(s->config.checkpoint.resume, "never") == 0;
+    s->own_files |= never ? causes_began(folder, s->id) : causes_saved(folder, s->id);
     s->failed = s->over;
     int code = reconsider(s, &why);
     s->failed_step = s->memory.best;
@@ -269,18 +259,6 @@ static int supervise(supervisor *s)
 
 /* ---- the command ---- */
 
-/* One supervisor a folder: two would take each other's jobs for strangers'. */
-static status claim_folder(supervisor *s)
-{
-    char id[MANIFEST_RUN];
-    if (!s->config.run.lock)
-        return STATUS_OK;
-    TRY(manifest_draw_run(id));
-    AUTO_FREE char *path = must_format("%s/supervisor", s->config.run.folder);
-    status taken = lock_take(&s->own, path, id, SUPERVISE_LEASE);
-    return taken == STATUS_OK ? STATUS_OK : status_context(taken, "a supervisor is at work here already");
-}
-
 static status open_supervisor(supervisor *s, const char *hosts_file)
 {
     const supervise_command *k = &s->command;
@@ -304,7 +282,14 @@ static status open_supervisor(supervisor *s, const char *hosts_file)
     s->lock = must_format("%s/lock", s->config.run.folder);
     s->copied = (off_t)supervise_bytes(s->config.run.folder, "output.log");
     TRY(children_adopt());
-    return claim_folder(s);
+    /* One supervisor a folder: two would take each other's jobs for strangers'. */
+    char id[MANIFEST_RUN];
+    if (!s->config.run.lock)
+        return STATUS_OK;
+    TRY(manifest_draw_run(id));
+    AUTO_FREE char *path = must_format("%s/supervisor", s->config.run.folder);
+    status taken = lock_take(&s->own, path, id, SUPERVISE_LEASE);
+    return taken == STATUS_OK ? STATUS_OK : status_context(taken, "a supervisor is at work here already");
 }
 
 /* A reader that takes nothing for so long is stuck; output.log holds what it lacks. */

@@ -59,16 +59,6 @@ void supervise_finish_output(supervisor *s, double seconds)
             until = clock_seconds() + seconds;
 }
 
-/* Somebody writes: lines on the screen, or metrics. */
-static void listen(supervisor *s)
-{
-    int64_t size =
-        supervise_bytes(s->config.run.folder, "output.log") + supervise_bytes(s->config.run.folder, "metrics.jsonl");
-    if (size != s->size)
-        s->heard = clock_seconds();
-    s->size = size;
-}
-
 bool supervise_is_server(const supervisor *s)
 {
     return strcmp(s->command.job, "server") == 0;
@@ -185,11 +175,6 @@ static void watch_recovery(supervisor *s)
     s->failed = 0;
 }
 
-static bool has_ended(supervisor *s, int *exit_status)
-{
-    return s->child ? children_ended(s->child, exit_status) : !is_at_work(s);
-}
-
 /* Whatever is left of it. */
 static void end_job(supervisor *s)
 {
@@ -215,13 +200,18 @@ int supervise_attend(supervisor *s)
     bool saved = false;
     double looked = 0;
     for (bool ended = false; !ended;) {
-        ended = has_ended(s, &exit_status);
+        ended = s->child ? children_ended(s->child, &exit_status) : !is_at_work(s);
         while (copy_output(s))
             continue;
         pass_on_requests(s, &saved);
         if (clock_seconds() - looked > 0.2) {
             looked = clock_seconds();
-            listen(s);
+            /* Somebody writes: lines on the screen, or metrics. */
+            int64_t size = supervise_bytes(s->config.run.folder, "output.log") +
+                           supervise_bytes(s->config.run.folder, "metrics.jsonl");
+            if (size != s->size)
+                s->heard = clock_seconds();
+            s->size = size;
             watch_begin(s);
             watch_recovery(s);
             if (supervise_is_evicted(s))

@@ -49,20 +49,16 @@ static bool is_feedback(state_section section)
     return !strncmp(section, "feedback_", 9);
 }
 
-static held feedback_rows(const storage *s, state_section section)
-{
-    if (is(section, STATE_FEEDBACK_SUM))
-        return s->feedback_sum ? (held){s->feedback_sum, s->sum_first, s->sum_rows} : (held){0};
-    return s->feedback ? (held){s->feedback, 0, s->of->rows} : (held){0};
-}
-
 /* Nothing, where the parameter's optimizer has no state of that name, or no gradient changes the parameter. */
 static held section_rows(const compiled *c, const storage *s, state_section section)
 {
     if (s->of->shares >= 0) /* its bytes are another's */
         return (held){0};
-    if (is_feedback(section))
-        return feedback_rows(s, section);
+    if (is_feedback(section)) {
+        if (is(section, STATE_FEEDBACK_SUM))
+            return s->feedback_sum ? (held){s->feedback_sum, s->sum_first, s->sum_rows} : (held){0};
+        return s->feedback ? (held){s->feedback, 0, s->of->rows} : (held){0};
+    }
     if (is(section, STATE_MODEL))
         return s->shard_weight ? (held){s->shard, s->own_first, s->own_rows} : (held){s->weight, 0, s->of->rows};
     const tensor *t = is(section, STATE_MASTER) ? s->master : is(section, STATE_GRADIENT) ? s->own_gradient : NULL;
@@ -76,13 +72,6 @@ static held section_rows(const compiled *c, const storage *s, state_section sect
 static duty_rows rows_of(const parameter *p, int64_t first, int64_t rows)
 {
     return p->vector ? (duty_rows){0, rows * p->columns} : (duty_rows){first, rows};
-}
-
-/* Of what a tensor holds, what this rank writes: each element of the model is written once, of a rank's feedback all
- * that no other rank has a copy of. */
-static duty_rows written_rows(const compiled *c, const storage *s, duty_rows among, bool feedback)
-{
-    return duty_meet(among, duty_of(c->around.group, s, feedback ? DUTY_ADD : DUTY_WRITE));
 }
 
 /* The rectangle where piece `q` and rows `among` of parameter `p` meet; false if nowhere. A piece of a vector is among
@@ -138,7 +127,9 @@ checkpoint_piece *state_pieces(int *count, const compiled *c, executor *e, state
             continue;
         duty_rows among = rows_of(p, h.first, h.rows);
         if (writing)
-            among = written_rows(c, s, among, is_feedback(section));
+            /* Of what a tensor holds, what this rank writes: each element of the model is written once, of a rank's
+             * feedback all that no other rank has a copy of. */
+            among = duty_meet(among, duty_of(c->around.group, s, is_feedback(section) ? DUTY_ADD : DUTY_WRITE));
         if (is(section, OWN_FEEDBACK))
             among = rows_of(p, s->sum_first, s->sum_rows);
         for (int k = 0; k < p->piece_count; k++) {

@@ -9,11 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/islands/islands.h"
+#include "engine/mirror/mirror.h"
+#include "engine/system/atomic.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
 #include "memory/scope.h"
-#include "engine/system/atomic.h"
 
 double report_time(void)
 {
@@ -233,20 +235,18 @@ status report_metrics_event(lines *out, const report_event *e, double time)
     return write_line(out, line, time);
 }
 
-static void put_traffic(json_t *object, const char *key, const int64_t *along)
+static json_t *traffic_object(const int64_t *along)
 {
     json_t *axes = json_object();
     for (int a = 0; a < AXIS_COUNT; a++)
         if (axis_has_messages((axis)a))
             put_integer(axes, axis_name((axis)a), along[a]);
-    json_object_set_new(object, key, axes);
+    return axes;
 }
 
 static json_t *rank_object(const report_rank *r)
 {
-    json_t *object = json_object();
-    put_integer(object, "rank", r->rank);
-    json_object_set_new(object, "host", json_string(r->host));
+    json_t *object = json_pack("{s:i, s:s}", "rank", r->rank, "host", r->host);
     for (int i = 0; i < AXIS_COORDINATES; i++)
         put_integer(object, axis_coordinates[i].name, r->at[i]);
     put_integer(object, "arena_bytes", r->arena_bytes);
@@ -254,34 +254,36 @@ static json_t *rank_object(const report_rank *r)
     put_integer(object, "peak_resident_bytes", r->peak_resident_bytes);
     put_integer(object, "copy_bytes", r->copy_bytes);
     put_integer(object, "memory_copy_bytes", r->memory_copy_bytes);
-    put_traffic(object, "bytes_sent", r->bytes_sent);
-    put_traffic(object, "messages_sent", r->messages_sent);
+    json_object_set_new(object, "bytes_sent", traffic_object(r->bytes_sent));
+    json_object_set_new(object, "messages_sent", traffic_object(r->messages_sent));
     return object;
 }
 
-static void put_islands(json_t *root, const report_islands *i)
+double report_computing(const islands_counts *c)
 {
-    json_t *object = json_object();
-    put_integer(object, "merges", i->merges);
-    put_integer(object, "missed", i->missed);
-    put_integer(object, "bytes_sent", i->bytes_sent);
-    put_integer(object, "bytes_received", i->bytes_received);
-    put_integer(object, "refused", i->refused);
-    put_real(object, "wait_seconds", i->wait_seconds);
-    put_real(object, "stood_seconds", i->stood_seconds);
-    put_real(object, "computing", i->computing);
-    put_integer(object, "clipped", i->clipped);
-    if (i->left_out > 0)
-        put_integer(object, "left_out", i->left_out);
-    if (i->undone > 0)
-        put_integer(object, "undone", i->undone);
-    if (i->releases > 0) {
-        put_integer(object, "releases", i->releases);
-        put_real(object, "epsilon", i->epsilon);
+    return c->elapsed > 0 ? 1 - c->stood / c->elapsed : 1;
+}
+
+static json_t *islands_object(const islands_counts *c)
+{
+    json_t *object = json_pack("{s:I, s:I, s:I, s:I, s:I}", "merges", (json_int_t)c->merges, "missed",
+                               (json_int_t)c->missed, "bytes_sent", (json_int_t)c->sent, "bytes_received",
+                               (json_int_t)c->received, "refused", (json_int_t)c->refused);
+    put_real(object, "wait_seconds", c->waited);
+    put_real(object, "stood_seconds", c->stood);
+    put_real(object, "computing", report_computing(c));
+    put_integer(object, "clipped", c->clipped);
+    if (c->left_out > 0)
+        put_integer(object, "left_out", c->left_out);
+    if (c->undone > 0)
+        put_integer(object, "undone", c->undone);
+    if (c->releases > 0) {
+        put_integer(object, "releases", c->releases);
+        put_real(object, "epsilon", c->epsilon);
     }
-    if (i->disagreement > 0)
-        put_real(object, "disagreement", i->disagreement);
-    json_object_set_new(root, "islands", object);
+    if (c->disagreement > 0)
+        put_real(object, "disagreement", c->disagreement);
+    return object;
 }
 
 report_end report_ending(const char *folder, const char *run)
@@ -290,37 +292,15 @@ report_end report_ending(const char *folder, const char *run)
     json_auto_t *root = json_load_file(path, 0, NULL);
     const char *whose = json_string_value(json_object_get(root, "run"));
     const char *ended = json_string_value(json_object_get(root, "ended"));
-    report_end end = REPORT_UNKNOWN;
-    if (whose && ended && strcmp(whose, run) == 0)
-        end = strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
-    return end;
-}
-
-static void put_tracked(json_t *root, const tracker_counts *k)
-{
-    json_t *object = json_object();
-    put_integer(object, "sent", k->sent);
-    put_integer(object, "refused", k->refused);
-    put_integer(object, "bytes_behind", k->behind);
-    put_integer(object, "failures", k->failures);
-    json_object_set_new(root, "mlflow", object);
-}
-
-static void put_mirror(json_t *root, const report_mirror *m)
-{
-    json_t *mirror = json_object();
-    put_integer(mirror, "step", m->step);
-    put_integer(mirror, "behind_bytes", m->behind_bytes);
-    put_integer(mirror, "uploaded", m->uploaded);
-    put_integer(mirror, "passed_over", m->passed_over);
-    if (*m->why)
-        json_object_set_new(mirror, "failing", json_string(m->why));
-    json_object_set_new(root, "mirror", mirror);
+    if (!whose || !ended || strcmp(whose, run) != 0)
+        return REPORT_UNKNOWN;
+    return strcmp(ended, "stopped") == 0 ? REPORT_STOPPED : REPORT_DONE;
 }
 
 status report_summary(const char *path, const report_summary_values *v)
 {
-    json_t *root = json_object(), *ranks = json_array();
+    json_auto_t *root = json_object();
+    json_t *ranks = json_array();
     if (v->run)
         json_object_set_new(root, "run", json_string(v->run));
     put_integer(root, "parameters", v->parameters);
@@ -336,7 +316,10 @@ status report_summary(const char *path, const report_summary_values *v)
     }
     put_integer(root, "metrics_lost", v->metrics_lost);
     if (v->tracked)
-        put_tracked(root, v->tracked);
+        json_object_set_new(root, "mlflow",
+                            json_pack("{s:I, s:I, s:I, s:I}", "sent", (json_int_t)v->tracked->sent, "refused",
+                                      (json_int_t)v->tracked->refused, "bytes_behind", (json_int_t)v->tracked->behind,
+                                      "failures", (json_int_t)v->tracked->failures));
     put_integer(root, "output_dropped", v->output_dropped);
     put_integer(root, "checkpoints_saved", v->saves);
     put_integer(root, "checkpoints_lost", v->saves_lost);
@@ -348,19 +331,23 @@ status report_summary(const char *path, const report_summary_values *v)
         put_integer(root, "fetched_bytes", v->fetched_bytes);
     }
     if (v->islands)
-        put_islands(root, v->islands);
+        json_object_set_new(root, "islands", islands_object(v->islands));
     if (v->mirror)
-        put_mirror(root, v->mirror);
+        json_object_set_new(root, "mirror",
+                            json_pack("{s:I, s:I, s:i, s:i, s:s*}", "step", (json_int_t)v->mirror->step, "behind_bytes",
+                                      (json_int_t)v->mirror->behind_bytes, "uploaded", v->mirror->uploaded,
+                                      "passed_over", v->mirror->passed_over, "failing",
+                                      *v->mirror->why ? v->mirror->why : NULL));
     put_real(root, "verify_seconds", v->verify_seconds);
     put_integer(root, "times_gone_back", v->times_back);
     put_integer(root, "samples_left_out", v->omitted);
     if (v->fell_back)
         json_object_set_new(root, "fell_back", json_string(v->fell_back));
     for (int i = 0; i < v->ranks; i++)
+        json_array_append_new(ranks, rank_object(&v->rank[i]));
+    json_object_set_new(root, "ranks", ranks);
     AUTO_FREE char *text = json_dumps(root, JSON_FLAGS | JSON_INDENT(2));
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
-    json_decref(root);
-    return s;
+    return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */

@@ -14,6 +14,9 @@
 #include "memory/status.h"
 #include "memory/units.h"
 
+typedef struct islands_counts islands_counts; /* engine/islands/islands.h */
+typedef struct mirror_facts mirror_facts;     /* engine/mirror/mirror.h */
+
 /* Seconds since 1970, for people. */
 double report_time(void);
 
@@ -110,24 +113,6 @@ typedef struct report_rank {
     int64_t bytes_sent[AXIS_COUNT], messages_sent[AXIS_COUNT]; /* of NCCL, calls count as messages */
 } report_rank;
 
-/* Of a job that merges with others. */
-typedef struct report_islands {
-    int64_t merges, missed, bytes_sent, bytes_received, refused;
-    double wait_seconds;  /* that training has waited for other islands */
-    double stood_seconds; /* that it has stood still for merges, waiting or not */
-    double computing;     /* the share of the time in which it has not */
-    int64_t clipped, left_out, undone, releases;
-    double epsilon;      /* of the releases, at delta 1e-5 */
-    double disagreement; /* of islands that gossip, at the last exchange */
-} report_islands;
-
-/* Of checkpoint.mirror. */
-typedef struct report_mirror {
-    int64_t step, behind_bytes; /* of the newest there, -1: none; what the newest checkpoint lacks there */
-    int uploaded, passed_over;  /* checkpoints, by this start */
-    const char *why;            /* of the last try, if that has failed; "" */
-} report_mirror;
-
 typedef struct report_summary_values {
     const char *run; /* the id of this start */
     int64_t parameters, steps;
@@ -145,14 +130,17 @@ typedef struct report_summary_values {
     bool remote;                        /* data lie in an object store: */
     double stall_seconds;               /* that training has waited for their blocks */
     int64_t cache_misses, fetched_bytes;
-    const report_islands *islands; /* NULL: the job is no island */
-    const report_mirror *mirror;   /* NULL: there is none */
+    const islands_counts *islands; /* NULL: the job is no island */
+    const mirror_facts *mirror;    /* NULL: there is none */
     double verify_seconds;         /* that verification has taken, on the rank where it took longest */
     int64_t times_back, omitted;   /* steps undone, samples left out for it */
     const char *fell_back;         /* why the run did not go on from the latest checkpoint; NULL: it did */
     int ranks;
     const report_rank *rank;
 } report_summary_values;
+
+/* The share of the time in which an island has not stood still for merges. */
+double report_computing(const islands_counts *c);
 
 /* How the start `run` has ended, by its summary.json: one of another start says nothing. */
 typedef enum report_end { REPORT_UNKNOWN, REPORT_DONE, REPORT_STOPPED } report_end;

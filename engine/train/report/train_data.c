@@ -37,16 +37,6 @@ static void say_sources(const char *title, const config_sources *sources, const 
     }
 }
 
-static void warn_of_epochs(const training *t, double taken)
-{
-    const config_sources *sources = &t->config->data.train;
-    for (int i = 0; i < sources->count; i++)
-        if (samples_epochs(t->data.train, i, taken) > MANY_EPOCHS)
-            printf("              warning: %s is seen more than %g times; after that repeated text teaches little\n"
-                   "              (2305.16264): add data, or lower train.steps\n",
-                   sources->item[i].path, MANY_EPOCHS);
-}
-
 static bool has_remote(const training *t)
 {
     return samples_are_remote(t->data.train) || (t->data.validation && samples_are_remote(t->data.validation));
@@ -69,7 +59,12 @@ void training_say_data(const training *t)
     if (t->stage)
         printf("  stage       %s\n", t->stage);
     say_sources("data", &c->data.train, t->data.train, taken);
-    warn_of_epochs(t, taken);
+    const config_sources *sources = &t->config->data.train;
+    for (int i = 0; i < sources->count; i++)
+        if (samples_epochs(t->data.train, i, taken) > MANY_EPOCHS)
+            printf("              warning: %s is seen more than %g times; after that repeated text teaches little\n"
+                   "              (2305.16264): add data, or lower train.steps\n",
+                   sources->item[i].path, MANY_EPOCHS);
     if (t->data.validation)
         say_sources("validation", &c->data.validation, t->data.validation, 0);
     say_cache(t);

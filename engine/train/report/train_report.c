@@ -58,53 +58,38 @@ static status keep_lines(const char *path, int64_t step)
     return atomic_replace(path, all, used);
 }
 
-static status open_loads(training *t)
+static status open_kept(lines **out, const training *t, const char *name)
 {
-    AUTO_FREE char *path = must_format("%s/loads.jsonl", t->folder);
+    AUTO_FREE char *path = must_format("%s/%s", t->folder, name);
     TRY(keep_lines(path, t->at.step));
-    return lines_open(&t->report.load_lines, path);
+    return lines_open(out, path);
 }
 
 /* Lines and events of the steps to come. */
 static status open_steps(training *t)
 {
-    AUTO_FREE char *path = must_format("%s/metrics.jsonl", t->folder);
-    status s = training_tracking_hold(t);
-    if (s == STATUS_OK)
-        s = keep_lines(path, t->at.step);
-    if (s == STATUS_OK)
-        s = lines_open(&t->report.metrics, path);
-    if (s == STATUS_OK)
-        s = training_tracking_go_on(t);
-    if (s == STATUS_OK && t->report.loads && t->config->run.loads_every > 0)
-        s = open_loads(t);
-    if (s == STATUS_OK && t->config->run.tensorboard)
-        s = tensorboard_open(&t->report.board, t->folder, t->at.step + 1, report_time());
-    return s;
+    TRY(training_tracking_hold(t));
+    TRY(open_kept(&t->report.metrics, t, "metrics.jsonl"));
+    TRY(training_tracking_go_on(t));
+    if (t->report.loads && t->config->run.loads_every > 0)
+        TRY(open_kept(&t->report.load_lines, t, "loads.jsonl"));
+    if (t->config->run.tensorboard)
+        TRY(tensorboard_open(&t->report.board, t->folder, t->at.step + 1, report_time()));
+    return STATUS_OK;
 }
 
 static status open_files(training *t)
 {
     TRY(training_check_place(t));
-    char *text = config_text(t->config), *path = must_format("%s/config.yaml", t->folder);
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
-    free(text);
-    free(path);
-    TRY(s);
+    AUTO_FREE char *text = config_text(t->config), *path = must_format("%s/config.yaml", t->folder),
+                   *events = must_format("%s/events.jsonl", t->folder),
+                   *chosen = must_format("%s/" CHOICES_FILE, t->folder);
+    TRY(atomic_replace(path, text, (int64_t)strlen(text)));
     t->report.loads = loads_open(&t->config->model.shape, t->compiled.around.group[AXIS_EXPERT].ranks);
-    s = training_tracking_open(t);
-    if (s == STATUS_OK)
-        s = open_steps(t);
-    path = must_format("%s/events.jsonl", t->folder);
-    if (s == STATUS_OK)
-        s = lines_open(&t->report.events, path);
-    free(path);
-    if (s == STATUS_OK && t->choices.count > 0) {
-        path = must_format("%s/" CHOICES_FILE, t->folder);
-        s = choices_write(&t->choices, path);
-        free(path);
-    }
-    return s;
+    TRY(training_tracking_open(t));
+    TRY(open_steps(t));
+    TRY(lines_open(&t->report.events, events));
+    return t->choices.count > 0 ? choices_write(&t->choices, chosen) : STATUS_OK;
 }
 
 /* Never trimmed, unlike the metrics: what was done twice is seen here. Where the disk is full, metrics_done says so. */
@@ -202,13 +187,11 @@ void training_header(const training *t)
     const config *c = t->config;
     const compiled *k = &t->compiled;
     /* The largest rank's plan is the one to show. */
-    int64_t mine[2] = {k->arena_bytes, comm_rank(t->world)},
-            *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof mine);
-    comm_all_gather_bytes(comm_world(t->world), all, mine, sizeof mine);
+    AUTO_FREE int64_t *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
+    comm_all_gather_bytes(comm_world(t->world), all, &k->arena_bytes, sizeof *all);
     int64_t largest = 0;
     for (int i = 0; i < comm_ranks(t->world); i++)
-        largest = all[2 * i] > largest ? all[2 * i] : largest;
-    free(all);
+        largest = all[i] > largest ? all[i] : largest;
     if (!speaks(t))
         return;
     const model_shape *s = &c->model.shape;
@@ -444,13 +427,13 @@ void training_report_step(training *t, const training_figures *f)
 static status write_evaluation_events(training *t, const report_result *r)
 {
     tensorboard_value value = {"validation/loss", r->loss};
-    status s = write_scalars(&t->report, &value, 1, r->step, r->time);
-    for (int i = 0; s == STATUS_OK && r->sets > 1 && i < r->sets; i++) {
+    TRY(write_scalars(&t->report, &value, 1, r->step, r->time));
+    for (int i = 0; r->sets > 1 && i < r->sets; i++) {
         AUTO_FREE char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
-        s = write_scalars(&t->report, &value, 1, r->step, r->time);
+        TRY(write_scalars(&t->report, &value, 1, r->step, r->time));
     }
-    return s;
+    return STATUS_OK;
 }
 
 /* The last part of a data set's path, or all of it where two end alike. */
@@ -471,7 +454,7 @@ void training_report_evaluation(training *t, const double *losses, double second
     double sum = 0, weights = 0;
     if (!speaks(t))
         return;
-    const char **names = must_calloc((unsigned long)t->data.set_count, sizeof *names);
+    AUTO_FREE const char **names = must_calloc((unsigned long)t->data.set_count, sizeof *names);
     for (int i = 0; i < t->data.set_count; i++) {
         names[i] = name_of_set(all, i);
         sum += all->item[i].weight * losses[i];
@@ -493,7 +476,6 @@ void training_report_evaluation(training *t, const double *losses, double second
     screen_done(t, errno);
     status s = report_metrics_evaluation(t->report.metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);
-    free(names);
 }
 
 void training_report_event(training *t, const report_event *what)
@@ -585,37 +567,6 @@ static int64_t arena_used(const compiled *c)
     return used;
 }
 
-static int64_t memory_copy_bytes(const training *t)
-{
-    return t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->saves.copies) : 0;
-}
-
-/* Says how much of the time the island has computed. Collective. */
-static report_islands count_islands(islands *o)
-{
-    islands_counts c = islands_counted(o);
-    double computing = c.elapsed > 0 ? 1 - c.stood / c.elapsed : 1;
-    if (c.elapsed > 0)
-        log_info("islands: %.1f%% of %.4g s was spent training; merges took the other %.3g s, of which %.3g s were "
-                 "waits for "
-                 "other islands",
-                 100 * computing, c.elapsed, c.stood, fmin(c.waited, c.stood));
-    return (report_islands){.merges = c.merges,
-                            .missed = c.missed,
-                            .bytes_sent = c.sent,
-                            .bytes_received = c.received,
-                            .refused = c.refused,
-                            .wait_seconds = c.waited,
-                            .stood_seconds = c.stood,
-                            .computing = computing,
-                            .clipped = c.clipped,
-                            .left_out = c.left_out,
-                            .undone = c.undone,
-                            .releases = c.releases,
-                            .epsilon = c.epsilon,
-                            .disagreement = c.disagreement};
-}
-
 status training_summary(training *t, bool stopped)
 {
     report_resources(t, true);
@@ -626,7 +577,8 @@ status training_summary(training *t, bool stopped)
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident(),
                         .copy_bytes = t->saves.copy_bytes,
-                        .memory_copy_bytes = memory_copy_bytes(t)};
+                        .memory_copy_bytes =
+                            t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->saves.copies) : 0};
     snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
     for (int i = 0; i < GRID_AXES; i++)
         mine.at[i] = t->grid.at[i];
@@ -634,14 +586,16 @@ status training_summary(training *t, bool stopped)
         executor_sent(t->executor, &mine.bytes_sent[a], &mine.messages_sent[a], (axis)a);
     AUTO_FREE report_rank *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
     comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
-    report_islands counted = {0};
+    islands_counts counted = {0};
     if (t->islands)
-        counted = count_islands(t->islands);
+        counted = islands_counted(t->islands);
+    if (counted.elapsed > 0)
+        log_info("islands: %.1f%% of %.4g s was spent training; merges took the other %.3g s, of which %.3g s were "
+                 "waits for other islands",
+                 100 * report_computing(&counted), counted.elapsed, counted.stood, fmin(counted.waited, counted.stood));
     tracker_counts tracked = {0};
     if (t->report.tracker)
         tracked = tracker_counted(t->report.tracker);
-    const mirror_facts *there = &t->mirroring.facts;
-    const report_mirror mirrored = {there->step, there->behind_bytes, there->uploaded, there->passed_over, there->why};
     status s = STATUS_OK;
     if (speaks(t)) {
         AUTO_FREE char *path = must_format("%s/summary.json", t->folder);
@@ -661,7 +615,7 @@ status training_summary(training *t, bool stopped)
                                         .saves_in_memory = t->saves.in_memory,
                                         .save_seconds = t->saves.seconds + saver_stall(t->saves.saver),
                                         .islands = t->islands ? &counted : NULL,
-                                        .mirror = t->mirroring.thread ? &mirrored : NULL,
+                                        .mirror = t->mirroring.thread ? &t->mirroring.facts : NULL,
                                         .verify_seconds = t->guards.verify_seconds,
                                         .times_back = t->guards.times_back,
                                         .omitted = train_past_omitted(&t->at.past),

@@ -74,15 +74,6 @@ static void put_sources(FILE *out, const char *what, const config_sources *all)
     fputs(all->count ? " |\n" : " none |\n", out);
 }
 
-static void put_losses(FILE *out, const step_facts *f)
-{
-    if (isfinite(f->loss))
-        fprintf(out, "| training loss of that step, nats a token | %.4f |\n", f->loss);
-    if (isfinite(f->evaluation))
-        fprintf(out, "| validation loss after step %lld, nats a token | %.4f (perplexity %.4g) |\n",
-                (long long)f->evaluated, f->evaluation, exp(f->evaluation));
-}
-
 static char *write_card(void *context, int64_t step)
 {
     const training *t = context;
@@ -105,7 +96,11 @@ static char *write_card(void *context, int64_t step)
     fprintf(out, "| batch | %d sequences of %lld tokens |\n", c->train.global_batch, (long long)c->train.sequence);
     put_sources(out, "training data", &c->data.train);
     put_sources(out, "validation data", &c->data.validation);
-    put_losses(out, &f);
+    if (isfinite(f.loss))
+        fprintf(out, "| training loss of that step, nats a token | %.4f |\n", f.loss);
+    if (isfinite(f.evaluation))
+        fprintf(out, "| validation loss after step %lld, nats a token | %.4f (perplexity %.4g) |\n",
+                (long long)f.evaluated, f.evaluation, exp(f.evaluation));
     fprintf(out, "| optimizer | %s, learning rate %g, %s |\n", config_word(c, "optimizer.name"), c->optimizer.lr,
             config_word(c, "optimizer.schedule"));
     fprintf(out, "| precision | weights and activations %s, sums fp32 |\n", config_word(c, "train.precision"));

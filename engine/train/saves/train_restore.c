@@ -98,15 +98,6 @@ static void begin_stage(training *t, training_position *m, const config *saved, 
                            from, data, restart ? "begins anew (checkpoint.restart_schedule)" : "goes on");
 }
 
-static void take(training *t, const training_position *m)
-{
-    double configured = t->at.loss_scale;
-    t->schedule.steps = t->config->train.steps - m->schedule_step;
-    t->at = *m;
-    if (!precision_row_of(t->config->train.precision)->scales_loss || m->loss_scale <= 0)
-        t->at.loss_scale = configured;
-}
-
 /* Other steps, rates or warm-ups bend the learning rate's schedule where a run goes on. */
 static void say_rate(const training *t, const config *saved, const training_position *m)
 {
@@ -161,7 +152,11 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
         begin_stage(t, &m, saved, checkpoint_folder(from));
     if (!same_ladder(saved, t->config) || m.rung.at >= compile_rungs(&t->compiled.options))
         m.rung = (rung_state){0};
-    take(t, &m);
+    double configured = t->at.loss_scale;
+    t->schedule.steps = t->config->train.steps - m.schedule_step;
+    t->at = m;
+    if (!precision_row_of(t->config->train.precision)->scales_loss || m.loss_scale <= 0)
+        t->at.loss_scale = configured;
     say_rate(t, saved, &m);
     if (t->islands && (*said = islands_restore(t->islands, from)) != STATUS_OK)
         return DAMAGED;

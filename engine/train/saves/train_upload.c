@@ -45,17 +45,6 @@ void training_upload_look(training *t)
         training_event(t, "mirror failing", t->at.step, m->facts.why);
 }
 
-static void say_unfinished(const training *t)
-{
-    const mirror_facts *f = &t->mirroring.facts;
-    char left[UNITS_TEXT];
-    units_bytes(left, (double)f->behind_bytes);
-    if (!f->ended)
-        log_warn("checkpoint.mirror: %s of the last checkpoint are not in %s yet%s%s: it is in %s; the same command "
-                 "begins with what is missing, and trains on only if steps are left",
-                 left, t->config->checkpoint.mirror, *f->why ? ": " : "", f->why, t->checkpoints);
-}
-
 /* The watchdog lets a save take run.save_seconds. */
 void training_upload_finish(training *t, bool stopped)
 {
@@ -66,14 +55,16 @@ void training_upload_finish(training *t, bool stopped)
         return;
     watchdog_enter(t->watchdog, DURING_SAVE, comm_rank(t->world) == 0, t->at.step, "waiting for the mirror");
     training_upload_look(t);
-    if (t->mirroring.thread) {
-        units_bytes(left, (double)t->mirroring.facts.behind_bytes);
-        if (t->mirroring.facts.behind_bytes > 0)
-            log_info("waiting for %s to %s, for %.0f s at most", left, t->config->checkpoint.mirror, most);
-        bool all = mirror_finish(t->mirroring.thread, most);
-        training_upload_look(t);
-        if (!all)
-            say_unfinished(t);
-    }
+    const mirror_facts *f = &t->mirroring.facts;
+    units_bytes(left, (double)f->behind_bytes);
+    if (t->mirroring.thread && f->behind_bytes > 0)
+        log_info("waiting for %s to %s, for %.0f s at most", left, t->config->checkpoint.mirror, most);
+    bool all = !t->mirroring.thread || mirror_finish(t->mirroring.thread, most);
+    training_upload_look(t);
+    units_bytes(left, (double)f->behind_bytes);
+    if (!all && !f->ended)
+        log_warn("checkpoint.mirror: %s of the last checkpoint are not in %s yet%s%s: it is in %s; the same command "
+                 "begins with what is missing, and trains on only if steps are left",
+                 left, t->config->checkpoint.mirror, *f->why ? ": " : "", f->why, t->checkpoints);
     (void)comm_all_status(comm_world(t->world), STATUS_OK);
 }

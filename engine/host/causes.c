@@ -69,7 +69,7 @@ cause causes_read(const char *folder, int64_t position, const char *run)
     cause most = {.rank = -1, .step = -1};
     AUTO_FREE char *text = NULL;
     size_t capacity = 0;
-    FILE *f = open_in(folder, INCIDENTS_FILE);
+    AUTO(FILE) *f = open_in(folder, INCIDENTS_FILE);
     if (f && fseek(f, (long)position, SEEK_SET) == 0)
         while (getline(&text, &capacity, f) > 0) {
             json_auto_t *line = json_loads(text, 0, NULL);
@@ -78,8 +78,6 @@ cause causes_read(const char *folder, int64_t position, const char *run)
                 most = c;
         }
     MUST(!f || feof(f) || errno != ENOMEM, "%s/" INCIDENTS_FILE ": out of host memory", folder);
-    if (f)
-        fclose(f);
     return most;
 }
 
@@ -88,21 +86,17 @@ bool causes_began(const char *folder, const char *run)
     AUTO_FREE char *text = NULL, *key = must_format("\"run\": \"%s\"", run);
     size_t capacity = 0;
     bool began = false;
-    FILE *f = open_in(folder, "events.jsonl");
+    AUTO(FILE) *f = open_in(folder, "events.jsonl");
     while (f && !began && getline(&text, &capacity, f) > 0)
         began = strstr(text, key);
-    if (f)
-        fclose(f);
     return began;
 }
 
 bool causes_saved(const char *folder, const char *run)
 {
     char name[64] = "";
-    FILE *f = open_in(folder, "checkpoints/latest");
+    AUTO(FILE) *f = open_in(folder, "checkpoints/latest");
     bool known = f && fscanf(f, "%63[-a-z0-9]", name) == 1;
-    if (f)
-        fclose(f);
     AUTO_FREE char *path = must_format("%s/checkpoints/%s/manifest.json", folder, name);
     json_auto_t *root = known ? json_load_file(path, 0, NULL) : NULL;
     return root && is_of(root, run);
@@ -113,12 +107,8 @@ bool causes_saved(const char *folder, const char *run)
 static int64_t step_of_latest(const char *folder)
 {
     long long step = 0;
-    FILE *f = open_in(folder, "checkpoints/latest");
-    if (f && fscanf(f, "step-%lld", &step) != 1)
-        step = 0;
-    if (f)
-        fclose(f);
-    return step;
+    AUTO(FILE) *f = open_in(folder, "checkpoints/latest");
+    return f && fscanf(f, "step-%lld", &step) == 1 ? step : 0;
 }
 
 /* What follows `key` in the last whole line of a file that begins with it; -1: there is none. */
@@ -127,7 +117,7 @@ static int64_t last_number(const char *folder, const char *name, const char *key
     enum { TAIL = 8192 };
     char tail[TAIL + 1];
     long long number = -1;
-    FILE *f = open_in(folder, name);
+    AUTO(FILE) *f = open_in(folder, name);
     if (f && fseek(f, 0, SEEK_END) == 0) {
         long end = ftell(f), from = end > TAIL ? end - TAIL : 0;
         size_t got = fseek(f, from, SEEK_SET) == 0 ? fread(tail, 1, TAIL, f) : 0;
@@ -138,8 +128,6 @@ static int64_t last_number(const char *folder, const char *name, const char *key
                 (void)sscanf(found + strlen(key), "%lld", &number);
         }
     }
-    if (f)
-        fclose(f);
     return (int64_t)number;
 }
 

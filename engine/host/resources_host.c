@@ -14,21 +14,19 @@
 static FILE *open_below(const char *root, const char *name)
 {
     AUTO_FREE char *path = must_format("%s%s", root, name);
-    FILE *f = fopen(path, "r");
-    return f;
+    return fopen(path, "r");
 }
 
 /* cpu USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL: ticks of all cores together */
 static void read_cores(resources_host *h, const char *root)
 {
     int64_t t[8] = {0};
-    FILE *f = open_below(root, "/proc/stat");
+    AUTO(FILE) *f = open_below(root, "/proc/stat");
     if (!f)
         return;
     int found =
         fscanf(f, "cpu %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64,
                &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]);
-    fclose(f);
     if (found < 4)
         return;
     h->cpu_all = 0;
@@ -41,13 +39,11 @@ static void read_memory(resources_host *h, const char *root)
 {
     char line[256];
     int64_t all = -1, available = -1;
-    FILE *f = open_below(root, "/proc/meminfo");
+    AUTO(FILE) *f = open_below(root, "/proc/meminfo");
     while (f && fgets(line, sizeof line, f)) {
         sscanf(line, "MemTotal: %" SCNd64, &all);
         sscanf(line, "MemAvailable: %" SCNd64, &available);
     }
-    if (f)
-        fclose(f);
     if (all < 0 || available < 0)
         return;
     h->memory_all = all * 1024;
@@ -69,7 +65,7 @@ static void read_disks(resources_host *h, const char *root)
     static const char *const composed[] = {"loop", "ram", "zram", "dm-", "md", NULL};
     char line[512], name[64], disk[64] = "";
     int64_t in, out;
-    FILE *f = open_below(root, "/proc/diskstats");
+    AUTO(FILE) *f = open_below(root, "/proc/diskstats");
     if (!f)
         return;
     h->disk_read = h->disk_written = 0;
@@ -81,7 +77,6 @@ static void read_disks(resources_host *h, const char *root)
         h->disk_read += 512 * in;
         h->disk_written += 512 * out;
     }
-    fclose(f);
 }
 
 /* NAME: RECEIVED (8 columns) SENT (8 columns), in bytes. Bridges and the ends of containers carry what a port carries,
@@ -91,7 +86,7 @@ static void read_ports(resources_host *h, const char *root)
     static const char *const inner[] = {"lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", NULL};
     char line[512], name[64];
     int64_t in, out;
-    FILE *f = open_below(root, "/proc/net/dev");
+    AUTO(FILE) *f = open_below(root, "/proc/net/dev");
     if (!f)
         return;
     h->network_received = h->network_sent = 0;
@@ -102,18 +97,15 @@ static void read_ports(resources_host *h, const char *root)
         h->network_received += in;
         h->network_sent += out;
     }
-    fclose(f);
 }
 
 static int64_t number_in(const char *root, const char *device, const char *port, const char *name)
 {
     AUTO_FREE char *path = must_format("/sys/class/infiniband/%s/ports/%s/counters/%s", device, port, name);
-    FILE *f = open_below(root, path);
+    AUTO(FILE) *f = open_below(root, path);
     int64_t value = 0;
     if (f && fscanf(f, "%" SCNd64, &value) != 1)
         value = 0;
-    if (f)
-        fclose(f);
     return value;
 }
 
@@ -121,21 +113,17 @@ static int64_t number_in(const char *root, const char *device, const char *port,
 static void read_infiniband(resources_host *h, const char *root)
 {
     AUTO_FREE char *top = must_format("%s/sys/class/infiniband", root);
-    DIR *devices = opendir(top);
+    AUTO(DIR) *devices = opendir(top);
     for (struct dirent *d; devices && (d = readdir(devices));) {
         AUTO_FREE char *below = must_format("%s/%s/ports", top, d->d_name);
-        DIR *ports = *d->d_name == '.' ? NULL : opendir(below);
+        AUTO(DIR) *ports = *d->d_name == '.' ? NULL : opendir(below);
         for (struct dirent *p; ports && (p = readdir(ports));) {
             if (*p->d_name == '.')
                 continue;
             h->network_received += 4 * number_in(root, d->d_name, p->d_name, "port_rcv_data");
             h->network_sent += 4 * number_in(root, d->d_name, p->d_name, "port_xmit_data");
         }
-        if (ports)
-            closedir(ports);
     }
-    if (devices)
-        closedir(devices);
 }
 
 void resources_host_read(resources_host *out, const char *root)

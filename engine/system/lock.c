@@ -43,12 +43,10 @@ struct lock {
 
 static void first_line(char *out, size_t bytes, const char *path)
 {
-    FILE *f = fopen(path, "re");
+    AUTO(FILE) *f = fopen(path, "re");
     *out = 0;
     if (f && fgets(out, (int)bytes, f))
         out[strcspn(out, "\n")] = 0;
-    if (f)
-        fclose(f);
 }
 
 /* When a process began, in the kernel's ticks: with its number it names one process. 0: there is none, or it has ended
@@ -298,7 +296,7 @@ static void sweep(const char *path, const holder *me)
     char *copy = must_strdup(path), *folder = dirname(copy);
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t length = strlen(name);
-    DIR *entries = opendir(folder);
+    AUTO(DIR) *entries = opendir(folder);
     for (struct dirent *e; entries && (e = readdir(entries));) {
         holder aside = {0};
         const char *end = e->d_name + length;
@@ -310,8 +308,6 @@ static void sweep(const char *path, const holder *me)
         if (known && strcmp(aside.id, me->id) != 0 && !begins)
             unlink(one);
     }
-    if (entries)
-        closedir(entries);
     free(copy);
 }
 

@@ -16,6 +16,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 status children_adopt(void)
 {
@@ -87,11 +88,9 @@ static bool look_at(process *out, const char *pid)
 {
     char path[64], text[512] = "";
     snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
-    FILE *f = fopen(path, "r");
+    AUTO(FILE) *f = fopen(path, "r");
     size_t got = f ? fread(text, 1, sizeof text - 1, f) : 0;
     text[got] = 0;
-    if (f)
-        fclose(f);
     const char *rest = strrchr(text, ')'); /* a name may hold anything */
     *out = (process){.pid = atoi(pid)};
     return rest && sscanf(rest + 1, " %c %d", &out->state, &out->parent) == 2 && out->parent && out->state != 'Z';
@@ -109,7 +108,7 @@ static bool is_below(const processes *p, pid_t pid)
 static processes find_below(void)
 {
     processes p = {0};
-    DIR *folder = opendir("/proc");
+    AUTO(DIR) *folder = opendir("/proc");
     for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder)) {
         process one;
         if (!isdigit((unsigned char)e->d_name[0]) || !look_at(&one, e->d_name))
@@ -117,8 +116,6 @@ static processes find_below(void)
         p.all = must_realloc(p.all, (unsigned long)(p.count + 1) * sizeof *p.all);
         p.all[p.count++] = one;
     }
-    if (folder)
-        closedir(folder);
     pid_t me = getpid();
     for (bool more = true; more;) {
         more = false;
@@ -144,11 +141,9 @@ static bool is_ours(pid_t pid, const char *word)
         strcmp(mine, theirs) != 0)
         return false;
     snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
-    FILE *f = fopen(path, "r");
+    AUTO(FILE) *f = fopen(path, "r");
     size_t got = f ? fread(text, 1, sizeof text - 1, f) : 0;
     text[got] = 0;
-    if (f)
-        fclose(f);
     const char *second = text + strlen(text) + 1; /* arguments end with zeros */
     return second < text + got && strcmp(second, word) == 0;
 }

@@ -101,7 +101,7 @@ static status parse(hosts *h, char *line, const char *path, int number)
 status hosts_read(hosts *out, const char *path)
 {
     *out = (hosts){0};
-    FILE *f = fopen(path, "r");
+    AUTO(FILE) *f = fopen(path, "r");
     if (!f)
         return status_fail(STATUS_USAGE, "cannot read %s: %s", path, strerror(errno));
     AUTO_FREE char *line = NULL;
@@ -111,7 +111,6 @@ status hosts_read(hosts *out, const char *path)
         s = parse(out, line, path, number);
     if (s == STATUS_OK && !feof(f))
         s = status_fail(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
-    fclose(f);
     if (s == STATUS_OK && out->count == 0)
         s = status_fail(STATUS_USAGE, "%s names no host", path);
     if (s != STATUS_OK)

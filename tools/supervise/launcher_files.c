@@ -16,18 +16,16 @@ static unsigned job_of(const char *session)
 {
     unsigned job = 0;
     AUTO_FREE char *path = must_format("%s/contact.txt", session);
-    FILE *f = fopen(path, "r");
+    AUTO(FILE) *f = fopen(path, "r");
     if (f && fscanf(f, "%u.", &job) != 1)
         job = 0;
-    if (f)
-        fclose(f);
     return job;
 }
 
 /* vader_segment.HOST.UID.JOB.RANK, JOB in hexadecimal. A host's name may hold dots, so it is read from the end. */
 static void remove_segments(unsigned job)
 {
-    DIR *folder = opendir("/dev/shm");
+    AUTO(DIR) *folder = opendir("/dev/shm");
     for (struct dirent *e = folder ? readdir(folder) : NULL; e; e = readdir(folder)) {
         char *copy = must_strdup(e->d_name), *rank = strrchr(copy, '.'), *number = NULL;
         if (rank) {
@@ -38,8 +36,6 @@ static void remove_segments(unsigned job)
             unlinkat(dirfd(folder), e->d_name, 0); /* another user's stays */
         free(copy);
     }
-    if (folder)
-        closedir(folder);
 }
 
 void launcher_files_remove(pid_t launcher)

@@ -36,16 +36,8 @@ static status failed(const char *what, const char *path)
 /* false with errno: nobody can tell, however often it is asked. */
 static bool look(bool *there, const char *path)
 {
-    retry r = {0};
-    while (access(path, F_OK) != 0) {
-        *there = false;
-        if (errno == ENOENT || errno == ENOTDIR)
-            return true;
-        if (!retry_again(&r, errno, path))
-            return false;
-    }
-    *there = true;
-    return true;
+    *there = RETRY(path, access(path, F_OK)) == 0;
+    return *there || errno == ENOENT || errno == ENOTDIR;
 }
 
 bool atomic_exists(const char *path)
@@ -59,17 +51,6 @@ status atomic_look(bool *there, const char *path)
     return look(there, path) ? STATUS_OK : failed("tell whether there is", path);
 }
 
-/* open(), asked again where that may help; -1 with errno */
-static int open_again(int parent, const char *name, int flags, const char *path, mode_t mode)
-{
-    retry r = {0};
-    int descriptor;
-    do
-        descriptor = parent == AT_FDCWD ? open(name, flags, mode) : openat(parent, name, flags, mode);
-    while (descriptor < 0 && retry_again(&r, errno, path));
-    return descriptor;
-}
-
 int atomic_create(const char *path, mode_t mode)
 {
     int descriptor = -1;
@@ -78,17 +59,6 @@ int atomic_create(const char *path, mode_t mode)
             continue;
         descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     }
-    return descriptor;
-}
-
-/* The same, tried again where that may help. */
-static int create_again(const char *path, mode_t mode)
-{
-    retry r = {0};
-    int descriptor;
-    do
-        descriptor = atomic_create(path, mode);
-    while (descriptor < 0 && retry_again(&r, errno, path));
     return descriptor;
 }
 
@@ -105,7 +75,7 @@ static status open_new(atomic_file **out, const char *path, mode_t mode)
     atomic_file *f = must_calloc(1, sizeof *f);
     f->path = must_strdup(path);
     f->temporary = must_format("%s.tmp", path);
-    f->descriptor = create_again(f->temporary, mode);
+    f->descriptor = RETRY(f->temporary, atomic_create(f->temporary, mode));
     if (f->descriptor < 0) {
         status s = failed("create", f->temporary);
         free_file(f);
@@ -228,25 +198,23 @@ status atomic_replace_private(const char *path, const void *data, int64_t bytes)
 status atomic_remove_all(const char *folder, const char *prefix)
 {
     RELEASED_BY(reading_names_free) reading_names all = {0};
-    status s = reading_folder(&all, folder);
-    for (int i = 0; i < all.count && s == STATUS_OK; i++)
+    TRY(reading_folder(&all, folder));
+    for (int i = 0; i < all.count; i++)
         if (!strncmp(all.name[i], prefix, strlen(prefix))) {
             AUTO_FREE char *path = must_format("%s/%s", folder, all.name[i]);
-            s = atomic_remove(path);
+            TRY(atomic_remove(path));
         }
-    return s;
+    return STATUS_OK;
 }
 
 status atomic_sync_folder(const char *path)
 {
-    int descriptor = open_again(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, path, 0);
+    int descriptor = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (descriptor < 0)
         return failed("open folder", path);
-    retry r = {0};
-    status s = STATUS_OK;
-    while (fsync(descriptor) != 0 && s == STATUS_OK && errno != EINVAL) /* EINVAL: folders need no fsync here */
-        if (!retry_again(&r, errno, path))
-            s = failed("fsync folder", path);
+    /* EINVAL: folders need no fsync here */
+    bool good = RETRY(path, fsync(descriptor) == 0 || errno == EINVAL ? 0 : -1) == 0;
+    status s = good ? STATUS_OK : failed("fsync folder", path);
     int error = errno;
     close(descriptor);
     errno = error;
@@ -265,49 +233,32 @@ static status sync_parent(const char *path)
     return atomic_sync_folder(slash ? parent : ".");
 }
 
-/* A try that was reported as failed had been made: only its answer was lost. */
-static bool is_renamed(const char *from, const char *to)
-{
-    bool before, after;
-    return look(&before, from) && !before && look(&after, to) && after;
-}
-
 status atomic_rename(const char *from, const char *to)
 {
     retry r = {0};
     while (rename(from, to) != 0) {
         int error = errno;
-        if (error == ENOENT && r.failures > 0 && is_renamed(from, to))
-            break;
+        bool before, after;
+        if (error == ENOENT && r.failures > 0 && look(&before, from) && !before && look(&after, to) && after)
+            break; /* a try that was reported as failed had been made: only its answer was lost */
         if (!retry_again(&r, error, from))
             return status_fail(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
     }
     return sync_parent(to);
 }
 
-/* false: it is none, or, with that errno, nobody can tell. */
-static bool is_folder(const char *path, int *error)
-{
-    struct stat info;
-    retry r = {0};
-    while (stat(path, &info) != 0)
-        if (!retry_again(&r, errno, path)) {
-            *error = errno;
-            return false;
-        }
-    return S_ISDIR(info.st_mode);
-}
-
 static status make_folder(const char *path)
 {
-    retry r = {0};
-    do
-        if (mkdir(path, 0777) == 0)
-            return sync_parent(path);
-    while (retry_again(&r, errno, path));
+    struct stat info;
+    if (RETRY(path, mkdir(path, 0777)) == 0)
+        return sync_parent(path);
     int error = errno;
-    if (error == EEXIST && is_folder(path, &error))
-        return STATUS_OK;
+    if (error == EEXIST) {
+        if (RETRY(path, stat(path, &info)) != 0)
+            error = errno;
+        else if (S_ISDIR(info.st_mode))
+            return STATUS_OK;
+    }
     errno = error;
     return failed("make folder", path);
 }
@@ -315,16 +266,13 @@ static status make_folder(const char *path)
 status atomic_make_folders(const char *path)
 {
     AUTO_FREE char *part = must_strdup(path);
-    status s = STATUS_OK;
-    for (char *p = part + 1; *part && *p && s == STATUS_OK; p++)
+    for (char *p = part + 1; *part && *p; p++)
         if (*p == '/' && p[-1] != '/') {
             *p = 0;
-            s = make_folder(part);
+            TRY(make_folder(part));
             *p = '/';
         }
-    if (s == STATUS_OK)
-        s = make_folder(part);
-    return s;
+    return make_folder(part);
 }
 
 status atomic_make_own_folder(const char *path)
@@ -340,24 +288,14 @@ status atomic_make_own_folder(const char *path)
     return there && S_ISDIR(info.st_mode) ? STATUS_OK : failed("make folder", path);
 }
 
-static int unlink_again(int parent, const char *name, int flags, const char *path)
-{
-    retry r = {0};
-    int result;
-    do
-        result = unlinkat(parent, name, flags);
-    while (result != 0 && retry_again(&r, errno, path));
-    return result;
-}
-
 /* Remove what folder `parent` calls `name`; `path` is its full name, for messages. */
 static status remove_at(int parent, const char *name, const char *path)
 {
-    if (unlink_again(parent, name, 0, path) == 0 || errno == ENOENT)
+    if (RETRY(path, unlinkat(parent, name, 0)) == 0 || errno == ENOENT)
         return STATUS_OK;
     if (errno != EISDIR && errno != EPERM) /* Linux says EISDIR for a folder, POSIX EPERM */
         return failed("remove", path);
-    int descriptor = open_again(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, path, 0);
+    int descriptor = RETRY(path, openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     DIR *folder = descriptor < 0 ? NULL : fdopendir(descriptor);
     if (!folder) {
         status s = failed("remove", path);
@@ -372,7 +310,7 @@ static status remove_at(int parent, const char *name, const char *path)
             s = remove_at(descriptor, entry->d_name, below);
         }
     closedir(folder);
-    if (s == STATUS_OK && unlink_again(parent, name, AT_REMOVEDIR, path) != 0 && errno != ENOENT)
+    if (s == STATUS_OK && RETRY(path, unlinkat(parent, name, AT_REMOVEDIR)) != 0 && errno != ENOENT)
         s = failed("remove", path);
     return s;
 }

@@ -18,21 +18,6 @@ static status failed(int *error, const char *what, const char *path)
                        *error == ENOSPC || *error == EDQUOT ? " (free some, then try again)" : "");
 }
 
-/* Past the page cache if the file system knows how. */
-static int open_past_cache(bool *past_cache, const char *path)
-{
-    int descriptor = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-    *past_cache = descriptor >= 0;
-    return descriptor < 0 && errno == EINVAL ? open(path, O_RDONLY | O_CLOEXEC) : descriptor;
-}
-
-static int create_past_cache(bool *past_cache, const char *path)
-{
-    int descriptor = atomic_create(path, 0666), flags = descriptor < 0 ? -1 : fcntl(descriptor, F_GETFL);
-    *past_cache = flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_DIRECT) == 0;
-    return descriptor;
-}
-
 static bool to_cache(bool *past_cache, int descriptor)
 {
     int flags = fcntl(descriptor, F_GETFL);
@@ -46,9 +31,12 @@ status direct_open(direct *d, const char *path, char *buffer, int64_t capacity)
 {
     MUST((uintptr_t)buffer % DIRECT_ALIGNMENT == 0 && capacity > 0 && capacity % DIRECT_ALIGNMENT == 0,
          "a buffer of %lld bytes at %p", (long long)capacity, (void *)buffer);
-    *d = (direct){.path = path, .buffer = buffer, .capacity = capacity};
-    d->descriptor = create_past_cache(&d->past_cache, path);
-    return d->descriptor < 0 ? failed(&d->error, "create", path) : STATUS_OK;
+    *d = (direct){.path = path, .buffer = buffer, .capacity = capacity, .descriptor = atomic_create(path, 0666)};
+    if (d->descriptor < 0)
+        return failed(&d->error, "create", path);
+    int flags = fcntl(d->descriptor, F_GETFL);
+    d->past_cache = flags >= 0 && fcntl(d->descriptor, F_SETFL, flags | O_DIRECT) == 0;
+    return STATUS_OK;
 }
 
 static status put(direct *d, const char *data, int64_t bytes)
@@ -171,32 +159,25 @@ static int64_t fill(int descriptor, bool *past_cache, char *buffer, int64_t capa
     return got;
 }
 
-/* Reads all there is, past the cache where that goes; returns the bytes, or -1. */
-static int64_t read_back(uint32_t *crc, int descriptor, bool past_cache, char *buffer, int64_t capacity)
-{
-    int64_t done = 0, now;
-    *crc = 0;
-    if (!past_cache)
-        (void)posix_fadvise(descriptor, 0, 0,
-                            POSIX_FADV_DONTNEED); /* clean pages only: what is written has been fsynced */
-    while ((now = fill(descriptor, &past_cache, buffer, capacity)) > 0) {
-        *crc = crc32c(*crc, buffer, now);
-        done += now;
-    }
-    return now < 0 ? -1 : done;
-}
-
 status direct_verify(int *error, const char *path, int64_t bytes, uint32_t crc, char *buffer, int64_t capacity)
 {
-    bool past_cache;
-    uint32_t found;
-    int descriptor = open_past_cache(&past_cache, path);
+    uint32_t found = 0;
+    int64_t done = 0, now;
+    int descriptor = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC); /* past the cache, where that goes */
+    bool past_cache = descriptor >= 0;
+    if (!past_cache && errno == EINVAL)
+        descriptor = open(path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0)
         return failed(error, "open", path);
-    int64_t done = read_back(&found, descriptor, past_cache, buffer, capacity);
-    status s = done < 0 ? failed(error, "read back", path) : STATUS_OK;
+    if (!past_cache) /* clean pages only: what is written has been fsynced */
+        (void)posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
+    while ((now = fill(descriptor, &past_cache, buffer, capacity)) > 0) {
+        found = crc32c(found, buffer, now);
+        done += now;
+    }
+    status s = now < 0 ? failed(error, "read back", path) : STATUS_OK;
     close(descriptor);
-    if (done < 0 || (done == bytes && found == crc))
+    if (now < 0 || (done == bytes && found == crc))
         return s;
     *error = EIO;
     return status_fail(STATUS_FAILED,

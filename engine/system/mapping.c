@@ -9,33 +9,22 @@
 
 #include "engine/system/retry.h"
 
-/* A descriptor of the file, and how long it is; -1 with errno */
-static int try_open(struct stat *info, const char *path)
-{
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0 || fstat(descriptor, info) == 0)
-        return descriptor;
-    int error = errno;
-    close(descriptor);
-    errno = error;
-    return -1;
-}
-
 /* false with errno: some call has failed. *regular false: it cannot be mapped, whatever is tried. */
 static bool try_map(mapping *out, bool *regular, const char *path)
 {
     struct stat info;
     void *data = NULL;
-    int descriptor = try_open(&info, path);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0)
         return false;
-    *regular = S_ISREG(info.st_mode);
-    if (*regular && info.st_size > 0)
+    bool looked = fstat(descriptor, &info) == 0;
+    *regular = !looked || S_ISREG(info.st_mode);
+    if (looked && *regular && info.st_size > 0)
         data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
     int error = errno;
     close(descriptor);
     errno = error;
-    if (data == MAP_FAILED)
+    if (!looked || data == MAP_FAILED)
         return false;
     *out = (mapping){.data = data, .bytes = (int64_t)info.st_size};
     return true;
@@ -43,11 +32,9 @@ static bool try_map(mapping *out, bool *regular, const char *path)
 
 status mapping_open(mapping *out, const char *path)
 {
-    retry r = {0};
     bool regular = true;
-    while (!try_map(out, &regular, path))
-        if (!retry_again(&r, errno, path))
-            return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
+    if (RETRY(path, try_map(out, &regular, path) ? 0 : -1) != 0)
+        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
     if (regular)
         return STATUS_OK;
     *out = (mapping){0};

@@ -46,15 +46,10 @@ static bool try_at(int64_t *got, char *to, const char *path, int64_t offset, int
 
 status reading_at(int64_t *got, void *to, const char *path, int64_t offset, int64_t bytes)
 {
-    retry r = {0};
-    while (!try_at(got, to, path, offset, bytes)) {
-        *got = -1;
-        if (is_absent(errno))
-            return STATUS_OK;
-        if (!retry_again(&r, errno, path))
-            return failed("read", path);
-    }
-    return STATUS_OK;
+    if (RETRY(path, try_at(got, to, path, offset, bytes) ? 0 : -1) == 0)
+        return STATUS_OK;
+    *got = -1;
+    return is_absent(errno) ? STATUS_OK : failed("read", path);
 }
 
 status reading_file(char **out, int64_t *bytes, const char *path)
@@ -84,6 +79,7 @@ status reading_file(char **out, int64_t *bytes, const char *path)
 
 static bool try_folder(reading_names *out, const char *path)
 {
+    reading_names_free(out); /* of the try before */
     DIR *entries = opendir(path);
     if (!entries)
         return false;
@@ -103,18 +99,14 @@ static bool try_folder(reading_names *out, const char *path)
 
 status reading_folder(reading_names *out, const char *path)
 {
-    retry r = {0};
     *out = (reading_names){0};
-    while (!try_folder(out, path)) {
-        int error = errno;
-        bool absent = is_absent(error) && !out->there;
-        reading_names_free(out);
-        if (absent)
-            return STATUS_OK;
-        if (!retry_again(&r, error, path))
-            return failed("list", path);
-    }
-    return STATUS_OK;
+    if (RETRY(path, try_folder(out, path) ? 0 : -1) == 0)
+        return STATUS_OK;
+    status s = is_absent(errno) && !out->there ? STATUS_OK : failed("list", path);
+    int error = errno;
+    reading_names_free(out);
+    errno = error;
+    return s;
 }
 
 void reading_names_free(reading_names *n)
@@ -129,28 +121,14 @@ void reading_names_free(reading_names *n)
 
 status reading_real_path(char **out, const char *path)
 {
-    retry r = {0};
-    while (!(*out = realpath(path, NULL))) {
-        if (is_absent(errno))
-            return STATUS_OK;
-        if (!retry_again(&r, errno, path))
-            return failed("resolve", path);
-    }
-    return STATUS_OK;
+    RETRY(path, (*out = realpath(path, NULL)) ? 0 : -1);
+    return *out || is_absent(errno) ? STATUS_OK : failed("resolve", path);
 }
 
 static status look(bool *there, struct stat *out, const char *path, bool follow)
 {
-    retry r = {0};
-    *there = false;
-    while ((follow ? stat(path, out) : lstat(path, out)) != 0) {
-        if (is_absent(errno))
-            return STATUS_OK;
-        if (!retry_again(&r, errno, path))
-            return failed("look at", path);
-    }
-    *there = true;
-    return STATUS_OK;
+    *there = RETRY(path, follow ? stat(path, out) : lstat(path, out)) == 0;
+    return *there || is_absent(errno) ? STATUS_OK : failed("look at", path);
 }
 
 status reading_look(bool *there, struct stat *out, const char *path)

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
-#include <time.h>
 
+#include "memory/clock.h"
 #include "memory/log.h"
 
 static const double FIRST_PAUSE = 0.05; /* seconds; doubles: 8 tries last 6.4 s */
@@ -20,29 +20,20 @@ static const struct {
     {ECONNABORTED, 8}, {EACCES, 3},       {ELOOP, 3},
 };
 
-static int tries_of(int error)
-{
-    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
-        if (passing[i].error == error)
-            return passing[i].tries;
-    return 1;
-}
-
-static void pause_for(double seconds)
-{
-    struct timespec left = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    while (nanosleep(&left, &left) != 0 && errno == EINTR)
-        ;
-}
-
 bool retry_again(retry *r, int error, const char *path)
 {
     enum { SAID = 4 }; /* short trouble is nobody's concern */
-    bool again = ++r->failures < tries_of(error);
+    int tries = 1;
+    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
+        if (passing[i].error == error)
+            tries = passing[i].tries;
+    bool again = ++r->failures < tries;
     if (again && error != EINTR) {
         if (r->failures == SAID)
             log_warn("%s: %s; trying again", path, strerror(error));
-        pause_for(FIRST_PAUSE * (double)(1 << (r->failures < 16 ? r->failures - 1 : 15)));
+        struct timespec left = clock_timespec(FIRST_PAUSE * (double)(1 << (r->failures < 16 ? r->failures - 1 : 15)));
+        while (nanosleep(&left, &left) != 0 && errno == EINTR)
+            ;
     }
     errno = error;
     return again;

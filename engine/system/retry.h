@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <errno.h>
 #include <stdbool.h>
 
 typedef struct retry {
@@ -15,3 +16,15 @@ typedef struct retry {
 /* The call on `path` has failed with errno `error`. true, after a pause that doubles from one failure to the next: try
  * it again. false: give up; errno is `error`. */
 bool retry_again(retry *r, int error, const char *path);
+
+/* The value of a call on `path` that returns a negative number, with errno, where it fails: called again while that may
+ * help. */
+#define RETRY(path, call)                                                                                              \
+    __extension__({                                                                                                    \
+        retry retry_ = {0};                                                                                            \
+        int value_;                                                                                                    \
+        do                                                                                                             \
+            value_ = (call);                                                                                           \
+        while (value_ < 0 && retry_again(&retry_, errno, path));                                                       \
+        value_;                                                                                                        \
+    })

@@ -206,44 +206,25 @@ static bool lock_folder(int folder)
     return true;
 }
 
-static int open_folder(const char *path)
-{
-    retry r = {0};
-    int folder;
-    do
-        folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    while (folder < 0 && errno != ELOOP && retry_again(&r, errno, path));
-    return folder;
-}
-
-/* May nobody but its owner, who is this process's user, enter it? Fails if that cannot be told. */
-static status look_whether_private(bool *is, int folder, const char *path)
-{
-    struct stat info;
-    retry r = {0};
-    while (fstat(folder, &info) != 0)
-        if (!retry_again(&r, errno, path))
-            return status_fail(STATUS_FAILED, "cannot tell whose %s is: %s", path, strerror(errno));
-    *is = info.st_uid == geteuid() && (info.st_mode & 077) == 0;
-    return STATUS_OK;
-}
-
-/* By the first rank of a node. */
+/* By the first rank of a node. A folder that anybody but its owner, this process's user, may enter is foreign. */
 static status hold_here(holder *whose, node_copies *k)
 {
-    bool private = false;
+    const char *path = k->place.folder;
+    struct stat info;
     *whose = k->held >= 0 ? OURS : FOREIGN;
     if (k->held >= 0)
         return STATUS_OK;
-    int folder = open_folder(k->place.folder);
+    int folder = RETRY(path, open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (folder < 0 && errno != ENOENT && errno != ELOOP && errno != ENOTDIR && errno != EACCES)
-        return status_fail(STATUS_FAILED, "cannot open %s: %s", k->place.folder, strerror(errno));
+        return status_fail(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
     if (folder < 0) {
         *whose = errno == ENOENT ? NOBODY : FOREIGN;
         return STATUS_OK;
     }
-    status s = look_whether_private(&private, folder, k->place.folder);
-    if (s == STATUS_OK && private)
+    status s = RETRY(path, fstat(folder, &info)) == 0
+                   ? STATUS_OK
+                   : status_fail(STATUS_FAILED, "cannot tell whose %s is: %s", path, strerror(errno));
+    if (s == STATUS_OK && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
         *whose = lock_folder(folder) ? OURS : ALIVE;
     if (s == STATUS_OK && *whose == OURS)
         k->held = folder;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_WORDS = 256, WORDS_OF_A_ROW = 24 };
 
@@ -78,8 +79,8 @@ static int best_row(const fact_list *list, const bool *chosen, int rows, const c
 
 void cover_choose(bool *chosen, const char *const *facts, int rows, int share)
 {
-    vocabulary *v = must_calloc(1, sizeof *v);
-    covered *c = must_calloc(1, sizeof *c);
+    AUTO_FREE vocabulary *v = must_calloc(1, sizeof *v);
+    AUTO_FREE covered *c = must_calloc(1, sizeof *c);
     fact_list *list = must_calloc((unsigned long)rows + 1, sizeof *list);
     for (int i = 0; i < rows; i++) {
         chosen[i] = false;
@@ -95,8 +96,6 @@ void cover_choose(bool *chosen, const char *const *facts, int rows, int share)
     for (int i = 0; i < v->count; i++)
         free(v->words[i]);
     free(list);
-    free(c);
-    free(v);
 }
 
 static bool ring_is(const char *name)

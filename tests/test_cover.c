@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/jobs/layouts.h"
 #include "tests/test.h"
@@ -99,8 +100,8 @@ TEST(rings_make_the_whole_and_share_nothing)
  * check`. */
 TEST(the_check_ring_of_layouts_has_every_value)
 {
-    char *before = getenv("TEST_RING") ? must_strdup(getenv("TEST_RING")) : NULL;
-    bool *takes = must_calloc((unsigned long)layouts_count(), 1);
+    AUTO_FREE char *before = getenv("TEST_RING") ? must_strdup(getenv("TEST_RING")) : NULL;
+    AUTO_FREE bool *takes = must_calloc((unsigned long)layouts_count(), 1);
     setenv("TEST_RING", "check", 1);
     layouts_take(takes);
     int lacking = 0, count = 0;
@@ -133,8 +134,6 @@ TEST(the_check_ring_of_layouts_has_every_value)
         setenv("TEST_RING", before, 1);
     else
         unsetenv("TEST_RING");
-    free(before);
-    free(takes);
 }
 
 TEST_MAIN(NULL, NULL)

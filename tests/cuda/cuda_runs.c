@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -29,9 +30,8 @@ static void write_config(const char *name, const char *model)
             "checkpoint: {every: 0}\n",
             model, VOCABULARY, folder, STEPS);
     fclose(f);
-    char *path = workfolder_path(folder, name);
+    AUTO_FREE char *path = workfolder_path(folder, name);
     runs_write_text(path, text);
-    free(path);
     free(text);
 }
 
@@ -39,9 +39,8 @@ int cuda_runs_setup(void **state)
 {
     assert_int_equal(workfolder_setup(state), 0);
     folder = *state;
-    char *data = workfolder_path(folder, "data");
+    AUTO_FREE char *data = workfolder_path(folder, "data");
     runs_write_data(data, VOCABULARY, TOKENS, 1);
-    free(data);
     write_config("gpt2.yaml", "architecture: gpt2");
     write_config("llama.yaml", "architecture: llama, kv_heads: 2");
     write_config("experts.yaml", "architecture: mixtral, kv_heads: 2, experts: 4, experts_per_token: 2, "
@@ -61,9 +60,8 @@ const char *cuda_runs_folder(void)
 
 int cuda_runs_group(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
-    char *program = launch_beside("phalanx_standin");
+    AUTO_FREE char *program = launch_beside("phalanx_standin");
     bool built = access(program, X_OK) == 0;
-    free(program);
     return test_run_unless(built ? NULL : "no nvcc: the stand-ins for CUDA are not built", setup, teardown);
 }
 
@@ -91,13 +89,11 @@ void cuda_runs_read(cuda_run *out, const char *where)
 launch_result cuda_runs_train(const char *program, int ranks, const char *environment, const char *model,
                               const char *where, const char *keys)
 {
-    char *path = launch_beside(program), *mpirun = ranks > 1 ? launch_mpirun(ranks) : NULL;
+    AUTO_FREE char *path = launch_beside(program), *mpirun = ranks > 1 ? launch_mpirun(ranks) : NULL;
     char *waits = launch_beside("patient_waits.so"); /* the stand-in of NCCL waits in MPI's own calls, which poll */
     launch_result r = launch_run(120, "cd %s && exec env LD_PRELOAD=%s %s %s %s train %s.yaml run.folder=%s/%s %s",
                                  folder, waits, environment, mpirun ? mpirun : "", path, model, folder, where, keys);
     free(waits);
-    free(mpirun);
-    free(path);
     return r;
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/run/choices.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -20,19 +21,18 @@ static char *folder, *standin, *driver;
 
 static void write_config(const char *name, const char *model)
 {
-    char *path = workfolder_path(folder, name);
-    char *text = must_format("model: {%s, layers: 2, hidden_size: 32, heads: 4, ffn_size: 64, vocab_size: 64, "
-                             "max_sequence: 12}\n"
-                             "data: {train: data}\n"
-                             "train: {steps: 4, sequence: 12, micro_batch: 2, global_batch: 4, precision: bf16, "
-                             "threads: 1}\n"
-                             "optimizer: {lr: 1e-2, warmup: 1, schedule: constant}\n"
-                             "evaluate: {every: 0}\n"
-                             "run: {tensorboard: false}\n",
-                             model);
+    AUTO_FREE char *path = workfolder_path(folder, name);
+    AUTO_FREE char *text =
+        must_format("model: {%s, layers: 2, hidden_size: 32, heads: 4, ffn_size: 64, vocab_size: 64, "
+                    "max_sequence: 12}\n"
+                    "data: {train: data}\n"
+                    "train: {steps: 4, sequence: 12, micro_batch: 2, global_batch: 4, precision: bf16, "
+                    "threads: 1}\n"
+                    "optimizer: {lr: 1e-2, warmup: 1, schedule: constant}\n"
+                    "evaluate: {every: 0}\n"
+                    "run: {tensorboard: false}\n",
+                    model);
     runs_write_text(path, text);
-    free(text);
-    free(path);
 }
 
 static int set_up(void **state)
@@ -41,12 +41,11 @@ static int set_up(void **state)
     folder = *state;
     standin = launch_beside("standin");
     driver = launch_beside("driver");
-    char *data = workfolder_path(folder, "data");
+    AUTO_FREE char *data = workfolder_path(folder, "data");
     runs_write_data(data, 64, 2000, 1);
     write_config("gpt2.yaml", "architecture: gpt2");
     write_config("llama.yaml", "architecture: llama, kv_heads: 2");
     write_config("mistral.yaml", "architecture: mistral, kv_heads: 2, sliding_window: 5");
-    free(data);
     return 0;
 }
 
@@ -87,25 +86,23 @@ static char *plans_for(const char *gpu)
 
 TEST(our_graphs_are_planned_and_compiled_for_an_h100)
 {
-    char *out = plans_for("");
+    AUTO_FREE char *out = plans_for("");
     assert_non_null(strstr(out, " 0 graphs without a candidate"));
     assert_int_equal(count_of(out, "compiled"), 24); /* twelve shapes, both directions */
     assert_int_equal(count_of(out, "refused"), 0);
-    free(out);
 }
 
 /* Backward by the engine that keeps an order, which takes neither documents nor heads of 256. */
 TEST(those_that_a_b200_takes_in_order_are_compiled)
 {
     unsigned long version = 0;
-    char *out = plans_for("b200");
+    AUTO_FREE char *out = plans_for("b200");
     const char *last = strstr(out, "cuDNN 9");
     assert_non_null(last);
     assert_int_equal(sscanf(last, "cuDNN %lu", &version), 1);
     bool known = version >= 91801;
     assert_int_equal(count_of(out, "compiled"), known ? 18 : 12); /* forward, all shapes */
     assert_int_equal(count_of(out, "backward: engine 5, "), known ? 6 : 0);
-    free(out);
 }
 
 /* ---- the graphs' meaning ----------------------------------------------------------------------------------------- */
@@ -114,7 +111,7 @@ TEST(those_that_a_b200_takes_in_order_are_compiled)
 static void compare(int *cases, int *failed, int *executed, const char *program_name, const char *name,
                     const char *environment)
 {
-    char *program = launch_beside(program_name);
+    AUTO_FREE char *program = launch_beside(program_name);
     launch_result r =
         launch_run(120, "LD_LIBRARY_PATH=%s STANDIN_REPORT=1 %s exec %s %s cuDNN", standin, environment, program, name);
     const char *line = strstr(r.out, "device_ops: "), *report = strstr(r.err, "cuDNN ");
@@ -127,7 +124,6 @@ static void compare(int *cases, int *failed, int *executed, const char *program_
     assert_int_equal(sscanf(report, "cuDNN %d %d %d %d", &used[0], &used[1], &used[2], &used[3]), 4);
     assert_true(used[UNREPEATABLE] == 0 && used[GREEDY] == 0);
     *executed = used[GOOD];
-    free(program);
     launch_free(&r);
 }
 
@@ -172,7 +168,7 @@ TEST(a_plan_leaves_the_library_what_it_can_spare)
         const char *budget;
         long long least, most; /* MiB */
     } cases[] = {{"70GiB", 2048, 2560}, {"11GiB", 512, 1024}};
-    char *program = launch_beside("phalanx_standin");
+    AUTO_FREE char *program = launch_beside("phalanx_standin");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = launch_run(120,
                                      "exec %s plan --json --ranks 64 models/configs/llama-8b-64gpu.yaml "
@@ -188,7 +184,6 @@ TEST(a_plan_leaves_the_library_what_it_can_spare)
         assert_in_range(bytes, cases[i].least << 20, cases[i].most << 20);
         launch_free(&r);
     }
-    free(program);
 }
 
 /* dS of 8B's four heads that share keys is 8 GiB at 32,768 tokens: no budget leaves that. */
@@ -216,7 +211,7 @@ TEST(a_plan_says_who_computes_attention)
         {"train.sequence=8192 model.attention_cap=50",
          "of working memory for the backward pass: cuDNN is left out where scores are capped", "if it takes it"},
     };
-    char *program = launch_beside("phalanx_standin");
+    AUTO_FREE char *program = launch_beside("phalanx_standin");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = launch_run(120,
                                      "exec %s plan models/configs/llama-8b-64gpu.yaml parallel.virtual_stages=1 "
@@ -229,7 +224,6 @@ TEST(a_plan_says_who_computes_attention)
         assert_null(strstr(r.out, cases[i].absent));
         launch_free(&r);
     }
-    free(program);
 }
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
@@ -244,7 +238,7 @@ typedef struct outcome {
 
 static void run(outcome *out, const char *model, const char *where, const char *environment, const char *keys)
 {
-    char *program = launch_beside("phalanx_standin");
+    AUTO_FREE char *program = launch_beside("phalanx_standin");
     launch_result r = launch_run(
         120,
         "cd %s && exec env STANDIN_REPORT=1 LD_LIBRARY_PATH=%s %s %s train %s.yaml train.device=cuda run.folder=%s %s",
@@ -260,7 +254,7 @@ static void run(outcome *out, const char *model, const char *where, const char *
                                 &out->used[3], &out->used[4]),
                          ENGINES);
     launch_free(&r);
-    char *there = workfolder_path(folder, where), *path = workfolder_path(there, CHOICES_FILE);
+    AUTO_FREE char *there = workfolder_path(folder, where), *path = workfolder_path(there, CHOICES_FILE);
     choices table = {0};
     assert_int_equal(choices_read(&table, path), STATUS_OK);
     for (int i = 0; i < table.count; i++)
@@ -273,9 +267,6 @@ static void run(outcome *out, const char *model, const char *where, const char *
         }
     choices_free(&table);
     out->metrics = runs_read_metrics(there);
-    free(path);
-    free(there);
-    free(program);
 }
 
 TEST(training_by_cudnn_follows_our_kernels)
@@ -289,7 +280,7 @@ TEST(training_by_cudnn_follows_our_kernels)
                 {"mistral", "data.document_mask=true train.cuda_graph=true"}};
     for (int i = 0; i < 5; i++) {
         outcome ours, theirs;
-        char *a = must_format("%d-ours", i), *b = must_format("%d-cudnn", i);
+        AUTO_FREE char *a = must_format("%d-ours", i), *b = must_format("%d-cudnn", i);
         run(&ours, runs[i].model, a, "STANDIN_CUDNN_SLOW=1", runs[i].keys);
         run(&theirs, runs[i].model, b, "", runs[i].keys);
         assert_true(ours.ours == 2 && ours.theirs == 0 && theirs.theirs == 2 && theirs.ours == 0);
@@ -301,8 +292,6 @@ TEST(training_by_cudnn_follows_our_kernels)
             fprintf(stderr, "%s %s: %g\n", runs[i].model, runs[i].keys, error);
         assert_true(error > 0 && error < 1e-3);
         assert_true(runs_norm_error(&theirs.metrics, &ours.metrics) < 2e-2);
-        free(a);
-        free(b);
     }
 }
 
@@ -328,7 +317,7 @@ TEST(the_choice_is_kept_with_the_run)
 TEST(without_cudnn_our_kernels_compute)
 {
     outcome ours, old, guessed;
-    char *too_old = must_format("STANDIN_CUDNN=%d", OLD);
+    AUTO_FREE char *too_old = must_format("STANDIN_CUDNN=%d", OLD);
     run(&ours, "llama", "ours", "STANDIN_CUDNN_SLOW=1", "");
     run(&old, "llama", "old", too_old, "");
     assert_true(old.used[GOOD] == -1 && old.ours + old.theirs == 0);
@@ -336,7 +325,6 @@ TEST(without_cudnn_our_kernels_compute)
     run(&guessed, "llama", "untimed", "", "train.tune=false");
     assert_true(guessed.ours == 2 && guessed.used[GOOD] == 0);
     assert_true(runs_same_metrics(&guessed.metrics, &ours.metrics));
-    free(too_old);
 }
 
 /* Engines that are not repeatable are the fastest of the stand-in's. */
@@ -372,7 +360,7 @@ TEST(an_engine_that_keeps_an_order_is_asked_for_by_name)
     outcome ours, theirs;
     run(&ours, "llama", "in-order-ours", "STANDIN_CUDNN_SLOW=1", "");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *where = must_format("in-order-%zu", i);
+        AUTO_FREE char *where = must_format("in-order-%zu", i);
         run(&theirs, "llama", where, cases[i].environment, "");
         assert_string_equal(theirs.ordered, cases[i].ordered);
         /* 4 steps of 2 micro-batches of 2 layers; the forward pass is the heuristics' choice */
@@ -381,7 +369,6 @@ TEST(an_engine_that_keeps_an_order_is_asked_for_by_name)
         assert_true(theirs.used[UNREPEATABLE] == 0 && theirs.used[GREEDY] == 0);
         assert_true(runs_loss_error(&theirs.metrics, &ours.metrics) < 1e-3);
         assert_true(runs_norm_error(&theirs.metrics, &ours.metrics) < 2e-2);
-        free(where);
     }
 }
 
@@ -410,7 +397,7 @@ TEST(what_it_does_not_take_stays_ours)
 /* bench --self-check names what is wrong, and fails. */
 TEST(a_self_check_tells_right_from_wrong)
 {
-    char *program = launch_beside("phalanx_standin");
+    AUTO_FREE char *program = launch_beside("phalanx_standin");
     launch_result r =
         launch_run(300, "LD_LIBRARY_PATH=%s exec %s bench --self-check train.device=cuda", standin, program);
     if (r.status)
@@ -428,7 +415,6 @@ TEST(a_self_check_tells_right_from_wrong)
     assert_int_equal(r.status, 1);
     assert_true(count_of(r.out, "WRONG") > 0 && count_of(r.out, "documents: own: error") > 0);
     launch_free(&r);
-    free(program);
 }
 
 int main(void)

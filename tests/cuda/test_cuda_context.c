@@ -7,6 +7,7 @@
 
 #include "engine/run/choices.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -21,7 +22,7 @@ typedef struct outcome {
 
 static void count_choices(outcome *out, const char *where)
 {
-    char *there = workfolder_path(cuda_runs_folder(), where), *path = workfolder_path(there, CHOICES_FILE);
+    AUTO_FREE char *there = workfolder_path(cuda_runs_folder(), where), *path = workfolder_path(there, CHOICES_FILE);
     choices table = {0};
     assert_int_equal(choices_read(&table, path), STATUS_OK);
     for (int i = 0; i < table.count; i++)
@@ -30,17 +31,15 @@ static void count_choices(outcome *out, const char *where)
             out->theirs += !strncmp(table.item[i].value, "cuDNN engine 2", 14);
         }
     choices_free(&table);
-    free(path);
-    free(there);
 }
 
 static void train(outcome *out, const char *environment, const char *where, const char *keys)
 {
-    char *standin = launch_beside("standin");
-    char *with = must_format("STANDIN_REPORT=1 LD_LIBRARY_PATH=%s %s", standin, environment);
-    char *all = must_format("train.device=cuda train.precision=bf16 train.sequence=16 model.max_sequence=16 "
-                            "parallel.context=2 %s",
-                            keys);
+    AUTO_FREE char *standin = launch_beside("standin");
+    AUTO_FREE char *with = must_format("STANDIN_REPORT=1 LD_LIBRARY_PATH=%s %s", standin, environment);
+    AUTO_FREE char *all = must_format("train.device=cuda train.precision=bf16 train.sequence=16 model.max_sequence=16 "
+                                      "parallel.context=2 %s",
+                                      keys);
     launch_result r = cuda_runs_train("phalanx_standin", RANKS, with, "llama", where, all);
     const char *report = strstr(r.err, "cuDNN ");
     if (r.status || r.timed_out || !report)
@@ -55,9 +54,6 @@ static void train(outcome *out, const char *environment, const char *where, cons
     cuda_runs_read(&out->run, where);
     assert_int_equal(out->run.steps, CUDA_RUNS_STEPS);
     launch_free(&r);
-    free(all);
-    free(with);
-    free(standin);
 }
 
 /* A graph for each of a rank's runs, of which timing chooses one candidate: forward and backward, of two ranks. All
@@ -68,7 +64,7 @@ TEST(halves_go_by_cudnn)
     static const char *const keys[] = {"", "data.document_mask=true", "parallel.zero=1 train.cuda_graph=true"};
     for (int i = 0; i < 3; i++) {
         outcome ours, theirs;
-        char *a = must_format("ours-%d", i), *b = must_format("cudnn-%d", i);
+        AUTO_FREE char *a = must_format("ours-%d", i), *b = must_format("cudnn-%d", i);
         train(&ours, "STANDIN_CUDNN_SLOW=1", a, keys[i]);
         train(&theirs, "", b, keys[i]);
         assert_true(ours.ours == 2 * RANKS && ours.theirs == 0);
@@ -77,8 +73,6 @@ TEST(halves_go_by_cudnn)
         assert_true(theirs.used[2] >= CUDA_RUNS_STEPS * MICRO_BATCHES * LAYERS * 2);
         cuda_runs_same(&theirs.run, &ours.run, 2e-3, keys[i]);
         assert_true(fabs(theirs.run.loss[CUDA_RUNS_STEPS - 1] - ours.run.loss[CUDA_RUNS_STEPS - 1]) > 0);
-        free(a);
-        free(b);
     }
 }
 
@@ -89,11 +83,10 @@ TEST(other_divided_samples_stay_ours)
                                        "model.sliding_window=5"};
     for (int i = 0; i < 2; i++) {
         outcome r;
-        char *where = must_format("kept-%d", i);
+        AUTO_FREE char *where = must_format("kept-%d", i);
         train(&r, "", where, keys[i]);
         assert_int_equal(r.ours + r.theirs, 0);
         assert_int_equal(r.used[2] + r.used[3], 0);
-        free(where);
     }
 }
 

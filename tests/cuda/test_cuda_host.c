@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -231,15 +232,13 @@ static void resume_is_bitwise(const char *name, const char *more)
     launch_result r = cuda_runs_train("phalanx_standin", 2, "", "gpt2", where, keys);
     assert_int_equal(r.status, 0);
     launch_free(&r);
-    char *path = launch_beside("phalanx_standin"), *mpirun = launch_mpirun(2);
+    AUTO_FREE char *path = launch_beside("phalanx_standin"), *mpirun = launch_mpirun(2);
     r = launch_run(60,
                    "cd %s/%s && rm -rf checkpoints/step-0000000[23] && echo step-00000001 >checkpoints/latest && "
                    "exec %s %s train ../gpt2.yaml run.folder=%s/%s train.device=cuda %s",
                    folder, where, mpirun, path, folder, where, more);
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "resumed from"));
-    free(path);
-    free(mpirun);
     launch_free(&r);
     cuda_runs_read(&parts, where);
     cuda_runs_same(&parts, &whole, 0, more);
@@ -266,12 +265,11 @@ TEST(checkpoints_beside_training_hold_the_same_bits)
         cuda_runs_train_well(&run, "phalanx_standin", 2, "gpt2", where, text);
         for (int step = 1; step <= STEPS && i > 0; step++) {
             char *a = must_format("%s/%s/checkpoints/step-%08d", folder, where, step), difference[256];
-            char *b = must_format("%s/saved-0/checkpoints/step-%08d", folder, step);
+            AUTO_FREE char *b = must_format("%s/saved-0/checkpoints/step-%08d", folder, step);
             assert_true(runs_compare_checkpoints(difference, sizeof difference, a, b) >= 4 * 20);
             if (*difference)
                 fail_msg("%s, step %d: %s", keys[i], step, difference);
             free(a);
-            free(b);
         }
     }
 }
@@ -320,24 +318,21 @@ TEST(traced_steps_are_those_of_the_device)
 /* "phalanx eval" or "phalanx generate" of the run `where`; it must succeed. The text is the caller's. */
 static char *use(const char *program, const char *command, const char *where, const char *keys)
 {
-    char *path = launch_beside(program);
+    AUTO_FREE char *path = launch_beside(program);
     launch_result r =
         launch_run(60, "cd %s && OMP_NUM_THREADS=1 exec %s %s --checkpoint %s %s", folder, path, command, where, keys);
     if (r.status)
         fail_msg("%s %s: status %d: %s", command, keys, r.status, r.err);
     char *out = must_strdup(r.out);
     launch_free(&r);
-    free(path);
     return out;
 }
 
 static double loss_of(const char *program, const char *where, const char *keys)
 {
-    char *all = must_format("--data data --json %s", keys), *out = use(program, "eval", where, all);
+    AUTO_FREE char *all = must_format("--data data --json %s", keys), *out = use(program, "eval", where, all);
     double loss = 0;
     assert_int_equal(sscanf(out, "{\"loss\": %lf", &loss), 1);
-    free(out);
-    free(all);
     return loss;
 }
 
@@ -361,13 +356,11 @@ TEST(a_trained_model_is_evaluated_and_continued_as_on_the_cpu)
         assert_true(cpu > 1 && fabs(cuda - cpu) <= 1e-6 * cpu);
         assert_true(fabs(loss_of("phalanx_standin", where, "--sequence 7") - cpu) > 1e-5 * cpu); /* it can differ */
         snprintf(keys, sizeof keys, "%s cpu", how);
-        char *want = use("../phalanx", "generate", where, keys);
+        AUTO_FREE char *want = use("../phalanx", "generate", where, keys);
         snprintf(keys, sizeof keys, "%s cuda", how);
-        char *got = use("phalanx_standin", "generate", where, keys);
+        AUTO_FREE char *got = use("phalanx_standin", "generate", where, keys);
         assert_true(strlen(want) > sizeof prompts);
         assert_string_equal(got, want);
-        free(got);
-        free(want);
     }
 }
 
@@ -382,7 +375,7 @@ TEST(a_trained_model_is_used_on_the_device_that_is_there)
         {"STANDIN_MEMORY=100000", "auto", "GiB too little"},
         {"STANDIN_MEMORY=100000", "cuda", "GiB too little"},
     };
-    char *path = launch_beside("phalanx_standin");
+    AUTO_FREE char *path = launch_beside("phalanx_standin");
     cuda_run trained;
     cuda_runs_train_well(&trained, "../phalanx", 1, "llama", "there",
                          "train.device=cpu checkpoint.every=3 checkpoint.resume=never");
@@ -395,7 +388,6 @@ TEST(a_trained_model_is_used_on_the_device_that_is_there)
                 fail_msg("%s, %s: status %d: %s", cases[i].environment, cases[i].device, r.status, r.err);
             launch_free(&r);
         }
-    free(path);
 }
 
 TEST(mistakes_are_caught)
@@ -552,7 +544,7 @@ TEST(the_arena_takes_what_libraries_leave)
         launch_free(&r);
     }
     /* what was measured is what the next plan goes by */
-    char *path = launch_beside("../phalanx");
+    AUTO_FREE char *path = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && exec %s plan --json llama.yaml parallel.tensor=2 run.folder=%s/takes",
                                  folder, path, folder);
     const char *reserve = strstr(r.out, "\"reserve_bytes\": ");
@@ -560,13 +552,12 @@ TEST(the_arena_takes_what_libraries_leave)
     assert_int_equal(atoi(reserve + strlen("\"reserve_bytes\": ")), 4 * 50000);
     assert_non_null(strstr(reserve, "\"reserve_measured\": true"));
     launch_free(&r);
-    free(path);
 }
 
 /* A whole number of what `phalanx plan --json` says, with these keys and the folder `where` of the runs. */
 static int64_t planned(const char *name, const char *where, const char *keys)
 {
-    char *path = launch_beside("../phalanx"), *key = must_format("\"%s\": ", name);
+    AUTO_FREE char *path = launch_beside("../phalanx"), *key = must_format("\"%s\": ", name);
     launch_result r = launch_run(
         60, "cd %s && exec %s plan --json llama.yaml train.device=cuda parallel.tensor=2 run.folder=%s/%s %s", folder,
         path, folder, where, keys);
@@ -575,8 +566,6 @@ static int64_t planned(const char *name, const char *where, const char *keys)
         fail_msg("%s: status %d, no %s\n%s%s", keys, r.status, key, r.out, r.err);
     int64_t value = atoll(at + strlen(key));
     launch_free(&r);
-    free(key);
-    free(path);
     return value;
 }
 
@@ -622,7 +611,7 @@ TEST(two_ranks_share_a_gpu_when_forced)
 /* tests/cuda/gpu/device_ops.c, which runs on a GPU too. */
 TEST(every_op_agrees_with_the_reference_through_the_device)
 {
-    char *program = launch_beside("device_ops_standin");
+    AUTO_FREE char *program = launch_beside("device_ops_standin");
     launch_result r = launch_run(300, "exec %s", program);
     int ops = 0, cases = 0, failed = -1;
     const char *line = strstr(r.out, "device_ops: ");
@@ -633,7 +622,6 @@ TEST(every_op_agrees_with_the_reference_through_the_device)
     assert_int_equal(sscanf(line, "device_ops: %d ops, %d cases, %d failed", &ops, &cases, &failed), 3);
     assert_true(ops >= 34 && cases >= 2000 && failed == 0);
     launch_free(&r);
-    free(program);
 }
 
 int main(void)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/test.h"
@@ -23,13 +24,11 @@ static void same_checkpoints(const char *a, const char *b, const char *what)
 {
     for (int step = 1; step <= CUDA_RUNS_STEPS; step++) {
         char difference[256];
-        char *x = must_format("%s/%s/checkpoints/step-%08d", folder, a, step);
-        char *y = must_format("%s/%s/checkpoints/step-%08d", folder, b, step);
+        AUTO_FREE char *x = must_format("%s/%s/checkpoints/step-%08d", folder, a, step);
+        AUTO_FREE char *y = must_format("%s/%s/checkpoints/step-%08d", folder, b, step);
         assert_true(runs_compare_checkpoints(difference, sizeof difference, x, y) >= 2 * 20);
         if (*difference)
             fail_msg("%s, step %d: %s", what, step, difference);
-        free(x);
-        free(y);
     }
 }
 
@@ -108,9 +107,8 @@ static double said(const char *text, const char *of, const char *what)
 
 static launch_result plan(const char *model, const char *options, const char *keys)
 {
-    char *path = launch_beside("../phalanx");
+    AUTO_FREE char *path = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && exec %s plan %s %s.yaml %s", folder, path, options, model, keys);
-    free(path);
     if (r.status)
         fail_msg("%s", r.err);
     return r;
@@ -119,12 +117,11 @@ static launch_result plan(const char *model, const char *options, const char *ke
 static double planned(const char *keys, const char *name)
 {
     launch_result r = plan("llama", "--json", keys);
-    char *quoted = must_format("\"%s\": ", name);
+    AUTO_FREE char *quoted = must_format("\"%s\": ", name);
     const char *at = strstr(r.out, quoted);
     if (!at)
         fail_msg("no %s in %s", quoted, r.out);
     double value = atof(at + strlen(quoted));
-    free(quoted);
     launch_free(&r);
     return value;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/test.h"
@@ -125,13 +126,12 @@ TEST(silent_corruption_on_the_device_is_found)
         bool found = strstr(r.err, "has changed while") || strstr(r.err, "computed again");
         if (r.status || found != (cases[i].words != NULL) || (found && !strstr(r.err, cases[i].words)))
             fail_msg("%s, %s: status %d\n%s%s", cases[i].environment, cases[i].more, r.status, r.out, r.err);
-        char *run = must_format("%s/%s", folder, where);
+        AUTO_FREE char *run = must_format("%s/%s", folder, where);
         runs_metrics m = runs_read_metrics(run);
         if (i == 0)
             good = m;
         assert_true(runs_same_metrics(&m, &good));
         launch_free(&r);
-        free(run);
     }
     launch_result r = cuda_runs_train("phalanx_standin", 1, "", "llama", "varies",
                                       "train.device=cuda run.verify_every=2 train.deterministic=false");

@@ -6,6 +6,7 @@
 
 #include "engine/run/choices.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -19,8 +20,8 @@ static int set_up(void **state)
 {
     assert_int_equal(workfolder_setup(state), 0);
     folder = *state;
-    char *data = workfolder_path(folder, "data");
-    char *config = workfolder_path(folder, "gpt2.yaml");
+    AUTO_FREE char *data = workfolder_path(folder, "data");
+    AUTO_FREE char *config = workfolder_path(folder, "gpt2.yaml");
     runs_write_data(data, 64, 2000, 1);
     runs_write_text(config,
                     "model: {architecture: gpt2, layers: 2, hidden_size: 32, heads: 4, ffn_size: 64, vocab_size: 64, "
@@ -30,8 +31,6 @@ static int set_up(void **state)
                     "optimizer: {lr: 1e-2, warmup: 1}\n"
                     "evaluate: {every: 0}\n"
                     "run: {tensorboard: false}\n");
-    free(config);
-    free(data);
     return 0;
 }
 
@@ -74,24 +73,21 @@ static void run(outcome *out, const char *where, int ranks, const char *environm
                      .reused = strstr(r.out, " from tuning.json") != NULL,
                      .guessed = strstr(r.out, "as the library guesses") != NULL};
     for (int rank = 0; rank < ranks; rank++) {
-        char *words = must_format("standin: rank %d: algorithms", rank);
+        AUTO_FREE char *words = must_format("standin: rank %d: algorithms", rank);
         const char *line = strstr(r.err, words);
         long long *used = out->used[rank];
         assert_non_null(line);
         assert_int_equal(sscanf(line + strlen(words), "%lld %lld %lld %lld", &used[0], &used[1], &used[2], &used[3]),
                          4);
-        free(words);
     }
     launch_free(&r);
-    char *there = workfolder_path(folder, where), *path = workfolder_path(there, CHOICES_FILE);
+    AUTO_FREE char *there = workfolder_path(folder, where), *path = workfolder_path(there, CHOICES_FILE);
     out->metrics = runs_read_metrics(there);
     assert_int_equal(choices_read(&out->table, path), STATUS_OK);
     json_t *summary = runs_read_summary(there);
     out->tuning_seconds = json_number_value(json_object_get(summary, "tuning_seconds"));
     assert_true(json_number_value(json_object_get(summary, "start_to_first_step_seconds")) > 0);
     json_decref(summary);
-    free(path);
-    free(there);
 }
 
 /* The number of the stand-in's algorithm that a choice names: the seventh of eight words. */
@@ -166,7 +162,7 @@ TEST(the_fastest_is_chosen_and_another_run_times_nothing)
 TEST(resume_goes_on_with_the_same_algorithms)
 {
     outcome whole, half, rest, elsewhere;
-    char *from = must_format("optimizer.schedule=constant checkpoint.resume=%s/parts/checkpoints", folder);
+    AUTO_FREE char *from = must_format("optimizer.schedule=constant checkpoint.resume=%s/parts/checkpoints", folder);
     run(&whole, "whole", 1, "STANDIN_FASTEST=1", "optimizer.schedule=constant");
     run(&half, "parts", 1, "STANDIN_FASTEST=1", "optimizer.schedule=constant train.steps=2");
     run(&elsewhere, "elsewhere", 1, "STANDIN_FASTEST=2", from);
@@ -179,7 +175,6 @@ TEST(resume_goes_on_with_the_same_algorithms)
     choices_free(&half.table);
     choices_free(&rest.table);
     choices_free(&elsewhere.table);
-    free(from);
 }
 
 /* Rank 1's fastest algorithm is another than rank 0's. */
@@ -252,10 +247,10 @@ TEST(a_spoilt_table_is_refused_in_one_line)
 {
     outcome good;
     run(&good, "spoilt", 1, "", "");
-    char *there = workfolder_path(folder, "spoilt"), *path = workfolder_path(there, CHOICES_FILE);
+    AUTO_FREE char *there = workfolder_path(folder, "spoilt"), *path = workfolder_path(there, CHOICES_FILE);
     int64_t bytes;
-    char *text = (char *)workfolder_read(path, &bytes);
-    char *one = entry(good.table.item[0].key, "5a5a"), *two = entry("k", good.table.item[0].value);
+    AUTO_FREE char *text = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *one = entry(good.table.item[0].key, "5a5a"), *two = entry("k", good.table.item[0].value);
     struct {
         char *text;
         const char *says;
@@ -280,11 +275,6 @@ TEST(a_spoilt_table_is_refused_in_one_line)
         launch_free(&r);
         free(cases[i].text);
     }
-    free(one);
-    free(two);
-    free(text);
-    free(path);
-    free(there);
     choices_free(&good.table);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/cuda/cuda_runs.h"
 #include "tests/jobs/runs.h"
@@ -19,7 +20,7 @@ static int set_up(void **state)
 {
     assert_int_equal(cuda_runs_setup(state), 0);
     folder = *state;
-    char *beside = launch_beside("phalanx_standin");
+    AUTO_FREE char *beside = launch_beside("phalanx_standin");
     *strrchr(beside, '/') = 0;
     launch_result r =
         launch_run(20,
@@ -27,7 +28,6 @@ static int set_up(void **state)
                    "%s/${p}_standin $p; done && ln -s %s/standin/* . && : >standins && cp "
                    "\"$OLDPWD\"/tests/cuda/standin/ncu \"$OLDPWD\"/tests/cuda/standin/nvidia-smi .",
                    folder, folder, folder, beside, beside);
-    free(beside);
     assert_int_equal(r.status, 0);
     launch_free(&r);
     return 0;
@@ -53,9 +53,8 @@ static launch_result kit(double seconds, const char *environment, const char *wo
 
 static launch_result kit_bench(const char *environment, const char *parts)
 {
-    char *words = must_format("bench.sh %s/kit/bin --only '%s'", folder, parts);
+    AUTO_FREE char *words = must_format("bench.sh %s/kit/bin --only '%s'", folder, parts);
     launch_result r = kit(300, environment, words);
-    free(words);
     return r;
 }
 
@@ -72,13 +71,12 @@ static double number_after(const char *text, const char *words)
 
 static launch_result bench(const char *keys)
 {
-    char *program = launch_beside("phalanx_standin");
+    AUTO_FREE char *program = launch_beside("phalanx_standin");
     launch_result r = launch_run(60, "cd %s && STANDIN_REPORT=1 exec %s bench --steps 1 gpt2.yaml train.device=cuda %s",
                                  folder, program, keys);
     if (r.status)
         fprintf(stderr, "%s: status %d\n%s%s", keys, r.status, r.out, r.err);
     assert_int_equal(r.status, 0);
-    free(program);
     return r;
 }
 
@@ -235,8 +233,8 @@ TEST(the_order_says_what_was_cut_or_has_died)
  * ended has said what it saw: a first read takes few lines, not a buffer of them. */
 TEST(a_case_that_runs_out_of_time_says_so)
 {
-    char *words = must_format("check.sh %s/kit/bin --only '^ops$'", folder),
-         *program = launch_beside("device_ops_standin");
+    AUTO_FREE char *words = must_format("check.sh %s/kit/bin --only '^ops$'", folder),
+                   *program = launch_beside("device_ops_standin");
     launch_result r = kit(60, "PART_SECONDS=2 OPS_SHARES=1", words);
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.out, "[FAILED] ops of the table against float64: not done in 2 s; status 124; "));
@@ -245,8 +243,6 @@ TEST(a_case_that_runs_out_of_time_says_so)
     assert_non_null(strstr(r.out, "of the tolerance\n"));
     assert_true(strlen(r.out) < 2000);
     launch_free(&r);
-    free(words);
-    free(program);
 }
 
 /* Parts of each script, the first of each in every ring. */
@@ -281,14 +277,13 @@ TEST(parts_say_what_they_show)
     for (int i = 0; i < PARTS; i++) {
         if (!takes[i])
             continue;
-        char *words = must_format("%s.sh %s/kit/bin --only '^%s$'", parts[i].script, folder, parts[i].part);
+        AUTO_FREE char *words = must_format("%s.sh %s/kit/bin --only '^%s$'", parts[i].script, folder, parts[i].part);
         launch_result r = kit(300, "CASE_SECONDS=250", words); /* on a busy machine */
         assert_int_equal(r.status, 0);
         for (int k = 0; k < 3 && parts[i].says[k]; k++)
             if (!strstr(r.out, parts[i].says[k]))
                 fail_msg("%s: no '%s' in\n%s", parts[i].part, parts[i].says[k], r.out);
         launch_free(&r);
-        free(words);
     }
 }
 
@@ -297,7 +292,7 @@ TEST(parts_say_what_they_show)
 TEST(the_kits_programs_hold_what_the_device_needs)
 {
     static const char *const programs[] = {"phalanx", "device_ops", "probes"};
-    char *beside = launch_beside("phalanx_standin");
+    AUTO_FREE char *beside = launch_beside("phalanx_standin");
     *strrchr(beside, '/') = 0;
     launch_result r = launch_run(120,
                                  "cd %s/.. && nm -u cuda/kernels/cuda/*.o cuda/parallel/comm/nccl/*.o | sed -n "
@@ -314,7 +309,6 @@ TEST(the_kits_programs_hold_what_the_device_needs)
             fail_msg("%s has not\n%s%s", programs[i], r.out, r.err);
         launch_free(&r);
     }
-    free(beside);
 }
 
 int main(void)

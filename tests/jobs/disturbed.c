@@ -11,6 +11,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
@@ -60,17 +61,13 @@ void disturbed_open(disturbed *out, const char *top, int number, uint64_t random
 
 void disturbed_lay_out(disturbed *d, int ranks, const char *keys, const char *environment)
 {
-    char *files = launch_beside("io_faults.so"), *memory = launch_beside("allocation_faults.so"),
-         *clocks = launch_beside("clock_faults.so"), *waits = launch_beside("patient_waits.so");
+    AUTO_FREE char *files = launch_beside("io_faults.so"), *memory = launch_beside("allocation_faults.so"),
+                   *clocks = launch_beside("clock_faults.so"), *waits = launch_beside("patient_waits.so");
     d->ranks = ranks;
     d->keys = must_strdup(keys);
     d->before = must_format("'LD_PRELOAD=%s %s %s %s' PHALANX_IO_ONCE=%s PHALANX_ALLOCATION_ONCE=%s "
                             "PHALANX_CLOCK_FAULTS=%s PHALANX_NODE=f%d %s",
                             files, memory, clocks, waits, d->once, d->no_memory, d->clock, (int)getpid(), environment);
-    free(waits);
-    free(clocks);
-    free(memory);
-    free(files);
 }
 
 void disturbed_close(disturbed *d, const char *keep, const char *name)
@@ -99,7 +96,7 @@ static char *reader_file(const disturbed *d)
 
 void disturbed_begin(disturbed *d)
 {
-    char *clocks = launch_beside("clock_faults.so"), *reader = reader_file(d);
+    AUTO_FREE char *clocks = launch_beside("clock_faults.so"), *reader = reader_file(d);
     const supervised_output through = {
         .before = must_format("(cat %s & echo $! >%s); exec env LD_PRELOAD=%s PHALANX_CLOCK_FAULTS=%s", d->output,
                               reader, clocks, d->supervisor_clock),
@@ -107,16 +104,12 @@ void disturbed_begin(disturbed *d)
     d->job = supervised_start_through(&through, d->top, d->run, d->ranks, d->before, d->keys);
     d->seen = 0;
     free((void *)(uintptr_t)through.before);
-    free(reader);
-    free(clocks);
 }
 
 bool disturbed_has(const disturbed *d, const char *name)
 {
-    char *path = workfolder_path(d->run, name);
-    bool is = access(path, F_OK) == 0;
-    free(path);
-    return is;
+    AUTO_FREE char *path = workfolder_path(d->run, name);
+    return access(path, F_OK) == 0;
 }
 
 bool disturbed_is_done(const disturbed *d)
@@ -126,32 +119,29 @@ bool disturbed_is_done(const disturbed *d)
 
 void disturbed_arm(const disturbed *d, const char *path, const char *words)
 {
-    char *new = must_format("%s.new", d->once);
+    AUTO_FREE char *new = must_format("%s.new", d->once);
     workfolder_write(new, words, (int64_t)strlen(words));
     MUST(rename(new, path) == 0, "cannot write %s", path);
-    free(new);
 }
 
 bool disturbed_is_watched(const disturbed *d)
 {
-    char *path = workfolder_path(d->run, "supervisor");
+    AUTO_FREE char *path = workfolder_path(d->run, "supervisor");
     json_t *lock = json_load_file(path, 0, NULL);
     bool is = json_integer_value(json_object_get(lock, "pid")) == launch_pid(d->job);
     json_decref(lock);
-    free(path);
     return is;
 }
 
 int64_t disturbed_latest(const disturbed *d)
 {
     long long step = 0;
-    char *path = workfolder_path(d->run, "checkpoints/latest");
+    AUTO_FREE char *path = workfolder_path(d->run, "checkpoints/latest");
     FILE *f = fopen(path, "r");
     if (f && fscanf(f, "step-%lld", &step) != 1)
         step = 0;
     if (f)
         fclose(f);
-    free(path);
     return step;
 }
 
@@ -160,15 +150,12 @@ int64_t disturbed_latest(const disturbed *d)
 /* Has anybody read the wrong time, within two seconds? */
 static bool set_clock(disturbed *d, const char *path, int who, int seconds)
 {
-    char *words = must_format("%d %d", who, seconds), *unread = must_format("%s.unread", path);
+    AUTO_FREE char *words = must_format("%d %d", who, seconds), *unread = must_format("%s.unread", path);
     workfolder_write(unread, "", 0);
     disturbed_arm(d, path, words);
     for (double until = clock_seconds() + 2; access(unread, F_OK) == 0 && clock_seconds() < until;)
         clock_nap(0.02);
-    bool read = unlink(unread) != 0;
-    free(unread);
-    free(words);
-    return read;
+    return unlink(unread) != 0;
 }
 
 bool disturbed_set_back_a_clock(disturbed *d)
@@ -196,11 +183,10 @@ bool disturbed_set_supervisor_clock(disturbed *d)
 bool disturbed_stop_reader(disturbed *d)
 {
     int reader = 0;
-    char *path = reader_file(d);
+    AUTO_FREE char *path = reader_file(d);
     FILE *f = fopen(path, "r");
     MUST(f && fscanf(f, "%d", &reader) == 1 && reader > 1, "%s does not name a process", path);
     fclose(f);
-    free(path);
     if (kill(reader, SIGSTOP) != 0)
         return false; /* its supervisor has just ended */
     pause_a_while(d);
@@ -215,7 +201,7 @@ bool disturbed_stop_reader(disturbed *d)
  * meanwhile is set aside. */
 static bool take_away(disturbed *d, const char *path, bool instead)
 {
-    char *away = must_format("%s.away", path), *stray = must_format("%s/stray%d-XXXXXX", d->top, d->number);
+    AUTO_FREE char *away = must_format("%s.away", path), *stray = must_format("%s/stray%d-XXXXXX", d->top, d->number);
     bool taken = rename(path, away) == 0;
     if (taken) {
         if (instead)
@@ -227,8 +213,6 @@ static bool take_away(disturbed *d, const char *path, bool instead)
         if (access(away, F_OK) == 0)
             d->loss = must_format("%s cannot be renamed back", away);
     }
-    free(stray);
-    free(away);
     return taken;
 }
 
@@ -239,23 +223,20 @@ bool disturbed_rename_run(disturbed *d)
 
 bool disturbed_unmount_checkpoints(disturbed *d)
 {
-    char *path = workfolder_path(d->run, "checkpoints");
-    bool taken = take_away(d, path, true);
-    free(path);
-    return taken;
+    AUTO_FREE char *path = workfolder_path(d->run, "checkpoints");
+    return take_away(d, path, true);
 }
 
 /* ---- others in the same folder ---- */
 
 static bool intrude(disturbed *d, const char *before, const char *words)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "exec %s%s %s train %s/run.yaml run.folder=%s", *before ? program : "", before,
                                  program, d->top, d->run);
     if (r.status == 0 ? !disturbed_is_done(d) : !strstr(r.err, words))
         d->loss = must_format("it was not refused: status %d, %s%s", r.status, r.out, r.err);
     launch_free(&r);
-    free(program);
     return true;
 }
 
@@ -301,21 +282,19 @@ static char *victim(const disturbed *d)
 /* A file and a folder with a file, which links of neighbours lead to. */
 static void make_victim(disturbed *d)
 {
-    char *folder = victim(d), *file = must_format("%s/kept", folder);
+    AUTO_FREE char *folder = victim(d), *file = must_format("%s/kept", folder);
     if (!d->has_neighbours) {
         MUST(mkdir(folder, 0700) == 0, "cannot make %s", folder);
         workfolder_write(file, VICTIM_TEXT, (int64_t)strlen(VICTIM_TEXT));
     }
     d->has_neighbours = true;
-    free(file);
-    free(folder);
 }
 
 /* Folders with the shape of copies that anybody can enter, a link, a loose file; and, where the run has a folder, files
  * in it that are not its own. */
 bool disturbed_fill_memory(disturbed *d)
 {
-    char *end = node_end(), *to = victim(d), *own = copies_folder();
+    AUTO_FREE char *end = node_end(), *to = victim(d), *own = copies_folder();
     int64_t step = disturbed_latest(d) + 4;
     make_victim(d);
     shell(must_format("cd " MEMORY " && f=phalanx-%u-neighbour%d%s && mkdir -p -m 0777 $f/.tmp-step-%08lld && "
@@ -326,9 +305,6 @@ bool disturbed_fill_memory(disturbed *d)
         shell(must_format("(cd %s && mkdir -p .tmp-step-%08lld && echo damaged >.tmp-step-%08lld/fragment-00000 && "
                           "echo damaged >loose && ln -sfn %s link) 2>/dev/null || true",
                           own, (long long)step + 1000000, (long long)step + 1000000, to));
-    free(own);
-    free(to);
-    free(end);
     return true;
 }
 
@@ -351,9 +327,8 @@ bool disturbed_plant_links(disturbed *d)
     char *to = victim(d), *file = must_format("%s/kept", to), **names = planted_names(d);
     make_victim(d);
     for (int i = 0; names[i]; i++) {
-        char *path = workfolder_path(d->run, names[i]);
+        AUTO_FREE char *path = workfolder_path(d->run, names[i]);
         (void)!symlink(strstr(names[i], "step-") ? to : file, path); /* the run may have one of that name just now */
-        free(path);
         free(names[i]);
     }
     free(names);
@@ -368,11 +343,10 @@ static void remove_links(const char *folder, const char *to)
     char target[512];
     DIR *all = opendir(folder);
     for (struct dirent *e; all && (e = readdir(all));) {
-        char *path = workfolder_path(folder, e->d_name);
+        AUTO_FREE char *path = workfolder_path(folder, e->d_name);
         ssize_t length = readlink(path, target, sizeof target - 1);
         if (length > 0 && strncmp(target, to, strlen(to)) == 0)
             unlink(path);
-        free(path);
     }
     if (all)
         closedir(all);
@@ -381,7 +355,7 @@ static void remove_links(const char *folder, const char *to)
 /* Has what the links lead to stayed as it was? A sentence if not. */
 static char *look_at_victim(const char *folder)
 {
-    char *file = must_format("%s/kept", folder), *only = must_format("[ $(ls -A %s | wc -l) = 1 ]", folder);
+    AUTO_FREE char *file = must_format("%s/kept", folder), *only = must_format("[ $(ls -A %s | wc -l) = 1 ]", folder);
     int64_t bytes = 0;
     char *text = access(file, R_OK) == 0 ? (char *)workfolder_read(file, &bytes) : must_strdup(""), *found = NULL;
     if (bytes != (int64_t)strlen(VICTIM_TEXT) || memcmp(text, VICTIM_TEXT, (size_t)bytes) != 0)
@@ -389,8 +363,6 @@ static char *look_at_victim(const char *folder)
     else if (system(only) != 0)
         found = must_format("something is in %s that a link led to", folder);
     free(text);
-    free(only);
-    free(file);
     return found;
 }
 

@@ -13,6 +13,7 @@
 #include "engine/files/safetensors.h"
 #include "engine/infer/generator.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 
@@ -55,10 +56,9 @@ const char *const golden_models[] = {"deepseek-v2",
 
 static json_t *expected(const char *model)
 {
-    char *path = must_format(GOLDEN_MODELS "/%s/expected.json", model);
+    AUTO_FREE char *path = must_format(GOLDEN_MODELS "/%s/expected.json", model);
     json_t *root = json_load_file(path, 0, NULL);
     assert_non_null(root);
-    free(path);
     return root;
 }
 
@@ -162,7 +162,7 @@ static double element(const safetensors *s, const safetensors_tensor *t, int64_t
 double golden_gradients(const char *dump, const char *model)
 {
     safetensors *ours, *theirs;
-    char *path = must_format(GOLDEN_MODELS "/%s/gradients.safetensors", model);
+    AUTO_FREE char *path = must_format(GOLDEN_MODELS "/%s/gradients.safetensors", model);
     assert_int_equal(safetensors_open(&ours, dump), STATUS_OK);
     assert_int_equal(safetensors_open(&theirs, path), STATUS_OK);
     int count = safetensors_count(theirs);
@@ -189,7 +189,6 @@ double golden_gradients(const char *dump, const char *model)
     free(norm);
     safetensors_close(ours);
     safetensors_close(theirs);
-    free(path);
     return worst;
 }
 
@@ -265,10 +264,9 @@ double golden_bf16(const char *model)
     const json_t *row = json_object_get(bf16, model);
     logits_wanted w = {.logits = json_object_get(row, "logits")};
     double theirs = json_number_value(json_object_get(row, "error"));
-    char *folder = must_format(GOLDEN_MODELS "/%s", model);
+    AUTO_FREE char *folder = must_format(GOLDEN_MODELS "/%s", model);
     assert_true(theirs > 0);
     decode(folder, json_object_get(root, "logit_positions"), PRECISION_BF16, compare_logits, &w);
-    free(folder);
     json_decref(root);
     json_decref(bf16);
     double ours = sqrt(w.squares / (double)w.count);

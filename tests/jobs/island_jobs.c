@@ -11,6 +11,7 @@
 
 #include "engine/islands/meet/etcd.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -48,10 +49,9 @@ launch *island_jobs_start(const char *top, const char *run, int slot, int ranks,
     va_start(arguments, format);
     vsnprintf(words, sizeof words, format, arguments);
     va_end(arguments);
-    char *all = must_format("%s/run.yaml run.folder=%s/%s-%d outer.run=%s outer.slot=%d %s", top, top, run, slot, run,
-                            slot, words);
+    AUTO_FREE char *all = must_format("%s/run.yaml run.folder=%s/%s-%d outer.run=%s outer.slot=%d %s", top, top, run,
+                                      slot, run, slot, words);
     launch *l = runs_start(ISLAND_JOBS_LIMIT, ranks, all);
-    free(all);
     return l;
 }
 
@@ -88,10 +88,8 @@ int island_jobs_same(const char *top, const char *run, int slot, const char *oth
 
 bool island_jobs_same_losses(const char *top, const char *run, const char *other, int slot, int other_slot)
 {
-    char *a = island_jobs_folder(top, run, slot), *b = island_jobs_folder(top, other, other_slot);
+    AUTO_FREE char *a = island_jobs_folder(top, run, slot), *b = island_jobs_folder(top, other, other_slot);
     runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
-    free(a);
-    free(b);
     return runs_same_metrics(&x, &y);
 }
 
@@ -100,7 +98,7 @@ uint64_t island_jobs_fingerprint(const char *run)
 {
     etcd *e = NULL;
     json_t *pairs = NULL;
-    char *key = must_format("phalanx/%s/live/fingerprint", run);
+    AUTO_FREE char *key = must_format("phalanx/%s/live/fingerprint", run);
     assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
     assert_int_equal(etcd_read(&pairs, e, key), STATUS_OK);
     const char *text = json_string_value(json_object_get(json_array_get(pairs, 0), "value"));
@@ -108,6 +106,5 @@ uint64_t island_jobs_fingerprint(const char *run)
     uint64_t hash = strtoull(text + 1, NULL, 16);
     json_decref(pairs);
     etcd_close(e);
-    free(key);
     return hash;
 }

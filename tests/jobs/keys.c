@@ -17,6 +17,7 @@
 #include "engine/state/weights/weights.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 
 enum { SETTINGS = 128 };
@@ -174,15 +175,14 @@ static void put_files(FILE *out, const char *folder, const char *name)
 {
     struct dirent **all;
     struct stat about;
-    char *path = must_format("%s/%s", folder, name);
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
     MUST(stat(path, &about) == 0, "%s cannot be looked at", path);
     if (S_ISDIR(about.st_mode)) {
         int count = scandir(path, &all, NULL, by_name);
         for (int i = 0; i < count; i++) {
             if (all[i]->d_name[0] != '.') {
-                char *inner = must_format("%s/%s", name, all[i]->d_name);
+                AUTO_FREE char *inner = must_format("%s/%s", name, all[i]->d_name);
                 put_files(out, folder, inner);
-                free(inner);
             }
             free(all[i]);
         }
@@ -198,7 +198,6 @@ static void put_files(FILE *out, const char *folder, const char *name)
         }
         fputc('\n', out);
     }
-    free(path);
 }
 
 /* Digits are times and rates, here. */
@@ -214,7 +213,7 @@ static void put_screen(FILE *out, const char *path)
 
 static status observe_run(FILE *out, const char *top, keys_observer how, settings *s, const char *again)
 {
-    char *folder = must_format("%s/observed", top), *screen = must_format("%s/screen", top);
+    AUTO_FREE char *folder = must_format("%s/observed", top), *screen = must_format("%s/screen", top);
     free(keys_device_asked());
     MUST(atomic_remove(folder) == STATUS_OK && atomic_make_folders(folder) == STATUS_OK, "%s", status_message());
     status ok = train_into(screen, s);
@@ -223,7 +222,7 @@ static status observe_run(FILE *out, const char *top, keys_observer how, setting
         free(keys_device_asked());
         ok = train_into(screen, s);
     }
-    char *asked = keys_device_asked();
+    AUTO_FREE char *asked = keys_device_asked();
     if (how == KEYS_TRAINED)
         put_metrics(out, run_folder(s));
     if (how == KEYS_FILES)
@@ -232,9 +231,6 @@ static status observe_run(FILE *out, const char *top, keys_observer how, setting
         put_screen(out, screen);
     if (how == KEYS_DEVICE)
         fputs(asked, out);
-    free(asked);
-    free(folder);
-    free(screen);
     return ok;
 }
 
@@ -258,9 +254,8 @@ void keys_prepare(const char *top)
 {
     static const char *const names[] = {"data", "other", "held"};
     for (int i = 0; i < 3; i++) {
-        char *prefix = must_format("%s/%s", top, names[i]);
+        AUTO_FREE char *prefix = must_format("%s/%s", top, names[i]);
         runs_write_data(prefix, 131, 3000, (uint64_t)i + 1);
-        free(prefix);
     }
     free(keys_observe(top, KEYS_TRAINED, "run.folder=TOP/begun train.steps=1", NULL));
 }

@@ -15,6 +15,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 struct launch {
     pid_t pid;
@@ -122,10 +123,8 @@ static bool expect(launch *l, size_t said, bool errors, const char *text, double
 {
     for (double until = clock_seconds() + seconds;; nap()) {
         bool last = l->ended || clock_seconds() > until;
-        char *out = contents(l->out), *err = contents(l->err);
+        AUTO_FREE char *out = contents(l->out), *err = contents(l->err);
         bool found = (strlen(out) >= said && strstr(out + said, text)) || (errors && strstr(err, text));
-        free(out);
-        free(err);
         if (found || last)
             return found;
         look(l);

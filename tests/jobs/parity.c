@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 
@@ -17,29 +18,24 @@ char *parity_model_folder(const char *top, const char *model)
 
 static void run_alone(const char *top, const layouts_model *m)
 {
-    char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data),
-         *folder = parity_model_folder(top, m->name);
-    char *file = must_format("%s/%s.yaml", top, m->name);
+    AUTO_FREE char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data),
+                   *folder = parity_model_folder(top, m->name);
+    AUTO_FREE char *file = must_format("%s/%s.yaml", top, m->name);
     runs_write_text(file, yaml);
-    char *arguments = must_format("%s %s run.folder=%s debug.gradients=%s/gradients", file, m->extra, folder, folder);
+    AUTO_FREE char *arguments =
+        must_format("%s %s run.folder=%s debug.gradients=%s/gradients", file, m->extra, folder, folder);
     launch_result r = runs_train(60, 1, arguments);
     if (r.status)
         fprintf(stderr, "%s: %s", m->name, r.err);
     launch_free(&r);
-    free(arguments);
-    free(file);
-    free(folder);
-    free(yaml);
-    free(data);
 }
 
 int parity_setup(void **state, bool rounded)
 {
     if (workfolder_setup(state))
         return -1;
-    char *data = workfolder_path(*state, "data");
+    AUTO_FREE char *data = workfolder_path(*state, "data");
     runs_write_data(data, LAYOUTS_VOCABULARY, 20000, 1);
-    free(data);
     for (int i = 0; i < layouts_models(); i++)
         if (rounded || !layouts_model_at(i)->exact)
             run_alone(*state, layouts_model_at(i));
@@ -48,43 +44,37 @@ int parity_setup(void **state, bool rounded)
 
 FILE *parity_open_list(const char *top, const char *name)
 {
-    char *path = workfolder_path(top, name);
+    AUTO_FREE char *path = workfolder_path(top, name);
     FILE *list = fopen(path, "w");
     MUST(list, "cannot write %s", path);
-    free(path);
     return list;
 }
 
 /* One line of a playlist; `before`: "" or what comes before the configuration. */
 void parity_put_line(FILE *list, const char *top, const char *before, const layouts_row *row, char *folder)
 {
-    char *keys = layouts_overrides(row);
+    AUTO_FREE char *keys = layouts_overrides(row);
     fprintf(list, "%s%s/%s.yaml %s run.folder=%s debug.gradients=%s/gradients\n", before, top, row->model, keys, folder,
             folder);
-    free(keys);
     free(folder);
 }
 
 void parity_play(const char *top, const char *program_name, int ranks, const char *playlist, int count)
 {
-    char *mpirun = launch_mpirun(ranks), *program = launch_beside(program_name);
+    AUTO_FREE char *mpirun = launch_mpirun(ranks), *program = launch_beside(program_name);
     launch_result r = launch_run(400, "exec %s %s %s/%s", mpirun, program, top, playlist);
     if (r.status || *r.err)
         fprintf(stderr, "%d ranks: status %d: %s", ranks, r.status, r.err);
     printf("%d layouts on %d ranks in %.1f s\n", count, ranks, r.seconds);
     launch_free(&r);
-    free(program);
-    free(mpirun);
 }
 
 /* ---- comparing --------------------------------------------------------------------------------------------------- */
 
 static runs_gradients gradients(const char *folder, const char *from)
 {
-    char *a = must_format("%s/gradients", folder), *b = must_format("%s/gradients", from);
+    AUTO_FREE char *a = must_format("%s/gradients", folder), *b = must_format("%s/gradients", from);
     runs_gradients r = runs_compare_gradients(a, b);
-    free(a);
-    free(b);
     return r;
 }
 

@@ -18,6 +18,7 @@
 #include "engine/config/config.h"
 #include "engine/run/executor.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MICROBATCHES = 8, MOST_PLAYS = 8, PROBES = 100 };
 
@@ -67,11 +68,10 @@ static double message_delay(comm *world)
         MUST(comm_all_status(comm_world(world), STATUS_OK) == STATUS_OK, "%s", status_message());
         late += (now() - began) / PROBES;
     }
-    double *all = must_alloc((unsigned long)comm_ranks(world) * sizeof late);
+    AUTO_FREE double *all = must_alloc((unsigned long)comm_ranks(world) * sizeof late);
     comm_all_gather_bytes(comm_world(world), all, &late, sizeof late);
     for (int k = 0; k < comm_ranks(world); k++)
         worst = all[k] > worst ? all[k] : worst;
-    free(all);
     return worst;
 }
 
@@ -80,10 +80,11 @@ static double message_delay(comm *world)
  * and the machine is busy. */
 static bool measure(comm *world, double allowed, const char *name, int chunks, double share)
 {
-    char *text = must_format("model: {architecture: llama, layers: 8, hidden_size: 48, heads: 4, vocab_size: 131}\n"
-                             "train: {sequence: 32, micro_batch: 1, global_batch: %d, precision: fp32}\n"
-                             "parallel: {pipeline: %d, schedule: %s, virtual_stages: %d}\n",
-                             MICROBATCHES, comm_ranks(world), name, chunks);
+    AUTO_FREE char *text =
+        must_format("model: {architecture: llama, layers: 8, hidden_size: 48, heads: 4, vocab_size: 131}\n"
+                    "train: {sequence: 32, micro_batch: 1, global_batch: %d, precision: fp32}\n"
+                    "parallel: {pipeline: %d, schedule: %s, virtual_stages: %d}\n",
+                    MICROBATCHES, comm_ranks(world), name, chunks);
     config c;
     grid g;
     compile_options options;
@@ -134,7 +135,6 @@ static bool measure(comm *world, double allowed, const char *name, int chunks, d
     executor_close(e);
     compile_free(&plan);
     config_free(&c);
-    free(text);
     return !busy;
 }
 

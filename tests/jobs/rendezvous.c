@@ -12,6 +12,7 @@
 #include "engine/islands/wire/keys.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 
 struct rendezvous {
@@ -61,9 +62,8 @@ static bool answers(const rendezvous *r)
 
 void rendezvous_start(rendezvous *r)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     r->etcd = launch_start(3600, "exec %s islands --embedded --port %d --folder %s/etcd", program, r->port, r->top);
-    free(program);
     double until = clock_seconds() + 60;
     while (!answers(r)) {
         MUST(clock_seconds() < until, "etcd does not answer at %s", r->address);
@@ -81,12 +81,11 @@ void rendezvous_kill(rendezvous *r)
 rendezvous *rendezvous_open(const char *top)
 {
     rendezvous *r = must_calloc(1, sizeof *r);
-    char *folder = must_format("%s/keys", top);
+    AUTO_FREE char *folder = must_format("%s/keys", top);
     r->top = must_strdup(top);
     r->port = find_ports();
     r->address = must_format("http://127.0.0.1:%d", r->port);
     MUST(islands_make_keys(folder) == STATUS_OK, "%s", status_message());
-    free(folder);
     rendezvous_start(r);
     return r;
 }

@@ -11,6 +11,7 @@
 #include "engine/files/safetensors.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/names.h"
 #include "tests/jobs/runs.h"
@@ -79,7 +80,7 @@ void routed_write(const char *folder, routed_to to, int layers, int active, bool
     const model_shape s = shape_of(layers, active);
     int count;
     names_tensor *names = names_list(&count, &s);
-    safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
+    AUTO_FREE safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
     for (int i = 0; i < count; i++)
         tensors[i] = (safetensors_tensor){
             names[i].name, DTYPE_FP32, names[i].dims, {names[i].shape[0], names[i].shape[1]}, 0, 0};
@@ -92,17 +93,15 @@ void routed_write(const char *folder, routed_to to, int layers, int active, bool
     uint64_t random = 11;
     for (int k = 0; k < count; k++) {
         const names_tensor *t = &names[safetensors_writer_order(w)[k]];
-        float *values = fill(t, to, mute, &random);
+        AUTO_FREE float *values = fill(t, to, mute, &random);
         const int64_t bytes = t->shape[0] * (t->dims > 1 ? t->shape[1] : 1) * (int64_t)sizeof *values;
         MUST(safetensors_writer_data(w, values, bytes) == STATUS_OK, "%s", status_message());
-        free(values);
     }
     MUST(safetensors_writer_close(w) == STATUS_OK, "%s", status_message());
     runs_write_text(json_path, text);
     free(text);
     free(json_path);
     free(path);
-    free(tensors);
     names_free(names, count);
 }
 
@@ -118,7 +117,7 @@ void routed_write_data(const char *prefix, const char *pattern)
 {
     indexed_writer *w;
     const size_t steps = strlen(pattern);
-    int32_t *tokens = must_alloc((steps * TOKENS + 1) * sizeof *tokens);
+    AUTO_FREE int32_t *tokens = must_alloc((steps * TOKENS + 1) * sizeof *tokens);
     for (size_t i = 0; i < steps * TOKENS; i++)
         tokens[i] = token_of(pattern[i / TOKENS], (int64_t)i);
     tokens[steps * TOKENS] = 0;
@@ -126,7 +125,6 @@ void routed_write_data(const char *prefix, const char *pattern)
              indexed_writer_document(w, tokens, (int64_t)(steps * TOKENS + 1)) == STATUS_OK &&
              indexed_writer_close(w) == STATUS_OK,
          "%s", status_message());
-    free(tokens);
 }
 
 /* ---- a plain model ----------------------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #include "engine/files/indexed.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/files/tensors.h"
 
 /* ---- data ------------------------------------------------------------------------------------------------------ */
@@ -55,8 +56,8 @@ void runs_write_text(const char *path, const char *text)
 
 void runs_write_small(const char *top, int64_t tokens, int steps, const char *train, const char *more)
 {
-    char *data = must_format("%s/data", top), *path = must_format("%s/run.yaml", top);
-    char *text = must_format(
+    AUTO_FREE char *data = must_format("%s/data", top), *path = must_format("%s/run.yaml", top);
+    AUTO_FREE char *text = must_format(
         "model: {architecture: llama, layers: 4, hidden_size: 48, heads: 4, ffn_size: 96, vocab_size: 131}\n"
         "data: {train: %s}\n"
         "train: {steps: %d, sequence: 32, precision: fp32, device: cpu, threads: 1, %s}\n"
@@ -66,9 +67,6 @@ void runs_write_small(const char *top, int64_t tokens, int steps, const char *tr
         data, steps, train, top, more);
     runs_write_data(data, 131, tokens, 1);
     runs_write_text(path, text);
-    free(text);
-    free(path);
-    free(data);
 }
 
 /* ---- metrics --------------------------------------------------------------------------------------------------- */
@@ -156,12 +154,11 @@ bool runs_same_metrics(const runs_metrics *a, const runs_metrics *b)
 
 static safetensors *open_gradients(const char *folder)
 {
-    char *path = must_format("%s/gradients.safetensors", folder);
+    AUTO_FREE char *path = must_format("%s/gradients.safetensors", folder);
     safetensors *file = NULL;
     status s = safetensors_open(&file, path);
     if (s != STATUS_OK)
         file = NULL;
-    free(path);
     return file;
 }
 
@@ -243,11 +240,8 @@ static bool same_tensor(checkpoint *a, const manifest_tensor *x, checkpoint *b, 
         memcmp(x->global, y->global, (size_t)x->dims * sizeof *x->global) != 0)
         return false;
     int64_t one, two;
-    void *p = read_whole(a, x, &one), *q = read_whole(b, y, &two);
-    bool same = one == two && memcmp(p, q, (size_t)one) == 0;
-    free(p);
-    free(q);
-    return same;
+    AUTO_FREE void *p = read_whole(a, x, &one), *q = read_whole(b, y, &two);
+    return one == two && memcmp(p, q, (size_t)one) == 0;
 }
 
 int runs_compare_checkpoints(char *difference, int bytes, const char *run, const char *other)
@@ -307,10 +301,8 @@ int runs_compare_biases(char *difference, int bytes, const char *run, const char
 
 json_t *runs_read_summary(const char *folder)
 {
-    char *path = must_format("%s/summary.json", folder);
-    json_t *root = json_load_file(path, 0, NULL);
-    free(path);
-    return root;
+    AUTO_FREE char *path = must_format("%s/summary.json", folder);
+    return json_load_file(path, 0, NULL);
 }
 
 json_t *runs_last_line(const char *path)
@@ -382,8 +374,9 @@ static char *process_text(const char *pid, const char *what)
 
 static bool is_rank(const char *pid, const char *folder, int rank)
 {
-    char *command = process_text(pid, "cmdline"), *environment = NULL;
-    char *wanted = must_format("OMPI_COMM_WORLD_RANK=%d ", rank), *key = must_format("run.folder=%s ", folder);
+    AUTO_FREE char *command = process_text(pid, "cmdline"), *environment = NULL;
+    AUTO_FREE char *wanted = must_format("OMPI_COMM_WORLD_RANK=%d ", rank),
+                   *key = must_format("run.folder=%s ", folder);
     bool ours = strstr(command, "/phalanx train ") || strstr(command, "/phalanx server ");
     bool launches = strstr(command, "mpirun") || strstr(command, "prterun"); /* which Open MPI 5's becomes */
     bool found = ours && !launches && !strstr(command, " supervise ") && strstr(command, key);
@@ -391,10 +384,6 @@ static bool is_rank(const char *pid, const char *folder, int rank)
         environment = process_text(pid, "environ");
         found = strstr(environment, wanted) || (rank == 0 && !strstr(environment, "OMPI_COMM_WORLD_RANK="));
     }
-    free(command);
-    free(environment);
-    free(wanted);
-    free(key);
     return found;
 }
 
@@ -413,8 +402,8 @@ int runs_process(const char *folder, int rank)
 bool runs_wait_for_step(const char *folder, int64_t steps, double seconds)
 {
     for (int i = 0; i < seconds * 100; i++) {
-        char *path = must_format("%s/metrics.jsonl", folder),
-             *wanted = must_format("\"step\": %lld,", (long long)steps);
+        AUTO_FREE char *path = must_format("%s/metrics.jsonl", folder),
+                       *wanted = must_format("\"step\": %lld,", (long long)steps);
         FILE *f = fopen(path, "r");
         char line[1024];
         bool found = false;
@@ -422,8 +411,6 @@ bool runs_wait_for_step(const char *folder, int64_t steps, double seconds)
             found = strstr(line, wanted) && strchr(line, '\n');
         if (f)
             fclose(f);
-        free(path);
-        free(wanted);
         if (found)
             return true;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);

@@ -15,6 +15,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 
@@ -39,17 +40,16 @@ char *servers_folder(const char *top, const char *run)
 /* One of its ranks is told, and all end. */
 void servers_stop(const char *top, const char *run, launch *l)
 {
-    char *folder = servers_folder(top, run);
+    AUTO_FREE char *folder = servers_folder(top, run);
     int process = runs_process(folder, 0);
     assert_true(process > 0);
     kill(process, SIGTERM);
     free(island_jobs_end(l));
-    free(folder);
 }
 
 void servers_kill(const char *top, const char *run, int ranks, launch *l)
 {
-    char *folder = servers_folder(top, run);
+    AUTO_FREE char *folder = servers_folder(top, run);
     int processes[8] = {0};
     for (int i = 0; i < ranks; i++)
         assert_true((processes[i] = runs_process(folder, i)) > 0);
@@ -57,16 +57,14 @@ void servers_kill(const char *top, const char *run, int ranks, launch *l)
         kill(processes[i], SIGKILL);
     launch_result r = launch_finish(l);
     launch_free(&r);
-    free(folder);
 }
 
 int64_t servers_summary(const char *top, const char *run, const char *key)
 {
-    char *folder = servers_folder(top, run);
+    AUTO_FREE char *folder = servers_folder(top, run);
     json_t *summary = runs_read_summary(folder);
     int64_t value = json_integer_value(json_object_get(summary, key));
     json_decref(summary);
-    free(folder);
     return value;
 }
 
@@ -94,13 +92,12 @@ static void add_distance(double *sum, checkpoint *a, checkpoint *b, const manife
 {
     const int64_t columns = t->dims > 1 ? t->global[1] : 1, rows = t->global[0];
     const rectangle all = box_whole(t->name, t->dims, t->global);
-    float *x = must_alloc((size_t)(rows * columns) * sizeof *x), *y = must_alloc((size_t)(rows * columns) * sizeof *y);
+    AUTO_FREE float *x = must_alloc((size_t)(rows * columns) * sizeof *x),
+                    *y = must_alloc((size_t)(rows * columns) * sizeof *y);
     assert_int_equal(checkpoint_read(a, "model", &all, &(box_memory){x, DTYPE_FP32, {columns, 1}}), STATUS_OK);
     assert_int_equal(checkpoint_read(b, "model", &all, &(box_memory){y, DTYPE_FP32, {columns, 1}}), STATUS_OK);
     for (int64_t i = 0; i < rows * columns; i++)
         *sum += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
-    free(x);
-    free(y);
 }
 
 double servers_distance(int64_t *elements, const char *folder, const char *other)
@@ -147,7 +144,7 @@ servers_fake *servers_open_fake(const char *top, const char *run, int slot, cons
 {
     servers_fake *f = must_calloc(1, sizeof *f);
     f->width = 1e-3f;
-    char *folder = must_format("%s/%s", top, folder_of_keys);
+    AUTO_FREE char *folder = must_format("%s/%s", top, folder_of_keys);
     assert_int_equal(keys_open(&f->keys, folder), STATUS_OK);
     const transport_options door = {.keys = &f->keys,
                                     .address = "127.0.0.1",
@@ -171,7 +168,6 @@ servers_fake *servers_open_fake(const char *top, const char *run, int slot, cons
                                     .lease = 20};
     assert_int_equal(membership_open(&f->membership, &who), STATUS_OK);
     membership_set_state(f->membership, &(membership_state){.ready = true});
-    free(folder);
     return f;
 }
 
@@ -196,14 +192,13 @@ int servers_push(servers_fake *f, int64_t number, int64_t base, int64_t tokens, 
                                    (json_int_t)number, "id", (json_int_t)(number + 12345), "tokens", (json_int_t)tokens,
                                    "updates", (json_int_t)number, "fragment", 0, "parting", 0));
     for (; answer < 0 && clock_seconds() < until; usleep(10000)) {
-        char *text = membership_roster(f->membership);
+        AUTO_FREE char *text = membership_roster(f->membership);
         roster r;
         assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
         for (int i = 0; i < r.parts; i++)
             if (r.part[i].id == number + 12345)
                 answer = (int)r.part[i].refusal;
         roster_free(&r);
-        free(text);
     }
     membership_set_offer(f->membership, NULL);
     return answer;

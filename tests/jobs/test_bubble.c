@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 #include "tests/skip.h"
 #include "tests/test.h"
@@ -24,7 +25,7 @@ static void read_line(const char *out, const char *name, double *bubble, double 
 
 TEST(the_measured_bubble_is_the_formulas)
 {
-    char *mpirun = launch_mpirun(4), *program = launch_beside("rank_bubble");
+    AUTO_FREE char *mpirun = launch_mpirun(4), *program = launch_beside("rank_bubble");
     launch_result r = launch_run(120, "exec %s %s %g", mpirun, program, ALLOWED);
     if (r.status)
         fprintf(stderr, "%s%s", r.out, r.err);
@@ -42,8 +43,6 @@ TEST(the_measured_bubble_is_the_formulas)
     /* The schedules differ by far more than the allowance, so that one played for another would show. */
     assert_true(bubble[2] < 0.6 * bubble[1] && bubble[3] < 0.8 * bubble[2]);
     launch_free(&r);
-    free(mpirun);
-    free(program);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/layouts.h"
 #include "tests/jobs/parity.h"
 #include "tests/jobs/plans.h"
@@ -35,18 +36,14 @@ static char *run_folder(const char *top, int index, int size)
 static void put_runs(FILE *list, const char *top, int index)
 {
     const layouts_model *m = layouts_model_of(layouts[index].model);
-    char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data),
-         *file = must_format("%s/%s.yaml", top, m->name);
+    AUTO_FREE char *data = workfolder_path(top, "data"), *yaml = layouts_yaml(m, data),
+                   *file = must_format("%s/%s.yaml", top, m->name);
     runs_write_text(file, yaml);
     for (int k = 0; k < SIZES; k++) {
-        char *folder = run_folder(top, index, k);
+        AUTO_FREE char *folder = run_folder(top, index, k);
         fprintf(list, "%s %s %s train.steps=%d checkpoint.every=%d parallel.bucket=%s run.folder=%s\n", file,
                 layouts[index].keys, m->extra, STEPS, STEPS, sizes[k], folder);
-        free(folder);
     }
-    free(file);
-    free(yaml);
-    free(data);
 }
 
 /* One job for all runs on one number of ranks. */

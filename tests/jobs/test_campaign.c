@@ -19,6 +19,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/disturbed.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
@@ -218,28 +219,24 @@ static void flip_bit(disturbed *d, const char *path)
 /* The run has just been ended: nobody writes its checkpoints any more. */
 static bool lose_latest(disturbed *d)
 {
-    char *path = workfolder_path(d->run, "checkpoints/latest");
-    bool lost = unlink(path) == 0;
-    free(path);
-    return lost;
+    AUTO_FREE char *path = workfolder_path(d->run, "checkpoints/latest");
+    return unlink(path) == 0;
 }
 
 static bool flip_newest(disturbed *d)
 {
     bool flipped = false;
     d->damaged = disturbed_latest(d);
-    char *path = must_format("%s/checkpoints/step-%08lld", d->run, (long long)d->damaged);
+    AUTO_FREE char *path = must_format("%s/checkpoints/step-%08lld", d->run, (long long)d->damaged);
     DIR *folder = opendir(path);
     for (struct dirent *e; folder && !flipped && (e = readdir(folder));)
         if (strstr(e->d_name, ".safetensors")) {
-            char *file = workfolder_path(path, e->d_name);
+            AUTO_FREE char *file = workfolder_path(path, e->d_name);
             flip_bit(d, file);
             flipped = true;
-            free(file);
         }
     if (folder)
         closedir(folder);
-    free(path);
     return flipped;
 }
 
@@ -281,11 +278,10 @@ static bool wait_for_restart(disturbed *d, double seconds)
 
 static int64_t steps_done(const disturbed *d)
 {
-    char *metrics = workfolder_path(d->run, "metrics.jsonl");
+    AUTO_FREE char *metrics = workfolder_path(d->run, "metrics.jsonl");
     json_t *last = runs_last_line(metrics);
     int64_t step = (int64_t)json_integer_value(json_object_get(last, "step"));
     json_decref(last);
-    free(metrics);
     return step;
 }
 
@@ -343,9 +339,8 @@ static void open_run(disturbed *d, const char *top, int number, uint64_t seed, i
     disturbed_open(d, top, number, (seed * 1000003 + (uint64_t)number + 1) * 0x9E3779B97F4A7C15u);
     d->layout = layout >= 0 ? layout : number % LAYOUTS;
     d->steps = few ? SUPERVISED_STEPS : 300;
-    char *keys = must_format("train.steps=%d %s", d->steps, layouts[d->layout].keys);
+    AUTO_FREE char *keys = must_format("train.steps=%d %s", d->steps, layouts[d->layout].keys);
     disturbed_lay_out(d, layouts[d->layout].ranks, keys, layouts[d->layout].sockets ? "OMPI_MCA_btl=self,tcp" : "");
-    free(keys);
     disturbed_begin(d);
     while (!disturbed_has(d, "metrics.jsonl") && !launch_ended(d->job))
         usleep(1000);
@@ -380,7 +375,7 @@ static bool close_run(disturbed *d)
         d->loss = must_format("status %d%s: %s%s", r.status, r.timed_out ? " (timed out)" : "", r.out, r.err);
     if (!d->loss)
         d->loss = supervised_difference(d->run, whole);
-    char *neighbours = disturbed_neighbours_go(d);
+    AUTO_FREE char *neighbours = disturbed_neighbours_go(d);
     if (!d->loss && neighbours)
         d->loss = must_strdup(neighbours);
     for (double until = clock_seconds() + 30; d->adopted && has_ranks(d) && clock_seconds() < until;)
@@ -390,10 +385,8 @@ static bool close_run(disturbed *d)
     if (d->loss)
         printf("LOST: run %d, %d ranks %s: %s\n", d->number, d->ranks, d->keys, d->loss);
     bool lost = d->loss;
-    char *name = must_format("seed-%s-run-%d", getenv("SEED"), d->number);
+    AUTO_FREE char *name = must_format("seed-%s-run-%d", getenv("SEED"), d->number);
     disturbed_close(d, getenv("KEEP"), name);
-    free(name);
-    free(neighbours);
     launch_free(&r);
     return !lost;
 }
@@ -462,9 +455,8 @@ static void each_kind_of_surroundings_changes_nothing(void **state)
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    char *waits = launch_beside("patient_waits.so");
+    AUTO_FREE char *waits = launch_beside("patient_waits.so");
     setenv("LD_PRELOAD", waits, 1); /* of what is started here */
-    free(waits);
     const struct CMUnitTest random[] = {cmocka_unit_test(faults_at_random_moments_change_nothing)};
     const struct CMUnitTest covering[] = {cmocka_unit_test(each_kind_of_surroundings_changes_nothing)};
     int failed = cmocka_run_group_tests(random, supervised_setup, workfolder_teardown);

@@ -6,6 +6,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/parity.h"
@@ -99,10 +100,9 @@ static void put_losses(FILE *list, const char *top, int ranks)
             continue;
         put(list, top, LAYOUTS[i].name, "%s", LAYOUTS[i].keys);
         for (int k = 0; k < NMETHODS; k++) {
-            char *name = must_format("%s-%d", LAYOUTS[i].name, k);
+            AUTO_FREE char *name = must_format("%s-%d", LAYOUTS[i].name, k);
             if (taken[i * NMETHODS + k])
                 put(list, top, name, "%s parallel.compress=%s", LAYOUTS[i].keys, METHODS[k].method);
-            free(name);
         }
     }
 }
@@ -112,12 +112,10 @@ static void put_resumed(FILE *list, const char *top, int ranks)
     for (int i = 0; i < NRESUMED; i++) {
         if (RESUMED[i].ranks != ranks)
             continue;
-        char *whole = must_format("whole%d", i), *parts = must_format("parts%d", i);
+        AUTO_FREE char *whole = must_format("whole%d", i), *parts = must_format("parts%d", i);
         put(list, top, whole, "%s train.steps=8", RESUMED[i].keys);
         put(list, top, parts, "%s train.steps=3", RESUMED[i].keys);
         put(list, top, parts, "%s train.steps=8", RESUMED[i].keys);
-        free(parts);
-        free(whole);
     }
 }
 
@@ -127,22 +125,21 @@ static void put_moved(FILE *list, const char *top, int ranks)
     if (ranks == 2)
         put(list, top, "source", "parallel.compress=int4 parallel.zero=0 train.steps=3");
     for (int i = 0; i < NMOVED; i++) {
-        char *name = must_format("moved%d", i);
+        AUTO_FREE char *name = must_format("moved%d", i);
         if (MOVED[i].ranks == ranks)
             put(list, top, name,
                 "parallel.compress=int4 parallel.zero=%d train.steps=4 train.precision=fp16 "
                 "train.loss_scale=4294967296 "
                 "checkpoint.resume=%s/source",
                 MOVED[i].zero, top);
-        free(name);
     }
 }
 
 static void write_config(const char *top)
 {
-    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
     runs_write_data(data, 128, 60000, 1);
-    char *text = must_format(
+    AUTO_FREE char *text = must_format(
         "model: {architecture: llama, layers: 2, hidden_size: 64, heads: 4, ffn_size: 96, vocab_size: 128, "
         "max_sequence: 32}\n"
         "data: {train: %s}\n"
@@ -152,9 +149,6 @@ static void write_config(const char *top)
         "run: {tensorboard: false, hang_seconds: 60}\n",
         data, STEPS);
     runs_write_text(path, text);
-    free(text);
-    free(path);
-    free(data);
 }
 
 /* One job for all runs on two ranks, then one for those on four. */
@@ -179,10 +173,9 @@ static int train_all(void **state)
 /* The mean loss of the last steps. */
 static double end_loss(const char *top, const char *name)
 {
-    char *folder = workfolder_path(top, name);
+    AUTO_FREE char *folder = workfolder_path(top, name);
     runs_metrics m = runs_read_metrics(folder);
     double sum = 0;
-    free(folder);
     assert_int_equal(m.count, STEPS);
     for (int i = STEPS - LAST; i < STEPS; i++)
         sum += m.step[i].loss;
@@ -191,11 +184,10 @@ static double end_loss(const char *top, const char *name)
 
 static double bytes_sent(const char *top, const char *name)
 {
-    char *folder = workfolder_path(top, name);
+    AUTO_FREE char *folder = workfolder_path(top, name);
     json_t *summary = runs_read_summary(folder), *rank = json_array_get(json_object_get(summary, "ranks"), 0);
     double bytes = json_number_value(json_object_get(json_object_get(rank, "bytes_sent"), "data"));
     json_decref(summary);
-    free(folder);
     return bytes;
 }
 
@@ -206,7 +198,7 @@ TEST(losses_are_near_those_of_whole_gradients)
         const char *layout = LAYOUTS[i / NMETHODS].name;
         if (!taken[i])
             continue;
-        char *name = must_format("%s-%d", layout, i % NMETHODS);
+        AUTO_FREE char *name = must_format("%s-%d", layout, i % NMETHODS);
         double whole = end_loss(*state, layout), loss = end_loss(*state, name);
         double sent = bytes_sent(*state, name) / bytes_sent(*state, layout);
         printf("%-7s %-26s loss %.4f, whole %.4f: %+.2f%%; bytes %.3f\n", layout, METHODS[i % NMETHODS].method, loss,
@@ -214,7 +206,6 @@ TEST(losses_are_near_those_of_whole_gradients)
         assert_true(loss < whole * (1 + METHODS[i % NMETHODS].limit));
         assert_true(i >= NMETHODS || sent < METHODS[i % NMETHODS].ratio);
         tried++;
-        free(name);
     }
     assert_true(3 * tried >= NLAYOUTS * NMETHODS);
 }
@@ -241,13 +232,12 @@ TEST(a_run_without_feedback_is_noticed)
 
 static json_t *plan_of(const char *top, const char *keys)
 {
-    char *path = launch_beside("../phalanx");
+    AUTO_FREE char *path = launch_beside("../phalanx");
     launch_result r = launch_run(60, "exec %s plan %s/run.yaml --json %s", path, top, keys);
     json_t *plan = r.status ? NULL : json_loads(r.out, 0, NULL);
     if (!plan)
         fail_msg("%s: status %d: %s", keys, r.status, r.err);
     launch_free(&r);
-    free(path);
     return plan;
 }
 
@@ -261,8 +251,8 @@ static int64_t fact_of(const json_t *plan, const char *section, const char *name
 TEST(plan_says_what_is_kept)
 {
     for (int zero = 0; zero < 2; zero++) {
-        char *keys = must_format("parallel.data=4 parallel.zero=%d", zero);
-        char *more = must_format("%s parallel.compress=int4", keys);
+        AUTO_FREE char *keys = must_format("parallel.data=4 parallel.zero=%d", zero);
+        AUTO_FREE char *more = must_format("%s parallel.compress=int4", keys);
         json_t *plain = plan_of(*state, keys), *compressed = plan_of(*state, more);
         int64_t kept = fact_of(compressed, NULL, "feedback_bytes"),
                 weights = 4 * json_integer_value(json_object_get(plain, "parameters"));
@@ -272,8 +262,6 @@ TEST(plan_says_what_is_kept)
                     (double)kept < 1.4 * (double)weights); /* without ZeRO a quarter more, of the sums */
         json_decref(plain);
         json_decref(compressed);
-        free(more);
-        free(keys);
     }
 }
 
@@ -282,14 +270,13 @@ TEST(a_resumed_run_goes_on_with_its_feedback)
 {
     for (int i = 0; i < NRESUMED; i++) {
         char *one = must_format("%s/whole%d", (const char *)*state, i), difference[256];
-        char *two = must_format("%s/parts%d", (const char *)*state, i);
+        AUTO_FREE char *two = must_format("%s/parts%d", (const char *)*state, i);
         runs_metrics m = runs_read_metrics(two);
         assert_int_equal(m.count, 8); /* the second part went on where the first had ended */
         assert_true(runs_compare_section(difference, sizeof difference, one, two, "model") > 10);
         assert_string_equal(difference, "");
         assert_true(runs_compare_section(difference, sizeof difference, one, two, "feedback_1") > 10);
         assert_string_equal(difference, "");
-        free(two);
         free(one);
     }
 }
@@ -307,13 +294,12 @@ static double *sum_of_feedback(int64_t *n, const char *folder, const char *name)
         int64_t columns = t->dims > 1 ? t->global[1] : 1;
         const rectangle all = box_whole(name, t->dims, t->global);
         *n = t->global[0] * columns;
-        float *x = must_calloc((unsigned long)*n, sizeof *x);
+        AUTO_FREE float *x = must_calloc((unsigned long)*n, sizeof *x);
         sum = sum ? sum : must_calloc((unsigned long)*n, sizeof *sum);
         assert_int_equal(checkpoint_read(file, t->section, &all, &(box_memory){x, DTYPE_FP32, {columns, 1}}),
                          STATUS_OK);
         for (int64_t k = 0; k < *n; k++)
             sum[k] += (double)x[k];
-        free(x);
     }
     checkpoint_close(file);
     return sum;
@@ -324,14 +310,14 @@ TEST(feedback_is_summed_and_redistributed)
 {
     static const char *const tensors[] = {"model.layers.0.mlp.down_proj.weight",
                                           "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"};
-    char *one = workfolder_path(*state, "source");
+    AUTO_FREE char *one = workfolder_path(*state, "source");
     for (int i = 0; i < NMOVED; i++) {
-        char *two = must_format("%s/moved%d", (const char *)*state, i);
+        AUTO_FREE char *two = must_format("%s/moved%d", (const char *)*state, i);
         runs_metrics m = runs_read_metrics(two);
         assert_true(m.count > 0 && m.step[m.count - 1].skipped);
         for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
             int64_t n = 0, again = 0;
-            double *x = sum_of_feedback(&n, one, tensors[k]), *y = sum_of_feedback(&again, two, tensors[k]);
+            AUTO_FREE double *x = sum_of_feedback(&n, one, tensors[k]), *y = sum_of_feedback(&again, two, tensors[k]);
             double size = 0, error = 0;
             assert_true(x && y && n == again);
             for (int64_t e = 0; e < n; e++) {
@@ -339,12 +325,8 @@ TEST(feedback_is_summed_and_redistributed)
                 error = fmax(error, fabs(x[e] - y[e]));
             }
             assert_true(size > 0 && error <= 1e-6 * size);
-            free(x);
-            free(y);
         }
-        free(two);
     }
-    free(one);
 }
 
 TEST_MAIN(train_all, workfolder_teardown)

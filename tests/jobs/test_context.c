@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/parity.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -49,12 +50,11 @@ static char *folder_of(const char *top, size_t i, bool divided)
 
 static void put(FILE *list, const char *top, size_t i, bool divided)
 {
-    char *folder = folder_of(top, i, divided);
+    AUTO_FREE char *folder = folder_of(top, i, divided);
     fprintf(list, "%s/run.yaml run.folder=%s %s", top, folder, cases[i].both);
     if (divided)
         fprintf(list, " parallel.context=%d %s", cases[i].context, cases[i].divided);
     fputc('\n', list);
-    free(folder);
 }
 
 /* Of `ranks` ranks; 1: all cases on one rank. */
@@ -76,7 +76,7 @@ static int train_all(void **state)
     if (workfolder_setup(state))
         return -1;
     const char *top = *state;
-    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
     char *text =
         must_format("model: {architecture: llama, layers: 2, hidden_size: 32, heads: 4, kv_heads: 2, ffn_size: "
                     "64, vocab_size: 131, max_sequence: 48}\n"
@@ -93,8 +93,6 @@ static int train_all(void **state)
     for (int ranks = 1; ranks <= 4; ranks++)
         play(top, ranks);
     free(text);
-    free(path);
-    free(data);
     return 0;
 }
 
@@ -111,15 +109,13 @@ TEST(every_case_is_the_run_of_one_rank)
     const char *top = *state;
     int wrong = 0;
     for (size_t i = 0; i < CASES; i++) {
-        char *one = folder_of(top, i, false), *divided = folder_of(top, i, true);
+        AUTO_FREE char *one = folder_of(top, i, false), *divided = folder_of(top, i, true);
         runs_metrics a = runs_read_metrics(divided), b = runs_read_metrics(one);
         double loss = runs_loss_error(&a, &b), norm = runs_norm_error(&a, &b), eval = evaluation_error(&a, &b);
         bool good =
             b.count == STEPS && loss <= cases[i].allowed && norm <= cases[i].allowed && eval <= cases[i].allowed;
         printf("%-26s loss %.1e norm %.1e evaluation %.1e%s\n", cases[i].name, loss, norm, eval, good ? "" : " WRONG");
         wrong += !good;
-        free(divided);
-        free(one);
     }
     assert_int_equal(wrong, 0);
 }
@@ -135,7 +131,7 @@ static bool same_digits(const json_t *a, const json_t *b)
 
 static json_t *plan_of_case(const char *top, size_t i)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60,
                                  "%s plan %s/run.yaml %s %s parallel.context=%d --ranks %d --data %s/data --batches "
                                  "99 --json --device cpu",
@@ -145,7 +141,6 @@ static json_t *plan_of_case(const char *top, size_t i)
     json_t *root = json_loads(r.out, 0, NULL);
     assert_non_null(root);
     launch_free(&r);
-    free(phalanx);
     return root;
 }
 
@@ -199,7 +194,7 @@ TEST(plan_says_why_it_predicts_nothing)
         {"parallel.context=2 --data DATA --search --ranks 2", "--data is of one layout"},
         {"parallel.context=2 --data nowhere/at/all", "nowhere/at/all"},
     };
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         launch_result r = launch_run(60, "%s plan %s/run.yaml $(echo '%s' | sed 's:DATA:%s/data:')", phalanx,
                                      (char *)*state, refused[i][0], (char *)*state);
@@ -208,7 +203,6 @@ TEST(plan_says_why_it_predicts_nothing)
             fail_msg("%s: %s", refused[i][0], r.err);
         launch_free(&r);
     }
-    free(phalanx);
 }
 
 /* One rank reads what two that divided samples have saved: the loss of 25 batches of 4 samples is that of their own
@@ -216,7 +210,7 @@ TEST(plan_says_why_it_predicts_nothing)
 TEST(a_checkpoint_is_evaluated_by_one_rank)
 {
     const char *top = *state;
-    char *folder = folder_of(top, 0, true), *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *folder = folder_of(top, 0, true), *phalanx = launch_beside("../phalanx");
     runs_metrics m = runs_read_metrics(folder);
     launch_result r =
         launch_run(60, "%s eval --checkpoint %s --data %s/data --limit 4800 --json", phalanx, folder, top);
@@ -229,8 +223,6 @@ TEST(a_checkpoint_is_evaluated_by_one_rank)
         fail_msg("%.9g, in training %.9g", loss, own);
     json_decref(said);
     launch_free(&r);
-    free(phalanx);
-    free(folder);
 }
 
 /* A checkpoint says nothing of context: another number of ranks goes on from it. */
@@ -238,7 +230,7 @@ TEST(a_run_goes_on_in_another_context)
 {
     const char *top = *state;
     static const int contexts[] = {1, 3, 2};
-    char *whole = workfolder_path(top, "whole"), *run = workfolder_path(top, "moves");
+    AUTO_FREE char *whole = workfolder_path(top, "whole"), *run = workfolder_path(top, "moves");
     free(runs_train_well(200, 1, "%s/run.yaml run.folder=%s train.steps=9", top, whole));
     for (int i = 0; i < 3; i++)
         free(runs_train_well(200, contexts[i], "%s/run.yaml run.folder=%s train.steps=%d parallel.context=%d", top, run,
@@ -246,8 +238,6 @@ TEST(a_run_goes_on_in_another_context)
     runs_metrics a = runs_read_metrics(run), b = runs_read_metrics(whole);
     assert_int_equal(a.count, 9);
     assert_true(runs_loss_error(&a, &b) <= 1e-5 && runs_norm_error(&a, &b) <= 1e-4);
-    free(run);
-    free(whole);
 }
 
 /* The stage with long samples: weights, moments and the count of updates of one rank's short ones, twice the sequence,
@@ -259,13 +249,12 @@ TEST(a_stage_goes_on_with_longer_samples)
     runs_metrics m[2];
     free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s/short data.document_mask=true", top, top));
     for (int i = 0; i < 2; i++) {
-        char *folder = must_format("%s/long-%d", top, i);
+        AUTO_FREE char *folder = must_format("%s/long-%d", top, i);
         free(runs_train_well(60, 1 + i,
                              "%s/run.yaml run.folder=%s checkpoint.resume=%s/short data.document_mask=true "
                              "model.max_sequence=192 train.sequence=192 train.global_batch=2 train.steps=%d %s",
                              top, folder, top, 2 * STEPS, ways[i]));
         m[i] = runs_read_metrics(folder);
-        free(folder);
     }
     assert_int_equal(m[1].count, STEPS);
     assert_int_equal(m[1].step[0].step, STEPS + 1);
@@ -274,7 +263,7 @@ TEST(a_stage_goes_on_with_longer_samples)
 
 static void says(const char *top, const char *arguments, const char *const words[3])
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && %s %s", top, phalanx, arguments);
     if (r.status)
         fail_msg("%s: %s", arguments, r.err);
@@ -282,7 +271,6 @@ static void says(const char *top, const char *arguments, const char *const words
         if (!strstr(r.out, words[i]))
             fail_msg("%s: no \"%s\" in %s", arguments, words[i], r.out);
     launch_free(&r);
-    free(phalanx);
 }
 
 /* Of a run that divides samples, and of the steps of it that were traced: coordinates, bytes and waiting along the
@@ -301,26 +289,25 @@ TEST(what_describes_a_run_knows_the_axis)
     json_int_t sent = json_integer_value(json_object_get(json_object_get(rank, "bytes_sent"), "context"));
     assert_int_equal(json_integer_value(json_object_get(rank, "context")), 1);
     assert_true(sent > 0);
-    char *bytes = must_format("\"bytes_sent\":{\"tensor\":0,\"context\":%lld,", (long long)sent);
+    AUTO_FREE char *bytes = must_format("\"bytes_sent\":{\"tensor\":0,\"context\":%lld,", (long long)sent);
     says(top, keys[0], (const char *const[]){"the most work of a context rank 1 x the mean", NULL, NULL});
     says(top, keys[1], (const char *const[]){"waiting context", "context 2, pipeline 1", "\"exposed\":{\"context\":"});
     says(top, keys[2], (const char *const[]){bytes, "\"context_imbalance\":[1.0", "\"tensor\":0,\"context\":1,"});
     json_decref(summary);
     for (int i = 0; i < 3; i++)
         free(keys[i]);
-    free(bytes);
     free(folder);
 }
 
 TEST(a_sample_that_cannot_be_divided_is_refused)
 {
     const char *top = *state;
-    char *line = must_format("%s/run.yaml run.folder=%s/refused train.sequence=46 parallel.context=2", top, top);
+    AUTO_FREE char *line =
+        must_format("%s/run.yaml run.folder=%s/refused train.sequence=46 parallel.context=2", top, top);
     launch_result r = runs_train(60, 2, line);
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "train.sequence 46 is not a multiple of 2 x parallel.context 2"));
     launch_free(&r);
-    free(line);
 }
 
 TEST_MAIN(train_all, workfolder_teardown)

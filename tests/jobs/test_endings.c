@@ -9,6 +9,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -49,35 +50,30 @@ static void is_complete(const char *run, int steps)
 TEST(a_reader_that_goes_away_does_not_end_the_run)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "piped"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *run = workfolder_path(top, "piped"), *program = launch_beside("../phalanx");
     launch_result r = launch_run(
         300, "exec 3>&1; { %s train %s/run.yaml run.folder=%s; echo status $? >&3; } | head -n 4 > /dev/null", program,
         top, run);
     if (!strstr(r.out, "status 0\n") || !strstr(r.err, "standard output cannot be written to: Broken pipe"))
         fail_msg("%s%s", r.out, r.err);
     is_complete(run, STEPS);
-    char *path = must_format("%s/incidents.jsonl", run);
+    AUTO_FREE char *path = must_format("%s/incidents.jsonl", run);
     json_t *line = runs_last_line(path);
     assert_non_null(line);
     assert_true(json_is_false(json_object_get(line, "ends")));
     assert_non_null(strstr(json_string_value(json_object_get(line, "words")), "Broken pipe"));
     json_decref(line);
     launch_free(&r);
-    free(path);
-    free(program);
-    free(run);
 }
 
 TEST(closed_streams_do_not_reach_files)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "closed"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *run = workfolder_path(top, "closed"), *program = launch_beside("../phalanx");
     launch_result r = launch_run(300, "exec %s train %s/run.yaml run.folder=%s <&- >&- 2>&-", program, top, run);
     assert_int_equal(r.status, 0);
     is_complete(run, STEPS);
     launch_free(&r);
-    free(program);
-    free(run);
 }
 
 /* ---- signals
@@ -93,15 +89,13 @@ static void signal_rank(const char *run, int rank, int number)
 /* A signal to one rank in the middle of a run. */
 static launch_result signalled(const char *top, const char *name, int ranks, int number, const char *keys, int *done)
 {
-    char *run = workfolder_path(top, name);
-    char *line = must_format("%s/run.yaml run.folder=%s %s", top, run, keys);
+    AUTO_FREE char *run = workfolder_path(top, name);
+    AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s %s", top, run, keys);
     launch *l = runs_start(300, ranks, line);
     assert_true(runs_wait_for_step(run, 5, 200));
     signal_rank(run, ranks - 1, number);
     launch_result r = launch_finish(l);
     *done = runs_read_metrics(run).count;
-    free(line);
-    free(run);
     return r;
 }
 
@@ -123,7 +117,7 @@ TEST(signals_that_ask_to_stop_save_and_give_75)
     const char *top = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int done;
-        char *run = workfolder_path(top, cases[i].name);
+        AUTO_FREE char *run = workfolder_path(top, cases[i].name);
         launch_result r = signalled(top, cases[i].name, cases[i].ranks, cases[i].number, cases[i].keys, &done);
         if (r.status != cases[i].status || runs_error_lines(r.err) || saved_step(run) != done ||
             !strstr(r.out, "the run resumes from here"))
@@ -131,7 +125,6 @@ TEST(signals_that_ask_to_stop_save_and_give_75)
                      r.err);
         assert_true(done >= 5 && done < 5000);
         launch_free(&r);
-        free(run);
     }
 }
 
@@ -154,8 +147,8 @@ TEST(sigusr2_saves_and_goes_on)
     const char *top = *state;
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         int saves = 0;
-        char *name = must_format("USR2-%d", ranks), *run = workfolder_path(top, name);
-        char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+        AUTO_FREE char *name = must_format("USR2-%d", ranks), *run = workfolder_path(top, name);
+        AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
         launch *l = runs_start(300, ranks, line);
         launch_result r;
         assert_true(runs_wait_for_step(run, 5, 200));
@@ -166,9 +159,6 @@ TEST(sigusr2_saves_and_goes_on)
             saves++;
         assert_int_equal(saves, 2); /* once for each signal */
         launch_free(&r);
-        free(line);
-        free(run);
-        free(name);
     }
 }
 
@@ -176,8 +166,8 @@ TEST(sigusr2_saves_and_goes_on)
 TEST(mpirun_passes_on_sigusr1)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "mpirun"),
-         *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+    AUTO_FREE char *run = workfolder_path(top, "mpirun"),
+                   *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
     launch *l = runs_start(300, 2, line);
     assert_true(runs_wait_for_step(run, 5, 200));
     kill(launch_pid(l), SIGUSR1);
@@ -185,14 +175,12 @@ TEST(mpirun_passes_on_sigusr1)
     assert_int_equal(r.status, 75);
     assert_int_equal(saved_step(run), runs_read_metrics(run).count);
     launch_free(&r);
-    free(line);
-    free(run);
 }
 
 TEST(an_ignored_sighup_stays_ignored)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "nohup"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *run = workfolder_path(top, "nohup"), *program = launch_beside("../phalanx");
     launch *l =
         launch_start(300, "trap '' HUP; exec %s train %s/run.yaml run.folder=%s train.steps=5000", program, top, run);
     launch_result r;
@@ -200,8 +188,6 @@ TEST(an_ignored_sighup_stays_ignored)
     assert_int_equal(kill(launch_pid(l), SIGHUP), 0);
     goes_on_until_stopped(l, &r, run, 0);
     launch_free(&r);
-    free(program);
-    free(run);
 }
 
 /* ---- metrics
@@ -210,8 +196,8 @@ TEST(an_ignored_sighup_stays_ignored)
 TEST(metrics_deleted_in_mid_run_begin_anew)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "deleted"), *metrics = workfolder_path(run, "metrics.jsonl");
-    char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+    AUTO_FREE char *run = workfolder_path(top, "deleted"), *metrics = workfolder_path(run, "metrics.jsonl");
+    AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
     launch *l = runs_start(300, 1, line);
     assert_true(runs_wait_for_step(run, 5, 200));
     assert_int_equal(unlink(metrics), 0);
@@ -223,18 +209,15 @@ TEST(metrics_deleted_in_mid_run_begin_anew)
     assert_true(after.count > 0 && after.step[0].step > 5);
     assert_int_equal(saved_step(run), after.step[after.count - 1].step);
     launch_free(&r);
-    free(line);
-    free(metrics);
-    free(run);
 }
 
 /* Where it is moved to it has all lines, and where the run expects it those from then on; then it is moved back. */
 TEST(metrics_moved_in_mid_run_lack_no_line)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "moved"), *away = workfolder_path(top, "away"),
-         *aside = workfolder_path(top, "aside");
-    char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
+    AUTO_FREE char *run = workfolder_path(top, "moved"), *away = workfolder_path(top, "away"),
+                   *aside = workfolder_path(top, "aside");
+    AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s train.steps=5000", top, run);
     launch *l = runs_start(300, 1, line);
     assert_true(runs_wait_for_step(run, 5, 200));
     assert_int_equal(rename(run, away), 0);
@@ -253,19 +236,13 @@ TEST(metrics_moved_in_mid_run_lack_no_line)
     assert_int_equal(all.step[all.count - 1].step, all.count);
     assert_int_equal(saved_step(run), all.count);
     launch_free(&r);
-    free(line);
-    free(aside);
-    free(away);
-    free(run);
 }
 
 static char *read_text(const char *folder, const char *name)
 {
-    char *path = workfolder_path(folder, name);
+    AUTO_FREE char *path = workfolder_path(folder, name);
     int64_t bytes;
-    char *text = (char *)workfolder_read(path, &bytes);
-    free(path);
-    return text;
+    return (char *)workfolder_read(path, &bytes);
 }
 
 static char *metrics_line(const char *top, const char *run, int steps)
@@ -277,38 +254,31 @@ static char *metrics_line(const char *top, const char *run, int steps)
 TEST(a_run_ends_where_another_folder_takes_its_name)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "taken"), *old = workfolder_path(top, "old");
+    AUTO_FREE char *run = workfolder_path(top, "taken"), *old = workfolder_path(top, "old");
     free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s", top, old));
-    char *before = read_text(old, "metrics.jsonl"), *events = read_text(old, "events.jsonl"),
-         *line = metrics_line(top, run, 5000);
+    AUTO_FREE char *before = read_text(old, "metrics.jsonl"), *events = read_text(old, "events.jsonl"),
+                   *line = metrics_line(top, run, 5000);
     launch *l = runs_start(300, 1, line);
     assert_true(runs_wait_for_step(run, 5, 200));
     assert_int_equal(renameat2(AT_FDCWD, old, AT_FDCWD, run, RENAME_EXCHANGE), 0);
     launch_result r = launch_finish(l);
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "is another folder than the one in which this run began"));
-    char *after = read_text(run, "metrics.jsonl"), *events_after = read_text(run, "events.jsonl");
+    AUTO_FREE char *after = read_text(run, "metrics.jsonl"), *events_after = read_text(run, "events.jsonl");
     assert_string_equal(after, before);
     assert_string_equal(events_after, events);
     assert_int_equal(saved_step(run), STEPS);
     runs_metrics own = runs_read_metrics(old);
     assert_int_equal(own.step[own.count - 1].step, own.count);
     launch_free(&r);
-    free(events_after);
-    free(after);
-    free(line);
-    free(events);
-    free(before);
-    free(old);
-    free(run);
 }
 
 /* What was saved elsewhere is not asked for where it has never been. */
 TEST(a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "first"), *away = workfolder_path(top, "first.away"),
-         *line = metrics_line(top, run, 5000);
+    AUTO_FREE char *run = workfolder_path(top, "first"), *away = workfolder_path(top, "first.away"),
+                   *line = metrics_line(top, run, 5000);
     launch *l = runs_start(300, 1, line);
     assert_true(runs_wait_for_step(run, 5, 200));
     assert_int_equal(rename(run, away), 0);
@@ -322,16 +292,11 @@ TEST(a_first_checkpoint_saved_in_a_folder_that_is_gone_is_not_missed)
     assert_int_equal(kill(launch_pid(l), SIGKILL), 0);
     launch_result r = launch_finish(l);
     launch_free(&r);
-    char *there = read_text(away, "events.jsonl"), *here = read_text(run, "events.jsonl");
+    AUTO_FREE char *there = read_text(away, "events.jsonl"), *here = read_text(run, "events.jsonl");
     assert_non_null(strstr(there, "\"saved\""));
     assert_null(strstr(here, "\"saved\""));
     free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s", top, run));
     is_complete(run, STEPS);
-    free(here);
-    free(there);
-    free(line);
-    free(away);
-    free(run);
 }
 
 /* ---- data
@@ -354,10 +319,11 @@ static char *write_bad_data(const char *top, int64_t at)
 TEST(a_bad_id_is_named_and_what_was_good_is_saved)
 {
     const char *top = *state;
-    char *prefix = write_bad_data(top, 90 * 32 + 5);
+    AUTO_FREE char *prefix = write_bad_data(top, 90 * 32 + 5);
     for (int ranks = 1; ranks <= 3; ranks += 2) {
-        char *run = must_format("%s/bad%d", top, ranks), *path = must_format("%s/incidents.jsonl", run);
-        char *line = must_format("%s/run.yaml run.folder=%s data.train=%s data.shuffle=false", top, run, prefix);
+        AUTO_FREE char *run = must_format("%s/bad%d", top, ranks), *path = must_format("%s/incidents.jsonl", run);
+        AUTO_FREE char *line =
+            must_format("%s/run.yaml run.folder=%s data.train=%s data.shuffle=false", top, run, prefix);
         for (int again = 0; again < 2; again++) {
             launch_result r = runs_train(300, ranks, line);
             if (r.status != 1 || !strstr(r.err, "bad.bin: token 2885 (byte 5770, document ") ||
@@ -372,19 +338,15 @@ TEST(a_bad_id_is_named_and_what_was_good_is_saved)
             json_decref(incident);
             launch_free(&r);
         }
-        free(line);
-        free(path);
-        free(run);
     }
-    free(prefix);
 }
 
 TEST(a_bad_sample_is_left_out_where_that_is_allowed)
 {
     const char *top = *state;
-    char *prefix = write_bad_data(top, 90 * 32 + 5), *one = workfolder_path(top, "skip1"),
-         *two = workfolder_path(top, "skip2");
-    char *good = workfolder_path(top, "skip0");
+    AUTO_FREE char *prefix = write_bad_data(top, 90 * 32 + 5), *one = workfolder_path(top, "skip1"),
+                   *two = workfolder_path(top, "skip2");
+    AUTO_FREE char *good = workfolder_path(top, "skip0");
     free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s data.train=%s data.shuffle=false data.skip_bad=true", top,
                          one, prefix));
     free(runs_train_well(300, 3, "%s/run.yaml run.folder=%s data.train=%s data.shuffle=false data.skip_bad=true", top,
@@ -398,29 +360,23 @@ TEST(a_bad_sample_is_left_out_where_that_is_allowed)
     /* Only the sample is missing: a mean over 11 samples, not 11/12 of one. */
     assert_true(a.step[7].loss != c.step[7].loss && a.step[7].loss > 0.97 * c.step[7].loss &&
                 a.step[7].loss < 1.03 * c.step[7].loss);
-    char *path = must_format("%s/incidents.jsonl", two);
+    AUTO_FREE char *path = must_format("%s/incidents.jsonl", two);
     json_t *incident = runs_last_line(path);
     assert_string_equal(json_string_value(json_object_get(incident, "verdict")), "data");
     assert_true(json_is_false(json_object_get(incident, "ends")));
     json_decref(incident);
-    free(path);
-    free(good);
-    free(two);
-    free(one);
-    free(prefix);
 }
 
 /* Lines of a run's incidents.jsonl. */
 static int incidents_of(const char *run)
 {
-    char *path = must_format("%s/incidents.jsonl", run);
+    AUTO_FREE char *path = must_format("%s/incidents.jsonl", run);
     int64_t bytes;
     char *text = (char *)workfolder_read(path, &bytes);
     int lines = 0;
     for (char *c = text; *c; c++)
         lines += *c == '\n';
     free(text);
-    free(path);
     return lines;
 }
 
@@ -428,19 +384,20 @@ static int incidents_of(const char *run)
 TEST(a_run_whose_every_sample_is_left_out_fails)
 {
     const char *top = *state;
-    char *prefix = workfolder_path(top, "other"), *run = workfolder_path(top, "nothing");
+    AUTO_FREE char *prefix = workfolder_path(top, "other"), *run = workfolder_path(top, "nothing");
     runs_write_data(prefix, 131, 30000, 1);
-    char *bin = must_format("%s.bin", prefix);
+    AUTO_FREE char *bin = must_format("%s.bin", prefix);
     int64_t bytes;
-    uint16_t *ids = (uint16_t *)workfolder_read(bin, &bytes);
+    AUTO_FREE uint16_t *ids = (uint16_t *)workfolder_read(bin, &bytes);
     for (int64_t i = 0; i < bytes / 2; i++)
         ids[i] = 60000;
     workfolder_write(bin, ids, bytes);
     for (int ranks = 1; ranks <= 3; ranks += 2) {
-        char *line = must_format("%s/run.yaml run.folder=%s%d data.train=%s data.skip_bad=true train.steps=200 "
-                                 "checkpoint.every=0 train.max_skipped=6 optimizer.weight_decay=1",
-                                 top, run, ranks, prefix);
-        char *folder = must_format("%s%d", run, ranks);
+        AUTO_FREE char *line =
+            must_format("%s/run.yaml run.folder=%s%d data.train=%s data.skip_bad=true train.steps=200 "
+                        "checkpoint.every=0 train.max_skipped=6 optimizer.weight_decay=1",
+                        top, run, ranks, prefix);
+        AUTO_FREE char *folder = must_format("%s%d", run, ranks);
         launch_result r = runs_train(300, ranks, line);
         if (r.status != 1 || !strstr(r.err, "every sample of 6 steps in a row is left out (data.skip_bad") ||
             !strstr(r.out, "skipped: every sample of its batch is left out"))
@@ -451,20 +408,13 @@ TEST(a_run_whose_every_sample_is_left_out_fails)
             assert_true(m.step[i].skipped);
         assert_true(incidents_of(folder) < 12 * ranks); /* not one for each of the 72 samples */
         launch_free(&r);
-        free(folder);
-        free(line);
     }
-    char *line = must_format("%s/run.yaml run.folder=%s/held data.validation=%s data.skip_bad=true evaluate.every=2",
-                             top, top, prefix);
+    AUTO_FREE char *line = must_format(
+        "%s/run.yaml run.folder=%s/held data.validation=%s data.skip_bad=true evaluate.every=2", top, top, prefix);
     launch_result r = runs_train(300, 1, line);
     if (r.status != 1 || !strstr(r.err, "other: each of its ") || !strstr(r.err, "samples is left out (data.skip_bad)"))
         fail_msg("validation: status %d: %s", r.status, r.err);
     launch_free(&r);
-    free(line);
-    free(ids);
-    free(bin);
-    free(run);
-    free(prefix);
 }
 
 /* The kernel's signal for it would end the run without a word. */
@@ -484,10 +434,11 @@ TEST(a_data_file_cut_short_while_it_is_read_is_named)
 {
     const char *top = *state;
     for (int ranks = 1; ranks <= 2; ranks++) {
-        char *prefix = workfolder_path(top, "cut"), *data = must_format("%s.bin", prefix);
-        char *run = must_format("%s/cut%d", top, ranks), *path = must_format("%s/incidents.jsonl", run);
+        AUTO_FREE char *prefix = workfolder_path(top, "cut"), *data = must_format("%s.bin", prefix);
+        AUTO_FREE char *run = must_format("%s/cut%d", top, ranks), *path = must_format("%s/incidents.jsonl", run);
         runs_write_data(prefix, 131, 30000, 1);
-        char *line = must_format("%s/run.yaml run.folder=%s data.train=%s train.steps=5000", top, run, prefix);
+        AUTO_FREE char *line =
+            must_format("%s/run.yaml run.folder=%s data.train=%s train.steps=5000", top, run, prefix);
         launch *l = runs_start(300, ranks, line);
         assert_true(runs_wait_for_step(run, 5, 200));
         assert_int_equal(truncate(data, 0), 0);
@@ -501,11 +452,6 @@ TEST(a_data_file_cut_short_while_it_is_read_is_named)
         assert_non_null(strstr(json_string_value(json_object_get(incident, "words")), "cut.bin: byte "));
         json_decref(incident);
         launch_free(&r);
-        free(line);
-        free(path);
-        free(run);
-        free(data);
-        free(prefix);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -29,14 +30,15 @@ static void train(const char *top, const char *name, int ranks, const char *word
 /* The export of a step holds what convert makes of that checkpoint, to the byte, and a card that says what it is. */
 static void check_export(const char *top, const char *name, int step)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(60,
                                  "cd %s/%s && rm -rf plain && %s convert --from checkpoints/step-%08d --to plain && "
                                  "diff -r -x README.md plain exports/step-%08d && cat exports/step-%08d/README.md",
                                  top, name, program, step, step, step);
     if (r.status)
         fail_msg("%s, step %d: %s%s", name, step, r.out, r.err);
-    char *steps = must_format("| steps | %d of 8 |", step), *tokens = must_format("| tokens | %d |", step * 4 * 32);
+    AUTO_FREE char *steps = must_format("| steps | %d of 8 |", step),
+                   *tokens = must_format("| tokens | %d |", step * 4 * 32);
     assert_non_null(strstr(r.out, "library_name: transformers"));
     assert_non_null(strstr(r.out, steps));
     if (!strstr(r.out, tokens))
@@ -44,10 +46,7 @@ static void check_export(const char *top, const char *name, int step)
     assert_non_null(strstr(r.out, "| training data | data |"));
     assert_non_null(strstr(r.out, "training loss of that step"));
     assert_non_null(strstr(r.out, "activations fp32"));
-    free(steps);
-    free(tokens);
     launch_free(&r);
-    free(program);
 }
 
 /* All names in exports/, sorted, and what `latest` says. */
@@ -110,17 +109,14 @@ TEST(a_checkpoint_that_waits_is_not_pruned)
 
 TEST(an_export_that_fails_does_not_end_the_run)
 {
-    char *path = must_format("%s/refused", (char *)*state), *exports = must_format("%s/exports", path);
+    AUTO_FREE char *path = must_format("%s/refused", (char *)*state), *exports = must_format("%s/exports", path);
     assert_int_equal(atomic_make_folders(path), STATUS_OK);
     workfolder_write(exports, "a file", 6);
-    char *all = must_format("%s/run.yaml run.folder=%s", (char *)*state, path);
+    AUTO_FREE char *all = must_format("%s/run.yaml run.folder=%s", (char *)*state, path);
     launch_result r = runs_train(120, 1, all);
     assert_int_equal(r.status, STATUS_OK);
     assert_non_null(strstr(r.err, "step-00000008 is not exported: cannot make folder"));
     launch_free(&r);
-    free(all);
-    free(exports);
-    free(path);
 }
 
 /* They stay where they are, and that is said; a server, which makes none, refuses the key. */

@@ -11,6 +11,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -35,7 +36,7 @@ static void refused(const char *top, int ranks, const char *keys, int expected, 
     char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup(""), *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "exec %s %s sh -c '%s train %s/run.yaml %s; echo exit status $?'", mpirun,
                                  ranks > 1 ? "--mca orte_abort_on_non_zero_status 0" : "", program, top, keys);
-    char *wanted = must_format("exit status %d\n", expected);
+    AUTO_FREE char *wanted = must_format("exit status %d\n", expected);
     int exits = 0;
     for (const char *at = r.out; (at = strstr(at, wanted)); at++)
         exits++;
@@ -47,7 +48,6 @@ static void refused(const char *top, int ranks, const char *keys, int expected, 
         fail_msg("%d ranks %s: %d exits with %d%s, out: %s err: %s", ranks, keys, exits, expected,
                  r.timed_out ? " (timed out)" : "", r.out, r.err);
     launch_free(&r);
-    free(wanted);
     free(program);
     free(mpirun);
 }
@@ -63,11 +63,10 @@ static void train(const char *top, const char *keys)
 static void damage(const char *path, int64_t keep, int64_t flip)
 {
     int64_t bytes;
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     if (flip >= 0)
         data[flip] ^= 0x5A;
     workfolder_write(path, data, keep < 0 ? bytes : keep);
-    free(data);
 }
 
 TEST(damaged_data_is_refused_by_name)
@@ -85,28 +84,23 @@ TEST(damaged_data_is_refused_by_name)
     };
     const char *top = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *prefix = workfolder_path(top, cases[i].name), *file = workfolder_path(top, cases[i].file);
+        AUTO_FREE char *prefix = workfolder_path(top, cases[i].name), *file = workfolder_path(top, cases[i].file);
         runs_write_data(prefix, 131, 4000, 1);
         damage(file, cases[i].keep, cases[i].flip);
-        char *keys = must_format("data.train=%s", prefix);
+        AUTO_FREE char *keys = must_format("data.train=%s", prefix);
         const char *words[3] = {cases[i].name, NULL};
         refused(top, i == 0 ? 3 : 1, keys, 1, words);
-        free(keys);
-        free(file);
-        free(prefix);
     }
 }
 
 TEST(a_token_beyond_the_vocabulary_is_refused_with_its_place)
 {
     const char *top = *state;
-    char *prefix = workfolder_path(top, "wide"), *keys = must_format("data.train=%s", prefix);
+    AUTO_FREE char *prefix = workfolder_path(top, "wide"), *keys = must_format("data.train=%s", prefix);
     runs_write_data(prefix, 300, 4000, 1);
     const char *words[3] = {"wide", "131", NULL};
     refused(top, 1, keys, 1, words);
     refused(top, 2, keys, 1, words);
-    free(keys);
-    free(prefix);
 }
 
 /* ---- configuration
@@ -144,7 +138,7 @@ TEST(wrong_configurations_are_refused_with_what_to_do)
 TEST(a_wrong_file_is_refused_with_its_line)
 {
     const char *top = *state;
-    char *path = workfolder_path(top, "wrong.yaml"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *path = workfolder_path(top, "wrong.yaml"), *program = launch_beside("../phalanx");
     static const struct {
         const char *text, *words[2];
     } cases[] = {
@@ -161,18 +155,15 @@ TEST(a_wrong_file_is_refused_with_its_line)
             fail_msg("%s: status %d, %s", cases[i].text, r.status, r.err);
         launch_free(&r);
     }
-    free(program);
-    free(path);
 }
 
 TEST(an_unwritable_run_folder_is_refused_by_name)
 {
     const char *top = *state;
-    char *keys = must_format("run.folder=%s/run.yaml/below", top);
+    AUTO_FREE char *keys = must_format("run.folder=%s/run.yaml/below", top);
     const char *words[3] = {"cannot make folder", "run.yaml", NULL};
     refused(top, 1, keys, 1, words);
     refused(top, 2, keys, 1, words);
-    free(keys);
 }
 
 /* ---- checkpoints
@@ -193,15 +184,13 @@ TEST(a_damaged_checkpoint_is_refused_by_name)
         {"latest", 0, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *path = must_format("%s/run/checkpoints/%s", top, cases[i].file);
+        AUTO_FREE char *path = must_format("%s/run/checkpoints/%s", top, cases[i].file);
         int64_t bytes;
-        uint8_t *before = workfolder_read(path, &bytes);
+        AUTO_FREE uint8_t *before = workfolder_read(path, &bytes);
         damage(path, cases[i].keep, cases[i].flip);
         const char *words[3] = {"checkpoints/", NULL};
         refused(top, i == 0 ? 2 : 1, "checkpoint.fallback=false", 1, words);
         workfolder_write(path, before, bytes);
-        free(before);
-        free(path);
     }
     train(top, ""); /* undamaged it still loads */
 }
@@ -210,10 +199,8 @@ TEST(a_damaged_checkpoint_is_refused_by_name)
 static bool mount_small(const char *at, const char *size)
 {
     mkdir(at, 0755);
-    char *options = must_format("size=%s", size);
-    bool done = mount("phalanx-test", at, "tmpfs", 0, options) == 0;
-    free(options);
-    return done;
+    AUTO_FREE char *options = must_format("size=%s", size);
+    return mount("phalanx-test", at, "tmpfs", 0, options) == 0;
 }
 
 static void check_saved(const char *run, int64_t step)
@@ -235,7 +222,7 @@ TEST(a_full_disk_while_saving_keeps_the_checkpoint_before)
         skip_because("not root: no file system can be mounted");
     }
     const char *words[3] = {"small/run/checkpoints", "No space left", NULL};
-    char *keys = must_format("run.folder=%s", run);
+    AUTO_FREE char *keys = must_format("run.folder=%s", run);
     refused(top, 1, keys, 1, words);
     check_saved(run, 2);
     refused(top, 2, keys, 1, words); /* resumes from step 2, and fails where it failed before */
@@ -244,7 +231,6 @@ TEST(a_full_disk_while_saving_keeps_the_checkpoint_before)
     train(top, keys);
     check_saved(run, STEPS);
     assert_int_equal(umount(small), 0);
-    free(keys);
     free(small);
     free(run);
 }
@@ -261,7 +247,7 @@ TEST(a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run)
         free(run);
         skip_because("not root: no file system can be mounted");
     }
-    char *line = must_format("%s/run.yaml run.folder=%s train.steps=100000 checkpoint.every=0", top, run);
+    AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s train.steps=100000 checkpoint.every=0", top, run);
     launch *l = runs_start(60, 2, line);
     assert_true(runs_wait_for_step(run, 3, 30));
     char block[4096] = {1};
@@ -281,7 +267,7 @@ TEST(a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run)
     if (r.timed_out || r.status != 75 || said < 2 || said % 2)
         fail_msg("status %d%s: %s", r.status, r.timed_out ? " (timed out)" : "", r.err);
     json_t *summary = runs_read_summary(run);
-    char *metrics = must_format("%s/metrics.jsonl", run);
+    AUTO_FREE char *metrics = must_format("%s/metrics.jsonl", run);
     int64_t lost = json_integer_value(json_object_get(summary, "metrics_lost")), lines = 0, bytes;
     char *text = (char *)workfolder_read(metrics, &bytes);
     for (char *at = text, *end; *at; at = end + 1) { /* no line is torn */
@@ -297,10 +283,8 @@ TEST(a_disk_that_fills_up_between_checkpoints_does_not_stop_the_run)
     assert_int_equal(lines + lost, json_integer_value(json_object_get(summary, "steps")));
     json_decref(summary);
     free(text);
-    free(metrics);
     launch_free(&r);
     assert_int_equal(umount(small), 0);
-    free(line);
     free(filler);
     free(small);
     free(run);
@@ -341,8 +325,8 @@ static void poison(const char *run, const char *to)
 TEST(gradients_that_are_not_finite_change_nothing_and_stop_the_run)
 {
     const char *top = *state;
-    char *good = workfolder_path(top, "good"), *bad = workfolder_path(top, "bad"),
-         *poisoned = workfolder_path(top, "poisoned");
+    AUTO_FREE char *good = workfolder_path(top, "good"), *bad = workfolder_path(top, "bad"),
+                   *poisoned = workfolder_path(top, "poisoned");
     char *keys = must_format("run.folder=%s train.steps=2", good);
     train(top, keys);
     free(keys);
@@ -372,9 +356,6 @@ TEST(gradients_that_are_not_finite_change_nothing_and_stop_the_run)
         free(keys);
     }
     check_saved(poisoned, 2);
-    free(good);
-    free(bad);
-    free(poisoned);
 }
 
 TEST_MAIN(write_config, workfolder_teardown)

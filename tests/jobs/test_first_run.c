@@ -5,15 +5,15 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
 static launch_result train(const char *top, const char *keys)
 {
-    char *line = must_format("%s/run.yaml run.folder=%s/run %s", top, top, keys);
+    AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s/run %s", top, top, keys);
     launch_result r = runs_train(60, 1, line);
-    free(line);
     return r;
 }
 
@@ -25,10 +25,8 @@ static void has(const char *text, const char *part)
 
 static bool there(const char *top, const char *name)
 {
-    char *path = workfolder_path(top, name);
-    bool found = access(path, F_OK) == 0;
-    free(path);
-    return found;
+    AUTO_FREE char *path = workfolder_path(top, name);
+    return access(path, F_OK) == 0;
 }
 
 static int setup(void **state)
@@ -43,8 +41,8 @@ static int setup(void **state)
 TEST_WITH(never_moves_the_old_run_aside, setup, workfolder_teardown)
 {
     const char *top = *state;
-    char *path = must_format("%s/run", top), *aside = must_format("%s/run/earlier-1", top),
-         *mine = must_format("%s/run/notes.txt", top);
+    AUTO_FREE char *path = must_format("%s/run", top), *aside = must_format("%s/run/earlier-1", top),
+                   *mine = must_format("%s/run/notes.txt", top);
     launch_result r = train(top, "train.steps=6");
     assert_int_equal(r.status, 0);
     launch_free(&r);
@@ -70,9 +68,6 @@ TEST_WITH(never_moves_the_old_run_aside, setup, workfolder_teardown)
     assert_int_equal(r.status, 0);
     launch_free(&r);
     assert_true(there(top, "run/earlier-2/checkpoints/step-00000004"));
-    free(mine);
-    free(aside);
-    free(path);
 }
 
 TEST_WITH(in_a_fresh_folder_never_moves_nothing, setup, workfolder_teardown)
@@ -177,9 +172,8 @@ TEST_WITH(a_run_ends_with_what_it_came_to_and_what_next, setup, workfolder_teard
 
 static launch_result plan(const char *keys)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "exec '%s' plan models/configs/demo.yaml %s", phalanx, keys);
-    free(phalanx);
     return r;
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -69,7 +70,7 @@ static int steps_before_the_first_good(const fp16_run *r)
  * far. */
 static fp16_run falls_and_trains(const char *top, const char *name, int ranks, const char *keys)
 {
-    char *all = must_format("train.loss_scale=4294967296 train.max_skipped=14 %s", keys);
+    AUTO_FREE char *all = must_format("train.loss_scale=4294967296 train.max_skipped=14 %s", keys);
     fp16_run r = train(top, name, ranks, STEPS, ranks == 1, all);
     int skipped = 0;
     assert_in_range(steps_before_the_first_good(&r), 8, 12);
@@ -88,7 +89,6 @@ static fp16_run falls_and_trains(const char *top, const char *name, int ranks, c
     }
     assert_in_range(skipped, 8, STEPS - 8);
     assert_true(r.m.step[STEPS - 1].loss < r.m.step[0].loss - 0.3); /* ln 131 = 4.9 at first */
-    free(all);
     return r;
 }
 
@@ -98,13 +98,12 @@ TEST(the_scale_falls_from_2_to_the_32_until_steps_count)
     /* Up to then nothing has changed: the next step's loss is what a run in fp32 says of those samples at first
      * weights. */
     int skipped = steps_before_the_first_good(&r);
-    char *fp32 = workfolder_path(*state, "still");
+    AUTO_FREE char *fp32 = workfolder_path(*state, "still");
     free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s train.steps=%d optimizer.lr=0 checkpoint.every=0",
                          (char *)*state, fp32, skipped + 1));
     runs_metrics still = runs_read_metrics(fp32);
     for (int i = 0; i <= skipped; i++)
         assert_true(fabs(r.m.step[i].loss / still.step[i].loss - 1) < 1e-3);
-    free(fp32);
     free(r.folder);
 }
 
@@ -145,7 +144,7 @@ TEST(weights_that_overflow_end_the_run)
     const char *top = *state;
     for (int ranks = 1; ranks <= 2; ranks++)
         for (int beside = 0; beside < 2; beside++) {
-            char *folder = must_format("%s/overflow%d%d", top, ranks, beside);
+            AUTO_FREE char *folder = must_format("%s/overflow%d%d", top, ranks, beside);
             char *line = must_format("%s/run.yaml run.folder=%s train.precision=fp16 train.loss_scale=1 "
                                      "optimizer.lr=1000 optimizer.weight_decay=1000 optimizer.schedule=constant "
                                      "optimizer.warmup=0 checkpoint.every=2 checkpoint.asynchronous=%s",
@@ -154,18 +153,15 @@ TEST(weights_that_overflow_end_the_run)
             if (r.status != 1 || !strstr(r.err, "checkpoint step-00000002 not saved: ") ||
                 !strstr(r.err, "has values that are not finite (NaN or infinity)"))
                 fail_msg("status %d: %s", r.status, r.err);
-            char *incidents = must_format("%s/incidents.jsonl", folder),
-                 *latest = must_format("%s/checkpoints/latest", folder);
+            AUTO_FREE char *incidents = must_format("%s/incidents.jsonl", folder),
+                           *latest = must_format("%s/checkpoints/latest", folder);
             json_t *incident = runs_last_line(incidents);
             assert_string_equal(json_string_value(json_object_get(incident, "verdict")), "numbers");
             assert_true(json_is_true(json_object_get(incident, "ends")));
             assert_int_not_equal(access(latest, F_OK), 0);
             json_decref(incident);
             launch_free(&r);
-            free(latest);
-            free(incidents);
             free(line);
-            free(folder);
         }
 }
 

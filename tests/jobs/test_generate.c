@@ -6,6 +6,7 @@
 
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -17,7 +18,7 @@ static const char *const words[] = {"the", "cat", "sat", "on", "a", "mat", "and"
 /* Documents of 2 to 21 words, each of which follows from the one before it twice in three times. */
 static void write_documents(const char *path, int count, uint32_t seed)
 {
-    char *text = must_calloc((unsigned long)count, 200);
+    AUTO_FREE char *text = must_calloc((unsigned long)count, 200);
     size_t used = 0;
     for (int i = 0; i < count; i++) {
         seed = seed * 1664525 + 1013904223; /* Numerical Recipes' generator; the high bits are the good ones */
@@ -30,7 +31,6 @@ static void write_documents(const char *path, int count, uint32_t seed)
         used += (size_t)sprintf(text + used, "\"}\n");
     }
     runs_write_text(path, text);
-    free(text);
 }
 
 /* Standard output of "phalanx ..." on the CPU; it must succeed. The text is the caller's. */
@@ -41,14 +41,13 @@ __attribute__((format(printf, 1, 2))) static char *phalanx(const char *format, .
     va_start(list, format);
     vsnprintf(arguments, sizeof arguments, format, list);
     va_end(list);
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r =
         launch_finish(launch_start(60, "OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= exec %s %s", program, arguments));
     if (r.status)
         fail_msg("phalanx %s: status %d: %s", arguments, r.status, r.err);
     char *out = must_strdup(r.out);
     launch_free(&r);
-    free(program);
     return out;
 }
 
@@ -58,8 +57,8 @@ static int train(void **state)
     if (workfolder_setup(state))
         return -1;
     const char *top = *state;
-    char *text = workfolder_path(top, "text.jsonl"), *held = workfolder_path(top, "held.jsonl");
-    char *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *text = workfolder_path(top, "text.jsonl"), *held = workfolder_path(top, "held.jsonl");
+    AUTO_FREE char *path = workfolder_path(top, "run.yaml");
     write_documents(text, DOCUMENTS, 1);
     write_documents(held, HELD, 2);
     free(phalanx("tokenize --output %s/train --tokenizer bytes %s", top, text));
@@ -76,13 +75,9 @@ static int train(void **state)
         top, top, SEQUENCE, BATCH);
     runs_write_text(path, keys);
     free(phalanx("train %s run.folder=%s/run", path, top));
-    char *prompts = workfolder_path(top, "prompts");
+    AUTO_FREE char *prompts = workfolder_path(top, "prompts");
     runs_write_text(prompts, "the cat\nthe cat sat on a mat and then\n\nr\nthe cat\n");
-    free(prompts);
     free(keys);
-    free(path);
-    free(held);
-    free(text);
     return 0;
 }
 
@@ -96,10 +91,9 @@ TEST(a_text_is_the_same_alone_and_in_any_batch)
         char *alone =
             phalanx("generate --checkpoint %s/run --prompts %s/prompts --tokens 30 --batch 1 %s", top, top, how[i]);
         for (int batch = 2; batch <= 5; batch++) {
-            char *together = phalanx("generate --checkpoint %s/run --prompts %s/prompts --tokens 30 --batch %d %s", top,
-                                     top, batch, how[i]);
+            AUTO_FREE char *together = phalanx(
+                "generate --checkpoint %s/run --prompts %s/prompts --tokens 30 --batch %d %s", top, top, batch, how[i]);
             assert_string_equal(together, alone);
-            free(together);
         }
         free(alone);
     }
@@ -110,22 +104,17 @@ TEST(the_likeliest_text_needs_no_seed_and_a_drawn_one_has_its_own)
     const char *top = *state;
     static const char *const how[] = {"--temperature 0", "--temperature 0 --seed 9", "--top-k 1 --seed 4",
                                       "--top-p 0 --seed 6"};
-    char *first = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 %s", top, how[0]);
+    AUTO_FREE char *first = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 %s", top, how[0]);
     assert_int_equal(strncmp(first, "on a", 4), 0);
     for (int i = 1; i < 4; i++) {
-        char *other = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 %s", top, how[i]);
+        AUTO_FREE char *other = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 %s", top, how[i]);
         assert_string_equal(other, first);
-        free(other);
     }
-    char *a = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 1", top);
-    char *b = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 1", top);
-    char *c = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 2", top);
+    AUTO_FREE char *a = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 1", top);
+    AUTO_FREE char *b = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 1", top);
+    AUTO_FREE char *c = phalanx("generate --checkpoint %s/run --prompt 'on a' --tokens 40 --seed 2", top);
     assert_string_equal(a, b);
     assert_string_not_equal(a, c);
-    free(c);
-    free(b);
-    free(a);
-    free(first);
 }
 
 /* One prompt streams, two do not: what is written is the same, whatever it is to stop at. */
@@ -136,26 +125,23 @@ TEST(a_streamed_text_ends_where_the_whole_one_does)
         phalanx("generate --checkpoint %s/run --prompt 'the ' --only-new --ignore-end --tokens 40 --seed 3", top);
     size_t length = strlen(whole);
     assert_true(length > 24);
-    char *twice = workfolder_path(top, "twice");
+    AUTO_FREE char *twice = workfolder_path(top, "twice");
     runs_write_text(twice, "the \nthe \n");
     for (int at = 4; at <= 20; at += 8) {
         char *stop = must_format("%.5s", whole + at);
         for (char *c = stop; *c; c++)
             *c = *c == '\n' || *c == '\'' ? ' ' : *c; /* perhaps it then never stops: the two must agree all the same */
-        char *streamed = phalanx(
+        AUTO_FREE char *streamed = phalanx(
             "generate --checkpoint %s/run --prompt 'the ' --only-new --ignore-end --tokens 40 --seed 3 --stop '%s'",
             top, stop);
-        char *written = phalanx(
+        AUTO_FREE char *written = phalanx(
             "generate --checkpoint %s/run --prompts %s --only-new --ignore-end --tokens 40 --seed 3 --stop '%s'", top,
             twice, stop);
         assert_int_equal(strncmp(written, streamed, strlen(streamed)), 0);
         const char *found = strstr(whole, stop);
         assert_int_equal(strlen(streamed), found ? (size_t)(found - whole) + 1 : length);
-        free(written);
-        free(streamed);
         free(stop);
     }
-    free(twice);
     free(whole);
 }
 
@@ -207,33 +193,30 @@ TEST(a_model_of_divided_samples_continues_texts_alike)
 
 static double loss_of(const char *top, const char *keys)
 {
-    char *out = phalanx("eval --checkpoint %s/run --data %s/held --json %s", top, top, keys);
+    AUTO_FREE char *out = phalanx("eval --checkpoint %s/run --data %s/held --json %s", top, top, keys);
     json_t *object = json_loads(out, 0, NULL);
     assert_non_null(object);
     double loss = json_number_value(json_object_get(object, "loss"));
     json_decref(object);
-    free(out);
     return loss;
 }
 
 TEST(eval_is_the_evaluation_of_training_at_any_batch)
 {
     const char *top = *state;
-    char *folder = workfolder_path(top, "run");
+    AUTO_FREE char *folder = workfolder_path(top, "run");
     runs_metrics m = runs_read_metrics(folder);
     assert_int_equal(m.evaluations, 2);
     double trained = m.evaluation[1].loss;
     assert_true(trained > 1 && trained < 4.5); /* it has learnt, and not all */
     for (int batch = 1; batch <= 9; batch += 4) {
-        char *keys = must_format("--batch %d --limit %d", batch, 2 * BATCH * SEQUENCE);
+        AUTO_FREE char *keys = must_format("--batch %d --limit %d", batch, 2 * BATCH * SEQUENCE);
         double loss = loss_of(top, keys);
         if (!(fabs(loss / trained - 1) < 1e-6))
             fail_msg("batch %d: %.9g, in training %.9g", batch, loss, trained);
-        free(keys);
     }
     /* other windows, another loss: the comparison can fail */
     assert_true(fabs(loss_of(top, "--sequence 40 --limit 768") / trained - 1) > 1e-5);
-    free(folder);
 }
 
 static const safetensors_tensor *tensor_named(const safetensors *file, const char *name)
@@ -270,7 +253,7 @@ TEST(logits_of_evaluated_tokens_are_kept)
     const char *top = *state;
     static const char *const layouts[] = {"", "--tensor 2"};
     double loss = loss_of(top, "--limit 200");
-    char *path = must_format("%s/logits.safetensors", top);
+    AUTO_FREE char *path = must_format("%s/logits.safetensors", top);
     for (int i = 0; i < 2; i++) {
         char *mpirun = i ? launch_mpirun(2) : must_strdup(""), *program = launch_beside("../phalanx");
         launch_result r =
@@ -293,15 +276,12 @@ TEST(logits_of_evaluated_tokens_are_kept)
         free(program);
         free(mpirun);
     }
-    char *nowhere = must_format("--limit 5 --logits %s/none/x.safetensors", top),
-         *program = launch_beside("../phalanx");
+    AUTO_FREE char *nowhere = must_format("--limit 5 --logits %s/none/x.safetensors", top),
+                   *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "%s eval --checkpoint %s/run --data %s/held %s", program, top, top, nowhere);
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "none/x.safetensors"));
     launch_free(&r);
-    free(program);
-    free(nowhere);
-    free(path);
 }
 
 TEST(evaluation_takes_the_same_samples_in_every_layout)
@@ -314,35 +294,31 @@ TEST(evaluation_takes_the_same_samples_in_every_layout)
     double first = 0;
     for (int i = 0; i < 6; i++) {
         /* 5 global batches are more than there is: one pass, of a number that 8 does not divide */
-        char *keys = must_format("%s/run.yaml run.folder=%s/layout-%d train.steps=2 evaluate.batches=500 %s", top, top,
-                                 i, layouts[i]);
+        AUTO_FREE char *keys = must_format("%s/run.yaml run.folder=%s/layout-%d train.steps=2 evaluate.batches=500 %s",
+                                           top, top, i, layouts[i]);
         launch_result r = runs_train(60, ranks[i], keys);
         assert_int_equal(r.status, 0);
         assert_non_null(strstr(r.out, "of data.validation: fewer than evaluate.batches"));
-        char *folder = must_format("%s/layout-%d", top, i);
+        AUTO_FREE char *folder = must_format("%s/layout-%d", top, i);
         runs_metrics m = runs_read_metrics(folder);
         assert_int_equal(m.evaluations, 1);
         first = i ? first : m.evaluation[0].loss;
         if (!(fabs(m.evaluation[0].loss / first - 1) < 1e-6))
             fail_msg("%s: %.9g, elsewhere %.9g", layouts[i], m.evaluation[0].loss, first);
-        free(folder);
         launch_free(&r);
-        free(keys);
     }
 }
 
 /* Standard output of "phalanx ..." on so many ranks; it must succeed. The text is the caller's. */
 static char *phalanx_on(int ranks, const char *arguments)
 {
-    char *program = launch_beside("../phalanx"), *launcher = launch_mpirun(ranks);
+    AUTO_FREE char *program = launch_beside("../phalanx"), *launcher = launch_mpirun(ranks);
     launch_result r = launch_finish(
         launch_start(120, "OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= exec %s %s %s", launcher, program, arguments));
     if (r.status)
         fail_msg("%d ranks, phalanx %s: status %d: %s", ranks, arguments, r.status, r.err);
     char *out = must_strdup(r.out);
     launch_free(&r);
-    free(launcher);
-    free(program);
     return out;
 }
 
@@ -358,14 +334,12 @@ TEST(ranks_that_share_a_model_generate_what_one_does)
     for (int i = 0; i < 2; i++) {
         char *command =
             must_format("generate --checkpoint %s/run --prompts %s/prompts --tokens 20 %s", top, top, how[i]);
-        char *one = phalanx("%s", command);
+        AUTO_FREE char *one = phalanx("%s", command);
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-            char *all = must_format("%s %s", command, rows[k].layout), *together = phalanx_on(rows[k].ranks, all);
+            AUTO_FREE char *all = must_format("%s %s", command, rows[k].layout),
+                           *together = phalanx_on(rows[k].ranks, all);
             assert_string_equal(together, one);
-            free(together);
-            free(all);
         }
-        free(one);
         free(command);
     }
 }
@@ -385,14 +359,11 @@ TEST(ranks_that_share_latents_generate_what_one_does)
                 top, top));
     char *command =
         must_format("generate --checkpoint %s/latent --prompts %s/prompts --tokens 20 --temperature 0", top, top);
-    char *one = phalanx("%s", command);
+    AUTO_FREE char *one = phalanx("%s", command);
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-        char *all = must_format("%s %s", command, rows[k].layout), *together = phalanx_on(rows[k].ranks, all);
+        AUTO_FREE char *all = must_format("%s %s", command, rows[k].layout), *together = phalanx_on(rows[k].ranks, all);
         assert_string_equal(together, one);
-        free(together);
-        free(all);
     }
-    free(one);
     free(command);
 }
 
@@ -403,11 +374,11 @@ TEST(ranks_that_share_a_model_or_the_data_find_one_ranks_loss)
         const char *layout;
     } rows[] = {{2, ""}, {2, "--tensor 2"}, {2, "--pipeline 2"}, {4, "--pipeline 2"}};
     const char *top = *state;
-    char *command = must_format("eval --checkpoint %s/run --data %s/held --batch 3 --json", top, top);
-    char *one = phalanx("%s", command);
+    AUTO_FREE char *command = must_format("eval --checkpoint %s/run --data %s/held --batch 3 --json", top, top);
+    AUTO_FREE char *one = phalanx("%s", command);
     json_t *alone = json_loads(one, 0, NULL);
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-        char *all = must_format("%s %s", command, rows[k].layout), *said = phalanx_on(rows[k].ranks, all);
+        AUTO_FREE char *all = must_format("%s %s", command, rows[k].layout), *said = phalanx_on(rows[k].ranks, all);
         json_t *here = json_loads(said, 0, NULL); /* fails if it is said twice */
         assert_non_null(here);
         assert_int_equal(json_integer_value(json_object_get(here, "tokens")),
@@ -417,12 +388,8 @@ TEST(ranks_that_share_a_model_or_the_data_find_one_ranks_loss)
         if (!(a > 0 && fabs(a - b) <= 1e-6 * a))
             fail_msg("%d ranks, %s: loss %.9g, alone %.9g", rows[k].ranks, rows[k].layout, b, a);
         json_decref(here);
-        free(said);
-        free(all);
     }
     json_decref(alone);
-    free(one);
-    free(command);
 }
 
 TEST(ranks_that_no_layout_needs_are_refused_once)
@@ -431,7 +398,7 @@ TEST(ranks_that_no_layout_needs_are_refused_once)
         {"generate --checkpoint run --prompt a --tensor 1", "--tensor 1 x --pipeline 1 are not the job's 2 ranks"},
         {"eval --checkpoint run --data held --tensor 3", "--tensor 3 x --pipeline 1 does not divide the job's 2 ranks"},
         {"eval --checkpoint run --data nowhere", "nowhere"}};
-    char *program = launch_beside("../phalanx"), *launcher = launch_mpirun(2);
+    AUTO_FREE char *program = launch_beside("../phalanx"), *launcher = launch_mpirun(2);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         launch_result r = launch_run(60, "cd %s && OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= %s %s %s", (char *)*state,
                                      launcher, program, rows[i][0]);
@@ -440,28 +407,21 @@ TEST(ranks_that_no_layout_needs_are_refused_once)
             fail_msg("%s: %s", rows[i][0], r.err);
         launch_free(&r);
     }
-    free(launcher);
-    free(program);
 }
 
 TEST(a_complete_run_says_so_and_stays_as_it_is)
 {
     const char *top = *state;
-    char *summary = must_format("%s/run/summary.json", top), *metrics = must_format("%s/run/metrics.jsonl", top);
+    AUTO_FREE char *summary = must_format("%s/run/summary.json", top),
+                   *metrics = must_format("%s/run/metrics.jsonl", top);
     int64_t bytes, lines;
-    char *before = (char *)workfolder_read(summary, &bytes), *steps = (char *)workfolder_read(metrics, &lines);
-    char *out = phalanx("train %s/run.yaml run.folder=%s/run", top, top);
+    AUTO_FREE char *before = (char *)workfolder_read(summary, &bytes),
+                   *steps = (char *)workfolder_read(metrics, &lines);
+    AUTO_FREE char *out = phalanx("train %s/run.yaml run.folder=%s/run", top, top);
     assert_non_null(strstr(out, "nothing left to do: 12 steps are done, and train.steps is 12"));
-    char *after = (char *)workfolder_read(summary, &bytes), *now = (char *)workfolder_read(metrics, &lines);
+    AUTO_FREE char *after = (char *)workfolder_read(summary, &bytes), *now = (char *)workfolder_read(metrics, &lines);
     assert_string_equal(after, before);
     assert_string_equal(now, steps);
-    free(now);
-    free(after);
-    free(out);
-    free(steps);
-    free(before);
-    free(metrics);
-    free(summary);
 }
 
 TEST_MAIN(train, workfolder_teardown)

@@ -8,6 +8,7 @@
 
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
@@ -18,14 +19,13 @@ static char *train(const char *folder, const char *model, const char *more)
 {
     static int runs;
     char *run = must_format("%s/run-%d", folder, runs++), *configuration = must_format("%s.yaml", run);
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     golden_configuration(configuration, model);
     launch_result r =
         launch_run(60, "%s train %s run.folder=%s debug.gradients=%s %s", program, configuration, run, run, more);
     if (r.status != 0)
         fail_msg("%s: exit status %d: %s", model, r.status, r.err);
     launch_free(&r);
-    free(program);
     free(configuration);
     return run;
 }
@@ -36,13 +36,12 @@ typedef struct errors {
 
 static errors compare(const char *run, const char *model, int steps)
 {
-    char *metrics = workfolder_path(run, "metrics.jsonl"), *dump = workfolder_path(run, "gradients.safetensors");
+    AUTO_FREE char *metrics = workfolder_path(run, "metrics.jsonl"),
+                   *dump = workfolder_path(run, "gradients.safetensors");
     errors e = {golden_losses(metrics, model, steps), golden_norm(metrics, model), golden_gradients(dump, model),
                 golden_router_losses(metrics, model, steps), golden_mtp_losses(metrics, model, steps)};
     print_message("%-12s loss %.3g, norm %.3g, gradients %.3g, routers' losses %.3g, mtp %.3g of the limit\n", model,
                   e.loss, e.norm, e.gradients, e.routers, e.mtp);
-    free(metrics);
-    free(dump);
     return e;
 }
 
@@ -50,14 +49,13 @@ TEST(every_model_trains_as_in_float64_pytorch)
 {
     int models = 0;
     for (const char *const *model = golden_models; *model; model++, models++) {
-        char *run = train(*state, *model, "");
+        AUTO_FREE char *run = train(*state, *model, "");
         errors e = compare(run, *model, 100);
         assert_true(e.loss <= 1);
         assert_true(e.norm <= 1);
         assert_true(e.gradients <= 1);
         assert_true(e.routers <= 1);
         assert_true(e.mtp <= 1);
-        free(run);
     }
     assert_int_equal(models, 35);
 }
@@ -67,10 +65,9 @@ TEST(recompute_and_micro_batches_train_the_same_model)
 {
     const char *const settings[] = {"memory.recompute=full", "train.micro_batch=8"};
     for (int i = 0; i < 2; i++) {
-        char *run = train(*state, "llama", settings[i]);
+        AUTO_FREE char *run = train(*state, "llama", settings[i]);
         errors e = compare(run, "llama", 100);
         assert_true(e.loss <= 1 && e.norm <= 1 && e.gradients <= 1);
-        free(run);
     }
 }
 
@@ -82,10 +79,8 @@ typedef struct mutant {
 /* Each is one small mistake that an implementation could make: the gradients must show it. */
 static void catch_mutant(const char *top, const mutant *m)
 {
-    char *more = must_format("%s train.steps=10", m->key), *run = train(top, m->model, more);
+    AUTO_FREE char *more = must_format("%s train.steps=10", m->key), *run = train(top, m->model, more);
     assert_true(compare(run, m->model, 10).gradients > 1);
-    free(run);
-    free(more);
 }
 
 TEST(a_slightly_different_model_is_caught)
@@ -205,9 +200,10 @@ TEST(slightly_different_experts_are_caught)
 static char *exchanged_model(const char *top, const char *model, const char *a, const char *b)
 {
     char *folder = must_format("%s/exchanged-%s", top, a);
-    char *config = must_format(GOLDEN_MODELS "/%s/config.json", model), *file = must_format("%s/config.json", folder);
-    char *from = must_format(GOLDEN_MODELS "/%s/model.safetensors", model);
-    char *to = must_format("%s/model.safetensors", folder);
+    AUTO_FREE char *config = must_format(GOLDEN_MODELS "/%s/config.json", model),
+                   *file = must_format("%s/config.json", folder);
+    AUTO_FREE char *from = must_format(GOLDEN_MODELS "/%s/model.safetensors", model);
+    AUTO_FREE char *to = must_format("%s/model.safetensors", folder);
     int64_t bytes, header;
     size_t length = strlen(a);
     int exchanged = 0;
@@ -226,10 +222,6 @@ static char *exchanged_model(const char *top, const char *model, const char *a, 
     assert_true(exchanged > 0);
     workfolder_write(to, text, bytes);
     free(text);
-    free(to);
-    free(from);
-    free(file);
-    free(config);
     return folder;
 }
 
@@ -240,15 +232,12 @@ TEST(experts_that_are_mixed_up_are_caught)
                                              {"qwen3-moe-step", ".experts.0.down_proj.", ".experts.2.down_proj."},
                                              {"mixtral", ".experts.3.w1.", ".experts.3.w3."}};
     for (int i = 0; i < 3; i++) {
-        char *folder = exchanged_model(*state, mutants[i][0], mutants[i][1], mutants[i][2]);
-        char *more = must_format("model.from=%s train.steps=10", folder);
-        char *run = train(*state, mutants[i][0], more);
+        AUTO_FREE char *folder = exchanged_model(*state, mutants[i][0], mutants[i][1], mutants[i][2]);
+        AUTO_FREE char *more = must_format("model.from=%s train.steps=10", folder);
+        AUTO_FREE char *run = train(*state, mutants[i][0], more);
         errors e = compare(run, mutants[i][0], 10);
         assert_true(e.norm > 1 && e.gradients > 1);
         assert_true(golden_logits(folder, mutants[i][0]) > 1);
-        free(run);
-        free(more);
-        free(folder);
     }
 }
 
@@ -258,11 +247,10 @@ TEST(a_slightly_different_optimizer_is_caught)
     const char *const mutants[] = {"optimizer.warmup=11", "optimizer.weight_decay=0.2", "optimizer.beta2=0.96",
                                    "optimizer.clip=1.1"};
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
-        char *run = train(*state, "llama", mutants[i]);
+        AUTO_FREE char *run = train(*state, "llama", mutants[i]);
         errors e = compare(run, "llama", 100);
         assert_true(e.gradients <= 1);
         assert_true(e.loss > 1);
-        free(run);
     }
 }
 
@@ -273,13 +261,13 @@ static void scale_tensor(const char *to, const char *from, const char *name, dou
     safetensors_writer *w;
     assert_int_equal(safetensors_open(&s, from), STATUS_OK);
     int count = safetensors_count(s), scaled = 0;
-    safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
+    AUTO_FREE safetensors_tensor *tensors = must_calloc((unsigned long)count, sizeof *tensors);
     for (int i = 0; i < count; i++)
         tensors[i] = *safetensors_at(s, i);
     assert_int_equal(safetensors_writer_open(&w, to, tensors, count, NULL), STATUS_OK);
     for (int k = 0; k < count; k++) {
         const safetensors_tensor *t = safetensors_at(s, safetensors_writer_order(w)[k]);
-        float *values = must_alloc((unsigned long)t->bytes);
+        AUTO_FREE float *values = must_alloc((unsigned long)t->bytes);
         memcpy(values, safetensors_data(s, t), (size_t)t->bytes);
         bool wanted = !strcmp(t->name, name);
         assert_int_equal(t->type, DTYPE_FP32);
@@ -287,18 +275,16 @@ static void scale_tensor(const char *to, const char *from, const char *name, dou
             values[i] = (float)(values[i] * factor);
         scaled += wanted;
         assert_int_equal(safetensors_writer_data(w, values, t->bytes), STATUS_OK);
-        free(values);
     }
     assert_int_equal(safetensors_writer_close(w), STATUS_OK);
     assert_int_equal(scaled, 1);
     safetensors_close(s);
-    free(tensors);
 }
 
 /* The comparison itself, on the expected gradients with one tensor scaled by 1.00003, or NaN. */
 TEST(the_comparison_sees_one_wrong_tensor)
 {
-    char *path = workfolder_path(*state, "altered.safetensors");
+    AUTO_FREE char *path = workfolder_path(*state, "altered.safetensors");
     const double factors[] = {1, 1.00003, -7, NAN};
     const double least[] = {0, 2, 1000, INFINITY}, most[] = {0, 10, INFINITY, INFINITY};
     for (int f = 0; f < 4; f++) {
@@ -307,18 +293,16 @@ TEST(the_comparison_sees_one_wrong_tensor)
         double error = golden_gradients(path, "qwen2");
         assert_true(error >= least[f] && error <= most[f]);
     }
-    free(path);
 }
 
 /* Token by token with the key/value cache, as `phalanx generate` does it. */
 TEST(every_model_decodes_to_the_logits_of_transformers)
 {
     for (const char *const *model = golden_models; *model; model++) {
-        char *folder = must_format(GOLDEN_MODELS "/%s", *model);
+        AUTO_FREE char *folder = must_format(GOLDEN_MODELS "/%s", *model);
         double error = golden_logits(folder, *model);
         print_message("%-12s logits %.3g of the limit\n", *model, error);
         assert_true(error <= 1);
-        free(folder);
     }
 }
 
@@ -339,19 +323,14 @@ static char *altered_model(const char *top, const char *model, const char *weigh
     static int copies;
     int64_t bytes;
     char *folder = must_format("%s/altered-%d", top, copies++);
-    char *config = must_format(GOLDEN_MODELS "/%s/config.json", model),
-         *its_config = must_format("%s/config.json", folder);
-    char *file = must_format(GOLDEN_MODELS "/%s/model.safetensors", model),
-         *its_file = must_format("%s/model.safetensors", folder);
+    AUTO_FREE char *config = must_format(GOLDEN_MODELS "/%s/config.json", model),
+                   *its_config = must_format("%s/config.json", folder);
+    AUTO_FREE char *file = must_format(GOLDEN_MODELS "/%s/model.safetensors", model),
+                   *its_file = must_format("%s/model.safetensors", folder);
     assert_int_equal(mkdir(folder, 0777), 0);
-    uint8_t *text = workfolder_read(config, &bytes);
+    AUTO_FREE uint8_t *text = workfolder_read(config, &bytes);
     workfolder_write(its_config, text, bytes);
     scale_tensor(its_file, file, weight, factor);
-    free(text);
-    free(its_file);
-    free(file);
-    free(its_config);
-    free(config);
     return folder;
 }
 
@@ -372,26 +351,22 @@ TEST(one_wrong_weight_shows_in_the_logits)
     };
     for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++)
         for (int wrong = 0; wrong < 2; wrong++) {
-            char *folder = altered_model(*state, mutants[i].model, mutants[i].weight, wrong ? 1.01 : 1);
+            AUTO_FREE char *folder = altered_model(*state, mutants[i].model, mutants[i].weight, wrong ? 1.01 : 1);
             double error = golden_logits(folder, mutants[i].model);
             print_message("%-12s logits %.3g of the limit%s\n", mutants[i].model, error, wrong ? ", one wrong" : "");
             assert_true(wrong ? error > 1 : error <= 1);
-            free(folder);
         }
 }
 
 /* The loss of the first step of a model that is from a golden folder. */
 static double first_loss(const char *top, const char *model, const char *more)
 {
-    char *keys = must_format("train.steps=1 %s", more), *run = train(top, model, keys);
-    char *path = workfolder_path(run, "metrics.jsonl");
+    AUTO_FREE char *keys = must_format("train.steps=1 %s", more), *run = train(top, model, keys);
+    AUTO_FREE char *path = workfolder_path(run, "metrics.jsonl");
     json_t *line = json_load_file(path, JSON_DISABLE_EOF_CHECK, NULL);
     assert_non_null(line);
     const double loss = json_number_value(json_object_get(line, "loss"));
     json_decref(line);
-    free(path);
-    free(run);
-    free(keys);
     return loss;
 }
 
@@ -404,18 +379,15 @@ TEST(an_upcycled_model_begins_as_the_dense_one)
     } rows[] = {{"llama", "mixtral"},   {"mistral", "mixtral"},    {"phi3", "mixtral"},
                 {"qwen3", "qwen3_moe"}, {"granite", "granitemoe"}, {"qwen3", "qwen3_moe model.dense_layers=1"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *keys = must_format("model.upcycle=true model.experts=6 model.experts_per_token=3 model.architecture=%s",
-                                 rows[i].becomes);
-        char *sums = must_format("%s model.router_renormalise=true", keys);
-        char *not_one = must_format("%s model.router_renormalise=false", keys);
+        AUTO_FREE char *keys = must_format(
+            "model.upcycle=true model.experts=6 model.experts_per_token=3 model.architecture=%s", rows[i].becomes);
+        AUTO_FREE char *sums = must_format("%s model.router_renormalise=true", keys);
+        AUTO_FREE char *not_one = must_format("%s model.router_renormalise=false", keys);
         const double dense = first_loss(*state, rows[i].dense, ""), upcycled = first_loss(*state, rows[i].dense, sums);
         print_message("%s, which becomes %s: %.7g, %.7g\n", rows[i].dense, rows[i].becomes, dense, upcycled);
         assert_true(fabs(upcycled - dense) < 1e-6 * dense);
         if (!strncmp(rows[i].becomes, "qwen3_moe", 9)) /* of others it is a trait */
             assert_true(fabs(first_loss(*state, rows[i].dense, not_one) - dense) > 1e-5 * dense);
-        free(not_one);
-        free(sums);
-        free(keys);
     }
 }
 
@@ -431,9 +403,9 @@ TEST(what_cannot_be_upcycled_is_refused)
         {"olmo2", "model.architecture=olmoe model.experts=4", "model.upcycle: of olmoe and the olmo2 model of"},
         {"mixtral", "", "has experts already: leave model.upcycle out to start from it"},
     };
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *yaml = workfolder_path(*state, "refused.yaml");
+        AUTO_FREE char *yaml = workfolder_path(*state, "refused.yaml");
         golden_configuration(yaml, rows[i].model);
         launch_result r = launch_run(60, "%s train %s run.folder=%s/refused model.upcycle=true %s", program, yaml,
                                      (const char *)*state, rows[i].keys);
@@ -441,9 +413,7 @@ TEST(what_cannot_be_upcycled_is_refused)
         if (!strstr(r.err, rows[i].message))
             fail_msg("%s", r.err);
         launch_free(&r);
-        free(yaml);
     }
-    free(program);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -18,6 +18,7 @@
 #include "engine/islands/wire/transport.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -66,12 +67,10 @@ TEST(one_island_alone_is_plain_training)
     free(island_jobs_end(island_jobs_start(top, "alone", 0, 1,
                                            "outer.slots=1 outer.min_islands=1 outer.optimizer=average outer.every=1")));
     free(island_jobs_end(island_jobs_start(top, "without", 0, 1, "outer.every=0")));
-    char *a = island_jobs_folder(top, "alone", 0), *b = island_jobs_folder(top, "without", 0);
+    AUTO_FREE char *a = island_jobs_folder(top, "alone", 0), *b = island_jobs_folder(top, "without", 0);
     runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
     assert_int_equal(y.count, 8);
     assert_true(runs_loss_error(&x, &y) < 1e-5);
-    free(a);
-    free(b);
 }
 
 /* A key that changes what an island alone learns from its merges. */
@@ -86,20 +85,17 @@ TEST(every_key_of_the_outer_step_has_an_effect)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     for (int i = 0; i <= CHANGES; i++) {
-        char *run = must_format("key%d", i);
+        AUTO_FREE char *run = must_format("key%d", i);
         bool compresses = i < CHANGES && strstr(changes[i], "compress");
         all[i] = island_jobs_start(*state, run, 0, 1, "outer.slots=1 outer.min_islands=1 %s %s",
                                    compresses ? "" : "outer.compress=topk", i < CHANGES ? changes[i] : "");
         free(island_jobs_end(all[i]));
-        free(run);
     }
     for (int i = 0; i < CHANGES; i++) {
-        char *run = must_format("key%d", i), *base = must_format("key%d", CHANGES);
+        AUTO_FREE char *run = must_format("key%d", i), *base = must_format("key%d", CHANGES);
         if (island_jobs_same_losses(*state, run, base, 0, 0))
             fprintf(stderr, "%s changes nothing\n", changes[i]);
         assert_false(island_jobs_same_losses(*state, run, base, 0, 0));
-        free(base);
-        free(run);
     }
 }
 
@@ -145,14 +141,13 @@ TEST(changes_are_clipped_and_hidden)
     assert_true(island_jobs_same(*state, "hidden", 0, "hidden", 1, "model") > 20);
     free(half);
     for (int i = 0; i < 2; i++) {
-        char *run = island_jobs_folder(*state, "hidden", i);
+        AUTO_FREE char *run = island_jobs_folder(*state, "hidden", i);
         json_t *summary = runs_read_summary(run), *counts = json_object_get(summary, "islands");
         double epsilon = json_number_value(json_object_get(counts, "epsilon"));
         assert_int_equal(json_integer_value(json_object_get(counts, "clipped")), 2); /* by the second process */
         assert_int_equal(json_integer_value(json_object_get(counts, "releases")), 4);
         assert_true(fabs(epsilon - (4 / 8. + sqrt(8 * log(1e5)) / 2)) < 1e-6);
         json_decref(summary);
-        free(run);
     }
 }
 
@@ -170,7 +165,7 @@ TEST(islands_that_gossip_end_with_their_mean)
     all[2] = island_jobs_start(*state, "gossip", 2, 1, "%s outer.fragments=1", words);
     all[3] = island_jobs_start(*state, "gossip", 3, 1, "%s", words);
     for (int i = 0; i < 4; i++) {
-        char *said = island_jobs_end(all[i]), *run = island_jobs_folder(*state, "gossip", i);
+        AUTO_FREE char *said = island_jobs_end(all[i]), *run = island_jobs_folder(*state, "gossip", i);
         if (!strstr(said, "exchange after step 2 with gossip-"))
             fail_msg("%s", said);
         assert_true(i == 0 || island_jobs_same(*state, "gossip", 0, "gossip", i, "model") > 20);
@@ -178,8 +173,6 @@ TEST(islands_that_gossip_end_with_their_mean)
         assert_int_equal(json_integer_value(json_object_get(counts, "merges")), 4);
         apart += json_number_value(json_object_get(counts, "disagreement"));
         json_decref(summary);
-        free(run);
-        free(said);
     }
     assert_true(apart > 1e-5); /* they have learnt from different samples */
 }
@@ -213,7 +206,7 @@ TEST(islands_that_are_all_stopped_go_on_bit_for_bit)
     static const char *const words = "outer.every=4 outer.fragments=2 outer.delay=1 outer.mix=0.25 outer.compress=int8";
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    char *half = must_format("%s train.steps=4", words);
+    AUTO_FREE char *half = must_format("%s train.steps=4", words);
     two_islands(*state, "through", "parallel.pipeline=2", words);
     two_islands(*state, "stopped", "parallel.pipeline=2", half);
     two_islands(*state, "stopped", "parallel.pipeline=2", words);
@@ -221,7 +214,6 @@ TEST(islands_that_are_all_stopped_go_on_bit_for_bit)
         assert_true(island_jobs_same(*state, "through", slot, "stopped", slot, NULL) > 100);
         assert_true(island_jobs_same_losses(*state, "through", "stopped", slot, slot));
     }
-    free(half);
 }
 
 /* An island that merges alone until it is told to stop. */
@@ -233,14 +225,13 @@ TEST(an_island_of_another_kind_or_a_taken_slot_is_refused)
         skip_because(SKIP_NO_ETCD);
     launch *first = island_jobs_start(*state, "kinds", 0, 1, "%s", BY_ITSELF);
     assert_true(launch_expect(first, "merge number 1, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
-    char *again = must_format("%s/run.yaml run.folder=%s/kinds-again outer.run=kinds outer.slot=0 %s", (char *)*state,
-                              (char *)*state, BY_ITSELF);
+    AUTO_FREE char *again = must_format("%s/run.yaml run.folder=%s/kinds-again outer.run=kinds outer.slot=0 %s",
+                                        (char *)*state, (char *)*state, BY_ITSELF);
     launch_result r = runs_train(ISLAND_JOBS_LIMIT, 1, again);
     assert_int_equal(r.status, 1);
     if (!strstr(r.err, "slot 0 belongs to island kinds-0"))
         fail_msg("%s", r.err);
     launch_free(&r);
-    free(again);
     r = launch_finish(island_jobs_start(*state, "kinds", 1, 1, "outer.compress=bf16 outer.timeout=1"));
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "another model"));
@@ -251,9 +242,8 @@ TEST(an_island_of_another_kind_or_a_taken_slot_is_refused)
 
 static size_t said_by(const launch *l)
 {
-    char *out = launch_output(l);
+    AUTO_FREE char *out = launch_output(l);
     size_t said = strlen(out);
-    free(out);
     return said;
 }
 
@@ -291,9 +281,8 @@ TEST(islands_come_die_and_come_back)
         assert_true(launch_expect(b, "of 2 islands: events-0, events-1", ISLAND_JOBS_LIMIT));
         usleep(70000u * (unsigned)i);
         kill(launch_pid(b), SIGTERM);
-        char *said = island_jobs_end(b);
+        AUTO_FREE char *said = island_jobs_end(b);
         handed_over = strstr(said, "handing over the change") != NULL;
-        free(said);
     }
     assert_true(handed_over);
     kill(launch_pid(a), SIGTERM);
@@ -372,7 +361,7 @@ TEST(a_merge_that_is_waited_for_lets_an_island_stop)
     assert_true(launch_expect(a, "of the changes of 2 islands: waits-0, waits-1", ISLAND_JOBS_LIMIT));
     kill(launch_pid(b), SIGSTOP);
     assert_true(launch_expect(a, "waits for waits-1 (slot 1): it offers no change yet", ISLAND_JOBS_LIMIT));
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(30, "'%s' islands %s", program, rendezvous_address(island_jobs_etcd));
     assert_int_equal(r.status, 0);
     if (!strstr(r.out, "outer.run waits: merge ") || !strstr(r.out, "slot island") || !strstr(r.out, "waits-0") ||
@@ -383,13 +372,11 @@ TEST(a_merge_that_is_waited_for_lets_an_island_stop)
     kill(launch_pid(a), SIGTERM);
     assert_true(launch_expect(a, "the run resumes from here", 15));
     assert_true(launch_seconds(a) - before < 10); /* a second or two, on a busy machine */
-    char *said = island_jobs_end(a);
+    AUTO_FREE char *said = island_jobs_end(a);
     assert_non_null(strstr(said, "is given up: this island is asked to stop; the change stays for the next one"));
     kill(launch_pid(b), SIGCONT);
     kill(launch_pid(b), SIGTERM);
     free(island_jobs_end(b));
-    free(said);
-    free(program);
 }
 
 /* Every island has a pair of keys; one that the others do not trust merges with nobody. */
@@ -397,7 +384,7 @@ TEST(a_stranger_merges_with_nobody)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    char *stranger = must_format("%s/stranger", (char *)*state);
+    AUTO_FREE char *stranger = must_format("%s/stranger", (char *)*state);
     assert_int_equal(islands_make_keys(stranger), STATUS_OK);
     launch *a = island_jobs_start(*state, "strange", 0, 1, "%s", BY_ITSELF);
     assert_true(launch_expect(a, "merge number 1, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
@@ -407,10 +394,8 @@ TEST(a_stranger_merges_with_nobody)
     assert_non_null(strstr(r.err, "no island that has it is at work"));
     launch_free(&r);
     kill(launch_pid(a), SIGTERM);
-    char *said = island_jobs_end(a);
+    AUTO_FREE char *said = island_jobs_end(a);
     assert_null(strstr(said, "of 2 islands: "));
-    free(said);
-    free(stranger);
 }
 
 /* ---- two histories
@@ -421,10 +406,9 @@ static void one_island(const char *top, int slot, int steps, const char *says)
 {
     launch *l = island_jobs_start(top, "histories", slot, 1,
                                   "outer.min_islands=1 outer.timeout=4 outer.optimizer=average train.steps=%d", steps);
-    char *said = island_jobs_end(l);
+    AUTO_FREE char *said = island_jobs_end(l);
     if (!strstr(said, says))
         fail_msg("it does not say \"%s\": %s", says, said);
-    free(said);
 }
 
 /* Both islands have the model after merge 2. One makes merges 3 and 4, and is away; the other goes back to merge 2 and
@@ -435,7 +419,7 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     one_island(top, 0, 4, "merge number 2,");
-    char *line = must_format("cp -r %s/histories-0 %s/histories-1", top, top);
+    AUTO_FREE char *line = must_format("cp -r %s/histories-0 %s/histories-1", top, top);
     assert_int_equal(system(line), 0);
     etcd *e = NULL;
     assert_int_equal(etcd_open(&e, rendezvous_address(island_jobs_etcd)), STATUS_OK);
@@ -449,13 +433,10 @@ TEST(a_merge_number_used_by_two_histories_is_two_merges)
     launch *a = island_jobs_start(top, "histories", 0, 1, "outer.optimizer=average train.steps=12");
     assert_true(launch_expect(a, "has slot 0", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(top, "histories", 1, 1, "outer.optimizer=average train.steps=12");
-    char *first = island_jobs_end(a), *second = island_jobs_end(b);
+    AUTO_FREE char *first = island_jobs_end(a), *second = island_jobs_end(b);
     assert_non_null(strstr(second, "took the model after merge 4"));
     assert_non_null(strstr(first, "of the changes of 2 islands"));
     assert_true(island_jobs_same(top, "histories", 0, "histories", 1, "model") > 20);
-    free(second);
-    free(first);
-    free(line);
 }
 
 /* ---- a head that somebody else has written
@@ -481,9 +462,8 @@ static int64_t last_merge(int64_t *revision, etcd *e)
 /* Islands merge again, after what has happened. */
 static void expect_merges(launch *a)
 {
-    char *before = launch_output(a);
+    AUTO_FREE char *before = launch_output(a);
     assert_true(launch_expect_after(a, strlen(before), "of the changes of 2 islands:", ISLAND_JOBS_LIMIT));
-    free(before);
 }
 
 /* Somebody writes a head so far ahead of the last one. */
@@ -493,15 +473,14 @@ static void forge_ahead(launch *a, etcd *e, int64_t ahead)
     for (bool done = false; !done;) { /* no merge may come between */
         int64_t revision = 0;
         merge = last_merge(&revision, e) + ahead;
-        char *value = must_format("{\"merge\": %lld, \"step\": 7, \"parts\": []}", (long long)merge);
+        AUTO_FREE char *value = must_format("{\"merge\": %lld, \"step\": 7, \"parts\": []}", (long long)merge);
         const etcd_condition as_read = {HEAD, revision};
         const etcd_change put = {HEAD, value, 0};
         assert_int_equal(etcd_transact(&done, e, &as_read, 1, &put, 1), STATUS_OK);
-        free(value);
     }
-    char *said = must_format("etcd holds merge %lld of run forged, which no island at work has", (long long)merge);
+    AUTO_FREE char *said =
+        must_format("etcd holds merge %lld of run forged, which no island at work has", (long long)merge);
     assert_true(launch_expect(a, said, ISLAND_JOBS_LIMIT));
-    free(said);
     expect_merges(a);
 }
 
@@ -527,12 +506,11 @@ TEST(a_head_that_nobody_has_ends_no_island)
         expect_merges(a);
     }
     etcd_close(e);
-    char *folder = island_jobs_folder(*state, "forged", 1);
+    AUTO_FREE char *folder = island_jobs_folder(*state, "forged", 1);
     kill(runs_process(folder, 0), SIGTERM);
     kill(launch_pid(a), SIGTERM);
     free(island_jobs_end(a));
     free(island_jobs_end(b));
-    free(folder);
 }
 
 /* ---- an island with trusted keys that sends what is no number, or far too much
@@ -558,7 +536,7 @@ static void offer_wild(membership *m, _Atomic int *kind)
     double until = clock_seconds() + ISLAND_JOBS_LIMIT;
     int64_t offered = -1;
     for (int merges = 0; merges < 2 * WILD; usleep(20000)) {
-        char *text = membership_roster(m);
+        AUTO_FREE char *text = membership_roster(m);
         roster r;
         assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
         assert_true(clock_seconds() < until);
@@ -573,7 +551,6 @@ static void offer_wild(membership *m, _Atomic int *kind)
                                               (json_int_t)1, "fragment", 0, "parting", 0));
         }
         roster_free(&r);
-        free(text);
     }
 }
 
@@ -589,7 +566,7 @@ TEST(changes_that_no_honest_island_makes_are_refused)
         skip_because(SKIP_NO_ETCD);
     launch *a = island_jobs_start(*state, "hostile", 0, 1, "%s", words);
     assert_true(launch_expect(a, "merge number 1, of the changes of 1 island:", ISLAND_JOBS_LIMIT));
-    char *folder_of_keys = must_format("%s/keys", (char *)*state);
+    AUTO_FREE char *folder_of_keys = must_format("%s/keys", (char *)*state);
     assert_int_equal(keys_open(&k, folder_of_keys), STATUS_OK);
     const transport_options door = {.keys = &k,
                                     .address = "127.0.0.1",
@@ -620,7 +597,7 @@ TEST(changes_that_no_honest_island_makes_are_refused)
     transport_close(t);
     keys_close(&k);
     kill(launch_pid(a), SIGTERM);
-    char *said = island_jobs_end(a), *run = island_jobs_folder(*state, "hostile", 0);
+    AUTO_FREE char *said = island_jobs_end(a), *run = island_jobs_folder(*state, "hostile", 0);
     assert_null(strstr(said, "of 2 islands: "));
     json_t *summary = runs_read_summary(run);
     assert_true(json_integer_value(json_object_get(json_object_get(summary, "islands"), "refused")) >= WILD);
@@ -629,14 +606,10 @@ TEST(changes_that_no_honest_island_makes_are_refused)
     assert_non_null(strstr(incidents.out, "refused the change of island liar (slot 1) for merge "));
     assert_non_null(strstr(incidents.out, " is taken; refused of this slot: "));
     launch_free(&incidents);
-    char *path = must_format("%s/metrics.jsonl", run);
+    AUTO_FREE char *path = must_format("%s/metrics.jsonl", run);
     json_t *last = runs_last_line(path);
     assert_true(json_is_number(json_object_get(last, "loss"))); /* not null: it is finite */
     json_decref(last);
-    free(path);
-    free(run);
-    free(said);
-    free(folder_of_keys);
 }
 
 TEST_MAIN(island_jobs_prepare, island_jobs_finish)

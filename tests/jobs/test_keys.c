@@ -6,6 +6,7 @@
 
 #include "engine/config/config_table.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/keys.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -312,27 +313,24 @@ static const char *unchanged(const char *top, const keys_row *row)
 
 static bool effect_is_seen(const char *top, const keys_row *row)
 {
-    char *with = must_format("%s %s=%s", row->with, row->key, row->change);
-    char *changed = keys_observe(top, row->how, with, row->again);
+    AUTO_FREE char *with = must_format("%s %s=%s", row->with, row->key, row->change);
+    AUTO_FREE char *changed = keys_observe(top, row->how, with, row->again);
     const char *before = unchanged(top, row);
     bool different = strcmp(changed, before) != 0;
     if (!different && !row->nothing)
         fprintf(stderr, "%s=%s changes nothing in:\n%.600s\n", row->key, row->change, before);
     if (different && row->nothing)
         fprintf(stderr, "%s=%s has an effect by now: say so in its row\n", row->key, row->change);
-    free(changed);
-    free(with);
     return different != row->nothing;
 }
 
 static bool named_in_its_test(const keys_row *row)
 {
     int64_t bytes;
-    char *text = (char *)workfolder_read(row->test, &bytes);
+    AUTO_FREE char *text = (char *)workfolder_read(row->test, &bytes);
     bool named = strstr(text, row->key) != NULL;
     if (!named)
         fprintf(stderr, "%s does not name %s\n", row->test, row->key);
-    free(text);
     return named;
 }
 
@@ -369,12 +367,11 @@ TEST(what_is_compared_is_the_same_each_time)
 {
     int wrong = 0;
     for (struct seen *s = seen; s < seen + ROWS && s->row; s++) {
-        char *again = keys_observe(*state, s->row->how, s->row->with, s->row->again);
+        AUTO_FREE char *again = keys_observe(*state, s->row->how, s->row->with, s->row->again);
         if (strcmp(again, s->text) != 0) {
             fprintf(stderr, "%s: once\n%.300s\nand then\n%.300s\n", s->row->key, s->text, again);
             wrong++;
         }
-        free(again);
         free(s->text);
         s->text = NULL;
     }

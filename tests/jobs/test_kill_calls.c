@@ -9,6 +9,7 @@
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
@@ -44,7 +45,7 @@ static int64_t saved_step(const char *run)
 /* One start, killed before a call (io_faults.c: where, which, after how many). True if it came to that. */
 static bool is_killed(const char *top, const char *run, const char *keys, const char *path, const char *which, int call)
 {
-    char *program = launch_beside("../phalanx"), *spy = launch_beside("io_faults.so");
+    AUTO_FREE char *program = launch_beside("../phalanx"), *spy = launch_beside("io_faults.so");
     launch_result r = launch_run(120,
                                  "exec env LD_PRELOAD=%s PHALANX_NODE=f%d PHALANX_IO_FAULTS='%s KILL 1 %s %d' "
                                  "%s train %s/run.yaml run.folder=%s %s",
@@ -53,15 +54,13 @@ static bool is_killed(const char *top, const char *run, const char *keys, const 
         fail_msg("killed at call %d: status %d: %s%s", call, r.status, r.out, r.err);
     bool killed = r.status != 0;
     launch_free(&r);
-    free(spy);
-    free(program);
     return killed;
 }
 
 static void ends_as_if_undisturbed(const char *top, const char *name, const char *keys)
 {
     const char *every = getenv("CALLS");
-    char *run = workfolder_path(top, name);
+    AUTO_FREE char *run = workfolder_path(top, name);
     const char *whole = supervised_whole(top, 1, "");
     int kills = 0, call = 0;
     for (int64_t saved = 0; is_killed(top, run, keys, "phalanx-*", "any", call); kills++) {
@@ -76,7 +75,6 @@ static void ends_as_if_undisturbed(const char *top, const char *name, const char
     assert_true(kills > 10);
     supervised_is_undisturbed(run, whole);
     supervised_left_nothing(run);
-    free(run);
 }
 
 TEST(killed_at_one_call_after_another_it_ends_as_if_undisturbed)
@@ -94,7 +92,7 @@ TEST(so_does_a_run_with_copies_in_memory)
 TEST(killed_before_its_last_checkpoint_has_a_name_it_is_complete)
 {
     const char *top = *state, *keys = "checkpoint.every=100";
-    char *run = workfolder_path(top, "last"), *summary = must_format("%s/summary.json", run);
+    AUTO_FREE char *run = workfolder_path(top, "last"), *summary = must_format("%s/summary.json", run);
     assert_true(is_killed(top, run, keys, "checkpoints/latest", "rename", 0));
     assert_int_equal(saved_step(run), 0);
     assert_false(is_killed(top, run, keys, "nowhere", "any", 0));
@@ -102,8 +100,6 @@ TEST(killed_before_its_last_checkpoint_has_a_name_it_is_complete)
     assert_true(atomic_exists(summary));
     supervised_is_undisturbed(run, supervised_whole(top, 1, ""));
     supervised_left_nothing(run);
-    free(summary);
-    free(run);
 }
 
 TEST_MAIN(write_config, workfolder_teardown)

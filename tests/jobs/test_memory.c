@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -33,24 +34,22 @@ static int write_data(void **state)
 {
     if (workfolder_setup(state))
         return -1;
-    char *data = workfolder_path(*state, "data");
+    AUTO_FREE char *data = workfolder_path(*state, "data");
     runs_write_data(data, 131, 40000, 1);
-    free(data);
     return 0;
 }
 
 static char *write_config(const char *top, const char *name, const char *model, const char *train)
 {
     char *path = must_format("%s/%s.yaml", top, name);
-    char *text = must_format("model: {%s, max_sequence: 64}\n"
-                             "data: {train: %s/data, validation: %s/data}\n"
-                             "train: {sequence: 64, device: cpu, threads: 1, %s}\n"
-                             "checkpoint: {resume: never, every: 4}\n"
-                             "evaluate: {every: 3, batches: 1}\n"
-                             "run: {folder: %s/%s}\n",
-                             model, top, top, train, top, name);
+    AUTO_FREE char *text = must_format("model: {%s, max_sequence: 64}\n"
+                                       "data: {train: %s/data, validation: %s/data}\n"
+                                       "train: {sequence: 64, device: cpu, threads: 1, %s}\n"
+                                       "checkpoint: {resume: never, every: 4}\n"
+                                       "evaluate: {every: 3, batches: 1}\n"
+                                       "run: {folder: %s/%s}\n",
+                                       model, top, top, train, top, name);
     runs_write_text(path, text);
-    free(text);
     return path;
 }
 
@@ -62,9 +61,9 @@ typedef struct footprint {
 
 static footprint measure(const char *top, int ranks, const char *name, const char *model, const char *keys)
 {
-    char *path = write_config(top, name, model, "steps: 3, micro_batch: 1, global_batch: 2, precision: bf16");
+    AUTO_FREE char *path = write_config(top, name, model, "steps: 3, micro_batch: 1, global_batch: 2, precision: bf16");
     free(runs_train_well(200, ranks, "%s %s", path, keys));
-    char *folder = workfolder_path(top, name);
+    AUTO_FREE char *folder = workfolder_path(top, name);
     json_t *summary = runs_read_summary(folder), *all = json_object_get(summary, "ranks");
     footprint f = {0};
     for (int i = 0; i < ranks; i++) {
@@ -78,8 +77,6 @@ static footprint measure(const char *top, int ranks, const char *name, const cha
     printf("%-12s %d rank%s: arena %.1f MiB, beyond it and the copy for checkpoints %.1f MiB\n", name, ranks,
            ranks > 1 ? "s" : "", f.arena, f.beyond);
     json_decref(summary);
-    free(folder);
-    free(path);
     return f;
 }
 
@@ -165,9 +162,9 @@ static void nothing_is_allocated_in_the_seal(const char *top, int ranks, const c
         skip_because("a sanitizer: its allocator and the spy exclude each other");
     /* Activations of 128 KiB and gradients of megabytes, so that what communication would allocate is above the
      * threshold. */
-    char *path = write_config(top, name, large, "steps: 6, micro_batch: 2, global_batch: 8");
-    char *spy = launch_beside("allocation_spy.so"), *program = launch_beside("../phalanx");
-    char *log = must_format("%s/%s.log", top, name);
+    AUTO_FREE char *path = write_config(top, name, large, "steps: 6, micro_batch: 2, global_batch: 8");
+    AUTO_FREE char *spy = launch_beside("allocation_spy.so"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *log = must_format("%s/%s.log", top, name);
     char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup("");
     launch_result r = launch_run(300, "exec %s env LD_PRELOAD=%s %s=%s %s train %s %s", mpirun, spy, SEAL_ENVIRONMENT,
                                  log, program, path, keys);
@@ -179,16 +176,11 @@ static void nothing_is_allocated_in_the_seal(const char *top, int ranks, const c
     printf("%s: %d allocations of 64 KiB or more within the seal of %d rank%s\n", name, inside, ranks,
            ranks > 1 ? "s" : "");
     assert_true(closings >= seals * ranks); /* after step 1, and again after such a checkpoint */
-    char *saved = must_format("%s/%s/checkpoints/step-00000004/manifest.json", top, name);
+    AUTO_FREE char *saved = must_format("%s/%s/checkpoints/step-00000004/manifest.json", top, name);
     assert_int_equal(access(saved, F_OK), 0);
-    free(saved);
     assert_true(outside >= ranks); /* the spy sees the arena at least */
     assert_int_equal(inside, 0);
     free(mpirun);
-    free(log);
-    free(program);
-    free(spy);
-    free(path);
 }
 
 TEST(one_rank_allocates_nothing_after_the_first_step)

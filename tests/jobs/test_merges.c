@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -42,7 +43,7 @@ static launch_result ask(const char *top, const char *run, const char *words)
 /* The formula holds; and with one word changed (`wrong`, which comes last and counts) it does not. */
 static void check(const char *top, const char *run, const char *words, const char *wrong, int merges)
 {
-    char *more = must_format("%s %s", words, wrong);
+    AUTO_FREE char *more = must_format("%s %s", words, wrong);
     launch_result right = ask(top, run, words), other = ask(top, run, more);
     printf("%-10s %s", run, right.out);
     if (right.status != 0 || atoi(right.out) < merges)
@@ -52,7 +53,6 @@ static void check(const char *top, const char *run, const char *words, const cha
         fail_msg("%s with %s: %s%s", run, wrong, other.out, other.err);
     launch_free(&right);
     launch_free(&other);
-    free(more);
 }
 
 /* A model whose routers have a bias that counts move. */
@@ -116,7 +116,7 @@ TEST(merges_of_all_islands_are_their_formulas)
 /* An island's summary counts the fourth's changes that merges have left out; its incidents name it. */
 static void check_left_out(const char *top, const char *run)
 {
-    char *folder = island_jobs_folder(top, run, 0);
+    AUTO_FREE char *folder = island_jobs_folder(top, run, 0);
     json_t *summary = runs_read_summary(folder), *islands = json_object_get(summary, "islands");
     launch_result incidents = launch_run(ISLAND_JOBS_LIMIT, "cat %s/incidents.jsonl", folder);
     const char *out = strstr(incidents.out, " left out the change of island ");
@@ -124,7 +124,6 @@ static void check_left_out(const char *top, const char *run)
     assert_true(out && strstr(out, " (slot 3): its median cosine with the other changes is "));
     launch_free(&incidents);
     json_decref(summary);
-    free(folder);
 }
 
 /* outer.robust by coordinate, of four islands, of which one may be hostile; at last the fourth learns nothing, and
@@ -142,7 +141,8 @@ TEST(robust_merges_are_their_formulas)
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         launch *all[ISLANDS], *fourth;
-        char *four = must_format("outer.slots=4 outer.min_islands=4 train.steps=%d %s", 2 * STEPS, ways[i].words);
+        AUTO_FREE char *four =
+            must_format("outer.slots=4 outer.min_islands=4 train.steps=%d %s", 2 * STEPS, ways[i].words);
         start_three(all, *state, ways[i].run, four);
         fourth = island_jobs_start(*state, ways[i].run, 3, 1, "debug.merges=%s/%s-merges %s %s", (char *)*state,
                                    ways[i].run, ways[i].fourth ? ways[i].fourth : COMMON, four);
@@ -153,7 +153,6 @@ TEST(robust_merges_are_their_formulas)
         check(*state, ways[i].run, ways[i].words, ways[i].wrong, STEPS);
         if (ways[i].fourth)
             check_left_out(*state, ways[i].run);
-        free(four);
     }
 }
 
@@ -164,14 +163,13 @@ TEST(gossip_is_its_formula)
     launch *all[ISLANDS], *fourth;
     if (!island_jobs_etcd || !find_python())
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
-    char *four = must_format("%s train.steps=%d outer.slots=4 outer.min_islands=4", words, 2 * STEPS);
+    AUTO_FREE char *four = must_format("%s train.steps=%d outer.slots=4 outer.min_islands=4", words, 2 * STEPS);
     start_three(all, *state, "gossip", four);
     fourth =
         island_jobs_start(*state, "gossip", 3, 1, "debug.merges=%s/gossip-merges " COMMON " %s", (char *)*state, four);
     end_three(all);
     free(island_jobs_end(fourth));
     check(*state, "gossip", words, "outer.momentum=0.49", STEPS);
-    free(four);
 }
 
 /* Changes one by one, of which some are based on a model that others have moved since. */
@@ -183,8 +181,8 @@ TEST(a_server_is_its_formula)
     const char *top = *state;
     if (!island_jobs_etcd || !find_python())
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
-    char *keys = must_format(THREE " %s outer.staleness=100 outer.delay=1 train.steps=%d", words, 2 * STEPS),
-         *program = launch_beside("../phalanx"), *folder = must_format("%s/server-job", top);
+    AUTO_FREE char *keys = must_format(THREE " %s outer.staleness=100 outer.delay=1 train.steps=%d", words, 2 * STEPS),
+                   *program = launch_beside("../phalanx"), *folder = must_format("%s/server-job", top);
     launch *server = launch_start(ISLAND_JOBS_LIMIT,
                                   "exec %s server %s/run.yaml run.folder=%s outer.run=server "
                                   "debug.merges=%s/server-merges %s",
@@ -195,9 +193,6 @@ TEST(a_server_is_its_formula)
     kill(runs_process(folder, 0), SIGTERM);
     free(island_jobs_end(server));
     check(top, "server", words, "outer.weights=equal", ISLANDS * STEPS - 2);
-    free(folder);
-    free(program);
-    free(keys);
 }
 
 TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -8,6 +8,7 @@
 
 #include "engine/system/mapping.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -23,9 +24,8 @@ static int prepare(void **state)
     static const char *const names[] = {"books", "code"};
     runs_write_small(*state, 6000, STEPS, "", "");
     for (int i = 0; i < 2; i++) {
-        char *path = workfolder_path(*state, names[i]);
+        AUTO_FREE char *path = workfolder_path(*state, names[i]);
         runs_write_data(path, 96, 1500, 77 + (uint64_t)i);
-        free(path);
     }
     return 0;
 }
@@ -84,7 +84,7 @@ static double evaluation_of(const char *top, const char *folder, const char *set
 
 TEST(a_line_says_where_the_time_went_and_how_far_the_run_is)
 {
-    char *folder = workfolder_path(*state, "two");
+    AUTO_FREE char *folder = workfolder_path(*state, "two");
     free(runs_train_well(60, 2,
                          "%s/run.yaml run.folder=%s data.validation=[%s/books,%s/code] evaluate.every=3 "
                          "parallel.data=2",
@@ -107,14 +107,13 @@ TEST(a_line_says_where_the_time_went_and_how_far_the_run_is)
     }
     assert_true(step == STEPS);
     json_decref(all);
-    free(folder);
 }
 
 /* Each set's loss is what a run with that set alone finds, and the whole their mean. */
 TEST(every_validation_set_has_its_loss)
 {
-    char *folder = workfolder_path(*state, "both"), *books = workfolder_path(*state, "only-books"),
-         *code = workfolder_path(*state, "only-code");
+    AUTO_FREE char *folder = workfolder_path(*state, "both"), *books = workfolder_path(*state, "only-books"),
+                   *code = workfolder_path(*state, "only-code");
     free(runs_train_well(60, 1,
                          "%s/run.yaml run.folder=%s evaluate.every=3 run.tensorboard=true "
                          "data.validation=[{path:\\ %s/books,weight:\\ 3},{path:\\ %s/code,weight:\\ 1}]",
@@ -125,9 +124,6 @@ TEST(every_validation_set_has_its_loss)
     assert_true(number(each, "books") == a && number(each, "code") == b && a != b);
     assert_true(near(number(line, "eval_loss"), (3 * a + b) / 4));
     json_decref(all);
-    free(folder);
-    free(books);
-    free(code);
 }
 
 static void expect_tags(const char *folder, const char *const *tags)
@@ -135,14 +131,13 @@ static void expect_tags(const char *folder, const char *const *tags)
     launch_result r = launch_run(10, "cat %s/events.out.tfevents.* > %s/all-events", folder, folder);
     assert_int_equal(r.status, 0);
     launch_free(&r);
-    char *path = must_format("%s/all-events", folder);
+    AUTO_FREE char *path = must_format("%s/all-events", folder);
     mapping file;
     assert_int_equal(mapping_open(&file, path), STATUS_OK);
     for (; *tags; tags++)
         if (!memmem(file.data, (size_t)file.bytes, *tags, strlen(*tags)))
             fail_msg("%s has no %s", folder, *tags);
     mapping_close(&file);
-    free(path);
 }
 
 TEST(tensorboard_has_them_and_the_hosts_resources)
@@ -155,13 +150,11 @@ TEST(tensorboard_has_them_and_the_hosts_resources)
     char host[256] = "", *folder = workfolder_path(*state, "both");
     expect_tags(folder, of_run);
     gethostname(host, sizeof host - 1);
-    char *of = must_format("%s/hosts/%s", folder, host), *path = must_format("%s/resources.jsonl", of);
+    AUTO_FREE char *of = must_format("%s/hosts/%s", folder, host), *path = must_format("%s/resources.jsonl", of);
     expect_tags(of, of_host);
     json_t *line = runs_last_line(path);
     assert_true(number(line, "step") == STEPS && number(line, "memory_bytes") > 0);
     json_decref(line);
-    free(path);
-    free(of);
     free(folder);
 }
 
@@ -169,7 +162,7 @@ TEST(tensorboard_has_them_and_the_hosts_resources)
 
 TEST(what_asks_for_mlflows_file_store_is_refused_but_an_older_run_goes_on)
 {
-    char *program = launch_beside("../phalanx"), *folder = workfolder_path(*state, "exported");
+    AUTO_FREE char *program = launch_beside("../phalanx"), *folder = workfolder_path(*state, "exported");
     launch_result r = launch_run(60, "%s train %s/run.yaml run.export=[mlflow]", program, (char *)*state);
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "run.export is gone"));
@@ -189,8 +182,6 @@ TEST(what_asks_for_mlflows_file_store_is_refused_but_an_older_run_goes_on)
     launch_free(&r);
     runs_metrics m = runs_read_metrics(folder);
     assert_int_equal(m.count, 4);
-    free(folder);
-    free(program);
 }
 
 /* ---- run.mlflow ---- */
@@ -234,10 +225,10 @@ static void check_tracked(mlflow_standin *server, const char *folder, int steps)
 TEST(an_mlflow_server_follows_a_run_over_its_starts)
 {
     mlflow_standin *server = mlflow_standin_open();
-    char *folder = workfolder_path(*state, "tracked");
-    char *common = must_format("%s/run.yaml run.folder=%s run.mlflow=%s run.mlflow_name='some name' "
-                               "run.mlflow_experiment=tests data.validation=%s/books evaluate.every=3",
-                               (char *)*state, folder, mlflow_standin_address(server), (char *)*state);
+    AUTO_FREE char *folder = workfolder_path(*state, "tracked");
+    AUTO_FREE char *common = must_format("%s/run.yaml run.folder=%s run.mlflow=%s run.mlflow_name='some name' "
+                                         "run.mlflow_experiment=tests data.validation=%s/books evaluate.every=3",
+                                         (char *)*state, folder, mlflow_standin_address(server), (char *)*state);
     free(runs_train_well(120, 2, "%s parallel.data=2", common));
     check_tracked(server, folder, 6);
     mlflow_standin_set(server, MLFLOW_STANDIN_AWAY);
@@ -249,8 +240,6 @@ TEST(an_mlflow_server_follows_a_run_over_its_starts)
     json_decref(summary);
     free(runs_train_well(120, 1, "%s train.steps=12", common));
     check_tracked(server, folder, 12);
-    free(common);
-    free(folder);
     mlflow_standin_close(server);
 }
 
@@ -265,15 +254,14 @@ TEST(an_address_of_no_server_is_refused)
                 {"http://h?token=S3CR3Tpw", "MLFLOW_TRACKING_TOKEN"},
                 {"http://me:S3CR3Tpw@h:5000", "MLFLOW_TRACKING_PASSWORD"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *all = must_format("%s/run.yaml run.folder=%s/nowhere 'run.mlflow=%s'", (char *)*state, (char *)*state,
-                                rows[i].address);
+        AUTO_FREE char *all = must_format("%s/run.yaml run.folder=%s/nowhere 'run.mlflow=%s'", (char *)*state,
+                                          (char *)*state, rows[i].address);
         launch_result r = runs_train(60, 1, all);
         assert_int_equal(r.status, STATUS_USAGE);
         assert_null(strstr(r.err, "S3CR3Tpw"));
         if (!strstr(r.err, rows[i].said))
             fail_msg("%s: %s", rows[i].address, r.err);
         launch_free(&r);
-        free(all);
     }
 }
 

@@ -8,6 +8,7 @@
 #include "engine/system/atomic.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -25,9 +26,8 @@ static int begin(void **state)
     runs_write_small(*state, 9000, STEPS, "micro_batch: 2, global_batch: 12",
                      "optimizer: {lr: 3e-3, schedule: constant}\n"
                      "checkpoint: {every: 2, keep: 2}\n");
-    char *whole = workfolder_path(*state, "whole");
+    AUTO_FREE char *whole = workfolder_path(*state, "whole");
     free(runs_train_well(300, 1, "%s/run.yaml run.folder=%s", *(char **)state, whole));
-    free(whole);
     return 0;
 }
 
@@ -67,11 +67,9 @@ static bool is_there(const char *mirror, const char *name)
 
 static void assert_latest(const char *mirror, const char *name)
 {
-    char *text = object(mirror, "latest"), *line = must_format("%s\n", name);
+    AUTO_FREE char *text = object(mirror, "latest"), *line = must_format("%s\n", name);
     assert_non_null(text);
     assert_string_equal(text, line);
-    free(line);
-    free(text);
 }
 
 static char *train(const char *top, const char *name, const char *mirror, const char *keys)
@@ -82,10 +80,9 @@ static char *train(const char *top, const char *name, const char *mirror, const 
 
 static launch *begin_train(const char *top, const char *name, const char *mirror, const char *keys)
 {
-    char *arguments = must_format("%s/run.yaml run.folder=%s/%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s", top,
-                                  top, name, mirror, keys);
+    AUTO_FREE char *arguments = must_format(
+        "%s/run.yaml run.folder=%s/%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s", top, top, name, mirror, keys);
     launch *l = runs_start(300, 1, arguments);
-    free(arguments);
     return l;
 }
 
@@ -109,9 +106,8 @@ static void assert_same_bits(const char *top, const char *name)
 
 static void remove_run(const char *top, const char *name)
 {
-    char *run = workfolder_path(top, name);
+    AUTO_FREE char *run = workfolder_path(top, name);
     assert_int_equal(atomic_remove(run), STATUS_OK);
-    free(run);
 }
 
 static void assert_said(const char *out, const char *words)
@@ -133,19 +129,17 @@ TEST_WITH(checkpoints_are_mirrored_and_pruned, well_again, NULL)
     assert_false(is_there("first", "step-00000002/model-00000.safetensors"));
     assert_true(is_there("first", "config.yaml") && is_there("first", "events.jsonl"));
     assert_int_equal(s3_server_open_uploads(server), 0);
-    char *run = workfolder_path(top, "first"), *path = workfolder_path(run, "checkpoints/step-00000008/manifest.json");
+    AUTO_FREE char *run = workfolder_path(top, "first"),
+                   *path = workfolder_path(run, "checkpoints/step-00000008/manifest.json");
     int64_t bytes;
-    char *local = (char *)workfolder_read(path, &bytes), *there = object("first", "step-00000008/manifest.json");
+    AUTO_FREE char *local = (char *)workfolder_read(path, &bytes),
+                   *there = object("first", "step-00000008/manifest.json");
     assert_string_equal(local, there);
     json_t *summary = runs_read_summary(run), *mirror = json_object_get(summary, "mirror");
     assert_int_equal(json_integer_value(json_object_get(mirror, "step")), 8);
     assert_int_equal(json_integer_value(json_object_get(mirror, "behind_bytes")), 0);
     assert_null(json_object_get(mirror, "failing"));
     json_decref(summary);
-    free(there);
-    free(local);
-    free(path);
-    free(run);
     assert_same_bits(top, "first");
 }
 
@@ -194,12 +188,12 @@ TEST_WITH(a_prefix_has_one_run, well_again, NULL)
     assert_latest("owned", "step-00000008");
     static const char *const wrong[] = {"s3://AKID:SECRET@bucket/x", "/tmp/x", "s3://bucket", "s3:///x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char *arguments = must_format("%s/run.yaml run.folder=%s/wrong checkpoint.mirror=%s", top, top, wrong[i]);
+        AUTO_FREE char *arguments =
+            must_format("%s/run.yaml run.folder=%s/wrong checkpoint.mirror=%s", top, top, wrong[i]);
         launch_result r = launch_finish(runs_start(60, 1, arguments));
         if (r.status == 0 || !strstr(r.err, "is not of the form") || strstr(r.err, "SECRET"))
             fail_msg("%s: status %d, err: %s", wrong[i], r.status, r.err);
         launch_free(&r);
-        free(arguments);
     }
 }
 
@@ -223,11 +217,10 @@ TEST_WITH(a_lost_folder_goes_on_from_the_mirror, well_again, NULL)
 static void flip(const char *key)
 {
     int64_t bytes;
-    char *data = s3_server_get(server, key, &bytes);
+    AUTO_FREE char *data = s3_server_get(server, key, &bytes);
     assert_non_null(data);
     data[bytes - 1] ^= 1;
     s3_server_put(server, key, data, bytes);
-    free(data);
 }
 
 TEST_WITH(a_damaged_checkpoint_is_passed_over, well_again, NULL)
@@ -238,9 +231,8 @@ TEST_WITH(a_damaged_checkpoint_is_passed_over, well_again, NULL)
     remove_run(top, "hurt");
     flip("hurt/step-00000004/model-00000.safetensors");
     refused(top, "hurt", "hurt", "checkpoint.fallback=false", "has another checksum than the manifest says");
-    char *out = train(top, "hurt", "hurt", "");
+    AUTO_FREE char *out = train(top, "hurt", "hurt", "");
     assert_said(out, "after step 2");
-    free(out);
     assert_same_bits(top, "hurt");
     assert_latest("hurt", "step-00000008");
 }
@@ -258,19 +250,16 @@ TEST_WITH(what_is_wholly_damaged_is_refused, well_again, NULL)
 TEST_WITH(the_newer_of_disk_and_mirror_wins, well_again, NULL)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "both"), *old = workfolder_path(top, "both-of-old");
+    AUTO_FREE char *run = workfolder_path(top, "both"), *old = workfolder_path(top, "both-of-old");
     free(train(top, "both", "both", "train.steps=2"));
     launch_result r = launch_run(60, "cp -r %s %s", run, old);
     launch_free(&r);
     free(train(top, "both", "both", "train.steps=6"));
     remove_run(top, "both");
     assert_int_equal(rename(old, run), 0);
-    char *out = train(top, "both", "both", "");
+    AUTO_FREE char *out = train(top, "both", "both", "");
     assert_said(out, "after step 6");
-    free(out);
     assert_same_bits(top, "both");
-    free(old);
-    free(run);
 }
 
 TEST_WITH(a_stage_begins_from_a_mirror, well_again, NULL)
@@ -292,44 +281,40 @@ TEST_WITH(a_stage_begins_from_a_mirror, well_again, NULL)
 /* What `latest` names is of this step, whichever of that step. */
 static void assert_latest_step(const char *mirror, const char *name)
 {
-    char *text = object(mirror, "latest");
+    AUTO_FREE char *text = object(mirror, "latest");
     assert_non_null(text);
     if (strncmp(text, name, strlen(name)) != 0)
         fail_msg("%s/latest names %s", mirror, text);
-    free(text);
 }
 
 /* The mirror's `latest` names this again, as if it had heard of nothing since. */
 static void set_latest(const char *mirror, const char *name)
 {
-    char *key = must_format("%s/latest", mirror);
+    AUTO_FREE char *key = must_format("%s/latest", mirror);
     s3_server_put(server, key, name, (int64_t)strlen(name));
-    free(key);
 }
 
 /* A run that went back to step 2 after step 6, and has come to step 4 with another rate; a copy of its folder as it was
  * before is NAME-before. */
 static void go_back(const char *top, const char *name)
 {
-    char *keys = must_format("checkpoint.keep=0 optimizer.lr=1e-3 train.steps=4 checkpoint.resume=%s/%s/checkpoints/"
-                             "step-00000002",
-                             top, name);
+    AUTO_FREE char *keys =
+        must_format("checkpoint.keep=0 optimizer.lr=1e-3 train.steps=4 checkpoint.resume=%s/%s/checkpoints/"
+                    "step-00000002",
+                    top, name);
     free(train(top, name, name, "checkpoint.keep=0 train.steps=6"));
     launch_result r = launch_run(60, "cp -r %s/%s %s/%s-before", top, name, top, name);
     launch_free(&r);
-    char *out = train(top, name, name, keys);
+    AUTO_FREE char *out = train(top, name, name, keys);
     assert_said(out, "what came after it is undone");
-    free(out);
-    free(keys);
     assert_latest_step(name, "step-00000004");
 }
 
 /* It comes to step 8 from step 4 of what it has become, which is not what it was. */
 static void goes_on_after_4(const char *top, const char *name)
 {
-    char *out = train(top, name, name, "checkpoint.keep=0 optimizer.lr=1e-3");
+    AUTO_FREE char *out = train(top, name, name, "checkpoint.keep=0 optimizer.lr=1e-3");
     assert_said(out, "after step 4");
-    free(out);
     char *run = workfolder_path(top, name), *same = workfolder_path(top, "back"), difference[512];
     if (runs_compare_checkpoints(difference, sizeof difference, run, same) == 0 || *difference)
         fail_msg("%s: %s", name, difference);
@@ -343,9 +328,8 @@ TEST_WITH(what_was_undone_is_not_fetched, well_again, NULL)
     const char *top = *state;
     go_back(top, "back");
     set_latest("back", "step-00000006");
-    char *out = train(top, "back", "back", "checkpoint.keep=0 optimizer.lr=1e-3");
+    AUTO_FREE char *out = train(top, "back", "back", "checkpoint.keep=0 optimizer.lr=1e-3");
     assert_said(out, "after step 4");
-    free(out);
     assert_latest("back", "step-00000008");
 }
 
@@ -354,12 +338,10 @@ TEST_WITH(a_later_branch_wins_over_a_later_step, well_again, NULL)
 {
     const char *top = *state;
     go_back(top, "older");
-    char *run = workfolder_path(top, "older"), *before = workfolder_path(top, "older-before");
+    AUTO_FREE char *run = workfolder_path(top, "older"), *before = workfolder_path(top, "older-before");
     remove_run(top, "older");
     assert_int_equal(rename(before, run), 0);
     goes_on_after_4(top, "older");
-    free(before);
-    free(run);
 }
 
 /* Where the last checkpoint is damaged, the one before it is of its own history. */
@@ -385,9 +367,9 @@ TEST_WITH(nothing_undone_is_fallen_back_to_on_the_disk, well_again, NULL)
                                  top);
     assert_int_equal(r.status, 0);
     launch_free(&r);
-    char *out = runs_train_well(300, 1, "%s/run.yaml run.folder=%s/disk checkpoint.keep=0 optimizer.lr=1e-3", top, top);
+    AUTO_FREE char *out =
+        runs_train_well(300, 1, "%s/run.yaml run.folder=%s/disk checkpoint.keep=0 optimizer.lr=1e-3", top, top);
     assert_said(out, "after step 4");
-    free(out);
 }
 
 /* A person has written an earlier name into `latest`. */
@@ -395,13 +377,11 @@ TEST_WITH(a_folder_may_go_back, well_again, NULL)
 {
     const char *top = *state;
     free(train(top, "edited", "edited", "checkpoint.keep=0 train.steps=6"));
-    char *latest = workfolder_path(top, "edited/checkpoints/latest");
+    AUTO_FREE char *latest = workfolder_path(top, "edited/checkpoints/latest");
     runs_write_text(latest, "step-00000002\n");
-    char *out = train(top, "edited", "edited", "checkpoint.keep=0 optimizer.lr=1e-3 train.steps=4");
+    AUTO_FREE char *out = train(top, "edited", "edited", "checkpoint.keep=0 optimizer.lr=1e-3 train.steps=4");
     assert_said(out, "after step 2");
-    free(out);
     assert_latest_step("edited", "step-00000004");
-    free(latest);
     goes_on_after_4(top, "edited");
 }
 
@@ -421,9 +401,8 @@ TEST_WITH(a_dead_store_holds_nothing_up, well_again, NULL)
     launch_free(&r);
     assert_same_bits(top, "alone");
     s3_server_set_down(server, false);
-    char *out = train(top, "alone", "alone", "");
+    AUTO_FREE char *out = train(top, "alone", "alone", "");
     assert_said(out, "nothing left to do: 8 steps");
-    free(out);
     assert_latest("alone", "step-00000008");
 }
 

@@ -15,6 +15,7 @@
 #include "engine/system/crc32c.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -88,10 +89,9 @@ static void check_checkpoint(subject *s, const char *name, const char *text, int
     }
     for (int i = 0; i < m->file_count; i++) {
         int64_t size = -1;
-        char *data = object(s, name, m->files[i].name, &size);
+        AUTO_FREE char *data = object(s, name, m->files[i].name, &size);
         if (!data || size != m->files[i].bytes || crc32c(0, data, size) != m->files[i].crc32c)
             lose(s, "%s/%s of the mirror is %s", name, m->files[i].name, data ? "another one" : "not there");
-        free(data);
     }
     manifest_free(m);
 }
@@ -100,17 +100,16 @@ static void check_mirror(subject *s)
 {
     int64_t bytes;
     bool there = false;
-    char *latest = object(s, "latest", "", &bytes);
+    AUTO_FREE char *latest = object(s, "latest", "", &bytes);
     if (latest)
         latest[strcspn(latest, "\n")] = 0;
     for (int step = 1; step <= shapes[s->shape].steps && !s->hurt; step++)
         for (int turn = 1; turn <= shapes[s->shape].turns; turn++) {
             char *name = turn == 1 ? must_format("step-%08d", step) : must_format("step-%08d-%d", step, turn);
-            char *text = object(s, name, "manifest.json", &bytes);
+            AUTO_FREE char *text = object(s, name, "manifest.json", &bytes);
             if (text)
                 check_checkpoint(s, name, text, bytes);
             there |= text && latest && strcmp(name, latest) == 0;
-            free(text);
             free(name);
         }
     long long step = -1;
@@ -119,17 +118,16 @@ static void check_mirror(subject *s)
     if (step < s->latest && !s->hurt)
         lose(s, "latest of the mirror has gone from step %lld to %lld", (long long)s->latest, step);
     s->latest = step;
-    free(latest);
 }
 
 /* ---- the job ----------------------------------------------------------------------------------------------------- */
 
 static void start(subject *s)
 {
-    char *arguments = must_format("%s/run.yaml run.folder=%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s", s->top,
-                                  s->run, s->mirror, s->keys);
+    AUTO_FREE char *arguments =
+        must_format("%s/run.yaml run.folder=%s checkpoint.mirror=s3://" S3_SERVER_BUCKET "/%s %s", s->top, s->run,
+                    s->mirror, s->keys);
     s->job = runs_start(120, shapes[s->shape].ranks, arguments);
-    free(arguments);
 }
 
 /* What a start without its folder said must be what the mirror has. */
@@ -139,9 +137,8 @@ static void check_resumed(subject *s, const launch_result *r)
     long long step = -1;
     if (at)
         sscanf(at, "fetched step %lld", &step);
-    char *begun = workfolder_path(s->run, "metrics.jsonl");
+    AUTO_FREE char *begun = workfolder_path(s->run, "metrics.jsonl");
     bool has_begun = access(begun, F_OK) == 0;
-    free(begun);
     if (!has_begun && step < 0)
         return; /* it came to nothing */
     if (step < s->latest && !s->hurt)
@@ -312,8 +309,8 @@ static void lose_folder_and_damage(subject *s)
     if (!latest)
         return;
     latest[strcspn(latest, "\n")] = 0;
-    char *key = must_format("%s/%s/model-00000.safetensors", s->mirror, latest);
-    char *data = s3_server_get(server, key, &bytes);
+    AUTO_FREE char *key = must_format("%s/%s/model-00000.safetensors", s->mirror, latest);
+    AUTO_FREE char *data = s3_server_get(server, key, &bytes);
     int at = draw(s, (int)bytes);
     data[at] ^= 1;
     s3_server_put(server, key, data, bytes);
@@ -321,14 +318,11 @@ static void lose_folder_and_damage(subject *s)
     start(s);
     (void)finish(s);
     int64_t size;
-    char *now = s3_server_get(server, key, &size);
+    AUTO_FREE char *now = s3_server_get(server, key, &size);
     data[at] ^= 1;
     if (now && size == bytes && now[at] != data[at]) /* it is mended, if it is still there */
         s3_server_put(server, key, data, bytes);
     s->hurt = false;
-    free(now);
-    free(data);
-    free(key);
     free(latest);
 }
 

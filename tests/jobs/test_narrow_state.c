@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/parity.h"
@@ -63,8 +64,8 @@ static char *yaml_of(const char *top, int run)
 
 static void write_yaml(const char *top, int run)
 {
-    char *path = yaml_of(top, run);
-    char *text = must_format(
+    AUTO_FREE char *path = yaml_of(top, run);
+    AUTO_FREE char *text = must_format(
         "model: {from: %s/%s}\n"
         "data: {train: %s, shuffle: false}\n"
         "train: {steps: %d, sequence: 32, micro_batch: 2, global_batch: 8, precision: bf16, device: cpu, threads: 1}\n"
@@ -74,8 +75,6 @@ static void write_yaml(const char *top, int run)
         "run: {tensorboard: false}\n",
         GOLDEN_MODELS, RUNS[run].model, GOLDEN_DATA, STEPS, RUNS[run].name, RUNS[run].keys);
     runs_write_text(path, text);
-    free(text);
-    free(path);
 }
 
 static int train_all(void **state)
@@ -90,11 +89,9 @@ static int train_all(void **state)
         FILE *list = parity_open_list(top, "playlist");
         int count = 0;
         for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
-            char *yaml = yaml_of(top, i % NRUNS), *folder = run_folder(top, i % NRUNS, i / NRUNS);
+            AUTO_FREE char *yaml = yaml_of(top, i % NRUNS), *folder = run_folder(top, i % NRUNS, i / NRUNS);
             if (taken[i] && LAYOUTS[i / NRUNS].ranks == ranks && ++count)
                 fprintf(list, "%s run.folder=%s %s\n", yaml, folder, LAYOUTS[i / NRUNS].keys);
-            free(folder);
-            free(yaml);
         }
         fclose(list);
         if (count > 0)
@@ -142,11 +139,10 @@ TEST(every_layout_rounds_a_weight_alike)
     assert_int_equal(wrong, 0);
     /* other random numbers round otherwise */
     char *yaml = yaml_of(*state, OTHER_SEED), *folder = run_folder(*state, OTHER_SEED, 0), difference[256];
-    char *other = must_format("%s/other-seed", (const char *)*state);
+    AUTO_FREE char *other = must_format("%s/other-seed", (const char *)*state);
     free(runs_train_well(60, 1, "%s run.folder=%s train.seed=2", yaml, other));
     runs_compare_section(difference, sizeof difference, folder, other, "model");
     assert_string_not_equal(difference, "");
-    free(other);
     free(folder);
     free(yaml);
 }
@@ -164,11 +160,9 @@ TEST(checkpoints_pass_through_another_layout_unchanged)
             if (!taken[from * NRUNS + run])
                 continue;
             count++;
-            char *yaml = yaml_of(top, run), *folder = run_folder(top, run, from);
+            AUTO_FREE char *yaml = yaml_of(top, run), *folder = run_folder(top, run, from);
             fprintf(list, "@skipped %s run.folder=%s-to-%d checkpoint.resume=%s train.steps=%d %s\n", yaml, folder, to,
                     folder, STEPS + 1, LAYOUTS[to].keys);
-            free(folder);
-            free(yaml);
         }
         fclose(list);
         assert_true(count > 0);
@@ -196,11 +190,10 @@ TEST(runs_use_and_send_what_their_plans_say)
     for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
         if (!taken[i])
             continue;
-        char *folder = run_folder(*state, i % NRUNS, i / NRUNS);
+        AUTO_FREE char *folder = run_folder(*state, i % NRUNS, i / NRUNS);
         plans_verdict v = plans_compare(folder, LAYOUTS[i / NRUNS].ranks, STEPS);
         if (v.wrong)
             fail_msg("%s, %s: %s", folder, LAYOUTS[i / NRUNS].keys, v.what);
-        free(folder);
     }
 }
 

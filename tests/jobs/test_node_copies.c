@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -50,7 +51,7 @@ static void write_launcher(const char *path)
 static launch *start(const char *top, const char *run, const int ranks[NODES], const char *before, const char *keys)
 {
     char *mpirun = launch_mpirun(ranks[0] + ranks[1] + ranks[2]), *program = launch_beside("../phalanx"), *name[NODES];
-    char *launcher = workfolder_path(top, "node.sh");
+    AUTO_FREE char *launcher = workfolder_path(top, "node.sh");
     write_launcher(launcher);
     for (int n = 0; n < NODES; n++)
         name[n] = node_name(n);
@@ -59,7 +60,6 @@ static launch *start(const char *top, const char *run, const int ranks[NODES], c
         launcher, name[0], ranks[0], name[1], ranks[1], name[2], ranks[2], program, top, run, keys);
     for (int n = 0; n < NODES; n++)
         free(name[n]);
-    free(launcher);
     free(program);
     free(mpirun);
     return l;
@@ -122,11 +122,10 @@ static int step_taken(const launch_result *r)
 /* Until `steps` are done; what it said. */
 static launch_result goes_on(const char *top, const char *run, const int ranks[NODES], int steps, const char *keys)
 {
-    char *all = must_format("train.steps=%d %s", steps, keys);
+    AUTO_FREE char *all = must_format("train.steps=%d %s", steps, keys);
     launch_result r = launch_finish(start(top, run, ranks, "", all));
     if (r.status != 0)
         fail_msg("status %d%s: %s%s", r.status, r.timed_out ? " (timed out)" : "", r.out, r.err);
-    free(all);
     nothing_is_in_memory();
     assert_int_equal(runs_read_metrics(run).count, steps);
     return r;
@@ -135,14 +134,13 @@ static launch_result goes_on(const char *top, const char *run, const int ranks[N
 static void is_as_if_undisturbed(const char *top, const char *run, const int ranks[NODES], int steps, const char *keys)
 {
     char *whole = must_format("%s-whole", run), difference[256];
-    char *all = must_format("checkpoint.memory_every=0 %s", keys);
+    AUTO_FREE char *all = must_format("checkpoint.memory_every=0 %s", keys);
     launch_result r = goes_on(top, whole, ranks, steps, all);
     runs_metrics a = runs_read_metrics(run), b = runs_read_metrics(whole);
     assert_true(runs_same_metrics(&a, &b));
     assert_true(runs_compare_checkpoints(difference, sizeof difference, run, whole) > 0);
     assert_string_equal(difference, "");
     launch_free(&r);
-    free(all);
     free(whole);
 }
 
@@ -158,7 +156,7 @@ TEST(a_killed_job_goes_on_from_memory)
     } layouts[] = {{{2, 1, 0}, ""}, {{1, 1, 1}, ""}, {{3, 0, 0}, ""}, {{1, 1, 0}, "parallel.context=2"}};
     const char *top = *state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        char *run = must_format("%s/killed%zu", top, i);
+        AUTO_FREE char *run = must_format("%s/killed%zu", top, i);
         const int *ranks = layouts[i].ranks;
         int done = killed_run(top, run, ranks, (int)i % 3, layouts[i].keys);
         launch_result r = goes_on(top, run, ranks, done + 10, layouts[i].keys);
@@ -166,7 +164,6 @@ TEST(a_killed_job_goes_on_from_memory)
             fail_msg("layout %zu, killed after step %d: %s%s", i, done, r.out, r.err);
         is_as_if_undisturbed(top, run, ranks, done + 10, layouts[i].keys);
         launch_free(&r);
-        free(run);
     }
 }
 
@@ -174,22 +171,20 @@ TEST(copies_are_their_users_alone)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
-    char *run = workfolder_path(top, "private");
+    AUTO_FREE char *run = workfolder_path(top, "private");
     int done = killed_run(top, run, ranks, 1, "");
     for (int n = 0; n < 2; n++) {
         struct stat info;
-        char *folder = memory_of(n);
+        AUTO_FREE char *folder = memory_of(n);
         int files = 0;
         assert_non_null(folder);
         assert_int_equal(stat(folder, &info), 0);
         assert_int_equal(info.st_mode & 0777, 0700);
-        char *list = must_format("find %s -type f -perm 0600 -name '*-0000[01]*' | wc -l", folder);
+        AUTO_FREE char *list = must_format("find %s -type f -perm 0600 -name '*-0000[01]*' | wc -l", folder);
         FILE *f = popen(list, "r");
         assert_int_equal(fscanf(f, "%d", &files), 1);
         pclose(f);
         assert_true(files >= 8); /* fragment, model and two moments of both ranks */
-        free(list);
-        free(folder);
     }
     launch_result r = goes_on(top, run, ranks, done + 1, "");
     json_t *summary = runs_read_summary(run);
@@ -197,7 +192,6 @@ TEST(copies_are_their_users_alone)
     assert_true(json_integer_value(json_object_get(first, "memory_copy_bytes")) > 0);
     json_decref(summary);
     launch_free(&r);
-    free(run);
 }
 
 /* ---- what is lost
@@ -207,34 +201,30 @@ TEST(a_lost_node_takes_nothing_with_it)
 {
     static const int three[NODES] = {1, 1, 1}, two[NODES] = {2, 1, 0};
     const char *top = *state;
-    char *run = workfolder_path(top, "lost");
+    AUTO_FREE char *run = workfolder_path(top, "lost");
     int done = killed_run(top, run, three, 2, "");
-    char *folder = memory_of(2);
+    AUTO_FREE char *folder = memory_of(2);
     shell(must_format("rm -r %s", folder));
     launch_result r = goes_on(top, run, two, done + 10, "");
     assert_true(step_taken(&r) >= 6);
     launch_free(&r);
-    free(folder);
-    free(run);
 }
 
 TEST(an_incomplete_set_is_none)
 {
     static const int three[NODES] = {1, 1, 1};
     const char *top = *state;
-    char *run = workfolder_path(top, "incomplete");
+    AUTO_FREE char *run = workfolder_path(top, "incomplete");
     int done = killed_run(top, run, three, 0, "");
     for (int n = 1; n < 3; n++) {
-        char *folder = memory_of(n);
+        AUTO_FREE char *folder = memory_of(n);
         shell(must_format("rm -r %s", folder));
-        free(folder);
     }
     launch_result r = goes_on(top, run, three, done + 3, ""); /* from the beginning: nothing is on the disk */
     assert_int_equal(step_taken(&r), -1);
     assert_null(strstr(r.out, "resumed from"));
     is_as_if_undisturbed(top, run, three, done + 3, "");
     launch_free(&r);
-    free(run);
 }
 
 /* One byte in the middle of one file of one node: the other node's copy serves. In both: the set is given up, and said
@@ -244,14 +234,13 @@ TEST(a_damaged_copy_gives_way_to_the_other)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
     for (int damaged = 1; damaged <= 2; damaged++) {
-        char *run = must_format("%s/damaged%d", top, damaged);
+        AUTO_FREE char *run = must_format("%s/damaged%d", top, damaged);
         int done = killed_run(top, run, ranks, 1, "");
         for (int n = 0; n < damaged; n++) {
-            char *folder = memory_of(n);
+            AUTO_FREE char *folder = memory_of(n);
             shell(must_format("for f in %s/.tmp-*/model-00000.safetensors; do printf 'X' | dd of=$f bs=1 seek=9000 "
                               "conv=notrunc 2> /dev/null || exit 1; done",
                               folder));
-            free(folder);
         }
         launch_result r = goes_on(top, run, ranks, done + 3, "");
         assert_non_null(strstr(r.err, "model-00000.safetensors is damaged"));
@@ -259,7 +248,6 @@ TEST(a_damaged_copy_gives_way_to_the_other)
         assert_int_equal(strstr(r.err, "the copies in memory cannot be used") != NULL, damaged == 2);
         is_as_if_undisturbed(top, run, ranks, done + 3, "");
         launch_free(&r);
-        free(run);
     }
 }
 
@@ -270,9 +258,9 @@ TEST(copies_of_another_start_do_not_count)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
-    char *run = workfolder_path(top, "other");
+    AUTO_FREE char *run = workfolder_path(top, "other");
     (void)killed_run(top, run, ranks, 1, "");
-    char *one = memory_of(0), *two = memory_of(1);
+    AUTO_FREE char *one = memory_of(0), *two = memory_of(1);
     shell(must_format("mv %s %s %s", one, two, top));
     launch_result r = goes_on(top, run, ranks, 5, "checkpoint.resume=never");
     assert_int_equal(step_taken(&r), -1);
@@ -286,9 +274,6 @@ TEST(copies_of_another_start_do_not_count)
     assert_int_equal(runs_read_metrics(run).count, 8);
     nothing_is_in_memory();
     launch_free(&r);
-    free(one);
-    free(two);
-    free(run);
 }
 
 /* A folder that was renamed, or is reached by another mount. */
@@ -296,15 +281,13 @@ TEST(copies_are_found_wherever_the_run_has_moved)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
-    char *run = workfolder_path(top, "here"), *moved = workfolder_path(top, "there");
+    AUTO_FREE char *run = workfolder_path(top, "here"), *moved = workfolder_path(top, "there");
     int done = killed_run(top, run, ranks, 1, "");
     assert_int_equal(rename(run, moved), 0);
     launch_result r = goes_on(top, moved, ranks, done + 3, "");
     assert_true(step_taken(&r) >= 6);
     is_as_if_undisturbed(top, moved, ranks, done + 3, "");
     launch_free(&r);
-    free(moved);
-    free(run);
 }
 
 /* ---- with a mirror
@@ -325,7 +308,7 @@ TEST(copies_later_than_the_mirror_win)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state, *keys = "checkpoint.every=100 " MIRROR "earlier";
     s3_server *server = s3_server_start();
-    char *run = workfolder_path(top, "earlier");
+    AUTO_FREE char *run = workfolder_path(top, "earlier");
     launch_result r = goes_on(top, run, ranks, 2, keys);
     launch_free(&r);
     int done = killed_run(top, run, ranks, 1, keys);
@@ -335,7 +318,6 @@ TEST(copies_later_than_the_mirror_win)
         fail_msg("killed after step %d: %s%s", done, r.out, r.err);
     is_as_if_undisturbed(top, run, ranks, done + 3, "");
     launch_free(&r);
-    free(run);
     s3_server_stop(server);
 }
 
@@ -345,23 +327,19 @@ TEST(a_mirror_later_than_the_copies_wins)
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state, *keys = "checkpoint.every=4 " MIRROR "later";
     s3_server *server = s3_server_start();
-    char *run = workfolder_path(top, "later");
+    AUTO_FREE char *run = workfolder_path(top, "later");
     int done = killed_run(top, run, ranks, 1, keys);
-    char *one = memory_of(0), *two = memory_of(1);
+    AUTO_FREE char *one = memory_of(0), *two = memory_of(1);
     shell(must_format("mv %s %s %s && cp -r %s %s-old", one, two, top, run, run));
     launch_result r = goes_on(top, run, ranks, done + 8, keys);
     launch_free(&r);
     shell(must_format("mv %s/phalanx-* /dev/shm/ && rm -r %s && mv %s-old %s", top, run, run, run));
-    char *more = must_format("train.steps=%d %s", done + 11, keys);
+    AUTO_FREE char *more = must_format("train.steps=%d %s", done + 11, keys);
     r = launch_finish(start(top, run, ranks, "", more));
     if (r.status != 0 || step_fetched(&r) != done + 8 || step_taken(&r) != -1)
         fail_msg("killed after step %d: %s%s", done, r.out, r.err);
     nothing_is_in_memory();
     launch_free(&r);
-    free(more);
-    free(one);
-    free(two);
-    free(run);
     s3_server_stop(server);
 }
 
@@ -370,21 +348,17 @@ TEST(a_folder_that_cannot_be_looked_at_once_is_asked_again)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
-    char *run = workfolder_path(top, "unseen"), *spy = launch_beside("io_faults.so");
+    AUTO_FREE char *run = workfolder_path(top, "unseen"), *spy = launch_beside("io_faults.so");
     int done = killed_run(top, run, ranks, 1, "");
-    char *before = must_format("env LD_PRELOAD=%s 'PHALANX_IO_FAULTS=/dev/shm/phalanx-%u-* EIO 1 fstat' ", spy,
-                               (unsigned)getuid());
-    char *keys = must_format("train.steps=%d", done + 3);
+    AUTO_FREE char *before = must_format("env LD_PRELOAD=%s 'PHALANX_IO_FAULTS=/dev/shm/phalanx-%u-* EIO 1 fstat' ",
+                                         spy, (unsigned)getuid());
+    AUTO_FREE char *keys = must_format("train.steps=%d", done + 3);
     launch_result r = launch_finish(start(top, run, ranks, before, keys));
     if (r.status != 0 || step_taken(&r) < 6)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     is_as_if_undisturbed(top, run, ranks, done + 3, "");
     nothing_is_in_memory();
     launch_free(&r);
-    free(keys);
-    free(before);
-    free(spy);
-    free(run);
 }
 
 /* What another user may have put there is neither used nor removed: the run has a folder of its own. */
@@ -392,9 +366,9 @@ TEST(a_folder_that_others_can_enter_is_not_believed)
 {
     static const int ranks[NODES] = {1, 1, 0};
     const char *top = *state;
-    char *run = workfolder_path(top, "open");
+    AUTO_FREE char *run = workfolder_path(top, "open");
     (void)killed_run(top, run, ranks, 1, "");
-    char *one = memory_of(0), *two = memory_of(1);
+    AUTO_FREE char *one = memory_of(0), *two = memory_of(1);
     shell(must_format("chmod 0777 %s %s", one, two));
     launch_result r = launch_finish(start(top, run, ranks, "", "train.steps=5"));
     if (r.status != 0 || step_taken(&r) != -1 || !strstr(r.out, "not this user's"))
@@ -403,9 +377,6 @@ TEST(a_folder_that_others_can_enter_is_not_believed)
     shell(must_format("ls -d %s/.tmp-step-* %s/.tmp-step-* > /dev/null && rm -r %s %s", one, two, one, two));
     nothing_is_in_memory();
     launch_free(&r);
-    free(two);
-    free(one);
-    free(run);
 }
 
 /* ---- nobody is needed
@@ -415,8 +386,8 @@ TEST(under_supervise_a_killed_rank_costs_a_few_steps)
 {
     static const int ranks[NODES] = {2, 1, 0};
     const char *top = *state;
-    char *run = workfolder_path(top, "supervised"), *program = launch_beside("../phalanx");
-    char *before = must_format("%s supervise -- ", program);
+    AUTO_FREE char *run = workfolder_path(top, "supervised"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *before = must_format("%s supervise -- ", program);
     launch *l = start(top, run, ranks, before, "");
     assert_true(runs_wait_for_step(run, 10, 200));
     int pid = runs_process(run, 1);
@@ -430,9 +401,6 @@ TEST(under_supervise_a_killed_rank_costs_a_few_steps)
     nothing_is_in_memory();
     is_as_if_undisturbed(top, run, ranks, runs_read_metrics(run).count, "");
     launch_free(&r);
-    free(before);
-    free(program);
-    free(run);
 }
 
 TEST_MAIN(write_config, workfolder_teardown)

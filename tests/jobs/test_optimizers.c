@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/parity.h"
 #include "tests/jobs/plans.h"
@@ -56,7 +57,7 @@ static char *run_folder(const char *top, int model, int variant, int layout)
 
 static void write_yaml(const char *path, int model, int variant)
 {
-    char *text = must_format(
+    AUTO_FREE char *text = must_format(
         "model: {from: %s/%s}\n"
         "data: {train: %s, shuffle: false}\n"
         "train: {steps: %d, sequence: 32, micro_batch: 2, global_batch: 8, precision: fp32, device: cpu, threads: 1}\n"
@@ -66,7 +67,6 @@ static void write_yaml(const char *path, int model, int variant)
         "run: {tensorboard: false}\n",
         GOLDEN_MODELS, MODELS[model], GOLDEN_DATA, STEPS, VARIANTS[variant].keys, HALF);
     runs_write_text(path, text);
-    free(text);
 }
 
 static char *yaml_of(const char *top, int model, int variant)
@@ -85,12 +85,10 @@ static int train_all(void **state)
         int count = 0;
         for (int i = 0; i < NLAYOUTS * NRUNS; i++) {
             int layout = i / NRUNS, model = i / NVARIANTS % NMODELS, variant = i % NVARIANTS;
-            char *yaml = yaml_of(top, model, variant), *folder = run_folder(top, model, variant, layout);
+            AUTO_FREE char *yaml = yaml_of(top, model, variant), *folder = run_folder(top, model, variant, layout);
             write_yaml(yaml, model, variant);
             if (taken[i] && LAYOUTS[layout].ranks == ranks && ++count)
                 fprintf(list, "%s run.folder=%s %s\n", yaml, folder, LAYOUTS[layout].keys);
-            free(folder);
-            free(yaml);
         }
         fclose(list);
         if (count > 0)
@@ -102,7 +100,7 @@ static int train_all(void **state)
 /* The largest relative error of the losses of steps first .. STEPS (first from 1); infinite unless all are there. */
 static double loss_error(const char *folder, int model, int variant, int first)
 {
-    char *path = must_format("%s/%s/optimizers.json", GOLDEN_MODELS, MODELS[model]);
+    AUTO_FREE char *path = must_format("%s/%s/optimizers.json", GOLDEN_MODELS, MODELS[model]);
     json_t *root = json_load_file(path, 0, NULL), *losses = json_object_get(root, VARIANTS[variant].name);
     runs_metrics m = runs_read_metrics(folder);
     assert_int_equal(json_array_size(losses), STEPS);
@@ -115,7 +113,6 @@ static double loss_error(const char *folder, int model, int variant, int first)
             worst = INFINITY;
     }
     json_decref(root);
-    free(path);
     return worst;
 }
 
@@ -129,14 +126,13 @@ TEST(every_optimizer_trains_as_its_reference_in_every_layout)
                 continue;
             tried++;
             int model = i / NVARIANTS, variant = i % NVARIANTS;
-            char *folder = run_folder(*state, model, variant, layout);
+            AUTO_FREE char *folder = run_folder(*state, model, variant, layout);
             double error = loss_error(folder, model, variant, 1);
             if (!(error <= LIMIT))
                 printf("%s %s, %d ranks %s: loss off by %.1e\n", MODELS[model], VARIANTS[variant].name,
                        LAYOUTS[layout].ranks, LAYOUTS[layout].keys, error);
             wrong += !(error <= LIMIT);
             worst = fmax(worst, error);
-            free(folder);
         }
         printf("%d ranks %-85s worst loss %.1e\n", LAYOUTS[layout].ranks, LAYOUTS[layout].keys, worst);
     }
@@ -153,7 +149,8 @@ TEST(no_bit_depends_on_recompute_schedule_or_sharding)
         int first = update_layouts_first(layout);
         if (!taken[i] || first == layout)
             continue;
-        char *folder = run_folder(*state, model, variant, layout), *other = run_folder(*state, model, variant, first);
+        AUTO_FREE char *folder = run_folder(*state, model, variant, layout),
+                       *other = run_folder(*state, model, variant, first);
         char difference[256];
         runs_metrics a = runs_read_metrics(folder), b = runs_read_metrics(other);
         int equal = runs_compare_checkpoints(difference, sizeof difference, folder, other);
@@ -163,8 +160,6 @@ TEST(no_bit_depends_on_recompute_schedule_or_sharding)
                    LAYOUTS[first].keys, *difference ? difference : "metrics");
         wrong += !same;
         compared++;
-        free(other);
-        free(folder);
     }
     assert_true(4 * compared >= 7 * NRUNS);
     assert_int_equal(wrong, 0);
@@ -178,12 +173,11 @@ TEST(runs_use_and_send_what_their_plans_say)
         int layout = i / NRUNS, model = i / NVARIANTS % NMODELS, variant = i % NVARIANTS;
         if (!taken[i])
             continue;
-        char *folder = run_folder(*state, model, variant, layout);
+        AUTO_FREE char *folder = run_folder(*state, model, variant, layout);
         plans_verdict v = plans_compare(folder, LAYOUTS[layout].ranks, STEPS);
         if (v.wrong)
             printf("%s %s, %s: %s\n", MODELS[model], VARIANTS[variant].name, LAYOUTS[layout].keys, v.what);
         wrong += v.wrong;
-        free(folder);
     }
     assert_int_equal(wrong, 0);
 }
@@ -203,12 +197,10 @@ TEST(what_one_layout_saved_another_continues)
             if (!saved[i])
                 continue;
             count++;
-            char *yaml = yaml_of(top, i / NVARIANTS, i % NVARIANTS);
-            char *from = run_folder(top, i / NVARIANTS, i % NVARIANTS, moves[k].from);
+            AUTO_FREE char *yaml = yaml_of(top, i / NVARIANTS, i % NVARIANTS);
+            AUTO_FREE char *from = run_folder(top, i / NVARIANTS, i % NVARIANTS, moves[k].from);
             fprintf(list, "%s run.folder=%s-to-%d checkpoint.resume=%s/checkpoints/step-%08d %s\n", yaml, from, to,
                     from, HALF, LAYOUTS[to].keys);
-            free(from);
-            free(yaml);
         }
         fclose(list);
         assert_true(count > 0);
@@ -216,11 +208,9 @@ TEST(what_one_layout_saved_another_continues)
         for (int i = 0; i < NRUNS; i++) {
             if (!saved[i])
                 continue;
-            char *from = run_folder(top, i / NVARIANTS, i % NVARIANTS, moves[k].from);
-            char *folder = must_format("%s-to-%d", from, to);
+            AUTO_FREE char *from = run_folder(top, i / NVARIANTS, i % NVARIANTS, moves[k].from);
+            AUTO_FREE char *folder = must_format("%s-to-%d", from, to);
             assert_true(loss_error(folder, i / NVARIANTS, i % NVARIANTS, HALF + 1) <= LIMIT);
-            free(folder);
-            free(from);
         }
     }
 }
@@ -250,22 +240,20 @@ TEST(a_slightly_different_optimizer_is_caught)
     const char *top = *state;
     FILE *list = parity_open_list(top, "mutants");
     for (int i = 0; i < COUNT; i++) {
-        char *yaml = yaml_of(top, LLAMA, mutants[i].variant);
+        AUTO_FREE char *yaml = yaml_of(top, LLAMA, mutants[i].variant);
         fprintf(list, "%s %s run.folder=%s/mutant-%d parallel.tensor=2 %s\n", mutants[i].word, yaml, top, i,
                 mutants[i].keys);
-        free(yaml);
     }
     fclose(list);
     parity_play(top, "rank_mutants", 2, "mutants", COUNT);
     int missed = 0;
     for (int i = 0; i < COUNT; i++) {
-        char *folder = must_format("%s/mutant-%d", top, i);
+        AUTO_FREE char *folder = must_format("%s/mutant-%d", top, i);
         double error = loss_error(folder, LLAMA, mutants[i].variant, 1);
         printf("%-10s %-26s%-34s loss off by %.1e\n", VARIANTS[mutants[i].variant].name, mutants[i].word,
                mutants[i].keys, error);
         assert_true(isfinite(error)); /* noticed by figures, not by failing to run */
         missed += (error <= LIMIT) != (i == 0);
-        free(folder);
     }
     assert_int_equal(missed, 0);
 }
@@ -276,7 +264,7 @@ TEST(an_older_versions_checkpoint_resumes)
 {
     static const double losses[] = {4.30155897, 4.21345329, 4.1352644, 4.17027855};
     for (int ranks = 1; ranks <= 2; ranks++) {
-        char *folder = must_format("%s/older-%d", (const char *)*state, ranks);
+        AUTO_FREE char *folder = must_format("%s/older-%d", (const char *)*state, ranks);
         free(runs_train_well(60, ranks,
                              "tests/golden/checkpoint/run.yaml train.precision=fp32 checkpoint.every=0 "
                              "checkpoint.resume=tests/golden/checkpoint run.folder=%s parallel.tensor=%d",
@@ -287,7 +275,6 @@ TEST(an_older_versions_checkpoint_resumes)
             assert_int_equal(m.step[i].step, 5 + i);
             assert_true(fabs(m.step[i].loss - losses[i]) <= 1e-6 * losses[i]);
         }
-        free(folder);
     }
 }
 

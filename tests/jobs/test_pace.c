@@ -5,6 +5,7 @@
 
 #include "engine/files/indexed.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -35,9 +36,9 @@ static int write_config(void **state)
 {
     workfolder_setup(state);
     const char *top = *state;
-    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
     /* ops that last long enough to be told from noise */
-    char *text = must_format(
+    AUTO_FREE char *text = must_format(
         "model: {architecture: llama, layers: 4, hidden_size: 192, heads: 4, ffn_size: 512, vocab_size: 131}\n"
         "data: {train: %s}\n"
         "train: {steps: %d, sequence: 64, precision: fp32, device: cpu, threads: 1, micro_batch: 2, "
@@ -46,23 +47,17 @@ static int write_config(void **state)
         data, STEPS);
     runs_write_data(data, 131, 60000, 1);
     runs_write_text(path, text);
-    char *unequal = workfolder_path(top, "unequal");
+    AUTO_FREE char *unequal = workfolder_path(top, "unequal");
     write_unequal(unequal);
-    free(unequal);
-    free(text);
-    free(path);
-    free(data);
     return 0;
 }
 
 /* Under PHALANX_FAULT=`fault`. */
 static launch_result play(const char *top, const char *run, const char *fault, const char *more)
 {
-    char *mpirun = launch_mpirun(RANKS), *program = launch_beside("rank_faulty");
+    AUTO_FREE char *mpirun = launch_mpirun(RANKS), *program = launch_beside("rank_faulty");
     launch_result r = launch_run(200, "PHALANX_FAULT='%s' %s %s %s/run.yaml run.folder=%s/%s %s", fault, mpirun,
                                  program, top, top, run, more);
-    free(mpirun);
-    free(program);
     if (r.timed_out || r.status != 0)
         fail_msg("status %d: %s", r.status, r.err);
     return r;
@@ -75,10 +70,10 @@ TEST(a_slow_rank_is_named_in_every_layout)
                                           "parallel.pipeline=4 train.global_batch=8"};
     const char *top = *state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        char *run = must_format("slow-%d", (int)i), *more = must_format("%s run.slow_ratio=2", layouts[i]);
+        AUTO_FREE char *run = must_format("slow-%d", (int)i), *more = must_format("%s run.slow_ratio=2", layouts[i]);
         /* four times as long, and twice is asked for: no load of the machine adds up to that */
         launch_result r = play(top, run, "slow 2 3 10", more);
-        char *path = must_format("%s/%s/incidents.jsonl", top, run);
+        AUTO_FREE char *path = must_format("%s/%s/incidents.jsonl", top, run);
         json_t *incident = runs_last_line(path);
         if (!incident || !strstr(r.err, " is slow: "))
             fail_msg("%s: nobody is named: %s", layouts[i], r.err);
@@ -91,17 +86,13 @@ TEST(a_slow_rank_is_named_in_every_layout)
         assert_true(step > 10 && step <= 40);
         json_decref(incident);
         assert_null(strstr(strstr(r.err, " is slow: ") + 1, " is slow: "));
-        char *metrics = must_format("%s/%s/metrics.jsonl", top, run);
+        AUTO_FREE char *metrics = must_format("%s/%s/metrics.jsonl", top, run);
         json_t *line = runs_last_line(metrics);
         assert_int_equal(json_integer_value(json_object_get(line, "slowest_rank")), SLOW);
         assert_true(json_real_value(json_object_get(line, "slowest_ratio")) > 2);
         assert_true(json_real_value(json_object_get(line, "wait_seconds")) > 0);
         json_decref(line);
         launch_free(&r);
-        free(metrics);
-        free(path);
-        free(more);
-        free(run);
     }
 }
 
@@ -122,27 +113,25 @@ TEST(who_is_dealt_more_is_not_slow)
 {
     const char *top = *state;
     /* products of 0.2 ms, so that those of a faster machine are above PACE_SHORTEST, too */
-    char *keys = must_format("model.hidden_size=96 model.ffn_size=96 train.micro_batch=1 train.global_batch=2 "
-                             "model.max_sequence=%d train.sequence=%d data.train=%s/unequal "
-                             "data.shuffle=false data.document_mask=true parallel.context=4 run.slow_ratio=2",
-                             LONG, LONG, top);
+    AUTO_FREE char *keys =
+        must_format("model.hidden_size=96 model.ffn_size=96 train.micro_batch=1 train.global_batch=2 "
+                    "model.max_sequence=%d train.sequence=%d data.train=%s/unequal "
+                    "data.shuffle=false data.document_mask=true parallel.context=4 run.slow_ratio=2",
+                    LONG, LONG, top);
     launch_result r = play(top, "unequal-run", "slow -1 0 0", keys);
-    char *metrics = must_format("%s/unequal-run/metrics.jsonl", top);
+    AUTO_FREE char *metrics = must_format("%s/unequal-run/metrics.jsonl", top);
     json_t *line = runs_last_line(metrics);
     assert_true(json_real_value(json_object_get(line, "context_imbalance")) > 2.4);
     if (strstr(r.err, " is slow: "))
         fail_msg("%s", r.err);
     launch_free(&r);
     r = play(top, "unequal-slow", "slow 2 3 10", keys);
-    char *path = must_format("%s/unequal-slow/incidents.jsonl", top);
+    AUTO_FREE char *path = must_format("%s/unequal-slow/incidents.jsonl", top);
     json_t *incident = runs_last_line(path);
     assert_int_equal(json_integer_value(json_object_get(incident, "rank")), SLOW);
     json_decref(incident);
     json_decref(line);
     launch_free(&r);
-    free(path);
-    free(metrics);
-    free(keys);
 }
 
 TEST_MAIN(write_config, workfolder_teardown)

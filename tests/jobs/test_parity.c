@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/jobs/layouts.h"
 #include "tests/jobs/parity.h"
@@ -62,16 +63,13 @@ TEST(every_layout_trains_the_same_model)
         tried++;
         const char *exact = layouts_model_of(row->model)->exact;
         const bool biased = !exact && strstr(layouts_model_of(row->model)->keys, "router_bias_rate") != NULL;
-        char *folder = run_folder(top, i), *one = parity_model_folder(top, row->model), *title = layouts_title(row);
-        char *fp32 = exact ? parity_model_folder(top, exact) : NULL;
+        AUTO_FREE char *folder = run_folder(top, i), *one = parity_model_folder(top, row->model),
+                       *title = layouts_title(row);
+        AUTO_FREE char *fp32 = exact ? parity_model_folder(top, exact) : NULL;
         parity_outcome o = exact ? parity_compare_rounded(folder, one, fp32) : parity_compare(folder, one);
         printf("%-100s gradient %.3f loss %.1e norm %.1e%s%s\n", title, o.gradient, o.loss, o.norm,
                o.good ? "" : " WRONG ", o.good ? "" : o.tensor);
         wrong += !o.good || (o.biases > 0) != biased;
-        free(fp32);
-        free(title);
-        free(one);
-        free(folder);
     }
     printf("%d of %d layouts\n", tried, layouts_count());
     assert_true(layouts_count() >= 60 && 3 * tried >= layouts_count());
@@ -122,7 +120,7 @@ TEST(runs_use_and_send_what_their_plans_say)
         const layouts_row *row = layouts_at(i);
         if (!taken[i])
             continue;
-        char *folder = run_folder(top, i), *title = layouts_title(row);
+        AUTO_FREE char *folder = run_folder(top, i), *title = layouts_title(row);
         plans_verdict v = plans_compare(folder, layouts_ranks(row), LAYOUTS_STEPS);
         if (v.wrong)
             printf("%s: %s\n", title, v.what);
@@ -139,8 +137,6 @@ TEST(runs_use_and_send_what_their_plans_say)
         loose += v.ratio > 1.02;
         looser += v.ratio > 1.1;
         wrong += v.wrong;
-        free(folder);
-        free(title);
     }
     printf("transient arena above 1.02 of the lower bound in %d of %d layouts, above 1.1 in %d, at most %.4f\n", loose,
            tried, looser, worst);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/layouts.h"
 #include "tests/jobs/mutants.h"
 #include "tests/jobs/parity.h"
@@ -26,12 +27,11 @@ static int train_ones(void **state)
 /* Has the run in `folder` ended for an incident with these words? */
 static bool says(const char *folder, const char *words)
 {
-    char *path = must_format("%s/incidents.jsonl", folder);
+    AUTO_FREE char *path = must_format("%s/incidents.jsonl", folder);
     json_t *incident = words ? runs_last_line(path) : NULL;
     const char *said = json_string_value(json_object_get(incident, "words"));
     bool has = said && strstr(said, words);
     json_decref(incident);
-    free(path);
     return has;
 }
 
@@ -40,17 +40,16 @@ TEST(every_mutant_is_noticed)
     const char *top = *state;
     FILE *list = parity_open_list(top, "mutants");
     for (int i = 0; i < mutants_count(); i++) {
-        char *word = must_format("@%s ", mutants_at(i)->name);
+        AUTO_FREE char *word = must_format("@%s ", mutants_at(i)->name);
         assert_int_equal(layouts_ranks(&mutants_at(i)->layout), 4);
         parity_put_line(list, top, word, &mutants_at(i)->layout, mutant_folder(top, i));
-        free(word);
     }
     fclose(list);
     parity_play(top, "rank_mutants", 4, "mutants", mutants_count());
     int missed = 0;
     for (int i = 0; i < mutants_count(); i++) {
         const mutants_row *m = mutants_at(i);
-        char *folder = mutant_folder(top, i), *one = parity_model_folder(top, m->layout.model);
+        AUTO_FREE char *folder = mutant_folder(top, i), *one = parity_model_folder(top, m->layout.model);
         parity_outcome o = parity_compare(folder, one);
         runs_metrics done = runs_read_metrics(folder);
         printf("mutant %-26s gradient %.3g loss %.1e norm %.1e\n", m->name, o.gradient, o.loss, o.norm);
@@ -58,8 +57,6 @@ TEST(every_mutant_is_noticed)
         assert_int_equal(done.count, m->refused ? 0 : LAYOUTS_STEPS);
         assert_int_equal(says(folder, m->refused), m->refused != NULL);
         missed += o.good != !strcmp(m->name, "none");
-        free(folder);
-        free(one);
     }
     assert_int_equal(missed, 0);
 }
@@ -68,10 +65,10 @@ TEST(every_mutant_is_noticed)
 TEST(a_hundred_steps_on_four_ranks_reach_the_loss_of_one)
 {
     const char *top = *state;
-    char *format = must_format(
+    AUTO_FREE char *format = must_format(
         "%s/llama.yaml train.steps=100 optimizer.lr=2e-3 optimizer.schedule=cosine optimizer.warmup=10 ", top);
-    char *one = must_format("%s run.folder=%s/long-one", format, top);
-    char *four = must_format("%s run.folder=%s/long-four parallel.tensor=2 parallel.pipeline=2", format, top);
+    AUTO_FREE char *one = must_format("%s run.folder=%s/long-one", format, top);
+    AUTO_FREE char *four = must_format("%s run.folder=%s/long-four parallel.tensor=2 parallel.pipeline=2", format, top);
     launch_result a = runs_train(120, 1, one), b = runs_train(300, 4, four);
     assert_int_equal(a.status, 0);
     assert_int_equal(b.status, 0);
@@ -86,9 +83,6 @@ TEST(a_hundred_steps_on_four_ranks_reach_the_loss_of_one)
     free(folders[1]);
     launch_free(&a);
     launch_free(&b);
-    free(format);
-    free(one);
-    free(four);
 }
 
 TEST_MAIN(train_ones, workfolder_teardown)

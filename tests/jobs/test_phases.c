@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -51,15 +52,13 @@ static char *with_top(const char *keys, const char *top)
 static launch *start_hang(const char *top, int which)
 {
     const hang *h = &hangs[which];
-    char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx"), *keys = with_top(h->keys, top);
+    AUTO_FREE char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx"),
+                   *keys = with_top(h->keys, top);
     char *mpirun = h->ranks > 1 ? launch_mpirun(h->ranks) : must_strdup("");
     launch *l = launch_start(
         300, "exec %s env 'PHALANX_IO_FAULTS=%s' LD_PRELOAD=%s %s train %s/run.yaml run.folder=%s/hang%d %s", mpirun,
         h->fault, spy, program, top, top, which, keys);
     free(mpirun);
-    free(keys);
-    free(program);
-    free(spy);
     return l;
 }
 
@@ -83,7 +82,7 @@ static int write_config(void **state)
 static void is_reported(const char *top, int which)
 {
     const hang *h = &hangs[which];
-    char *path = must_format("%s/hang%d/incidents.jsonl", top, which);
+    AUTO_FREE char *path = must_format("%s/hang%d/incidents.jsonl", top, which);
     launch_result r = launch_finish(running[which]);
     json_t *line = runs_last_line(path);
     const char *verdict = "", *phase = "", *action = "";
@@ -96,7 +95,6 @@ static void is_reported(const char *top, int which)
                  r.seconds, verdict, phase, action, rank, r.out, r.err);
     json_decref(line);
     launch_free(&r);
-    free(path);
 }
 
 static void are_reported(void **state, const char *phase)
@@ -147,10 +145,11 @@ TEST(a_rank_frozen_in_its_first_second_ends_the_job)
 {
     const char *top = *state;
     for (int i = 0; i < 4; i++) {
-        char *folder = must_format("%s/frozen%d", top, i);
-        char *line = must_format("%s/run.yaml run.folder=%s train.steps=1000 run.hang_seconds=2 run.setup_seconds=3 "
-                                 "run.load_seconds=3 run.save_seconds=3",
-                                 top, folder);
+        AUTO_FREE char *folder = must_format("%s/frozen%d", top, i);
+        AUTO_FREE char *line =
+            must_format("%s/run.yaml run.folder=%s train.steps=1000 run.hang_seconds=2 run.setup_seconds=3 "
+                        "run.load_seconds=3 run.save_seconds=3",
+                        top, folder);
         launch *l = runs_start(300, 3, line);
         int pid = 0;
         while (!pid)
@@ -164,15 +163,13 @@ TEST(a_rank_frozen_in_its_first_second_ends_the_job)
             fail_msg("frozen after %.2f s: status %d after %.1f s more: %s", before, r.status, took, r.err);
         assert_true(disappears(pid, 5));
         launch_free(&r);
-        free(line);
-        free(folder);
     }
 }
 
 /* Long steps may have a long limit: a machine that is gone is found out sooner. */
 TEST(a_rank_that_does_not_answer_has_a_limit_of_its_own)
 {
-    char *folder = workfolder_path(*state, "silent");
+    AUTO_FREE char *folder = workfolder_path(*state, "silent");
     char *line =
         must_format("%s/run.yaml run.folder=%s train.steps=100000 run.silent_seconds=2", (char *)*state, folder);
     launch *l = runs_start(300, 2, line);
@@ -184,13 +181,12 @@ TEST(a_rank_that_does_not_answer_has_a_limit_of_its_own)
         fail_msg("%.1f s: %s", r.seconds - before, r.err);
     launch_free(&r);
     free(line);
-    free(folder);
 }
 
 /* Slow is no hang: each call takes long, but is progress. */
 TEST(slow_storage_is_no_hang)
 {
-    char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *spy = launch_beside("io_faults.so"), *program = launch_beside("../phalanx");
     launch_result r = launch_run(300,
                                  "exec env PHALANX_IO_FAULTS='checkpoints* SLOW 4 fsync' LD_PRELOAD=%s %s train "
                                  "%s/run.yaml checkpoint.resume=never run.folder=%s/slow run.save_seconds=4",
@@ -198,8 +194,6 @@ TEST(slow_storage_is_no_hang)
     if (r.status != 0 || strstr(r.err, "watchdog"))
         fail_msg("status %d: %s", r.status, r.err);
     launch_free(&r);
-    free(program);
-    free(spy);
 }
 
 TEST_MAIN(write_config, workfolder_teardown)

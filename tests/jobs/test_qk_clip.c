@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/parity.h"
@@ -82,7 +83,7 @@ static char *yaml_of(const char *top, int model)
 
 static void write_yaml(const char *top, int model)
 {
-    char *path = yaml_of(top, model);
+    AUTO_FREE char *path = yaml_of(top, model);
     char *text = must_format(
         "model: {from: %s/%s}\n"
         "data: {train: %s, shuffle: false}\n"
@@ -95,7 +96,6 @@ static void write_yaml(const char *top, int model)
         GOLDEN_MODELS, MODELS[model].name, GOLDEN_DATA, STEPS, MODELS[model].threshold, STEPS);
     runs_write_text(path, text);
     free(text);
-    free(path);
 }
 
 /* The rows of a letter go together, to be compared. */
@@ -124,11 +124,9 @@ static int train_all(void **state)
         FILE *list = parity_open_list(top, "playlist");
         int count = 0;
         for (int i = 0; i < NRUNS; i++) {
-            char *yaml = yaml_of(top, RUNS[i].model), *folder = run_folder(top, i);
+            AUTO_FREE char *yaml = yaml_of(top, RUNS[i].model), *folder = run_folder(top, i);
             if (taken[i] && RUNS[i].ranks == ranks && ++count)
                 fprintf(list, "%s run.folder=%s %s\n", yaml, folder, RUNS[i].keys);
-            free(folder);
-            free(yaml);
         }
         fclose(list);
         if (count > 0)
@@ -141,7 +139,7 @@ static int train_all(void **state)
 static double error_of(const char *folder, int model, const char *number, const char *expected)
 {
     char *path = must_format("%s/%s/qk_clip.json", GOLDEN_MODELS, MODELS[model].name), line[4096];
-    char *metrics = must_format("%s/metrics.jsonl", folder);
+    AUTO_FREE char *metrics = must_format("%s/metrics.jsonl", folder);
     json_t *root = json_load_file(path, 0, NULL), *all = json_object_get(root, expected);
     FILE *in = fopen(metrics, "r");
     assert_int_equal(json_array_size(all), STEPS);
@@ -159,7 +157,6 @@ static double error_of(const char *folder, int model, const char *number, const 
     if (in)
         fclose(in);
     json_decref(root);
-    free(metrics);
     free(path);
     return steps == STEPS ? worst : INFINITY;
 }
@@ -170,13 +167,12 @@ TEST(heads_are_scaled_as_the_paper_says_in_every_layout)
     for (int i = 0; i < NRUNS; i++) {
         if (!taken[i])
             continue;
-        char *folder = run_folder(*state, i);
+        AUTO_FREE char *folder = run_folder(*state, i);
         const double loss = error_of(folder, RUNS[i].model, "loss", "losses");
         const double peak = error_of(folder, RUNS[i].model, "attention_logit_max", "peaks");
         printf("%-12s %d ranks %-85s loss off by %.1e, largest score by %.1e\n", MODELS[RUNS[i].model].name,
                RUNS[i].ranks, RUNS[i].keys, loss, peak);
         wrong += !(loss <= LIMIT && peak <= LIMIT);
-        free(folder);
     }
     assert_int_equal(wrong, 0);
 }
@@ -187,12 +183,11 @@ TEST(plans_say_what_clipped_runs_use_and_send)
     for (int i = 0; i < NRUNS; i++) {
         if (!taken[i])
             continue;
-        char *folder = run_folder(*state, i);
+        AUTO_FREE char *folder = run_folder(*state, i);
         const plans_verdict v = plans_compare(folder, RUNS[i].ranks, STEPS);
         if (v.wrong)
             printf("%s, %s: %s\n", MODELS[RUNS[i].model].name, RUNS[i].keys, v.what);
         wrong += v.wrong;
-        free(folder);
     }
     assert_int_equal(wrong, 0);
 }
@@ -258,21 +253,19 @@ TEST(a_slightly_different_clip_is_caught)
     enum { COUNT = sizeof mutants / sizeof *mutants };
     const char *top = *state;
     FILE *list = parity_open_list(top, "mutants");
-    char *yaml = yaml_of(top, V3);
+    AUTO_FREE char *yaml = yaml_of(top, V3);
     for (int i = 0; i < COUNT; i++)
         fprintf(list, "%s %s run.folder=%s/mutant-%d %s\n", mutants[i].word, yaml, top, i, mutants[i].keys);
     fclose(list);
     parity_play(top, "rank_mutants", 2, "mutants", COUNT);
     int missed = 0;
     for (int i = 0; i < COUNT; i++) {
-        char *folder = must_format("%s/mutant-%d", top, i);
+        AUTO_FREE char *folder = must_format("%s/mutant-%d", top, i);
         const double error = error_of(folder, V3, "loss", "losses");
         printf("%-28s %-26s loss off by %.1e\n", mutants[i].word, mutants[i].keys, error);
         assert_true(isfinite(error)); /* noticed by figures, not by failing to run */
         missed += (error <= LIMIT) != (i == 0);
-        free(folder);
     }
-    free(yaml);
     assert_int_equal(missed, 0);
 }
 

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
@@ -87,20 +88,16 @@ static void free_calls(calls *c)
 /* Words for env: on files whose path holds `path`, `what` happens `times` times after `skip` calls that look. */
 static char *faults(const char *top, const char *path, const char *what, int times, int skip)
 {
-    char *spy = launch_beside("io_faults.so");
-    char *words = must_format("env LD_PRELOAD=%s PHALANX_NODE=f%d PHALANX_IO_HASTE=1 PHALANX_IO_SAID=%s/said "
-                              "PHALANX_IO_FAULTS='%s* %s %d look %d'",
-                              spy, (int)getpid(), top, path, what, times, skip);
-    free(spy);
-    return words;
+    AUTO_FREE char *spy = launch_beside("io_faults.so");
+    return must_format("env LD_PRELOAD=%s PHALANX_NODE=f%d PHALANX_IO_HASTE=1 PHALANX_IO_SAID=%s/said "
+                       "PHALANX_IO_FAULTS='%s* %s %d look %d'",
+                       spy, (int)getpid(), top, path, what, times, skip);
 }
 
 static bool has_happened(const char *top)
 {
-    char *said = workfolder_path(top, "said");
-    bool happened = unlink(said) == 0;
-    free(said);
-    return happened;
+    AUTO_FREE char *said = workfolder_path(top, "said");
+    return unlink(said) == 0;
 }
 
 /* ---- a server's journal ---- */
@@ -145,12 +142,12 @@ static void no_read_error_deletes_a_merge(void **state)
 {
     static calls all;
     const char *top = *state;
-    char *said = workfolder_path(top, "said");
+    AUTO_FREE char *said = workfolder_path(top, "said");
     int served = 0, refused = 0;
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     leave_merges(top);
-    char *note = faults(top, JOURNAL, "NOTE", -1, 0);
+    AUTO_FREE char *note = faults(top, JOURNAL, "NOTE", -1, 0);
     assert_null(serve(top, note));
     read_calls(&all, said);
     for (int i = 0; i < all.count; i++)
@@ -173,8 +170,6 @@ static void no_read_error_deletes_a_merge(void **state)
     servers_stop(top, "unread", server);
     assert_int_equal(servers_summary(top, "unread", "merge"), MERGES);
     free_calls(&all);
-    free(note);
-    free(said);
 }
 
 /* ---- training ---- */
@@ -194,10 +189,9 @@ static int write_config(void **state)
 /* One start of the run; `before`: words for env. */
 static launch_result train(const char *top, const char *before)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(120, "exec %s PHALANX_NODE=f%d %s train %s/run.yaml run.folder=%s/run " KEYS,
                                  *before ? before : "env", (int)getpid(), program, top, top);
-    free(program);
     return r;
 }
 
@@ -205,15 +199,13 @@ static launch_result train(const char *top, const char *before)
  * step 16 in memory. */
 static void leave_run(const char *top)
 {
-    char *spy = launch_beside("io_faults.so");
-    char *before = must_format("env LD_PRELOAD=%s PHALANX_IO_FAULTS='/metrics.jsonl KILL 1 write 17'", spy);
+    AUTO_FREE char *spy = launch_beside("io_faults.so");
+    AUTO_FREE char *before = must_format("env LD_PRELOAD=%s PHALANX_IO_FAULTS='/metrics.jsonl KILL 1 write 17'", spy);
     launch_result r = train(top, before);
     assert_int_equal(r.status, 128 + SIGKILL);
     launch_free(&r);
     shell(must_format("mkdir %s/memory && cp -a /dev/shm/phalanx-*.f%d %s/memory/ && cp -a %s/run %s/kept", top,
                       (int)getpid(), top, top, top));
-    free(before);
-    free(spy);
 }
 
 static void restore_run(const char *top)
@@ -226,8 +218,8 @@ static void restore_run(const char *top)
  * are in memory still, or on the disk. */
 static void nothing_is_lost(const char *top, const char *call)
 {
-    char *run = workfolder_path(top, "run"),
-         *later = must_format("%s/checkpoints/step-%08d/manifest.json", run, IN_MEMORY);
+    AUTO_FREE char *run = workfolder_path(top, "run"),
+                   *later = must_format("%s/checkpoints/step-%08d/manifest.json", run, IN_MEMORY);
     shell(
         must_format("for s in 6 12; do d=$(printf step-%%08d $s); diff -r %s/checkpoints/$d %s/kept/checkpoints/$d || "
                     "exit 1; done",
@@ -239,8 +231,6 @@ static void nothing_is_lost(const char *top, const char *call)
         shell(must_format("diff -r %s/memory/phalanx-*/.tmp-step-%08d /dev/shm/phalanx-*.f%d/.tmp-step-%08d", top,
                           IN_MEMORY, (int)getpid(), IN_MEMORY));
     (void)call;
-    free(later);
-    free(run);
 }
 
 /* What a start with a failed call has come to. */
@@ -274,12 +264,12 @@ static void no_read_error_loses_a_run(void **state)
 {
     static calls all;
     const char *top = *state;
-    char *said = workfolder_path(top, "said"), *whole = workfolder_path(top, "whole");
+    AUTO_FREE char *said = workfolder_path(top, "said"), *whole = workfolder_path(top, "whole");
     int done[2] = {0}, tried = 0;
     free(runs_train_well(120, 1, "%s/run.yaml run.folder=%s checkpoint.every=6", top, whole));
     leave_run(top);
     restore_run(top);
-    char *note = faults(top, "phalanx-", "NOTE", -1, 0);
+    AUTO_FREE char *note = faults(top, "phalanx-", "NOTE", -1, 0);
     launch_result r = train(top, note);
     if (r.status != 0 || !strstr(r.out, "the copies of step 16"))
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
@@ -298,9 +288,6 @@ static void no_read_error_loses_a_run(void **state)
     assert_true(all.count > 100);
     shell(must_format("rm -rf /dev/shm/phalanx-*.f%d", (int)getpid()));
     free_calls(&all);
-    free(note);
-    free(whole);
-    free(said);
 }
 
 int main(void)

@@ -10,6 +10,7 @@
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -38,11 +39,10 @@ static char *whole_run(const char *top, const char *name)
 static launch_result again(const char *top, const char *run, int ranks, const char *fault, const char *keys)
 {
     char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup(""), *program = launch_beside("../phalanx");
-    char *spy = launch_beside("io_faults.so");
+    AUTO_FREE char *spy = launch_beside("io_faults.so");
     launch_result r =
         launch_run(300, "exec %s env %s%s PHALANX_IO_FAULTS='%s' %s train %s/run.yaml run.folder=%s %s", mpirun,
                    *fault ? "LD_PRELOAD=" : "", *fault ? spy : "", fault, program, top, run, keys);
-    free(spy);
     free(program);
     free(mpirun);
     return r;
@@ -50,7 +50,7 @@ static launch_result again(const char *top, const char *run, int ranks, const ch
 
 static void refused(const char *top, const char *run, const char *fault, const char *keys, const char *words)
 {
-    char *metrics = workfolder_path(run, "metrics.jsonl");
+    AUTO_FREE char *metrics = workfolder_path(run, "metrics.jsonl");
     int64_t before, after;
     free(workfolder_read(metrics, &before));
     launch_result r = again(top, run, 1, fault, keys);
@@ -62,7 +62,6 @@ static void refused(const char *top, const char *run, const char *fault, const c
     launch_free(&r);
     free(workfolder_read(metrics, &after));
     assert_int_equal(after, before);
-    free(metrics);
 }
 
 static void goes_on(const char *top, const char *run, int ranks, const char *fault, const char *keys, const char *words)
@@ -89,31 +88,28 @@ static void assert_steps(const char *run, int steps)
 TEST(a_latest_that_cannot_be_read_is_not_a_latest_that_is_not_there)
 {
     const char *top = *state;
-    char *run = whole_run(top, "unreadable");
+    AUTO_FREE char *run = whole_run(top, "unreadable");
     static const char *const errors[] = {"ESTALE", "EIO", "EACCES", "ELOOP"};
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-        char *passes = must_format("checkpoints/latest %s 2", errors[i]);
+        AUTO_FREE char *passes = must_format("checkpoints/latest %s 2", errors[i]);
         goes_on(top, run, i == 0 ? 2 : 1, passes, "", "nothing left to do: 6 steps");
-        free(passes);
     }
     assert_steps(run, STEPS);
     refused(top, run, "checkpoints/latest EIO -1", "checkpoint.fallback=false",
             "checkpoints/latest: Input/output error");
     goes_on(top, run, 1, "checkpoints/latest EACCES -1", "",
             "nothing left to do: 6 steps"); /* the newest of the folder */
-    char *latest = workfolder_path(run, "checkpoints/latest");
+    AUTO_FREE char *latest = workfolder_path(run, "checkpoints/latest");
     assert_int_equal(unlink(latest), 0);
     refused(top, run, "/checkpoints EACCES -1", "", "nothing was changed"); /* nobody can tell */
     assert_steps(run, STEPS);
-    free(latest);
-    free(run);
 }
 
 TEST(a_latest_that_is_lost_is_not_a_run_that_never_began)
 {
     const char *top = *state;
-    char *run = whole_run(top, "lost"), *latest = workfolder_path(run, "checkpoints/latest");
-    char *saved = workfolder_path(run, "checkpoints/step-00000006");
+    AUTO_FREE char *run = whole_run(top, "lost"), *latest = workfolder_path(run, "checkpoints/latest");
+    AUTO_FREE char *saved = workfolder_path(run, "checkpoints/step-00000006");
     assert_int_equal(unlink(latest), 0);
     refused(top, run, "", "checkpoint.fallback=false", "checkpoints/latest is missing");
     goes_on(top, run, 1, "", "", "checkpoints/latest is missing; going on");
@@ -121,17 +117,14 @@ TEST(a_latest_that_is_lost_is_not_a_run_that_never_began)
     assert_int_equal(symlink("latest", latest), 0);
     refused(top, run, "", "checkpoint.fallback=false", "symbolic links");
     assert_true(atomic_exists(saved));
-    free(saved);
-    free(latest);
-    free(run);
 }
 
 /* A disk that is not mounted, as its mount point looks then, or a link into nothing. */
 TEST(checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began)
 {
     const char *top = *state;
-    char *run = whole_run(top, "unmounted"), *checkpoints = workfolder_path(run, "checkpoints");
-    char *away = workfolder_path(top, "away");
+    AUTO_FREE char *run = whole_run(top, "unmounted"), *checkpoints = workfolder_path(run, "checkpoints");
+    AUTO_FREE char *away = workfolder_path(top, "away");
     assert_int_equal(rename(checkpoints, away), 0);
     refused(top, run, "", "train.steps=8", "that the run has saved step-00000006 there: mount the disk");
     assert_int_equal(mkdir(checkpoints, 0777), 0);
@@ -143,9 +136,6 @@ TEST(checkpoints_that_are_out_of_sight_are_not_a_run_that_never_began)
     assert_int_equal(rename(away, checkpoints), 0);
     goes_on(top, run, 1, "", "train.steps=8", "after step 6");
     assert_steps(run, 8);
-    free(away);
-    free(checkpoints);
-    free(run);
 }
 
 /* It would be a stage of itself: a checkpoint of the run's own. */
@@ -169,33 +159,27 @@ TEST(a_path_that_cannot_be_told_is_asked_again)
 TEST(metrics_that_cannot_be_read_once_are_kept)
 {
     const char *top = *state;
-    char *run = whole_run(top, "metrics"), *path = workfolder_path(run, "metrics.jsonl");
+    AUTO_FREE char *run = whole_run(top, "metrics"), *path = workfolder_path(run, "metrics.jsonl");
     for (int call = 0; call < 2; call++) {
-        char *fault = must_format("metrics.jsonl EIO 1 read %d", call), *keys = must_format("train.steps=%d", 7 + call);
+        AUTO_FREE char *fault = must_format("metrics.jsonl EIO 1 read %d", call),
+                       *keys = must_format("train.steps=%d", 7 + call);
         goes_on(top, run, 1, fault, keys, "resumed from");
         assert_steps(run, 7 + call);
-        free(keys);
-        free(fault);
     }
     refused(top, run, "metrics.jsonl EIO -1 read", "train.steps=9", "cannot read");
     assert_steps(run, 8);
-    free(path);
-    free(run);
 }
 
 TEST(metrics_that_cannot_be_looked_at_once_lack_no_line)
 {
     const char *top = *state;
-    char *run = whole_run(top, "looks");
+    AUTO_FREE char *run = whole_run(top, "looks");
     for (int call = 0; call < 9; call++) { /* among them: is it the same file, and how long is it? */
-        char *fault = must_format("metrics.jsonl EIO 1 fstat %d", call),
-             *keys = must_format("train.steps=%d", 8 + call);
+        AUTO_FREE char *fault = must_format("metrics.jsonl EIO 1 fstat %d", call),
+                       *keys = must_format("train.steps=%d", 8 + call);
         goes_on(top, run, 1, fault, keys, "resumed from");
         assert_steps(run, 8 + call);
-        free(keys);
-        free(fault);
     }
-    free(run);
 }
 
 /* What cp -al makes of a run's folder: files that are appended to stay each run's own. */
@@ -203,7 +187,7 @@ TEST(runs_that_share_files_by_hard_links_do_not_write_into_each_other)
 {
     static const char *const names[] = {"events.jsonl", "metrics.jsonl"};
     const char *top = *state;
-    char *run = whole_run(top, "linked"), *copy = workfolder_path(top, "copy");
+    AUTO_FREE char *run = whole_run(top, "linked"), *copy = workfolder_path(top, "copy");
     launch_result r = launch_run(60, "cp -al %s %s && cp -r %s %s-kept", run, copy, copy, copy);
     assert_int_equal(r.status, 0);
     launch_free(&r);
@@ -215,8 +199,6 @@ TEST(runs_that_share_files_by_hard_links_do_not_write_into_each_other)
             fail_msg("%s: %s%s", names[i], r.out, r.err);
         launch_free(&r);
     }
-    free(copy);
-    free(run);
 }
 
 /* ---- damage
@@ -224,13 +206,11 @@ TEST(runs_that_share_files_by_hard_links_do_not_write_into_each_other)
 
 static void flip(const char *run, const char *file, int64_t at)
 {
-    char *path = must_format("%s/checkpoints/%s", run, file);
+    AUTO_FREE char *path = must_format("%s/checkpoints/%s", run, file);
     int64_t bytes;
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     data[at] ^= 0x5A;
     workfolder_write(path, data, bytes);
-    free(data);
-    free(path);
 }
 
 /* The state after the damaged one is made again from the one before, bit for bit; summary.json says why. */
@@ -247,7 +227,7 @@ TEST(a_damaged_checkpoint_gives_way_to_the_one_before)
         {"manifest", "step-00000006/manifest.json", 300, 1, "after step 4"},
     };
     const char *top = *state;
-    char *whole = whole_run(top, "whole");
+    AUTO_FREE char *whole = whole_run(top, "whole");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *run = whole_run(top, cases[i].name), difference[256];
         flip(run, cases[i].file, cases[i].at);
@@ -273,7 +253,7 @@ TEST(a_damaged_checkpoint_gives_way_to_the_one_before)
     goes_on(top, mixed, 1, "", "", "checkpoints/step-00000004 after step 4");
     assert_steps(mixed, STEPS);
     free(mixed);
-    char *run = whole_run(top, "all");
+    AUTO_FREE char *run = whole_run(top, "all");
     flip(run, "step-00000006/model-00000.safetensors", 5000);
     flip(run, "step-00000004/manifest.json", 300);
     goes_on(top, run, 1, "", "", "after step 2");
@@ -284,8 +264,6 @@ TEST(a_damaged_checkpoint_gives_way_to_the_one_before)
     if (r.status != 1 || !strstr(r.err, "none of the 2 checkpoints before it can be loaded"))
         fail_msg("status %d: %s", r.status, r.err);
     launch_free(&r);
-    free(run);
-    free(whole);
 }
 
 /* ---- what a manifest may say
@@ -293,14 +271,13 @@ TEST(a_damaged_checkpoint_gives_way_to_the_one_before)
 
 static void write_meta(const char *run, json_t *meta)
 {
-    char *path = workfolder_path(run, "checkpoints/step-00000006/manifest.json");
+    AUTO_FREE char *path = workfolder_path(run, "checkpoints/step-00000006/manifest.json");
     manifest *m = NULL;
     assert_int_equal(manifest_read(&m, path), STATUS_OK);
     json_decref(m->meta);
     m->meta = json_incref(meta);
     assert_int_equal(manifest_write(m, path), STATUS_OK);
     manifest_free(m);
-    free(path);
 }
 
 /* With a checksum that is right, and values that are not. */
@@ -353,7 +330,7 @@ TEST(hostile_positions_are_refused_in_one_line)
         {"data", "{\"train\": [{\"path\": 7}]}", "data.train"},
     };
     const char *top = *state;
-    char *run = whole_run(top, "hostile");
+    AUTO_FREE char *run = whole_run(top, "hostile");
     checkpoint *c = NULL;
     assert_int_equal(checkpoint_open(&c, run), STATUS_OK);
     json_t *good = json_deep_copy(checkpoint_meta(c));
@@ -372,7 +349,6 @@ TEST(hostile_positions_are_refused_in_one_line)
     json_decref(good);
     goes_on(top, run, 1, "", "train.steps=8", "after step 6");
     assert_steps(run, 8);
-    free(run);
 }
 
 /* ---- data
@@ -381,25 +357,20 @@ TEST(hostile_positions_are_refused_in_one_line)
 TEST(data_that_was_replaced_is_refused_unless_allowed)
 {
     const char *top = *state;
-    char *run = whole_run(top, "replaced"), *prefix = workfolder_path(top, "data"),
-         *bin = workfolder_path(top, "data.bin");
+    AUTO_FREE char *run = whole_run(top, "replaced"), *prefix = workfolder_path(top, "data"),
+                   *bin = workfolder_path(top, "data.bin");
     int64_t bytes;
-    uint8_t *before = workfolder_read(bin, &bytes);
+    AUTO_FREE uint8_t *before = workfolder_read(bin, &bytes);
     runs_write_data(prefix, 131, 9000, 5); /* other documents */
     refused(top, run, "", "train.steps=8", "data.allow_changed");
     runs_write_data(prefix, 131, 9000, 1);
-    uint8_t *same = workfolder_read(bin, &bytes);
+    AUTO_FREE uint8_t *same = workfolder_read(bin, &bytes);
     same[100] ^= 1; /* other tokens in the same documents */
     workfolder_write(bin, same, bytes);
     refused(top, run, "", "train.steps=8", "is not the data set that the checkpoint was made with");
     goes_on(top, run, 1, "", "train.steps=7 data.allow_changed=true", "going on (data.allow_changed)");
     assert_steps(run, 7);
     workfolder_write(bin, before, bytes);
-    free(same);
-    free(before);
-    free(bin);
-    free(prefix);
-    free(run);
 }
 
 /* ---- two runs in one folder
@@ -408,7 +379,7 @@ TEST(data_that_was_replaced_is_refused_unless_allowed)
 TEST(a_second_run_in_the_folder_is_refused_while_the_first_lives)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "shared");
+    AUTO_FREE char *run = workfolder_path(top, "shared");
     char *line =
         must_format("%s/run.yaml run.folder=%s train.steps=100000 checkpoint.every=3 checkpoint.keep=2", top, run);
     launch *first = runs_start(300, 2, line);
@@ -431,7 +402,6 @@ TEST(a_second_run_in_the_folder_is_refused_while_the_first_lives)
     goes_on(top, run, 2, "", keys, "was left by a run that is no more");
     free(keys);
     free(line);
-    free(run);
 }
 
 TEST(without_run_lock_no_lock_is_taken)
@@ -463,10 +433,10 @@ TEST(killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost)
     enum { LONG = 400, KILLS = 8 }; /* so long that a fast machine does not end before it is killed */
     const char *top = *state;
     char *whole = workfolder_path(top, "unkilled"), *run = workfolder_path(top, "killed"), difference[256];
-    char *latest = workfolder_path(run, "checkpoints/latest");
+    AUTO_FREE char *latest = workfolder_path(run, "checkpoints/latest");
     const char *keys = "model.vocab_size=4096 model.hidden_size=64 checkpoint.every=1 checkpoint.keep=2";
     free(runs_train_well(400, 2, "%s/run.yaml run.folder=%s train.steps=%d %s", top, whole, LONG, keys));
-    char *line = must_format("%s/run.yaml run.folder=%s train.steps=%d %s", top, run, LONG, keys);
+    AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s train.steps=%d %s", top, run, LONG, keys);
     uint64_t random = 88172645463325252u;
     int64_t published = 0, kills = 0;
     for (int k = 0; k < KILLS && published < LONG; k++) {
@@ -497,8 +467,6 @@ TEST(killed_at_any_moment_of_a_save_beside_training_nothing_published_is_lost)
     assert_true(runs_compare_checkpoints(difference, sizeof difference, run, whole) >= 3 * 30);
     assert_string_equal(difference, "");
     printf("%d kills of %d, %d steps\n", (int)kills, KILLS, LONG);
-    free(latest);
-    free(line);
     free(run);
     free(whole);
 }
@@ -526,12 +494,11 @@ TEST(a_checkpoint_written_beside_training_is_the_one_that_training_waits_for)
                                  "model.hidden_size=128 model.ffn_size=512 %s",
                                  top, top, cases[i].name, beside, beside ? "true" : "false", cases[i].keys));
         for (int step = 1; step <= STEPS; step++) {
-            char *a = must_format("%s/%s-0/checkpoints/step-%08d", top, cases[i].name, step);
+            AUTO_FREE char *a = must_format("%s/%s-0/checkpoints/step-%08d", top, cases[i].name, step);
             char *b = must_format("%s/%s-1/checkpoints/step-%08d", top, cases[i].name, step), difference[256];
             assert_true(runs_compare_checkpoints(difference, sizeof difference, b, a) >= 3 * 30);
             if (*difference)
                 fail_msg("%s, step %d: %s", cases[i].name, step, difference);
-            free(a);
             free(b);
         }
     }

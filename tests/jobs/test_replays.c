@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/plans.h"
 #include "tests/jobs/routed.h"
 #include "tests/jobs/runs.h"
@@ -22,7 +23,7 @@ static int write_config(void **state)
     if (workfolder_setup(state))
         return -1;
     const char *top = *state;
-    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
     runs_write_data(data, 131, 40000, 1);
     char *text = must_format(
         "model: {architecture: mixtral, layers: 3, hidden_size: 32, heads: 4, kv_heads: 2, vocab_size: 257, "
@@ -37,8 +38,6 @@ static int write_config(void **state)
         data, STEPS);
     runs_write_text(path, text);
     free(text);
-    free(path);
-    free(data);
     return 0;
 }
 
@@ -67,9 +66,8 @@ static climbs read_climbs(const char *top, const char *run)
 
 static runs_metrics metrics_of(const char *top, const char *run)
 {
-    char *folder = workfolder_path(top, run);
+    AUTO_FREE char *folder = workfolder_path(top, run);
     runs_metrics m = runs_read_metrics(folder);
-    free(folder);
     assert_int_equal(m.count, STEPS);
     return m;
 }
@@ -141,7 +139,7 @@ TEST(every_step_counts_each_token_once)
 TEST(a_run_s_own_loads_foretell_its_replays)
 {
     const char *top = *state;
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60,
                                  "%s plan %s/run.yaml --ranks 2 --json --load %s/little/loads.jsonl " LITTLE
                                  " parallel.expert_dispatch=gather",
@@ -156,7 +154,6 @@ TEST(a_run_s_own_loads_foretell_its_replays)
     assert_true(foretold > seen / 2 && foretold < seen * 2);
     json_decref(planned);
     launch_free(&r);
-    free(phalanx);
 }
 
 static void assert_same(const char *top, const char *run, const char *other)
@@ -175,11 +172,10 @@ static void assert_same(const char *top, const char *run, const char *other)
 TEST(a_stopped_run_goes_on_bit_for_bit)
 {
     const char *top = *state;
-    char *keys = must_format(LITTLE " train.steps=%d", STOP);
+    AUTO_FREE char *keys = must_format(LITTLE " train.steps=%d", STOP);
     train(top, "parts", keys);
     train(top, "parts", LITTLE);
     assert_same(top, "parts", "little");
-    free(keys);
 }
 
 static runs_metrics balance(const char *top, const char *run, int ranks, int micro_batch, const char *over)
@@ -189,9 +185,8 @@ static runs_metrics balance(const char *top, const char *run, int ranks, int mic
                          "train.micro_batch=%d model.router_bias_rate=0 model.router_loss=0.5 "
                          "model.router_loss_over=%s",
                          top, top, run, micro_batch, over));
-    char *folder = workfolder_path(top, run);
+    AUTO_FREE char *folder = workfolder_path(top, run);
     runs_metrics m = runs_read_metrics(folder);
-    free(folder);
     assert_int_equal(m.count, 4);
     return m;
 }
@@ -212,14 +207,13 @@ TEST(loads_of_a_batch_are_those_of_all_data_ranks)
 
 static char *convert(const char *top, const char *from, const char *to, const char *more)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r =
         launch_run(LIMIT, "exec %s convert --from %s/%s --to %s/%s %s", program, top, from, top, to, more);
     char *said = must_strdup(r.err);
     if (r.status != 0)
         fail_msg("%s", r.err);
     launch_free(&r);
-    free(program);
     return said;
 }
 
@@ -236,9 +230,8 @@ TEST(biases_of_experts_stay_in_checkpoints_and_leave_for_folders_with_a_line)
     free(said);
     said = convert(top, "little", "folder", "");
     assert_non_null(strstr(said, "no bias of its experts' choice (model.router_bias_rate): it is left out"));
-    char *keys = must_format("model.from=%s/folder train.steps=1 model.router_bias_rate=1e-30", top);
+    AUTO_FREE char *keys = must_format("model.from=%s/folder train.steps=1 model.router_bias_rate=1e-30", top);
     train(top, "from", keys);
-    free(keys);
     free(said);
     free(other);
     free(run);
@@ -252,7 +245,7 @@ TEST(ranks_generate_what_one_does)
         const char *layout;
     } rows[] = {{2, "--tensor 2"}, {4, "--tensor 2 --pipeline 2"}};
     const char *top = *state;
-    char *program = launch_beside("../phalanx"), *one = NULL;
+    AUTO_FREE char *program = launch_beside("../phalanx"), *one = NULL;
     for (int i = -1; i < 2; i++) {
         char *mpirun = i < 0 ? must_strdup("") : launch_mpirun(rows[i].ranks);
         launch_result r = launch_run(
@@ -267,8 +260,6 @@ TEST(ranks_generate_what_one_does)
         launch_free(&r);
         free(mpirun);
     }
-    free(one);
-    free(program);
 }
 
 /* ---- routers that send tokens where they like ------------------------------------------------------------------- */
@@ -276,8 +267,8 @@ TEST(ranks_generate_what_one_does)
 /* Writes top/NAME.yaml, its data and the folder that it starts from. */
 static void write_routed(const char *top, const char *name, routed_to to, int active, const char *pattern)
 {
-    char *data = must_format("%s/%s-data", top, name), *from = must_format("%s/%s-from", top, name);
-    char *path = must_format("%s/%s.yaml", top, name);
+    AUTO_FREE char *data = must_format("%s/%s-data", top, name), *from = must_format("%s/%s-from", top, name);
+    AUTO_FREE char *path = must_format("%s/%s.yaml", top, name);
     const bool plain = to == ROUTED_ANYWHERE;
     routed_write(from, to, plain ? 1 : 3, active, plain);
     routed_write_data(data, pattern);
@@ -293,17 +284,13 @@ static void write_routed(const char *top, const char *name, routed_to to, int ac
                              plain ? "0" : "2e-3", plain);
     runs_write_text(path, text);
     free(text);
-    free(path);
-    free(from);
-    free(data);
 }
 
 static runs_metrics train_routed(const char *top, const char *name, const char *run, int ranks, const char *keys)
 {
-    char *folder = workfolder_path(top, run);
+    AUTO_FREE char *folder = workfolder_path(top, run);
     free(runs_train_well(LIMIT, ranks, "%s/%s.yaml run.folder=%s %s", top, name, folder, keys));
     const runs_metrics m = runs_read_metrics(folder);
-    free(folder);
     return m;
 }
 
@@ -343,11 +330,10 @@ TEST(the_worst_routing_trains_what_one_rank_does)
         assert_int_equal(climbed.highest, 2);
         assert_true(climbed.replays > 0 && read_climbs(top, run[2]).replays == 0);
         for (int k = 0; k < 3; k++) {
-            char *folder = workfolder_path(top, run[k]);
+            AUTO_FREE char *folder = workfolder_path(top, run[k]);
             const plans_verdict v = plans_compare(folder, k ? 2 : 1, steps);
             if (v.wrong)
                 fail_msg("%s: %s", run[k], v.what);
-            free(folder);
             free(run[k]);
         }
     }
@@ -364,7 +350,7 @@ TEST(a_fresh_router_drops_nothing)
     const runs_metrics one = train_routed(top, "run", "fresh-one", 1, SLOW " parallel.expert=1");
     const runs_metrics two = train_routed(top, "run", "fresh-two", 2, SLOW " " LITTLE);
     const climbs climbed = read_climbs(top, "fresh-two");
-    char *folder = workfolder_path(top, "fresh-two");
+    AUTO_FREE char *folder = workfolder_path(top, "fresh-two");
     const plans_verdict v = plans_compare(folder, 2, FRESH);
     print_message("%d steps, %d replays: losses within %.1e of one rank's\n", FRESH, (int)climbed.replays,
                   runs_loss_error(&two, &one));
@@ -373,7 +359,6 @@ TEST(a_fresh_router_drops_nothing)
     assert_true(runs_loss_error(&two, &one) < 1e-4);
     if (v.wrong)
         fail_msg("%s", v.what);
-    free(folder);
 }
 
 /* Waits until the job has said that it has done so many steps, or more; false where it has ended. */
@@ -381,13 +366,11 @@ static bool reaches(launch *l, int step)
 {
     bool there = false;
     while (!there && !launch_ended(l)) {
-        char *said = launch_output(l);
+        AUTO_FREE char *said = launch_output(l);
         for (int i = step; i <= STEPS && !there; i++) {
-            char *line = must_format(" %d/%d ", i, STEPS);
+            AUTO_FREE char *line = must_format(" %d/%d ", i, STEPS);
             there = strstr(said, line) != NULL;
-            free(line);
         }
-        free(said);
         usleep(2000);
     }
     return there;
@@ -400,7 +383,7 @@ TEST(killed_runs_go_on_bit_for_bit)
     static const char pattern[] = "mmammmmmmmmmmmmmmmmmmamm";
     static const int steps[] = {1, 2, 3, 5, 7, 9, 12, 15, 19, 21};
     const char *top = *state;
-    char *folder = workfolder_path(top, "killed");
+    AUTO_FREE char *folder = workfolder_path(top, "killed");
     char *arguments =
         must_format("%s/kills.yaml run.folder=%s checkpoint.every=2 checkpoint.keep=2 " ROOMY, top, folder);
     write_routed(top, "kills", ROUTED_BY_CLASS, 2, pattern);
@@ -422,7 +405,6 @@ TEST(killed_runs_go_on_bit_for_bit)
     free(runs_train_well(LIMIT, 2, "%s", arguments));
     assert_same(top, "killed", "alive");
     free(arguments);
-    free(folder);
 }
 
 /* ---- with everything else ---------------------------------------------------------------------------------------- */
@@ -448,16 +430,14 @@ TEST(whatever_updates_experts_their_ranks_do_not_matter)
     const char *top = *state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *run[] = {must_format("%s-one", rows[i].name), must_format("%s-two", rows[i].name)};
-        char *alone = must_format(GENTLE "parallel.expert=1 %s", rows[i].keys);
-        char *divided = must_format(GENTLE LITTLE " %s", rows[i].keys);
+        AUTO_FREE char *alone = must_format(GENTLE "parallel.expert=1 %s", rows[i].keys);
+        AUTO_FREE char *divided = must_format(GENTLE LITTLE " %s", rows[i].keys);
         const runs_metrics one = train_routed(top, "run", run[0], 1, alone);
         const runs_metrics two = train_routed(top, "run", run[1], 2, divided);
         print_message("%s: losses within %.1e\n", rows[i].name, runs_loss_error(&two, &one));
         assert_int_equal(one.count, 12);
         assert_true(runs_loss_error(&two, &one) < rows[i].loss);
         assert_true(read_climbs(top, run[1]).replays > 0);
-        free(divided);
-        free(alone);
         free(run[0]);
         free(run[1]);
     }
@@ -494,9 +474,8 @@ TEST(ranks_that_divide_experts_begin_as_the_dense_model)
     const char *top = *state;
     for (int i = 0; i < 2; i++) {
         char *path = workfolder_path(top, i ? "upcycle.yaml" : "dense.yaml");
-        char *text = must_format("model: {from: tests/golden/models/qwen3%s}\n%s", models[i], more);
+        AUTO_FREE char *text = must_format("model: {from: tests/golden/models/qwen3%s}\n%s", models[i], more);
         runs_write_text(path, text);
-        free(text);
         free(path);
     }
     const runs_metrics dense = train_routed(top, "dense", "upcycle-dense", 1, "");
@@ -531,7 +510,7 @@ enum { ASSIGNMENTS = 512, DROP_ROOM = 208 };
 TEST(what_is_dropped_is_what_a_plain_model_drops)
 {
     const char *top = *state;
-    char *from = workfolder_path(top, "drop-from"), *data = workfolder_path(top, "drop-data");
+    AUTO_FREE char *from = workfolder_path(top, "drop-from"), *data = workfolder_path(top, "drop-data");
     int some, none;
     write_routed(top, "drop", ROUTED_ANYWHERE, 2, "mm");
     const double plain = routed_loss(&some, from, data, 2, DROP_ROOM);
@@ -549,8 +528,6 @@ TEST(what_is_dropped_is_what_a_plain_model_drops)
     assert_true(fabs(dropped_share(top, "drop-two") - (double)some / ASSIGNMENTS) < 1e-9);
     assert_true(one.evaluations > 0 && two.evaluations == one.evaluations);
     assert_true(fabs(two.evaluation[0].loss - one.evaluation[0].loss) < 1e-6 * whole);
-    free(data);
-    free(from);
 }
 
 TEST_MAIN(write_config, workfolder_teardown)

@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -19,8 +20,8 @@ static int write_config(void **state)
     if (workfolder_setup(state))
         return -1;
     const char *top = *state;
-    char *first = workfolder_path(top, "first"), *second = workfolder_path(top, "second");
-    char *held = workfolder_path(top, "held"), *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *first = workfolder_path(top, "first"), *second = workfolder_path(top, "second");
+    AUTO_FREE char *held = workfolder_path(top, "held"), *path = workfolder_path(top, "run.yaml");
     runs_write_data(first, 131, 9000, 1);
     runs_write_data(second, 131, 6000, 2);
     runs_write_data(held, 131, 4000, 3);
@@ -36,10 +37,6 @@ static int write_config(void **state)
         first, second, held, STEPS);
     runs_write_text(path, text);
     free(text);
-    free(path);
-    free(held);
-    free(second);
-    free(first);
     return 0;
 }
 
@@ -75,8 +72,8 @@ static void resume_is_bitwise(const char *top, int ranks, const char *name, cons
 {
     train(top, ranks, "%s run.folder=%s/%s-whole checkpoint.every=%d", keys, top, name, STOP);
     train(top, ranks, "%s run.folder=%s/%s-parts train.steps=%d evaluate.every=0", keys, top, name, STOP);
-    char *parts = must_format("%s-parts", name), *whole = must_format("%s-whole", name),
-         *again = must_format("%s-again", name);
+    AUTO_FREE char *parts = must_format("%s-parts", name), *whole = must_format("%s-whole", name),
+                   *again = must_format("%s-again", name);
     train(top, ranks, "%s run.folder=%s/%s", keys, top, parts);
     char *a = workfolder_path(top, parts), *b = workfolder_path(top, whole), difference[256];
     runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
@@ -89,9 +86,6 @@ static void resume_is_bitwise(const char *top, int ranks, const char *name, cons
     free(b);
     train(top, ranks, "%s run.folder=%s/%s checkpoint.every=%d", keys, top, again, STOP);
     assert_same(top, again, whole);
-    free(parts);
-    free(whole);
-    free(again);
 }
 
 TEST(resume_is_bitwise_in_fp32)
@@ -115,8 +109,8 @@ static void a_signal_changes_nothing(const char *top, const char *name, int how,
 {
     enum { LONG = 60 };
     char *folder = workfolder_path(top, name), *whole = workfolder_path(top, "long"), difference[256];
-    char *keys = must_format("train.steps=%d checkpoint.every=2 checkpoint.keep=2 evaluate.every=0", LONG);
-    char *line = must_format("%s/run.yaml run.folder=%s %s", top, folder, keys);
+    AUTO_FREE char *keys = must_format("train.steps=%d checkpoint.every=2 checkpoint.keep=2 evaluate.every=0", LONG);
+    AUTO_FREE char *line = must_format("%s/run.yaml run.folder=%s %s", top, folder, keys);
     if (access(whole, F_OK) != 0)
         train(top, 1, "run.folder=%s %s", whole, keys);
     launch *l = runs_start(60, 1, line);
@@ -143,8 +137,6 @@ static void a_signal_changes_nothing(const char *top, const char *name, int how,
     assert_true(runs_same_metrics(&part, &all));
     assert_true(runs_compare_checkpoints(difference, sizeof difference, folder, whole) >= 3 * 50);
     assert_string_equal(difference, "");
-    free(line);
-    free(keys);
     free(whole);
     free(folder);
 }
@@ -185,7 +177,7 @@ TEST(another_layout_continues_the_same_training)
         train(top, pairs[i].ranks, "%s run.folder=%s/%s checkpoint.every=%d", pairs[i].keys, top, name, STOP);
         train(top, pairs[i].then, "%s run.folder=%s/%s-then checkpoint.resume=%s/%s/checkpoints/step-%08d",
               pairs[i].then_keys, top, name, top, name, STOP);
-        char *a = workfolder_path(top, name), *b = must_format("%s-then", a);
+        AUTO_FREE char *a = workfolder_path(top, name), *b = must_format("%s-then", a);
         runs_metrics whole = runs_read_metrics(a), rest = runs_read_metrics(b), tail = whole;
         assert_int_equal(rest.count, STEPS - STOP);
         tail.count = rest.count;
@@ -195,8 +187,6 @@ TEST(another_layout_continues_the_same_training)
                pairs[i].then, pairs[i].then_keys, loss, norm);
         assert_true(loss <= 1e-5);
         assert_true(norm <= 1e-4);
-        free(a);
-        free(b);
     }
 }
 
@@ -214,9 +204,9 @@ TEST(keys_that_may_not_change_are_refused_by_name)
     const char *top = *state;
     train(top, 1, "run.folder=%s/keys train.steps=4 evaluate.every=0", top);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        char *key = must_strdup(changes[i].change);
+        AUTO_FREE char *key = must_strdup(changes[i].change);
         *strchr(key, '=') = 0;
-        char *line = must_format(
+        AUTO_FREE char *line = must_format(
             "%s/run.yaml run.folder=%s/keys-now checkpoint.resume=%s/keys train.steps=4 evaluate.every=0 %s", top, top,
             top, changes[i].change);
         launch_result r = runs_train(60, 1, line);
@@ -228,8 +218,6 @@ TEST(keys_that_may_not_change_are_refused_by_name)
                 fail_msg("%s: status %d: %s", changes[i].change, r.status, r.err);
         }
         launch_free(&r);
-        free(line);
-        free(key);
     }
 }
 

@@ -17,6 +17,7 @@
 #include "engine/tracking/mlflow_login.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/island_jobs.h"
@@ -38,13 +39,12 @@ static size_t drop(char *data, size_t size, size_t count, void *context)
 static void post(const char *path, const char *body)
 {
     CURL *c = curl_easy_init();
-    char *url = must_format("%s/v3/%s", rendezvous_address(island_jobs_etcd), path);
+    AUTO_FREE char *url = must_format("%s/v3/%s", rendezvous_address(island_jobs_etcd), path);
     curl_easy_setopt(c, CURLOPT_URL, url);
     curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, drop);
     assert_int_equal(curl_easy_perform(c), CURLE_OK);
     curl_easy_cleanup(c);
-    free(url);
 }
 
 static void ask_for_passwords(void)
@@ -81,7 +81,7 @@ static void assert_not_shown_by(int pid)
 /* A run that logs in: all that it leaves, in a folder of its own. `before`: of the shell, in front of the program. */
 static void train_and_search(const char *top, const char *name, const char *before, const char *key)
 {
-    char *program = launch_beside("../phalanx"), *folder = must_format("%s/%s", top, name);
+    AUTO_FREE char *program = launch_beside("../phalanx"), *folder = must_format("%s/%s", top, name);
     launch *l =
         launch_start(ISLAND_JOBS_LIMIT,
                      "mkdir %s && exec env %s %s train %s/run.yaml run.folder=%s/run outer.run=%s train.steps=400 "
@@ -104,8 +104,6 @@ static void train_and_search(const char *top, const char *name, const char *befo
     assert_null(strstr(r.err, PASSWORD));
     launch_free(&r);
     assert_nowhere_in(folder);
-    free(folder);
-    free(program);
 }
 
 TEST(the_password_is_in_nothing_that_a_run_writes)
@@ -114,10 +112,10 @@ TEST(the_password_is_in_nothing_that_a_run_writes)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     ask_for_passwords();
-    char *file = must_format("%s/login", top), *key = must_format("outer.credentials=%s", file);
+    AUTO_FREE char *file = must_format("%s/login", top), *key = must_format("outer.credentials=%s", file);
     runs_write_text(file, LOGIN "\n");
     assert_int_equal(chmod(file, 0644), 0);
-    char *open_file = must_format("%s/run.yaml run.folder=%s/open %s", top, top, key);
+    AUTO_FREE char *open_file = must_format("%s/run.yaml run.folder=%s/open %s", top, top, key);
     launch_result r = runs_train(ISLAND_JOBS_LIMIT, 1, open_file); /* others can read it */
     assert_int_not_equal(r.status, 0);
     assert_non_null(strstr(r.err, "chmod 600"));
@@ -125,9 +123,6 @@ TEST(the_password_is_in_nothing_that_a_run_writes)
     assert_int_equal(chmod(file, 0600), 0);
     train_and_search(top, "by-file", "", key);
     train_and_search(top, "by-environment", ISLANDS_CREDENTIALS "=" LOGIN, "");
-    free(open_file);
-    free(key);
-    free(file);
 }
 
 /* ---- of an MLflow server ---- */
@@ -138,7 +133,7 @@ TEST(the_password_is_in_nothing_that_a_run_writes)
 static void track_and_search(const char *top, const char *name, const char *before, const char *header)
 {
     mlflow_standin *server = mlflow_standin_open();
-    char *program = launch_beside("../phalanx"), *folder = must_format("%s/%s", top, name);
+    AUTO_FREE char *program = launch_beside("../phalanx"), *folder = must_format("%s/%s", top, name);
     mlflow_standin_set(server, MLFLOW_STANDIN_ECHO);
     launch *l = launch_start(ISLAND_JOBS_LIMIT,
                              "mkdir %s && exec env %s %s train %s/run.yaml run.folder=%s/run train.steps=100000 "
@@ -171,8 +166,6 @@ static void track_and_search(const char *top, const char *name, const char *befo
     assert_string_equal(json_string_value(json_object_get(run, "status")), "KILLED");
     free(text);
     json_decref(run);
-    free(folder);
-    free(program);
     mlflow_standin_close(server);
 }
 
@@ -231,7 +224,7 @@ static void write_words(const char *path)
 /* What people look at afterwards: the page, the run, the exports' cards, what convert makes of the mirror. */
 static void look_and_search(const char *folder, const char *list)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(ISLAND_JOBS_LIMIT,
                                  "cd %s && %s report run --output report.html --wandb wandb.py && %s inspect run && "
                                  "ls run/exports/step-*/README.md && %s inspect s3://" S3_SERVER_BUCKET "/secret && "
@@ -243,15 +236,14 @@ static void look_and_search(const char *folder, const char *list)
     assert_none_in("a command", r.err);
     launch_free(&r);
     assert_in_no_file_of(folder, list);
-    free(program);
 }
 
 /* A run with a mirror, exports and an MLflow server, while it is at work and when it has been stopped. */
 TEST(what_a_store_is_asked_with_is_nowhere)
 {
     const char *top = *state;
-    char *program = launch_beside("../phalanx"), *folder = must_format("%s/stored", top),
-         *list = must_format("%s/words", top), *cache = must_format("%s/stored/cache", top);
+    AUTO_FREE char *program = launch_beside("../phalanx"), *folder = must_format("%s/stored", top),
+                   *list = must_format("%s/words", top), *cache = must_format("%s/stored/cache", top);
     mlflow_standin *tracking = mlflow_standin_open();
     s3_server *store = s3_server_start();
     s3_server_set_secret(store, S3_SERVER_SECRET, true);
@@ -282,7 +274,7 @@ TEST(what_a_store_is_asked_with_is_nowhere)
     for (int i = 0; i < WORDS; i++)
         assert_int_equal(s3_server_search(store, words[i]), 0);
     json_t *run = mlflow_standin_run(tracking);
-    char *text = json_dumps(run, 0);
+    AUTO_FREE char *text = json_dumps(run, 0);
     assert_true(json_object_size(json_object_get(run, "params")) > 10);
     assert_none_in("MLflow's run", text);
     look_and_search(folder, list);
@@ -290,14 +282,9 @@ TEST(what_a_store_is_asked_with_is_nowhere)
     unsetenv("XDG_CACHE_HOME");
     unsetenv(MLFLOW_LOGIN_USER);
     unsetenv(MLFLOW_LOGIN_PASSWORD);
-    free(text);
     json_decref(run);
     s3_server_stop(store);
     mlflow_standin_close(tracking);
-    free(cache);
-    free(list);
-    free(folder);
-    free(program);
 }
 
 TEST(a_password_in_an_address_is_refused_and_not_repeated)
@@ -310,18 +297,17 @@ TEST(a_password_in_an_address_is_refused_and_not_repeated)
         "outer.rendezvous:[http://" LOGIN "@h:1]",
     };
     for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
-        char *all = must_format("%s/run.yaml run.folder=%s/refused '%s'", (char *)*state, (char *)*state, addresses[i]);
+        AUTO_FREE char *all =
+            must_format("%s/run.yaml run.folder=%s/refused '%s'", (char *)*state, (char *)*state, addresses[i]);
         launch_result r = runs_train(60, 1, all);
         assert_int_equal(r.status, STATUS_USAGE);
         assert_null(strstr(r.err, PASSWORD));
         if (i < 3)
             assert_non_null(strstr(r.err, "outer.credentials"));
         launch_free(&r);
-        free(all);
     }
-    char *folder = must_format("%s/refused", (char *)*state);
+    AUTO_FREE char *folder = must_format("%s/refused", (char *)*state);
     assert_int_not_equal(access(folder, F_OK), 0); /* nothing was written */
-    free(folder);
 }
 
 static status log_in(const char *address)
@@ -350,7 +336,7 @@ TEST(a_password_goes_to_no_other_machine_in_the_clear)
 TEST(keys_that_everybody_can_add_to_are_refused)
 {
     keys k;
-    char *folder = must_format("%s/others", (char *)*state), *peers = must_format("%s/peers", folder);
+    AUTO_FREE char *folder = must_format("%s/others", (char *)*state), *peers = must_format("%s/peers", folder);
     assert_int_equal(islands_make_keys(folder), STATUS_OK);
     assert_int_equal(keys_open(&k, folder), STATUS_OK);
     keys_close(&k);
@@ -363,8 +349,6 @@ TEST(keys_that_everybody_can_add_to_are_refused)
     }
     assert_int_equal(keys_open(&k, folder), STATUS_OK);
     keys_close(&k);
-    free(peers);
-    free(folder);
 }
 
 TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -15,6 +15,7 @@
 #include "engine/islands/wire/transport.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
@@ -45,12 +46,11 @@ TEST(three_islands_of_different_layouts_learn_and_end)
     all[2] = island_jobs_start(*state, "three", 2, 1, "%s", words);
     for (int i = 0; i < 3; i++) {
         free(island_jobs_end(all[i]));
-        char *run = island_jobs_folder(*state, "three", i);
+        AUTO_FREE char *run = island_jobs_folder(*state, "three", i);
         runs_metrics m = runs_read_metrics(run);
         double last = m.count > 0 ? m.step[m.count - 1].loss : 0;
         printf("island %d: loss %.3f after %d steps of its own\n", i, last, m.count);
         assert_true(last > 0 && last < 0.6 * log(131)); /* of an untrained model: the log of the vocabulary */
-        free(run);
     }
     servers_stop(*state, "three", server);
     int64_t merges = servers_summary(*state, "three", "merges");
@@ -88,9 +88,8 @@ TEST(a_server_dies_and_comes_back)
     assert_true(launch_expect(server, last, SECONDS)); /* it has handed over what it had learnt */
     free(last);
     free(said);
-    char *folder = island_jobs_folder(*state, "dies", 1);
+    AUTO_FREE char *folder = island_jobs_folder(*state, "dies", 1);
     kill(runs_process(folder, 0), SIGTERM);
-    free(folder);
     free(island_jobs_end(b));
     servers_stop(*state, "dies", server);
 }
@@ -111,8 +110,8 @@ TEST(a_supervised_server_that_dies_is_started_again)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    char *program = launch_beside("../phalanx"), *supervise = must_format("%s supervise --", program);
-    char *folder = servers_folder(*state, "watched");
+    AUTO_FREE char *program = launch_beside("../phalanx"), *supervise = must_format("%s supervise --", program);
+    AUTO_FREE char *folder = servers_folder(*state, "watched");
     launch_result refused = launch_run(SECONDS, "%s mpirun -np {ranks} %s server %s/run.yaml run.folder=%s %s",
                                        supervise, program, *(char **)state, folder, SERVERS_TOPOLOGY);
     assert_int_equal(refused.status, 2);
@@ -133,9 +132,6 @@ TEST(a_supervised_server_that_dies_is_started_again)
     json_t *summary = runs_read_summary(folder);
     assert_string_equal(json_string_value(json_object_get(summary, "ended")), "stopped");
     json_decref(summary);
-    free(folder);
-    free(supervise);
-    free(program);
 }
 
 /* ---- islands made up
@@ -148,7 +144,7 @@ TEST(what_cannot_be_merged_is_refused_and_counted)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    char *stranger_keys = must_format("%s/stranger", *(char **)state);
+    AUTO_FREE char *stranger_keys = must_format("%s/stranger", *(char **)state);
     assert_int_equal(islands_make_keys(stranger_keys), STATUS_OK);
     launch *server = servers_start_and_wait(*state, "refuses", 1, "", SEQUENCE);
     servers_fake *f = servers_open_fake(*state, "refuses", 0, "keys"),
@@ -167,13 +163,12 @@ TEST(what_cannot_be_merged_is_refused_and_counted)
     servers_stop(*state, "refuses", server);
     assert_int_equal(servers_summary(*state, "refuses", "merge"), 4);
     assert_int_equal(servers_summary(*state, "refuses", "refused"), 3);
-    free(stranger_keys);
 }
 
 /* A folder of keys, top/NAME, that the islands of top/keys trust, and that trusts them. */
 static void make_trusted_keys(const char *top, const char *name)
 {
-    char *folder = must_format("%s/%s", top, name);
+    AUTO_FREE char *folder = must_format("%s/%s", top, name);
     assert_int_equal(islands_make_keys(folder), STATUS_OK);
     launch_result r = launch_run(SECONDS,
                                  "mkdir -p %s/keys/peers %s/peers && cp %s/island.public %s/keys/peers/%s.public && "
@@ -181,7 +176,6 @@ static void make_trusted_keys(const char *top, const char *name)
                                  top, folder, folder, top, name, top, folder);
     assert_int_equal(r.status, 0);
     launch_free(&r);
-    free(folder);
 }
 
 /* One island with a good key sends many tiny changes: what is usual is not its to say, and an honest island goes on
@@ -211,11 +205,10 @@ TEST(tiny_changes_make_no_honest_one_too_large)
     servers_close_fake(hostile);
     servers_close_fake(honest);
     servers_stop(*state, "dominated", server);
-    char *folder = servers_folder(*state, "dominated");
+    AUTO_FREE char *folder = servers_folder(*state, "dominated");
     launch_result incidents = launch_run(SECONDS, "cat %s/incidents.jsonl", folder);
     assert_non_null(strstr(incidents.out, said));
     launch_free(&incidents);
-    free(folder);
     free(said);
 }
 
@@ -232,21 +225,19 @@ TEST(an_island_that_is_too_late_takes_the_model_anew)
     f->width = 0.1f; /* about the norm of the island's changes: ten times the usual one is refused, too */
     assert_true(launch_expect(server, ": late-0 after its step", SECONDS));
     for (double until = clock_seconds() + SECONDS; !launch_expect(a, "the server has refused", 0.01);) {
-        char *text = membership_roster(f->membership);
+        AUTO_FREE char *text = membership_roster(f->membership);
         roster r;
         assert_true(clock_seconds() < until);
         assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
         (void)servers_push(f, number++, r.merge, 1, SECONDS);
         roster_free(&r);
-        free(text);
     }
     servers_close_fake(f);
     assert_true(launch_expect(server, "refused the change of island late-0", SECONDS));
     assert_true(launch_expect(a, "taking the model anew", SECONDS));
-    char *before = launch_output(server);
+    AUTO_FREE char *before = launch_output(server);
     size_t seen = strlen(before);
     assert_true(launch_expect_after(server, seen, ": late-0 after its step", SECONDS));
-    free(before);
     kill(launch_pid(a), SIGTERM);
     free(island_jobs_end(a));
     servers_stop(*state, "late", server);
@@ -287,8 +278,8 @@ TEST(a_server_allocates_nothing_while_it_works)
 #endif
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    char *spy = launch_beside("allocation_spy.so"), *log = workfolder_path(*state, "server-allocations");
-    char *environment = must_format("env LD_PRELOAD=%s %s=%s", spy, SEAL_ENVIRONMENT, log);
+    AUTO_FREE char *spy = launch_beside("allocation_spy.so"), *log = workfolder_path(*state, "server-allocations");
+    AUTO_FREE char *environment = must_format("env LD_PRELOAD=%s %s=%s", spy, SEAL_ENVIRONMENT, log);
     launch *server = servers_start_and_wait(*state, "sealed", 1, environment, SEQUENCE " checkpoint.every=2");
     servers_fake *f = servers_open_fake(*state, "sealed", 0, "keys");
     for (int64_t i = 0; i < 4; i++)
@@ -296,9 +287,6 @@ TEST(a_server_allocates_nothing_while_it_works)
     servers_close_fake(f);
     servers_stop(*state, "sealed", server);
     assert_int_equal(allocations_in_the_seal(log), 0);
-    free(environment);
-    free(log);
-    free(spy);
 }
 
 TEST_MAIN(island_jobs_prepare, island_jobs_finish)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/servers.h"
@@ -50,7 +51,7 @@ static launch *interrupt(const char *top, const char *run, int ranks, int then, 
 static void push_sequence(const char *top, const char *run, int ranks, interruption how, int then, const char *more)
 {
     static const int64_t base[] = {0, 0, 1, 3, 3, 3, 6, 7}, tokens[] = {100, 300, 100, 50, 800, 100, 100, 70};
-    char *words = must_format(SEQUENCE " %s", more);
+    AUTO_FREE char *words = must_format(SEQUENCE " %s", more);
     launch *server = servers_start_and_wait(top, run, ranks, "", words);
     servers_fake *f[] = {servers_open_fake(top, run, 0, "keys"), servers_open_fake(top, run, 1, "keys")};
     for (int i = 0; i < 8; i++) {
@@ -63,7 +64,6 @@ static void push_sequence(const char *top, const char *run, int ranks, interrupt
     servers_stop(top, run, server);
     assert_int_equal(servers_summary(top, run, "merge"), 8);
     assert_int_equal(servers_summary(top, run, "refused"), 0);
-    free(words);
 }
 
 TEST(ranks_restarts_and_deaths_of_a_server_do_not_change_a_bit)
@@ -98,7 +98,7 @@ TEST(what_the_journal_lacks_is_said)
     for (int64_t i = 0; i < 4; i++)
         assert_int_equal(servers_push(f, 50 + i, i, 1, SECONDS), ROSTER_TAKEN);
     servers_kill(*state, "gap", 1, server);
-    char *entry = must_format("%s/gap-server/journal/merge-0000000003.rank-0-of-1", *(char **)state);
+    AUTO_FREE char *entry = must_format("%s/gap-server/journal/merge-0000000003.rank-0-of-1", *(char **)state);
     FILE *file = fopen(entry, "r+b");
     assert_non_null(file);
     fseek(file, -100, SEEK_END);
@@ -118,7 +118,6 @@ TEST(what_the_journal_lacks_is_said)
     servers_close_fake(f);
     servers_stop(*state, "gap", server);
     assert_int_equal(servers_summary(*state, "gap", "merge"), 5);
-    free(entry);
 }
 
 /* Killed twice without a save between: what was merged before the first death is not lost by the second. */
@@ -181,8 +180,8 @@ TEST(a_journal_of_another_encoding_is_refused_and_kept)
     servers_kill(*state, "encoding", 1, server);
     servers_close_fake(f);
     for (int i = 0; i < 2; i++) { /* as another run in etcd, which does not know what its islands were configured for */
-        char *run = must_format("encoding-%d", i), *words = must_format(SEQUENCE " %s", others[i]);
-        char *from = servers_folder(*state, "encoding"), *to = servers_folder(*state, run);
+        AUTO_FREE char *run = must_format("encoding-%d", i), *words = must_format(SEQUENCE " %s", others[i]);
+        AUTO_FREE char *from = servers_folder(*state, "encoding"), *to = servers_folder(*state, run);
         launch_result copied = launch_run(SECONDS, "cp -r %s %s", from, to);
         assert_int_equal(copied.status, 0);
         launch_free(&copied);
@@ -194,10 +193,6 @@ TEST(a_journal_of_another_encoding_is_refused_and_kept)
         launch_result kept = launch_run(SECONDS, "diff -r %s/journal %s/journal", from, to);
         assert_int_equal(kept.status, 0);
         launch_free(&kept);
-        free(to);
-        free(from);
-        free(words);
-        free(run);
     }
     server = servers_start(*state, "encoding", 1, "", SEQUENCE);
     assert_true(launch_expect(server, "merges 1 to 2 are made again", SECONDS));
@@ -213,7 +208,7 @@ TEST(a_rank_of_a_server_that_dies_is_named)
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
     launch *server = servers_start_and_wait(*state, "dead-rank", 2, "", SEQUENCE);
-    char *folder = servers_folder(*state, "dead-rank"), *path = must_format("%s/incidents.jsonl", folder);
+    AUTO_FREE char *folder = servers_folder(*state, "dead-rank"), *path = must_format("%s/incidents.jsonl", folder);
     sleep(2); /* until its watchdog has said where it is */
     kill(runs_process(folder, 1), SIGKILL);
     launch_result r = launch_finish(server);
@@ -229,8 +224,6 @@ TEST(a_rank_of_a_server_that_dies_is_named)
     assert_true(ends);
     json_decref(line);
     launch_free(&r);
-    free(path);
-    free(folder);
 }
 
 /* ---- where it begins
@@ -244,8 +237,8 @@ TEST(a_server_begins_with_the_weights_that_training_draws)
         skip_because(SKIP_NO_ETCD);
     for (int i = 0; i < 2; i++) {
         const char *run = i ? "begin-gpt2" : "begin", *words = i ? gpt : "";
-        char *trained = must_format("%s/%s-trained", *(char **)state, run),
-             *server_folder = servers_folder(*state, run);
+        AUTO_FREE char *trained = must_format("%s/%s-trained", *(char **)state, run),
+                       *server_folder = servers_folder(*state, run);
         launch *server = servers_start_and_wait(*state, run, 1, "", words);
         servers_stop(*state, run, server);
         free(runs_train_well(SECONDS, 1,
@@ -253,8 +246,6 @@ TEST(a_server_begins_with_the_weights_that_training_draws)
                              "optimizer.min_lr=0 optimizer.weight_decay=0 %s",
                              *(char **)state, trained, words));
         assert_true(servers_distance(NULL, server_folder, trained) == 0);
-        free(server_folder);
-        free(trained);
     }
 }
 
@@ -263,9 +254,9 @@ TEST(a_server_begins_with_model_from)
 {
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    char *trained = workfolder_path(*state, "from-trained"), *folder = servers_folder(*state, "from");
-    char *island = island_jobs_folder(*state, "from", 0), *begin = servers_folder(*state, "from-begin");
-    char *words = must_format("model.from=%s outer.slots=1 outer.every=2 train.steps=2", trained);
+    AUTO_FREE char *trained = workfolder_path(*state, "from-trained"), *folder = servers_folder(*state, "from");
+    AUTO_FREE char *island = island_jobs_folder(*state, "from", 0), *begin = servers_folder(*state, "from-begin");
+    AUTO_FREE char *words = must_format("model.from=%s outer.slots=1 outer.every=2 train.steps=2", trained);
     free(
         runs_train_well(SECONDS, 1, "%s/run.yaml run.folder=%s outer.every=0 train.steps=3", *(char **)state, trained));
     servers_stop(*state, "from-begin", servers_start_and_wait(*state, "from-begin", 1, "", ""));
@@ -281,11 +272,6 @@ TEST(a_server_begins_with_model_from)
     }
     assert_int_equal(servers_summary(*state, "from", "merge"), 1);
     assert_true(servers_distance(NULL, island, trained) == 0);
-    free(words);
-    free(begin);
-    free(island);
-    free(folder);
-    free(trained);
 }
 
 /* ---- privacy
@@ -296,16 +282,14 @@ static double pushed_distance(const char *top, const char *run, int64_t *element
 {
     char *words =
         must_format("outer.slots=1 outer.every=2 train.steps=2 outer.optimizer=average outer.lr=1 %s", privacy);
-    char *begin = must_format("%s-begin", run), *from = servers_folder(top, begin), *folder = servers_folder(top, run);
+    AUTO_FREE char *begin = must_format("%s-begin", run), *from = servers_folder(top, begin),
+                   *folder = servers_folder(top, run);
     servers_stop(top, begin, servers_start_and_wait(top, begin, 1, "", words));
     launch *server = servers_start_and_wait(top, run, 2, "", words);
     free(island_jobs_end(island_jobs_start(top, run, 0, 1, SERVERS_TOPOLOGY " %s", words)));
     servers_stop(top, run, server);
     assert_int_equal(servers_summary(top, run, "merge"), 1);
     double distance = servers_distance(elements, from, folder);
-    free(folder);
-    free(from);
-    free(begin);
     free(words);
     return distance;
 }
@@ -324,13 +308,12 @@ TEST(a_server_gets_clipped_and_hidden_changes)
     assert_true(whole > 1e-2);
     assert_true(fabs(clipped - 1e-3) < 1e-6);
     assert_true(fabs(hidden - noise) < 0.05 * noise);
-    char *island = island_jobs_folder(*state, "hidden", 0);
+    AUTO_FREE char *island = island_jobs_folder(*state, "hidden", 0);
     json_t *summary = runs_read_summary(island), *counts = json_object_get(summary, "islands");
     assert_int_equal(json_integer_value(json_object_get(counts, "clipped")), 1);
     assert_int_equal(json_integer_value(json_object_get(counts, "releases")), 1);
     assert_true(json_number_value(json_object_get(counts, "epsilon")) > 0);
     json_decref(summary);
-    free(island);
 }
 
 TEST_MAIN(island_jobs_prepare, island_jobs_finish)

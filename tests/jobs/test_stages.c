@@ -7,6 +7,7 @@
 
 #include "engine/files/indexed.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -62,12 +63,10 @@ static void assert_same(const char *top, const char *run, const char *whole, int
 static void resume_within_a_ramp(const char *top, int ranks, const char *name, const char *keys)
 {
     free(train(top, ranks, RAMP " %s run.folder=%s/%s-whole", keys, top, name));
-    char *parts = must_format("%s-parts", name), *whole = must_format("%s-whole", name);
+    AUTO_FREE char *parts = must_format("%s-parts", name), *whole = must_format("%s-whole", name);
     for (int stop = 2; stop <= 8; stop += 2) /* within the first, within the second, within the last */
         free(train(top, ranks, RAMP " %s run.folder=%s/%s train.steps=%d", keys, top, parts, stop));
     assert_same(top, parts, whole, 1);
-    free(parts);
-    free(whole);
 }
 
 TEST_WITH(resume_within_a_ramp_is_bitwise, setup, workfolder_teardown)
@@ -101,12 +100,10 @@ TEST_WITH(every_layout_ramps_alike, setup, workfolder_teardown)
     const char *top = *state;
     free(train(top, 1, RAMP " run.folder=%s/one train.dropout=0", top));
     free(train(top, 2, RAMP " run.folder=%s/two train.dropout=0", top));
-    char *a = workfolder_path(top, "one"), *b = workfolder_path(top, "two");
+    AUTO_FREE char *a = workfolder_path(top, "one"), *b = workfolder_path(top, "two");
     runs_metrics x = runs_read_metrics(a), y = runs_read_metrics(b);
     assert_int_equal(x.count, 8);
     assert_true(runs_loss_error(&x, &y) <= 1e-5);
-    free(a);
-    free(b);
 }
 
 TEST_WITH(ramps_that_make_no_sense_are_refused, setup, workfolder_teardown)
@@ -121,12 +118,11 @@ TEST_WITH(ramps_that_make_no_sense_are_refused, setup, workfolder_teardown)
         {"train.batch_ramp='[[0, 2, 3]]'", "a list of pairs of integers"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *line = must_format("%s/run.yaml %s", (const char *)*state, cases[i].keys);
+        AUTO_FREE char *line = must_format("%s/run.yaml %s", (const char *)*state, cases[i].keys);
         launch_result r = runs_train(60, 1, line);
         assert_int_equal(r.status, 2);
         has(r.err, cases[i].says);
         launch_free(&r);
-        free(line);
     }
 }
 
@@ -137,12 +133,11 @@ enum { LENGTH = 32, BATCH = 4, STAGE = 3, STEPS = 6, TOKENS = STEPS * BATCH * LE
 
 static void write_ids(const char *top, const char *name, const int32_t *ids, int64_t count)
 {
-    char *prefix = workfolder_path(top, name);
+    AUTO_FREE char *prefix = workfolder_path(top, name);
     indexed_writer *w;
     assert_int_equal(indexed_writer_open(&w, prefix, 131), STATUS_OK);
     assert_int_equal(indexed_writer_document(w, ids, count), STATUS_OK);
     assert_int_equal(indexed_writer_close(w), STATUS_OK);
-    free(prefix);
 }
 
 /* Two data sets, and `both`: what the first STAGE steps take of the first, then the second, whose first token is the
@@ -200,11 +195,10 @@ TEST_WITH(a_stage_that_was_interrupted_goes_on_by_the_same_command, setup, workf
     free(train(top, 1, "%s run.folder=%s/whole checkpoint.resume=%s/a", stage, top, top));
     free(train(top, 1, "%s train.steps=5 optimizer.schedule=constant run.folder=%s/parts checkpoint.resume=%s/a", stage,
                top, top));
-    char *said = train(top, 1, "%s run.folder=%s/parts checkpoint.resume=%s/a", stage, top, top);
+    AUTO_FREE char *said = train(top, 1, "%s run.folder=%s/parts checkpoint.resume=%s/a", stage, top, top);
     has(said, "parts/checkpoints/step-00000005 after step 5");
     if (strstr(said, "  stage "))
         fail_msg("it begins the stage again:\n%s", said);
-    free(said);
     assert_same(top, "parts", "whole", 4);
 }
 
@@ -212,18 +206,15 @@ TEST_WITH(a_stage_that_was_interrupted_goes_on_by_the_same_command, setup, workf
 TEST_WITH(a_stage_that_has_begun_does_not_need_its_source, setup, workfolder_teardown)
 {
     const char *top = *state, *stage = "train.global_batch=8 checkpoint.restart_schedule=true";
-    char *source = workfolder_path(top, "source"), *gone = workfolder_path(top, "gone");
+    AUTO_FREE char *source = workfolder_path(top, "source"), *gone = workfolder_path(top, "gone");
     free(train(top, 1, "train.steps=3 run.folder=%s", source));
     free(train(top, 1, "%s run.folder=%s/once checkpoint.resume=%s", stage, top, source));
     free(train(top, 1, "%s train.steps=5 optimizer.schedule=constant run.folder=%s/twice checkpoint.resume=%s", stage,
                top, source));
     assert_int_equal(rename(source, gone), 0);
-    char *said = train(top, 1, "%s run.folder=%s/twice checkpoint.resume=%s", stage, top, source);
+    AUTO_FREE char *said = train(top, 1, "%s run.folder=%s/twice checkpoint.resume=%s", stage, top, source);
     has(said, "twice/checkpoints/step-00000005 after step 5");
     assert_same(top, "twice", "once", 4);
-    free(said);
-    free(gone);
-    free(source);
 }
 
 /* Warm-up and decay over the steps that are left; without the key they go on. */
@@ -237,7 +228,7 @@ TEST_WITH(a_stage_may_restart_the_schedule, setup, workfolder_teardown)
     has(said, "the learning rate's schedule begins anew (checkpoint.restart_schedule)");
     free(said);
     free(train(top, 1, "%s train.steps=9 run.folder=%s/c checkpoint.resume=%s/a", rate, top, top));
-    char *b = workfolder_path(top, "b"), *c = workfolder_path(top, "c");
+    AUTO_FREE char *b = workfolder_path(top, "b"), *c = workfolder_path(top, "c");
     runs_metrics x = runs_read_metrics(b), y = runs_read_metrics(c);
     assert_int_equal(x.count, 5);
     assert_int_equal(y.count, 5);
@@ -249,34 +240,30 @@ TEST_WITH(a_stage_may_restart_the_schedule, setup, workfolder_teardown)
         assert_true(fabs(x.step[i].lr - anew) <= 1e-10);
         assert_true(fabs(y.step[i].lr - on) <= 1e-10);
     }
-    free(b);
-    free(c);
 }
 
 TEST_WITH(a_stage_of_longer_sequences_changes_rope, setup, workfolder_teardown)
 {
     const char *top = *state;
     free(train(top, 1, "train.steps=3 run.folder=%s/a", top));
-    char *said = train(top, 1,
-                       "train.steps=5 run.folder=%s/b checkpoint.resume=%s/a train.sequence=64 model.max_sequence=64 "
-                       "train.global_batch=2 data.document_mask=true model.rope_theta=500000",
-                       top, top);
+    AUTO_FREE char *said =
+        train(top, 1,
+              "train.steps=5 run.folder=%s/b checkpoint.resume=%s/a train.sequence=64 model.max_sequence=64 "
+              "train.global_batch=2 data.document_mask=true model.rope_theta=500000",
+              top, top);
     has(said, "data from their first sample (train.sequence)");
-    free(said);
-    char *b = workfolder_path(top, "b");
+    AUTO_FREE char *b = workfolder_path(top, "b");
     runs_metrics x = runs_read_metrics(b);
     assert_int_equal(x.count, 2);
     assert_int_equal(x.step[0].step, 4);
-    free(b);
 }
 
 static int64_t last_tokens(const char *top, const char *run)
 {
-    char *path = must_format("%s/%s/metrics.jsonl", top, run);
+    AUTO_FREE char *path = must_format("%s/%s/metrics.jsonl", top, run);
     json_t *line = runs_last_line(path);
     int64_t tokens = json_integer_value(json_object_get(line, "tokens"));
     json_decref(line);
-    free(path);
     return tokens;
 }
 
@@ -335,14 +322,11 @@ TEST_WITH(in_its_own_folder_a_run_stays_as_it_is, setup, workfolder_teardown)
         launch_free(&r);
         free(line);
     }
-    char *data = workfolder_path(top, "data"), *more = workfolder_path(top, "more");
+    AUTO_FREE char *data = workfolder_path(top, "data"), *more = workfolder_path(top, "more");
     runs_write_data(more, 131, 1000, 9);
-    char *said = train(top, 1, "train.steps=4 run.folder=%s/b checkpoint.resume=%s/a data.train='[%s, %s]'", top, top,
-                       data, more);
+    AUTO_FREE char *said = train(top, 1, "train.steps=4 run.folder=%s/b checkpoint.resume=%s/a data.train='[%s, %s]'",
+                                 top, top, data, more);
     has(said, "data from their first sample (data.train)");
-    free(said);
-    free(more);
-    free(data);
 }
 
 /* Samples taken anew though they are the same. */
@@ -355,12 +339,10 @@ TEST_WITH(a_stage_may_restart_the_data, setup, workfolder_teardown)
     has(said, "data from their first sample (checkpoint.restart_data)");
     free(said);
     free(train(top, 1, "train.steps=6 run.folder=%s/c checkpoint.resume=%s/a", top, top));
-    char *b = workfolder_path(top, "b"), *c = workfolder_path(top, "c");
+    AUTO_FREE char *b = workfolder_path(top, "b"), *c = workfolder_path(top, "c");
     runs_metrics x = runs_read_metrics(b), y = runs_read_metrics(c);
     assert_int_equal(x.count, y.count);
     assert_false(runs_same_metrics(&x, &y));
-    free(b);
-    free(c);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -11,6 +11,7 @@
 #include "engine/system/reading.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -26,21 +27,18 @@ static s3_server *server;
 static void upload(const char *top, const char *name, const char *extension)
 {
     int64_t bytes;
-    char *path = must_format("%s/%s.%s", top, name, extension), *key = must_format("sets/%s.%s", name, extension);
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE char *path = must_format("%s/%s.%s", top, name, extension),
+                   *key = must_format("sets/%s.%s", name, extension);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     s3_server_put(server, key, data, bytes);
-    free(data);
-    free(key);
-    free(path);
 }
 
 static void make_set(const char *top, const char *name, int64_t tokens, uint64_t seed)
 {
-    char *prefix = workfolder_path(top, name);
+    AUTO_FREE char *prefix = workfolder_path(top, name);
     runs_write_data(prefix, 131, tokens, seed);
     upload(top, name, "bin");
     upload(top, name, "idx");
-    free(prefix);
 }
 
 static int begin(void **state)
@@ -52,7 +50,7 @@ static int begin(void **state)
     make_set(top, "first", 9000, 1);
     make_set(top, "second", 6000, 2);
     make_set(top, "held", 4000, 3);
-    char *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *path = workfolder_path(top, "run.yaml");
     char *text = must_format(
         "model: {architecture: gpt2, layers: 2, hidden_size: 48, heads: 4, vocab_size: 131, max_sequence: 32}\n"
         "data: {train: [{path: %s/first, weight: 5}, {path: %s/second, weight: 3}], validation: %s/held,\n"
@@ -66,7 +64,6 @@ static int begin(void **state)
         top, top, top, top, STEPS);
     runs_write_text(path, text);
     free(text);
-    free(path);
     return 0;
 }
 
@@ -83,13 +80,12 @@ static int end(void **state)
 /* A run into TOP/NAME: what it says on standard error, the caller's. */
 static char *train(const char *top, const char *name, int ranks, int wanted, const char *keys)
 {
-    char *arguments = must_format("%s/run.yaml run.folder=%s/%s %s", top, top, name, keys);
+    AUTO_FREE char *arguments = must_format("%s/run.yaml run.folder=%s/%s %s", top, top, name, keys);
     launch_result r = runs_train(120, ranks, arguments);
     if (r.status != wanted)
         fail_msg("%s ends with %d: %s%s", arguments, r.status, r.out, r.err);
     if (strstr(r.err, S3_SERVER_SECRET) || strstr(r.out, S3_SERVER_SECRET))
         fail_msg("a secret: %s%s", r.out, r.err);
-    free(arguments);
     char *said = r.err;
     r.err = NULL;
     launch_free(&r);
@@ -120,17 +116,15 @@ static int64_t cache_bytes(const char *top)
 {
     int64_t sum = 0;
     reading_names names = {0};
-    char *folder = workfolder_path(top, "cache");
+    AUTO_FREE char *folder = workfolder_path(top, "cache");
     assert_int_equal(reading_folder(&names, folder), STATUS_OK);
     for (int i = 0; i < names.count; i++) {
         struct stat facts;
-        char *path = workfolder_path(folder, names.name[i]);
+        AUTO_FREE char *path = workfolder_path(folder, names.name[i]);
         if (stat(path, &facts) == 0 && strcmp(names.name[i], "lock") != 0)
             sum += facts.st_size;
-        free(path);
     }
     reading_names_free(&names);
-    free(folder);
     return sum;
 }
 
@@ -152,11 +146,10 @@ static void assert_says(const char *said, const char *words, int times)
 
 static double summary_value(const char *top, const char *name, const char *key)
 {
-    char *folder = workfolder_path(top, name);
+    AUTO_FREE char *folder = workfolder_path(top, name);
     json_t *summary = runs_read_summary(folder), *value = json_object_get(summary, key);
     double number = json_is_number(value) ? json_number_value(value) : -1;
     json_decref(summary);
-    free(folder);
     return number;
 }
 
@@ -211,14 +204,13 @@ TEST_WITH(faults_of_the_network_change_no_bit, begin, end)
     assert_same(top, "stored", "local");
 
     make_set(top, "large", LARGE, 5);
-    char *local = must_format("data.train=%s/large parallel.data=2", top);
+    AUTO_FREE char *local = must_format("data.train=%s/large parallel.data=2", top);
     trains(top, "local-large", 2, local);
     s3_server_faults(server, "GET:reset GET:cut=3000 GET:slow=200000 GET:503/1 GET:garbage GET:cut=200000 "
                              "GET:429 GET:cut=0 GET:hang GET:reset");
     trains(top, "large", 2, "data.train=s3://bucket/sets/large parallel.data=2 data.cache_size=20MiB");
     assert_true(s3_server_faults_done(server));
     assert_same(top, "large", "local-large");
-    free(local);
 }
 
 /* ---- stops and restarts ------------------------------------------------------------------------------------------ */
@@ -232,7 +224,7 @@ TEST_WITH(a_run_that_is_killed_while_it_fetches_goes_on, begin, end)
         char *arguments =
             must_format("%s/run.yaml run.folder=%s/stored checkpoint.every=2 parallel.data=2 " STORED, top, top);
         launch *l = runs_start(60, 2, arguments);
-        char *folder = workfolder_path(top, "stored");
+        AUTO_FREE char *folder = workfolder_path(top, "stored");
         int first = 0, second = 0;
         for (double until = clock_seconds() + 10; !(first && second) && clock_seconds() < until; clock_nap(0.01)) {
             first = runs_process(folder, 0);
@@ -245,7 +237,6 @@ TEST_WITH(a_run_that_is_killed_while_it_fetches_goes_on, begin, end)
         launch_result r = launch_finish(l);
         assert_int_not_equal(r.status, 0);
         launch_free(&r);
-        free(folder);
         free(arguments);
     }
     s3_server_be(server, (s3_server_traits){0});
@@ -277,7 +268,7 @@ TEST_WITH(a_cache_smaller_than_the_data_stays_within_its_size, begin, end)
     const char *top = *state;
     enum { MOST = 20 << 20 };
     make_set(top, "large", LARGE, 5);
-    char *local = must_format("data.train=%s/large", top);
+    AUTO_FREE char *local = must_format("data.train=%s/large", top);
     static const char *const orders[] = {"data.shuffle=false train.batch_ramp=[] ", "data.shuffle=true "};
     for (int i = 0; i < 2; i++) {
         char *of_local = must_format("%s %s", local, orders[i]), *a = must_format("local%d", i);
@@ -304,7 +295,6 @@ TEST_WITH(a_cache_smaller_than_the_data_stays_within_its_size, begin, end)
         for (size_t k = 0; k < sizeof made / sizeof *made; k++)
             free(made[k]);
     }
-    free(local);
 }
 
 TEST_WITH(a_damaged_cache_is_fetched_again_and_said, begin, end)
@@ -313,22 +303,18 @@ TEST_WITH(a_damaged_cache_is_fetched_again_and_said, begin, end)
     trains(top, "local", 1, "");
     trains(top, "first-run", 1, STORED);
     reading_names names = {0};
-    char *folder = workfolder_path(top, "cache");
+    AUTO_FREE char *folder = workfolder_path(top, "cache");
     assert_int_equal(reading_folder(&names, folder), STATUS_OK);
     for (int i = 0; i < names.count; i++) {
         int64_t bytes;
-        char *path = workfolder_path(folder, names.name[i]);
-        uint8_t *data = workfolder_read(path, &bytes);
+        AUTO_FREE char *path = workfolder_path(folder, names.name[i]);
+        AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
         data[bytes / 3] ^= 1;
         workfolder_write(path, data, bytes);
-        free(data);
-        free(path);
     }
     reading_names_free(&names);
-    free(folder);
-    char *said = train(top, "stored", 1, 0, STORED);
+    AUTO_FREE char *said = train(top, "stored", 1, 0, STORED);
     assert_says(said, "is damaged: the block is fetched again", 1);
-    free(said);
     assert_same(top, "stored", "local");
 }
 
@@ -336,7 +322,7 @@ TEST_WITH(a_full_disk_and_a_folder_that_cannot_be_made_are_done_without, begin, 
 {
     const char *top = *state;
     trains(top, "local", 1, "");
-    char *spy = launch_beside("io_faults.so"), *binary = launch_beside("../phalanx");
+    AUTO_FREE char *spy = launch_beside("io_faults.so"), *binary = launch_beside("../phalanx");
     launch_result r =
         launch_run(60,
                    "env LD_PRELOAD=%s 'PHALANX_IO_FAULTS=%s/cache/* ENOSPC -1 write 4' %s train %s/run.yaml "
@@ -345,12 +331,9 @@ TEST_WITH(a_full_disk_and_a_folder_that_cannot_be_made_are_done_without, begin, 
     assert_int_equal(r.status, 0);
     assert_says(r.err, "No space left on device: blocks are read from the store into memory meanwhile", 1);
     launch_free(&r);
-    free(spy);
-    free(binary);
     assert_same(top, "full", "local");
-    char *said = train(top, "none", 1, 0, STORED "data.cache=/proc/none/cache");
+    AUTO_FREE char *said = train(top, "none", 1, 0, STORED "data.cache=/proc/none/cache");
     assert_says(said, "blocks are read from the store into memory meanwhile", 1);
-    free(said);
     assert_same(top, "none", "local");
 }
 
@@ -369,12 +352,11 @@ TEST_WITH(waiting_for_data_is_a_metric_and_is_said_once, begin, end)
     double stall = summary_value(top, "slow", "stall_seconds");
     assert_true(stall > 0.1);
     assert_true(summary_value(top, "slow", "cache_misses") > 0);
-    char *path = must_format("%s/slow/metrics.jsonl", top);
+    AUTO_FREE char *path = must_format("%s/slow/metrics.jsonl", top);
     json_t *line = runs_last_line(path);
     assert_true(json_is_number(json_object_get(line, "stall_seconds")));
     assert_true(json_is_integer(json_object_get(line, "cache_misses")));
     json_decref(line);
-    free(path);
 }
 
 TEST_WITH(what_cannot_be_read_ends_the_run_and_is_no_bad_sample, begin, end)
@@ -388,23 +370,21 @@ TEST_WITH(what_cannot_be_read_ends_the_run_and_is_no_bad_sample, begin, end)
         {"data.train=s3://bucket", "s3://bucket"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *name = must_format("refused%zu", i), *said = train(top, name, 1, 1, rows[i].keys);
+        AUTO_FREE char *name = must_format("refused%zu", i), *said = train(top, name, 1, 1, rows[i].keys);
         if (i < 1)
             assert_says(said, rows[i].words, 1);
         assert_int_equal(runs_error_lines(said), 1);
-        free(said);
-        free(name);
     }
     make_set(top, "large", LARGE, 5);
     s3_server_faults(server,
                      "GET:ok GET:403 GET:403 GET:403 GET:403 GET:403 GET:403 GET:403 GET:403 GET:403 GET:403 GET:403 "
                      "GET:403 GET:403 GET:403 GET:403 GET:403");
-    char *said = train(top, "denied", 1, 1,
-                       "data.train=s3://bucket/sets/large data.skip_bad=true evaluate.every=0 data.cache_size=30MiB");
+    AUTO_FREE char *said =
+        train(top, "denied", 1, 1,
+              "data.train=s3://bucket/sets/large data.skip_bad=true evaluate.every=0 data.cache_size=30MiB");
     s3_server_faults(server, "");
     assert_says(said, "AccessDenied", 1);
     assert_says(said, "left out", 0);
-    free(said);
 }
 
 /* ---- beside the samples ------------------------------------------------------------------------------------------ */
@@ -449,9 +429,9 @@ TEST_WITH(samples_of_islands_and_documents_are_those_of_files, begin, end)
 TEST_WITH(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set, begin, end)
 {
     const char *top = *state;
-    char *binary = launch_beside("../phalanx"), *text = workfolder_path(top, "text.txt");
+    AUTO_FREE char *binary = launch_beside("../phalanx"), *text = workfolder_path(top, "text.txt");
     char line[] = "A line of a text that is long enough for a few samples of bytes. ";
-    char *long_text = must_calloc(400, sizeof line);
+    AUTO_FREE char *long_text = must_calloc(400, sizeof line);
     for (int i = 0; i < 300; i++)
         strcat(long_text, line);
     runs_write_text(text, long_text);
@@ -470,7 +450,7 @@ TEST_WITH(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set, begi
     assert_string_equal(remote.err, "");
     launch_free(&local);
     launch_free(&remote);
-    char *path = workfolder_path(top, "small.yaml");
+    AUTO_FREE char *path = workfolder_path(top, "small.yaml");
     runs_write_text(path,
                     "model: {layers: 1, hidden_size: 16, heads: 2, ffn_size: 32}\n"
                     "data: {train: s3://bucket/sets/texts}\n"
@@ -482,10 +462,6 @@ TEST_WITH(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set, begi
     if (r.status != 0)
         fail_msg("%s", r.err);
     launch_free(&r);
-    free(path);
-    free(long_text);
-    free(binary);
-    free(text);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -10,6 +10,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
 #include "tests/jobs/workfolder.h"
@@ -20,7 +21,7 @@ enum { STEPS = SUPERVISED_STEPS };
 TEST(a_killed_rank_costs_seconds_and_no_bit)
 {
     const char *top = *state, *keys = "parallel.tensor=2";
-    char *run = workfolder_path(top, "killed");
+    AUTO_FREE char *run = workfolder_path(top, "killed");
     launch *l = supervised_start(top, run, 2, "", keys);
     assert_true(runs_wait_for_step(run, 9, 60));
     double began = clock_seconds();
@@ -37,14 +38,13 @@ TEST(a_killed_rank_costs_seconds_and_no_bit)
     supervised_is_undisturbed(run, supervised_whole(top, 2, keys));
     supervised_left_nothing(run);
     launch_free(&r);
-    free(run);
 }
 
 /* Its own watchdog is frozen with it, and no other rank waits for it. */
 TEST(a_rank_alone_that_is_frozen_is_noticed)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "frozen");
+    AUTO_FREE char *run = workfolder_path(top, "frozen");
     launch *l = supervised_start(top, run, 1, "", "");
     assert_true(runs_wait_for_step(run, 9, 60));
     assert_int_equal(kill(runs_process(run, 0), SIGSTOP), 0);
@@ -54,7 +54,6 @@ TEST(a_rank_alone_that_is_frozen_is_noticed)
     supervised_is_undisturbed(run, supervised_whole(top, 1, ""));
     supervised_left_nothing(run);
     launch_free(&r);
-    free(run);
 }
 
 TEST(stopping_the_supervisor_saves_and_gives_75)
@@ -62,7 +61,7 @@ TEST(stopping_the_supervisor_saves_and_gives_75)
     static const int signals[] = {SIGTERM, SIGUSR1};
     const char *top = *state;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        char *run = must_format("%s/stopped%zu", top, i);
+        AUTO_FREE char *run = must_format("%s/stopped%zu", top, i);
         launch *l = supervised_start(top, run, 2, "", "train.steps=20000");
         assert_true(runs_wait_for_step(run, 9, 60));
         kill(launch_pid(l), signals[i]);
@@ -72,14 +71,13 @@ TEST(stopping_the_supervisor_saves_and_gives_75)
         assert_non_null(strstr(r.out, "the run resumes from here"));
         supervised_left_nothing(run);
         launch_free(&r);
-        free(run);
     }
 }
 
 TEST(what_the_supervisor_does_not_survive_the_job_does)
 {
     const char *top = *state, *keys = "parallel.tensor=2";
-    char *run = workfolder_path(top, "orphan");
+    AUTO_FREE char *run = workfolder_path(top, "orphan");
     launch *l = supervised_start(top, run, 2, "", keys);
     assert_true(runs_wait_for_step(run, 5, 60));
     assert_int_equal(kill(launch_pid(l), SIGKILL), 0);
@@ -91,20 +89,19 @@ TEST(what_the_supervisor_does_not_survive_the_job_does)
     supervised_is_undisturbed(run, supervised_whole(top, 2, keys));
     supervised_left_nothing(run);
     launch_free(&r);
-    free(run);
 }
 
 TEST(bad_data_and_wrong_usage_need_a_person)
 {
     const char *top = *state;
-    char *prefix = workfolder_path(top, "bad"), *path = must_format("%s.bin", prefix),
-         *run = workfolder_path(top, "badrun");
+    AUTO_FREE char *prefix = workfolder_path(top, "bad"), *path = must_format("%s.bin", prefix),
+                   *run = workfolder_path(top, "badrun");
     const uint16_t id = 999;
     runs_write_data(prefix, 131, 30000, 1);
     int fd = open(path, O_WRONLY);
     assert_int_equal(pwrite(fd, &id, sizeof id, 2 * (90 * 32 + 5)), sizeof id);
     close(fd);
-    char *keys = must_format("data.train=%s data.shuffle=false", prefix);
+    AUTO_FREE char *keys = must_format("data.train=%s data.shuffle=false", prefix);
     launch_result r = launch_finish(supervised_start(top, run, 1, "", keys));
     if (r.status != 1 || !strstr(r.err, "restart 1 in ") || strstr(r.err, "restart 2 in ") ||
         !strstr(r.err, "the same trouble with data or numbers at the same step again"))
@@ -117,10 +114,6 @@ TEST(bad_data_and_wrong_usage_need_a_person)
     if (r.status != 2 || strstr(r.err, "restart 1"))
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     launch_free(&r);
-    free(keys);
-    free(run);
-    free(path);
-    free(prefix);
 }
 
 /* ---- strangers: other starts, other supervisors, files of before, clocks
@@ -150,8 +143,8 @@ static const double LINGER = 5;
 TEST(what_others_write_into_the_folder_ends_no_job)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "strangers"), *program = launch_beside("../phalanx");
-    char *summary = must_format("%s/summary.json", run), *incidents = must_format("%s/incidents.jsonl", run);
+    AUTO_FREE char *run = workfolder_path(top, "strangers"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *summary = must_format("%s/summary.json", run), *incidents = must_format("%s/incidents.jsonl", run);
     launch *l = supervised_start(top, run, 1, "", "train.steps=200000");
     assert_true(runs_wait_for_step(run, 5, 60));
     stop(l, run); /* its summary says "stopped" */
@@ -177,17 +170,13 @@ TEST(what_others_write_into_the_folder_ends_no_job)
     launch_free(&r);
     goes_on(run, process, LINGER);
     stop(l, run);
-    free(incidents);
-    free(summary);
-    free(program);
-    free(run);
 }
 
 TEST(a_living_job_is_adopted)
 {
     const char *top = *state, *keys = "";
-    char *run = workfolder_path(top, "adopted"), *spy = launch_beside("io_faults.so");
-    char *slow = must_format("LD_PRELOAD=%s 'PHALANX_IO_FAULTS=metrics.jsonl SLOW -1 write'", spy);
+    AUTO_FREE char *run = workfolder_path(top, "adopted"), *spy = launch_beside("io_faults.so");
+    AUTO_FREE char *slow = must_format("LD_PRELOAD=%s 'PHALANX_IO_FAULTS=metrics.jsonl SLOW -1 write'", spy);
     launch *l = supervised_start(top, run, 1, slow, keys);
     assert_true(runs_wait_for_step(run, 5, 60));
     kill(launch_pid(l), SIGKILL);
@@ -196,8 +185,8 @@ TEST(a_living_job_is_adopted)
     int process = runs_process(run, 0);
     assert_true(process > 0);
     l = supervised_start(top, run, 1, "", keys);
-    char *words = must_format("a job is at work in %s already, process %d on ", run, process);
-    char *said = supervised_wait_for(l, words, 1, 20);
+    AUTO_FREE char *words = must_format("a job is at work in %s already, process %d on ", run, process);
+    AUTO_FREE char *said = supervised_wait_for(l, words, 1, 20);
     assert_non_null(said);
     goes_on(run, process, 1);
     kill(process, SIGKILL);
@@ -207,11 +196,6 @@ TEST(a_living_job_is_adopted)
     supervised_is_undisturbed(run, supervised_whole(top, 1, keys));
     supervised_left_nothing(run);
     launch_free(&r);
-    free(said);
-    free(words);
-    free(slow);
-    free(spy);
-    free(run);
 }
 
 /* The run's folder is elsewhere while another supervisor begins, which finds nobody at work in the folder that it
@@ -219,10 +203,10 @@ TEST(a_living_job_is_adopted)
 TEST(a_folder_that_is_back_has_its_job_adopted)
 {
     const char *top = *state, *keys = "";
-    char *run = workfolder_path(top, "back"), *away = must_format("%s.away", run),
-         *stray = must_format("%s.stray", run), *claim = must_format("%s/supervisor", run),
-         *spy = launch_beside("io_faults.so"),
-         *slow = must_format("LD_PRELOAD=%s 'PHALANX_IO_FAULTS=metrics.jsonl SLOW -1 write'", spy);
+    AUTO_FREE char *run = workfolder_path(top, "back"), *away = must_format("%s.away", run),
+                   *stray = must_format("%s.stray", run), *claim = must_format("%s/supervisor", run),
+                   *spy = launch_beside("io_faults.so"),
+                   *slow = must_format("LD_PRELOAD=%s 'PHALANX_IO_FAULTS=metrics.jsonl SLOW -1 write'", spy);
     launch *l = supervised_start(top, run, 1, slow, keys);
     assert_true(runs_wait_for_step(run, 5, 60));
     kill(launch_pid(l), SIGKILL);
@@ -236,7 +220,7 @@ TEST(a_folder_that_is_back_has_its_job_adopted)
     assert_int_equal(rename(away, run), 0);
     int process = runs_process(run, 0);
     assert_true(process > 0);
-    char *said = supervised_wait_for(l, "a job is at work in", 1, 60);
+    AUTO_FREE char *said = supervised_wait_for(l, "a job is at work in", 1, 60);
     assert_non_null(said);
     goes_on(run, process, 1);
     kill(process, SIGKILL); /* the next is not slow */
@@ -244,22 +228,15 @@ TEST(a_folder_that_is_back_has_its_job_adopted)
     if (r.status || !strstr(r.err, "had ended before") || !strstr(r.err, "restart 1 in "))
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     supervised_is_undisturbed(run, supervised_whole(top, 1, keys));
-    free(said);
     launch_free(&r);
-    free(slow);
-    free(spy);
-    free(claim);
-    free(stray);
-    free(away);
-    free(run);
 }
 
 TEST(a_state_that_is_good_is_saved_before_the_job_ends)
 {
     const char *top = *state;
-    char *prefix = workfolder_path(top, "late"), *path = must_format("%s.bin", prefix);
-    char *run = workfolder_path(top, "laterun"), *program = launch_beside("../phalanx"),
-         *spy = launch_beside("io_faults.so");
+    AUTO_FREE char *prefix = workfolder_path(top, "late"), *path = must_format("%s.bin", prefix);
+    AUTO_FREE char *run = workfolder_path(top, "laterun"), *program = launch_beside("../phalanx"),
+                   *spy = launch_beside("io_faults.so");
     const uint16_t id = 999;
     int64_t bytes;
     runs_write_data(prefix, 131, 30000, 1);
@@ -272,26 +249,19 @@ TEST(a_state_that_is_good_is_saved_before_the_job_ends)
                    "fsync' %s train %s/run.yaml run.folder=%s data.train=%s data.shuffle=false "
                    "checkpoint.every=0 checkpoint.asynchronous=false",
                    program, spy, program, top, run, prefix);
-    char *latest = must_format("%s/checkpoints/latest", run);
+    AUTO_FREE char *latest = must_format("%s/checkpoints/latest", run);
     if (r.status != 1 || !strstr(r.out, "is good, and is saved") || access(latest, F_OK) != 0)
         fail_msg("status %d after %.1f s: %s%s", r.status, r.seconds, r.err, r.out);
-    char *text = (char *)workfolder_read(latest, &bytes);
+    AUTO_FREE char *text = (char *)workfolder_read(latest, &bytes);
     assert_int_equal(strncmp(text, "step-00000007", 13), 0); /* twelve samples a step: the eighth has sample 90 */
-    free(text);
     launch_free(&r);
-    free(latest);
-    free(spy);
-    free(program);
-    free(run);
-    free(path);
-    free(prefix);
 }
 
 /* checkpoint.resume=never is meant for what was there before. */
 TEST(a_restart_goes_on_where_the_first_start_was_to_begin_anew)
 {
     const char *top = *state, *keys = "checkpoint.resume=never";
-    char *run = workfolder_path(top, "anew"), *earlier = must_format("%s/earlier-1", run);
+    AUTO_FREE char *run = workfolder_path(top, "anew"), *earlier = must_format("%s/earlier-1", run);
     launch *l = supervised_start(top, run, 1, "", keys);
     assert_true(runs_wait_for_step(run, 9, 60));
     assert_int_equal(kill(runs_process(run, 0), SIGKILL), 0);
@@ -301,15 +271,13 @@ TEST(a_restart_goes_on_where_the_first_start_was_to_begin_anew)
     assert_int_equal(access(earlier, F_OK), -1);
     supervised_is_undisturbed(run, supervised_whole(top, 1, ""));
     launch_free(&r);
-    free(earlier);
-    free(run);
 }
 
 /* What cannot be opened at one moment can be at the next. */
 TEST(an_output_that_cannot_be_opened_is_tried_again)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "unopened"), *output = must_format("%s/output.log", run);
+    AUTO_FREE char *run = workfolder_path(top, "unopened"), *output = must_format("%s/output.log", run);
     assert_int_equal(mkdir(run, 0755), 0);
     assert_int_equal(mkdir(output, 0755), 0); /* stands for a moment of bad storage */
     launch *l = supervised_start(top, run, 1, "", "");
@@ -320,8 +288,6 @@ TEST(an_output_that_cannot_be_opened_is_tried_again)
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     assert_int_equal(runs_read_metrics(run).count, STEPS);
     launch_free(&r);
-    free(output);
-    free(run);
 }
 
 /* A pipe with room for a page, and somebody who holds its other end and does not read: a terminal after Ctrl-S, a
@@ -337,8 +303,8 @@ static int open_stuck_reader(const char *path)
 TEST(a_reader_that_is_stuck_blinds_no_supervisor)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "unread"), *program = launch_beside("../phalanx"),
-         *fifo = workfolder_path(top, "stuck");
+    AUTO_FREE char *run = workfolder_path(top, "unread"), *program = launch_beside("../phalanx"),
+                   *fifo = workfolder_path(top, "stuck");
     int reader = open_stuck_reader(fifo);
     launch *l = launch_start(300, "exec %s supervise -- %s train %s/run.yaml run.folder=%s train.steps=200000 >%s",
                              program, program, top, run, fifo);
@@ -356,17 +322,14 @@ TEST(a_reader_that_is_stuck_blinds_no_supervisor)
     supervised_left_nothing(run);
     launch_free(&r);
     close(reader);
-    free(fifo);
-    free(program);
-    free(run);
 }
 
 TEST(a_reader_that_is_stuck_stops_no_training)
 {
     const char *top = *state;
-    char *run = workfolder_path(top, "muted"), *program = launch_beside("../phalanx"),
-         *fifo = workfolder_path(top, "mute");
-    char *path = must_format("%s/summary.json", run);
+    AUTO_FREE char *run = workfolder_path(top, "muted"), *program = launch_beside("../phalanx"),
+                   *fifo = workfolder_path(top, "mute");
+    AUTO_FREE char *path = must_format("%s/summary.json", run);
     int64_t bytes;
     int reader = open_stuck_reader(fifo);
     launch_result r = launch_run(200,
@@ -384,10 +347,6 @@ TEST(a_reader_that_is_stuck_stops_no_training)
     free(summary);
     launch_free(&r);
     close(reader);
-    free(path);
-    free(fifo);
-    free(program);
-    free(run);
 }
 
 TEST(words_that_would_mislead_it_are_refused)
@@ -400,14 +359,13 @@ TEST(words_that_would_mislead_it_are_refused)
         {"run.folder=x{ranks}", "{ranks} and {hosts} are the launcher's"},
     };
     const char *top = *state;
-    char *run = workfolder_path(top, "misled");
+    AUTO_FREE char *run = workfolder_path(top, "misled");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = launch_finish(supervised_start(top, run, 1, "", cases[i].words));
         if (r.status != 2 || !strstr(r.err, cases[i].said))
             fail_msg("%s: status %d: %s%s", cases[i].words, r.status, r.out, r.err);
         launch_free(&r);
     }
-    free(run);
 }
 
 TEST_MAIN(supervised_setup, workfolder_teardown)

@@ -8,6 +8,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/supervised.h"
@@ -59,13 +60,13 @@ TEST(a_host_that_is_to_blame_is_left_out)
         {"nodeA slots=2\nnodeB slots=2\n", "", "parallel.data=2", "nodeB slots=2\n", 0, 2},
     };
     const char *top = *state;
-    char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
-    char *list = workfolder_path(top, "hosts");
+    AUTO_FREE char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *list = workfolder_path(top, "hosts");
     if (!write_launcher(launcher, ""))
         skip_because("unshare --uts is not allowed here");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t bytes;
-        char *run = must_format("%s/hosts%zu", top, i), *left = must_format("%s/hostfile", run);
+        AUTO_FREE char *run = must_format("%s/hosts%zu", top, i), *left = must_format("%s/hostfile", run);
         runs_write_text(list, cases[i].hosts);
         launch *l = launch_start(400,
                                  "exec %s supervise %s --hosts %s -- sh %s {ranks} {hosts} %s train %s/run.yaml "
@@ -76,25 +77,19 @@ TEST(a_host_that_is_to_blame_is_left_out)
         launch_result r = launch_finish(l);
         if (r.status || !strstr(r.err, " is left out from now on (dead)"))
             fail_msg("status %d: %s%s", r.status, r.out, r.err);
-        char *text = (char *)workfolder_read(left, &bytes);
+        AUTO_FREE char *text = (char *)workfolder_read(left, &bytes);
         assert_string_equal(text, cases[i].expected);
         assert_int_equal(runs_read_metrics(run).count, STEPS);
         supervised_left_nothing(run);
-        free(text);
         launch_free(&r);
-        free(left);
-        free(run);
     }
-    free(list);
-    free(program);
-    free(launcher);
 }
 
 /* The last rank, on nodeB, is killed twice; `less`: what is said of the layout without it. */
 static void is_elastic(const char *top, int victim, const char *hosts, const char *keys, const char *less)
 {
-    char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
-    char *list = workfolder_path(top, "hosts"), *run = must_format("%s/elastic-%d", top, victim);
+    AUTO_FREE char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *list = workfolder_path(top, "hosts"), *run = must_format("%s/elastic-%d", top, victim);
     if (!write_launcher(launcher, ""))
         skip_because("unshare --uts is not allowed here");
     runs_write_text(list, hosts);
@@ -110,17 +105,12 @@ static void is_elastic(const char *top, int victim, const char *hosts, const cha
     if (r.status || !strstr(r.err, "nodeB is left out from now on"))
         fail_msg("status %d: %s%s", r.status, r.out, r.err);
     assert_non_null(strstr(r.out, less));
-    char *whole = must_format("%s/whole-1", top);
+    AUTO_FREE char *whole = must_format("%s/whole-1", top);
     runs_metrics part = runs_read_metrics(run), all = runs_read_metrics(supervised_whole(top, 1, ""));
     assert_int_equal(part.count, STEPS);
     assert_true(runs_loss_error(&part, &all) < 1e-4);
     supervised_left_nothing(run);
     launch_free(&r);
-    free(whole);
-    free(run);
-    free(list);
-    free(program);
-    free(launcher);
 }
 
 /* With nobody to take its place a host goes at its second fault, and the run with fewer data-parallel ranks on. */
@@ -132,13 +122,12 @@ TEST(an_elastic_run_goes_on_with_fewer_ranks)
 
 static void wait_for_object(s3_server *server, const char *key)
 {
-    char *text = NULL;
+    AUTO_FREE char *text = NULL;
     int64_t bytes;
     for (double until = clock_seconds() + 60; !(text = s3_server_get(server, key, &bytes));) {
         assert_true(clock_seconds() < until);
         usleep(20000);
     }
-    free(text);
 }
 
 /* The host goes for good, and what the run had in its folder with it. */
@@ -146,12 +135,13 @@ TEST(an_elastic_run_goes_on_from_its_mirror)
 {
     const char *top = *state;
     s3_server *server = s3_server_start();
-    char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
-    char *list = workfolder_path(top, "hosts"), *run = workfolder_path(top, "elastic-lost");
-    char *lose = must_format("if [ $ranks -lt 3 ] && mkdir %s/gone 2>/dev/null; then\n"
-                             "  find %s -mindepth 1 -maxdepth 1 ! -name hostfile ! -name output.log -exec rm -rf {} +\n"
-                             "fi\n",
-                             top, run);
+    AUTO_FREE char *launcher = workfolder_path(top, "launcher"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *list = workfolder_path(top, "hosts"), *run = workfolder_path(top, "elastic-lost");
+    AUTO_FREE char *lose =
+        must_format("if [ $ranks -lt 3 ] && mkdir %s/gone 2>/dev/null; then\n"
+                    "  find %s -mindepth 1 -maxdepth 1 ! -name hostfile ! -name output.log -exec rm -rf {} +\n"
+                    "fi\n",
+                    top, run);
     if (!write_launcher(launcher, lose)) {
         s3_server_stop(server);
         skip_because("unshare --uts is not allowed here");
@@ -176,11 +166,6 @@ TEST(an_elastic_run_goes_on_from_its_mirror)
     assert_true(fabs(loss - undisturbed) < 1e-4 * undisturbed);
     supervised_left_nothing(run);
     launch_free(&r);
-    free(lose);
-    free(run);
-    free(list);
-    free(program);
-    free(launcher);
     s3_server_stop(server);
 }
 

@@ -8,6 +8,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/island_jobs.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/servers.h"
@@ -24,7 +25,7 @@ static void take_part(servers_fake *f)
     double until = clock_seconds() + ISLAND_JOBS_LIMIT;
     int64_t offered = 0;
     for (bool done = false; !done; usleep(20000)) {
-        char *text = membership_roster(f->membership);
+        AUTO_FREE char *text = membership_roster(f->membership);
         roster r;
         assert_true(clock_seconds() < until);
         assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
@@ -46,7 +47,6 @@ static void take_part(servers_fake *f)
                                 json_pack("{s:I, s:[i, i, i]}", "merge", (json_int_t)offered, "slots", 0, 1, 2));
         }
         roster_free(&r);
-        free(text);
     }
 }
 
@@ -54,7 +54,7 @@ static void expect_said(const char *top, const char *run, launch *l, int slot)
 {
     static const char *const lines[] = {"the loss jumps after merge 1, of the changes of keys, ",
                                         "is undone by merge 2: more than half of the islands saw their loss jump"};
-    char *folder = island_jobs_folder(top, run, slot);
+    AUTO_FREE char *folder = island_jobs_folder(top, run, slot);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         assert_true(launch_expect(l, lines[i], ISLAND_JOBS_LIMIT));
     free(island_jobs_end(l));
@@ -64,17 +64,15 @@ static void expect_said(const char *top, const char *run, launch *l, int slot)
     json_t *summary = runs_read_summary(folder);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(summary, "islands"), "undone")), 1);
     json_decref(summary);
-    free(folder);
 }
 
 static double loss_at(const char *top, const char *run, int slot, int64_t step)
 {
-    char *folder = island_jobs_folder(top, run, slot);
+    AUTO_FREE char *folder = island_jobs_folder(top, run, slot);
     runs_metrics m = runs_read_metrics(folder);
     double loss = -1;
     for (int i = 0; i < m.count; i++)
         loss = m.step[i].step == step ? m.step[i].loss : loss;
-    free(folder);
     return loss;
 }
 
@@ -97,8 +95,8 @@ TEST(a_merge_after_which_losses_jump_is_undone_by_all)
     const char *top = *state;
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    char *all = must_format("%s outer.every=%d train.steps=%d debug.merges=%s/undone-merges", words, EVERY,
-                            EVERY * MERGES, top);
+    AUTO_FREE char *all = must_format("%s outer.every=%d train.steps=%d debug.merges=%s/undone-merges", words, EVERY,
+                                      EVERY * MERGES, top);
     launch *a = island_jobs_start(top, "undone", 1, 1, "%s", all);
     assert_true(launch_expect(a, "has slot 1 of 3", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(top, "undone", 2, 2, "parallel.tensor=2 %s", all);
@@ -115,13 +113,12 @@ TEST(a_merge_after_which_losses_jump_is_undone_by_all)
            last = loss_at(top, "undone", 1, EVERY * MERGES);
     printf("loss %.3f before the merge, %.3f after it, %.3f at the end\n", before, spoiled, last);
     assert_true(spoiled > before + 1 && last > 0 && last < before);
-    free(all);
 }
 
 /* Bytes of host memory that outer.* takes, as the plan says; -1: it is refused. */
 static int64_t planned(const char *top, const char *words)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(ISLAND_JOBS_LIMIT, "%s plan --json %s/run.yaml %s", program, top, words);
     json_t *plan = r.status == 0 ? json_loads(r.out, 0, NULL) : NULL;
     int64_t bytes = plan ? json_integer_value(json_object_get(json_object_get(plan, "islands"), "arena_bytes")) : -1;
@@ -131,7 +128,6 @@ static int64_t planned(const char *top, const char *words)
     }
     json_decref(plan);
     launch_free(&r);
-    free(program);
     return bytes;
 }
 

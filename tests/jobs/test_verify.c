@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -34,8 +35,8 @@ static int write_config(void **state)
 {
     workfolder_setup(state);
     const char *top = *state;
-    char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
-    char *text = must_format(
+    AUTO_FREE char *data = workfolder_path(top, "data"), *path = workfolder_path(top, "run.yaml");
+    AUTO_FREE char *text = must_format(
         "model: {architecture: llama, layers: 2, hidden_size: 32, heads: 4, ffn_size: 64, vocab_size: 131}\n"
         "data: {train: %s}\n"
         "train: {steps: %d, sequence: 32, precision: bf16, device: cpu, threads: 1, micro_batch: 1}\n"
@@ -45,9 +46,6 @@ static int write_config(void **state)
         data, STEPS, EVERY);
     runs_write_data(data, 131, 30000, 1);
     runs_write_text(path, text);
-    free(text);
-    free(path);
-    free(data);
     return 0;
 }
 
@@ -59,10 +57,9 @@ static char *folder_of(const char *top, int layout, const char *name)
 static launch_result play(const char *top, int layout, const char *run, const char *fault)
 {
     char *mpirun = layouts[layout].ranks > 1 ? launch_mpirun(layouts[layout].ranks) : must_strdup("");
-    char *program = launch_beside("rank_faulty");
+    AUTO_FREE char *program = launch_beside("rank_faulty");
     launch_result r = launch_run(120, "rm -rf %s; PHALANX_FAULT='%s' %s %s %s/run.yaml run.folder=%s %s", run, fault,
                                  mpirun, program, top, run, layouts[layout].keys);
-    free(program);
     free(mpirun);
     return r;
 }
@@ -77,19 +74,18 @@ typedef struct outcome {
 static outcome suffer(const char *top, int layout, const char *kind, int rank, int step, int seed)
 {
     static bool there[LAYOUTS];
-    char *good = folder_of(top, layout, "good"), *run = folder_of(top, layout, "bad");
+    AUTO_FREE char *good = folder_of(top, layout, "good"), *run = folder_of(top, layout, "bad");
     if (!there[layout]) {
         launch_result quiet = play(top, layout, good, "none -1 0 0");
-        char *incidents = must_format("%s/incidents.jsonl", good);
+        AUTO_FREE char *incidents = must_format("%s/incidents.jsonl", good);
         json_t *any = runs_last_line(incidents);
         if (quiet.status != 0 || any) /* nothing is found where nothing is wrong */
             fail_msg("%s: %s", layouts[layout].name, quiet.err);
-        free(incidents);
         launch_free(&quiet);
         there[layout] = true;
     }
     char *fault = must_format("%s %d %d %d", kind, rank, step, seed), difference[512] = "";
-    char *name = must_format("rank %d on ", rank), *path = must_format("%s/incidents.jsonl", run);
+    AUTO_FREE char *name = must_format("rank %d on ", rank), *path = must_format("%s/incidents.jsonl", run);
     launch_result r = play(top, layout, run, fault);
     outcome out = {.injected = strstr(r.err, "injected: "), .gave_up = r.status == 1};
     json_t *incident = out.injected ? runs_last_line(path) : NULL;
@@ -111,11 +107,7 @@ static outcome suffer(const char *top, int layout, const char *kind, int rank, i
     if (r.timed_out || r.status > 1)
         fail_msg("%s, %s: status %d: %s", layouts[layout].name, fault, r.status, r.err);
     launch_free(&r);
-    free(path);
-    free(name);
     free(fault);
-    free(run);
-    free(good);
     return out;
 }
 

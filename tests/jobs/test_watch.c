@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -36,8 +37,8 @@ static const char *host(void)
 
 static void goes_on_bit_for_bit(const char *top, const char *name)
 {
-    char *folder = workfolder_path(top, name), *whole = workfolder_path(top, "whole");
-    char *out = runs_train_well(120, RANKS, "%s/run.yaml run.folder=%s", top, folder);
+    AUTO_FREE char *folder = workfolder_path(top, name), *whole = workfolder_path(top, "whole");
+    AUTO_FREE char *out = runs_train_well(120, RANKS, "%s/run.yaml run.folder=%s", top, folder);
     assert_non_null(strstr(out, "resumed from"));
     runs_metrics part = runs_read_metrics(folder), all = runs_read_metrics(whole);
     char difference[256];
@@ -46,9 +47,6 @@ static void goes_on_bit_for_bit(const char *top, const char *name)
         fail_msg("%s: losses differ by %.1e from the undisturbed run's", name, runs_loss_error(&part, &all));
     assert_true(runs_compare_checkpoints(difference, sizeof difference, folder, whole) > 0);
     assert_string_equal(difference, "");
-    free(out);
-    free(folder);
-    free(whole);
 }
 
 /* mpirun does not wait for what it has killed. */
@@ -65,15 +63,14 @@ static bool disappears(int pid, double seconds)
 /* A running job past its 7th step, and its processes. */
 static launch *start(const char *top, const char *name, const char *keys, int pids[RANKS])
 {
-    char *folder = workfolder_path(top, name), *line = must_format("%s/run.yaml run.folder=%s %s", top, folder, keys);
+    AUTO_FREE char *folder = workfolder_path(top, name),
+                   *line = must_format("%s/run.yaml run.folder=%s %s", top, folder, keys);
     launch *l = runs_start(120, RANKS, line);
     assert_true(runs_wait_for_step(folder, 7, 60));
     for (int i = 0; i < RANKS; i++) {
         pids[i] = runs_process(folder, i);
         assert_true(pids[i] > 0);
     }
-    free(line);
-    free(folder);
     return l;
 }
 
@@ -102,13 +99,11 @@ static void check_incident(const char *top, const char *name, int victim, const 
     free(path);
     for (int i = 0; i < RANKS; i++) {
         int64_t bytes = 0;
-        char *flight = must_format("%s/%s/flight-%d.jsonl", top, name, i);
+        AUTO_FREE char *flight = must_format("%s/%s/flight-%d.jsonl", top, name, i);
         if (i != victim) {
-            char *text = (char *)workfolder_read(flight, &bytes);
+            AUTO_FREE char *text = (char *)workfolder_read(flight, &bytes);
             assert_true(bytes > 100000 && strstr(text, "\"kind\": \"all_reduce\"") && strstr(text, "\"bytes\": "));
-            free(text);
         }
-        free(flight);
     }
 }
 
@@ -126,10 +121,9 @@ static void loss_is_noticed(const char *top, const char *name, int victim, int s
     assert_int_not_equal(r.status, 0);
     assert_true(took < limit);
     for (int i = 0; i < RANKS; i++) {
-        char *text = must_format("phalanx: rank %d: watchdog: rank %d on %s %s", i, victim, host(), verdict);
+        AUTO_FREE char *text = must_format("phalanx: rank %d: watchdog: rank %d on %s %s", i, victim, host(), verdict);
         if (i != victim && !strstr(r.err, text))
             fail_msg("\"%s\" is not said in: %s", text, r.err);
-        free(text);
         assert_true(disappears(pids[i], 5)); /* nobody is left behind */
     }
     if (!strstr(r.err, "step ") || !strstr(r.err, ", op "))
@@ -159,7 +153,7 @@ TEST(sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved)
 {
     const char *top = *state;
     int pids[RANKS];
-    char *folder = workfolder_path(top, "asked");
+    AUTO_FREE char *folder = workfolder_path(top, "asked");
     launch *l = start(top, "asked", "", pids);
     assert_int_equal(kill(pids[3], SIGSTOP), 0);
     usleep(500000);
@@ -172,12 +166,10 @@ TEST(sigterm_to_one_rank_ends_all_after_the_step_at_hand_saved)
     assert_non_null(strstr(r.out, "stopped by "));
     launch_free(&r);
     runs_metrics m = runs_read_metrics(folder);
-    char *latest = must_format("%s/checkpoints/step-%08d/manifest.json", folder, m.count);
+    AUTO_FREE char *latest = must_format("%s/checkpoints/step-%08d/manifest.json", folder, m.count);
     assert_in_range(done, 7, STEPS - 2);
     assert_in_range(m.count, done, done + 1);
     assert_int_equal(access(latest, R_OK), 0); /* the step at hand was done, and saved */
-    free(latest);
-    free(folder);
     goes_on_bit_for_bit(top, "asked");
 }
 

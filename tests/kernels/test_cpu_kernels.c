@@ -6,6 +6,7 @@
 
 #include "kernels/philox.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/kernels/workbench.h"
 #include "tests/test.h"
 
@@ -36,7 +37,7 @@ static double product_error(product_sizes z, const isa *set, dtype type, op_kind
     int64_t rows = kind == OP_linear_grad_weight ? N_ : T_, width = forward ? N_ : K_;
     bool wide = kind == OP_linear_grad_weight || kind == OP_linear_wide;
     out = workbench_random(&b, wide ? DTYPE_FP32 : type, rows, width, 1);
-    double *want = calloc((size_t)(rows * width), sizeof *want);
+    AUTO_FREE double *want = calloc((size_t)(rows * width), sizeof *want);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < width; j++) {
             double sum = biased ? workbench_get(&b, &bias, j, 0) : forward ? 0 : workbench_get(&b, &out, i, j);
@@ -53,7 +54,6 @@ static double product_error(product_sizes z, const isa *set, dtype type, op_kind
     o.in[2] = biased ? &bias : kind == OP_linear_grad_input ? &out : NULL;
     workbench_run(&b, &o, prepared);
     double error = workbench_worst(&b, &out, want, rows, width);
-    free(want);
     free(b.arena);
     return error;
 }
@@ -186,9 +186,9 @@ static void attention_error(double error[3], const attention_case *c, const isa 
     int32_t *starts = tensor_at(&start, b.arena);
     for (int64_t i = 0; i < t; i++) /* a new document every 37 tokens */
         starts[i] = (int32_t)(i % c->sequence / 37 * 37);
-    double *q64 = malloc((size_t)(t * row) * 8), *dy64 = malloc((size_t)(t * width) * 8),
-           *y64 = malloc((size_t)(t * width) * 8);
-    double *lse64 = malloc((size_t)(c->heads * t) * 8), *dq64 = malloc((size_t)(t * row) * 8);
+    AUTO_FREE double *q64 = malloc((size_t)(t * row) * 8), *dy64 = malloc((size_t)(t * width) * 8),
+                     *y64 = malloc((size_t)(t * width) * 8);
+    AUTO_FREE double *lse64 = malloc((size_t)(c->heads * t) * 8), *dq64 = malloc((size_t)(t * row) * 8);
     for (int64_t i = 0; i < t; i++) {
         for (int64_t j = 0; j < row; j++)
             q64[i * row + j] = workbench_get(&b, &qkv, i, j);
@@ -217,11 +217,6 @@ static void attention_error(double error[3], const attention_case *c, const isa 
     error[2] = workbench_worst(&b, &dqkv, dq64, t, row);
     if (bits)
         memcpy(bits, tensor_at(&dqkv, b.arena), (size_t)tensor_bytes(&dqkv));
-    free(q64);
-    free(dy64);
-    free(y64);
-    free(lse64);
-    free(dq64);
     free(b.arena);
 }
 
@@ -289,12 +284,11 @@ static void check_in_place(workbench *b, op *o, int out, int in)
     tensor apart = *o->out[out];
     workbench_run(b, o, true);
     size_t bytes = (size_t)tensor_bytes(&apart);
-    char *kept = malloc(bytes);
+    AUTO_FREE char *kept = malloc(bytes);
     memcpy(kept, tensor_at(&apart, b->arena), bytes);
     o->out[out]->address = o->in[in]->address;
     workbench_run(b, o, true);
     assert_memory_equal(kept, tensor_at(o->out[out], b->arena), bytes);
-    free(kept);
 }
 
 TEST(in_place_equals_out_of_place)
@@ -476,17 +470,14 @@ TEST(experts_rows_are_their_own)
     for (int i = 0; i < 3; i++) {
         size_t bytes[3], again[3], row = 17, y = EXPERT_N * (size_t)dtype_bytes(types[i]),
                                    dx = EXPERT_C * (size_t)dtype_bytes(types[i]);
-        char *one = experts_bits(bytes, types[i], 1, 0, EXPERT_ROWS);
+        AUTO_FREE char *one = experts_bits(bytes, types[i], 1, 0, EXPERT_ROWS);
         for (int threads = 2; threads <= 5; threads += 3) {
-            char *other = experts_bits(again, types[i], threads, 0, EXPERT_ROWS);
+            AUTO_FREE char *other = experts_bits(again, types[i], threads, 0, EXPERT_ROWS);
             assert_memory_equal(one, other, bytes[0] + bytes[1] + bytes[2]);
-            free(other);
         }
-        char *alone = experts_bits(again, types[i], 1, (int64_t)row, 1);
+        AUTO_FREE char *alone = experts_bits(again, types[i], 1, (int64_t)row, 1);
         assert_memory_equal(one + row * y, alone, y);
         assert_memory_equal(one + bytes[0] + row * dx, alone + again[0], dx);
-        free(alone);
-        free(one);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/record/fuse.h"
 #include "kernels/record/record.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/op_case.h"
 #include "tests/test.h"
 
@@ -247,7 +248,7 @@ static void check_bits(op_kind kind, dtype type, bool stored)
     }
     run(&o, &r);
     int64_t bytes = tensor_bytes(o.out[0]);
-    char *y = must_alloc((unsigned long)bytes);
+    AUTO_FREE char *y = must_alloc((unsigned long)bytes);
     memcpy(y, tensor_at(o.out[0], arena), (size_t)bytes);
     memset(arena + filled, 0xFF, (size_t)(ARENA - filled));
     op first = o, second = {.label = "second", .in = {z, forward ? NULL : o.in[2]}, .out = {o.out[0]}};
@@ -259,7 +260,6 @@ static void check_bits(op_kind kind, dtype type, bool stored)
     run(&first, &r);
     run(&second, &r);
     assert_memory_equal(y, tensor_at(o.out[0], arena), (size_t)bytes);
-    free(y);
     free(arena);
 }
 

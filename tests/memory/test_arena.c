@@ -9,6 +9,7 @@
 
 #include "memory/arena.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/seal.h"
 #include "tests/skip.h"
 #include "tests/test.h"
@@ -111,7 +112,7 @@ TEST(the_spy_sees_each_large_allocation_within_the_seal)
         skip_because("a sanitizer: its allocator and the spy exclude each other");
     char folder[] = "/tmp/test_arena.XXXXXX";
     assert_non_null(mkdtemp(folder));
-    char *spy = beside_me("allocation_spy.so"), *log = must_format("%s/log", folder);
+    AUTO_FREE char *spy = beside_me("allocation_spy.so"), *log = must_format("%s/log", folder);
     assert_int_equal(access(spy, R_OK), 0);
     run_watched(spy, log);
     static const struct {
@@ -147,8 +148,6 @@ TEST(the_spy_sees_each_large_allocation_within_the_seal)
     assert_int_equal(outside, 2);
     unlink(log);
     rmdir(folder);
-    free(log);
-    free(spy);
 }
 
 int main(int argc, char **argv)

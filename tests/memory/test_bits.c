@@ -4,6 +4,7 @@
 
 #include "memory/base64.h"
 #include "memory/bits.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 enum { BYTES = 3 * (1 << 20) + 77 };
@@ -80,23 +81,19 @@ TEST(base64_is_that_of_the_rfc)
     char all[256];
     size_t bytes;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        char *text = base64_encode("foobar", i), *back = base64_decode(texts[i], &bytes);
+        AUTO_FREE char *text = base64_encode("foobar", i), *back = base64_decode(texts[i], &bytes);
         assert_string_equal(text, texts[i]);
         assert_int_equal(bytes, i);
         assert_memory_equal(back, "foobar", i);
-        free(text);
-        free(back);
     }
     for (int i = 0; i < 256; i++)
         all[i] = (char)i;
-    char *text = base64_encode(all, sizeof all), *back = base64_decode(text, &bytes), *none = base64_decode(NULL, NULL);
+    AUTO_FREE char *text = base64_encode(all, sizeof all), *back = base64_decode(text, &bytes),
+                   *none = base64_decode(NULL, NULL);
     assert_int_equal(strlen(text), 4 * ((sizeof all + 2) / 3));
     assert_int_equal(bytes, sizeof all);
     assert_memory_equal(back, all, sizeof all);
     assert_string_equal(none, "");
-    free(text);
-    free(back);
-    free(none);
 }
 
 TEST_MAIN(NULL, NULL)

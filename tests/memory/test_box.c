@@ -4,6 +4,7 @@
 
 #include "memory/box.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 static uint64_t random_state = 1;
@@ -74,7 +75,7 @@ TEST(every_layout_is_copied_and_nothing_else_is_touched)
         assert_true(memcmp(to, wanted, (size_t)(to_count * to_bytes)) == 0);
 
         int64_t first = random_below(volume), count = random_below(volume - first + 1);
-        char *dense = must_alloc((unsigned long)((count + 1) * from_bytes));
+        AUTO_FREE char *dense = must_alloc((unsigned long)((count + 1) * from_bytes));
         memset(dense, 0x5a, (size_t)((count + 1) * from_bytes));
         box_gather(dense, &source, dims, size, first, count);
         for (int64_t i = 0; i < count; i++) {
@@ -82,7 +83,6 @@ TEST(every_layout_is_copied_and_nothing_else_is_touched)
             assert_memory_equal(dense + i * from_bytes, from + a * from_bytes, from_bytes);
         }
         assert_int_equal(dense[count * from_bytes], 0x5a);
-        free(dense);
         free(wanted);
         free(to);
         free(from);

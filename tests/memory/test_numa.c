@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "memory/numa.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
 #include "tests/test.h"
@@ -29,14 +30,13 @@ static int own_cores(int *out, int most)
 
 static void put(const char *root, const char *name, const char *text)
 {
-    char *path = workfolder_path(root, name);
+    AUTO_FREE char *path = workfolder_path(root, name);
     for (char *slash = strchr(path + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         mkdir(path, 0777);
         *slash = '/';
     }
     workfolder_write(path, text, (int64_t)strlen(text));
-    free(path);
 }
 
 /* One core of this process in node 0 and one in node 1, and three devices. */

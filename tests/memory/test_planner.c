@@ -6,6 +6,7 @@
 
 #include "memory/log.h"
 #include "memory/planner.h"
+#include "memory/scope.h"
 #include "tests/memory/planner_programs.h"
 #include "tests/test.h"
 
@@ -60,7 +61,7 @@ TEST(live_blocks_never_share_a_byte)
     static const int64_t alignments[] = {1, 64, 256, 4096};
     for (uint64_t seed = 0; seed < 200; seed++) {
         int64_t count = 1 + (int64_t)(seed * 37 % 400), alignment = alignments[seed % 4], a, b;
-        planner_block *blocks = scatter(seed, count, 1 + (int32_t)(seed * 53 % 300), 100000);
+        AUTO_FREE planner_block *blocks = scatter(seed, count, 1 + (int32_t)(seed * 53 % 300), 100000);
         planner_result result;
         planner_place(blocks, &result, count, alignment, 1, 5 * count);
         assert_true(planner_check(blocks, count, result.arena_bytes, &a, &b));
@@ -75,7 +76,6 @@ TEST(live_blocks_never_share_a_byte)
                 end = blocks[i].offset + rounded(blocks[i].bytes, alignment);
         }
         assert_int_equal(result.arena_bytes, end);
-        free(blocks);
     }
 }
 
@@ -96,7 +96,7 @@ TEST(the_check_refuses_spoiled_plans)
     int spoiled = 0, longer = 0;
     for (uint64_t seed = 0; seed < 300; seed++) {
         int64_t count = 60, a = -1, b = -1;
-        planner_block *blocks = scatter(seed, count, 40, 5000);
+        AUTO_FREE planner_block *blocks = scatter(seed, count, 40, 5000);
         planner_result result;
         planner_place(blocks, &result, count, 8, 1.02, 0);
         uint64_t r = seed + 1;
@@ -116,7 +116,6 @@ TEST(the_check_refuses_spoiled_plans)
         }
         spoiled += !good;
         longer += !good && seed % 3;
-        free(blocks);
     }
     assert_true(spoiled > 100 && longer > 40);
 }
@@ -142,7 +141,7 @@ TEST(the_bound_is_the_largest_live_sum)
 {
     for (uint64_t seed = 0; seed < 200; seed++) {
         int64_t count = 1 + (int64_t)(seed % 50), largest = 0;
-        planner_block *blocks = scatter(seed, count, 60, 1000);
+        AUTO_FREE planner_block *blocks = scatter(seed, count, 60, 1000);
         for (int32_t t = 0; t < 60; t++) {
             int64_t sum = 0;
             for (int64_t i = 0; i < count; i++)
@@ -152,7 +151,6 @@ TEST(the_bound_is_the_largest_live_sum)
         planner_result result;
         planner_place(blocks, &result, count, 32, 1.02, 0);
         assert_int_equal(result.lower_bound, largest);
-        free(blocks);
     }
 }
 
@@ -161,7 +159,8 @@ TEST(same_blocks_same_offsets)
     for (uint64_t seed = 0; seed < 20; seed++) {
         program_shape shape = planner_programs_draw(seed);
         int64_t count;
-        planner_block *once = planner_programs_make(&shape, &count), *again = planner_programs_make(&shape, &count);
+        AUTO_FREE planner_block *once = planner_programs_make(&shape, &count),
+                                *again = planner_programs_make(&shape, &count);
         planner_result first, second;
         planner_place(once, &first, count, 256, 1, 3 * count);
         void *elsewhere = must_alloc(12345 + seed * 4096); /* other addresses */
@@ -171,8 +170,6 @@ TEST(same_blocks_same_offsets)
         for (int64_t i = 0; i < count; i++)
             assert_int_equal(once[i].offset, again[i].offset);
         free(elsewhere);
-        free(again);
-        free(once);
     }
 }
 
@@ -208,7 +205,7 @@ TEST(tiny_plans_are_nearly_optimal)
 {
     int optimal = 0, total = 0;
     for (uint64_t seed = 0; seed < 150; seed++) {
-        planner_block *blocks = scatter(seed, 8, 10, 60);
+        AUTO_FREE planner_block *blocks = scatter(seed, 8, 10, 60);
         int count = 0;
         for (int i = 0; i < 8; i++)
             if (blocks[i].bytes)
@@ -222,7 +219,6 @@ TEST(tiny_plans_are_nearly_optimal)
             optimal += result.arena_bytes == least;
             total++;
         }
-        free(blocks);
     }
     printf("tiny plans: %d of %d optimal\n", optimal, total);
     assert_true(optimal >= total * 95 / 100);
@@ -237,7 +233,7 @@ TEST(training_programs_plan_close_to_the_bound)
     for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
         program_shape shape = planner_programs_draw(1000 + seed);
         int64_t count, a, b;
-        planner_block *blocks = planner_programs_make(&shape, &count);
+        AUTO_FREE planner_block *blocks = planner_programs_make(&shape, &count);
         planner_result result;
         planner_place(blocks, &result, count, 256, 1.02, 0);
         assert_true(planner_check(blocks, count, result.arena_bytes, &a, &b));
@@ -248,7 +244,6 @@ TEST(training_programs_plan_close_to_the_bound)
             worst = ratio;
             planner_programs_describe(&shape, worst_shape, sizeof worst_shape);
         }
-        free(blocks);
     }
     printf("%d programs: %.1f%% within 1.02, %.1f%% within 1.05, worst %.3f (%s)\n", PROGRAMS,
            100.0 * within_2 / PROGRAMS, 100.0 * within_5 / PROGRAMS, worst, worst_shape);
@@ -260,11 +255,10 @@ TEST(training_programs_plan_close_to_the_bound)
 /* The first order is always placed to its end, and nothing is tried after the effort is used up. */
 TEST(without_effort_the_first_order_stands)
 {
-    planner_block *blocks = scatter(5, 2000, 500, 100000);
+    AUTO_FREE planner_block *blocks = scatter(5, 2000, 500, 100000);
     planner_result result;
     planner_place(blocks, &result, 2000, 64, 1, 1);
     assert_int_equal(result.tries, 1);
-    free(blocks);
 }
 
 TEST(a_large_program_is_planned)
@@ -281,7 +275,7 @@ TEST(a_large_program_is_planned)
                            .vocab = 32000,
                            .scratch = true};
     int64_t count, a, b;
-    planner_block *blocks = planner_programs_make(&shape, &count);
+    AUTO_FREE planner_block *blocks = planner_programs_make(&shape, &count);
     planner_result result;
     clock_t start = clock();
     planner_place(blocks, &result, count, 256, 1.02, 0);
@@ -291,7 +285,6 @@ TEST(a_large_program_is_planned)
     assert_true(count > 250000);
     assert_true(planner_check(blocks, count, result.arena_bytes, &a, &b));
     assert_true((double)result.arena_bytes <= 1.02 * (double)result.lower_bound);
-    free(blocks);
 }
 
 TEST_MAIN(NULL, NULL)

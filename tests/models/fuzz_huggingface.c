@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/names.h"
 
@@ -28,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     model_shape shape;
     json_t *tokens = NULL;
-    char *copy = must_alloc(size);
+    AUTO_FREE char *copy = must_alloc(size);
     if (size)
         memcpy(copy, data, size);
     if (huggingface_parse(&shape, &tokens, copy, size, "fuzz") == STATUS_OK) {
@@ -41,6 +42,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         json_decref(tokens);
     } else
         MUST(!strchr(status_message(), '\n'), "two lines: %s", status_message());
-    free(copy);
     return 0;
 }

@@ -4,13 +4,12 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 status parsed_config(model_shape *shape, json_t **tokens, const char *text)
 {
     size_t bytes = strlen(text);
-    char *copy = must_alloc(bytes);
+    AUTO_FREE char *copy = must_alloc(bytes);
     memcpy(copy, text, bytes);
-    status s = huggingface_parse(shape, tokens, copy, bytes, "config.json");
-    free(copy);
-    return s;
+    return huggingface_parse(shape, tokens, copy, bytes, "config.json");
 }

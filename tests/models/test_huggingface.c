@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/names.h"
 #include "models/presets.h"
@@ -226,11 +227,12 @@ TEST(layers_may_differ_in_their_window)
             free(list);
             list = longer;
         }
-        char *text = must_format("{\"model_type\":\"qwen2\",\"hidden_size\":64,\"intermediate_size\":100,"
-                                 "\"num_hidden_layers\":6,\"num_attention_heads\":8,\"num_key_value_heads\":8,"
-                                 "\"vocab_size\":99,\"max_position_embeddings\":128,\"sliding_window\":9,"
-                                 "\"use_sliding_window\":true,\"layer_types\":[%s]}",
-                                 list);
+        AUTO_FREE char *text =
+            must_format("{\"model_type\":\"qwen2\",\"hidden_size\":64,\"intermediate_size\":100,"
+                        "\"num_hidden_layers\":6,\"num_attention_heads\":8,\"num_key_value_heads\":8,"
+                        "\"vocab_size\":99,\"max_position_embeddings\":128,\"sliding_window\":9,"
+                        "\"use_sliding_window\":true,\"layer_types\":[%s]}",
+                        list);
         model_shape s = {0};
         status result = parsed_config(&s, NULL, text);
         assert_int_equal(result, cases[i].full_first < 0 ? STATUS_FAILED : STATUS_OK);
@@ -243,7 +245,6 @@ TEST(layers_may_differ_in_their_window)
         } else {
             workfolder_message_has("layer_types is [");
         }
-        free(text);
         free(list);
     }
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/names.h"
 #include "tests/jobs/workfolder.h"
@@ -104,11 +105,12 @@ TEST(layers_may_differ_in_having_experts)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         model_shape s;
-        char *text = must_format("{\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"intermediate_size\":100,"
-                                 "\"moe_intermediate_size\":20,\"num_hidden_layers\":6,\"num_attention_heads\":8,"
-                                 "\"num_key_value_heads\":8,\"vocab_size\":99,\"max_position_embeddings\":128,"
-                                 "\"num_experts\":5,\"num_experts_per_tok\":2,%s}",
-                                 cases[i].keys);
+        AUTO_FREE char *text =
+            must_format("{\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"intermediate_size\":100,"
+                        "\"moe_intermediate_size\":20,\"num_hidden_layers\":6,\"num_attention_heads\":8,"
+                        "\"num_key_value_heads\":8,\"vocab_size\":99,\"max_position_embeddings\":128,"
+                        "\"num_experts\":5,\"num_experts_per_tok\":2,%s}",
+                        cases[i].keys);
         assert_int_equal(parse(&s, text), cases[i].layers ? STATUS_OK : STATUS_FAILED);
         for (int k = 0; cases[i].layers && k < 6; k++)
             assert_int_equal(shape_layer(&s, k).experts, cases[i].layers[k] == 'S' ? 5 : 0);
@@ -117,7 +119,6 @@ TEST(layers_may_differ_in_having_experts)
             assert_int_equal(s.experts_every, cases[i].experts_every);
             survives(&s);
         }
-        free(text);
     }
 }
 

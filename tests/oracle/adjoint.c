@@ -10,6 +10,7 @@
 
 #include "kernels/record/fuse.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/reference_program.h"
 
 static const double STEP = 1.0 / 4096, ALLOWED = 2e-9;
@@ -189,13 +190,12 @@ static void set_variables(adjoint *a, int which, const char *name, double step)
             if (!reference_program_has(k->program, x->value))
                 continue;
             int64_t n = tensor_elements(x->value);
-            double *value = random_values(x->value, 1, x->place, rank), *v = random_values(x->value, 2, x->place, rank);
+            AUTO_FREE double *value = random_values(x->value, 1, x->place, rank),
+                             *v = random_values(x->value, 2, x->place, rank);
             for (int64_t j = 0; j < n; j++)
                 value[j] = (strstr(x->value->name, "norm") ? 1 + 0.3 * value[j] : 0.7 * value[j]) +
                            (which >= 0 && strcmp(x->value->name, name) == 0 ? step * v[j] : 0);
             reference_program_set(k->program, x->value, value);
-            free(value);
-            free(v);
         }
 }
 
@@ -227,9 +227,8 @@ static double *values_of(const adjoint_rank *k, const tensor *t)
 /* What ops add to begins at 0 in each forward pass. */
 static void start_beside(const adjoint_rank *k)
 {
-    double *zero = must_calloc((unsigned long)tensor_elements(k->beside), sizeof *zero);
+    AUTO_FREE double *zero = must_calloc((unsigned long)tensor_elements(k->beside), sizeof *zero);
     reference_program_set(k->program, k->beside, zero);
-    free(zero);
 }
 
 static double *cotangent_of(const adjoint *a, int rank)
@@ -265,10 +264,9 @@ static void add_product(product *p, const double *u, const double *v, int64_t n)
 
 static void add_values(double *sum, const adjoint_rank *k, const tensor *t, double factor)
 {
-    double *values = values_of(k, t);
+    AUTO_FREE double *values = values_of(k, t);
     for (int64_t i = 0; i < tensor_elements(t); i++)
         sum[i] += factor * values[i];
-    free(values);
 }
 
 /* by[1] f(x + by[0] v) of every rank, added to sum[rank], and what is beside it to beside[rank] */
@@ -313,12 +311,11 @@ static product forward_product(adjoint *a, int which, const char *name)
     for (int rank = 0; rank < a->ranks; rank++) {
         const adjoint_rank *k = &a->rank[rank];
         const tensor *y = output_of(k);
-        double *u = cotangent_of(a, rank);
+        AUTO_FREE double *u = cotangent_of(a, rank);
         if (rank == 0 || (!k->loss && counts(k, rank, y))) /* the loss is a replica */
             add_product(&p, u, jv[rank], tensor_elements(y));
         if (k->beside && counts(k, rank, k->beside))
             add_product(&p, k->beside_factors, beside[rank], tensor_elements(k->beside));
-        free(u);
         free(jv[rank]);
         free(beside[rank]);
     }
@@ -328,7 +325,7 @@ static product forward_product(adjoint *a, int which, const char *name)
 /* <J^T u, v> of variable `name` after a backward pass; false if ranks disagree about a replica's gradient. */
 static bool backward_product(product *p, const adjoint *a, const char *name)
 {
-    double *first = NULL;
+    AUTO_FREE double *first = NULL;
     bool agree = true;
     for (int rank = 0; rank < a->ranks; rank++)
         for (int i = 0; i < a->rank[rank].variables; i++) {
@@ -351,7 +348,6 @@ static bool backward_product(product *p, const adjoint *a, const char *name)
             else
                 first = g;
         }
-    free(first);
     return agree;
 }
 
@@ -361,9 +357,8 @@ static void run_backward(adjoint *a)
     run_phase(a, false, -1);
     for (int rank = 0; rank < a->ranks; rank++)
         if (a->rank[rank].cotangent) {
-            double *u = cotangent_of(a, rank);
+            AUTO_FREE double *u = cotangent_of(a, rank);
             reference_program_set(a->rank[rank].program, a->rank[rank].cotangent, u);
-            free(u);
         }
     run_phase(a, true, a->spec.leave_out ? a->spec.skip : -1);
 }
@@ -401,10 +396,9 @@ int adjoint_gradients(double *out, adjoint *a, int most)
             const tensor *g = a->rank[rank].variable[i].gradient;
             if (!g)
                 continue;
-            double *values = values_of(&a->rank[rank], g);
+            AUTO_FREE double *values = values_of(&a->rank[rank], g);
             for (int64_t j = 0; j < tensor_elements(g) && n < most; j++)
                 out[n++] = values[j];
-            free(values);
         }
     return n;
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/reference_program.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xA5 };
@@ -226,8 +227,8 @@ static void fill_tensor(const op_case *c, int which, char *arena, test_random *r
     if (f->kind == FILL_DERIVED || (f->kind == FILL_NOTHING && in_place(c, t)))
         return;
     int64_t n = tensor_elements(t), width = reference_width(t), element = dtype_bytes((dtype)t->type);
-    double *values = must_calloc((unsigned long)n + 1, sizeof *values);
-    char *given = must_calloc((unsigned long)(n * element) + 1, 1);
+    AUTO_FREE double *values = must_calloc((unsigned long)n + 1, sizeof *values);
+    AUTO_FREE char *given = must_calloc((unsigned long)(n * element) + 1, 1);
     if (f->kind == FILL_NORMAL)
         draw_normals(values, which, n, random);
     for (int64_t i = 0; i < n; i++) {
@@ -246,8 +247,6 @@ static void fill_tensor(const op_case *c, int which, char *arena, test_random *r
         dtype_convert(given, (dtype)t->type, values, DTYPE_FP64, n);
     for (int64_t i = 0; i < t->shape[0]; i++)
         memcpy(row_of(t, arena, i), given + i * width * element, (size_t)row_bytes(t));
-    free(values);
-    free(given);
 }
 
 /* mark[b] = 1 + index of the tensor that has arena byte b, 0 for a guard */
@@ -347,14 +346,12 @@ static void compare_output(verdict *v, const op_case *c, int out, char *arena, r
         judge(v, isnan(got) && isnan(want) ? 0 : distance(got, want) / (1e-13 * want), c, out, 0, got, want);
         return;
     }
-    double *got = must_calloc((unsigned long)n + 1, sizeof *got),
-           *want = must_calloc((unsigned long)n + 1, sizeof *want);
+    AUTO_FREE double *got = must_calloc((unsigned long)n + 1, sizeof *got),
+                     *want = must_calloc((unsigned long)n + 1, sizeof *want);
     for (int64_t i = 0; i < t->shape[0]; i++)
         dtype_convert(got + i * width, DTYPE_FP64, row_of(t, arena, i), (dtype)t->type, width);
     reference_program_get(want, p, t);
     compare_floats(v, c, out, got, want);
-    free(got);
-    free(want);
 }
 
 static bool written(const op_case *c, const op_case_mode *m, const tensor *t)
@@ -421,7 +418,7 @@ double op_case_run(char *why, op_case *c, const op_backend *backend, const op_ca
     if (m->wants && !m->wants(&c->o))
         return OP_CASE_UNWANTED;
     char *arena = aligned_alloc(GUARD, (size_t)(bytes + GUARD) / GUARD * GUARD);
-    char *was = must_alloc((unsigned long)bytes);
+    AUTO_FREE char *was = must_alloc((unsigned long)bytes);
     memset(arena, GUARD_BYTE, (size_t)bytes);
     op *ops[3] = {&c->prelude[0], &c->prelude[1]};
     ops[c->preludes] = &c->o;
@@ -440,7 +437,7 @@ double op_case_run(char *why, op_case *c, const op_backend *backend, const op_ca
             reference_program_read(p, &c->t[i], arena);
         }
     memcpy(was, arena, (size_t)bytes);
-    uint8_t *mark = owners(c, &scratch, bytes);
+    AUTO_FREE uint8_t *mark = owners(c, &scratch, bytes);
     reference_program_run(p, c->preludes, 1, false);
     MUST(!backend->prepare || backend->prepare(&c->o, m->threads) == STATUS_OK, "%s: %s", c->what, status_message());
     backend->kernels[c->o.kind](&c->o, &(run_context){.arena = arena, .threads = m->threads});
@@ -452,7 +449,5 @@ double op_case_run(char *why, op_case *c, const op_backend *backend, const op_ca
         compare_caches(&v, c, arena, p);
     reference_program_close(p);
     free(arena);
-    free(was);
-    free(mark);
     return v.worst;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/op_cases.h"
 
 #define CASES(name) bool op_cases_##name(op_case *c, int variant)
@@ -46,12 +47,11 @@ static void give_rows(const op_case *c, void *bytes, const tensor *t)
     const tensor *offsets = c->o.kind == OP_grouped_bias_grad ? c->o.in[1] : c->o.in[2];
     int64_t rows = t->shape[0], columns = t->shape[1], experts = offsets->shape[0] - 1;
     int64_t used = offset(c->deal, rows, experts, experts);
-    double *values = must_calloc((unsigned long)(rows * columns), sizeof *values);
+    AUTO_FREE double *values = must_calloc((unsigned long)(rows * columns), sizeof *values);
     test_random random = {(uint64_t)(t - c->t) + 7};
     for (int64_t i = 0; i < rows * columns; i++)
         values[i] = i < used * columns ? test_normal(&random) : NAN;
     dtype_convert(bytes, (dtype)t->type, values, DTYPE_FP64, rows * columns);
-    free(values);
 }
 
 static const fill ROWS = {.kind = FILL_GIVEN, .give = give_rows}, OFFSETS = {.kind = FILL_GIVEN, .give = give_offsets};

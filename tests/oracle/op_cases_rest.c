@@ -10,6 +10,7 @@
 #include "kernels/ops/compression.h"
 #include "kernels/rounding.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define CASES(name) bool op_cases_##name(op_case *c, int variant)
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
@@ -579,12 +580,11 @@ static void give_messages(const op_case *c, void *bytes, const tensor *t)
     for (int64_t i = 0; i < t->shape[0]; i++) {
         int64_t first, count, width = y->dims > 1 ? y->shape[1] : 1;
         shard_rows(&first, &count, y->shape[0], parts, (int)(i % parts));
-        float *x = must_calloc((unsigned long)(count * width) + 1, sizeof *x);
+        AUTO_FREE float *x = must_calloc((unsigned long)(count * width) + 1, sizeof *x);
         for (int64_t k = 0; k < count * width; k++)
             x[k] = (float)test_normal(&random);
         if (count > 0)
             compress_encode((uint8_t *)bytes + i * t->shape[1], x, &m, count * width);
-        free(x);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "tests/oracle/op_sweep.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/op_mutants.h"
 
 static char *row_of(const tensor *t, const run_context *r, int64_t row)
@@ -39,13 +40,12 @@ static void sinks_ignored_in(const op *o, const run_context *r, int output)
 {
     const tensor *out = o->out[output];
     sinks_ignored(o, r);
-    float *kept = must_alloc((unsigned long)(out->shape[0] * out->shape[1]) * sizeof *kept);
+    AUTO_FREE float *kept = must_alloc((unsigned long)(out->shape[0] * out->shape[1]) * sizeof *kept);
     for (int64_t i = 0; i < out->shape[0]; i++)
         memcpy(kept + i * out->shape[1], row_of(out, r, i), (size_t)out->shape[1] * sizeof *kept);
     cpu_backend.kernels[o->kind](o, r);
     for (int64_t i = 0; i < out->shape[0]; i++)
         memcpy(row_of(out, r, i), kept + i * out->shape[1], (size_t)out->shape[1] * sizeof *kept);
-    free(kept);
 }
 
 /* The other weights sum to 1. */

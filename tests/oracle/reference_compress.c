@@ -8,6 +8,7 @@
 #include "kernels/compress.h"
 #include "memory/dtype.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/reference.h"
 
 enum { MOST = 4096 };
@@ -129,7 +130,7 @@ static void read_integers(double *x, bytes *b, int n, const op *o)
 /* The k largest by magnitude, of equals the first: their places in ascending order. */
 static void largest(int *places, const double *x, int n, int k)
 {
-    bool *taken = must_calloc((unsigned long)n, sizeof *taken);
+    AUTO_FREE bool *taken = must_calloc((unsigned long)n, sizeof *taken);
     for (int j = 0; j < k; j++) {
         int best = -1;
         for (int i = 0; i < n; i++)
@@ -140,7 +141,6 @@ static void largest(int *places, const double *x, int n, int k)
     for (int i = 0, j = 0; i < n; i++)
         if (taken[i])
             places[j++] = i;
-    free(taken);
 }
 
 static int share(const op *o, int n)
@@ -296,7 +296,7 @@ void reference_compress(const op *o, const run_context *r)
     memset(tensor_at(message, r->arena), 0, (size_t)tensor_bytes(message));
     for (int i = 0; i < part_of(o, gradient, 0).parts; i++) {
         part p = part_of(o, gradient, i);
-        double *x = must_calloc((unsigned long)p.count + 1, sizeof *x);
+        AUTO_FREE double *x = must_calloc((unsigned long)p.count + 1, sizeof *x);
         for (int64_t k = 0; k < p.count; k++)
             x[k] = (double)(float)(*element(gradient, r, p.first + k) / (double)s->loss_scale +
                                    *element(o->in[1], r, p.first + k));
@@ -304,7 +304,6 @@ void reference_compress(const op *o, const run_context *r)
         write_part(&b, x, p.count, o);
         for (int64_t k = 0; k < p.count; k++)
             *element(o->out[1], r, p.first + k) = x[k];
-        free(x);
     }
 }
 

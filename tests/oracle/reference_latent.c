@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/reference.h"
 
 void reference_join_keys(const op *o, const run_context *r)
@@ -79,7 +80,7 @@ void reference_latent_decode(const op *o, const run_context *r)
     const tensor *cache = o->in[5];
     const int32_t *positions = tensor_at(o->in[4], r->arena);
     int64_t rank = o->in[1]->shape[1];
-    double *score = must_alloc((unsigned long)cache->shape[1] * sizeof *score);
+    AUTO_FREE double *score = must_alloc((unsigned long)cache->shape[1] * sizeof *score);
     for (int64_t b = 0; b < cache->shape[0]; b++) {
         double *row = reference_row(cache, r, b) + positions[b] * cache->shape[2];
         for (int64_t i = 0; i < cache->shape[2]; i++)
@@ -87,5 +88,4 @@ void reference_latent_decode(const op *o, const run_context *r)
         for (int64_t head = 0; head < o->at.heads; head++)
             attend_to_latents(o, r, score, b, head, positions[b]);
     }
-    free(score);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static void add_to(double *to, bool add, double value)
 {
@@ -350,7 +351,7 @@ void reference_attention(const op *o, const run_context *r)
 {
     const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
     int d = o->at.head_size, e = (int)(v->shape[1] / o->at.kv_heads);
-    double *score = must_alloc((unsigned long)o->at.sequence * sizeof *score);
+    AUTO_FREE double *score = must_alloc((unsigned long)o->at.sequence * sizeof *score);
     for (int64_t t = 0; t < q->shape[0]; t++)
         for (int head = 0; head < o->at.heads; head++) {
             seen s = keys_of(o, r, o->in[3], o->in[4], t);
@@ -371,7 +372,6 @@ void reference_attention(const op *o, const run_context *r)
                     y[i] += exp(score[j] - lse) * head_of(r, v, first + j, group, o->at.kv_heads)[i];
             }
         }
-    free(score);
 }
 
 /* With p = exp(score - lse), dp_j = dy . v_j, ds_j = p_j (dp_j - dy . y) slope_j, slope the scale or, with a
@@ -440,7 +440,7 @@ void reference_attention_decode(const op *o, const run_context *r)
     const tensor *q = o->in[0], *k_cache = o->in[4], *v_cache = o->in[5];
     const int32_t *positions = tensor_at(o->in[3], r->arena);
     int d = o->at.head_size, e = (int)(v_cache->shape[2] / o->at.kv_heads);
-    double *score = must_alloc((unsigned long)k_cache->shape[1] * sizeof *score);
+    AUTO_FREE double *score = must_alloc((unsigned long)k_cache->shape[1] * sizeof *score);
     for (int64_t b = 0; b < q->shape[0]; b++) {
         int64_t last = positions[b], first = o->at.window > 0 && last + 1 > o->at.window ? last + 1 - o->at.window : 0;
         append_to_cache(o, r, 4, b, last);
@@ -459,5 +459,4 @@ void reference_attention_decode(const op *o, const run_context *r)
             }
         }
     }
-    free(score);
 }

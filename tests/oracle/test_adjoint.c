@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/scope.h"
 #include "tests/oracle/adjoint.h"
 #include "tests/oracle/reference_program.h"
 #include "tests/test.h"
@@ -445,7 +446,7 @@ enum { MOST = 10000 };
 
 TEST(neither_recompute_nor_fusion_changes_a_bit)
 {
-    double *none = malloc(MOST * sizeof *none), *other = malloc(MOST * sizeof *other);
+    AUTO_FREE double *none = malloc(MOST * sizeof *none), *other = malloc(MOST * sizeof *other);
     for (int i = 0; i < BLOCK_COUNT; i++) {
         int ops[2][3], n = 0;
         for (int k = 0; k < 6; k++) {
@@ -472,8 +473,6 @@ TEST(neither_recompute_nor_fusion_changes_a_bit)
         for (int how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++)
             assert_int_equal(ops[0][how] - ops[1][how], !gelu ? 0 : how == RECOMPUTE_FULL ? 3 : 2);
     }
-    free(none);
-    free(other);
 }
 
 /* A second micro-batch like the first doubles the gradients of parameters. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/run/batch.h"
+#include "memory/scope.h"
 #include "tests/oracle/op_case.h"
 #include "tests/oracle/reference_program.h"
 #include "tests/test.h"
@@ -148,7 +149,7 @@ typedef struct difference {
 static difference compare(step *s, const tensor *t)
 {
     int64_t n = tensor_elements(t);
-    double *want = malloc((size_t)n * sizeof *want);
+    AUTO_FREE double *want = malloc((size_t)n * sizeof *want);
     const float *got = executor_at(s->executor, t);
     difference d = {0};
     reference_program_get(want, s->oracle, t);
@@ -156,7 +157,6 @@ static difference compare(step *s, const tensor *t)
         d.error += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
         d.size += want[i] * want[i];
     }
-    free(want);
     return d;
 }
 

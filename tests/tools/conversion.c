@@ -11,6 +11,7 @@
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/workfolder.h"
 
@@ -37,39 +38,29 @@ void conversion_must(const char *from, const char *to, weights_format format, in
 
 bool conversion_has(const char *folder, const char *name)
 {
-    char *path = workfolder_path(folder, name);
-    bool yes = atomic_exists(path);
-    free(path);
-    return yes;
+    AUTO_FREE char *path = workfolder_path(folder, name);
+    return atomic_exists(path);
 }
 
 void conversion_put(const char *folder, const char *name, const char *text)
 {
-    char *path = workfolder_path(folder, name);
+    AUTO_FREE char *path = workfolder_path(folder, name);
     workfolder_write(path, text, (int64_t)strlen(text));
-    free(path);
 }
 
 void conversion_same_file(const char *a, const char *b, const char *name)
 {
-    char *x = workfolder_path(a, name), *y = workfolder_path(b, name);
+    AUTO_FREE char *x = workfolder_path(a, name), *y = workfolder_path(b, name);
     int64_t bytes, other;
-    uint8_t *ours = workfolder_read(x, &bytes), *theirs = workfolder_read(y, &other);
+    AUTO_FREE uint8_t *ours = workfolder_read(x, &bytes), *theirs = workfolder_read(y, &other);
     assert_int_equal(bytes, other);
     assert_memory_equal(ours, theirs, bytes);
-    free(ours);
-    free(theirs);
-    free(x);
-    free(y);
 }
 
 void conversion_copy_file(const char *from, const char *to, const char *name)
 {
-    char *x = workfolder_path(from, name), *y = workfolder_path(to, name);
+    AUTO_FREE char *x = workfolder_path(from, name), *y = workfolder_path(to, name);
     int64_t bytes;
-    uint8_t *data = workfolder_read(x, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(x, &bytes);
     workfolder_write(y, data, bytes);
-    free(data);
-    free(x);
-    free(y);
 }

@@ -6,6 +6,7 @@
 
 #include "engine/config/config.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/parts.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
@@ -24,14 +25,13 @@ static const double MOST_BYTES = 72.0 * 1024 * 1024 * 1024;
 
 static json_t *plan(const char *name, const char *keys)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(300, "%s plan models/configs/%s.yaml --json %s", phalanx, name, keys);
     if (r.status)
         fail_msg("%s: status %d: %s", name, r.status, r.err);
     json_t *root = json_loads(r.out, 0, NULL);
     assert_non_null(root);
     launch_free(&r);
-    free(phalanx);
     return root;
 }
 
@@ -77,7 +77,7 @@ TEST(a_long_stage_goes_on_from_the_short_one)
 TEST(no_comment_gives_a_figure_that_plan_prints)
 {
     for (int i = 0; i < CLUSTERS; i++) {
-        char *path = must_format("models/configs/%s.yaml", clusters[i].name);
+        AUTO_FREE char *path = must_format("models/configs/%s.yaml", clusters[i].name);
         int64_t bytes;
         char *text = (char *)workfolder_read(path, &bytes);
         for (const char *line = text; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
@@ -87,7 +87,6 @@ TEST(no_comment_gives_a_figure_that_plan_prints)
                 fail_msg("%s: %.*s", path, (int)length, line);
         }
         free(text);
-        free(path);
     }
 }
 
@@ -136,7 +135,7 @@ TEST(gemma_needs_no_more_than_the_first_stage_of_zero)
 /* The device of the configuration is priced, and it is said. */
 TEST(a_plan_for_the_cpu_says_whose_figures_it_prints)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "%s plan models/configs/demo.yaml", phalanx);
     assert_int_equal(r.status, 0);
     assert_non_null(strstr(r.out, "on cpu: "));
@@ -149,7 +148,6 @@ TEST(a_plan_for_the_cpu_says_whose_figures_it_prints)
         assert_null(strstr(r.out, "these are a small CPU's figures"));
         launch_free(&r);
     }
-    free(phalanx);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -11,6 +11,7 @@
 #include "engine/files/sharded.h"
 #include "engine/state/weights/weights_copy.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/golden.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
@@ -90,8 +91,8 @@ static void write_model(const char *folder, const char *model, const edit *edits
     safetensors *s;
     safetensors_writer *w;
     contents c = {0};
-    char *source = conversion_golden(model), *file = workfolder_path(source, SHARDED_FILE),
-         *path = workfolder_path(folder, SHARDED_FILE);
+    AUTO_FREE char *source = conversion_golden(model), *file = workfolder_path(source, SHARDED_FILE),
+                   *path = workfolder_path(folder, SHARDED_FILE);
     assert_int_equal(atomic_make_folders(folder), STATUS_OK);
     conversion_copy_file(source, folder, "config.json");
     assert_int_equal(safetensors_open(&s, file), STATUS_OK);
@@ -109,23 +110,18 @@ static void write_model(const char *folder, const char *model, const edit *edits
     for (int i = 0; i < c.owned; i++)
         free(c.own[i]);
     safetensors_close(s);
-    free(path);
-    free(file);
-    free(source);
 }
 
 /* Replace `from` in the folder's config.json. */
 static void edit_config(const char *folder, const char *from, const char *to)
 {
-    char *path = workfolder_path(folder, "config.json");
+    AUTO_FREE char *path = workfolder_path(folder, "config.json");
     int64_t bytes;
     char *text = (char *)workfolder_read(path, &bytes), *at = strstr(text, from);
     assert_non_null(at);
-    char *edited = must_format("%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    AUTO_FREE char *edited = must_format("%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
     workfolder_write(path, edited, (int64_t)strlen(edited));
-    free(edited);
     free(text);
-    free(path);
 }
 
 /* ---- promises ---- */
@@ -133,10 +129,11 @@ static void edit_config(const char *folder, const char *from, const char *to)
 TEST(there_and_back_every_tensor_is_the_same_to_the_bit)
 {
     for (const char *const *model = golden_models; *model; model++) {
-        char *source = conversion_golden(*model), *there = must_format("%s/%s-checkpoint", (char *)*state, *model);
-        char *back = must_format("%s/%s-back", (char *)*state, *model),
-             *again = must_format("%s/%s-again", (char *)*state, *model);
-        char *third = must_format("%s/%s-third", (char *)*state, *model);
+        AUTO_FREE char *source = conversion_golden(*model),
+                       *there = must_format("%s/%s-checkpoint", (char *)*state, *model);
+        AUTO_FREE char *back = must_format("%s/%s-back", (char *)*state, *model),
+                       *again = must_format("%s/%s-again", (char *)*state, *model);
+        AUTO_FREE char *third = must_format("%s/%s-third", (char *)*state, *model);
         checkpoint *c;
         conversion_must(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
         assert_int_equal(checkpoint_open(&c, there), STATUS_OK);
@@ -149,19 +146,14 @@ TEST(there_and_back_every_tensor_is_the_same_to_the_bit)
                         0); /* export, import, export: all the same bytes */
         conversion_same_file(back, third, SHARDED_FILE);
         conversion_same_file(back, third, "config.json");
-        free(source);
-        free(there);
-        free(back);
-        free(again);
-        free(third);
     }
 }
 
 TEST(several_files_are_one_model)
 {
-    char *source = conversion_golden("qwen3"), *cut = workfolder_path(*state, "cut"),
-         *checkpoint_cut = workfolder_path(*state, "cut-checkpoint");
-    char *joined = workfolder_path(*state, "joined"), *joined2 = workfolder_path(*state, "joined2");
+    AUTO_FREE char *source = conversion_golden("qwen3"), *cut = workfolder_path(*state, "cut"),
+                   *checkpoint_cut = workfolder_path(*state, "cut-checkpoint");
+    AUTO_FREE char *joined = workfolder_path(*state, "joined"), *joined2 = workfolder_path(*state, "joined2");
     conversion_must(source, cut, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 30000);
     assert_true(conversion_has(cut, "model-00001-of-00005.safetensors") &&
                 conversion_has(cut, "model-00005-of-00005.safetensors"));
@@ -171,18 +163,13 @@ TEST(several_files_are_one_model)
     conversion_must(cut, checkpoint_cut, WEIGHTS_PHALANX, WEIGHTS_KEEP, 1); /* a file for each tensor */
     conversion_must(checkpoint_cut, joined2, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
     conversion_same_file(source, joined2, SHARDED_FILE);
-    free(source);
-    free(cut);
-    free(checkpoint_cut);
-    free(joined);
-    free(joined2);
 }
 
 TEST(another_dtype_rounds_once_and_widens_exactly)
 {
-    char *source = conversion_golden("gpt2"), *there = workfolder_path(*state, "bf16"),
-         *back = workfolder_path(*state, "bf16-back");
-    char *config_json = workfolder_path(back, "config.json");
+    AUTO_FREE char *source = conversion_golden("gpt2"), *there = workfolder_path(*state, "bf16"),
+                   *back = workfolder_path(*state, "bf16-back");
+    AUTO_FREE char *config_json = workfolder_path(back, "config.json");
     conversion_must(source, there, WEIGHTS_PHALANX, DTYPE_BF16, 0);
     conversion_must(there, back, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
     sharded *a, *b;
@@ -203,28 +190,23 @@ TEST(another_dtype_rounds_once_and_widens_exactly)
     sharded_close(a);
     sharded_close(b);
     int64_t bytes;
-    char *text = (char *)workfolder_read(config_json, &bytes);
+    AUTO_FREE char *text = (char *)workfolder_read(config_json, &bytes);
     assert_non_null(strstr(text, "\"torch_dtype\": \"float32\""));
-    free(text);
-    free(config_json);
-    free(source);
-    free(there);
-    free(back);
 }
 
 /* Pieces as several ranks would write them, weights in bf16 and masters in fp32. */
 TEST(a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32)
 {
-    char *source = conversion_golden("llama-tied"), *checkpoints = workfolder_path(*state, "divided");
-    char *plain = workfolder_path(*state, "divided-16"), *precise = workfolder_path(*state, "divided-32");
-    char *whole = workfolder_path(*state, "undivided");
+    AUTO_FREE char *source = conversion_golden("llama-tied"), *checkpoints = workfolder_path(*state, "divided");
+    AUTO_FREE char *plain = workfolder_path(*state, "divided-16"), *precise = workfolder_path(*state, "divided-32");
+    AUTO_FREE char *whole = workfolder_path(*state, "undivided");
     weights *w;
     checkpoint *c;
     assert_int_equal(weights_open(&w, source), STATUS_OK);
     conversion_must(source, whole, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
     assert_int_equal(checkpoint_open(&c, whole), STATUS_OK);
     int n = 0;
-    checkpoint_piece *pieces = must_calloc((unsigned long)weights_count(w) * 6, sizeof *pieces);
+    AUTO_FREE checkpoint_piece *pieces = must_calloc((unsigned long)weights_count(w) * 6, sizeof *pieces);
     for (int i = 0; i < weights_count(w); i++) {
         const names_tensor *t = weights_at(w, i);
         int64_t columns = t->dims == 2 ? t->shape[1] : 1, total = t->shape[0] * columns;
@@ -269,14 +251,8 @@ TEST(a_divided_checkpoint_is_joined_and_masters_are_taken_for_fp32)
         free(pieces[i].at.data);
         free(pieces[i + 1].at.data);
     }
-    free(pieces);
     checkpoint_close(c);
     weights_close(w);
-    free(source);
-    free(checkpoints);
-    free(plain);
-    free(precise);
-    free(whole);
 }
 
 /* What other programs leave in files, and names without the outer prefix, are the same model. */
@@ -301,14 +277,11 @@ TEST(bare_names_known_leftovers_and_tied_heads_are_accepted)
                  {"glm4-moe", behind, 2},
                  {"glm4-moe-mtp", copies, 2}};
     for (int i = 0; i < 5; i++) {
-        char *source = conversion_golden(cases[i].model), *folder = must_format("%s/odd-%d", (char *)*state, i),
-             *to = must_format("%s-to", folder);
+        AUTO_FREE char *source = conversion_golden(cases[i].model),
+                       *folder = must_format("%s/odd-%d", (char *)*state, i), *to = must_format("%s-to", folder);
         write_model(folder, cases[i].model, cases[i].edits, cases[i].count, 0);
         conversion_must(folder, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
         conversion_same_file(source, to, SHARDED_FILE);
-        free(source);
-        free(folder);
-        free(to);
     }
 }
 
@@ -317,9 +290,9 @@ TEST(bare_names_known_leftovers_and_tied_heads_are_accepted)
 TEST(a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are)
 {
     const edit gone[] = {{"model.layers.2.*", NULL, 0, DTYPE_FP32}};
-    char *first = must_format("%s/block-0-to", (char *)*state);
+    AUTO_FREE char *first = must_format("%s/block-0-to", (char *)*state);
     for (int by_key = 0; by_key < 2; by_key++) {
-        char *folder = must_format("%s/block-%d", (char *)*state, by_key), *to = must_format("%s-to", folder);
+        AUTO_FREE char *folder = must_format("%s/block-%d", (char *)*state, by_key), *to = must_format("%s-to", folder);
         weights *w;
         write_model(folder, "glm4-moe-mtp", gone, !by_key, 0);
         if (by_key)
@@ -330,10 +303,7 @@ TEST(a_block_behind_the_last_layer_is_left_out_where_key_or_weights_are)
         conversion_must(folder, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
         conversion_same_file(first, to, SHARDED_FILE);
         conversion_same_file(first, to, "config.json");
-        free(to);
-        free(folder);
     }
-    free(first);
 }
 
 TEST(a_copy_of_the_table_that_differs_is_refused)
@@ -341,13 +311,11 @@ TEST(a_copy_of_the_table_that_differs_is_refused)
     const edit other[] = {{"model.layers.2.embed_tokens.weight", NULL, 0, DTYPE_FP32},
                           {NULL, "model.layers.2.embed_tokens.weight", 0, DTYPE_FP32}};
     for (int i = 0; i < 2; i++) {
-        char *folder = must_format("%s/copy-%d", (char *)*state, i), *to = must_format("%s-to", folder);
+        AUTO_FREE char *folder = must_format("%s/copy-%d", (char *)*state, i), *to = must_format("%s-to", folder);
         write_model(folder, "glm4-moe-mtp", other, 2, i ? 1e-6f : 0);
         assert_int_equal(conversion(folder, to, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0), i ? STATUS_FAILED : STATUS_OK);
         if (i)
             workfolder_message_has("model.layers.2.embed_tokens.weight differs from model.embed_tokens.weight");
-        free(to);
-        free(folder);
     }
 }
 
@@ -394,14 +362,12 @@ TEST(wrong_tensors_are_refused_by_name)
          "lm_head.weight differs from model.embed_tokens.weight"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *folder = must_format("%s/wrong-%zu", (char *)*state, i), *to = must_format("%s-to", folder);
+        AUTO_FREE char *folder = must_format("%s/wrong-%zu", (char *)*state, i), *to = must_format("%s-to", folder);
         write_model(folder, cases[i].model, &cases[i].edit, 1, cases[i].off);
         assert_int_equal(conversion(folder, to, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0), STATUS_FAILED);
         workfolder_message_has(cases[i].part);
         workfolder_message_has(folder);
         assert_false(atomic_exists(to));
-        free(folder);
-        free(to);
     }
 }
 
@@ -415,13 +381,13 @@ static void refused(const char *folder, const char *part)
 
 TEST(wrong_folders_are_refused_in_one_line)
 {
-    char *folder = workfolder_path(*state, "bad"), *file = workfolder_path(folder, SHARDED_FILE);
+    AUTO_FREE char *folder = workfolder_path(*state, "bad"), *file = workfolder_path(folder, SHARDED_FILE);
     refused(folder, "does not exist");
     assert_int_equal(atomic_make_folders(folder), STATUS_OK);
     refused(folder, "holds no model");
     write_model(folder, "llama", NULL, 0, 0);
     int64_t bytes;
-    uint8_t *data = workfolder_read(file, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(file, &bytes);
     for (int64_t cut = 0; cut < bytes; cut += bytes / 7 + 1) {
         workfolder_write(file, data, cut);
         refused(folder, SHARDED_FILE);
@@ -443,19 +409,16 @@ TEST(wrong_folders_are_refused_in_one_line)
     refused(folder, "is none of a llama model of 1 layers");
     edit_config(folder, "\"num_hidden_layers\": 1", "\"num_hidden_layers\": 1,,");
     refused(folder, "config.json:");
-    free(data);
-    free(file);
-    free(folder);
 }
 
 TEST(wrong_indices_are_refused_in_one_line)
 {
-    char *source = conversion_golden("llama"), *folder = workfolder_path(*state, "indexed"),
-         *index = workfolder_path(folder, SHARDED_INDEX);
+    AUTO_FREE char *source = conversion_golden("llama"), *folder = workfolder_path(*state, "indexed"),
+                   *index = workfolder_path(folder, SHARDED_INDEX);
     conversion_must(source, folder, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 60000);
     int64_t bytes;
-    char *text = (char *)workfolder_read(index, &bytes),
-         *shard = workfolder_path(folder, "model-00001-of-00002.safetensors");
+    AUTO_FREE char *text = (char *)workfolder_read(index, &bytes),
+                   *shard = workfolder_path(folder, "model-00001-of-00002.safetensors");
     const struct {
         const char *from, *to, *part;
     } cases[] = {
@@ -473,10 +436,10 @@ TEST(wrong_indices_are_refused_in_one_line)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *at = strstr(text, cases[i].from);
         assert_non_null(at);
-        char *edited = must_format("%.*s%s%s", (int)(at - text), text, cases[i].to, at + strlen(cases[i].from));
+        AUTO_FREE char *edited =
+            must_format("%.*s%s%s", (int)(at - text), text, cases[i].to, at + strlen(cases[i].from));
         workfolder_write(index, edited, (int64_t)strlen(edited));
         refused(folder, cases[i].part);
-        free(edited);
     }
     workfolder_write(index, text, bytes);
     weights *w;
@@ -484,22 +447,17 @@ TEST(wrong_indices_are_refused_in_one_line)
     weights_close(w);
     assert_int_equal(atomic_remove(shard), STATUS_OK);
     refused(folder, "cannot open");
-    free(shard);
-    free(text);
-    free(index);
-    free(folder);
-    free(source);
 }
 
 /* A damaged checkpoint is found while it is read: then there is neither the new folder nor its temporary one. */
 TEST(a_failed_conversion_leaves_nothing)
 {
-    char *source = conversion_golden("mistral"), *there = workfolder_path(*state, "whole"),
-         *to = workfolder_path(*state, "never");
-    char *file = workfolder_path(there, "model-00000.safetensors");
+    AUTO_FREE char *source = conversion_golden("mistral"), *there = workfolder_path(*state, "whole"),
+                   *to = workfolder_path(*state, "never");
+    AUTO_FREE char *file = workfolder_path(there, "model-00000.safetensors");
     conversion_must(source, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
     int64_t bytes;
-    uint8_t *data = workfolder_read(file, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(file, &bytes);
     data[bytes - 9] ^= 4;
     workfolder_write(file, data, bytes);
     assert_int_equal(conversion(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
@@ -513,11 +471,6 @@ TEST(a_failed_conversion_leaves_nothing)
     assert_int_equal(conversion(there, to, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0), STATUS_FAILED);
     workfolder_message_has("is there already");
     conversion_same_file(source, to, SHARDED_FILE);
-    free(data);
-    free(file);
-    free(there);
-    free(to);
-    free(source);
 }
 
 /* The last value of a Hugging Face file. */
@@ -530,11 +483,11 @@ TEST(wild_values_are_refused_by_name)
     } cases[] = {{NAN, WEIGHTS_KEEP, "has values that are not finite (NaN or infinity)"},
                  {-INFINITY, DTYPE_BF16, "has values that are not finite (NaN or infinity)"},
                  {1e30f, DTYPE_FP16, "has values beyond the range of fp16"}};
-    char *source = conversion_golden("mistral"), *from = workfolder_path(*state, "wild"),
-         *to = workfolder_path(*state, "tame"), *file = workfolder_path(from, SHARDED_FILE);
+    AUTO_FREE char *source = conversion_golden("mistral"), *from = workfolder_path(*state, "wild"),
+                   *to = workfolder_path(*state, "tame"), *file = workfolder_path(from, SHARDED_FILE);
     int64_t bytes;
     conversion_must(source, from, WEIGHTS_HUGGINGFACE, DTYPE_FP32, 0);
-    uint8_t *data = workfolder_read(file, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(file, &bytes);
     for (int i = 0; i < 3; i++) {
         memcpy(data + bytes - 4, &cases[i].value, 4);
         workfolder_write(file, data, bytes);
@@ -543,19 +496,14 @@ TEST(wild_values_are_refused_by_name)
         workfolder_message_has(cases[i].words);
         assert_false(atomic_exists(to));
     }
-    free(data);
-    free(file);
-    free(to);
-    free(from);
-    free(source);
 }
 
 TEST(tokenizer_files_go_along_both_ways)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "generation_config.json"};
-    char *folder = workfolder_path(*state, "tokenized"), *there = workfolder_path(*state, "tokenized-there");
-    char *back = workfolder_path(*state, "tokenized-back");
+    AUTO_FREE char *folder = workfolder_path(*state, "tokenized"), *there = workfolder_path(*state, "tokenized-there");
+    AUTO_FREE char *back = workfolder_path(*state, "tokenized-back");
     write_model(folder, "qwen2", NULL, 0, 0);
     for (int i = 0; i < 4; i++)
         conversion_put(folder, names[i], names[i]);
@@ -564,14 +512,11 @@ TEST(tokenizer_files_go_along_both_ways)
     for (int i = 0; i < 4; i++)
         conversion_same_file(folder, back, names[i]);
     assert_false(conversion_has(back, "merges.txt"));
-    free(folder);
-    free(there);
-    free(back);
 }
 
 TEST(the_command_says_what_is_wrong_in_one_line)
 {
-    char *program = launch_beside("../phalanx"), *to = workfolder_path(*state, "command");
+    AUTO_FREE char *program = launch_beside("../phalanx"), *to = workfolder_path(*state, "command");
     const struct {
         const char *arguments;
         int code;
@@ -595,8 +540,6 @@ TEST(the_command_says_what_is_wrong_in_one_line)
     assert_non_null(strstr(r.out, "qwen3, 27.9k parameters"));
     assert_true(conversion_has(to, "manifest.json"));
     launch_free(&r);
-    free(program);
-    free(to);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

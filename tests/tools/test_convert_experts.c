@@ -9,6 +9,7 @@
 #include "engine/files/sharded.h"
 #include "engine/state/weights/weights_copy.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 #include "tests/tools/conversion.h"
@@ -104,9 +105,9 @@ static void write_modules(const char *folder, int m)
     contents c = {0};
     safetensors *s;
     safetensors_writer *w;
-    char *source = conversion_golden(modules[m].model), *file = workfolder_path(source, SHARDED_FILE),
-         *path = workfolder_path(folder, SHARDED_FILE);
-    char *of_experts = must_format(".%s.", modules[m].published);
+    AUTO_FREE char *source = conversion_golden(modules[m].model), *file = workfolder_path(source, SHARDED_FILE),
+                   *path = workfolder_path(folder, SHARDED_FILE);
+    AUTO_FREE char *of_experts = must_format(".%s.", modules[m].published);
     assert_int_equal(atomic_make_folders(folder), STATUS_OK);
     conversion_copy_file(source, folder, "config.json");
     assert_int_equal(safetensors_open(&s, file), STATUS_OK);
@@ -128,27 +129,18 @@ static void write_modules(const char *folder, int m)
     for (int i = 0; i < c.owned; i++)
         free(c.own[i]);
     safetensors_close(s);
-    free(of_experts);
-    free(path);
-    free(file);
-    free(source);
 }
 
 TEST(experts_are_read_under_the_names_of_modules_too)
 {
     for (int m = 0; m < (int)(sizeof modules / sizeof *modules); m++) {
-        char *name = must_format("%s-modules", modules[m].model), *folder = workfolder_path(*state, name);
-        char *there = must_format("%s-there", folder), *back = must_format("%s-back", folder);
-        char *source = conversion_golden(modules[m].model);
+        AUTO_FREE char *name = must_format("%s-modules", modules[m].model), *folder = workfolder_path(*state, name);
+        AUTO_FREE char *there = must_format("%s-there", folder), *back = must_format("%s-back", folder);
+        AUTO_FREE char *source = conversion_golden(modules[m].model);
         write_modules(folder, m);
         conversion_must(folder, there, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
         conversion_must(there, back, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
         conversion_same_file(source, back, SHARDED_FILE);
-        free(source);
-        free(back);
-        free(there);
-        free(folder);
-        free(name);
     }
 }
 

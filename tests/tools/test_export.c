@@ -5,21 +5,20 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/tools/conversion.h"
 #include "tests/test.h"
 
 static json_t *read_object(const char *folder, const char *name)
 {
-    char *path = workfolder_path(folder, name);
+    AUTO_FREE char *path = workfolder_path(folder, name);
     int64_t bytes;
-    uint8_t *text = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *text = workfolder_read(path, &bytes);
     json_error_t error;
     json_t *value = json_loadb((const char *)text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(value))
         fail_msg("%s:%d: %s", path, error.line, error.text);
-    free(text);
-    free(path);
     return value;
 }
 
@@ -34,22 +33,16 @@ static const char *string_of(const json_t *object, const char *key)
 /* A checkpoint of the golden model with a SentencePiece model beside it, as training leaves it, exported to `to`. */
 static void export_with_tokenizer(const char *folder, const char *model, const char *to, const char *settings)
 {
-    char *source = conversion_golden(model), *there = workfolder_path(folder, to),
-         *path = workfolder_path(there, "tokenizer.model");
-    char *saved = must_format("%s-saved", there), *copy = workfolder_path(saved, "tokenizer.model");
+    AUTO_FREE char *source = conversion_golden(model), *there = workfolder_path(folder, to),
+                   *path = workfolder_path(there, "tokenizer.model");
+    AUTO_FREE char *saved = must_format("%s-saved", there), *copy = workfolder_path(saved, "tokenizer.model");
     int64_t bytes;
-    uint8_t *data = workfolder_read("tests/golden/text/unigram.model", &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read("tests/golden/text/unigram.model", &bytes);
     conversion_must(source, saved, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
     workfolder_write(copy, data, bytes);
     if (settings)
         conversion_put(saved, "tokenizer_config.json", settings);
     conversion_must(saved, there, WEIGHTS_HUGGINGFACE, WEIGHTS_KEEP, 0);
-    free(data);
-    free(source);
-    free(there);
-    free(path);
-    free(saved);
-    free(copy);
 }
 
 /* What AutoTokenizer reads; tests/engine/tokenizer/interop_autotokenizer.py has it read by transformers. */
@@ -60,7 +53,7 @@ TEST(an_export_has_what_autotokenizer_reads)
         "gemma2",    "gemma3", "phi3",        "neox",     "glm4",        "olmo2",       "olmo3",   "mixtral",
         "qwen3-moe", "olmoe",  "granite-moe", "glm4-moe", "deepseek-v2", "deepseek-v3", "gpt-oss"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        char *name = must_format("%s-exported", models[i]), *folder = workfolder_path(*state, name);
+        AUTO_FREE char *name = must_format("%s-exported", models[i]), *folder = workfolder_path(*state, name);
         export_with_tokenizer(*state, models[i], name, NULL);
         json_t *file = read_object(folder, "tokenizer.json"), *settings = read_object(folder, "tokenizer_config.json");
         json_t *names = read_object(folder, "special_tokens_map.json"), *model = read_object(folder, "config.json");
@@ -90,15 +83,13 @@ TEST(an_export_has_what_autotokenizer_reads)
         json_decref(names);
         json_decref(model);
         json_decref(generation);
-        free(name);
-        free(folder);
     }
 }
 
 /* What came with the tokenizer stays: a chat template is made of special tokens' names, which must become ids. */
 TEST(an_export_keeps_the_chat_template)
 {
-    char *folder = workfolder_path(*state, "chat");
+    AUTO_FREE char *folder = workfolder_path(*state, "chat");
     export_with_tokenizer(*state, "llama", "chat",
                           "{\"tokenizer_class\": \"LlamaTokenizer\", \"chat_template\": \"{{ bos_token }}\", "
                           "\"eos_token\": \"<unk>\", \"model_max_length\": 7}");
@@ -110,16 +101,15 @@ TEST(an_export_keeps_the_chat_template)
     assert_int_equal(json_integer_value(json_object_get(settings, "model_max_length")), 7);
     assert_null(json_object_get(settings, "split_special_tokens"));
     json_decref(settings);
-    free(folder);
 }
 
 /* transformers builds tokenizers of some classes with the class's own pre-tokenizer, whatever tokenizer.json says. */
 TEST(an_export_names_a_class_that_reads_the_file)
 {
-    char *source = conversion_golden("llama"), *saved = workfolder_path(*state, "class-saved"),
-         *there = workfolder_path(*state, "class");
+    AUTO_FREE char *source = conversion_golden("llama"), *saved = workfolder_path(*state, "class-saved"),
+                   *there = workfolder_path(*state, "class");
     int64_t bytes;
-    char *json = (char *)workfolder_read("tests/golden/text/phi4.json", &bytes);
+    AUTO_FREE char *json = (char *)workfolder_read("tests/golden/text/phi4.json", &bytes);
     conversion_must(source, saved, WEIGHTS_PHALANX, WEIGHTS_KEEP, 0);
     conversion_put(saved, "tokenizer.json", json);
     conversion_put(saved, "tokenizer_config.json",
@@ -130,10 +120,6 @@ TEST(an_export_names_a_class_that_reads_the_file)
     assert_string_equal(string_of(settings, "eos_token"), "<|im_end|>");
     assert_null(json_object_get(settings, "split_special_tokens"));
     json_decref(settings);
-    free(json);
-    free(source);
-    free(saved);
-    free(there);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

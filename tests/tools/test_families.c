@@ -6,6 +6,7 @@
 
 #include "engine/config/config_table.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -76,11 +77,10 @@ TEST(every_key_that_is_read_has_a_meaning_and_every_row_a_reader)
 TEST(what_keys_become_are_keys_of_a_configuration)
 {
     for (int i = 0; i < ROWS; i++) {
-        char *names = must_strdup(rows[i].becomes);
+        AUTO_FREE char *names = must_strdup(rows[i].becomes);
         for (char *name = strtok(names, ", "); name; name = strtok(NULL, ", "))
             if (config_table_find(name) < 0 && !config_table_is_section(name))
                 fail_msg("%s becomes %s, which is no key", rows[i].key, name);
-        free(names);
     }
 }
 

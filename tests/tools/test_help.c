@@ -8,6 +8,7 @@
 
 #include "engine/config/config_table.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tools/commands.h"
@@ -58,12 +59,11 @@ static int prepare(void **state)
 /* What `phalanx help NAME` prints; the caller's. */
 static char *help_on(const char *name)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(20, "%s help %s", program, name);
     assert_int_equal(r.status, 0);
     char *text = must_strdup(r.out);
     launch_free(&r);
-    free(program);
     return text;
 }
 
@@ -71,13 +71,12 @@ TEST(the_commands_of_all_topics_run)
 {
     int count = 0;
     for (int i = 0; i < TOPICS; i++) {
-        char *text = help_on(topics[i]);
+        AUTO_FREE char *text = help_on(topics[i]);
         for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
             if (strncmp(line, "    $ ", 6) == 0) {
                 run_well(120, *state, line + 6);
                 count++;
             }
-        free(text);
     }
     assert_true(count >= 15);
 }
@@ -140,7 +139,7 @@ static void expect_keys(const char *text, const json_t *line, const char *where)
 TEST(the_columns_are_those_of_a_run)
 {
     char *text = help_on("columns"), host[256] = "", line[8192];
-    char *metrics = workfolder_path(*state, "runs/demo/metrics.jsonl");
+    AUTO_FREE char *metrics = workfolder_path(*state, "runs/demo/metrics.jsonl");
     FILE *f = fopen(metrics, "r");
     assert_non_null(f);
     int lines = 0;
@@ -153,24 +152,21 @@ TEST(the_columns_are_those_of_a_run)
     fclose(f);
     assert_int_equal(lines, 3);
     gethostname(host, sizeof host - 1);
-    char *path = must_format("%s/runs/demo/hosts/%s/resources.jsonl", (char *)*state, host);
+    AUTO_FREE char *path = must_format("%s/runs/demo/hosts/%s/resources.jsonl", (char *)*state, host);
     json_t *resources = runs_last_line(path);
     assert_non_null(resources);
     expect_keys(text, resources, path);
     json_decref(resources);
-    free(path);
-    free(metrics);
     free(text);
 }
 
 TEST(no_line_is_wider_than_a_terminal)
 {
     for (int i = 0; i < TOPICS; i++) {
-        char *text = help_on(topics[i]);
+        AUTO_FREE char *text = help_on(topics[i]);
         for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
             if (strlen(line) > 132 && strncmp(line, "    $ ", 6) != 0)
                 fail_msg("help %s: %s", topics[i], line);
-        free(text);
     }
 }
 
@@ -187,7 +183,7 @@ TEST(help_of_a_section_is_its_keys)
         {"help run", "  run.folder: ", "debug.", 0},
         {"train --help optimzer", "no key and no section optimzer; did you mean optimizer?", "optimizer.lr:", 2},
         {"train --help opt", "no key and no section opt", "optimizer.lr:", 2}};
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         launch_result r = launch_run(20, "%s %s 2>&1", program, rows[i].line);
         assert_int_equal(r.status, rows[i].status);
@@ -195,7 +191,6 @@ TEST(help_of_a_section_is_its_keys)
             fail_msg("%s: %s", rows[i].line, r.out);
         launch_free(&r);
     }
-    free(program);
 }
 
 /* Does the schema have the key, below its sections, with a meaning? */
@@ -213,7 +208,7 @@ static bool in_schema(json_t *schema, const char *key)
 /* A validator of another language checks all shipped configurations by it in check-all (tests/tools/schema.py). */
 TEST(the_schema_has_every_key)
 {
-    char *text = help_on("schema");
+    AUTO_FREE char *text = help_on("schema");
     json_t *schema = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(schema);
     for (int i = 0; i < config_table_rows(); i++)
@@ -221,22 +216,20 @@ TEST(the_schema_has_every_key)
             fail_msg("the schema has no %s", config_table_row(i)->key);
     assert_false(in_schema(schema, "train.stepz"));
     json_decref(schema);
-    free(text);
 }
 
 TEST(an_unknown_topic_is_refused_with_the_one_meant)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(20, "%s help memori", program);
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "no topic memori; did you mean memory?"));
     launch_free(&r);
-    free(program);
 }
 
 TEST(the_manual_has_every_command_option_and_key)
 {
-    char *manual = help_on("man"), *program = launch_beside("../phalanx");
+    AUTO_FREE char *manual = help_on("man"), *program = launch_beside("../phalanx");
     for (int i = 0; commands_at(i); i++) {
         char heading[64], option[128];
         snprintf(heading, sizeof heading, ".SS phalanx %s", commands_at(i)->name);
@@ -254,14 +247,12 @@ TEST(the_manual_has_every_command_option_and_key)
         launch_free(&r);
     }
     assert_non_null(strstr(manual, "parallel.tensor"));
-    free(program);
-    free(manual);
 }
 
 /* What bash offers for a line, with the cursor at its end. */
 static char *completed(const char *top, const char *line)
 {
-    char *path = must_format("%s/ask", top);
+    AUTO_FREE char *path = must_format("%s/ask", top);
     char *script =
         must_format(". tools/completion.bash; export PATH=%s/bin:$PATH\nread -ra COMP_WORDS <<<'%s'\n"
                     "[[ '%s' == *' ' ]] && COMP_WORDS+=('')\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_phalanx\n"
@@ -274,7 +265,6 @@ static char *completed(const char *top, const char *line)
     char *text = must_format("\n%s", r.out);
     launch_free(&r);
     free(script);
-    free(path);
     return text;
 }
 
@@ -292,10 +282,9 @@ TEST(bash_completes_commands_options_words_and_keys)
                 {"phalanx train x.yaml optimizer.name = ad", "\nadamw\n", "\nmuon\n"}, /* as bash breaks words */
                 {"phalanx train x.yaml run.lock = ", "\ntrue\n", "\nfalse=\n"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *text = completed(*state, rows[i].line);
+        AUTO_FREE char *text = completed(*state, rows[i].line);
         if (!strstr(text, rows[i].offered) || strstr(text, rows[i].not ))
             fail_msg("%s offers%s", rows[i].line, text);
-        free(text);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 #include "tools/tools.h"
@@ -47,22 +48,22 @@ static char *inspect(int *exit_status, const char *folder, const char *path, con
 static void says(const char *folder, const char *path, const char *option, int expected, const char *const *parts)
 {
     int exit_status;
-    char *text = inspect(&exit_status, folder, path, option);
+    AUTO_FREE char *text = inspect(&exit_status, folder, path, option);
     if (exit_status != expected)
         fail_msg("exit status %d: %s", exit_status, text);
     for (; *parts; parts++)
         if (!strstr(text, *parts))
             fail_msg("\"%s\" is not said in: %s", *parts, text);
-    free(text);
 }
 
 #define SAYS(path, option, expected, ...) says(*state, path, option, expected, (const char *const[]){__VA_ARGS__, NULL})
 
 TEST(a_checkpoint_and_a_run_are_described)
 {
-    char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
-    char *step = workfolder_path(folder, "step-00000007"), *manifest = workfolder_path(step, "manifest.json");
-    char *metrics = workfolder_path(run, "metrics.jsonl"), *model = workfolder_path(step, "model-00000.safetensors");
+    AUTO_FREE char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
+    AUTO_FREE char *step = workfolder_path(folder, "step-00000007"), *manifest = workfolder_path(step, "manifest.json");
+    AUTO_FREE char *metrics = workfolder_path(run, "metrics.jsonl"),
+                   *model = workfolder_path(step, "model-00000.safetensors");
     assert_int_equal(savers_write(folder, "step-00000007", 5, (savers_layout){3, 0, false}), STATUS_OK);
     const char *const lines = "{\"step\":6,\"loss\":4.5}\n{\"step\":7,\"loss\":4.25,\"grad_norm\":2}\n"
                               "{\"step\":7,\"eval_loss\":4.75}\n{\"step\":8,\"lo";
@@ -85,7 +86,7 @@ TEST(a_checkpoint_and_a_run_are_described)
     free(text);
 
     int64_t bytes; /* damage: seen by --verify alone, which names it */
-    uint8_t *data = workfolder_read(model, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(model, &bytes);
     data[bytes - 1] ^= 1;
     workfolder_write(model, data, bytes);
     SAYS(step, NULL, 0, "saved by 3 ranks");
@@ -93,18 +94,11 @@ TEST(a_checkpoint_and_a_run_are_described)
     workfolder_write(manifest, "{}", 2);
     SAYS(run, NULL, 0, "latest cannot be loaded", "manifest.json");
     SAYS(step, NULL, 1, "manifest.json: damaged or truncated");
-    free(data);
-    free(model);
-    free(metrics);
-    free(manifest);
-    free(step);
-    free(folder);
-    free(run);
 }
 
 TEST(a_data_set_is_described)
 {
-    char *prefix = workfolder_path(*state, "data"), *bin = workfolder_path(*state, "data.bin");
+    AUTO_FREE char *prefix = workfolder_path(*state, "data"), *bin = workfolder_path(*state, "data.bin");
     indexed_writer *w;
     int32_t tokens[100];
     for (int i = 0; i < 100; i++)
@@ -119,8 +113,6 @@ TEST(a_data_set_is_described)
     SAYS(prefix, "--json", 0, "\"documents\": 2", "\"longest\": 100", "\"dtype\": \"uint16\"");
     assert_int_equal(truncate(bin, 100), 0);
     SAYS(prefix, NULL, 1, "data.idx: sequence 0", "truncated");
-    free(bin);
-    free(prefix);
 }
 
 /* Ids that no vocabulary has, as another program may have stored them: refused at once, and without memory for each of
@@ -131,8 +123,8 @@ TEST(an_id_of_two_to_the_31_is_refused_in_little_memory)
         uint8_t code;
         int64_t id;
     } cases[] = {{4, INT32_MAX}, {5, INT64_C(1) << 31}, {5, INT64_C(1) << 62}, {4, 1 << 24}};
-    char *prefix = workfolder_path(*state, "wide"), *bin = workfolder_path(*state, "wide.bin"),
-         *idx = workfolder_path(*state, "wide.idx");
+    AUTO_FREE char *prefix = workfolder_path(*state, "wide"), *bin = workfolder_path(*state, "wide.bin"),
+                   *idx = workfolder_path(*state, "wide.idx");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint8_t index[34 + 4 + 8 + 16] = "MMIDIDX";
         index[9] = 1;
@@ -150,44 +142,37 @@ TEST(an_id_of_two_to_the_31_is_refused_in_little_memory)
     struct rusage usage;
     assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
     assert_true(usage.ru_maxrss < 1 << 20); /* KiB; it was 16 GiB */
-    free(idx);
-    free(bin);
-    free(prefix);
 }
 
 TEST(a_configuration_is_described)
 {
-    char *broken = workfolder_path(*state, "broken.yaml");
+    AUTO_FREE char *broken = workfolder_path(*state, "broken.yaml");
     SAYS("models/configs/gpt2-124m.yaml", NULL, 0, "configuration models/configs/gpt2-124m.yaml",
          "gpt2, 12 layers of width 768", "124.4 million parameters", "phalanx plan models/configs/gpt2-124m.yaml");
     SAYS("models/configs/gpt2-124m.yaml", "--json", 0, "\"model.layers\": \"12\"", "\"parameters\": 124439808");
     assert_int_equal(atomic_replace(broken, "model: {layer: 2}", 17), STATUS_OK);
     SAYS(broken, NULL, 2, "model.layer");
-    free(broken);
 }
 
 /* Its lines: test_inspect_huggingface.c. */
 TEST(a_hugging_face_folder_is_described_or_refused)
 {
-    char *folder = workfolder_path(*state, "hub"), *file = workfolder_path(folder, "config.json");
+    AUTO_FREE char *folder = workfolder_path(*state, "hub"), *file = workfolder_path(folder, "config.json");
     SAYS("tests/golden/models/llama", NULL, 0, "Hugging Face folder tests/golden/models/llama", "to start from it");
     SAYS("tests/golden/models/llama", "--json", 0, "\"kind\": \"huggingface\"", "\"parameters\": 21728");
     assert_int_equal(mkdir(folder, 0700), 0);
     workfolder_write(file, "{\"model_type\":\"mamba\"}", 22);
     SAYS(folder, NULL, 1, "  refused: ", "model_type is \"mamba\"");
     SAYS(folder, "--json", 1, "\"refused\": \"", "\"kind\": \"huggingface\"");
-    free(file);
-    free(folder);
 }
 
 TEST(wrong_paths_and_usage_are_refused)
 {
-    char *nothing = workfolder_path(*state, "nothing");
+    AUTO_FREE char *nothing = workfolder_path(*state, "nothing");
     SAYS(nothing, NULL, 1, "there is no such folder or file");
     SAYS(*state, NULL, 1, "holds no checkpoint");
     SAYS(*state, "--frob", 2, "--frob");
     SAYS("--help", NULL, 0, "--json", "--verify", "--samples", "--ids", "PATH");
-    free(nothing);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/presets.h"
 #include "tests/jobs/workfolder.h"
@@ -23,7 +24,7 @@ typedef struct answer {
 /* What is printed, with "FOLDER" for the folder's path. */
 static answer ask(const char *work, const char *folder)
 {
-    char *file = workfolder_path(work, "output");
+    AUTO_FREE char *file = workfolder_path(work, "output");
     fflush(stdout);
     int out = dup(1), descriptor = open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(descriptor, 1);
@@ -48,7 +49,6 @@ static answer ask(const char *work, const char *folder)
     }
     json_decref(object);
     free(text);
-    free(file);
     return a;
 }
 
@@ -90,7 +90,7 @@ static char *copy_of(const char *work, const char *model, const char *name, int6
 
 static void write_changed(const char *folder, const char *key, json_t *value, size_t flags)
 {
-    char *path = workfolder_path(folder, "config.json");
+    AUTO_FREE char *path = workfolder_path(folder, "config.json");
     json_t *root = json_load_file(path, 0, NULL);
     if (value)
         json_object_set_new(root, key, value);
@@ -98,7 +98,6 @@ static void write_changed(const char *folder, const char *key, json_t *value, si
         json_object_del(root, key);
     assert_int_equal(json_dump_file(root, path, JSON_INDENT(2) | flags), 0);
     json_decref(root);
-    free(path);
 }
 
 static void change(const char *folder, const char *key, json_t *value)
@@ -165,7 +164,7 @@ TEST(every_line_of_a_folder_with_transformers_5s_keys)
 
 TEST(every_line_of_a_folder_with_the_older_keys)
 {
-    char *folder = copy_of(*state, "gemma3", "older", 40000);
+    AUTO_FREE char *folder = copy_of(*state, "gemma3", "older", 40000);
     change(folder, "rope_theta", json_real(5e4));
     change(folder, "rope_local_base_freq", json_real(1e3));
     change(folder, "rope_scaling", json_pack("{s:s, s:f}", "rope_type", "linear", "factor", 2.0));
@@ -232,12 +231,11 @@ TEST(every_line_of_a_folder_with_the_older_keys)
              "    model.full_every=2\n"
              "    model.rope_scaling.kind=linear\n"
              "  to start from it: phalanx train CONFIG.yaml model.from=FOLDER\n");
-    free(folder);
 }
 
 TEST(keys_of_other_architectures_are_unknown)
 {
-    char *folder = copy_of(*state, "llama", "foreign", 0);
+    AUTO_FREE char *folder = copy_of(*state, "llama", "foreign", 0);
     change(folder, "sliding_window", json_integer(5));
     change(folder, "embedding_multiplier", json_real(12));
     change(folder, "rope_scaling",
@@ -249,16 +247,14 @@ TEST(keys_of_other_architectures_are_unknown)
     change(folder, "rope_parameters",
            json_pack("{s:s, s:i, s:i, s:b}", "rope_type", "yarn", "rope_theta", 500, "factor", 4, "truncate", 1));
     SAYS(folder, STATUS_OK, "!    rope_parameters.", "model.rope_theta=500\n", "kind=yarn\n");
-    free(folder);
 }
 
 TEST(every_golden_model_is_understood_whole)
 {
     static const char *const models[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "granite", "gemma3", "neox"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        char *folder = conversion_golden(models[i]);
+        AUTO_FREE char *folder = conversion_golden(models[i]);
         SAYS(folder, STATUS_OK, "to start from it", "!unknown here", "!refused");
-        free(folder);
     }
 }
 
@@ -269,9 +265,8 @@ TEST(a_published_shape_is_named)
         const preset *p = presets_at(i);
         assert_int_equal(huggingface_text(&text, &p->shape, DTYPE_BF16, NULL), STATUS_OK);
         conversion_put(folder, "config.json", text);
-        char *line = must_format("a run has: model.preset=%s\n", p->name);
+        AUTO_FREE char *line = must_format("a run has: model.preset=%s\n", p->name);
         SAYS(folder, STATUS_FAILED, line, "refused: FOLDER: tensor "); /* the weights are another's */
-        free(line);
         free(text);
     }
     change(folder, "vocab_size", json_integer(12345));
@@ -281,9 +276,9 @@ TEST(a_published_shape_is_named)
 
 TEST(what_training_would_refuse_is_refused)
 {
-    char *folder = copy_of(*state, "llama", "refused", 40000), *index = NULL;
+    AUTO_FREE char *folder = copy_of(*state, "llama", "refused", 40000), *index = NULL;
     SAYS(folder, STATUS_OK, "tensors in 3 files");
-    char *shard = workfolder_path(folder, "model-00002-of-00003.safetensors");
+    AUTO_FREE char *shard = workfolder_path(folder, "model-00002-of-00003.safetensors");
     assert_int_equal(truncate(shard, 30000), 0);
     SAYS(folder, STATUS_FAILED, "  refused: FOLDER/model-00002-of-00003.safetensors: ", "model.layers=2", "!to start");
     assert_int_equal(unlink(shard), 0);
@@ -298,24 +293,19 @@ TEST(what_training_would_refuse_is_refused)
     SAYS(folder, STATUS_FAILED, "  refused: FOLDER/config.json: model_type is \"mamba\": phalanx knows gpt2, llama");
     conversion_put(folder, "config.json", "{");
     SAYS(folder, STATUS_FAILED, "  refused: FOLDER/config.json:1: no JSON");
-    free(index);
-    free(shard);
-    free(folder);
 }
 
 TEST(a_tokenizer_is_opened)
 {
-    char *folder = copy_of(*state, "llama", "tokenizer", 0), *path = workfolder_path(folder, "tokenizer.json");
+    AUTO_FREE char *folder = copy_of(*state, "llama", "tokenizer", 0),
+                   *path = workfolder_path(folder, "tokenizer.json");
     int64_t bytes;
-    uint8_t *text = workfolder_read("tests/golden/text/gpt2.json", &bytes);
+    AUTO_FREE uint8_t *text = workfolder_read("tests/golden/text/gpt2.json", &bytes);
     workfolder_write(path, text, bytes);
     SAYS(folder, STATUS_OK, "  tokenizer: BPE of ", " ids (tokenizer.json); bos ",
          "it makes ids that the model has no");
     conversion_put(folder, "tokenizer.json", "{\"model\":{\"type\":\"WordPiece\"}}");
     SAYS(folder, STATUS_OK, "  tokenizer: refused: FOLDER/tokenizer.json: ", "WordPiece", "to start from it");
-    free(text);
-    free(path);
-    free(folder);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

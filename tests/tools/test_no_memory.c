@@ -32,6 +32,7 @@
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -76,9 +77,8 @@ static status read_config(digest *d, const char *top)
     char key[] = "train.steps=7", *keys[] = {key};
     (void)top;
     TRY(config_load(&c, "models/configs/demo.yaml", 1, keys));
-    char *written = config_text(&c);
+    AUTO_FREE char *written = config_text(&c);
     tell_text(d, written);
-    free(written);
     config_free(&c);
     return STATUS_OK;
 }
@@ -101,9 +101,8 @@ static status read_huggingface(digest *d, const char *top)
 static status read_sharded(digest *d, const char *top)
 {
     sharded *s;
-    char *folder = workfolder_path(top, "sharded");
+    AUTO_FREE char *folder = workfolder_path(top, "sharded");
     status result = sharded_open(&s, folder);
-    free(folder);
     TRY(result);
     for (int i = 0; i < sharded_count(s); i++)
         tell_text(d, sharded_at(s, i)->tensor->name);
@@ -226,24 +225,21 @@ static status read_documents(digest *d, const char *top)
 static status read_choices(digest *d, const char *top)
 {
     choices c = {0};
-    char *path = workfolder_path(top, "tuning.json");
+    AUTO_FREE char *path = workfolder_path(top, "tuning.json");
     status s = choices_read(&c, path);
     if (s == STATUS_OK) {
-        char *written = choices_text(&c);
+        AUTO_FREE char *written = choices_text(&c);
         tell_text(d, written);
-        free(written);
     }
     choices_free(&c);
-    free(path);
     return s;
 }
 
 static status read_hosts(digest *d, const char *top)
 {
     hosts h;
-    char *path = workfolder_path(top, "hosts");
+    AUTO_FREE char *path = workfolder_path(top, "hosts");
     status s = hosts_read(&h, path);
-    free(path);
     TRY(s);
     tell(d, &(int){hosts_slots(&h)}, sizeof(int));
     hosts_free(&h);
@@ -252,11 +248,10 @@ static status read_hosts(digest *d, const char *top)
 
 static status read_causes(digest *d, const char *top)
 {
-    char *run = workfolder_path(top, "run");
+    AUTO_FREE char *run = workfolder_path(top, "run");
     cause c = causes_read(run, 0, "");
     tell_text(d, c.words);
     tell(d, &(int64_t){causes_progress(run)}, sizeof(int64_t));
-    free(run);
     return STATUS_OK;
 }
 
@@ -355,11 +350,9 @@ READER(causes)
 static void copy(const char *top, const char *from, int64_t skip, const char *to)
 {
     int64_t bytes;
-    uint8_t *data = workfolder_read(from, &bytes);
-    char *path = workfolder_path(top, to);
+    AUTO_FREE uint8_t *data = workfolder_read(from, &bytes);
+    AUTO_FREE char *path = workfolder_path(top, to);
     workfolder_write(path, data + skip, bytes - skip);
-    free(path);
-    free(data);
 }
 
 static int write_files(void **state)
@@ -382,14 +375,11 @@ static int write_files(void **state)
     copy(top, "tests/golden/fuzz/fuzz_run/hosts", 1, "hosts");
     copy(top, "tests/golden/fuzz/fuzz_run/page", 1, "run/metrics.jsonl");
     copy(top, "tests/golden/fuzz/fuzz_run/page", 1, "run/incidents.jsonl");
-    char *latest = workfolder_path(top, "run/checkpoints/latest"), *prefix = workfolder_path(top, "data");
+    AUTO_FREE char *latest = workfolder_path(top, "run/checkpoints/latest"), *prefix = workfolder_path(top, "data");
     runs_write_text(latest, "step-00000008\n");
     runs_write_data(prefix, 131, 4000, 1);
-    char *trap = workfolder_path(top, "trap");
+    AUTO_FREE char *trap = workfolder_path(top, "trap");
     setenv(once, trap, 1);
-    free(trap);
-    free(prefix);
-    free(latest);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -18,8 +19,8 @@ enum { STEPS = 6, LONG = 20000, SPIKE = 12345 };
 /* A run on two stages, stopped and resumed, with an incident whose words would end a script, and a skipped step. */
 static void make_run(const char *top)
 {
-    char *folder = workfolder_path(top, "run"), *incidents = workfolder_path(folder, "incidents.jsonl"),
-         *metrics = workfolder_path(folder, "metrics.jsonl"), *data = workfolder_path(top, "held");
+    AUTO_FREE char *folder = workfolder_path(top, "run"), *incidents = workfolder_path(folder, "incidents.jsonl"),
+                   *metrics = workfolder_path(folder, "metrics.jsonl"), *data = workfolder_path(top, "held");
     runs_write_small(top, 6000, STEPS, "", "");
     runs_write_data(data, 96, 1500, 77);
     free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s/alone train.steps=2", top, top));
@@ -38,16 +39,12 @@ static void make_run(const char *top)
         f,
         "{\"step\": 7, \"loss\": null, \"skipped\": true, \"skipped_steps\": 1, \"time\": 1e11}\n{\"step\": 8, \"lo");
     fclose(f);
-    free(data);
-    free(metrics);
-    free(incidents);
-    free(folder);
 }
 
 /* A run of very many steps, one of which has a spike. */
 static void make_long_run(const char *top)
 {
-    char *folder = workfolder_path(top, "long"), *metrics = workfolder_path(folder, "metrics.jsonl");
+    AUTO_FREE char *folder = workfolder_path(top, "long"), *metrics = workfolder_path(folder, "metrics.jsonl");
     launch_result r =
         launch_run(10, "mkdir -p %s && sed 's/^\\( *steps:\\).*/\\1 20000/' %s/run/config.yaml >%s/config.yaml", folder,
                    top, folder);
@@ -61,8 +58,6 @@ static void make_long_run(const char *top)
                 "\"tokens\": %d, \"time\": %.3f}\n",
                 i, i == SPIKE ? 99.5 : 3 + 1.0 / i, 1.0 / i, 64 * i, 1.7e9 + 0.25 * i);
     fclose(f);
-    free(metrics);
-    free(folder);
 }
 
 static int prepare(void **state)
@@ -185,21 +180,20 @@ static void check_all(const json_t *said, const json_t *plan)
 /* What a command that begins with "phalanx" prints, with --json. */
 static json_t *said_by(const char *top, const char *command)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(30, "cd %s && %s%s --json", top, program, command + strlen("phalanx"));
     if (r.status)
         fail_msg("%s: %s", command, r.err);
     json_t *said = json_loads(r.out, 0, NULL);
     assert_non_null(said);
     launch_free(&r);
-    free(program);
     return said;
 }
 
 /* What a command that begins with "phalanx" prints ends in the page's lines on the whole run. */
 static void check_course(const char *top, const char *command, const json_t *plan)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     const char *course = json_string_value(json_object_get(plan, "course"));
     launch_result r = launch_run(30, "cd %s && %s%s", top, program, command + strlen("phalanx"));
     assert_int_equal(r.status, 0);
@@ -211,7 +205,6 @@ static void check_course(const char *top, const char *command, const json_t *pla
     if (all < part || strcmp(r.out + all - part, course) != 0)
         fail_msg("the page says %s, and plan %s", course, r.out);
     launch_free(&r);
-    free(program);
 }
 
 /* A run on one rank and one on two stages: what the page says `plan --json` says, too, by the command that the page
@@ -322,7 +315,7 @@ TEST(the_page_loads_nothing)
 
 TEST(what_is_no_run_is_refused)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(30, "%s report %s --output %s/no.html", program, (char *)*state, (char *)*state);
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "is no run's folder: it has no metrics.jsonl and config.yaml"));
@@ -330,7 +323,6 @@ TEST(what_is_no_run_is_refused)
     r = launch_run(30, "%s report %s/run", program, (char *)*state);
     assert_int_equal(r.status, 2);
     launch_free(&r);
-    free(program);
 }
 
 /* ---- in a browser ---- */
@@ -384,7 +376,7 @@ TEST(a_browser_draws_every_section)
     static const int widths[] = {1400, 400};
     if (!pages_browser())
         skip_because("no browser: apt-get install chromium");
-    char *path = page_of(*state, "run long", "two.html");
+    AUTO_FREE char *path = page_of(*state, "run long", "two.html");
     for (int w = 0; w < 2; w++) {
         char *text = pages_built(*state, path, widths[w]), mark[64];
         assert_non_null(strstr(text, "data-state=\"ready\""));
@@ -402,7 +394,6 @@ TEST(a_browser_draws_every_section)
         assert_non_null(strstr(text, "a &lt;/script&gt;&lt;b&gt;"));
         free(text);
     }
-    free(path);
 }
 
 /* What a reader does with the page, and what it then shows. */
@@ -522,7 +513,7 @@ TEST(a_reader_zooms_hides_compares_and_saves)
     static const int widths[] = {1400, 400};
     if (!pages_browser())
         skip_because("no browser: apt-get install chromium");
-    char *path = page_of(*state, "run long", "two.html");
+    AUTO_FREE char *path = page_of(*state, "run long", "two.html");
     for (int w = 0; w < 2; w++) {
         json_t *out = pages_probe(*state, path, widths[w], script);
         assert_true(number(out, "width") == widths[w] && number(out, "scroll") == widths[w]);
@@ -533,7 +524,6 @@ TEST(a_reader_zooms_hides_compares_and_saves)
         assert_string_equal(word(out, "differ/0/0"), "train.steps");
         json_decref(out);
     }
-    free(path);
 }
 
 TEST_MAIN(prepare, workfolder_teardown)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
@@ -47,13 +48,10 @@ static char *out_of(launch_result r)
 
 static void put_file(const char *folder, const char *name, const char *prefix)
 {
-    char *path = workfolder_path(folder, name), *key = must_format("%s/%s", prefix, name);
+    AUTO_FREE char *path = workfolder_path(folder, name), *key = must_format("%s/%s", prefix, name);
     int64_t bytes;
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     s3_server_put(server, key, data, bytes);
-    free(data);
-    free(key);
-    free(path);
 }
 
 static void put_folder(const char *folder, const char *prefix)
@@ -186,8 +184,8 @@ TEST(commands_take_data_of_a_store)
 TEST(training_begins_with_weights_of_a_store)
 {
     const char *w = *state;
-    char *a = out_of(run(w, "train from.yaml model.from=s3://bucket/models/hf run.folder=from-store"));
-    char *b = out_of(run(w, "train from.yaml model.from=hf run.folder=from-disk"));
+    AUTO_FREE char *a = out_of(run(w, "train from.yaml model.from=s3://bucket/models/hf run.folder=from-store"));
+    AUTO_FREE char *b = out_of(run(w, "train from.yaml model.from=hf run.folder=from-disk"));
     launch_result r = launch_run(10,
                                  "cd %s && grep 's3://bucket/models/hf' from-store/config.yaml && cut -d, -f1-3 "
                                  "from-store/metrics.jsonl >a && cut -d, -f1-3 from-disk/metrics.jsonl >b && cmp a b",
@@ -195,8 +193,6 @@ TEST(training_begins_with_weights_of_a_store)
     if (r.status)
         fail_msg("%s%s", r.out, r.err);
     launch_free(&r);
-    free(a);
-    free(b);
 }
 
 /* How many bytes of objects the server has sent is not seen here; requests are. */
@@ -257,7 +253,7 @@ TEST(names_and_sizes_need_no_values)
 TEST(trouble_leaves_nothing_half_fetched)
 {
     const char *w = *state;
-    char *cache = must_format("%s/cache2", w), *old = must_strdup(getenv("XDG_CACHE_HOME"));
+    AUTO_FREE char *cache = must_format("%s/cache2", w), *old = must_strdup(getenv("XDG_CACHE_HOME"));
     setenv("XDG_CACHE_HOME", cache, 1);
     s3_server_faults(server, "503 GET:cut=5 GET:reset HEAD:503 GET:cut=1000 GET:500 HEAD:reset");
     free(out_of(run(w, "convert --from s3://bucket/models/hf --format huggingface --to troubled")));
@@ -284,15 +280,14 @@ TEST(trouble_leaves_nothing_half_fetched)
     assert_non_null(strstr(r.err, "s3://bucket/runs/evil/latest names no checkpoint"));
     launch_free(&r);
     setenv("XDG_CACHE_HOME", old, 1);
-    free(old);
-    free(cache);
 }
 
 TEST(several_ranks_fetch_once)
 {
     const char *w = *state;
-    char *cache = must_format("%s/cache3", w), *old = must_strdup(getenv("XDG_CACHE_HOME")), *mpirun = launch_mpirun(2);
-    char *program = launch_beside("../phalanx"), *whole = realpath(program, NULL);
+    AUTO_FREE char *cache = must_format("%s/cache3", w), *old = must_strdup(getenv("XDG_CACHE_HOME")),
+                   *mpirun = launch_mpirun(2);
+    AUTO_FREE char *program = launch_beside("../phalanx"), *whole = realpath(program, NULL);
     setenv("XDG_CACHE_HOME", cache, 1);
     int64_t before = s3_server_requests(server);
     launch_result r = launch_run(120,
@@ -309,18 +304,13 @@ TEST(several_ranks_fetch_once)
     free(out_of(run(w, "eval --checkpoint s3://bucket/models/hf --data corpus --limit 8")));
     assert_int_equal(two, s3_server_requests(server) - before + 1); /* the other rank's list */
     setenv("XDG_CACHE_HOME", old, 1);
-    free(whole);
-    free(program);
-    free(mpirun);
-    free(old);
-    free(cache);
 }
 
 /* Files of all that was made here, but for the cache's own (objects have no credentials), and a process at work. */
 TEST(no_credential_is_left_behind)
 {
     const char *w = *state;
-    char *program = launch_beside("../phalanx"), *whole = realpath(program, NULL);
+    AUTO_FREE char *program = launch_beside("../phalanx"), *whole = realpath(program, NULL);
     setenv("AWS_SESSION_TOKEN", S3_SERVER_TOKEN, 1);
     s3_server_set_secret(server, S3_SERVER_SECRET, true);
     free(out_of(run(w, "train from.yaml model.from=s3://bucket/models/hf run.folder=secret")));
@@ -344,8 +334,6 @@ TEST(no_credential_is_left_behind)
     launch_free(&r);
     s3_server_set_secret(server, S3_SERVER_SECRET, false);
     unsetenv("AWS_SESSION_TOKEN");
-    free(whole);
-    free(program);
 }
 
 TEST_MAIN(begin_all, end_all)

@@ -8,6 +8,7 @@
 
 #include "kernels/philox.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define WORD_OF(x) #x
 #define WORD(x)    WORD_OF(x)
@@ -85,7 +86,7 @@ void probe_settle(probe *p)
 /* A block of random numbers, again and again: a product's power, and so its clock, depends on its operands' bits. */
 void probe_fill(probe *p)
 {
-    float *block = must_alloc(BLOCK * sizeof *block);
+    AUTO_FREE float *block = must_alloc(BLOCK * sizeof *block);
     for (int i = 0; i < BLOCK; i++) {
         uint32_t draw[4];
         philox_draws(draw, 5, 1, 0, 0, (uint64_t)i);
@@ -102,7 +103,6 @@ void probe_fill(probe *p)
             memset(to, 0, (size_t)tensor_bytes(t));
         p->on->give_back(p->d, to, t->address, tensor_bytes(t), true);
     }
-    free(block);
 }
 
 void probe_set(probe *p, int64_t at, int64_t bytes, int value)

@@ -17,6 +17,7 @@
 
 #include "memory/dtype.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/comm/comm_sum.h"
 #include "tests/cuda/standin/standin.h"
 
@@ -244,23 +245,21 @@ static void collective(task *t)
     bool root = t->comm->me == t->root;
     compare_notes(t);
     if (t->kind == BROADCAST) {
-        char *moved = must_alloc((unsigned long)bytes + 1);
+        AUTO_FREE char *moved = must_alloc((unsigned long)bytes + 1);
         if (root)
             memcpy(moved, t->send, (size_t)bytes);
         MPI_Bcast(moved, (int)bytes, MPI_BYTE, t->root, t->comm->members);
         memcpy(t->receive, moved, (size_t)bytes);
-        free(moved);
         return;
     }
     int64_t each = t->kind == REDUCE_SCATTER ? t->count * n : t->count;
-    char *all = gather(t, each);
+    AUTO_FREE char *all = gather(t, each);
     if (t->kind == ALL_GATHER)
         memcpy(t->receive, all, (size_t)(bytes * n));
     else if (t->kind == REDUCE_SCATTER)
         sum(t, t->receive, all, each, t->comm->me * t->count, t->count);
     else if (t->kind == ALL_REDUCE || root)
         sum(t, t->receive, all, each, 0, t->count);
-    free(all);
 }
 
 static char *send_begin(MPI_Request *request, const task *t)
@@ -290,7 +289,7 @@ static void receive_message(task *t)
     int bytes;
     MPI_Probe(t->root, MESSAGE, t->comm->members, &s);
     MPI_Get_count(&s, MPI_BYTE, &bytes);
-    char *got = must_alloc((unsigned long)bytes);
+    AUTO_FREE char *got = must_alloc((unsigned long)bytes);
     MPI_Recv(got, bytes, MPI_BYTE, t->root, MESSAGE, t->comm->members, MPI_STATUS_IGNORE);
     MPI_Send(&t->begin, 1, MPI_DOUBLE, t->root, ANSWER, t->comm->members);
     note head;
@@ -300,7 +299,6 @@ static void receive_message(task *t)
                      dtype_name(t->type), t->root, (long long)head.count, dtype_name((dtype)head.type));
     memcpy(t->receive, got + sizeof head, (size_t)bytes - sizeof head);
     t->end = fmax(t->begin, head.begin) + KERNEL_MILLISECONDS;
-    free(got);
 }
 
 /* Elements that a member reads and writes. */
@@ -408,7 +406,7 @@ static void execute(int queue, void *what)
 static void keep_or_execute(const task *tasks, int count)
 {
     size_t bytes = sizeof(batch) + (size_t)count * sizeof(task);
-    batch *b = must_calloc(1, bytes);
+    AUTO_FREE batch *b = must_calloc(1, bytes);
     b->count = count;
     memcpy(b->tasks, tasks, (size_t)count * sizeof(task));
     for (int i = 1; i < count; i++)
@@ -419,7 +417,6 @@ static void keep_or_execute(const task *tasks, int count)
             standin_refer(&tasks[i].comm->graphs);
     else
         execute(tasks[0].queue, b);
-    free(b);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------------------------- */

@@ -7,12 +7,13 @@
 #include "engine/system/crc32c.h"
 #include "engine/checkpoint/manifest.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char *text = must_alloc(size + 22);
+    AUTO_FREE char *text = must_alloc(size + 22);
     memcpy(text, data, size);
     snprintf(text + size, 22, "\"crc32c\":\"%08x\"}\n", crc32c(0, data, (int64_t)size));
     manifest *m;
@@ -32,6 +33,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         manifest_free(m);
     }
-    free(text);
     return 0;
 }

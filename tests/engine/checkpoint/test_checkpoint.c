@@ -11,6 +11,7 @@
 #include "engine/system/crc32c.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
@@ -20,7 +21,7 @@ TEST(any_layout_loads_what_any_other_saved)
 {
     const savers_layout layouts[] = {{1, 0, false}, {2, 0, false}, {3, 1, true},
                                      {4, 2, false}, {8, 0, true},  {5, 3, true}};
-    char *folder = workfolder_path(*state, "layouts");
+    AUTO_FREE char *folder = workfolder_path(*state, "layouts");
     for (int save = 0; save < 6; save++) {
         assert_int_equal(savers_write(folder, "step-00000001", save, layouts[save]), STATUS_OK);
         for (int load = 0; load < 6; load++)
@@ -28,20 +29,19 @@ TEST(any_layout_loads_what_any_other_saved)
         assert_int_equal(savers_load(folder, save + 1, layouts[0], DTYPE_FP32),
                          STATUS_USAGE); /* the oracle sees values */
     }
-    free(folder);
 }
 
 TEST(run_checkpoints_and_step_folders_open_alike)
 {
-    char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
-    char *first = workfolder_path(folder, "step-00000001"), *latest = workfolder_path(folder, "latest");
+    AUTO_FREE char *run = workfolder_path(*state, "run"), *folder = workfolder_path(run, "checkpoints");
+    AUTO_FREE char *first = workfolder_path(folder, "step-00000001"), *latest = workfolder_path(folder, "latest");
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){2, 0, false}), STATUS_OK);
     assert_int_equal(savers_write(folder, "step-00000002", 2, (savers_layout){3, 0, false}), STATUS_OK);
     assert_int_equal(savers_identify(run), 2);
     assert_int_equal(savers_identify(folder), 2);
     assert_int_equal(savers_identify(first), 1);
     int64_t bytes;
-    char *text = (char *)workfolder_read(latest, &bytes);
+    AUTO_FREE char *text = (char *)workfolder_read(latest, &bytes);
     assert_string_equal(text, "step-00000002\n");
     checkpoint *c;
     assert_int_equal(checkpoint_open(&c, run), STATUS_OK);
@@ -59,18 +59,13 @@ TEST(run_checkpoints_and_step_folders_open_alike)
         assert_int_equal(checkpoint_open(&c, run), STATUS_FAILED);
         workfolder_message_has(latest);
     }
-    free(text);
-    free(latest);
-    free(first);
-    free(folder);
-    free(run);
 }
 
 /* One rank's "model" file is what other programs load: whole tensors under their own names. */
 TEST(one_rank_s_model_is_a_plain_safetensors_file)
 {
-    char *folder = workfolder_path(*state, "plain"),
-         *path = workfolder_path(folder, "step-00000001/model-00000.safetensors");
+    AUTO_FREE char *folder = workfolder_path(*state, "plain"),
+                   *path = workfolder_path(folder, "step-00000001/model-00000.safetensors");
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){1, 0, true}), STATUS_OK);
     safetensors *s;
     assert_int_equal(safetensors_open(&s, path), STATUS_OK);
@@ -79,13 +74,11 @@ TEST(one_rank_s_model_is_a_plain_safetensors_file)
     assert_true(t && t->type == DTYPE_BF16 && t->dims == 2 && t->shape[0] == 6 && t->shape[1] == 16);
     assert_null(tensors_find(s, "scale"));
     safetensors_close(s);
-    free(path);
-    free(folder);
 }
 
 TEST(tensors_that_are_missing_or_foreign_are_named)
 {
-    char *folder = workfolder_path(*state, "expect");
+    AUTO_FREE char *folder = workfolder_path(*state, "expect");
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){2, 0, false}), STATUS_OK);
     checkpoint *c;
     assert_int_equal(checkpoint_open(&c, folder), STATUS_OK);
@@ -106,7 +99,6 @@ TEST(tensors_that_are_missing_or_foreign_are_named)
     assert_int_equal(checkpoint_read(c, "model", &wrong, &to), STATUS_FAILED);
     workfolder_message_has("model/other is missing");
     checkpoint_close(c);
-    free(folder);
 }
 
 static status write_two(const char *folder, checkpoint_piece *pieces)
@@ -119,9 +111,9 @@ TEST(values_that_are_not_finite_are_neither_saved_nor_read)
 {
     enum { COUNT = 3 << 20 };
     static const dtype types[] = {DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
-    char *folder = workfolder_path(*state, "wild");
-    float *values = must_calloc(COUNT, sizeof *values);
-    char *stored = must_calloc(COUNT, sizeof *values);
+    AUTO_FREE char *folder = workfolder_path(*state, "wild");
+    AUTO_FREE float *values = must_calloc(COUNT, sizeof *values);
+    AUTO_FREE char *stored = must_calloc(COUNT, sizeof *values);
     for (int i = 0; i < 3; i++)
         for (int wild = 0; wild < 3; wild++) {
             values[2 * COUNT / 3 + 1] = wild == 0 ? 1.5f : wild == 1 ? NAN : -INFINITY;
@@ -146,16 +138,13 @@ TEST(values_that_are_not_finite_are_neither_saved_nor_read)
                              STATUS_OK);
             checkpoint_close(c);
         }
-    free(stored);
-    free(values);
-    free(folder);
 }
 
 /* Pieces that do not cover their tensor once are refused when written: nothing of it is left. */
 TEST(gaps_and_overlaps_are_never_published)
 {
-    char *folder = workfolder_path(*state, "cover"), *latest = workfolder_path(folder, "latest"),
-         *final = workfolder_path(folder, "step-00000001");
+    AUTO_FREE char *folder = workfolder_path(*state, "cover"), *latest = workfolder_path(folder, "latest"),
+                   *final = workfolder_path(folder, "step-00000001");
     float data[64] = {0};
     checkpoint_piece two[2];
     for (int i = 0; i < 2; i++)
@@ -176,14 +165,11 @@ TEST(gaps_and_overlaps_are_never_published)
     two[1].of.global[0] = 4;
     assert_int_equal(write_two(folder, two), STATUS_OK);
     assert_true(atomic_exists(latest) && atomic_exists(final));
-    free(final);
-    free(latest);
-    free(folder);
 }
 
 TEST(a_rank_that_fails_fails_all_and_leaves_the_older_one)
 {
-    char *folder = workfolder_path(*state, "peers"), *block = workfolder_path(folder, ".tmp-step-00000002");
+    AUTO_FREE char *folder = workfolder_path(*state, "peers"), *block = workfolder_path(folder, ".tmp-step-00000002");
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){3, 0, false}), STATUS_OK);
     workfolder_write(block, "a file that prepare removes", 5);
     assert_int_equal(savers_write(folder, "step-00000002", 2, (savers_layout){3, 0, false}), STATUS_OK);
@@ -195,8 +181,6 @@ TEST(a_rank_that_fails_fails_all_and_leaves_the_older_one)
     workfolder_message_has("step-00000003 not saved");
     assert_int_equal(savers_identify(folder), 2);
     free(latest);
-    free(block);
-    free(folder);
 }
 
 static void assert_verified(const char *folder, const char *words)
@@ -212,7 +196,7 @@ static void assert_verified(const char *folder, const char *words)
 /* Two runs that save into one folder at once: rank 0 of one and rank 1 of the other are no checkpoint. */
 TEST(shares_of_two_runs_are_never_published_together)
 {
-    char *folder = workfolder_path(*state, "two-runs"), *latest = workfolder_path(folder, "latest");
+    AUTO_FREE char *folder = workfolder_path(*state, "two-runs"), *latest = workfolder_path(folder, "latest");
     char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     static const char *const runs[] = {"aaaa", "bbbb"};
     float data[8] = {0};
@@ -238,17 +222,16 @@ TEST(shares_of_two_runs_are_never_published_together)
     assert_int_equal(checkpoint_verify(c), STATUS_OK);
     checkpoint_close(c);
     free(buffer);
-    free(latest);
-    free(folder);
 }
 
 /* What is not a tensor's bytes: another run's file under a manifest that fits, a header, a file that goes with the
  * weights. */
 TEST(verifying_covers_runs_headers_and_companions)
 {
-    char *folder = workfolder_path(*state, "verify"), *step = workfolder_path(folder, "step-00000001");
-    char *path = workfolder_path(step, "manifest.json"), *model = workfolder_path(step, "model-00000.safetensors"),
-         *tokenizer = workfolder_path(step, "tokenizer.json");
+    AUTO_FREE char *folder = workfolder_path(*state, "verify"), *step = workfolder_path(folder, "step-00000001");
+    AUTO_FREE char *path = workfolder_path(step, "manifest.json"),
+                   *model = workfolder_path(step, "model-00000.safetensors"),
+                   *tokenizer = workfolder_path(step, "tokenizer.json");
     char *buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     float data[8] = {1, 2, 3};
     checkpoint_piece piece = {
@@ -269,7 +252,7 @@ TEST(verifying_covers_runs_headers_and_companions)
     } files[] = {{model, "model-00000.safetensors"}, {tokenizer, "tokenizer.json is damaged"}};
     for (int f = 0; f < 2; f++) {
         int64_t bytes;
-        uint8_t *text = workfolder_read(files[f].path, &bytes);
+        AUTO_FREE uint8_t *text = workfolder_read(files[f].path, &bytes);
         for (int64_t i = 0; i < bytes; i++) {
             text[i] ^= 1;
             workfolder_write(files[f].path, text, bytes);
@@ -277,7 +260,6 @@ TEST(verifying_covers_runs_headers_and_companions)
             text[i] ^= 1;
         }
         workfolder_write(files[f].path, text, bytes);
-        free(text);
     }
     assert_verified(folder, NULL);
 
@@ -287,17 +269,12 @@ TEST(verifying_covers_runs_headers_and_companions)
     assert_int_equal(manifest_write(m, path), STATUS_OK);
     manifest_free(m);
     assert_verified(folder, "was written by run aaaa, the manifest beside it by run bbbb");
-    free(tokenizer);
-    free(model);
-    free(path);
-    free(step);
-    free(folder);
 }
 
 /* Where a run may go on from: never "nowhere" while there is something, or while nobody can tell. */
 TEST(offers_are_what_latest_names_then_the_older_ones)
 {
-    char *folder = workfolder_path(*state, "offers"), *latest = workfolder_path(folder, "latest");
+    AUTO_FREE char *folder = workfolder_path(*state, "offers"), *latest = workfolder_path(folder, "latest");
     checkpoint_offers o;
     assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_OK); /* the folder is not there */
     assert_int_equal(o.count, 0);
@@ -332,9 +309,8 @@ TEST(offers_are_what_latest_names_then_the_older_ones)
     assert_true(o.count == 3 && strstr(o.trouble, "symbolic links"));
     checkpoint_offers_free(&o);
     for (int i = 0; i < 3; i++) {
-        char *path = workfolder_path(folder, names[i]);
+        AUTO_FREE char *path = workfolder_path(folder, names[i]);
         assert_int_equal(atomic_remove(path), STATUS_OK);
-        free(path);
     }
     assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_FAILED); /* something was there: not to begin anew */
     workfolder_message_has("nothing was changed");
@@ -342,14 +318,12 @@ TEST(offers_are_what_latest_names_then_the_older_ones)
     workfolder_write(latest, "step-00000030\n", 14);
     assert_int_equal(checkpoint_offers_find(&o, folder), STATUS_FAILED);
     workfolder_message_has("names step-00000030, which is not there");
-    free(latest);
-    free(folder);
 }
 
 /* `latest` goes back to step 100: what comes behind it may be reached again, and is neither removed nor counted. */
 TEST(prune_keeps_the_newest_up_to_latest_and_the_multiples)
 {
-    char *folder = workfolder_path(*state, "prune"), *latest = workfolder_path(folder, "latest");
+    AUTO_FREE char *folder = workfolder_path(*state, "prune"), *latest = workfolder_path(folder, "latest");
     const char *const names[] = {"step-00000001", "step-00000002", "step-00000010", "step-00000040",
                                  "step-00000099", "step-00000100", "step-99999999", "step-100000000"};
     for (int i = 0; i < 8; i++)
@@ -362,37 +336,30 @@ TEST(prune_keeps_the_newest_up_to_latest_and_the_multiples)
     for (size_t k = 0; k < sizeof rounds / sizeof *rounds; k++) {
         assert_int_equal(checkpoint_prune(folder, rounds[k].keep, rounds[k].keep_every, NULL), STATUS_OK);
         for (int i = 0; i < 8; i++) {
-            char *path = workfolder_path(folder, names[i]);
+            AUTO_FREE char *path = workfolder_path(folder, names[i]);
             assert_int_equal(atomic_exists(path), rounds[k].kept[i] == '1');
-            free(path);
         }
     }
     assert_int_equal(savers_identify(folder), 5);
-    free(latest);
-    free(folder);
 }
 
 /* A save that failed while the folder had another name has left its files. One of a later step may be at work. */
 TEST(prune_removes_what_interrupted_saves_have_left)
 {
     static const char *const left[] = {".tmp-step-00000004", ".tmp-step-00000009", ".tmp-step-00000012", ".tmp-other"};
-    char *folder = workfolder_path(*state, "leftovers");
+    AUTO_FREE char *folder = workfolder_path(*state, "leftovers");
     assert_int_equal(savers_write(folder, "step-00000010", 1, (savers_layout){1, 0, false}), STATUS_OK);
     for (int i = 0; i < 4; i++) {
-        char *path = workfolder_path(folder, left[i]), *file = workfolder_path(path, "fragment-00000");
+        AUTO_FREE char *path = workfolder_path(folder, left[i]), *file = workfolder_path(path, "fragment-00000");
         assert_int_equal(atomic_make_folders(path), STATUS_OK);
         workfolder_write(file, "x", 1);
-        free(file);
-        free(path);
     }
     assert_int_equal(checkpoint_prune(folder, 0, 0, NULL), STATUS_OK);
     for (int i = 0; i < 4; i++) {
-        char *path = workfolder_path(folder, left[i]);
+        AUTO_FREE char *path = workfolder_path(folder, left[i]);
         assert_int_equal(atomic_exists(path), i >= 2);
-        free(path);
     }
     assert_int_equal(savers_identify(folder), 1);
-    free(folder);
 }
 
 TEST(checksums_agree_with_the_standard)

@@ -6,6 +6,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -101,13 +102,11 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 static void read_files(file *files, const char *folder, const char *other)
 {
     for (int i = 0; i < FILES; i++) {
-        char *path = must_format("%s/step-00000001/%s", folder, names[i]);
-        char *second = must_format("%s/step-00000001/%s", other, names[i]);
+        AUTO_FREE char *path = must_format("%s/step-00000001/%s", folder, names[i]);
+        AUTO_FREE char *second = must_format("%s/step-00000001/%s", other, names[i]);
         files[i].whole = workfolder_read(path, &files[i].bytes);
         files[i].other = workfolder_read(second, &files[i].other_bytes);
         files[i].now = must_alloc((unsigned long)files[i].bytes + 128);
-        free(second);
-        free(path);
     }
 }
 
@@ -120,12 +119,11 @@ static void restore(file *f)
 
 static void write_file(const char *folder, int which, const file *f)
 {
-    char *path = must_format("%s/step-00000001/%s", folder, names[which]);
+    AUTO_FREE char *path = must_format("%s/step-00000001/%s", folder, names[which]);
     if (f->there)
         workfolder_write(path, f->now, f->now_bytes);
     else
         assert_int_equal(unlink(path), 0);
-    free(path);
 }
 
 static bool is_whole(const file *f)
@@ -146,7 +144,7 @@ TEST(damage_is_never_loaded_silently)
     const char *wanted = getenv("DAMAGES"), *seed = getenv("SEED");
     uint64_t random = (uint64_t)(seed && *seed ? atoll(seed) : 1) * 0x9E3779B97F4A7C15u + 1;
     int count = wanted && atoi(wanted) > 0 ? atoi(wanted) : FEW, refused[KINDS] = {0}, right[KINDS] = {0};
-    char *folder = workfolder_path(*state, "one"), *other = workfolder_path(*state, "two");
+    AUTO_FREE char *folder = workfolder_path(*state, "one"), *other = workfolder_path(*state, "two");
     file files[FILES] = {0};
     assert_int_equal(savers_write(folder, "step-00000001", 1, (savers_layout){2, 0, false}), STATUS_OK);
     assert_int_equal(savers_write(other, "step-00000001", 2, (savers_layout){2, 0, false}), STATUS_OK);
@@ -189,8 +187,6 @@ TEST(damage_is_never_loaded_silently)
         free(files[i].other);
         free(files[i].now);
     }
-    free(other);
-    free(folder);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

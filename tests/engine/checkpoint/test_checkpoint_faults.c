@@ -23,6 +23,7 @@
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/checkpoint/savers.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -302,7 +303,7 @@ static outcome every_call(const char *folder, const char *name, int mode, int ra
 
 TEST(latest_is_whole_whichever_call_fails)
 {
-    char *folder = workfolder_path(*state, "fails");
+    AUTO_FREE char *folder = workfolder_path(*state, "fails");
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         outcome o = every_call(folder, "step-00000002", FAIL, ranks, false);
         assert_int_equal(o.wrong, 0);
@@ -311,13 +312,12 @@ TEST(latest_is_whole_whichever_call_fails)
         assert_int_equal(o.wrong, 0);
         assert_true(o.saves > 40 && o.older > 20 && o.newer >= 1);
     }
-    free(folder);
 }
 
 /* An error that passes is nothing but a pause, whichever call it hits; nor is a disk that stores something else. */
 TEST(what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again)
 {
-    char *folder = workfolder_path(*state, "passes");
+    AUTO_FREE char *folder = workfolder_path(*state, "passes");
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         outcome o = every_call(folder, "step-00000002", PASS, ranks, false);
         assert_int_equal(o.wrong, 0);
@@ -329,12 +329,11 @@ TEST(what_passes_is_tried_again_and_what_is_stored_wrong_is_stored_again)
         assert_true(o.naps >= 3 * ranks + 2);  /* three sections each, the manifest, `latest`; fragments */
         assert_int_equal(o.naps, o.saves - 1); /* each lie was noticed */
     }
-    free(folder);
 }
 
 TEST(latest_is_whole_when_the_disk_is_gone_for_good)
 {
-    char *folder = workfolder_path(*state, "gone"), *older = workfolder_path(folder, "step-00000001");
+    AUTO_FREE char *folder = workfolder_path(*state, "gone"), *older = workfolder_path(folder, "step-00000001");
     for (int k = 1; k < 60; k += 9) {
         start_afresh(folder);
         arm(LAST, k, folder);
@@ -346,25 +345,22 @@ TEST(latest_is_whole_when_the_disk_is_gone_for_good)
         assert_true(found == 1 || found == 2);
         assert_true(atomic_exists(older));
     }
-    free(older);
-    free(folder);
 }
 
 TEST(latest_is_whole_wherever_the_process_is_killed)
 {
-    char *folder = workfolder_path(*state, "killed");
+    AUTO_FREE char *folder = workfolder_path(*state, "killed");
     outcome o = every_call(folder, "step-00000002", STOP, 1, false);
     assert_int_equal(o.wrong, 0);
     assert_true(o.saves > 40 && o.older > 20 && o.newer >= 1);
     o = every_call(folder, "step-00000001", STOP, 1, false); /* replacing the very checkpoint that latest names */
     assert_int_equal(o.wrong, 0);
     assert_true(o.saves > 40 && o.older > 20 && o.newer >= 1);
-    free(folder);
 }
 
 TEST(latest_is_whole_wherever_the_power_fails)
 {
-    char *folder = workfolder_path(*state, "power");
+    AUTO_FREE char *folder = workfolder_path(*state, "power");
     const char *const names[] = {"step-00000002", "step-00000001"};
     for (int i = 0; i < 2; i++) {
         outcome o = every_call(folder, names[i], STOP, 1, true);
@@ -374,23 +370,21 @@ TEST(latest_is_whole_wherever_the_power_fails)
     fault.sync_is_lost = true; /* the mutant: the same oracle must object to files that are not fsynced */
     assert_true(every_call(folder, names[0], STOP, 1, true).wrong > 0);
     fault.sync_is_lost = false;
-    free(folder);
 }
 
 TEST(a_full_disk_leaves_the_older_one_and_no_litter)
 {
-    char *folder = workfolder_path(*state, "full");
+    AUTO_FREE char *folder = workfolder_path(*state, "full");
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         outcome o = every_call(folder, "step-00000002", FULL, ranks, false);
         assert_int_equal(o.wrong, 0);
         assert_true(o.older > 20 && o.newer >= 1);
     }
-    free(folder);
 }
 
 TEST(after_any_interrupted_save_the_next_one_succeeds)
 {
-    char *folder = workfolder_path(*state, "again");
+    AUTO_FREE char *folder = workfolder_path(*state, "again");
     for (int k = 1; k < 100; k += 3) {
         start_afresh(folder);
         arm(STOP, k, folder);
@@ -400,18 +394,17 @@ TEST(after_any_interrupted_save_the_next_one_succeeds)
         assert_int_equal(savers_identify(folder), 3);
         assert_false(has_temporaries(folder));
     }
-    free(folder);
 }
 
 /* ---- damage ---- */
 
 TEST(every_flipped_bit_of_a_manifest_is_refused)
 {
-    char *folder = workfolder_path(*state, "flip");
+    AUTO_FREE char *folder = workfolder_path(*state, "flip");
     start_afresh(folder);
-    char *path = workfolder_path(folder, "step-00000001/manifest.json");
+    AUTO_FREE char *path = workfolder_path(folder, "step-00000001/manifest.json");
     int64_t bytes;
-    char *text = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *text = (char *)workfolder_read(path, &bytes);
     for (int64_t i = 0; i < bytes * 8; i++) {
         manifest *m = NULL;
         text[i / 8] ^= (char)(1 << i % 8);
@@ -427,21 +420,18 @@ TEST(every_flipped_bit_of_a_manifest_is_refused)
     manifest *m;
     assert_int_equal(manifest_parse(&m, text, bytes, "manifest.json"), STATUS_OK);
     manifest_free(m);
-    free(text);
-    free(path);
-    free(folder);
 }
 
 /* Every byte of every data file: flipped, the load is refused or, in what is not read (the header), still right. */
 TEST(every_flipped_or_missing_byte_of_the_data_is_noticed)
 {
-    char *folder = workfolder_path(*state, "data");
+    AUTO_FREE char *folder = workfolder_path(*state, "data");
     start_afresh(folder);
     const char *const names[] = {"model-00000", "model-00001", "master-00000", "moment1-00001"};
     for (int f = 0; f < 4; f++) {
-        char *path = must_format("%s/step-00000001/%s.safetensors", folder, names[f]);
+        AUTO_FREE char *path = must_format("%s/step-00000001/%s.safetensors", folder, names[f]);
         int64_t bytes;
-        uint8_t *data = workfolder_read(path, &bytes);
+        AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
         uint64_t header;
         memcpy(&header, data, 8);
         for (int64_t i = 0; i < bytes; i += i < 8 + (int64_t)header ? 11 : 1) {
@@ -463,28 +453,21 @@ TEST(every_flipped_or_missing_byte_of_the_data_is_noticed)
         workfolder_message_has(names[f]);
         workfolder_write(path, data, bytes);
         assert_int_equal(savers_identify(folder), 1);
-        free(data);
-        free(path);
     }
-    free(folder);
 }
 
 TEST(another_rank_s_file_is_refused)
 {
-    char *folder = workfolder_path(*state, "swap"),
-         *a = workfolder_path(folder, "step-00000001/master-00000.safetensors"),
-         *b = workfolder_path(folder, "step-00000001/master-00001.safetensors");
+    AUTO_FREE char *folder = workfolder_path(*state, "swap"),
+                   *a = workfolder_path(folder, "step-00000001/master-00000.safetensors"),
+                   *b = workfolder_path(folder, "step-00000001/master-00001.safetensors");
     int64_t bytes;
     start_afresh(folder);
-    uint8_t *data = workfolder_read(b, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(b, &bytes);
     workfolder_write(a, data, bytes);
     assert_int_equal(savers_identify(folder), -1);
     workfolder_message_has("master-00000.safetensors");
     workfolder_message_has("master/wte.weight");
-    free(data);
-    free(a);
-    free(b);
-    free(folder);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

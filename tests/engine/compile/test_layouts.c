@@ -5,6 +5,7 @@
 
 #include "engine/compile/compile_find.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cover.h"
 #include "tests/engine/compile/step/replay.h"
 #include "tests/test.h"
@@ -367,14 +368,13 @@ static void move_row(void *table, size_t each, int from, int to)
 {
     char *rows = table;
     size_t bytes = ROW * each;
-    char *moved = must_alloc(bytes);
+    AUTO_FREE char *moved = must_alloc(bytes);
     memcpy(moved, rows + (size_t)from * bytes, bytes);
     if (from < to)
         memmove(rows + (size_t)from * bytes, rows + ((size_t)from + 1) * bytes, (size_t)(to - from) * bytes);
     else
         memmove(rows + ((size_t)to + 1) * bytes, rows + (size_t)to * bytes, (size_t)(from - to) * bytes);
     memcpy(rows + (size_t)to * bytes, moved, bytes);
-    free(moved);
 }
 
 /* Moves an op to another place of the list, with all that the replay knows of its operands. */

@@ -6,6 +6,7 @@
 
 #include "memory/log.h"
 #include "engine/config/config.h"
+#include "memory/scope.h"
 
 enum { MOST_OVERRIDES = 4 };
 
@@ -30,13 +31,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     config c, again;
     if (config_parse(&c, "fuzz", text, length, overrides, override) == STATUS_OK) {
-        char *written = config_text(&c);
+        AUTO_FREE char *written = config_text(&c);
         MUST(config_parse(&again, "written", written, strlen(written), 0, NULL) == STATUS_OK, "%s in\n%s",
              status_message(), written);
-        char *rewritten = config_text(&again);
+        AUTO_FREE char *rewritten = config_text(&again);
         MUST(strcmp(written, rewritten) == 0, "not the same again:\n%s\n%s", written, rewritten);
-        free(written);
-        free(rewritten);
         config_free(&again);
         config_free(&c);
     } else {

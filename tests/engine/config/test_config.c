@@ -6,6 +6,7 @@
 #include "engine/config/config.h"
 #include "engine/config/config_table.h"
 #include "engine/config/config_value.h"
+#include "memory/scope.h"
 #include "models/parts.h"
 #include "models/presets.h"
 #include "tests/test.h"
@@ -175,11 +176,10 @@ TEST(a_shape_from_elsewhere_keeps_what_was_given)
     assert_true(c.model.shape.rope_theta == 500000);
     assert_int_equal(c.train.sequence, 1024);
     /* Written and read again, the sizes are all there and the file is not wanted any more. */
-    char *text = config_text(&c);
+    AUTO_FREE char *text = config_text(&c);
     config again = must_parse(text);
     assert_false(config_wants_shape(&again));
     assert_int_equal(parts_parameters(&again.model.shape), parts_parameters(&c.model.shape));
-    free(text);
     config_free(&again);
     config_free(&c);
 }
@@ -266,7 +266,7 @@ TEST(every_key_of_the_table_is_set_written_and_read_back)
         assert_non_null(row->doc);
         assert_true(row->fallback || row->otherwise);
         config c = {0}, again = {0};
-        char *value = other_value(row, &defaults), *text = must_format("%s: %s\n", row->key, value);
+        AUTO_FREE char *value = other_value(row, &defaults), *text = must_format("%s: %s\n", row->key, value);
         /* By itself, without the rules between keys. */
         yaml_document_t document;
         yaml_parser_t parser;
@@ -277,7 +277,7 @@ TEST(every_key_of_the_table_is_set_written_and_read_back)
             fail_msg("%s: %s", text, status_message());
         yaml_document_delete(&document);
         yaml_parser_delete(&parser);
-        char *written = config_value_text(&c, row), *before = config_value_text(&defaults, row);
+        AUTO_FREE char *written = config_value_text(&c, row), *before = config_value_text(&defaults, row);
         differing += strcmp(written, before) != 0;
         assert_true(yaml_parser_initialize(&parser));
         yaml_parser_set_input_string(&parser, (const unsigned char *)written, strlen(written));
@@ -285,15 +285,10 @@ TEST(every_key_of_the_table_is_set_written_and_read_back)
         assert_int_equal(config_value_set(&again, row, &document, yaml_document_get_root_node(&document)), STATUS_OK);
         yaml_document_delete(&document);
         yaml_parser_delete(&parser);
-        char *rewritten = config_value_text(&again, row);
+        AUTO_FREE char *rewritten = config_value_text(&again, row);
         assert_string_equal(written, rewritten);
         config_free(&c);
         config_free(&again);
-        free(value);
-        free(text);
-        free(written);
-        free(before);
-        free(rewritten);
     }
     /* model.preset is that of the defaults, and there is one format of exports. */
     assert_int_equal(differing, config_table_rows() - 2);
@@ -314,22 +309,17 @@ TEST(every_section_is_found_behind_a_slip_of_the_finger)
     for (int i = 0; i < config_table_rows(); i++) {
         const char *key = config_table_row(i)->key;
         for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
-            char *section = must_format("%.*s", (int)(dot - key), key), *slip = must_format("%sx", section);
+            AUTO_FREE char *section = must_format("%.*s", (int)(dot - key), key), *slip = must_format("%sx", section);
             assert_true(config_table_is_section(section));
             assert_string_equal(config_table_nearest(slip), section);
-            free(section);
-            free(slip);
         }
     }
 }
 
 static int fields_differ(const config *a, const config *b)
 {
-    char *one = config_text(a), *two = config_text(b);
-    int differ = strcmp(one, two);
-    free(one);
-    free(two);
-    return differ;
+    AUTO_FREE char *one = config_text(a), *two = config_text(b);
+    return strcmp(one, two);
 }
 
 TEST(the_effective_configuration_reads_back_to_itself)
@@ -342,7 +332,7 @@ TEST(the_effective_configuration_reads_back_to_itself)
                                         "x}\n" /* no head_size; the vocabulary comes later */};
     for (int i = 0; i < 4; i++) {
         config c = must_parse(texts[i]);
-        char *text = config_text(&c);
+        AUTO_FREE char *text = config_text(&c);
         config again = must_parse(text);
         assert_int_equal(fields_differ(&c, &again), 0);
         assert_int_equal(memcmp(&c.model.shape, &again.model.shape, sizeof c.model.shape), 0);
@@ -352,7 +342,6 @@ TEST(the_effective_configuration_reads_back_to_itself)
             assert_string_equal(c.data.train.item[k].path, again.data.train.item[k].path);
         again.optimizer.lr *= 1 + 2.3e-16; /* one bit: the comparison sees it */
         assert_int_not_equal(fields_differ(&c, &again), 0);
-        free(text);
         config_free(&again);
         config_free(&c);
     }
@@ -369,9 +358,8 @@ TEST(numbers_are_written_as_people_write_them)
     const config_row *row = config_table_row(config_table_find("model.rope_theta"));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         config c = {.model.shape.rope_theta = numbers[i].value};
-        char *text = config_value_text(&c, row);
+        AUTO_FREE char *text = config_value_text(&c, row);
         assert_string_equal(text, numbers[i].text);
-        free(text);
     }
 }
 
@@ -418,10 +406,9 @@ TEST(help_names_every_key)
     config_help(out);
     fclose(out);
     for (int i = 0; i < config_table_rows(); i++) {
-        char *name = must_format("\n  %s: ", config_table_row(i)->key);
+        AUTO_FREE char *name = must_format("\n  %s: ", config_table_row(i)->key);
         assert_non_null(strstr(text, name));
         assert_non_null(strstr(text, config_table_row(i)->doc));
-        free(name);
     }
     free(text);
 }
@@ -433,7 +420,7 @@ TEST(the_example_configurations_are_valid)
                                         "llama-405b",     "gemma3-4b",     "pythia-1b"};
     static const int ranks[] = {1, 1, 8, 64, 64, 512, 16384, 8, 8};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char *path = must_format("models/configs/%s.yaml", files[i]);
+        AUTO_FREE char *path = must_format("models/configs/%s.yaml", files[i]);
         config c;
         if (config_load(&c, path, 0, NULL) != STATUS_OK)
             fail_msg("%s", status_message());
@@ -442,7 +429,6 @@ TEST(the_example_configurations_are_valid)
             fail_msg("%s: %s", path, status_message());
         assert_true(c.data.train.count > 0);
         config_free(&c);
-        free(path);
     }
 }
 
@@ -479,10 +465,9 @@ TEST(mutated_text_is_refused_or_reads_back)
             continue;
         }
         accepted++;
-        char *written = config_text(&c);
+        AUTO_FREE char *written = config_text(&c);
         config again = must_parse(written);
         assert_int_equal(fields_differ(&c, &again), 0);
-        free(written);
         config_free(&again);
         config_free(&c);
     }

@@ -5,6 +5,7 @@
 
 #include "engine/config/config.h"
 #include "engine/config/config_edit.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -49,9 +50,8 @@ TEST(one_key_is_changed_where_it_stands)
 
 static void write_text(const char *folder, const char *name, const char *text)
 {
-    char *path = workfolder_path(folder, name);
+    AUTO_FREE char *path = workfolder_path(folder, name);
     workfolder_write(path, text, (int64_t)strlen(text));
-    free(path);
 }
 
 /* What differs is written, and what an override says though it does not; it reads back as it was meant. */
@@ -70,7 +70,7 @@ TEST_WITH(a_file_is_rewritten_to_say_what_is_meant, workfolder_setup, workfolder
                                    "parallel: {tensor: 2}\n";
     static const char *const sections[] = {"parallel.", "memory.", "train.micro_batch", NULL};
     char steps[] = "train.steps=77", seed[] = "train.seed=1", *override[] = {steps, seed}, *after;
-    char *path = workfolder_path(*state, "a.yaml");
+    AUTO_FREE char *path = workfolder_path(*state, "a.yaml");
     write_text(*state, "a.yaml", text);
     config from, to;
     assert_int_equal(config_load(&from, path, 0, NULL), STATUS_OK);
@@ -86,17 +86,14 @@ TEST_WITH(a_file_is_rewritten_to_say_what_is_meant, workfolder_setup, workfolder
     workfolder_message_has("says another run.log_every");
     config_free(&from);
     config_free(&to);
-    free(path);
 }
 
 /* ---- includes ---------------------------------------------------------------------------------------------------- */
 
 static status load(config *c, const char *folder, const char *name, int overrides, char *const *override)
 {
-    char *path = workfolder_path(folder, name);
-    status s = config_load(c, path, overrides, override);
-    free(path);
-    return s;
+    AUTO_FREE char *path = workfolder_path(folder, name);
+    return config_load(c, path, overrides, override);
 }
 
 TEST_WITH(a_file_overrides_what_it_includes, workfolder_setup, workfolder_teardown)
@@ -155,7 +152,7 @@ TEST_WITH(paths_name_variables_of_the_environment, workfolder_setup, workfolder_
     assert_string_equal(c.data.train.item[1].path, "/corpus ${HOME}/b");
     assert_string_equal(c.run.folder, "x/${NAME}//corpus ${HOME}/$5");
     /* what a run writes means the same wherever it is read: nothing in it is a variable any more */
-    char *effective = config_text(&c);
+    AUTO_FREE char *effective = config_text(&c);
     assert_int_equal(config_parse(&again, "config.yaml", effective, strlen(effective), 0, NULL), STATUS_OK);
     assert_string_equal(again.run.folder, c.run.folder);
     config_free(&again);
@@ -165,7 +162,6 @@ TEST_WITH(paths_name_variables_of_the_environment, workfolder_setup, workfolder_
     assert_string_equal(again.data.train.item[1].path, c.data.train.item[1].path);
     config_free(&again);
     config_free(&c);
-    free(effective);
     unsetenv("PHALANX_TEST_DATA");
     assert_int_equal(load(&c, *state, "a.yaml", 0, NULL), STATUS_USAGE);
     workfolder_message_has("data.train: ${PHALANX_TEST_DATA} is not set in the environment");

@@ -16,6 +16,7 @@
 #include "engine/train/report/report.h"
 #include "engine/train/rank/train_meta.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tools/supervise/hosts.h"
 #include "tools/report/report_run.h"
 
@@ -76,10 +77,8 @@ static void read_choices(const uint8_t *data, size_t size)
     else {
         MUST(choices_write(&c, path) == STATUS_OK && choices_read(&again, path) == STATUS_OK, "own file refused: %s",
              status_message());
-        char *one = choices_text(&c), *other = choices_text(&again);
+        AUTO_FREE char *one = choices_text(&c), *other = choices_text(&again);
         MUST(!strcmp(one, other), "%s became %s", one, other);
-        free(one);
-        free(other);
     }
     choices_free(&again);
     choices_free(&c);

@@ -5,6 +5,7 @@
 #include "engine/files/indexed.h"
 #include "engine/data/samples.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -86,7 +87,7 @@ TEST(a_shuffled_pass_takes_every_sample_once_and_the_next_in_another_order)
     samples *s = open_sets(*state, (const double[]){1}, 1, true);
     int64_t count = samples_count(s), sample;
     int which, moved = 0;
-    char *seen = must_calloc((unsigned long)count, 1);
+    AUTO_FREE char *seen = must_calloc((unsigned long)count, 1);
     for (int64_t i = 0; i < 2 * count; i++) {
         samples_locate(s, &which, &sample, i);
         assert_in_range(sample, 0, count - 1);
@@ -100,7 +101,6 @@ TEST(a_shuffled_pass_takes_every_sample_once_and_the_next_in_another_order)
         moved += sample != later;
     }
     assert_true(moved > count / 2);
-    free(seen);
     samples_close(s);
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -15,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     uint64_t header = size - 2, prefix = data[0] & 1 ? 8 : 0, after = data[0] & 1 ? data[1] : 0;
     uint64_t bytes = prefix + header + after;
-    uint8_t *file = must_calloc(bytes, 1);
+    AUTO_FREE uint8_t *file = must_calloc(bytes, 1);
     memcpy(file, &header, prefix);
     memcpy(file + prefix, data + 2, header);
     safetensors *s;
@@ -23,16 +24,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         int64_t total = 0;
         for (int i = 0; i < safetensors_count(s); i++) {
             const safetensors_tensor *t = safetensors_at(s, i);
-            uint8_t *copy = must_alloc((unsigned long)t->bytes);
+            AUTO_FREE uint8_t *copy = must_alloc((unsigned long)t->bytes);
             if (t->bytes)
                 memcpy(copy, safetensors_data(s, t), (size_t)t->bytes);
-            free(copy);
             total += t->bytes;
         }
         MUST(total < (int64_t)bytes, "more data than the file has");
         safetensors_close(s);
     } else
         MUST(!strchr(status_message(), '\n'), "two lines: %s", status_message());
-    free(file);
     return 0;
 }

@@ -5,22 +5,21 @@
 #include "engine/system/atomic.h"
 #include "engine/files/indexed.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
 static void write_file(const char *prefix, const char *ending, const void *data, int64_t bytes)
 {
-    char *path = must_format("%s%s", prefix, ending);
+    AUTO_FREE char *path = must_format("%s%s", prefix, ending);
     workfolder_write(path, data, bytes);
-    free(path);
 }
 
 static uint8_t *read_file(const char *prefix, const char *ending, int64_t *bytes)
 {
-    char *path = must_format("%s%s", prefix, ending);
+    AUTO_FREE char *path = must_format("%s%s", prefix, ending);
     uint8_t *data = workfolder_read(path, bytes);
-    free(path);
     return data;
 }
 
@@ -49,7 +48,7 @@ TEST(what_is_written_is_read)
 {
     const int64_t vocabularies[] = {300, 65499, 65500, 128256};
     for (int v = 0; v < 4; v++) {
-        char *prefix = workfolder_path(*state, "data");
+        AUTO_FREE char *prefix = workfolder_path(*state, "data");
         int32_t high = (int32_t)vocabularies[v] - 1, first[] = {0, high, 5}, third[] = {7};
         indexed_writer *w;
         assert_int_equal(indexed_writer_open(&w, prefix, vocabularies[v]), STATUS_OK);
@@ -77,14 +76,13 @@ TEST(what_is_written_is_read)
         workfolder_message_has("token 1 ");
         workfolder_message_has("data.bin");
         indexed_close(x);
-        free(prefix);
     }
 }
 
 /* Two sequences a document, a hole between them in .bin, misaligned: nothing our writer makes. */
 TEST(sequences_need_not_be_documents_nor_touch)
 {
-    char *prefix = workfolder_path(*state, "odd");
+    AUTO_FREE char *prefix = workfolder_path(*state, "odd");
     const uint16_t bin[] = {1, 2, 99, 3, 4, 5, 6};
     write_file(prefix, ".bin", bin, sizeof bin);
     write_index(prefix, &(index_content){8, 3, 3, {2, 3, 1}, {0, 6, 12}, {0, 2, 3}});
@@ -103,12 +101,11 @@ TEST(sequences_need_not_be_documents_nor_touch)
     for (int token = 0; token < 6; token++)
         assert_int_equal(indexed_document_of(x, token), token >= 5);
     indexed_close(x);
-    free(prefix);
 }
 
 TEST(every_integer_type_is_read)
 {
-    char *prefix = workfolder_path(*state, "types");
+    AUTO_FREE char *prefix = workfolder_path(*state, "types");
     const struct {
         int code, bytes;
         const char *name;
@@ -136,12 +133,11 @@ TEST(every_integer_type_is_read)
     assert_int_equal(indexed_read(x, out, 1, 1, 100), STATUS_FAILED);
     assert_int_equal(indexed_read(x, out, 2, 1, 100), STATUS_FAILED);
     indexed_close(x);
-    free(prefix);
 }
 
 TEST(a_wrong_index_is_refused_by_name)
 {
-    char *prefix = workfolder_path(*state, "bad");
+    AUTO_FREE char *prefix = workfolder_path(*state, "bad");
     const struct {
         index_content content;
         const char *part;
@@ -169,7 +165,6 @@ TEST(a_wrong_index_is_refused_by_name)
         workfolder_message_has(cases[i].part);
         workfolder_message_has("bad.idx");
     }
-    free(prefix);
 }
 
 /* Golden files come from megatron-core's own writer (tests/engine/files/interop_indexed.py). */
@@ -182,7 +177,7 @@ TEST(megatron_s_own_files_are_read_and_rewritten_to_the_byte)
     for (int g = 0; g < 2; g++) {
         indexed *x;
         indexed_writer *w;
-        char *copy = workfolder_path(*state, "copy");
+        AUTO_FREE char *copy = workfolder_path(*state, "copy");
         assert_int_equal(indexed_open(&x, golden[g].prefix), STATUS_OK);
         assert_int_equal(indexed_writer_open(&w, copy, golden[g].vocab_size), STATUS_OK);
         assert_true(indexed_documents(x) == 5);
@@ -204,7 +199,6 @@ TEST(megatron_s_own_files_are_read_and_rewritten_to_the_byte)
             free(ours);
             free(theirs);
         }
-        free(copy);
     }
 }
 
@@ -212,16 +206,15 @@ TEST(megatron_s_own_files_are_read_and_rewritten_to_the_byte)
 TEST(no_damage_to_an_index_reads_outside)
 {
     int64_t bytes, bin_bytes;
-    uint8_t *idx = read_file("tests/golden/megatron_u16", ".idx", &bytes);
-    uint8_t *bin = read_file("tests/golden/megatron_u16", ".bin", &bin_bytes);
+    AUTO_FREE uint8_t *idx = read_file("tests/golden/megatron_u16", ".idx", &bytes);
+    AUTO_FREE uint8_t *bin = read_file("tests/golden/megatron_u16", ".bin", &bin_bytes);
     int refused = 0, read = 0;
     indexed *x = NULL;
     for (int64_t i = 0; i < bytes * 8; i++) {
         idx[i / 8] ^= (uint8_t)(1 << i % 8);
         if (indexed_parse(&x, idx, bytes, bin, bin_bytes, "flip") == STATUS_OK) {
-            int32_t *out = must_calloc((unsigned long)indexed_tokens(x), sizeof *out);
+            AUTO_FREE int32_t *out = must_calloc((unsigned long)indexed_tokens(x), sizeof *out);
             (void)indexed_read(x, out, 0, indexed_tokens(x), 50257);
-            free(out);
             indexed_close(x);
             read++;
         } else {
@@ -241,14 +234,12 @@ TEST(no_damage_to_an_index_reads_outside)
         assert_int_equal(indexed_parse(&x, idx, bytes, bin, cut, "cut"), STATUS_FAILED);
     assert_int_equal(indexed_parse(&x, idx, bytes, bin, bin_bytes, "whole"), STATUS_OK);
     indexed_close(x);
-    free(idx);
-    free(bin);
 }
 
 TEST(an_abandoned_or_refused_document_leaves_nothing)
 {
-    char *prefix = workfolder_path(*state, "none"), *bin = workfolder_path(*state, "none.bin"),
-         *temporary = workfolder_path(*state, "none.bin.tmp");
+    AUTO_FREE char *prefix = workfolder_path(*state, "none"), *bin = workfolder_path(*state, "none.bin"),
+                   *temporary = workfolder_path(*state, "none.bin.tmp");
     indexed_writer *w;
     assert_int_equal(indexed_writer_open(&w, prefix, 10), STATUS_OK);
     assert_int_equal(indexed_writer_document(w, (int32_t[]){1, 10}, 2), STATUS_FAILED);
@@ -257,9 +248,6 @@ TEST(an_abandoned_or_refused_document_leaves_nothing)
     assert_true(atomic_exists(temporary));
     indexed_writer_abandon(w);
     assert_false(atomic_exists(temporary) || atomic_exists(bin));
-    free(prefix);
-    free(bin);
-    free(temporary);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

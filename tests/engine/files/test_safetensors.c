@@ -6,6 +6,7 @@
 #include "engine/system/crc32c.h"
 #include "engine/files/safetensors.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/engine/files/tensors.h"
 #include "tests/test.h"
@@ -45,7 +46,7 @@ TEST(the_reference_writer_s_file_is_read)
 /* Declared in another order than the file's, data handed over in pieces of 5 bytes. */
 TEST(our_writer_makes_the_reference_writer_s_bytes)
 {
-    char *path = workfolder_path(*state, "copy.safetensors");
+    AUTO_FREE char *path = workfolder_path(*state, "copy.safetensors");
     safetensors *s;
     safetensors_writer *w;
     safetensors_tensor tensors[17];
@@ -66,12 +67,9 @@ TEST(our_writer_makes_the_reference_writer_s_bytes)
     assert_int_equal(safetensors_writer_close(w), STATUS_OK);
     safetensors_close(s);
     int64_t bytes, expected;
-    uint8_t *ours = workfolder_read(path, &bytes), *theirs = workfolder_read(REFERENCE, &expected);
+    AUTO_FREE uint8_t *ours = workfolder_read(path, &bytes), *theirs = workfolder_read(REFERENCE, &expected);
     assert_int_equal(bytes, expected);
     assert_memory_equal(ours, theirs, bytes);
-    free(ours);
-    free(theirs);
-    free(path);
 }
 
 static status parse(const char *header, int64_t data_bytes)
@@ -141,7 +139,7 @@ TEST(a_wrong_header_is_refused_by_name)
 TEST(no_damage_reads_outside)
 {
     int64_t bytes;
-    uint8_t *file = workfolder_read(REFERENCE, &bytes);
+    AUTO_FREE uint8_t *file = workfolder_read(REFERENCE, &bytes);
     int refused = 0;
     for (int64_t i = 0; i < bytes * 8; i++) {
         safetensors *s;
@@ -166,21 +164,18 @@ TEST(no_damage_reads_outside)
         assert_int_equal(safetensors_parse(&s, part, cut, "cut"), STATUS_FAILED);
         free(part);
     }
-    free(file);
 }
 
 TEST(an_abandoned_file_leaves_nothing)
 {
-    char *path = workfolder_path(*state, "none.safetensors"),
-         *temporary = workfolder_path(*state, "none.safetensors.tmp");
+    AUTO_FREE char *path = workfolder_path(*state, "none.safetensors"),
+                   *temporary = workfolder_path(*state, "none.safetensors.tmp");
     safetensors_tensor t = {.name = "x", .type = DTYPE_BF16, .dims = 1, .shape = {4}};
     safetensors_writer *w;
     assert_int_equal(safetensors_writer_open(&w, path, &t, 1, NULL), STATUS_OK);
     assert_true(atomic_exists(temporary) && !atomic_exists(path));
     safetensors_writer_abandon(w);
     assert_false(atomic_exists(temporary) || atomic_exists(path));
-    free(path);
-    free(temporary);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

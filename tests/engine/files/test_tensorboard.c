@@ -7,6 +7,7 @@
 
 #include "engine/system/crc32c.h"
 #include "engine/files/tensorboard.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -176,19 +177,18 @@ static char *write_events(const char *folder)
     assert_int_equal(tensorboard_write(t, &one, 1, 1LL << 40, 1700000002), STATUS_OK);
     int64_t bytes; /* before closing: every write is flushed */
     scalar out[20];
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     assert_int_equal(parse(data, bytes, out), 4);
-    free(data);
     tensorboard_close(t);
     return path;
 }
 
 TEST(what_is_written_is_read_by_the_format_s_rules)
 {
-    char *folder = workfolder_path(*state, "events"), *path = write_events(folder);
+    AUTO_FREE char *folder = workfolder_path(*state, "events"), *path = write_events(folder);
     int64_t bytes;
     scalar out[20];
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     assert_int_equal(parse(data, bytes, out), 4);
     assert_string_equal(out[0].version, "brain.Event:2");
     assert_true(out[0].wall_time == 1700000000.25);
@@ -197,39 +197,32 @@ TEST(what_is_written_is_read_by_the_format_s_rules)
     assert_string_equal(out[2].tag, "train/lr");
     assert_true(out[2].value == 3e-4f && out[2].step == 1);
     assert_true(isnan(out[3].value) && out[3].step == 1LL << 40);
-    free(data);
-    free(path);
-    free(folder);
 }
 
 TEST(the_parser_notices_every_flipped_bit)
 {
-    char *folder = workfolder_path(*state, "flips"), *path = write_events(folder);
+    AUTO_FREE char *folder = workfolder_path(*state, "flips"), *path = write_events(folder);
     int64_t bytes;
     scalar out[20];
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     for (int64_t i = 0; i < bytes * 8; i++) {
         data[i / 8] ^= (uint8_t)(1 << i % 8);
         assert_int_equal(parse(data, bytes, out), -1);
         data[i / 8] ^= (uint8_t)(1 << i % 8);
     }
-    free(data);
-    free(path);
-    free(folder);
 }
 
 /* A run that goes on writes into the same file, and tells readers from which step on they are to forget; a torn end is
  * cut off. */
 TEST(a_resumed_run_goes_on_in_the_same_file)
 {
-    char *folder = workfolder_path(*state, "resumed"), *path = write_events(folder);
+    AUTO_FREE char *folder = workfolder_path(*state, "resumed"), *path = write_events(folder);
     int64_t bytes;
     for (int torn = 0; torn < 40; torn += 13) {
         uint8_t *data = workfolder_read(path, &bytes);
-        uint8_t *longer = realloc(data, (size_t)bytes + 64);
+        AUTO_FREE uint8_t *longer = realloc(data, (size_t)bytes + 64);
         memset(longer + bytes, 0x11, (size_t)torn);
         workfolder_write(path, longer, bytes + torn);
-        free(longer);
         tensorboard *t;
         assert_int_equal(tensorboard_open(&t, folder, 7, 1700000500), STATUS_OK);
         int files;
@@ -247,48 +240,39 @@ TEST(a_resumed_run_goes_on_in_the_same_file)
     tensorboard *t;
     assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999), STATUS_OK);
     int files;
-    char *another = newest(&files, folder);
+    AUTO_FREE char *another = newest(&files, folder);
     assert_int_equal(files, 2);
     assert_string_not_equal(another, path);
-    free(another);
     tensorboard_close(t);
-    free(path);
-    free(folder);
 }
 
 /* A byte that is damaged in the middle takes no later event with it: they stay, and another file is begun. */
 TEST(damage_before_the_end_removes_nothing)
 {
-    char *folder = workfolder_path(*state, "middle"), *path = write_events(folder);
+    AUTO_FREE char *folder = workfolder_path(*state, "middle"), *path = write_events(folder);
     int64_t bytes, after;
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     data[bytes / 2] ^= 1;
     workfolder_write(path, data, bytes);
     tensorboard *t;
     assert_int_equal(tensorboard_open(&t, folder, 7, 1700009999), STATUS_OK);
     tensorboard_close(t);
-    uint8_t *now = workfolder_read(path, &after);
+    AUTO_FREE uint8_t *now = workfolder_read(path, &after);
     assert_int_equal(after, bytes);
     assert_memory_equal(now, data, (size_t)bytes);
     int files;
     free(newest(&files, folder));
     assert_int_equal(files, 2);
-    free(now);
-    free(data);
-    free(path);
-    free(folder);
 }
 
 TEST(a_folder_that_cannot_be_made_is_named)
 {
-    char *file = workfolder_path(*state, "file"), *folder = workfolder_path(file, "below");
+    AUTO_FREE char *file = workfolder_path(*state, "file"), *folder = workfolder_path(file, "below");
     tensorboard *t = NULL;
     workfolder_write(file, "x", 1);
     assert_int_equal(tensorboard_open(&t, folder, 1, 0), STATUS_FAILED);
     workfolder_message_has(file);
     assert_null(t);
-    free(folder);
-    free(file);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

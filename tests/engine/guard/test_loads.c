@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/guard/loads.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 enum { EXPERTS = 4 };
@@ -34,11 +35,9 @@ TEST(the_worst_layer_is_named)
 TEST(the_hottest_of_a_rank_is_named)
 {
     loads *l = loads_open(&SHAPE, 2);
-    char *words = loads_hottest(l, COUNTS[0], 0, 1), *both = loads_hottest(l, COUNTS[0], 2, 2);
+    AUTO_FREE char *words = loads_hottest(l, COUNTS[0], 0, 1), *both = loads_hottest(l, COUNTS[0], 2, 2);
     assert_non_null(strstr(words, "expert 0 of layer 1 took 1.0 x"));
     assert_non_null(strstr(both, "expert 3 of layer 3 took 2.0 x"));
-    free(words);
-    free(both);
     loads_close(l);
 }
 

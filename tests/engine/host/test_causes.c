@@ -7,6 +7,7 @@
 #include "engine/host/causes.h"
 #include "engine/host/incident_log.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -94,20 +95,20 @@ TEST_WITH(who_has_begun_and_saved_is_known_by_its_id, workfolder_setup, workfold
     workfolder_write(latest, "step-00000120", 13);
     free(latest);
     free(checkpoints);
-    char *folder = workfolder_path(*state, "checkpoints/step-00000120");
+    AUTO_FREE char *folder = workfolder_path(*state, "checkpoints/step-00000120");
     path = must_format("%s/manifest.json", folder);
     mkdir(folder, 0755);
     workfolder_write(path, manifest, sizeof manifest - 1);
     assert_true(causes_saved(*state, "aa"));
     assert_false(causes_saved(*state, "ab"));
     free(path);
-    free(folder);
 }
 
 TEST_WITH(progress_is_the_last_step_of_the_metrics, workfolder_setup, workfolder_teardown)
 {
-    char *metrics = workfolder_path(*state, "metrics.jsonl"), *folder = workfolder_path(*state, "checkpoints");
-    char *latest = workfolder_path(*state, "checkpoints/latest");
+    AUTO_FREE char *metrics = workfolder_path(*state, "metrics.jsonl"),
+                   *folder = workfolder_path(*state, "checkpoints");
+    AUTO_FREE char *latest = workfolder_path(*state, "checkpoints/latest");
     assert_int_equal(causes_progress(*state), 0);
     mkdir(folder, 0755);
     workfolder_write(latest, "step-00000120", 13);
@@ -115,21 +116,16 @@ TEST_WITH(progress_is_the_last_step_of_the_metrics, workfolder_setup, workfolder
     static const char lines[] = "{\"step\": 121, \"loss\": 1}\n{\"step\": 122, \"eval_loss\": 3}\n{\"step\": 12";
     workfolder_write(metrics, lines, sizeof lines - 1);
     assert_int_equal(causes_progress(*state), 122); /* what is torn is not done */
-    char *many = must_alloc(40000);
+    AUTO_FREE char *many = must_alloc(40000);
     memset(many, 'x', 40000);
     memcpy(many + 39950, "\n{\"step\": 77, \"loss\": 2}\n", 25);
     workfolder_write(metrics, many, 39975);
     assert_int_equal(causes_progress(*state), 77);
-    free(many);
     unlink(metrics);
-    char *merges = workfolder_path(*state, "merges.jsonl");
+    AUTO_FREE char *merges = workfolder_path(*state, "merges.jsonl");
     static const char server[] = "{\"merge\":3,\"slot\":0}\n{\"merge\":4,\"slot\":1}\n{\"merge\":5";
     workfolder_write(merges, server, sizeof server - 1);
     assert_int_equal(causes_progress(*state), 4); /* of a server */
-    free(merges);
-    free(latest);
-    free(folder);
-    free(metrics);
 }
 
 /* Weighs the same trouble until it is given up; how often it was started again. */

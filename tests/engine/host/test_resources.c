@@ -11,6 +11,7 @@
 #include "engine/host/resources.h"
 #include "engine/host/resources_gpu.h"
 #include "engine/host/resources_host.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -173,12 +174,10 @@ int nvmlEventSetWait_v2(void *set, void *event, unsigned milliseconds)
 
 static void write_below(const char *top, const char *name, const char *text)
 {
-    char *path = workfolder_path(top, name), *folder = strdup(path);
+    AUTO_FREE char *path = workfolder_path(top, name), *folder = strdup(path);
     *strrchr(folder, '/') = 0;
     assert_int_equal(atomic_make_folders(folder), STATUS_OK);
     workfolder_write(path, text, (int64_t)strlen(text));
-    free(folder);
-    free(path);
 }
 
 static void write_host(const char *top, int busy, int disk, int network)

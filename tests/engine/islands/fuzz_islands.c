@@ -9,6 +9,7 @@
 #include "engine/islands/wire/wire.h"
 #include "kernels/compress.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,7 +29,7 @@ static void read_roster(const uint8_t *data, size_t size)
 {
     roster r;
     bool all;
-    char *text = must_calloc(size + 1, 1);
+    AUTO_FREE char *text = must_calloc(size + 1, 1);
     memcpy(text, data, size);
     status s = roster_read(&r, text, NULL);
     if (s == STATUS_OK) {
@@ -41,7 +42,6 @@ static void read_roster(const uint8_t *data, size_t size)
                 (void)roster_endpoint(&r, i, k);
     }
     roster_free(&r);
-    free(text);
 }
 
 /* An answer of etcd to a request for keys, all the way to the roster, and what the log would say of it. */
@@ -59,12 +59,10 @@ static void read_answer(const uint8_t *data, size_t size)
     for (int s = 0; s < ROSTER_MEMBERS; s++)
         for (const char *c = r.member[s].name; *c; c++)
             MUST((unsigned char)*c >= 0x20, "a name with a control character");
-    char *again = json_dumps(pairs, JSON_COMPACT), *text = must_format("{\"pairs\": %s}", again);
+    AUTO_FREE char *again = json_dumps(pairs, JSON_COMPACT), *text = must_format("{\"pairs\": %s}", again);
     status s = roster_read(&r, text, NULL); /* as the other ranks read it */
     MUST(s == STATUS_OK, "%s", status_message());
     roster_free(&r);
-    free(text);
-    free(again);
     json_decref(pairs);
     json_decref(raw);
     json_decref(answer);
@@ -76,13 +74,11 @@ static void decode(const uint8_t *data, size_t size, compress_kind kind)
     int64_t n = (int64_t)size;
     while (n > 0 && compress_bytes(&m, n) > (int64_t)size)
         n--;
-    float *values = must_alloc((unsigned long)n * sizeof *values + 1);
-    uint8_t *copy = must_alloc(size + 1);
+    AUTO_FREE float *values = must_alloc((unsigned long)n * sizeof *values + 1);
+    AUTO_FREE uint8_t *copy = must_alloc(size + 1);
     memcpy(copy, data, size);
     if (n > 0)
         (void)compress_decode(values, copy, &m, n);
-    free(copy);
-    free(values);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -11,6 +11,7 @@
 #include "engine/islands/meet/etcd.h"
 #include "engine/islands/meet/roster.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 /* Says the same to whoever asks. */
@@ -43,10 +44,10 @@ static void *lie(void *argument)
     for (int fd; (fd = accept(l->listener, NULL, NULL)) >= 0; close(fd)) {
         read_request(fd);
         pthread_mutex_lock(&l->lock);
-        char *head = must_format("HTTP/1.1 200 OK\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", l->bytes);
+        AUTO_FREE char *head =
+            must_format("HTTP/1.1 200 OK\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", l->bytes);
         if (send(fd, head, strlen(head), MSG_NOSIGNAL) > 0)
             (void)send(fd, l->answer, l->bytes, MSG_NOSIGNAL);
-        free(head);
         pthread_mutex_unlock(&l->lock);
     }
     return NULL;
@@ -94,9 +95,8 @@ static int teardown(void **state)
 static etcd *client(const liar *l)
 {
     etcd *e;
-    char *address = must_format("http://127.0.0.1:%d", l->port);
+    AUTO_FREE char *address = must_format("http://127.0.0.1:%d", l->port);
     assert_int_equal(etcd_open(&e, address), STATUS_OK);
-    free(address);
     return e;
 }
 
@@ -123,12 +123,11 @@ TEST(an_answer_without_an_end_is_refused)
 {
     enum { BYTES = 5 << 20 };
     json_t *pairs;
-    char *answer = must_alloc(BYTES);
+    AUTO_FREE char *answer = must_alloc(BYTES);
     memset(answer, ' ', BYTES);
     answer[0] = '{';
     answer[BYTES - 1] = '}';
     say(*state, answer, BYTES);
-    free(answer);
     etcd *e = client(*state);
     assert_int_equal(etcd_read(&pairs, e, "live/"), STATUS_FAILED);
     assert_non_null(strstr(status_message(), "etcd at http://127.0.0.1:"));

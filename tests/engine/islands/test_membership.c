@@ -14,6 +14,7 @@
 #include "engine/islands/meet/membership.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/rendezvous.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -105,14 +106,13 @@ static gate_act act_on(gate *g, const char *request, int bytes)
 static void *keep_gate(void *argument)
 {
     gate *g = argument;
-    char *request = must_alloc(MOST_REQUEST);
+    AUTO_FREE char *request = must_alloc(MOST_REQUEST);
     for (int fd; (fd = accept(g->listener, NULL, NULL)) >= 0; close(fd)) {
         int bytes = read_request(fd, request);
         gate_act act = bytes > 0 ? act_on(g, request, bytes) : GATE_IS_SHUT;
         if (act == GATE_PASSES || act == GATE_LOSES_ANSWER)
             send_on(g, request, bytes, act == GATE_PASSES ? fd : -1);
     }
-    free(request);
     return NULL;
 }
 
@@ -191,9 +191,8 @@ static status join(membership **out, const gate *g, const char *run, const char 
 static roster look(membership *m)
 {
     roster r;
-    char *text = membership_roster(m);
+    AUTO_FREE char *text = membership_roster(m);
     assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
-    free(text);
     return r;
 }
 
@@ -229,9 +228,8 @@ static char *value_of(const char *run, const char *key)
 static void wait_for_value(const char *run, const char *key, const char *part)
 {
     for (double until = clock_seconds() + SECONDS;; usleep(20000)) {
-        char *value = value_of(run, key);
+        AUTO_FREE char *value = value_of(run, key);
         bool there = part ? value && strstr(value, part) : !value;
-        free(value);
         if (there)
             return;
         assert_true(clock_seconds() < until);

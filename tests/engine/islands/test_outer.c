@@ -12,6 +12,7 @@
 #include "engine/islands/merge/units.h"
 #include "kernels/compress.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 enum { ISLANDS = 3, STEPS = 5, ELEMENTS = 300, KINDS = COMPRESS_KINDS };
@@ -362,8 +363,8 @@ TEST(units_cover_every_tensor_once_in_every_layout)
     for (int fragments = 1; fragments <= 3; fragments++) {
         int tensors, count;
         names_tensor *list = names_list(&tensors, &shape);
-        unit *units = units_list(&count, list, tensors, fragments);
-        int *owner = must_alloc((unsigned long)count * sizeof *owner);
+        AUTO_FREE unit *units = units_list(&count, list, tensors, fragments);
+        AUTO_FREE int *owner = must_alloc((unsigned long)count * sizeof *owner);
         int64_t rows = 0;
         for (int i = 0, at = 0; i < tensors; i++, rows = 0) {
             for (; at < count && units[at].tensor == i; at++) {
@@ -385,8 +386,6 @@ TEST(units_cover_every_tensor_once_in_every_layout)
                 for (int f = 0; f < fragments; f++)
                     assert_true(held[r][f] <= all[f] / ranks + UNITS_ELEMENTS);
         }
-        free(owner);
-        free(units);
         names_free(list, tensors);
     }
 }

@@ -18,6 +18,7 @@
 #include "engine/islands/wire/transport.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -53,25 +54,22 @@ static transport *open_door(const keys *k, uint64_t fingerprint, double bandwidt
 
 static void open_keys(keys *out, const char *top, const char *name)
 {
-    char *folder = workfolder_path(top, name);
+    AUTO_FREE char *folder = workfolder_path(top, name);
     assert_int_equal(islands_make_keys(folder), STATUS_OK);
     assert_int_equal(islands_make_keys(folder), STATUS_FAILED); /* never overwritten */
     assert_int_equal(keys_open(out, folder), STATUS_OK);
-    free(folder);
 }
 
 static void set_up(doors *d, const char *top, double bandwidth)
 {
     static int count;
-    char *own = must_format("own%d", count), *stranger = must_format("stranger%d", count++);
+    AUTO_FREE char *own = must_format("own%d", count), *stranger = must_format("stranger%d", count++);
     open_keys(&d->own, top, own);
     open_keys(&d->stranger, top, stranger);
     for (int u = 0; u < UNITS; u++)
         for (int i = 0; i < BYTES; i++)
             served[u][i] = (uint8_t)(i * 31 + u * 7 + i / 251);
     d->server = open_door(&d->own, FINGERPRINT, bandwidth);
-    free(own);
-    free(stranger);
 }
 
 static void tear_down(doors *d)
@@ -543,7 +541,7 @@ TEST(a_merge_takes_what_everybody_holds)
             free(pairs);
             pairs = more;
         }
-        char *text = must_format("{\"reached\":true,\"pairs\":[%s]}", pairs);
+        AUTO_FREE char *text = must_format("{\"reached\":true,\"pairs\":[%s]}", pairs);
         roster r;
         bool all;
         assert_int_equal(roster_read(&r, text, NULL), STATUS_OK);
@@ -551,7 +549,6 @@ TEST(a_merge_takes_what_everybody_holds)
         assert_int_equal(all, cases[i].all);
         assert_true(roster_takes(&all, &r, 5, 1, 0) == 0);
         roster_free(&r);
-        free(text);
         free(pairs);
     }
 }

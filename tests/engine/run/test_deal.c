@@ -5,6 +5,7 @@
 
 #include "engine/run/deal.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/oracle/op_case.h"
 #include "tests/test.h"
 
@@ -31,7 +32,7 @@ static int32_t *make_documents(const deal *d, int longest, uint64_t seed)
 /* Every token once, and each rank's in blocks of neighbours. */
 static void is_whole(const int32_t *places, const deal *d)
 {
-    char *seen = must_calloc((unsigned long)tokens_of(d), 1);
+    AUTO_FREE char *seen = must_calloc((unsigned long)tokens_of(d), 1);
     for (int64_t i = 0; i < tokens_of(d); i++) {
         assert_in_range(places[i], 0, tokens_of(d) - 1);
         assert_int_equal(seen[places[i]]++, 0);
@@ -40,20 +41,18 @@ static void is_whole(const int32_t *places, const deal *d)
         else
             assert_int_equal(places[i] / d->sequence, (places[i] + d->run - 1) / d->sequence);
     }
-    free(seen);
 }
 
 TEST(halves_have_equal_work_under_a_causal_mask)
 {
     for (int ranks = 2; ranks <= 8; ranks++) {
         const deal d = {.samples = 3, .sequence = 10 * ranks, .ranks = ranks, .run = 5};
-        int32_t *places = must_alloc((unsigned long)tokens_of(&d) * sizeof *places);
+        AUTO_FREE int32_t *places = must_alloc((unsigned long)tokens_of(&d) * sizeof *places);
         deal_halves(places, &d);
         is_whole(places, &d);
         assert_true(deal_imbalance(places, &d, NULL) == 1);
         assert_int_equal(places[0], 0);
         assert_int_equal(places[3 * 5], d.sequence - 5); /* rank 0's second run of the first sample */
-        free(places);
     }
 }
 
@@ -74,8 +73,8 @@ TEST(documents_are_dealt_by_their_cost)
             const deal d = {.samples = 2, .sequence = 768, .ranks = ranks, .run = 16},
                        halves = {2, 768, ranks, 768 / 2 / ranks, 0};
             unsigned long bytes = (unsigned long)tokens_of(&d) * sizeof(int32_t);
-            int32_t *start = make_documents(&d, longest[i], 7 * i + (uint64_t)ranks);
-            int32_t *places = must_alloc(bytes), *again = must_alloc(bytes), *other = must_alloc(bytes);
+            AUTO_FREE int32_t *start = make_documents(&d, longest[i], 7 * i + (uint64_t)ranks);
+            AUTO_FREE int32_t *places = must_alloc(bytes), *again = must_alloc(bytes), *other = must_alloc(bytes);
             deal_documents(places, &d, start);
             deal_documents(again, &d, start);
             deal_halves(other, &halves);
@@ -83,10 +82,6 @@ TEST(documents_are_dealt_by_their_cost)
             assert_memory_equal(places, again, bytes);
             assert_true(deal_imbalance(places, &d, start) <= deal_imbalance(other, &halves, start));
             assert_true(deal_imbalance(places, &d, start) < 1.02);
-            free(other);
-            free(again);
-            free(places);
-            free(start);
         }
 }
 
@@ -125,7 +120,7 @@ TEST(unseen_keys_are_those_of_no_query)
     for (int k = 0; k < 5; k++)
         for (int masked = 0; masked < 2; masked++) {
             deal d = {.samples = 2, .sequence = 96, .ranks = 3, .run = masked ? 8 : 16, .window = windows[k]};
-            int32_t *start = make_documents(&d, 40, 9), *places = must_alloc(192 * sizeof *places);
+            AUTO_FREE int32_t *start = make_documents(&d, 40, 9), *places = must_alloc(192 * sizeof *places);
             if (masked)
                 deal_documents(places, &d, start);
             else
@@ -133,8 +128,6 @@ TEST(unseen_keys_are_those_of_no_query)
             for (int rank = 0; rank < d.ranks; rank++)
                 assert_int_equal(deal_unseen(places, &d, masked ? start : NULL, rank),
                                  count_unseen(places, &d, masked ? start : NULL, rank));
-            free(places);
-            free(start);
         }
 }
 

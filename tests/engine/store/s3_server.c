@@ -15,6 +15,7 @@
 #include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_request.h"
 #include "tests/engine/store/shelf.h"
 
@@ -66,11 +67,9 @@ static char *expected(const s3_server *s, const s3_request *r, const char *names
     http_pair signed_headers[S3_MOST_PAIRS];
     int count = 0;
     for (int i = 0; i < r->headers; i++) {
-        char *name = must_format(";%s;", r->header[i].name), *all = must_format(";%s;", names);
+        AUTO_FREE char *name = must_format(";%s;", r->header[i].name), *all = must_format(";%s;", names);
         if (strstr(all, name))
             signed_headers[count++] = r->header[i];
-        free(name);
-        free(all);
     }
     const signature_key key = {S3_SERVER_ID, s->secret, region, "s3"};
     const signature_request asked = {.method = r->method,
@@ -106,9 +105,8 @@ static const char *refusal(s3_server *s, const s3_request *r)
         return "InvalidToken";
     if (!strstr(names, "host") || !strstr(names, "x-amz-date") || (token && !strstr(names, "x-amz-security-token")))
         return "AccessDenied";
-    char *right = expected(s, r, names, region);
+    AUTO_FREE char *right = expected(s, r, names, region);
     bool same = strcmp(right, given) == 0;
-    free(right);
     if (!same)
         return "SignatureDoesNotMatch";
     signature_hash(actual, r->body, r->bytes);
@@ -240,18 +238,16 @@ static answer answer_delete(s3_server *s, const s3_request *r)
 static char *list_page(s3_server *s, const s3_request *r, const char *prefix)
 {
     const char *token = s3_request_parameter(r, "continuation-token");
-    char *behind = token ? must_strdup(token) : NULL;
+    AUTO_FREE char *behind = token ? must_strdup(token) : NULL;
     if (behind)
         s3_request_unescape(behind);
-    char *out = shelf_list(&s->shelf, prefix, s3_request_parameter(r, "delimiter") != NULL, behind,
-                           s->traits.page ? s->traits.page : 1000);
-    free(behind);
-    return out;
+    return shelf_list(&s->shelf, prefix, s3_request_parameter(r, "delimiter") != NULL, behind,
+                      s->traits.page ? s->traits.page : 1000);
 }
 
 static answer answer_list(s3_server *s, const s3_request *r)
 {
-    char *body = s->lie;
+    AUTO_FREE char *body = s->lie;
     s->lie = NULL;
     const char *prefix = s3_request_parameter(r, "prefix");
     if (!body && s3_request_parameter(r, "uploads"))
@@ -259,7 +255,6 @@ static answer answer_list(s3_server *s, const s3_request *r)
     else if (!body)
         body = list_page(s, r, prefix ? prefix : "");
     answer a = say(200, must_strdup(""), body, (int64_t)strlen(body));
-    free(body);
     return a;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/system/crc32c.h"
 #include "engine/store/s3/signature.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 void shelf_checksum(char out[9], const void *data, int64_t bytes)
 {
@@ -161,7 +162,7 @@ static const shelf_object *next_part(const char **wrong, const shelf_upload *u, 
 
 const char *shelf_end(shelf *s, shelf_upload *u, const char *list)
 {
-    char *data = NULL;
+    AUTO_FREE char *data = NULL;
     int64_t bytes = 0, before = 0;
     int parts = 0, last = 0;
     unsigned char *sums = NULL, sum[16];
@@ -189,7 +190,6 @@ const char *shelf_end(shelf *s, shelf_upload *u, const char *list)
         snprintf(o->crc32c, sizeof o->crc32c, "AAAAAA==-%d", parts);
         shelf_forget(s, u);
     }
-    free(data);
     free(sums);
     return wrong;
 }
@@ -241,19 +241,17 @@ char *shelf_list(const shelf *s, const char *prefix, bool folders, const char *t
         count++;
         free(last);
         last = name;
-        char *coded = signature_path(name);
+        AUTO_FREE char *coded = signature_path(name);
         add_text(&out, slash ? must_format("<CommonPrefixes><Prefix>%s</Prefix></CommonPrefixes>", coded)
                              : must_format("<Contents><Key>%s</Key><ETag>&quot;%.*s&quot;</ETag><Size>%lld</Size>"
                                            "</Contents>",
                                            coded, (int)strlen(o->etag) - 2, o->etag + 1, (long long)o->bytes));
-        free(coded);
     }
     bool more = i < s->count && strncmp(s->object[i]->key, prefix, length) == 0;
-    char *coded = signature_path(last);
+    AUTO_FREE char *coded = signature_path(last);
     add_text(&out, must_format("<IsTruncated>%s</IsTruncated><NextContinuationToken>%s</NextContinuationToken>"
                                "</ListBucketResult>",
                                more ? "true" : "false", more ? coded : ""));
-    free(coded);
     free(last);
     return out;
 }

@@ -7,6 +7,7 @@
 #include "engine/store/remote.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/stores.h"
 #include "tests/test.h"
 
@@ -23,7 +24,7 @@ static remote *open_object(const char *url, const atomic_bool *stop)
 
 TEST(any_bytes_in_any_order_are_the_objects)
 {
-    char *data = stores_bytes(BYTES, 1), *got = must_alloc(PIECE);
+    AUTO_FREE char *data = stores_bytes(BYTES, 1), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
     remote *r = open_object("s3://bucket/large", NULL);
     assert_int_equal(remote_bytes(r), BYTES);
@@ -48,8 +49,6 @@ TEST(any_bytes_in_any_order_are_the_objects)
     remote_close(r);
     assert_true(clock_seconds() - start < 3);
     s3_server_faults(server, NULL);
-    free(got);
-    free(data);
 }
 
 TEST(an_empty_object_has_no_bytes)
@@ -75,7 +74,7 @@ static status read_all(remote *r, char *got)
 
 TEST(another_version_and_damage_fail)
 {
-    char *data = stores_bytes(BYTES, 2), *got = must_alloc(PIECE);
+    AUTO_FREE char *data = stores_bytes(BYTES, 2), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
     remote *r = open_object("s3://bucket/large", NULL);
     stores_assert_ok(remote_read(r, got, 0, PIECE));
@@ -87,8 +86,6 @@ TEST(another_version_and_damage_fail)
     s3_server_faults(server, "GET:ok GET:damage"); /* stores say no checksum of a range */
     stores_assert_failed(read_all(r, got), "s3://bucket/large|do not have the checksum");
     remote_close(r);
-    free(got);
-    free(data);
 }
 
 static void *stop_in_a_moment(void *stop)
@@ -102,7 +99,7 @@ TEST(a_reader_that_is_stopped_stops)
 {
     atomic_bool stop = false;
     pthread_t thread;
-    char *data = stores_bytes(BYTES, 3), *got = must_alloc(PIECE);
+    AUTO_FREE char *data = stores_bytes(BYTES, 3), *got = must_alloc(PIECE);
     s3_server_put(server, "large", data, BYTES);
     remote *r = open_object("s3://bucket/large", &stop);
     s3_server_faults(server, "slow=100000 slow=100000 slow=100000");
@@ -113,8 +110,6 @@ TEST(a_reader_that_is_stopped_stops)
     assert_true(clock_seconds() - start < 4);
     pthread_join(thread, NULL);
     s3_server_faults(server, NULL);
-    free(got);
-    free(data);
 }
 
 static int begin_all(void **state)

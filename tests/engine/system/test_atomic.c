@@ -10,6 +10,7 @@
 #include "engine/system/direct.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -46,8 +47,8 @@ TEST(large_files_keep_every_byte_in_order)
 {
     const int64_t sizes[] = {0, 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, 9000000},
                   pieces[] = {1000003, 4 << 20, 9000000};
-    char *path = workfolder_path(*state, "large");
-    uint8_t *data = must_alloc(9000000);
+    AUTO_FREE char *path = workfolder_path(*state, "large");
+    AUTO_FREE uint8_t *data = must_alloc(9000000);
     for (int64_t i = 0; i < 9000000; i++)
         data[i] = (uint8_t)(i ^ i >> 8 ^ i >> 16);
     for (int s = 0; s < 6; s++)
@@ -61,20 +62,17 @@ TEST(large_files_keep_every_byte_in_order)
                 assert_int_equal(atomic_write(f, data + done, now), STATUS_OK);
             }
             assert_int_equal(atomic_commit(f), STATUS_OK);
-            uint8_t *back = workfolder_read(path, &bytes);
+            AUTO_FREE uint8_t *back = workfolder_read(path, &bytes);
             assert_int_equal(bytes, sizes[s]);
             assert_true(memcmp(back, data, (size_t)bytes) == 0);
-            free(back);
         }
-    free(data);
-    free(path);
 }
 
 TEST(removal_does_not_follow_links)
 {
-    char *top = workfolder_path(*state, "a"), *deep = workfolder_path(*state, "a//b/c/"),
-         *kept = workfolder_path(*state, "kept");
-    char *file = workfolder_path(*state, "kept/file"), *link = workfolder_path(*state, "a/b/link");
+    AUTO_FREE char *top = workfolder_path(*state, "a"), *deep = workfolder_path(*state, "a//b/c/"),
+                   *kept = workfolder_path(*state, "kept");
+    AUTO_FREE char *file = workfolder_path(*state, "kept/file"), *link = workfolder_path(*state, "a/b/link");
     assert_int_equal(atomic_make_folders(deep), STATUS_OK);
     assert_int_equal(atomic_make_folders(deep), STATUS_OK);
     assert_int_equal(atomic_make_folders(kept), STATUS_OK);
@@ -84,17 +82,12 @@ TEST(removal_does_not_follow_links)
     assert_false(atomic_exists(top));
     assert_true(atomic_exists(file));
     assert_int_equal(atomic_remove(top), STATUS_OK); /* gone already */
-    free(link);
-    free(file);
-    free(kept);
-    free(deep);
-    free(top);
 }
 
 TEST(failures_name_the_path)
 {
-    char *file = workfolder_path(*state, "plain"), *below = workfolder_path(*state, "plain/below"),
-         *missing = workfolder_path(*state, "missing/file");
+    AUTO_FREE char *file = workfolder_path(*state, "plain"), *below = workfolder_path(*state, "plain/below"),
+                   *missing = workfolder_path(*state, "missing/file");
     atomic_file *f = NULL;
     workfolder_write(file, "x", 1);
     assert_int_equal(atomic_make_folders(below), STATUS_FAILED);
@@ -108,9 +101,6 @@ TEST(failures_name_the_path)
     workfolder_message_has(missing);
     assert_int_equal(atomic_sync_folder(file), STATUS_FAILED);
     workfolder_message_has(file);
-    free(missing);
-    free(below);
-    free(file);
 }
 
 /* ---- what stands in the way ---- */
@@ -118,16 +108,15 @@ TEST(failures_name_the_path)
 static void expect_text(const char *path, const char *text)
 {
     int64_t bytes;
-    char *read = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *read = (char *)workfolder_read(path, &bytes);
     assert_string_equal(read, text);
-    free(read);
 }
 
 /* Another user of a shared folder may put a link in the temporary file's place: what it names is not written to. */
 TEST(a_link_in_the_temporary_files_place_is_not_followed)
 {
-    char *path = workfolder_path(*state, "shared"), *temporary = workfolder_path(*state, "shared.tmp");
-    char *precious = workfolder_path(*state, "precious");
+    AUTO_FREE char *path = workfolder_path(*state, "shared"), *temporary = workfolder_path(*state, "shared.tmp");
+    AUTO_FREE char *precious = workfolder_path(*state, "precious");
     assert_int_equal(atomic_replace(precious, "precious", 8), STATUS_OK);
     assert_int_equal(symlink(precious, temporary), 0);
     assert_int_equal(atomic_replace(path, "new", 3), STATUS_OK);
@@ -136,16 +125,13 @@ TEST(a_link_in_the_temporary_files_place_is_not_followed)
     struct stat info;
     assert_int_equal(lstat(path, &info), 0);
     assert_true(S_ISREG(info.st_mode));
-    free(precious);
-    free(temporary);
-    free(path);
 }
 
 TEST(a_link_in_a_files_place_is_not_followed)
 {
     enum { BYTES = 4096 };
-    char *path = workfolder_path(*state, "latest"), *precious = workfolder_path(*state, "treasure");
-    char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BYTES);
+    AUTO_FREE char *path = workfolder_path(*state, "latest"), *precious = workfolder_path(*state, "treasure");
+    AUTO_FREE char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BYTES);
     direct out;
     assert_non_null(buffer);
     assert_int_equal(atomic_replace(precious, "precious", 8), STATUS_OK);
@@ -154,15 +140,12 @@ TEST(a_link_in_a_files_place_is_not_followed)
     assert_int_equal(direct_close(&out, direct_write(&out, "new", 3, NULL)), STATUS_OK);
     expect_text(precious, "precious");
     expect_text(path, "new");
-    free(buffer);
-    free(precious);
-    free(path);
 }
 
 TEST(a_link_in_a_folders_place_is_not_followed)
 {
-    char *path = workfolder_path(*state, "deep/own"), *deep = workfolder_path(*state, "deep"),
-         *elsewhere = workfolder_path(*state, "elsewhere");
+    AUTO_FREE char *path = workfolder_path(*state, "deep/own"), *deep = workfolder_path(*state, "deep"),
+                   *elsewhere = workfolder_path(*state, "elsewhere");
     struct stat info;
     assert_int_equal(atomic_make_folders(deep), STATUS_OK);
     assert_int_equal(atomic_make_folders(elsewhere), STATUS_OK);
@@ -173,16 +156,13 @@ TEST(a_link_in_a_folders_place_is_not_followed)
         assert_true(S_ISDIR(info.st_mode));
     }
     assert_true(atomic_exists(elsewhere));
-    free(elsewhere);
-    free(deep);
-    free(path);
 }
 
 /* A user may name a link, also one to a file that is not there yet, and one through another folder. */
 TEST(an_output_that_is_a_link_is_followed)
 {
-    char *link = workfolder_path(*state, "link"), *target = workfolder_path(*state, "target");
-    char *far_folder = workfolder_path(*state, "far"), *far = workfolder_path(*state, "far/link");
+    AUTO_FREE char *link = workfolder_path(*state, "link"), *target = workfolder_path(*state, "target");
+    AUTO_FREE char *far_folder = workfolder_path(*state, "far"), *far = workfolder_path(*state, "far/link");
     assert_int_equal(symlink("target", link), 0);
     assert_int_equal(mkdir(far_folder, 0777), 0);
     assert_int_equal(symlink("../link", far), 0);
@@ -197,10 +177,6 @@ TEST(an_output_that_is_a_link_is_followed)
     assert_int_equal(symlink("link", target), 0);
     assert_int_equal(output_write(link, "never", 5), STATUS_FAILED);
     assert_non_null(strstr(status_message(), "link"));
-    free(far);
-    free(far_folder);
-    free(target);
-    free(link);
 }
 
 /* Reads all of a pipe that is written to meanwhile. */
@@ -235,10 +211,9 @@ TEST(an_output_that_is_a_device_or_a_pipe_stays_one)
     assert_non_null(strstr(status_message(), "/dev/full: No space left"));
     assert_int_equal(lstat("/dev/null", &info), 0);
     assert_true(S_ISCHR(info.st_mode));
-    char *missing = workfolder_path(*state, "missing/file");
+    AUTO_FREE char *missing = workfolder_path(*state, "missing/file");
     assert_int_equal(output_check(missing), STATUS_FAILED);
     assert_non_null(strstr(status_message(), "missing/file"));
-    free(missing);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

@@ -8,6 +8,7 @@
 
 #include "engine/system/lines.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -66,20 +67,17 @@ static void move(const char *from, const char *to)
 
 static void holds(const char *folder, const char *text)
 {
-    char *path = workfolder_path(folder, "lines");
+    AUTO_FREE char *path = workfolder_path(folder, "lines");
     int64_t bytes;
-    char *all = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *all = (char *)workfolder_read(path, &bytes);
     assert_string_equal(all, text);
-    free(all);
-    free(path);
 }
 
 static void write_lines(const char *folder, const char *text)
 {
-    char *path = workfolder_path(folder, "lines");
+    AUTO_FREE char *path = workfolder_path(folder, "lines");
     assert_int_equal(mkdir(folder, 0777), 0);
     workfolder_write(path, text, (int64_t)strlen(text));
-    free(path);
 }
 
 TEST(a_folder_that_is_back_lacks_no_line)
@@ -160,12 +158,11 @@ TEST(a_file_replaced_in_its_folder_gets_the_lines)
     place p;
     place_open(&p, *state, "edited");
     put(&p, "1\n");
-    char *edited = workfolder_path(p.run, "edited");
+    AUTO_FREE char *edited = workfolder_path(p.run, "edited");
     workfolder_write(edited, "one\n", 4);
     move(edited, p.file);
     put(&p, "2\n");
     holds(p.run, "one\n2\n");
-    free(edited);
     place_close(&p);
 }
 

@@ -14,6 +14,7 @@
 #include "engine/system/lock.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -52,13 +53,13 @@ static void end(pid_t pid)
 
 TEST(who_is_alive_keeps_it_and_who_is_dead_does_not)
 {
-    char *path = workfolder_path(*state, "lock");
+    AUTO_FREE char *path = workfolder_path(*state, "lock");
     lock *l = NULL;
     pid_t pid = holder(path, "aaaa");
     double began = clock_seconds();
     assert_int_equal(lock_take(&l, path, "bbbb", LEASE), STATUS_FAILED);
     assert_true(clock_seconds() - began < LEASE / 2); /* on one machine nobody waits */
-    char *process = must_format("process %d on ", (int)pid);
+    AUTO_FREE char *process = must_format("process %d on ", (int)pid);
     workfolder_message_has(process);
     end(pid);
     assert_true(atomic_exists(path));
@@ -68,8 +69,6 @@ TEST(who_is_alive_keeps_it_and_who_is_dead_does_not)
     assert_true(lock_confirm(l) && !lock_lost(l));
     lock_release(l);
     assert_false(atomic_exists(path));
-    free(process);
-    free(path);
 }
 
 /* The same file, as a machine with another boot id would have written it. */
@@ -85,7 +84,7 @@ static char *foreign(const char *path, long long beat)
 
 TEST(another_machine_s_lock_is_believed_while_it_beats)
 {
-    char *path = workfolder_path(*state, "far");
+    AUTO_FREE char *path = workfolder_path(*state, "far");
     lock *l = NULL;
     free(foreign(path, 1));
     pid_t pid = fork();
@@ -110,7 +109,7 @@ TEST(another_machine_s_lock_is_believed_while_it_beats)
     assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
     assert_true(clock_seconds() - began >= LEASE * 0.9);
     lock_release(l);
-    char *ended = must_format("%s.ended", path);
+    AUTO_FREE char *ended = must_format("%s.ended", path);
     free(foreign(path, 5));    /* whoever started that run knows that it has ended */
     lock_retire(path, "bbbb"); /* not that one */
     assert_false(atomic_exists(ended));
@@ -127,18 +126,16 @@ TEST(another_machine_s_lock_is_believed_while_it_beats)
     assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
     assert_true(clock_seconds() - began >= LEASE * 0.9);
     lock_release(l);
-    free(ended);
     workfolder_write(path, "", 0); /* its machine died between two calls */
     assert_int_equal(lock_take(&l, path, "dddd", LEASE), STATUS_OK);
     lock_release(l);
-    free(path);
 }
 
 /* A run that was killed while it moved a stale lock out of its way. */
 TEST(what_was_moved_aside_and_left_is_removed)
 {
-    char *path = workfolder_path(*state, "aside"), *left = must_format("%s.beef", path),
-         *mine = must_format("%s.txt", path);
+    AUTO_FREE char *path = workfolder_path(*state, "aside"), *left = must_format("%s.beef", path),
+                   *mine = must_format("%s.txt", path);
     lock *l = NULL;
     free(foreign(left, 1));
     free(foreign(mine, 1)); /* no name of ours */
@@ -146,16 +143,13 @@ TEST(what_was_moved_aside_and_left_is_removed)
     assert_false(atomic_exists(left));
     assert_true(atomic_exists(mine));
     lock_release(l);
-    free(mine);
-    free(left);
-    free(path);
 }
 
 /* A run may end while its folder is elsewhere. */
 TEST(a_lock_is_given_back_wherever_its_folder_is)
 {
-    char *folder = workfolder_path(*state, "moving"), *away = must_format("%s.away", folder);
-    char *path = workfolder_path(folder, "lock"), *moved = workfolder_path(away, "lock");
+    AUTO_FREE char *folder = workfolder_path(*state, "moving"), *away = must_format("%s.away", folder);
+    AUTO_FREE char *path = workfolder_path(folder, "lock"), *moved = workfolder_path(away, "lock");
     lock *l = NULL;
     assert_int_equal(mkdir(folder, 0777), 0);
     assert_int_equal(lock_take(&l, path, "aaaa", LEASE), STATUS_OK);
@@ -163,21 +157,17 @@ TEST(a_lock_is_given_back_wherever_its_folder_is)
     assert_true(atomic_exists(moved));
     lock_release(l);
     assert_false(atomic_exists(moved));
-    free(moved);
-    free(path);
-    free(away);
-    free(folder);
 }
 
 TEST(a_holder_beats_and_notices_what_happens_to_its_lock)
 {
-    char *path = workfolder_path(*state, "mine");
+    AUTO_FREE char *path = workfolder_path(*state, "mine");
     lock *l = NULL;
     int64_t bytes;
     assert_int_equal(lock_take(&l, path, "eeee", LEASE), STATUS_OK);
-    char *before = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *before = (char *)workfolder_read(path, &bytes);
     nap(LEASE / 2);
-    char *after = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *after = (char *)workfolder_read(path, &bytes);
     assert_string_not_equal(before, after);
     assert_int_equal(unlink(path), 0); /* deleted: nobody else has it */
     assert_true(lock_confirm(l));
@@ -188,12 +178,8 @@ TEST(a_holder_beats_and_notices_what_happens_to_its_lock)
     assert_true(lock_lost(l));
     assert_false(lock_confirm(l));
     lock_release(l);
-    char *left = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *left = (char *)workfolder_read(path, &bytes);
     assert_non_null(strstr(left, "cccc")); /* the other's is left alone, and says what it said */
-    free(left);
-    free(after);
-    free(before);
-    free(path);
 }
 
 /* The text of a lock of this machine, of a process that has ended and that began then. The caller's to free. */
@@ -214,28 +200,23 @@ static char *of_a_process_that_ended(const char *mine, const char *id, long long
  * since. */
 TEST(a_file_that_comes_back_with_its_folder_takes_no_lock)
 {
-    char *path = workfolder_path(*state, "back");
+    AUTO_FREE char *path = workfolder_path(*state, "back");
     lock *l = NULL;
     int64_t bytes;
     assert_int_equal(lock_take(&l, path, "abab", LEASE), STATUS_OK);
-    char *mine = (char *)workfolder_read(path, &bytes), *before = of_a_process_that_ended(mine, "cdcd", 1),
-         *after = of_a_process_that_ended(mine, "efef", INT64_MAX);
+    AUTO_FREE char *mine = (char *)workfolder_read(path, &bytes), *before = of_a_process_that_ended(mine, "cdcd", 1),
+                   *after = of_a_process_that_ended(mine, "efef", INT64_MAX);
     assert_int_equal(unlink(path), 0);
     workfolder_write(path, before, (int64_t)strlen(before));
     assert_true(lock_confirm(l));
     nap(LEASE / 2);
-    char *again = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *again = (char *)workfolder_read(path, &bytes);
     assert_non_null(strstr(again, "abab"));
     assert_false(lock_lost(l));
     assert_int_equal(unlink(path), 0);
     workfolder_write(path, after, (int64_t)strlen(after));
     assert_false(lock_confirm(l));
     lock_release(l);
-    free(again);
-    free(after);
-    free(before);
-    free(mine);
-    free(path);
 }
 
 /* This program's clock of the day, for all that is linked with it, may be set back. */
@@ -250,7 +231,7 @@ int clock_gettime(clockid_t clock, struct timespec *out)
 /* What waits until a moment of that clock, as it was an hour ahead, waits for an hour. */
 TEST(a_clock_that_is_set_back_does_not_stop_the_beat)
 {
-    char *path = workfolder_path(*state, "back");
+    AUTO_FREE char *path = workfolder_path(*state, "back");
     lock *l = NULL;
     lock_sight seen = {0};
     assert_int_equal(lock_take(&l, path, "abcd", LEASE), STATUS_OK);
@@ -263,14 +244,13 @@ TEST(a_clock_that_is_set_back_does_not_stop_the_beat)
     set_back = 0;
     assert_true(seen.beat >= before + 3);
     lock_release(l);
-    free(path);
 }
 
 /* Who only looks: a process that is dead holds nothing, another machine's holder nothing when it has not beaten for a
  * lease. */
 TEST(who_watches_a_lock_knows_whether_its_holder_lives)
 {
-    char *path = workfolder_path(*state, "seen");
+    AUTO_FREE char *path = workfolder_path(*state, "seen");
     lock_sight seen = {0}, far = {0};
     assert_false(lock_watch(&seen, path, LEASE));
     pid_t pid = holder(path, "aaaa");
@@ -289,14 +269,13 @@ TEST(who_watches_a_lock_knows_whether_its_holder_lives)
     nap(LEASE * 0.5);
     assert_false(lock_watch(&far, path, LEASE));
     unlink(path);
-    free(path);
 }
 
 /* Twelve processes at once, each of which finds the lock of a dead one: exactly one has it. */
 TEST(of_many_that_find_a_stale_lock_one_gets_it)
 {
     enum { ROUNDS = 10, MANY = 12 };
-    char *path = workfolder_path(*state, "many");
+    AUTO_FREE char *path = workfolder_path(*state, "many");
     for (int round = 0; round < ROUNDS; round++) {
         int taken = 0, tried[2], all[2]; /* pipes: a byte of each that has tried; closed when all have */
         pid_t pids[MANY];
@@ -330,7 +309,6 @@ TEST(of_many_that_find_a_stale_lock_one_gets_it)
         close(tried[0]);
         close(tried[1]);
     }
-    free(path);
 }
 
 /* A start that is alive and about to find out who holds the lock has a file aside: nobody sweeps it away. */
@@ -340,14 +318,13 @@ TEST(the_file_of_another_start_that_is_alive_stays)
     lock *another = NULL, *mine = NULL;
     int64_t bytes;
     assert_int_equal(lock_take(&another, other, "aaaa", LEASE), STATUS_OK);
-    uint8_t *text = workfolder_read(other, &bytes);
+    AUTO_FREE uint8_t *text = workfolder_read(other, &bytes);
     aside = must_format("%s.aaaa", path);
     workfolder_write(aside, text, bytes);
     assert_int_equal(lock_take(&mine, path, "bbbb", LEASE), STATUS_OK);
     assert_int_equal(access(aside, F_OK), 0);
     lock_release(mine);
     lock_release(another);
-    free(text);
     free(aside);
     free(other);
     free(path);

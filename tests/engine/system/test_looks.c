@@ -12,6 +12,7 @@
 #include "engine/system/lines.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -77,7 +78,7 @@ static bool is_of_kind(const char *path, mode_t kind)
 
 TEST(a_link_in_a_folders_place_is_seen_at_the_second_look)
 {
-    char *path = workfolder_path(*state, "own"), *other = workfolder_path(*state, "other");
+    AUTO_FREE char *path = workfolder_path(*state, "own"), *other = workfolder_path(*state, "other");
     assert_int_equal(mkdir(other, 0777), 0);
     for (size_t i = 0; i < sizeof passing / sizeof *passing; i++) {
         assert_int_equal(symlink(other, path), 0);
@@ -92,8 +93,6 @@ TEST(a_link_in_a_folders_place_is_seen_at_the_second_look)
     assert_true(is_of_kind(path, S_IFLNK));
     workfolder_message_has(path);
     fail_looks(NULL, 0, 0);
-    free(other);
-    free(path);
 }
 
 TEST(a_pipe_that_is_seen_at_the_second_look_stays_one)
@@ -122,7 +121,7 @@ TEST(a_pipe_that_is_seen_at_the_second_look_stays_one)
 /* The answer to the first try was lost: whether it had been made is only believed if it can be seen. */
 TEST(a_rename_is_not_taken_to_be_done_unseen)
 {
-    char *from = workfolder_path(*state, "new"), *to = workfolder_path(*state, "old");
+    AUTO_FREE char *from = workfolder_path(*state, "new"), *to = workfolder_path(*state, "old");
     workfolder_write(from, "new", 3);
     workfolder_write(to, "old", 3);
     rename_errors[0] = EIO;
@@ -134,14 +133,12 @@ TEST(a_rename_is_not_taken_to_be_done_unseen)
     rename_errors[0] = EIO;
     rename_errors[1] = ENOENT;
     assert_int_equal(atomic_rename(from, to), STATUS_OK);
-    free(to);
-    free(from);
 }
 
 /* A copy by hard links gets no line of the original's, also where the first look at the file fails. */
 TEST(a_copy_by_links_is_seen_at_the_second_look)
 {
-    char *path = workfolder_path(*state, "metrics"), *copy = workfolder_path(*state, "copy");
+    AUTO_FREE char *path = workfolder_path(*state, "metrics"), *copy = workfolder_path(*state, "copy");
     workfolder_write(path, "1\n", 2);
     assert_int_equal(link(path, copy), 0);
     for (size_t i = 0; i < sizeof passing / sizeof *passing; i++) {
@@ -151,14 +148,11 @@ TEST(a_copy_by_links_is_seen_at_the_second_look)
         assert_int_equal(lines_open(&l, path), STATUS_OK);
         assert_int_equal(lines_write(l, "2\n"), STATUS_OK);
         lines_close(l);
-        char *text = (char *)workfolder_read(copy, &bytes);
+        AUTO_FREE char *text = (char *)workfolder_read(copy, &bytes);
         assert_string_equal(text, "1\n");
-        free(text);
         assert_int_equal(unlink(path), 0);
         assert_int_equal(link(copy, path), 0);
     }
-    free(copy);
-    free(path);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

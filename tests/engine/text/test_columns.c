@@ -10,6 +10,7 @@
 #include "engine/text/documents.h"
 #include "engine/text/sentences.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -85,10 +86,9 @@ static int standin_next(void *reader, columns_block *block, char *message)
 
 static void standin_close(void *reader)
 {
-    standin *s = reader;
+    AUTO_FREE standin *s = reader;
     alive--;
     free(s->bytes);
-    free(s);
 }
 
 const columns_reader columns_arrow = {COLUMNS_VERSION, standin_open, standin_select, standin_next, standin_close};

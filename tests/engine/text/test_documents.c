@@ -15,6 +15,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -202,7 +203,7 @@ static const struct {
 TEST_WITH(packed_files_are_what_was_packed, workfolder_setup, workfolder_teardown)
 {
     int64_t length = 1 << 20, room = 2 << 20;
-    char *text = make_text(length), *packed = must_alloc((unsigned long)room);
+    AUTO_FREE char *text = make_text(length), *packed = must_alloc((unsigned long)room);
     for (unsigned kind = 0; kind < sizeof packers / sizeof *packers; kind++) {
         buffer got = {0};
         int64_t bytes = packers[kind].pack(packed, room, text, length);
@@ -229,8 +230,6 @@ TEST_WITH(packed_files_are_what_was_packed, workfolder_setup, workfolder_teardow
         free(path);
         buffer_free(&got);
     }
-    free(text);
-    free(packed);
 }
 
 /* What would make garbage is refused by what it is and with what to do; asked for as text, it is text. */
@@ -339,7 +338,7 @@ TEST_WITH(a_json_line_that_would_take_gigabytes_is_refused, workfolder_setup, wo
 {
     static const char next[] = "\n{\"text\": \"next\"}";
     enum { BYTES = 129 << 20, NEXT = sizeof next - 1 };
-    char *text = must_alloc(BYTES);
+    AUTO_FREE char *text = must_alloc(BYTES);
     memset(text, 'a', BYTES);
     memcpy(text, "{\"text\": \"", 10);
     memcpy(text + BYTES - NEXT, next, NEXT);
@@ -367,7 +366,6 @@ TEST_WITH(a_json_line_that_would_take_gigabytes_is_refused, workfolder_setup, wo
     buffer_free(&bytes);
     documents_close(d);
     free(path);
-    free(text);
 }
 
 /* ---- parts of the inputs, for several machines ---- */
@@ -456,7 +454,7 @@ TEST_WITH(parts_together_are_the_whole, workfolder_setup, workfolder_teardown)
 TEST_WITH(long_files_are_divided_between_records, workfolder_setup, workfolder_teardown)
 {
     int64_t length = 3 << 20;
-    char *text = make_text(length);
+    AUTO_FREE char *text = make_text(length);
     for (int64_t i = 1 << 20; i < (1 << 20) + (1 << 19); i++)
         text[i] = text[i] == '\n' ? ' ' : text[i];
     char *path = make_file(state, "long.txt", text, length);
@@ -471,7 +469,6 @@ TEST_WITH(long_files_are_divided_between_records, workfolder_setup, workfolder_t
         assert_true(filled >= 5 * parts[i] / 6 && filled <= parts[i]); /* a sixth of the file is one line */
     }
     free(path);
-    free(text);
     buffer_free(&wanted);
     buffer_free(&got);
 }
@@ -608,7 +605,7 @@ static status refuse(void *context, const int32_t *ids, int64_t count)
 
 TEST_WITH(a_failure_ends_the_whole_and_is_the_first_in_order, workfolder_setup, workfolder_teardown)
 {
-    char *text = make_text(4 << 20);
+    AUTO_FREE char *text = make_text(4 << 20);
     char *paths[] = {make_file(state, "first", text, 4 << 20), workfolder_path(*state, "nowhere"),
                      workfolder_path(*state, "nor here")};
     tokenizer *t;
@@ -632,13 +629,12 @@ TEST_WITH(a_failure_ends_the_whole_and_is_the_first_in_order, workfolder_setup, 
     tokenizer_close(t);
     for (int i = 0; i < 3; i++)
         free(paths[i]);
-    free(text);
 }
 
 TEST_WITH(sentences_are_all_lines_and_long_ones_in_parts, workfolder_setup, workfolder_teardown)
 {
     int64_t length = 20000;
-    char *text = make_text(length);
+    AUTO_FREE char *text = make_text(length);
     for (int64_t i = 5000; i < 15000; i++)
         if (text[i] == '\n')
             text[i] = 'n';
@@ -665,7 +661,6 @@ TEST_WITH(sentences_are_all_lines_and_long_ones_in_parts, workfolder_setup, work
     sentences_close(s);
     documents_close(d);
     free(path);
-    free(text);
 }
 
 TEST_MAIN(NULL, NULL)

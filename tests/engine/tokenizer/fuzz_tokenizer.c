@@ -11,6 +11,7 @@
 #include "engine/tokenizer/sentencepiece_model.h"
 #include "engine/tokenizer/tokenizer_json.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -71,12 +72,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1)
         return 0;
-    char *bytes = must_alloc(size);
+    AUTO_FREE char *bytes = must_alloc(size);
     memcpy(bytes, data + 1, size - 1);
     if (data[0] & 1)
         try_model(bytes, (int64_t)size - 1);
     else
         try_json(bytes, size - 1);
-    free(bytes);
     return 0;
 }

@@ -12,6 +12,7 @@
 #include "engine/text/unicode.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 static int digit(char c)
@@ -349,7 +350,7 @@ TEST(a_word_of_a_million_letters_takes_no_quadratic_time)
     assert_int_equal(tokenizer_files_open(&t, "tests/golden/text/gpt2.json"), STATUS_OK);
     tokenizer_scratch *s = tokenizer_scratch_open(t);
     int64_t length = 1000000;
-    char *text = must_alloc((unsigned long)length);
+    AUTO_FREE char *text = must_alloc((unsigned long)length);
     for (int64_t i = 0; i < length; i++)
         text[i] = "abcdefgh"[i * i % 8];
     buffer_ids ids = {0};
@@ -358,7 +359,6 @@ TEST(a_word_of_a_million_letters_takes_no_quadratic_time)
     tokenizer_decode(t, &decoded, ids.ids, ids.count, false);
     assert_int_equal(decoded.length, length);
     assert_memory_equal(decoded.bytes, text, (size_t)length);
-    free(text);
     buffer_free(&decoded);
     buffer_ids_free(&ids);
     tokenizer_scratch_close(s);

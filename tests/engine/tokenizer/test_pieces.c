@@ -8,6 +8,7 @@
 #include "engine/tokenizer/sentencepiece.h"
 #include "engine/text/unicode.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -32,7 +33,7 @@ static both open_both(const char *path, bool rounded)
 {
     both b;
     int64_t bytes;
-    uint8_t *file = workfolder_read(path, &bytes);
+    AUTO_FREE uint8_t *file = workfolder_read(path, &bytes);
     if (rounded)
         assert_int_equal(sentencepiece_model_round(file, bytes, path), STATUS_OK);
     if (sentencepiece_model_open(&b.model, file, bytes, path) != STATUS_OK ||
@@ -41,7 +42,6 @@ static both open_both(const char *path, bool rounded)
     b.own = pieces_open(b.model);
     assert_non_null(b.own);
     b.scratch = pieces_scratch_open();
-    free(file);
     return b;
 }
 

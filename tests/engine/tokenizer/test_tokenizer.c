@@ -10,6 +10,7 @@
 #include "engine/text/unicode.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -126,9 +127,10 @@ TEST(malformed_text_is_encoded_as_its_replacement)
 TEST_WITH(a_tokenizer_json_goes_before_the_model_beside_it, workfolder_setup, workfolder_teardown)
 {
     static const char split[] = "{\"split_special_tokens\": true}", text[] = "a</s>b";
-    char *folder = workfolder_path(*state, "both");
-    char *model = workfolder_path(folder, "tokenizer.model"), *json = workfolder_path(folder, "tokenizer.json"),
-         *config = workfolder_path(folder, "tokenizer_config.json");
+    AUTO_FREE char *folder = workfolder_path(*state, "both");
+    AUTO_FREE char *model = workfolder_path(folder, "tokenizer.model"),
+                   *json = workfolder_path(folder, "tokenizer.json"),
+                   *config = workfolder_path(folder, "tokenizer_config.json");
     assert_int_equal(mkdir(folder, 0700), 0);
     int64_t bytes;
     uint8_t *data = workfolder_read(FOLDER "unigram.model", &bytes);
@@ -159,10 +161,6 @@ TEST_WITH(a_tokenizer_json_goes_before_the_model_beside_it, workfolder_setup, wo
     tokenizer_close(t);
     buffer_ids_free(&ids);
     free(data);
-    free(model);
-    free(json);
-    free(config);
-    free(folder);
 }
 
 TEST(special_tokens_are_found_skipped_and_left_alone_as_asked)
@@ -215,7 +213,7 @@ TEST_WITH(a_saved_tokenizer_is_the_same_tokenizer, workfolder_setup, workfolder_
         assert_string_equal(tokenizer_kind(t), tokenizer_kind(again));
         assert_int_equal(tokenizer_vocab_size(t), tokenizer_vocab_size(again));
         tokenizer_close(again);
-        char *prefix = workfolder_path(*state, "data");
+        AUTO_FREE char *prefix = workfolder_path(*state, "data");
         free(command);
         command = must_format("rm -f %s.*", prefix);
         assert_int_equal(system(command), 0);
@@ -228,7 +226,6 @@ TEST_WITH(a_saved_tokenizer_is_the_same_tokenizer, workfolder_setup, workfolder_
         assert_true(tokenizer_equal(t, again));
         tokenizer_close(again);
         tokenizer_close(t);
-        free(prefix);
         free(command);
         free(folder);
     }
@@ -240,9 +237,10 @@ TEST_WITH(the_config_beside_it_names_bos_and_eos, workfolder_setup, workfolder_t
     static const char config[] =
         "{\"bos_token\": {\"content\": \"<|im_start|>\"}, \"eos_token\": \"<|im_end|>\", \"pad_token\": null}";
     int64_t bytes;
-    uint8_t *json = workfolder_read(FOLDER "qwen.json", &bytes);
-    char *path = workfolder_path(*state, "tokenizer.json"), *beside = workfolder_path(*state, "tokenizer_config.json");
-    char *prefix = workfolder_path(*state, "data");
+    AUTO_FREE uint8_t *json = workfolder_read(FOLDER "qwen.json", &bytes);
+    AUTO_FREE char *path = workfolder_path(*state, "tokenizer.json"),
+                   *beside = workfolder_path(*state, "tokenizer_config.json");
+    AUTO_FREE char *prefix = workfolder_path(*state, "data");
     workfolder_write(path, json, bytes);
     workfolder_write(beside, config, sizeof config - 1);
     tokenizer *t = open_or_fail(*state), *again;
@@ -259,17 +257,13 @@ TEST_WITH(the_config_beside_it_names_bos_and_eos, workfolder_setup, workfolder_t
     workfolder_write(beside, "{", 1);
     assert_int_equal(tokenizer_files_open(&t, path), STATUS_FAILED);
     workfolder_message_has("tokenizer_config.json beside");
-    free(json);
-    free(path);
-    free(beside);
-    free(prefix);
 }
 
 /* Replace the first `old` in the file by `new` and open that. */
 static status open_changed(void **state, const char *file, const char *old, const char *new)
 {
     int64_t bytes;
-    uint8_t *data = workfolder_read(file, &bytes);
+    AUTO_FREE uint8_t *data = workfolder_read(file, &bytes);
     char *found = memmem(data, (size_t)bytes, old, strlen(old)), *path = workfolder_path(*state, "changed.json");
     assert_non_null(found);
     buffer made = {0};
@@ -281,7 +275,6 @@ static status open_changed(void **state, const char *file, const char *old, cons
     status s = tokenizer_files_open(&t, path);
     tokenizer_close(t);
     buffer_free(&made);
-    free(data);
     free(path);
     return s;
 }
@@ -328,11 +321,10 @@ TEST_WITH(what_is_not_supported_is_refused_by_name, workfolder_setup, workfolder
         {"gpt2.json", "\"unk_token\":null", "\"unk_token\":\"zzz\"", "model.unk_token"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *path = must_format(FOLDER "%s", cases[i].file);
+        AUTO_FREE char *path = must_format(FOLDER "%s", cases[i].file);
         assert_int_equal(open_changed(state, path, cases[i].old, cases[i].new), STATUS_FAILED);
         workfolder_message_has(cases[i].message);
         workfolder_message_has("changed.json");
-        free(path);
     }
     assert_int_equal(open_changed(state, FOLDER "gpt2.json", "\"vocab\":{", "\"vocab\":{ "),
                      STATUS_OK); /* the oracle passes */
@@ -426,7 +418,7 @@ TEST_WITH(training_is_repeatable_and_loses_nothing, workfolder_setup, workfolder
         assert_int_equal(sentencepiece_train(&two, &how, next_sentence, &round), STATUS_OK);
         assert_int_equal(one.length, two.length);
         assert_memory_equal(one.bytes, two.bytes, (size_t)one.length);
-        char *path = workfolder_path(*state, "trained.model");
+        AUTO_FREE char *path = workfolder_path(*state, "trained.model");
         workfolder_write(path, one.bytes, one.length);
         tokenizer *t = open_or_fail(path);
         buffer_ids ids = {0};
@@ -446,7 +438,6 @@ TEST_WITH(training_is_repeatable_and_loses_nothing, workfolder_setup, workfolder
         buffer_free(&two);
         buffer_free(&text);
         buffer_ids_free(&ids);
-        free(path);
     }
 }
 

@@ -11,6 +11,7 @@
 #include "engine/text/unicode.h"
 #include "engine/data/tokenizer_files.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -47,13 +48,12 @@ static json_t *written(tokenizer **t, const char *path)
     if (strcmp(path, "bytes") == 0) {
         *t = tokenizer_open_bytes();
     } else {
-        uint8_t *file = workfolder_read(path, &bytes);
+        AUTO_FREE uint8_t *file = workfolder_read(path, &bytes);
         if (strstr(path, "unigram"))
             assert_int_equal(sentencepiece_model_round(file, bytes, path), STATUS_OK);
         const tokenizer_source source = {.file = (const char *)file, .length = bytes};
         if (tokenizer_open(t, &source, path) != STATUS_OK)
             fail_msg("%s", status_message());
-        free(file);
     }
     if (tokenizer_json_write(&text, *t) != STATUS_OK)
         fail_msg("%s", status_message());
@@ -140,7 +140,7 @@ static merges *read_merges(const json_t *model)
         assert_non_null(right);
         *right++ = 0;
         assert_null(strchr(right, ' '));
-        char *whole = must_format("%s%s", left, right);
+        AUTO_FREE char *whole = must_format("%s%s", left, right);
         const char *names[] = {left, right, whole};
         int32_t ids[3];
         for (int k = 0; k < 3; k++) {
@@ -149,7 +149,6 @@ static merges *read_merges(const json_t *model)
         }
         merges_add(m, ids[0], ids[1], (uint32_t)i, ids[2]);
         free(left);
-        free(whole);
     }
     return m;
 }
@@ -159,7 +158,7 @@ static merges *read_merges(const json_t *model)
 static void encode_unigram(buffer_ids *out, const json_t *ids, const double *scores, double unknown, const buffer *text)
 {
     int64_t length = text->length, *from = must_alloc((unsigned long)(length + 1) * sizeof *from);
-    double *best = must_alloc((unsigned long)(length + 1) * sizeof *best);
+    AUTO_FREE double *best = must_alloc((unsigned long)(length + 1) * sizeof *best);
     int32_t *piece = must_alloc((unsigned long)(length + 1) * sizeof *piece);
     char name[64];
     uint32_t code;
@@ -197,7 +196,6 @@ static void encode_unigram(buffer_ids *out, const json_t *ids, const double *sco
             put_bytes(out, ids, text->bytes + from[ends[count]], ends[count] - from[ends[count]]);
     free(ends);
     free(from);
-    free(best);
     free(piece);
 }
 
@@ -352,9 +350,9 @@ TEST(what_has_no_counterpart_is_refused)
     } cases[] = {{"unigram.model", SENTENCEPIECE_MODEL_USER, "is user-defined"},
                  {"bpe.model", SENTENCEPIECE_MODEL_UNUSED, "is unused"}};
     for (int i = 0; i < 2; i++) {
-        char *path = must_format(FOLDER "%s", cases[i].file);
+        AUTO_FREE char *path = must_format(FOLDER "%s", cases[i].file);
         int64_t bytes;
-        uint8_t *file = workfolder_read(path, &bytes);
+        AUTO_FREE uint8_t *file = workfolder_read(path, &bytes);
         uint8_t *control = memmem(file, (size_t)bytes, "<s>", 3); /* then its score, then 18 03: the type */
         assert_non_null(control);
         uint8_t *type = memmem(control, 20, "\x18\x03", 2);
@@ -370,8 +368,6 @@ TEST(what_has_no_counterpart_is_refused)
         workfolder_message_has("<s>");
         assert_int_equal(text.length, 0);
         tokenizer_close(t);
-        free(file);
-        free(path);
     }
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST_REQUEST = 1 << 20 };
 static const char id_of_run[] = "0123456789abcdef0123456789abcdef";
@@ -45,11 +46,10 @@ static void keep_metrics(mlflow_standin *m, const json_t *metrics)
     json_t *metric, *to = json_object_get(m->run, "metrics");
     json_array_foreach(metrics, i, metric)
     {
-        char *text = json_dumps(metric, JSON_SORT_KEYS | JSON_COMPACT);
+        AUTO_FREE char *text = json_dumps(metric, JSON_SORT_KEYS | JSON_COMPACT);
         if (!json_object_get(m->seen, text))
             json_array_append(to, metric);
         json_object_set_new(m->seen, text, json_true());
-        free(text);
     }
 }
 
@@ -213,15 +213,14 @@ static void serve(mlflow_standin *m, int fd)
     if (m->mode != MLFLOW_STANDIN_AWAY && m->mode != MLFLOW_STANDIN_SILENT) {
         int code;
         json_t *asked = json_loads(body, 0, NULL);
-        char *out = answer(&code, m, path, asked);
-        char *head = must_format("HTTP/1.1 %d X\r\nContent-Length: %zu\r\nLocation: http://127.0.0.1:9/\r\nConnection: "
-                                 "close\r\n\r\n",
-                                 code, strlen(out));
+        AUTO_FREE char *out = answer(&code, m, path, asked);
+        AUTO_FREE char *head =
+            must_format("HTTP/1.1 %d X\r\nContent-Length: %zu\r\nLocation: http://127.0.0.1:9/\r\nConnection: "
+                        "close\r\n\r\n",
+                        code, strlen(out));
         if (send(fd, head, strlen(head), MSG_NOSIGNAL) > 0)
             (void)send(fd, out, strlen(out), MSG_NOSIGNAL);
         json_decref(asked);
-        free(head);
-        free(out);
     }
     bool silent = m->mode == MLFLOW_STANDIN_SILENT;
     pthread_mutex_unlock(&m->lock);

@@ -10,6 +10,7 @@
 #include "engine/tracking/tracker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/tracking/mlflow_standin.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -39,11 +40,10 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    place *p = *state;
+    AUTO_FREE place *p = *state;
     void *folder = p->folder;
     mlflow_standin_close(p->server);
     free(p->path);
-    free(p);
     return workfolder_teardown(&folder);
 }
 
@@ -119,7 +119,7 @@ static void wait_for(place *p, const char *key, int step)
 /* The server has the metric at each step up to that one once, and at none after. */
 static void assert_once(const json_t *run, const char *key, int steps)
 {
-    int *times = must_calloc((unsigned long)steps + 2, sizeof *times);
+    AUTO_FREE int *times = must_calloc((unsigned long)steps + 2, sizeof *times);
     json_t *metric;
     size_t i;
     json_array_foreach(json_object_get(run, "metrics"), i, metric)
@@ -131,7 +131,6 @@ static void assert_once(const json_t *run, const char *key, int steps)
     for (int step = 1; step <= steps; step++)
         assert_int_equal(times[step], 1);
     assert_int_equal(times[steps + 1], 0);
-    free(times);
 }
 
 static void assert_each_once(place *p, int steps)
@@ -354,7 +353,7 @@ TEST_WITH(a_login_is_sent_and_never_said, setup, teardown)
 TEST_WITH(a_damaged_id_is_refused, setup, teardown)
 {
     place *p = *state;
-    char *path = must_format("%s/" TRACKER_FILE, p->folder);
+    AUTO_FREE char *path = must_format("%s/" TRACKER_FILE, p->folder);
     static const char *const texts[] = {"", "{}", "{\"id\": \"x' OR '1'='1\"}", "{\"id\": 7}", "[]"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         workfolder_write(path, texts[i], (int64_t)strlen(texts[i]));
@@ -368,7 +367,6 @@ TEST_WITH(a_damaged_id_is_refused, setup, teardown)
         assert_int_equal(tracker_open(&t, &o), STATUS_FAILED);
         workfolder_message_has("remove it");
     }
-    free(path);
 }
 
 TEST_MAIN(NULL, NULL)

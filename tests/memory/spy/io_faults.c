@@ -38,6 +38,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "memory/scope.h"
+
 enum {
     HANG = -1,
     SLOW = -2,
@@ -360,9 +362,8 @@ static int seen_seek(void *cookie, off64_t *at, int whence)
 
 static int seen_close(void *cookie)
 {
-    seen *s = cookie;
+    AUTO_FREE seen *s = cookie;
     syscall(SYS_close, s->file);
-    free(s);
     return 0;
 }
 

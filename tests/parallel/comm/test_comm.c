@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "memory/scope.h"
 #include "parallel/comm/comm.h"
 #include "parallel/comm/comm_backend.h"
 #include "parallel/comm/comm_sum.h"
@@ -16,12 +17,10 @@ enum { MOST = 40 };
 
 static launch_result ranks(int count, const char *mutant)
 {
-    char *mpirun = launch_mpirun(count), *program = launch_beside("rank_comm");
+    AUTO_FREE char *mpirun = launch_mpirun(count), *program = launch_beside("rank_comm");
     launch_result r = launch_run(120, "exec %s %s %s", mpirun, program, mutant);
     if (r.timed_out || (r.status && r.status != 3))
         fprintf(stderr, "%s%s", r.out, r.err);
-    free(mpirun);
-    free(program);
     return r;
 }
 
@@ -76,7 +75,7 @@ TEST(wrong_results_are_noticed)
 
 TEST(one_process_needs_no_mpirun)
 {
-    char *program = launch_beside("rank_comm");
+    AUTO_FREE char *program = launch_beside("rank_comm");
     static const char *const environments[] = {"", "OMPI_COMM_WORLD_SIZE=1", "SLURM_NTASKS=8"};
     for (int i = 0; i < 3; i++) {
         long long cases, wrong, failed;
@@ -87,20 +86,18 @@ TEST(one_process_needs_no_mpirun)
         assert_true(cases >= 200 && wrong == 0 && failed == 0);
         launch_free(&r);
     }
-    free(program);
 }
 
 /* A launcher that is not this MPI's leaves every process thinking it is alone: refused, in one line. */
 TEST(a_foreign_launcher_is_refused)
 {
-    char *program = launch_beside("rank_comm");
+    AUTO_FREE char *program = launch_beside("rank_comm");
     launch_result r = launch_run(
         60, "ASAN_OPTIONS=detect_leaks=0 PMI_SIZE=4 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 exec %s",
         program);
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "the launcher started 4 processes, but MPI sees 1"));
     launch_free(&r);
-    free(program);
 }
 
 /* ---- arithmetic ---- */

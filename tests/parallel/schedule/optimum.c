@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { CHUNKS = 8, COUNTERS = 3 };
 
@@ -51,7 +52,7 @@ static void insert(search *x, uint64_t state);
 
 static void grow(search *x)
 {
-    uint64_t *old = x->next;
+    AUTO_FREE uint64_t *old = x->next;
     unsigned long before = x->capacity;
     x->capacity = before ? before * 2 : 1024;
     x->next = must_calloc(x->capacity, sizeof *x->next);
@@ -59,7 +60,6 @@ static void grow(search *x)
     for (unsigned long i = 0; i < before; i++)
         if (old[i])
             insert(x, old[i] - 1);
-    free(old);
 }
 
 static void insert(search *x, uint64_t state)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/lowering_check.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/schedule/schedule_make.h"
@@ -322,8 +323,8 @@ static void renumber(lowering *l, int stage)
 {
     lowering_step *steps = l->steps[stage];
     int launched = 0;
-    int *number = must_calloc(l->launches[stage] + 1, sizeof *number),
-        *at = must_calloc(l->launches[stage] + 1, sizeof *at);
+    AUTO_FREE int *number = must_calloc(l->launches[stage] + 1, sizeof *number),
+                  *at = must_calloc(l->launches[stage] + 1, sizeof *at);
     for (int i = 0; i < l->counts[stage]; i++) /* launches: old name -> new number and place */
         if (steps[i].kind == LOWERING_RECEIVE || steps[i].kind == LOWERING_SEND) {
             number[steps[i].launch] = launched++;
@@ -339,8 +340,6 @@ static void renumber(lowering *l, int stage)
         if (steps[i].kind != LOWERING_COMPUTE)
             steps[i].launch = number[steps[i].launch];
     l->launches[stage] = launched;
-    free(number);
-    free(at);
 }
 
 static void remove_step(lowering *l, int stage, int i)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/exchange.h"
 #include "parallel/schedule/lowering_check.h"
 #include "parallel/schedule/schedule_check.h"
@@ -33,10 +34,9 @@ static bool next_tokens;
 static schedule shared(const schedule *layers)
 {
     schedule s;
-    simulate_cost *costs = costs_of(layers, HEAD_COST);
+    AUTO_FREE simulate_cost *costs = costs_of(layers, HEAD_COST);
     schedule_share(&s, layers, costs, HOP);
     s.next_tokens = next_tokens;
-    free(costs);
     return s;
 }
 
@@ -45,10 +45,9 @@ static simulation simulated(const schedule *s)
     simulation sim;
     schedule layers = *s;
     layers.shared = 0;
-    simulate_cost *costs = costs_of(&layers, HEAD_COST);
+    AUTO_FREE simulate_cost *costs = costs_of(&layers, HEAD_COST);
     if (simulate_run(&sim, s, costs, HOP, 0) != STATUS_OK)
         fail_msg("%s: %s", schedules_title(s), status_message());
-    free(costs);
     return sim;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/schedule/timeline.h"
 #include "parallel/schedule/schedule_make.h"
@@ -246,12 +247,11 @@ TEST(the_terminal_drawing_is_the_schedule)
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_1F1B, 2, 1, 3), STATUS_OK);
     simulation sim = simulated(&s, unit, 0);
-    char *text = printed(&sim, (timeline_style){.width = 75});
+    AUTO_FREE char *text = printed(&sim, (timeline_style){.width = 75});
     assert_string_equal(text, "1f1b: 2 stages, 3 micro-batches, bubble 25.0%\n"
                               "                                               bubble in flight   peak\n"
                               "stage 0 |F0-F1-......B0----F2-B1----...B2----|  25.0%         2   2.00\n"
                               "stage 1 |...F0-B0----F1-B1----F2-B2----......|  25.0%         1   1.00\n");
-    free(text);
     simulate_free(&sim);
     schedule_free(&s);
 }
@@ -262,13 +262,12 @@ static void must_fit_the_width(const schedule *s)
         return;
     simulation sim = simulated(s, several[1], 0.25);
     for (int width = 60; width <= 260; width += 50) {
-        char *text = printed(&sim, (timeline_style){.width = width});
+        AUTO_FREE char *text = printed(&sim, (timeline_style){.width = width});
         int lines = 0;
         for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), lines++)
             if ((int)strlen(line) > width)
                 fail_msg("%s: a line of %d in %d columns", schedules_title(s), (int)strlen(line), width);
         assert_int_equal(lines, s->stages + 2);
-        free(text);
     }
     simulate_free(&sim);
 }
@@ -283,16 +282,14 @@ TEST(colours_are_for_terminals)
     schedule s;
     assert_int_equal(schedule_make(&s, SCHEDULE_ZB_H1, 2, 2, 4), STATUS_OK);
     simulation sim = simulated(&s, unit, 0);
-    char *plain = printed(&sim, (timeline_style){.width = 120});
-    char *coloured = printed(&sim, (timeline_style){.width = 120, .colour = true});
+    AUTO_FREE char *plain = printed(&sim, (timeline_style){.width = 120});
+    AUTO_FREE char *coloured = printed(&sim, (timeline_style){.width = 120, .colour = true});
     assert_null(strchr(plain, '\033'));
     assert_true(occurrences(coloured, "\033[") > 20);
     FILE *file = tmpfile();
     assert_non_null(file);
     assert_false(timeline_style_of(file).colour);
     fclose(file);
-    free(plain);
-    free(coloured);
     simulate_free(&sim);
     schedule_free(&s);
 }

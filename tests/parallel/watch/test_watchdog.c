@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "memory/scope.h"
 #include "parallel/watch/watchdog.h"
 #include "tests/jobs/launch.h"
 
@@ -19,10 +20,8 @@ enum { RANKS = 3 };
 
 static launch *start(const char *scenario, double hang)
 {
-    char *mpirun = launch_mpirun(RANKS), *program = launch_beside("rank_watchdog");
+    AUTO_FREE char *mpirun = launch_mpirun(RANKS), *program = launch_beside("rank_watchdog");
     launch *l = launch_start(60, "exec %s %s %s %g", mpirun, program, scenario, hang);
-    free(mpirun);
-    free(program);
     return l;
 }
 
@@ -292,7 +291,7 @@ static void sigterm_on_any_rank_ends_all_in_order(void **state)
 static void one_process_alone_is_watched(void **state)
 {
     (void)state;
-    char *program = launch_beside("rank_watchdog");
+    AUTO_FREE char *program = launch_beside("rank_watchdog");
     launch_result r = launch_run(30, "exec %s stuck 1", program);
     assert_int_equal(r.status, 1);
     says(&r, "watchdog: rank 0 on ");
@@ -300,16 +299,14 @@ static void one_process_alone_is_watched(void **state)
     launch_free(&r);
     launch *l = launch_start(30, "exec %s stuck 600", program);
     assert_true(launch_expect(l, "ready", 10));
-    char *out = launch_output(l);
+    AUTO_FREE char *out = launch_output(l);
     pid_t pid = process_of(out, 0);
-    free(out);
     assert_int_equal(kill(pid, SIGINT), 0);
     usleep(1200000);
     assert_int_equal(kill(pid, SIGINT), 0); /* a second request: at once, though the process sleeps */
     r = launch_finish(l);
     assert_int_equal(r.status, 128 + SIGINT);
     launch_free(&r);
-    free(program);
 }
 
 int main(void)

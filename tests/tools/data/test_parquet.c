@@ -11,6 +11,7 @@
 #include "engine/system/atomic.h"
 #include "engine/text/documents.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -75,14 +76,10 @@ static void run(int status_code, const char *said, const char *format, ...)
 static void must_be_same(const char *folder, const char *a, const char *b, const char *what)
 {
     int64_t bytes, others;
-    char *path = workfolder_path(folder, a), *other = workfolder_path(folder, b);
-    uint8_t *x = workfolder_read(path, &bytes), *y = workfolder_read(other, &others);
+    AUTO_FREE char *path = workfolder_path(folder, a), *other = workfolder_path(folder, b);
+    AUTO_FREE uint8_t *x = workfolder_read(path, &bytes), *y = workfolder_read(other, &others);
     if (bytes != others || memcmp(x, y, (size_t)bytes) != 0)
         fail_msg("%s: %s and %s differ", what, a, b);
-    free(x);
-    free(y);
-    free(path);
-    free(other);
 }
 
 TEST_WITH(columns_of_all_writers_give_what_json_lines_give, workfolder_setup, workfolder_teardown)
@@ -144,15 +141,12 @@ TEST_WITH(bad_rows_and_wrong_columns_are_named, workfolder_setup, workfolder_tea
         free(said);
         run(0, "2 bad records are left out",
             "tokenize --force --output %s/bad --tokenizer bytes --skip-bad %s/list " GOLDEN "%s", w, w, bad[i]);
-        char *wanted = must_format(GOLDEN "%s:row 2: the column \"text\" is null\n" GOLDEN
-                                          "%s:row 4: the column \"text\" is not UTF-8: byte 0 is 0xff\n",
-                                   bad[i], bad[i]);
+        AUTO_FREE char *wanted = must_format(GOLDEN "%s:row 2: the column \"text\" is null\n" GOLDEN
+                                                    "%s:row 4: the column \"text\" is not UTF-8: byte 0 is 0xff\n",
+                                             bad[i], bad[i]);
         int64_t bytes;
-        char *path = workfolder_path(w, "list"), *got = (char *)workfolder_read(path, &bytes);
+        AUTO_FREE char *path = workfolder_path(w, "list"), *got = (char *)workfolder_read(path, &bytes);
         assert_string_equal(got, wanted);
-        free(got);
-        free(path);
-        free(wanted);
     }
     static const struct {
         const char *field, *file, *said;
@@ -175,9 +169,8 @@ TEST_WITH(bad_rows_and_wrong_columns_are_named, workfolder_setup, workfolder_tea
     run(1, "read from files that are not packed as a whole",
         "tokenize --output %s/c --tokenizer bytes %s/packed.gz $(gzip -c <" GOLDEN "duckdb.parquet >%s/packed.gz)", w,
         w, w);
-    char *left = workfolder_path(w, "c.idx");
+    AUTO_FREE char *left = workfolder_path(w, "c.idx");
     assert_false(atomic_exists(left));
-    free(left);
 }
 
 /* ---- files that are not as they should be, read in this process, where a crash is this test's ---- */
@@ -215,12 +208,12 @@ static int read_documents(const char *path)
 TEST_WITH(damaged_files_are_refused_in_one_line, workfolder_setup, workfolder_teardown)
 {
     need_reader();
-    char *path = workfolder_path(*state, "hostile");
+    AUTO_FREE char *path = workfolder_path(*state, "hostile");
     int refused = 0, tried = 0;
     for (int i = 0; i < FILES; i++) {
         int64_t bytes;
-        char *name = must_format(GOLDEN "%s", files[i]);
-        uint8_t *data = workfolder_read(name, &bytes);
+        AUTO_FREE char *name = must_format(GOLDEN "%s", files[i]);
+        AUTO_FREE uint8_t *data = workfolder_read(name, &bytes);
         bool stream = strstr(files[i], "stream") != NULL;
         for (int64_t keep = 8; keep < bytes; keep += bytes / 11) {
             workfolder_write(path, data, keep);
@@ -235,15 +228,12 @@ TEST_WITH(damaged_files_are_refused_in_one_line, workfolder_setup, workfolder_te
             refused += read_documents(path) < 0;
             data[at] = was;
         }
-        free(data);
-        free(name);
     }
     print_message("%d of %d files with a changed byte were refused\n", refused, tried);
     assert_true(refused > tried / 4);
     struct rusage used;
     assert_int_equal(getrusage(RUSAGE_SELF, &used), 0);
     assert_true(used.ru_maxrss < 1 << 20); /* KiB: no size that a file announces was taken at its word */
-    free(path);
 }
 
 /* Put `insert` in place of `gone` bytes at `at`. */
@@ -262,7 +252,7 @@ TEST_WITH(sizes_beyond_the_file_are_not_believed, workfolder_setup, workfolder_t
 {
     need_reader();
     int64_t bytes;
-    char *path = workfolder_path(*state, "hostile");
+    AUTO_FREE char *path = workfolder_path(*state, "hostile");
     uint8_t *data = workfolder_read(GOLDEN "pyarrow-required.parquet", &bytes);
     /* the footer's length, and the magic behind it */
     write_changed(path, data, bytes, bytes - 8, 4, "\xF0\xFF\xFF\x7F", 4);
@@ -287,7 +277,6 @@ TEST_WITH(sizes_beyond_the_file_are_not_believed, workfolder_setup, workfolder_t
     assert_int_equal(getrusage(RUSAGE_SELF, &used), 0);
     assert_true(used.ru_maxrss < 1 << 20);
     free(data);
-    free(path);
 }
 
 TEST_MAIN(NULL, NULL)

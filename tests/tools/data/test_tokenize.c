@@ -16,6 +16,7 @@
 #include "engine/files/indexed.h"
 #include "engine/text/buffer.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface.h"
 #include "models/names.h"
 #include "tests/jobs/launch.h"
@@ -47,13 +48,12 @@ static void expect(int status_code, const char *said, const char *format, ...)
 
 static int64_t documents_of(const char *folder, const char *name)
 {
-    char *prefix = workfolder_path(folder, name);
+    AUTO_FREE char *prefix = workfolder_path(folder, name);
     indexed *x;
     if (indexed_open(&x, prefix) != STATUS_OK)
         fail_msg("%s", status_message());
     int64_t count = indexed_documents(x);
     indexed_close(x);
-    free(prefix);
     return count;
 }
 
@@ -71,9 +71,8 @@ static int entries(const char *folder)
 
 static void put(const char *folder, const char *name, const char *text, int64_t bytes)
 {
-    char *path = workfolder_path(folder, name);
+    AUTO_FREE char *path = workfolder_path(folder, name);
     workfolder_write(path, text, bytes < 0 ? (int64_t)strlen(text) : bytes);
-    free(path);
 }
 
 /* ---- inputs and outputs ---- */
@@ -85,9 +84,8 @@ TEST(what_is_no_text_is_refused_and_leaves_nothing)
     put(w, "x.bin", "a\0b", 3);
     expect(1, "this is a zip archive", "tokenize --output %s/corpus/a --tokenizer bytes %s/x.zip", w, w);
     expect(1, "this is a binary file", "tokenize --output %s/corpus/a --tokenizer bytes - < %s/x.bin", w, w);
-    char *corpus = workfolder_path(w, "corpus");
+    AUTO_FREE char *corpus = workfolder_path(w, "corpus");
     assert_int_equal(entries(corpus), 0);
-    free(corpus);
 }
 
 TEST(json_lines_come_by_standard_input_too)
@@ -129,11 +127,9 @@ TEST(folders_are_made_and_nothing_is_replaced_without_force)
     expect(1, "--force", "convert --from tests/golden/models/llama --to %s/model", w);
     expect(0, NULL, "convert --force --from tests/golden/models/llama --to %s/model --dtype bf16", w);
     expect(1, "holds no model", "convert --force --from tests/golden/models/llama --to %s/parts", w);
-    char *there = workfolder_path(w, "parts/train.idx"), *left = workfolder_path(w, "model.old");
+    AUTO_FREE char *there = workfolder_path(w, "parts/train.idx"), *left = workfolder_path(w, "model.old");
     assert_true(atomic_exists(there));
     assert_false(atomic_exists(left));
-    free(there);
-    free(left);
 }
 
 TEST(split_says_how_a_text_file_becomes_documents)
@@ -149,9 +145,8 @@ TEST(split_says_how_a_text_file_becomes_documents)
 static int64_t bytes_of(const char *folder, const char *name)
 {
     int64_t bytes;
-    char *path = workfolder_path(folder, name);
+    AUTO_FREE char *path = workfolder_path(folder, name);
     free(workfolder_read(path, &bytes));
-    free(path);
     return bytes;
 }
 
@@ -183,7 +178,7 @@ TEST(split_takes_the_share_that_was_asked_for)
 TEST(training_a_vocabulary_tells_its_stages)
 {
     const char *w = *state;
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(120,
                                  "%s tokenize --output %s/own --tokenizer %s/vocab/own.model --train-vocab 400 "
                                  "tests/jobs/launch.c tests/jobs/launch.h",
@@ -193,7 +188,6 @@ TEST(training_a_vocabulary_tells_its_stages)
     assert_non_null(strstr(r.out, "training a SentencePiece unigram model of 400 tokens"));
     assert_non_null(strstr(r.out, "MB of text read, training on it"));
     launch_free(&r);
-    free(program);
 }
 
 /* ---- many files, bad records, parts ---- */
@@ -202,31 +196,23 @@ TEST(training_a_vocabulary_tells_its_stages)
 static bool same_bytes(const char *folder, const char *a, const char *b)
 {
     int64_t bytes, others;
-    char *path = workfolder_path(folder, a), *other = workfolder_path(folder, b);
-    uint8_t *x = workfolder_read(path, &bytes), *y = workfolder_read(other, &others);
-    bool same = bytes == others && memcmp(x, y, (size_t)bytes) == 0;
-    free(x);
-    free(y);
-    free(path);
-    free(other);
-    return same;
+    AUTO_FREE char *path = workfolder_path(folder, a), *other = workfolder_path(folder, b);
+    AUTO_FREE uint8_t *x = workfolder_read(path, &bytes), *y = workfolder_read(other, &others);
+    return bytes == others && memcmp(x, y, (size_t)bytes) == 0;
 }
 
 static bool is_there(const char *folder, const char *name)
 {
-    char *path = workfolder_path(folder, name);
-    bool there = atomic_exists(path);
-    free(path);
-    return there;
+    AUTO_FREE char *path = workfolder_path(folder, name);
+    return atomic_exists(path);
 }
 
 static void make_texts(const char *w)
 {
     static const char *const folders[] = {"texts/sub", "texts/.git", "texts/_tmp", "texts/0"};
     for (unsigned i = 0; i < sizeof folders / sizeof *folders; i++) {
-        char *path = workfolder_path(w, folders[i]);
+        AUTO_FREE char *path = workfolder_path(w, folders[i]);
         assert_int_equal(atomic_make_folders(path), STATUS_OK);
-        free(path);
     }
     put(w, "texts/b.jsonl",
         "{\"text\": \"two\"}\n{\"text\": null}\n{\"text\": \"\xff\"}\n{\"body\": 1}\n{\"text\": 1}\n[1]\n{\n"
@@ -243,7 +229,7 @@ TEST(a_folder_is_its_texts_sorted_and_a_list_names_files)
 {
     const char *w = *state;
     make_texts(w);
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r =
         launch_run(60, "%s tokenize --output %s/folder --tokenizer bytes --skip-bad %s/bad %s/texts", program, w, w, w);
     if (r.status)
@@ -266,11 +252,9 @@ TEST(a_folder_is_its_texts_sorted_and_a_list_names_files)
     assert_true(same_bytes(w, "folder.bin", "listed.bin") && same_bytes(w, "bad", "bad3"));
     expect(1, "--files-from", "tokenize --output %s/x --tokenizer bytes --files-from %s/nowhere", w, w);
     expect(2, "no input: name files or folders", "tokenize --output %s/x --tokenizer bytes", w);
-    char *empty = workfolder_path(w, "texts/none");
+    AUTO_FREE char *empty = workfolder_path(w, "texts/none");
     assert_int_equal(atomic_make_folders(empty), STATUS_OK);
     expect(1, "this folder has no file whose name says", "tokenize --output %s/x --tokenizer bytes %s", w, empty);
-    free(empty);
-    free(program);
 }
 
 TEST(bad_records_are_left_out_and_listed)
@@ -411,9 +395,9 @@ TEST(a_signal_leaves_no_half_data_set)
 {
     static const int numbers[] = {SIGINT, SIGTERM};
     const char *w = *state;
-    char *program = launch_beside("../phalanx"), *pipe_path = workfolder_path(w, "pipe"),
-         *out = workfolder_path(w, "out");
-    char *written = workfolder_path(out, "a.bin.tmp");
+    AUTO_FREE char *program = launch_beside("../phalanx"), *pipe_path = workfolder_path(w, "pipe"),
+                   *out = workfolder_path(w, "out");
+    AUTO_FREE char *written = workfolder_path(out, "a.bin.tmp");
     assert_int_equal(mkfifo(pipe_path, 0600), 0);
     for (int i = 0; i < 2; i++) {
         launch *l = launch_start(60, "exec %s tokenize --output %s/a --tokenizer bytes %s", program, out, pipe_path);
@@ -432,10 +416,6 @@ TEST(a_signal_leaves_no_half_data_set)
     stop(l, SIGINT);
     close(writer);
     assert_int_equal(entries(out), 0);
-    free(program);
-    free(pipe_path);
-    free(out);
-    free(written);
 }
 
 /* A folder of a large model that takes no space: its tensors are a hole in the file. */
@@ -473,15 +453,13 @@ static void write_large_model(const char *folder)
                                       (json_int_t)begin, (json_int_t)end));
     }
     names_free(names, count);
-    char *text = json_dumps(header, JSON_COMPACT);
+    AUTO_FREE char *text = json_dumps(header, JSON_COMPACT);
     uint64_t length = strlen(text);
-    char *file = must_alloc(8 + length);
+    AUTO_FREE char *file = must_alloc(8 + length);
     memcpy(file, &length, 8);
     memcpy(file + 8, text, length);
     workfolder_write(path, file, (int64_t)(8 + length));
     assert_int_equal(truncate(path, (off_t)(8 + (int64_t)length + end)), 0);
-    free(file);
-    free(text);
     free(config);
     free(path);
     json_decref(header);
@@ -490,20 +468,15 @@ static void write_large_model(const char *folder)
 TEST(a_signal_leaves_no_half_model)
 {
     const char *w = *state;
-    char *program = launch_beside("../phalanx"), *from = workfolder_path(w, "large"),
-         *out = workfolder_path(w, "stopped");
-    char *temporary = workfolder_path(out, "model.tmp"),
-         *begun = workfolder_path(temporary, "model-00000.safetensors.tmp");
+    AUTO_FREE char *program = launch_beside("../phalanx"), *from = workfolder_path(w, "large"),
+                   *out = workfolder_path(w, "stopped");
+    AUTO_FREE char *temporary = workfolder_path(out, "model.tmp"),
+                   *begun = workfolder_path(temporary, "model-00000.safetensors.tmp");
     write_large_model(from);
     launch *l = launch_start(60, "exec %s convert --from %s --to %s/model", program, from, out);
     wait_for(begun);
     stop(l, SIGINT);
     assert_int_equal(entries(out), 0);
-    free(program);
-    free(from);
-    free(out);
-    free(temporary);
-    free(begun);
 }
 
 /* ---- a data set's tokenizer in training ---- */
@@ -537,12 +510,10 @@ TEST(the_tokenizer_beside_the_data_tells_the_vocabulary)
     expect(2, "makes 257 ids, model.vocab_size is 200",
            "train %s/config.yaml data.train=%s/c model.vocab_size=200 run.folder=%s/r", w, w, w);
     expect(0, NULL, "train %s/config.yaml data.train=%s/c run.folder=%s/told", w, w, w);
-    char *path = workfolder_path(w, "told/config.yaml");
+    AUTO_FREE char *path = workfolder_path(w, "told/config.yaml");
     int64_t bytes;
-    char *text = (char *)workfolder_read(path, &bytes);
+    AUTO_FREE char *text = (char *)workfolder_read(path, &bytes);
     assert_non_null(strstr(text, "vocab_size: 257"));
-    free(text);
-    free(path);
     expect(0, NULL, "plan %s/config.yaml data.train=%s/c", w, w);
     expect(2, "there is no data set", "train %s/config.yaml data.train=%s/nowhere run.folder=%s/r", w, w, w);
 }

@@ -6,6 +6,7 @@
 
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/s3_server.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/workfolder.h"
@@ -19,11 +20,9 @@ static s3_server *server;
 /* In a file and as an object of the same name. */
 static void put_both(const char *folder, const char *name, const char *text, int64_t bytes)
 {
-    char *path = workfolder_path(folder, name), *key = must_format("data/%s", name);
+    AUTO_FREE char *path = workfolder_path(folder, name), *key = must_format("data/%s", name);
     workfolder_write(path, text, bytes);
     s3_server_put(server, key, text, bytes);
-    free(path);
-    free(key);
 }
 
 static char *make_lines(int64_t *bytes, int lines, unsigned seed)
@@ -38,10 +37,9 @@ static char *make_lines(int64_t *bytes, int lines, unsigned seed)
 
 static launch_result tokenize(const char *folder, const char *output, const char *words)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r =
         launch_run(120, "cd %s && %s tokenize --tokenizer bytes --output %s %s", folder, program, output, words);
-    free(program);
     return r;
 }
 
@@ -108,13 +106,10 @@ TEST(a_prefix_stands_for_its_objects)
     launch_result r = launch_run(20, "mkdir -p %s/tree/c", w);
     launch_free(&r);
     for (unsigned i = 0; i < 3; i++) {
-        char *text = make_lines(&bytes, 2000, i), *path = must_format("%s/tree/%s", w, names[i]);
-        char *key = must_format("tree/%s", names[i]);
+        AUTO_FREE char *text = make_lines(&bytes, 2000, i), *path = must_format("%s/tree/%s", w, names[i]);
+        AUTO_FREE char *key = must_format("tree/%s", names[i]);
         workfolder_write(path, text, bytes);
         s3_server_put(server, key, text, bytes);
-        free(key);
-        free(path);
-        free(text);
     }
     static const char *const others[] = {"tree/",      "tree/c/",    "tree/_SUCCESS", "tree/c/.hidden.txt",
                                          "tree/x.png", "treetop.txt"};
@@ -131,11 +126,10 @@ TEST(a_prefix_stands_for_its_objects)
     make(w, "part-1", "--part 1/3 s3://bucket/tree/");
     make(w, "part-2", "--part 2/3 s3://bucket/tree/");
     make(w, "part-3", "--part 3/3 s3://bucket/tree/");
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     r = launch_run(60, "cd %s && %s merge --output merged part-1 part-2 part-3", w, program);
     assert_int_equal(r.status, 0);
     launch_free(&r);
-    free(program);
     assert_same(w, "tree-files", "merged");
     s3_server_be(server, (s3_server_traits){0});
 }
@@ -151,10 +145,10 @@ TEST(parquet_objects_are_read_in_ranges)
     if (!there)
         skip_because("no libphalanx_parquet.so: pip install pyarrow, then make PYTHON=... or ARROW=its folder");
     for (int i = 0; i < 2; i++) {
-        char *path = workfolder_path("tests/golden/parquet", names[i]),
-             *objects = must_format("s3://bucket/data/%s", names[i]);
+        AUTO_FREE char *path = workfolder_path("tests/golden/parquet", names[i]),
+                       *objects = must_format("s3://bucket/data/%s", names[i]);
         int64_t bytes;
-        uint8_t *data = workfolder_read(path, &bytes);
+        AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
         put_both(w, names[i], (const char *)data, bytes);
         make(w, "rows-files", names[i]);
         s3_server_faults(server, "GET:cut=100 GET:503");
@@ -164,9 +158,6 @@ TEST(parquet_objects_are_read_in_ranges)
         assert_same(w, "rows-files", "rows-objects");
         r = launch_run(10, "cd %s && rm rows-*", w);
         launch_free(&r);
-        free(data);
-        free(objects);
-        free(path);
     }
 }
 
@@ -204,9 +195,8 @@ TEST(what_cannot_be_read_is_said_in_a_line)
 
 static launch_result command(const char *folder, const char *words)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(120, "cd %s && %s %s", folder, program, words);
-    free(program);
     if (strstr(r.err, S3_SERVER_SECRET) || strstr(r.out, S3_SERVER_SECRET))
         fail_msg("a secret: %s%s", r.out, r.err);
     return r;
@@ -225,11 +215,9 @@ static char *do_well(const char *folder, const char *words)
 static void put_file(const char *folder, const char *name, const char *key)
 {
     int64_t bytes;
-    char *path = workfolder_path(folder, name);
-    uint8_t *data = workfolder_read(path, &bytes);
+    AUTO_FREE char *path = workfolder_path(folder, name);
+    AUTO_FREE uint8_t *data = workfolder_read(path, &bytes);
     s3_server_put(server, key, data, bytes);
-    free(data);
-    free(path);
 }
 
 /* A data set of some blocks, and the tokenizer beside it. */
@@ -237,17 +225,13 @@ static void put_set(const char *w)
 {
     static const char *const suffixes[] = {"bin", "idx", "tokenizer.bytes"};
     int64_t bytes;
-    char *text = make_lines(&bytes, 60000, 5), *path = workfolder_path(w, "set.jsonl");
+    AUTO_FREE char *text = make_lines(&bytes, 60000, 5), *path = workfolder_path(w, "set.jsonl");
     workfolder_write(path, text, bytes);
     make(w, "set", "set.jsonl");
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        char *name = must_format("set.%s", suffixes[i]), *key = must_format("sets/%s", name);
+        AUTO_FREE char *name = must_format("set.%s", suffixes[i]), *key = must_format("sets/%s", name);
         put_file(w, name, key);
-        free(key);
-        free(name);
     }
-    free(path);
-    free(text);
 }
 
 TEST(data_sets_are_read_where_they_are)
@@ -264,12 +248,11 @@ TEST(data_sets_are_read_where_they_are)
     free(do_well(w, "merge --output twice-there s3://bucket/sets/set set"));
     assert_same(w, "twice", "twice-there");
     free(do_well(w, "detokenize --data set >set.text && ls twice-there.tokenizer.bytes"));
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && %s detokenize --data s3://bucket/sets/set | cmp - set.text", w, program);
     if (r.status != 0)
         fail_msg("%s%s", r.out, r.err);
     launch_free(&r);
-    free(program);
 }
 
 /* A tokenizer of a few merges, as an object and in a folder; a vocabulary is trained here. */
@@ -280,7 +263,7 @@ TEST(tokenizers_are_read_where_they_are)
     uint8_t *text = workfolder_read("README.md", &bytes);
     put_both(w, "few.txt", (const char *)text, bytes);
     free(text);
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     free(do_well(w, "tokenize --tokenizer vocabulary.model --train-vocab 600 --output own few.txt"));
     put_file(w, "vocabulary.model", "models/vocabulary.model");
     put_file(w, "vocabulary.model", "models/words/tokenizer.model");
@@ -295,7 +278,6 @@ TEST(tokenizers_are_read_where_they_are)
     if (r.status != 0)
         fail_msg("%s%s", r.out, r.err);
     launch_free(&r);
-    free(program);
 }
 
 TEST(commands_refuse_in_a_line)
@@ -328,9 +310,8 @@ TEST(commands_refuse_in_a_line)
             fail_msg("%s: exit status %d, %s", cases[i].words, r.status, r.err);
         launch_free(&r);
     }
-    char *made = workfolder_path(w, "s3:");
+    AUTO_FREE char *made = workfolder_path(w, "s3:");
     assert_false(atomic_exists(made));
-    free(made);
 }
 
 static int begin_all(void **state)

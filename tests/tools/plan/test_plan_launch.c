@@ -5,6 +5,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -12,9 +13,8 @@
 
 static json_t *plan_of(const char *path, const char *options)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "%s plan %s --json %s", phalanx, path, options);
-    free(phalanx);
     if (r.status)
         fail_msg("status %d: %s", r.status, r.err);
     json_t *root = json_loads(r.out, 0, NULL);
@@ -32,7 +32,7 @@ static double number(json_t *root, const char *section, const char *key)
 /* Steps of a ramp are priced by their samples, hours by the ranks. */
 TEST_WITH(days_and_hours_are_those_of_all_steps, workfolder_setup, workfolder_teardown)
 {
-    char *path = workfolder_path(*state, "a.yaml");
+    AUTO_FREE char *path = workfolder_path(*state, "a.yaml");
     runs_write_text(path, "model: {preset: llama-1b}\ndata: {train: none}\n"
                           "train: {steps: 1000, sequence: 2048, global_batch: 64, precision: bf16}\n");
     json_t *even = plan_of(path, "--ranks 8"),
@@ -45,7 +45,6 @@ TEST_WITH(days_and_hours_are_those_of_all_steps, workfolder_setup, workfolder_te
     assert_true(number(ramp, "run", "seconds") < 0.76 * seconds);
     json_decref(even);
     json_decref(ramp);
-    free(path);
 }
 
 TEST_WITH(the_lines_that_start_it_are_a_shells, workfolder_setup, workfolder_teardown)
@@ -93,7 +92,7 @@ TEST_WITH(a_checkpoint_is_as_large_as_planned, workfolder_setup, workfolder_tear
         ("train.precision=bf16 model.architecture=glm4_moe model.experts=4 model.experts_per_token=2 "
          "model.expert_ffn_size=32 model.router_bias_rate=0.01"),
     };
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     runs_write_small(*state, 4000, 1, "", "");
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = launch_run(60,
@@ -112,7 +111,6 @@ TEST_WITH(a_checkpoint_is_as_large_as_planned, workfolder_setup, workfolder_tear
             fail_msg("%s: planned %.0f bytes, saved %.0f", cases[i], expected, seen);
         json_decref(planned);
     }
-    free(phalanx);
 }
 
 TEST_MAIN(NULL, NULL)

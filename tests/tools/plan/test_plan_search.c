@@ -6,6 +6,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -19,11 +20,9 @@ static const char *const text =
 
 static launch_result search(const char *folder, const char *options)
 {
-    char *path = workfolder_path(folder, "searched.yaml"), *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *path = workfolder_path(folder, "searched.yaml"), *phalanx = launch_beside("../phalanx");
     runs_write_text(path, text);
     launch_result r = launch_run(120, "OMP_NUM_THREADS=1 %s plan %s --search --ranks 2 %s", phalanx, path, options);
-    free(phalanx);
-    free(path);
     return r;
 }
 
@@ -39,7 +38,7 @@ static json_t *json_of(launch_result *r)
 
 TEST_WITH(what_is_written_takes_the_time_that_was_promised, workfolder_setup, workfolder_teardown)
 {
-    char *best = workfolder_path(*state, "best.yaml"), *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *best = workfolder_path(*state, "best.yaml"), *phalanx = launch_beside("../phalanx");
     char options[4096];
     snprintf(options, sizeof options, "--device h200 --json --write %s", best);
     launch_result r = search(*state, options);
@@ -55,8 +54,6 @@ TEST_WITH(what_is_written_takes_the_time_that_was_promised, workfolder_setup, wo
                          json_integer_value(json_object_get(layout, same[i])));
     json_decref(found);
     json_decref(planned);
-    free(phalanx);
-    free(best);
 }
 
 /* What the codes mean stands above the table; without a file to write the end says how to go on. */
@@ -80,15 +77,13 @@ TEST_WITH(what_takes_more_than_a_second_says_so, workfolder_setup, workfolder_te
     static const char *const large =
         "model: {preset: llama-7b}\ndata: {train: none}\n"
         "train: {steps: 10, sequence: 4096, micro_batch: 1, global_batch: 64, precision: bf16}\n";
-    char *path = workfolder_path(*state, "large.yaml"), *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *path = workfolder_path(*state, "large.yaml"), *phalanx = launch_beside("../phalanx");
     runs_write_text(path, large);
     launch *l = launch_start(120, "exec %s plan %s --search --ranks 8 2>&1", phalanx, path);
     assert_true(launch_expect(l, "phalanx: estimating all layouts, 1.", 60));
     kill(launch_pid(l), SIGTERM);
     launch_result r = launch_finish(l);
     launch_free(&r);
-    free(phalanx);
-    free(path);
 }
 
 /* A twentieth of the device is left free, and the column says how much; with --memory it is what the user says. */
@@ -128,8 +123,8 @@ TEST_WITH(the_users_own_file_is_written, workfolder_setup, workfolder_teardown)
                                    "  micro_batch: 1\n"
                                    "  global_batch: 4\n"
                                    "  precision: bf16\n";
-    char *path = workfolder_path(*state, "own.yaml"), *best = workfolder_path(*state, "best.yaml"),
-         *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *path = workfolder_path(*state, "own.yaml"), *best = workfolder_path(*state, "best.yaml"),
+                   *phalanx = launch_beside("../phalanx");
     runs_write_text(path, own);
     launch_result r = launch_run(120, "%s plan %s --search --ranks 2 train.steps=500 --write %s", phalanx, path, best);
     assert_int_equal(r.status, 0);
@@ -137,16 +132,12 @@ TEST_WITH(the_users_own_file_is_written, workfolder_setup, workfolder_teardown)
     assert_non_null(strstr(r.out, "sbatch --nodes=1 --ntasks-per-node=2"));
     launch_free(&r);
     int64_t bytes;
-    char *text_written = (char *)workfolder_read(best, &bytes);
+    AUTO_FREE char *text_written = (char *)workfolder_read(best, &bytes);
     assert_non_null(strstr(text_written,
                            "# mine\nmodel: {architecture: llama, layers: 4, hidden_size: 1024, heads: 2, "
                            "kv_heads: 2,\n        ffn_size: 4096, vocab_size: 8192, max_sequence: 1024} # "
                            "small\ndata: {train: none}\ntrain:\n  steps: 500 # few\n"));
     assert_true(bytes < (int64_t)strlen(own) + 300);
-    free(text_written);
-    free(phalanx);
-    free(best);
-    free(path);
 }
 
 TEST_WITH(where_nothing_fits_it_says_by_how_much, workfolder_setup, workfolder_teardown)
@@ -184,7 +175,7 @@ TEST_WITH(options_that_do_nothing_are_refused, workfolder_setup, workfolder_tear
                  {"--json --listing", "--listing is text"},
                  {"--search --svg step.svg", "--svg is of one layout"},
                  {"--listing --load balanced", "which no load changes"}};
-    char *path = workfolder_path(*state, "planned.yaml"), *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *path = workfolder_path(*state, "planned.yaml"), *phalanx = launch_beside("../phalanx");
     runs_write_text(path, text);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         launch_result r = launch_run(60, "%s plan %s --ranks 2 %s", phalanx, path, cases[i].options);
@@ -192,8 +183,6 @@ TEST_WITH(options_that_do_nothing_are_refused, workfolder_setup, workfolder_tear
         assert_non_null(strstr(r.err, cases[i].said));
         launch_free(&r);
     }
-    free(phalanx);
-    free(path);
 }
 
 /* Experts on two ranks that divide them: how tokens choose is said and priced, of one layout and of a search. */
@@ -205,7 +194,7 @@ TEST_WITH(a_load_is_said_and_priced, workfolder_setup, workfolder_teardown)
         "max_sequence: 256}\n"
         "data: {train: none}\n"
         "train: {steps: 10, sequence: 256, micro_batch: 1, global_batch: 4, precision: bf16}\n";
-    char *path = workfolder_path(*state, "sparse.yaml"), *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *path = workfolder_path(*state, "sparse.yaml"), *phalanx = launch_beside("../phalanx");
     runs_write_text(path, sparse);
     double seconds[2], lacks[2];
     for (int skewed = 0; skewed < 2; skewed++) {
@@ -233,8 +222,6 @@ TEST_WITH(a_load_is_said_and_priced, workfolder_setup, workfolder_teardown)
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "/no/such/loads.jsonl"));
     launch_free(&r);
-    free(phalanx);
-    free(path);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -13,22 +14,20 @@ static int setup(void **state)
 {
     if (workfolder_setup(state))
         return -1;
-    char *path = workfolder_path(*state, "run.yaml");
+    AUTO_FREE char *path = workfolder_path(*state, "run.yaml");
     runs_write_text(path, "model: {layers: 2, hidden_size: 32, heads: 4, kv_heads: 2, ffn_size: 64, vocab_size: 300, "
                           "max_sequence: 64}\n"
                           "data: {train: none}\n"
                           "train: {steps: 6, sequence: 64, micro_batch: 2, global_batch: 4, precision: fp32}\n");
-    free(path);
     return 0;
 }
 
 static launch_result plan(const char *top, const char *keys)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "%s plan %s/run.yaml --device cpu %s", phalanx, top, keys);
     if (r.status)
         fail_msg("%s: %s", keys, r.err);
-    free(phalanx);
     return r;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <jansson.h>
 
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
@@ -100,7 +101,7 @@ static const struct {
 
 TEST(long_contexts_of_405b_beside_published_ones)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     double predicted[2];
     for (int i = 0; i < 2; i++) {
         launch_result r = launch_run(
@@ -123,7 +124,6 @@ TEST(long_contexts_of_405b_beside_published_ones)
         launch_free(&r);
     }
     assert_true(predicted[1] < predicted[0] && predicted[1] / predicted[0] > 47.0 / 76);
-    free(phalanx);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -5,14 +5,14 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "memory/scope.h"
 #include "tests/jobs/launch.h"
 #include "tests/test.h"
 
 static launch_result schedule(const char *options)
 {
-    char *phalanx = launch_beside("../phalanx");
+    AUTO_FREE char *phalanx = launch_beside("../phalanx");
     launch_result r = launch_run(60, "%s schedule %s", phalanx, options);
-    free(phalanx);
     return r;
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/runs.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -46,13 +47,12 @@ static json_t *events_of(const char *path)
 
 static json_t *said_by_plan(const char *top)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(30, "%s plan %s/run/config.yaml --json --every-rank --ranks %d", program, top, RANKS);
     assert_int_equal(r.status, 0);
     json_t *plan = json_loads(r.out, 0, NULL);
     assert_non_null(plan);
     launch_free(&r);
-    free(program);
     return plan;
 }
 
@@ -258,15 +258,14 @@ TEST(viewers_have_names_counters_and_arrows)
     json_t *events[RANKS], *plan = said_by_plan(*state);
     int micro_batches = (int)number(json_object_get(plan, "layout"), "micro_batches");
     for (int rank = 0; rank < RANKS; rank++) {
-        char *path = trace_path(*state, rank);
+        AUTO_FREE char *path = trace_path(*state, rank);
         events[rank] = events_of(path);
         check_counters(events[rank], rank, plan, rank);
-        free(path);
     }
     check_flows(events, RANKS, 2 * 2 * 2 * micro_batches);
     for (int rank = 0; rank < RANKS; rank++)
         json_decref(events[rank]);
-    char *path = draw(*state, "run", "run.json", "");
+    AUTO_FREE char *path = draw(*state, "run", "run.json", "");
     json_t *all = events_of(path), *drawn = json_object_get(all, "traceEvents");
     check_flows(&drawn, 1, 3 * 2 * micro_batches);
     for (int stage = 0; stage < 2; stage++)
@@ -275,7 +274,6 @@ TEST(viewers_have_names_counters_and_arrows)
         check_counters(drawn, 2 + rank, plan, rank);
     json_decref(all);
     json_decref(plan);
-    free(path);
 }
 
 /* Of a message between stages: when it was launched (first), and received (second). */
@@ -294,10 +292,9 @@ TEST(traces_are_whole_and_on_one_clock)
 {
     json_t *events[RANKS];
     for (int rank = 0; rank < RANKS; rank++) {
-        char *path = trace_path(*state, rank);
+        AUTO_FREE char *path = trace_path(*state, rank);
         events[rank] = events_of(path);
         check_format(events[rank]);
-        free(path);
     }
     for (int tensor = 0; tensor < 2; tensor++)
         assert_true(time_of(events[2 + tensor], "activation", "e") >= time_of(events[tensor], "activation", "b") - 200);
@@ -343,30 +340,28 @@ TEST(the_page_has_what_the_plan_says)
 
 TEST(a_step_that_was_not_traced_is_refused)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && %s timeline run --step 9 --output no.html", (char *)*state, program);
     assert_int_equal(r.status, 1);
     assert_non_null(strstr(r.err, "has no step 9"));
     launch_free(&r);
-    free(program);
 }
 
 /* An ending says what is to be drawn: there is no third kind. */
 TEST(an_output_of_another_kind_is_refused)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r = launch_run(60, "cd %s && %s timeline run --output step.png", (char *)*state, program);
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, ".html"));
     launch_free(&r);
-    free(program);
 }
 
 /* The highest point of a stage's temporary layer lies no higher than its arena's line, and reaches down from it by at
  * most what a plan leaves unused; every stage has its five layers. */
 TEST(memory_is_drawn_within_the_arena)
 {
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     launch_result r =
         launch_run(60, "cd %s && %s timeline run --output step.svg && cat step.svg", (char *)*state, program);
     assert_int_equal(r.status, 0);
@@ -388,7 +383,6 @@ TEST(memory_is_drawn_within_the_arena)
     assert_int_equal(lines, RANKS);
     assert_int_equal(layers, 5 * RANKS);
     launch_free(&r);
-    free(program);
 }
 
 /* The configuration of a run says of data ranks only what it was told; how many there were its summary knows. */
@@ -396,7 +390,7 @@ TEST(a_run_without_a_trace_is_predicted_on_its_ranks)
 {
     const char *top = *state;
     double milliseconds[2];
-    char *program = launch_beside("../phalanx");
+    AUTO_FREE char *program = launch_beside("../phalanx");
     free(runs_train_well(60, 2, "%s/run.yaml run.folder=%s/untraced train.steps=1", top, top));
     for (int given = 0; given < 2; given++) {
         launch_result r = launch_run(60, "cd %s && %s timeline untraced %s", top, program, given ? "--ranks 2" : "");
@@ -407,7 +401,6 @@ TEST(a_run_without_a_trace_is_predicted_on_its_ranks)
         launch_free(&r);
     }
     assert_true(fabs(milliseconds[0] - milliseconds[1]) < 0.051);
-    free(program);
 }
 
 /* Spans follow one another without a gap from the step's begin to its end, each of a kind; the kinds of a row sum to
@@ -506,7 +499,7 @@ TEST(events_for_other_viewers_are_well_formed)
 {
     static const char *const of[] = {"run", "run.yaml parallel.pipeline=2 model.layers=4"};
     for (int k = 0; k < 2; k++) {
-        char *path = draw(*state, of[k], "run.json", "--device h100");
+        AUTO_FREE char *path = draw(*state, of[k], "run.json", "--device h100");
         json_t *all = events_of(path), *event;
         const json_t *events = json_object_get(all, "traceEvents");
         double end = 0;
@@ -514,7 +507,7 @@ TEST(events_for_other_viewers_are_well_formed)
         check_format(events);
         json_array_foreach((json_t *)events, i, event) if (*text(event, "ph") == 'X' && number(event, "pid") < 2) end =
             fmax(end, number(event, "ts") + number(event, "dur"));
-        char *program = launch_beside("../phalanx");
+        AUTO_FREE char *program = launch_beside("../phalanx");
         launch_result r = launch_run(30, "cd %s && %s plan %s --ranks %d --device h100 --json", (char *)*state, program,
                                      k ? of[k] : "run/config.yaml", k ? 2 : RANKS);
         json_t *plan = json_loads(r.out, 0, NULL);
@@ -522,9 +515,7 @@ TEST(events_for_other_viewers_are_well_formed)
         assert_true(fabs(end - 1e6 * number(plan, "step_seconds")) <= 0.01 * end);
         json_decref(plan);
         launch_free(&r);
-        free(program);
         json_decref(all);
-        free(path);
     }
 }
 
@@ -532,7 +523,8 @@ TEST(events_for_other_viewers_are_well_formed)
 TEST(older_traces_do_not_stay)
 {
     const char *top = *state;
-    char *there = must_format("%s/other/trace/rank-00001.json", top), *first = must_format("%s/other/trace", top);
+    AUTO_FREE char *there = must_format("%s/other/trace/rank-00001.json", top),
+                   *first = must_format("%s/other/trace", top);
     for (int ranks = 2; ranks >= 1; ranks--) {
         free(runs_train_well(60, ranks, "%s/run.yaml run.folder=%s/other run.trace=[%d,%d] train.steps=%d", top, top,
                              ranks == 2 ? 1 : 3, ranks == 2 ? 1 : 3, ranks == 2 ? 2 : 4));
@@ -540,35 +532,29 @@ TEST(older_traces_do_not_stay)
     }
     free(runs_train_well(60, 1, "%s/run.yaml run.folder=%s/other train.steps=1 checkpoint.resume=never", top, top));
     assert_int_equal(access(first, F_OK), -1);
-    free(first);
-    free(there);
 }
 
 /* Timing changes nothing that is computed. */
 TEST(a_traced_run_computes_the_same_bits)
 {
     const char *top = *state;
-    char *traced = workfolder_path(top, "run"), *plain = workfolder_path(top, "plain");
+    AUTO_FREE char *traced = workfolder_path(top, "run"), *plain = workfolder_path(top, "plain");
     free(runs_train_well(120, RANKS, "%s/run.yaml run.folder=%s parallel.pipeline=2 parallel.tensor=2 model.layers=4",
                          top, plain));
     runs_metrics a = runs_read_metrics(traced), b = runs_read_metrics(plain);
     assert_int_equal(a.count, STEPS);
     assert_true(runs_same_metrics(&a, &b));
-    free(traced);
-    free(plain);
 }
 
 TEST(a_browser_draws_the_page)
 {
     if (!pages_browser())
         skip_because("no browser: apt-get install chromium");
-    char *path = draw(*state, "run", "browser.html", ""), *built = pages_built(*state, path, 1200);
+    AUTO_FREE char *path = draw(*state, "run", "browser.html", ""), *built = pages_built(*state, path, 1200);
     assert_non_null(strstr(built, "data-state=\"ready\""));
     assert_non_null(strstr(built, "data-rows=\"6\""));
     assert_int_equal(pages_occurrences(built, "<canvas"), 3);
     assert_null(strstr(built, "NaN"));
-    free(built);
-    free(path);
 }
 
 /* Its title names the run, nothing is wider than the window, and its table has the shares of the line that is

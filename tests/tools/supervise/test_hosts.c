@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tools/supervise/hosts.h"
 #include "tools/supervise/supervise_command.h"
@@ -11,21 +12,17 @@
 
 static status read_text(hosts *h, void **state, const char *text)
 {
-    char *path = workfolder_path(*state, "hosts");
+    AUTO_FREE char *path = workfolder_path(*state, "hosts");
     workfolder_write(path, text, (int64_t)strlen(text));
-    status s = hosts_read(h, path);
-    free(path);
-    return s;
+    return hosts_read(h, path);
 }
 
 static char *written(const hosts *h, void **state, int ranks)
 {
     int64_t bytes;
-    char *path = workfolder_path(*state, "written");
+    AUTO_FREE char *path = workfolder_path(*state, "written");
     assert_int_equal(hosts_write(h, path, ranks), STATUS_OK);
-    char *text = (char *)workfolder_read(path, &bytes);
-    free(path);
-    return text;
+    return (char *)workfolder_read(path, &bytes);
 }
 
 TEST(hosts_are_left_out_and_spares_taken)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/standin/standin.h"
 
 /* Those that must not be taken are the fastest by far. The heuristics know the first four; on compute capability 10.x
@@ -160,13 +161,12 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cu
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t at)
 {
-    descriptor *d = at;
+    AUTO_FREE descriptor *d = at;
     for (attribute *a = d->attributes, *next; a; a = next) {
         next = a->next;
         free(a->values);
         free(a);
     }
-    free(d);
     return CUDNN_STATUS_SUCCESS;
 }
 

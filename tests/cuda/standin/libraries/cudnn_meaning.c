@@ -7,6 +7,7 @@
 
 #include "memory/dtype.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/cuda/standin/standin.h"
 
 enum { RANK = 4, MOST_VALUES = 96, TILE = 4 };
@@ -80,8 +81,8 @@ static void load(double *out, const state *s, const value *v, const value *as)
     int64_t element = dtype_bytes(v->type);
     const char *memory = address_of(s, v);
     bool on_device = standin_is_device(memory);
-    char *bytes = must_alloc((unsigned long)(as->count * element));
-    float *x = must_alloc((unsigned long)as->count * sizeof *x);
+    AUTO_FREE char *bytes = must_alloc((unsigned long)(as->count * element));
+    AUTO_FREE float *x = must_alloc((unsigned long)as->count * sizeof *x);
     for (int64_t i = 0; i < as->count; i++) {
         const char *at = memory + offset_of(as->shape, as->strides, i) * element;
         if (on_device)
@@ -91,8 +92,6 @@ static void load(double *out, const state *s, const value *v, const value *as)
     dtype_convert(x, DTYPE_FP32, bytes, v->type, as->count);
     for (int64_t i = 0; i < as->count; i++)
         out[i] = (double)x[i];
-    free(bytes);
-    free(x);
 }
 
 /* Before 9.26 the statistics are read as if there were no gaps, whatever their strides. */
@@ -151,7 +150,7 @@ static void finish(const state *s, value *v)
 {
     int64_t element = dtype_bytes(v->type);
     char *bytes = must_alloc((unsigned long)(v->count * element)), *memory = v->is_virtual ? NULL : address_of(s, v);
-    float *x = must_alloc((unsigned long)v->count * sizeof *x);
+    AUTO_FREE float *x = must_alloc((unsigned long)v->count * sizeof *x);
     for (int64_t i = 0; i < v->count; i++)
         x[i] = (float)v->at[i];
     dtype_convert(bytes, v->type, x, DTYPE_FP32, v->count);
@@ -164,7 +163,6 @@ static void finish(const state *s, value *v)
     for (int64_t i = 0; i < v->count; i++)
         v->at[i] = (double)x[i];
     free(bytes);
-    free(x);
 }
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
@@ -238,13 +236,10 @@ static void do_pointwise(state *s, const descriptor *o)
     for (int i = RANK - 1; i > along && along >= 0; i--)
         below *= y->shape[i];
     bool index = mode == CUDNN_POINTWISE_GEN_INDEX;
-    double *xs = index ? NULL : spread_over(x, y), *bs = index || unseen ? NULL : spread_over(b, y);
-    double *ts = index ? NULL : spread_over(t, y);
+    AUTO_FREE double *xs = index ? NULL : spread_over(x, y), *bs = index || unseen ? NULL : spread_over(b, y);
+    AUTO_FREE double *ts = index ? NULL : spread_over(t, y);
     for (int64_t i = 0; i < y->count; i++)
         y->at[i] = index ? (double)(i / below % y->shape[along]) : applied(mode, xs[i], bs ? bs[i] : 0, ts ? ts[i] : 0);
-    free(xs);
-    free(bs);
-    free(ts);
     finish(s, y);
 }
 

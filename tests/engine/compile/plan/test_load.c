@@ -9,6 +9,7 @@
 #include "kernels/philox.h"
 #include "kernels/record/storage.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -185,17 +186,16 @@ TEST(a_trace_is_played_step_by_step)
     append_record(text, 200, 62);
     append_record(text, 201, 62);
     const compile_options o = options_of(1.25, 2);
-    char *path = write_trace(state, text);
+    AUTO_FREE char *path = write_trace(state, text);
     load_outcome out = outcome_of(path, &o);
     assert_true(fabs(out.replays - 1.0 / 201) < 1e-6 && fabs(out.plays[0] - 1.0 / 201) < 1e-6);
     assert_true(fabs(out.lacks[0] - 199.0 / 201) < 1e-6);
-    free(path);
 }
 
 TEST(what_is_no_load_is_refused)
 {
     const compile_options o = options_of(1.25, 2);
-    char *path = write_trace(state, "{\"step\": 1, \"loads\": [[1, 2]]}\n");
+    AUTO_FREE char *path = write_trace(state, "{\"step\": 1, \"loads\": [[1, 2]]}\n");
     const char *const wrong[] = {path, "lognormal:", "lognormal:-1", "lognormal:x", "/nowhere/loads.jsonl"};
     load_law law;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -205,7 +205,6 @@ TEST(what_is_no_load_is_refused)
     model_shape dense = o.shape;
     dense.experts = 0;
     assert_int_equal(load_open(&law, "balanced", &dense), STATUS_USAGE);
-    free(path);
 }
 
 TEST_MAIN(workfolder_setup, workfolder_teardown)

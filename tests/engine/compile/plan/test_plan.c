@@ -7,6 +7,7 @@
 #include "engine/compile/plan/plan.h"
 #include "engine/compile/plan/plan_text.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/parts.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -223,7 +224,7 @@ static between measure_between(const compile_options *o)
     assert_int_equal(compile(&c, o), STATUS_OK);
     const program *p = &c.training.list;
     int64_t *change = must_calloc((unsigned long)p->count + 1, sizeof *change), alive = 0;
-    bool *seen = must_calloc((unsigned long)p->count * 12, sizeof *seen);
+    AUTO_FREE bool *seen = must_calloc((unsigned long)p->count * 12, sizeof *seen);
     for (int i = 0; i < p->count; i++)
         add_lives(change, seen, p->ops[i]);
     between b = {0};
@@ -242,7 +243,6 @@ static between measure_between(const compile_options *o)
         alive += change[i];
     }
     free(change);
-    free(seen);
     compile_free(&c);
     return b;
 }

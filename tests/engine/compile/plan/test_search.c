@@ -8,6 +8,7 @@
 #include "engine/compile/plan/search.h"
 #include "engine/compile/plan/search_estimate.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -60,11 +61,10 @@ static profile slow_links(config *c, const char *top, double times)
 {
     profile p;
     char *file = workfolder_path(top, "slow.json");
-    char *slow = must_format("{\"base\": \"h100\", \"node\": %.17g, \"network\": %.17g}",
-                             profile_named("h100").node / times, profile_named("h100").network / times);
+    AUTO_FREE char *slow = must_format("{\"base\": \"h100\", \"node\": %.17g, \"network\": %.17g}",
+                                       profile_named("h100").node / times, profile_named("h100").network / times);
     workfolder_write(file, slow, (int64_t)strlen(slow));
     assert_int_equal(profile_open(&p, file), STATUS_OK);
-    free(slow);
     free(c->parallel.schedule_for);
     c->parallel.schedule_for = file;
     return p;

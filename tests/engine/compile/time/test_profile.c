@@ -5,6 +5,7 @@
 
 #include "engine/compile/time/dispatch_price.h"
 #include "kernels/attention_work.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -55,7 +56,7 @@ TEST_WITH(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_tea
         {"{\"node_ranks\": 5000000000}", "node_ranks"},
         {"{\"oversubscription\": 0.5}", "oversubscription"},
     };
-    char *path = workfolder_path(*state, "bad.json");
+    AUTO_FREE char *path = workfolder_path(*state, "bad.json");
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         profile p;
         workfolder_write(path, cases[i].text, (int64_t)strlen(cases[i].text));
@@ -66,7 +67,6 @@ TEST_WITH(a_file_that_is_no_profile_is_refused, workfolder_setup, workfolder_tea
     profile p;
     assert_int_equal(profile_open(&p, "h1000"), STATUS_USAGE);
     workfolder_message_has("a100, a100-2022, h100, h200, b200, cpu");
-    free(path);
 }
 
 /* A network's file changes nothing of the device, a device's file only what it names; what earlier files say of NCCL's
@@ -75,7 +75,7 @@ TEST_WITH(a_file_says_what_differs, workfolder_setup, workfolder_teardown)
 {
     static const char text[] =
         "{\"base\": \"a100\", \"half\": 1e12, \"network\": 5e9, \"node_ranks\": 4, \"blocks\": 24}";
-    char *path = workfolder_path(*state, "some.json");
+    AUTO_FREE char *path = workfolder_path(*state, "some.json");
     workfolder_write(path, text, sizeof text - 1);
     profile p;
     assert_int_equal(profile_open(&p, path), STATUS_OK);
@@ -85,21 +85,19 @@ TEST_WITH(a_file_says_what_differs, workfolder_setup, workfolder_teardown)
     assert_int_equal(profile_take_network(&p, path), STATUS_OK);
     assert_true(near(p.peak[PEAK_HALF], profile_named("h100").peak[PEAK_HALF]) && near(p.network, 5e9) &&
                 p.node_ranks == 4);
-    free(path);
 }
 
 /* Of a network's file, too, nothing is passed over: a misspelt bandwidth would be the device's own. */
 TEST_WITH(a_network_that_is_none_is_refused, workfolder_setup, workfolder_teardown)
 {
     static const char *const texts[] = {"{\"nod\": 1e9}", "{\"node\": 0}", "{\"oversubscription\": \"4:1\"}", "[]"};
-    char *path = workfolder_path(*state, "network.json");
+    AUTO_FREE char *path = workfolder_path(*state, "network.json");
     for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
         profile p = profile_named("h100");
         workfolder_write(path, texts[i], (int64_t)strlen(texts[i]));
         assert_int_equal(profile_take_network(&p, path), STATUS_USAGE);
         workfolder_message_has("network.json");
     }
-    free(path);
 }
 
 /* Numbers have their units behind them; one that was meant in another unit is refused, with what to write. */
@@ -126,7 +124,7 @@ TEST_WITH(units_are_read_and_absurd_numbers_refused, workfolder_setup, workfolde
         {"{\"network_latency\": 5}", "network_latency is 5 seconds"},
         {"{\"network_latency\": \"5 m\"}", "\"5 us\""},
         {"{\"taken\": \"5 us\"}", "taken is no number"}};
-    char *path = workfolder_path(*state, "network.json");
+    AUTO_FREE char *path = workfolder_path(*state, "network.json");
     for (unsigned i = 0; i < sizeof good / sizeof *good; i++) {
         profile p = profile_named("h100");
         workfolder_write(path, good[i].text, (int64_t)strlen(good[i].text));
@@ -151,19 +149,17 @@ TEST_WITH(units_are_read_and_absurd_numbers_refused, workfolder_setup, workfolde
     workfolder_write(path, small, sizeof small - 1);
     assert_int_equal(profile_open(&p, path), STATUS_USAGE);
     workfolder_message_has("as in \"80GiB\"");
-    free(path);
 }
 
 /* 4 nodes' worth of senders share what carries one: a quarter for each. */
 TEST_WITH(an_oversubscribed_network_is_divided, workfolder_setup, workfolder_teardown)
 {
     static const char text[] = "{\"network\": 40e9, \"oversubscription\": 4}";
-    char *path = workfolder_path(*state, "network.json");
+    AUTO_FREE char *path = workfolder_path(*state, "network.json");
     profile p = profile_named("h100");
     workfolder_write(path, text, sizeof text - 1);
     assert_int_equal(profile_take_network(&p, path), STATUS_OK);
     assert_true(near(p.network, 10e9) && near(p.node, profile_named("h100").node));
-    free(path);
 }
 
 /* ---- prices
@@ -308,7 +304,7 @@ TEST_WITH(a_share_without_lengths_is_of_all, workfolder_setup, workfolder_teardo
     static const char old[] = "{\"name\": \"mine\", \"attention\": 0.5, \"attention_gradient\": 0.4}",
                       based[] = "{\"base\": \"h100\", \"half\": 9e14}",
                       own[] = "{\"attention\": 0.5, \"attention_lengths\": [[512, 0.2, 0.1]]}";
-    char *path = workfolder_path(*state, "lengths.json");
+    AUTO_FREE char *path = workfolder_path(*state, "lengths.json");
     attending of;
     profile p;
     workfolder_write(path, old, sizeof old - 1);
@@ -324,7 +320,6 @@ TEST_WITH(a_share_without_lengths_is_of_all, workfolder_setup, workfolder_teardo
     assert_int_equal(profile_open(&p, path), STATUS_OK);
     assert_true(near(share_of(&p, attend(&of, true, 8192, 0)), 0.1));
     profile_free(&p);
-    free(path);
 }
 
 /* At a measured size the measured time; between two, something between their speeds. */
@@ -402,7 +397,7 @@ TEST(an_exchange_between_nodes_waits_for_a_ranks_own_port)
 
 TEST_WITH(what_is_saved_is_what_is_read, workfolder_setup, workfolder_teardown)
 {
-    char *path = workfolder_path(*state, "saved.json");
+    AUTO_FREE char *path = workfolder_path(*state, "saved.json");
     profile p = profile_named("cpu"), again;
     profile_point points[] = {{OP_linear, DTYPE_BF16, true, {512, 256, 128}, 2e-3, 1e-3, 1},
                               profile_point_of_transfer(&p, OP_all_reduce, 4096, 2, 3e-5)};
@@ -431,7 +426,6 @@ TEST_WITH(what_is_saved_is_what_is_read, workfolder_setup, workfolder_teardown)
     assert_int_equal(profile_open(&again, path), STATUS_OK);
     assert_true(again.as_lowered && again.attention <= 0 && again.processors == 108);
     profile_free(&again);
-    free(path);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -8,6 +8,7 @@
 #include "engine/state/weights/mxfp4.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/files/tensors.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
@@ -90,17 +91,14 @@ static char *changed(const char *top, const char *name, const char *file, const 
     char *folder = must_format("%s/%s", top, name);
     assert_int_equal(mkdir(folder, 0777), 0);
     for (int i = 0; i < 2; i++) {
-        char *source = must_format(FOLDER "/%s", files[i]), *path = must_format("%s/%s", folder, files[i]);
+        AUTO_FREE char *source = must_format(FOLDER "/%s", files[i]), *path = must_format("%s/%s", folder, files[i]);
         int64_t bytes, found = 0;
-        uint8_t *text = workfolder_read(source, &bytes);
+        AUTO_FREE uint8_t *text = workfolder_read(source, &bytes);
         for (int64_t k = 0; !strcmp(files[i], file) && k + (int64_t)strlen(from) <= bytes; k++)
             if (!memcmp(text + k, from, strlen(from)))
                 memcpy(text + k, to, strlen(to)), found++;
         assert_true(found > 0 || strcmp(files[i], file) != 0);
         workfolder_write(path, text, bytes);
-        free(text);
-        free(path);
-        free(source);
     }
     return folder;
 }
@@ -117,12 +115,11 @@ TEST(what_is_no_mxfp4_is_refused)
         {"size", "config.json", "\"intermediate_size\": 32", "\"intermediate_size\": 48", "makes it [3, 96, 2, 16]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *folder = changed(*state, cases[i].name, cases[i].file, cases[i].from, cases[i].to);
+        AUTO_FREE char *folder = changed(*state, cases[i].name, cases[i].file, cases[i].from, cases[i].to);
         weights *w;
         assert_int_equal(weights_open(&w, folder), STATUS_FAILED);
         if (!strstr(status_message(), cases[i].message))
             fail_msg("%s: %s", cases[i].name, status_message());
-        free(folder);
     }
 }
 

@@ -14,6 +14,7 @@
 #include "engine/store/blocks/blocks.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/stores.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/skip.h"
@@ -51,9 +52,8 @@ static blocks *open_in(const char *folder, int64_t bytes)
 static blocks_object *find(blocks *b, const char *key)
 {
     blocks_object *o = NULL;
-    char *url = url_of(key);
+    AUTO_FREE char *url = url_of(key);
     stores_assert_ok(blocks_find(&o, b, url, BLOCK));
-    free(url);
     return o;
 }
 
@@ -80,14 +80,13 @@ static int64_t folder_bytes(int *files, int *unfinished, const char *folder)
     assert_int_equal(reading_folder(&names, folder), STATUS_OK);
     for (int i = 0; i < names.count; i++) {
         struct stat facts;
-        char *path = workfolder_path(folder, names.name[i]);
+        AUTO_FREE char *path = workfolder_path(folder, names.name[i]);
         if (strcmp(names.name[i], "lock") != 0 && stat(path, &facts) == 0) {
             size_t length = strlen(names.name[i]);
             sum += facts.st_size;
             ++*files;
             *unfinished += length > 4 && !strcmp(names.name[i] + length - 4, ".tmp");
         }
-        free(path);
     }
     reading_names_free(&names);
     return sum;
@@ -210,7 +209,7 @@ TEST_WITH(a_changed_object_is_not_mixed_with_the_old_one, workfolder_setup, work
 TEST_WITH(whole_objects_are_files_that_are_mapped, workfolder_setup, workfolder_teardown)
 {
     blocks_file f = {0};
-    char *url = url_of("data"), *missing = url_of("none");
+    AUTO_FREE char *url = url_of("data"), *missing = url_of("none");
     for (int again = 0; again < 2; again++) {
         blocks *b = open_in(*state, 1 << 30);
         stores_assert_ok(blocks_whole(&f, b, url));
@@ -227,8 +226,6 @@ TEST_WITH(whole_objects_are_files_that_are_mapped, workfolder_setup, workfolder_
     assert_true(f.memory && memcmp(f.data, data, BYTES) == 0);
     blocks_file_close(&f);
     blocks_close(b);
-    free(url);
-    free(missing);
 }
 
 /* ---- several processes ------------------------------------------------------------------------------------------- */
@@ -343,7 +340,7 @@ TEST_WITH(whole_objects_that_come_damaged_are_fetched_again, workfolder_setup, w
 {
     needs_the_standin();
     blocks_file f = {0};
-    char *url = url_of("data");
+    AUTO_FREE char *url = url_of("data");
     s3_server_faults(server, "GET:damage GET:damage");
     blocks *b = open_in(*state, 1 << 30);
     stores_assert_ok(blocks_whole(&f, b, url));
@@ -351,7 +348,6 @@ TEST_WITH(whole_objects_that_come_damaged_are_fetched_again, workfolder_setup, w
     assert_true(s3_server_faults_done(server));
     blocks_file_close(&f);
     blocks_close(b);
-    free(url);
 }
 
 /* A byte of each file is another one. */
@@ -361,14 +357,12 @@ static void damage_files(const char *folder)
     assert_int_equal(reading_folder(&names, folder), STATUS_OK);
     for (int i = 0; i < names.count; i++) {
         int64_t bytes;
-        char *path = workfolder_path(folder, names.name[i]);
+        AUTO_FREE char *path = workfolder_path(folder, names.name[i]);
         if (strcmp(names.name[i], "lock") != 0) {
-            uint8_t *text = workfolder_read(path, &bytes);
+            AUTO_FREE uint8_t *text = workfolder_read(path, &bytes);
             text[(unsigned)i * 7919 % bytes] ^= 0x10;
             workfolder_write(path, text, i % 5 == 4 ? bytes / 2 : bytes);
-            free(text);
         }
-        free(path);
     }
     reading_names_free(&names);
 }
@@ -388,9 +382,8 @@ TEST_WITH(damaged_files_are_fetched_again_and_said, workfolder_setup, workfolder
     assert_true(reads_all(find(b, "data")));
     blocks_close(b);
     damage_files(*state);
-    char *said = said_by(read_all, *state);
+    AUTO_FREE char *said = said_by(read_all, *state);
     assert_int_equal(count_of(said, "is damaged: the block is fetched again"), 1);
-    free(said);
     b = open_in(*state, 1 << 30);
     assert_true(reads_all(find(b, "data")));
     blocks_close(b);
@@ -399,7 +392,7 @@ TEST_WITH(damaged_files_are_fetched_again_and_said, workfolder_setup, workfolder
 TEST_WITH(damaged_whole_files_are_fetched_again, workfolder_setup, workfolder_teardown)
 {
     blocks_file f = {0};
-    char *url = url_of("data");
+    AUTO_FREE char *url = url_of("data");
     for (int i = 0; i < 2; i++) {
         blocks *b = open_in(*state, 1 << 30);
         stores_assert_ok(blocks_whole(&f, b, url));
@@ -409,7 +402,6 @@ TEST_WITH(damaged_whole_files_are_fetched_again, workfolder_setup, workfolder_te
         blocks_close(b);
         damage_files(*state);
     }
-    free(url);
 }
 
 static void read_without_a_folder(void *context)
@@ -424,17 +416,14 @@ static void read_without_a_folder(void *context)
 
 TEST_WITH(without_a_folder_blocks_are_read_into_memory_and_one_line_says_so, workfolder_setup, workfolder_teardown)
 {
-    char *file = workfolder_path(*state, "file"), *below = must_format("%s/below", file);
+    AUTO_FREE char *file = workfolder_path(*state, "file"), *below = must_format("%s/below", file);
     workfolder_write(file, "x", 1);
     char *const folders[] = {NULL, below, file};
     for (int i = 0; i < 3; i++) {
-        char *said = said_by(read_without_a_folder, folders[i]);
+        AUTO_FREE char *said = said_by(read_without_a_folder, folders[i]);
         assert_int_equal(count_of(said, "\n"), 1);
         assert_int_equal(count_of(said, "blocks are read from the store into memory"), 1);
-        free(said);
     }
-    free(below);
-    free(file);
 }
 
 /* The folder goes while it is used. */
@@ -452,26 +441,22 @@ static void read_and_lose_the_folder(void *context)
 
 TEST_WITH(a_folder_that_fails_meanwhile_is_done_without, workfolder_setup, workfolder_teardown)
 {
-    char *folder = workfolder_path(*state, "going");
-    char *said = said_by(read_and_lose_the_folder, folder);
+    AUTO_FREE char *folder = workfolder_path(*state, "going");
+    AUTO_FREE char *said = said_by(read_and_lose_the_folder, folder);
     assert_int_equal(count_of(said, "\n"), 1);
     assert_int_equal(count_of(said, "cannot be written to"), 1);
-    free(said);
-    free(folder);
 }
 
 TEST_WITH(other_files_of_a_folder_are_left_alone, workfolder_setup, workfolder_teardown)
 {
-    char *path = workfolder_path(*state, "0123456789abcdef0123456789abcdef-x"),
-         *other = workfolder_path(*state, "mine");
+    AUTO_FREE char *path = workfolder_path(*state, "0123456789abcdef0123456789abcdef-x"),
+                   *other = workfolder_path(*state, "mine");
     workfolder_write(path, data, 4 * BLOCK);
     workfolder_write(other, data, 4 * BLOCK);
     blocks *b = open_in(*state, 3 * BLOCK);
     assert_true(reads_all(find(b, "data")));
     blocks_close(b);
     assert_true(atomic_exists(path) && atomic_exists(other));
-    free(path);
-    free(other);
 }
 
 static int begin_all(void **state)

@@ -6,6 +6,7 @@
 
 #include "engine/store/s3/account.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 static const char *const names[] = {
@@ -139,10 +140,8 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    char *command = must_format("rm -r %s", folder);
-    int result = system(command);
-    free(command);
-    return result;
+    AUTO_FREE char *command = must_format("rm -r %s", folder);
+    return system(command);
 }
 
 TEST_MAIN(make_folder, remove_folder)

@@ -6,6 +6,7 @@
 
 #include "engine/system/crc32c.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/stores.h"
 #include "tests/test.h"
 
@@ -18,7 +19,7 @@ TEST(an_object_comes_back_whole_and_in_ranges)
 {
     enum { BYTES = 300000 };
     static const char *const keys[] = {"plain", "folder/with space & more/\xC3\xA4+%41=~.bin", "a//b"};
-    char *data = stores_bytes(BYTES, 1), *got = must_alloc(BYTES);
+    AUTO_FREE char *data = stores_bytes(BYTES, 1), *got = must_alloc(BYTES);
     s3 *s = stores_open(bucket, 20);
     for (size_t k = 0; k < (server ? 3 : 2); k++) {
         s3_object o;
@@ -45,8 +46,6 @@ TEST(an_object_comes_back_whole_and_in_ranges)
         stores_assert_failed(s3_get(got, s, keys[k], 0, 1, NULL), "cannot read s3://|NoSuchKey|no such object");
     }
     s3_close(s);
-    free(got);
-    free(data);
 }
 
 TEST(small_objects_come_whole_or_not_at_all)
@@ -92,9 +91,8 @@ TEST(lists_are_whole_and_sorted)
     s3_listing l;
     s3 *s = stores_open(bucket, 20);
     for (int i = 0; i < OBJECTS; i++) {
-        char *key = must_format("list/step-%d/part %c&<%03d>", i % 3, 'a' + i % 2, i);
+        AUTO_FREE char *key = must_format("list/step-%d/part %c&<%03d>", i % 3, 'a' + i % 2, i);
         stores_assert_ok(s3_put(s, key, "12345", i % 6));
-        free(key);
     }
     stores_assert_ok(s3_put(s, "list/top", "1", 1));
     if (server)
@@ -129,7 +127,7 @@ TEST(an_object_of_parts_appears_whole_at_its_end)
 {
     enum { PARTS = 3, LAST = 1000 };
     int64_t bytes = (PARTS - 1) * (int64_t)S3_PART_LEAST + LAST;
-    char *data = stores_bytes(bytes, 2), *got = must_alloc((unsigned long)bytes);
+    AUTO_FREE char *data = stores_bytes(bytes, 2), *got = must_alloc((unsigned long)bytes);
     s3_upload *u;
     s3_object o;
     s3 *s = stores_open(bucket, 20);
@@ -158,8 +156,6 @@ TEST(an_object_of_parts_appears_whole_at_its_end)
     stores_assert_failed(s3_upload_part(u, s, 0, data, 10), "write a part|large/three");
     s3_upload_abort(u, s);
     s3_close(s);
-    free(got);
-    free(data);
 }
 
 TEST(one_of_several_writers_makes_a_new_object)

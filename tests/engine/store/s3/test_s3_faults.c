@@ -8,6 +8,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/engine/store/stores.h"
 #include "tests/test.h"
 
@@ -45,7 +46,7 @@ TEST_WITH(reads_survive_what_passes, faults_begin, NULL)
         "lost lost",
         "cut=1000 503 cut=1000 503 cut=1000",
     };
-    char *data = stores_bytes(FAULTY, 3), *got = must_alloc(FAULTY);
+    AUTO_FREE char *data = stores_bytes(FAULTY, 3), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
@@ -58,14 +59,12 @@ TEST_WITH(reads_survive_what_passes, faults_begin, NULL)
         assert_true(s3_server_faults_done(server));
     }
     s3_close(s);
-    free(got);
-    free(data);
 }
 
 /* A body that is cut goes on where it was cut: what was read is not read again. */
 TEST_WITH(a_body_that_is_cut_continues_where_it_was, faults_begin, NULL)
 {
-    char *data = stores_bytes(FAULTY, 4), *got = must_alloc(FAULTY);
+    AUTO_FREE char *data = stores_bytes(FAULTY, 4), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
     s3_server_faults(server, "cut=30000 503 cut=30000 reset cut=30000");
@@ -76,8 +75,6 @@ TEST_WITH(a_body_that_is_cut_continues_where_it_was, faults_begin, NULL)
     assert_int_equal(s3_counted(s)->retries, 5);
     s3_server_faults(server, "cut=30000 ok");
     s3_close(s);
-    free(got);
-    free(data);
 }
 
 /* The rest of another version is not put behind the beginning of the first. */
@@ -95,7 +92,7 @@ static void *replace_soon(void *argument)
 
 TEST_WITH(versions_are_not_mixed, faults_begin, NULL)
 {
-    char *data = stores_bytes(FAULTY, 5), *got = must_alloc(FAULTY);
+    AUTO_FREE char *data = stores_bytes(FAULTY, 5), *got = must_alloc(FAULTY);
     replacer other = {stores_bytes(FAULTY, 6)};
     pthread_t thread;
     s3_server_put(server, "faulty", data, FAULTY);
@@ -106,8 +103,6 @@ TEST_WITH(versions_are_not_mixed, faults_begin, NULL)
     pthread_join(thread, NULL);
     s3_close(s);
     free(other.data);
-    free(got);
-    free(data);
 }
 
 TEST_WITH(writes_survive_what_passes, faults_begin, NULL)
@@ -117,14 +112,13 @@ TEST_WITH(writes_survive_what_passes, faults_begin, NULL)
     int64_t bytes = 0;
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
-        char *key = must_format("written/%zu", i);
+        AUTO_FREE char *key = must_format("written/%zu", i);
         s3_server_faults(server, scripts[i]);
         stores_assert_ok(s3_put(s, key, data, FAULTY));
         there = s3_server_get(server, key, &bytes);
         assert_int_equal(bytes, FAULTY);
         assert_memory_equal(there, data, FAULTY);
         free(there);
-        free(key);
     }
     s3_close(s);
     free(data);
@@ -141,19 +135,17 @@ TEST_WITH(uploads_survive_what_passes, faults_begin, NULL)
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
     for (unsigned i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         s3_upload *u;
-        char *data = stores_bytes(bytes, 10 + i);
+        AUTO_FREE char *data = stores_bytes(bytes, 10 + i);
         int64_t length = 0;
         s3_server_faults(server, scripts[i]);
         stores_assert_ok(s3_upload_begin(&u, s, "parts", 2));
         stores_assert_ok(s3_upload_part(u, s, 0, data, S3_PART_LEAST));
         stores_assert_ok(s3_upload_part(u, s, 1, data + S3_PART_LEAST, 10));
         stores_assert_ok(s3_upload_end(u, s));
-        char *there = s3_server_get(server, "parts", &length);
+        AUTO_FREE char *there = s3_server_get(server, "parts", &length);
         assert_int_equal(length, bytes);
         assert_memory_equal(there, data, bytes);
         assert_true(s3_server_faults_done(server));
-        free(there);
-        free(data);
     }
     assert_int_equal(s3_server_open_uploads(server), 1);
     stores_assert_ok(s3_upload_abort_all(s, "parts"));
@@ -165,7 +157,7 @@ TEST_WITH(uploads_survive_what_passes, faults_begin, NULL)
 TEST_WITH(a_lost_upload_is_not_taken_for_an_older_object, faults_begin, NULL)
 {
     s3_upload *u;
-    char *data = stores_bytes(100, 20), *older = stores_bytes(100, 21);
+    AUTO_FREE char *data = stores_bytes(100, 20), *older = stores_bytes(100, 21);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20), *other = stores_open(S3_SERVER_BUCKET, 20);
     s3_server_put(server, "gone", older, 100);
     stores_assert_ok(s3_upload_begin(&u, s, "gone", 1));
@@ -174,8 +166,6 @@ TEST_WITH(a_lost_upload_is_not_taken_for_an_older_object, faults_begin, NULL)
     stores_assert_failed(s3_upload_end(u, s), "gone|forgotten the upload");
     s3_close(other);
     s3_close(s);
-    free(older);
-    free(data);
 }
 
 TEST_WITH(a_claim_survives_a_lost_answer_and_an_old_store, faults_begin, NULL)
@@ -208,7 +198,7 @@ TEST_WITH(what_does_not_pass_fails_at_once_and_says_why, faults_begin, NULL)
         {"elsewhere", "another range"},
         {"long", "more than was asked for"},
     };
-    char *data = stores_bytes(FAULTY, 8), *got = must_alloc(FAULTY);
+    AUTO_FREE char *data = stores_bytes(FAULTY, 8), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     s3 *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -221,8 +211,6 @@ TEST_WITH(what_does_not_pass_fails_at_once_and_says_why, faults_begin, NULL)
         assert_memory_equal(got, data + 10, 1000);
     }
     s3_close(s);
-    free(got);
-    free(data);
 }
 
 TEST_WITH(trouble_that_stays_ends_in_time, faults_begin, NULL)
@@ -253,7 +241,7 @@ TEST_WITH(trouble_that_stays_ends_in_time, faults_begin, NULL)
 
 TEST_WITH(a_store_that_trickles_is_left, faults_begin, NULL)
 {
-    char *data = stores_bytes(FAULTY, 9), *got = must_alloc(FAULTY);
+    AUTO_FREE char *data = stores_bytes(FAULTY, 9), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     s3 *s = stores_open(S3_SERVER_BUCKET, 2);
     s3_server_faults(server, "slow=100");
@@ -262,8 +250,6 @@ TEST_WITH(a_store_that_trickles_is_left, faults_begin, NULL)
     assert_memory_equal(got, data, FAULTY);
     assert_true(clock_seconds() - start < 30);
     s3_close(s);
-    free(got);
-    free(data);
 }
 
 static void *stop_soon(void *stop)
@@ -276,7 +262,7 @@ static void *stop_soon(void *stop)
 TEST_WITH(a_stop_is_obeyed, faults_begin, NULL)
 {
     static const char *const scripts[] = {"slow=2000", "hang", "503/30"};
-    char *data = stores_bytes(FAULTY, 9), *got = must_alloc(FAULTY);
+    AUTO_FREE char *data = stores_bytes(FAULTY, 9), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
     for (int i = 0; i < 3; i++) {
         atomic_bool stop = false;
@@ -291,8 +277,6 @@ TEST_WITH(a_stop_is_obeyed, faults_begin, NULL)
         pthread_join(thread, NULL);
         s3_close(s);
     }
-    free(got);
-    free(data);
 }
 
 /* ---- region, clock, credentials ---------------------------------------------------------------------------------- */
@@ -438,7 +422,7 @@ TEST_WITH(threads_with_handles_of_their_own_read_at_once, faults_begin, NULL)
 {
     pthread_t thread[THREADS];
     worker workers[THREADS] = {0};
-    char *data = stores_bytes(FAULTY, 30);
+    AUTO_FREE char *data = stores_bytes(FAULTY, 30);
     s3_server_put(server, "faulty", data, FAULTY);
     s3_server_faults(server, "ok ok 503 cut=100 ok reset ok ok 500 cut=4999 ok ok reset 503");
     for (int i = 0; i < THREADS; i++) {
@@ -449,7 +433,6 @@ TEST_WITH(threads_with_handles_of_their_own_read_at_once, faults_begin, NULL)
         pthread_join(thread[i], NULL);
         assert_true(workers[i].well);
     }
-    free(data);
 }
 
 static int begin_all(void **state)

@@ -7,6 +7,7 @@
 
 #include "engine/store/s3/signature.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "tests/test.h"
 
 #define UNRESERVED "-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -77,12 +78,11 @@ static char *sign(const signature_key *key, const vector *v, const char *time)
 
 static void check(const signature_key *key, const vector *v, const char *time)
 {
-    char *got = sign(key, v, time),
-         *credential = must_format("Credential=%s/%.8s/us-east-1/%s/aws4_request, ", key->id, time, key->service);
+    AUTO_FREE char *got = sign(key, v, time),
+                   *credential =
+                       must_format("Credential=%s/%.8s/us-east-1/%s/aws4_request, ", key->id, time, key->service);
     if (!strstr(got, credential) || strcmp(strstr(got, "Signature=") + 10, v->signature) != 0)
         fail_msg("%s: %s, and not %s", v->name, got, v->signature);
-    free(credential);
-    free(got);
 }
 
 TEST(signatures_are_those_of_the_published_suite)
@@ -110,33 +110,28 @@ TEST(a_signature_depends_on_every_part_of_the_request)
     other[3].header[1].value = "examplebucket.s3.amazonaws.org";
     other[4].body = "Welcome to Amazon S4.";
     other[5].header[3].value = "STANDARD";
-    char *got = sign(&s3_key, &right, S3_TIME);
+    AUTO_FREE char *got = sign(&s3_key, &right, S3_TIME);
     for (int i = 0; i < 6; i++) {
-        char *changed = sign(&s3_key, &other[i], S3_TIME);
+        AUTO_FREE char *changed = sign(&s3_key, &other[i], S3_TIME);
         assert_string_not_equal(strstr(got, "Signature="), strstr(changed, "Signature="));
-        free(changed);
     }
     signature_key keys[] = {s3_key, s3_key, s3_key};
     keys[0].secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEX";
     keys[1].region = "us-east-2";
     keys[2].service = "s4";
     for (int i = 0; i < 3; i++) {
-        char *changed = sign(&keys[i], &right, S3_TIME);
+        AUTO_FREE char *changed = sign(&keys[i], &right, S3_TIME);
         assert_string_not_equal(strstr(got, "Signature="), strstr(changed, "Signature="));
-        free(changed);
     }
-    free(got);
 }
 
 TEST(paths_and_queries_are_encoded_once)
 {
-    char *path = signature_path("/a b/\xC3\xA4+%41//../c~");
+    AUTO_FREE char *path = signature_path("/a b/\xC3\xA4+%41//../c~");
     assert_string_equal(path, "/a%20b/%C3%A4%2B%2541//../c~");
     const http_pair pairs[] = {{"b", "/ x"}, {"a-", "2"}, {"a", "2"}, {"a", "10"}, {"a=", "1"}};
-    char *query = signature_query(pairs, 5);
+    AUTO_FREE char *query = signature_query(pairs, 5);
     assert_string_equal(query, "a=10&a=2&a%3D=1&a-=2&b=%2F%20x");
-    free(query);
-    free(path);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "engine/train/report/report.h"
+#include "memory/scope.h"
 #include "tests/jobs/workfolder.h"
 #include "tests/test.h"
 
@@ -263,7 +264,7 @@ TEST(metrics_without_a_number_are_null)
     char *path;
     lines *l = metrics_begin(state, &path);
     assert_int_equal(report_metrics(l, &s), STATUS_OK);
-    char *text = metrics_end(l, path);
+    AUTO_FREE char *text = metrics_end(l, path);
     json_t *line = json_loads(text, 0, NULL);
     assert_non_null(line);
     assert_true(json_is_null(json_object_get(line, "loss")));
@@ -272,7 +273,6 @@ TEST(metrics_without_a_number_are_null)
     assert_null(json_object_get(line, "communication_seconds")); /* a device does not say */
     assert_true(json_is_true(json_object_get(line, "skipped")));
     json_decref(line);
-    free(text);
 }
 
 TEST(a_full_disk_is_reported)
@@ -290,7 +290,8 @@ TEST(a_full_disk_is_reported)
 
 TEST(the_summary_has_the_promised_fields)
 {
-    char *path = workfolder_path(*state, "summary.json"), *temporary = workfolder_path(*state, "summary.json.tmp");
+    AUTO_FREE char *path = workfolder_path(*state, "summary.json"),
+                   *temporary = workfolder_path(*state, "summary.json.tmp");
     report_rank ranks[2] = {{.rank = 0,
                              .host = "node7",
                              .arena_bytes = INT64_C(1) << 40,
@@ -350,8 +351,6 @@ TEST(the_summary_has_the_promised_fields)
     assert_null(json_object_get(sent, axis_name(AXIS_SAMPLES)));
     json_decref(root);
     assert_int_not_equal(access(temporary, F_OK), 0);
-    free(temporary);
-    free(path);
 }
 
 TEST(the_bar_shows_share_rate_and_time_left)

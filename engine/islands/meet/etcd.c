@@ -10,22 +10,24 @@
 #include "memory/base64.h"
 #include "memory/log.h"
 
-enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096 };
-static const double CONNECT = 2, ANSWER = 5, SIGN = 1; /* seconds */
+enum { MOST_REPLY = 4 << 20, MOST_KEYS = 4096, ETCD_NODES = 16 };
+enum { MISSES = 2 }; /* in a row, until a node is away: one may be a hiccup */
+static const double CONNECT = 2, ANSWER = 5, SIGN = 1, TURN = 1; /* seconds; TURN: between questions who is there */
 
 struct etcd {
     http *http;
     int nodes, at; /* the one that answered last */
     char *address[ETCD_NODES];
     char *user, *password, *token;
+    int next; /* to be asked whether it is there */
+    double asked;
+    int misses[ETCD_NODES];
 };
 
 static json_t *encoded(const char *value)
 {
-    char *coded = base64_encode(value, strlen(value));
-    json_t *out = json_string(coded);
-    free(coded);
-    return out;
+    AUTO_FREE char *coded = base64_encode(value, strlen(value));
+    return json_string(coded);
 }
 
 /* ---- one request ------------------------------------------------------------------------------------------------- */
@@ -74,47 +76,33 @@ static status ask(json_t **out, etcd *e, const char *path, const char *body)
     return s;
 }
 
-bool etcd_answers(etcd *e, int node)
-{
-    RELEASED_BY(http_answer_free) http_answer reply = {0};
-    post(&reply, e, e->address[node], "/v3/maintenance/status", "{}", SIGN);
-    return !reply.failure;
-}
-
 /* A user's token; it may have run out, and is then asked for again. */
 static status log_in(etcd *e)
 {
-    json_t *body = json_pack("{s:s, s:s}", "name", e->user, "password", e->password), *answer;
-    char *words = json_dumps(body, JSON_COMPACT);
-    status s = ask(&answer, e, "/v3/auth/authenticate", words);
-    free(words);
-    json_decref(body);
-    TRY(s);
+    json_auto_t *body = json_pack("{s:s, s:s}", "name", e->user, "password", e->password), *answer = NULL;
+    AUTO_FREE char *words = json_dumps(body, JSON_COMPACT);
+    TRY(ask(&answer, e, "/v3/auth/authenticate", words));
     static const char sound[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=._-";
     const char *token = json_string_value(json_object_get(answer, "token"));
     free(e->token); /* it becomes a line of a header */
     e->token = token && *token && !token[strspn(token, sound)] ? must_strdup(token) : NULL;
-    json_decref(answer);
     return e->token ? STATUS_OK : status_fail(STATUS_FAILED, "etcd answers a login without a token");
 }
 
 /* `body` is taken. */
 static status call(json_t **out, etcd *e, const char *path, json_t *body)
 {
-    char *words = json_dumps(body, JSON_COMPACT);
+    AUTO_FREE char *words = json_dumps(body, JSON_COMPACT);
     json_decref(body);
-    status s = e->user && !e->token ? log_in(e) : STATUS_OK;
-    if (s == STATUS_OK)
-        s = ask(out, e, path, words);
-    if (s != STATUS_OK && e->user && strstr(status_message(), "token")) {
-        free(e->token);
-        e->token = NULL;
-        s = log_in(e);
-        if (s == STATUS_OK)
-            s = ask(out, e, path, words);
-    }
-    free(words);
-    return s;
+    if (e->user && !e->token)
+        TRY(log_in(e));
+    status s = ask(out, e, path, words);
+    if (s == STATUS_OK || !e->user || !strstr(status_message(), "token"))
+        return s;
+    free(e->token);
+    e->token = NULL;
+    TRY(log_in(e));
+    return ask(out, e, path, words);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -141,23 +129,18 @@ static status take_address(etcd *e, const char *address, size_t length)
 
 status etcd_open(etcd **out, const char *addresses)
 {
-    etcd *e = must_calloc(1, sizeof *e);
-    status s = STATUS_OK;
-    for (const char *at = addresses; *at && s == STATUS_OK;) {
+    AUTO(etcd) *e = must_calloc(1, sizeof *e);
+    for (const char *at = addresses; *at;) {
         size_t length = strcspn(at, ", ");
         if (length > 0)
-            s = take_address(e, at, length);
+            TRY(take_address(e, at, length));
         at += length + (at[length] != 0);
     }
-    if (s == STATUS_OK && e->nodes == 0)
-        s = status_fail(STATUS_USAGE, "outer.rendezvous names no address of etcd: http://HOST:2379");
-    if (s == STATUS_OK)
-        s = http_open(&e->http);
-    if (s == STATUS_OK)
-        *out = e;
-    else
-        etcd_close(e);
-    return s;
+    if (e->nodes == 0)
+        return status_fail(STATUS_USAGE, "outer.rendezvous names no address of etcd: http://HOST:2379");
+    TRY(http_open(&e->http));
+    *out = TAKE(e);
+    return STATUS_OK;
 }
 
 status etcd_log_in(etcd *e, const credentials *who)
@@ -193,14 +176,23 @@ void etcd_close(etcd *e)
     free(e);
 }
 
-int etcd_nodes(const etcd *e)
+void etcd_look_at_nodes(etcd *e, double now)
 {
-    return e->nodes;
-}
-
-const char *etcd_address(const etcd *e, int node)
-{
-    return e->address[node];
+    if (e->nodes < 2 || now - e->asked < TURN)
+        return;
+    RELEASED_BY(http_answer_free) http_answer reply = {0};
+    int i = e->next, there = 0;
+    post(&reply, e, e->address[i], "/v3/maintenance/status", "{}", SIGN);
+    bool answers = !reply.failure, was_away = e->misses[i] >= MISSES; /* whatever it answers: it may have no leader */
+    e->asked = now;
+    e->next = (i + 1) % e->nodes;
+    e->misses[i] = answers ? 0 : e->misses[i] + 1 < MISSES ? e->misses[i] + 1 : MISSES;
+    for (int k = 0; k < e->nodes; k++)
+        there += e->misses[k] < MISSES;
+    if (answers && was_away)
+        log_info("islands: etcd's node %s is back: %d of %d are there", e->address[i], there, e->nodes);
+    else if (!was_away && e->misses[i] >= MISSES)
+        log_warn("islands: etcd's node %s is away: %d of %d are there", e->address[i], there, e->nodes);
 }
 
 /* ---- leases ------------------------------------------------------------------------------------------------------ */
@@ -214,27 +206,25 @@ static int64_t number(const json_t *object, const char *key)
 
 status etcd_lease(int64_t *lease, etcd *e, int seconds)
 {
-    json_t *answer;
+    json_auto_t *answer = NULL;
     TRY(call(&answer, e, "/v3/lease/grant", json_pack("{s:i}", "TTL", seconds)));
     *lease = number(answer, "ID");
-    json_decref(answer);
     return *lease ? STATUS_OK : status_fail(STATUS_FAILED, "etcd grants no lease");
 }
 
 status etcd_keep_alive(bool *alive, etcd *e, int64_t lease)
 {
-    json_t *answer;
+    json_auto_t *answer = NULL;
     TRY(call(&answer, e, "/v3/lease/keepalive", json_pack("{s:I}", "ID", (json_int_t)lease)));
     *alive = number(json_object_get(answer, "result"), "TTL") > 0;
-    json_decref(answer);
     return STATUS_OK;
 }
 
 void etcd_revoke(etcd *e, int64_t lease)
 {
-    json_t *answer;
-    if (lease && call(&answer, e, "/v3/lease/revoke", json_pack("{s:I}", "ID", (json_int_t)lease)) == STATUS_OK)
-        json_decref(answer);
+    json_auto_t *answer = NULL;
+    if (lease)
+        (void)call(&answer, e, "/v3/lease/revoke", json_pack("{s:I}", "ID", (json_int_t)lease));
 }
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
@@ -247,30 +237,25 @@ json_t *etcd_pairs(const json_t *answer, const char *prefix)
     {
         if (i == MOST_KEYS)
             break;
-        char *key = base64_decode(json_string_value(json_object_get(entry, "key")), NULL);
-        char *value = base64_decode(json_string_value(json_object_get(entry, "value")), NULL);
+        AUTO_FREE char *key = base64_decode(json_string_value(json_object_get(entry, "key")), NULL);
+        AUTO_FREE char *value = base64_decode(json_string_value(json_object_get(entry, "value")), NULL);
         json_t *pair = json_pack("{s:s, s:s, s:I}", "key", key, "value", value, "revision",
                                  (json_int_t)number(entry, "mod_revision"));
         if (pair && strncmp(key, prefix, strlen(prefix)) == 0)
             json_array_append_new(out, pair);
         else
             json_decref(pair); /* it was not asked for, or is not UTF-8 */
-        free(key);
-        free(value);
     }
     return out;
 }
 
 status etcd_read(json_t **out, etcd *e, const char *prefix)
 {
-    json_t *answer;
-    char *end = must_strdup(prefix);
+    json_auto_t *answer = NULL;
+    AUTO_FREE char *end = must_strdup(prefix);
     end[strlen(end) - 1]++; /* the first key beyond */
-    json_t *body = json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end));
-    free(end);
-    TRY(call(&answer, e, "/v3/kv/range", body));
+    TRY(call(&answer, e, "/v3/kv/range", json_pack("{s:o, s:o}", "key", encoded(prefix), "range_end", encoded(end))));
     *out = etcd_pairs(answer, prefix);
-    json_decref(answer);
     return STATUS_OK;
 }
 
@@ -284,17 +269,16 @@ static json_t *change_of(const etcd_change *c)
 
 status etcd_write(etcd *e, const char *key, const char *value, int64_t lease)
 {
-    json_t *answer;
+    json_auto_t *answer = NULL;
     const etcd_change change = {key, value, lease};
-    TRY(call(&answer, e, value ? "/v3/kv/put" : "/v3/kv/deleterange", change_of(&change)));
-    json_decref(answer);
-    return STATUS_OK;
+    return call(&answer, e, value ? "/v3/kv/put" : "/v3/kv/deleterange", change_of(&change));
 }
 
 status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int condition_count,
                      const etcd_change *changes, int change_count)
 {
-    json_t *compare = json_array(), *success = json_array(), *answer;
+    json_t *compare = json_array(), *success = json_array();
+    json_auto_t *answer = NULL;
     for (int i = 0; i < condition_count; i++)
         json_array_append_new(compare,
                               json_pack("{s:o, s:s, s:s, s:I}", "key", encoded(conditions[i].key), "target", "MOD",
@@ -304,6 +288,5 @@ status etcd_transact(bool *done, etcd *e, const etcd_condition *conditions, int 
                                                  change_of(&changes[i])));
     TRY(call(&answer, e, "/v3/kv/txn", json_pack("{s:o, s:o}", "compare", compare, "success", success)));
     *done = json_is_true(json_object_get(answer, "succeeded"));
-    json_decref(answer);
     return STATUS_OK;
 }

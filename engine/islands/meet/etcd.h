@@ -10,9 +10,8 @@
 #include <stdint.h>
 
 #include "engine/islands/meet/credentials.h"
+#include "memory/scope.h"
 #include "memory/status.h"
-
-enum { ETCD_NODES = 16 }; /* of a cluster, at most */
 
 typedef struct etcd etcd;
 
@@ -22,11 +21,12 @@ status etcd_open(etcd **out, const char *addresses);
  * the clear; without a user such an address is warned of. */
 status etcd_log_in(etcd *e, const credentials *who);
 void etcd_close(etcd *e); /* NULL is accepted */
+AUTO_CLOSES(etcd, etcd_close)
 
-int etcd_nodes(const etcd *e);
-const char *etcd_address(const etcd *e, int node);
-/* Does this node answer anything at all, in a second or so? It need not have a leader for that. */
-bool etcd_answers(etcd *e, int node);
+/* Asks the next of the cluster's nodes, if a second has passed since the last, and says so when one is away, and when it
+ * is back: one of them is used until it fails, so a cluster that has lost its spare nodes would go unnoticed. Of a
+ * cluster of one nothing is asked. `now` in seconds. */
+void etcd_look_at_nodes(etcd *e, double now);
 
 status etcd_lease(int64_t *lease, etcd *e, int seconds);
 /* *alive false: it has run out. */

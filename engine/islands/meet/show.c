@@ -11,10 +11,9 @@
 /* What any member has written is foreign text. */
 static void print_name(const char *name, int width)
 {
-    char *text = must_strdup(name);
+    AUTO_FREE char *text = must_strdup(name);
     log_make_printable(text);
     printf("%-*s", width, text);
-    free(text);
 }
 
 static void print_member(const roster_member *m, int slot)
@@ -90,25 +89,18 @@ static json_t *group_by_run(const json_t *raw)
 
 status islands_show(const char *addresses, const char *file)
 {
-    etcd *e = NULL;
-    json_t *raw = NULL, *pairs;
+    AUTO(etcd) *e = NULL;
+    RELEASED_BY(credentials_wipe) credentials login = {0};
+    json_auto_t *raw = NULL, *runs = NULL;
+    json_t *pairs;
     const char *run;
-    credentials login;
     TRY(credentials_take(&login, file));
-    status opened = etcd_open(&e, addresses);
-    if (opened == STATUS_OK)
-        opened = etcd_log_in(e, &login);
-    credentials_wipe(&login);
-    if (opened != STATUS_OK)
-        etcd_close(e);
-    TRY(opened);
-    status s = etcd_read(&raw, e, "phalanx/");
-    json_t *runs = group_by_run(raw);
+    TRY(etcd_open(&e, addresses));
+    TRY(etcd_log_in(e, &login));
+    TRY(etcd_read(&raw, e, "phalanx/"));
+    runs = group_by_run(raw);
     json_object_foreach(runs, run, pairs) print_run(run, pairs);
-    if (s == STATUS_OK && json_object_size(runs) == 0)
+    if (json_object_size(runs) == 0)
         printf("no islands have met here\n");
-    json_decref(runs);
-    json_decref(raw);
-    etcd_close(e);
-    return s;
+    return STATUS_OK;
 }

@@ -1,0 +1,640 @@
+#include "engine/islands/meet/membership.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/checkpoint/manifest.h"
+#include "engine/islands/meet/etcd.h"
+#include "engine/islands/meet/news.h"
+#include "memory/clock.h"
+#include "memory/log.h"
+#include "memory/scope.h"
+
+typedef enum own_key { OWN_MEMBER, OWN_OFFER, OWN_HAVE, OWN_KEYS } own_key;
+
+typedef struct decision {
+    json_t *head; /* NULL: none */
+    int64_t revision;
+    uint64_t slots;
+    int64_t offer_revision[ROSTER_SLOTS];
+} decision;
+
+struct membership {
+    membership_options options;
+    etcd *etcd;
+    char *prefix, *key, *name; /* prefix: "phalanx/RUN/" */
+    char id[MANIFEST_RUN];
+    json_t *endpoints;
+    int slot;
+    int64_t lease;
+    double kept_alive;
+    bool lost;             /* the lease had run out, and our record is not there again yet */
+    bool doubt;            /* a decision had no answer: it may still be carried out */
+    int64_t turn_revision; /* of our turn key, as last read */
+    news *news;
+    char *written[OWN_KEYS]; /* under the present lease */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    bool ends, reached, evicted;
+    bool reported_away;
+    char *wanted[OWN_KEYS];
+    int64_t number, settled;
+    json_t *pairs; /* as last read */
+    decision decision;
+};
+
+/* ---- our keys, and what is there ---- */
+
+static const char *const own_name[OWN_KEYS] = {"member", "offer", "have"};
+
+/* PREFIX/live/WHAT/SLOT; slot -1: without it. A fresh string. */
+static char *path_of(const membership *m, const char *what, int slot)
+{
+    return slot < 0 ? must_format("%slive/%s", m->prefix, what) : must_format("%slive/%s/%d", m->prefix, what, slot);
+}
+
+/* A server has a record, and neither offers nor holds. */
+static char *own_path(const membership *m, own_key k)
+{
+    return m->slot == ROSTER_SERVER ? path_of(m, "server", -1) : path_of(m, own_name[k], m->slot);
+}
+
+static char *record_text(const membership *m, const membership_state *s)
+{
+    json_auto_t *o = json_pack("{s:s, s:s, s:s, s:i, s:O, s:b, s:b, s:I, s:I, s:I, s:I}", "id", m->id, "name", m->name,
+                               "key", m->key, "ranks", m->options.ranks, "endpoints", m->endpoints, "ready", s->ready,
+                               "taking", s->taking, "merge", (json_int_t)s->merge, "history", (json_int_t)s->history,
+                               "step", (json_int_t)s->step, "updates", (json_int_t)s->updates);
+    MUST(o, "outer.island is not UTF-8");
+    return json_dumps(o, JSON_COMPACT);
+}
+
+/* What is at PREFIX/live/: pairs whose keys have lost the prefix, and whose values are JSON or, like names, text. */
+static status read_pairs(json_t **out, membership *m)
+{
+    json_auto_t *raw = NULL;
+    AUTO_FREE char *prefix = path_of(m, "", -1);
+    TRY(etcd_read(&raw, m->etcd, prefix));
+    *out = roster_pairs(raw, strlen(prefix));
+    return STATUS_OK;
+}
+
+/* NULL: there is none. */
+static const json_t *find_pair(const json_t *pairs, const char *what, int slot)
+{
+    size_t i;
+    const json_t *pair, *found = NULL;
+    AUTO_FREE char *key = slot < 0 ? must_strdup(what) : must_format("%s/%d", what, slot);
+    json_array_foreach(pairs, i, pair) if (!strcmp(json_string_value(json_object_get(pair, "key")), key)) found = pair;
+    return found;
+}
+
+/* What a record's island calls itself, for people. */
+static void copy_name(char out[ROSTER_NAME], const json_t *member)
+{
+    const char *name = json_string_value(json_object_get(json_object_get(member, "value"), "name"));
+    snprintf(out, ROSTER_NAME, "%s", name ? name : "?");
+    log_make_printable(out);
+}
+
+static int64_t revision_of(const json_t *pair)
+{
+    return pair ? (int64_t)json_integer_value(json_object_get(pair, "revision")) : 0;
+}
+
+static const json_t *own_pair(const membership *m, const json_t *pairs, own_key k)
+{
+    return m->slot == ROSTER_SERVER ? find_pair(pairs, "server", -1) : find_pair(pairs, own_name[k], m->slot);
+}
+
+/* Is a member's record that of this process? */
+static bool is_ours(const membership *m, const json_t *member)
+{
+    const char *id = json_string_value(json_object_get(json_object_get(member, "value"), "id"));
+    return id && !strcmp(id, m->id);
+}
+
+/* ---- whose a slot is ---- */
+
+static const char *text_of(const json_t *pair)
+{
+    const char *words = json_string_value(json_object_get(pair, "value"));
+    return words ? words : "";
+}
+
+/* Islands that train something else are no islands of this run. */
+static status check_fingerprint(membership *m, const json_t *pairs)
+{
+    char text[24];
+    snprintf(text, sizeof text, "x%016llx", (unsigned long long)m->options.fingerprint);
+    const json_t *there = find_pair(pairs, "fingerprint", -1);
+    if (there && strcmp(text_of(there), text) != 0)
+        return status_fail(STATUS_FAILED,
+                           "outer.run %s is a run of islands with another model, data order, seed or outer.* settings: "
+                           "give this one another name, or configure it alike",
+                           m->options.run);
+    if (there)
+        return STATUS_OK;
+    AUTO_FREE char *key = path_of(m, "fingerprint", -1);
+    const etcd_condition absent = {key, 0};
+    const etcd_change put = {key, text, 0};
+    bool done;
+    TRY(etcd_transact(&done, m->etcd, &absent, 1, &put, 1));
+    return done ? STATUS_OK : status_fail(STATUS_FAILED, "another island begins at this moment");
+}
+
+/* Takes the slot, or the server's place, whose record is of this revision; 0: there is none. The turn of a former
+ * process ends: what it may have decided without hearing of it is not carried out any more. */
+static status take(bool *done, membership *m, const json_t *pairs, int slot, int64_t revision)
+{
+    m->slot = slot;
+    AUTO_FREE char *member = own_path(m, OWN_MEMBER), *name = path_of(m, "name", slot);
+    AUTO_FREE char *turn = path_of(m, "turn", slot);
+    AUTO_FREE char *record = record_text(m, &(membership_state){.merge = m->options.merge});
+    const etcd_condition as_read[] = {{member, revision}, {name, revision_of(find_pair(pairs, "name", slot))}};
+    const etcd_change changes[] = {{member, record, m->lease}, {turn, m->id, 0}, {name, m->name, 0}};
+    bool server = slot == ROSTER_SERVER; /* which has no name of its own to keep */
+    status s = etcd_transact(done, m->etcd, as_read, server ? 1 : 2, changes, server ? 2 : 3);
+    if (s != STATUS_OK || !*done)
+        m->slot = -1;
+    return s;
+}
+
+/* How much the slot is ours to take: the one that we had, then one that nobody had, then one whose island is gone. */
+static int fitness(const membership *m, const json_t *pairs, int slot)
+{
+    const json_t *name = find_pair(pairs, "name", slot);
+    if (find_pair(pairs, "member", slot) || (m->options.slot >= 0 && m->options.slot != slot))
+        return 0;
+    if (!name)
+        return slot == m->options.hint ? 3 : 2;
+    return !strcmp(text_of(name), m->name) ? 4 : 1;
+}
+
+static status refuse_slot(const membership *m, const json_t *pairs)
+{
+    int slot = m->options.slot;
+    const json_t *member = slot >= 0 ? find_pair(pairs, "member", slot) : NULL;
+    char name[ROSTER_NAME];
+    copy_name(name, member);
+    if (slot >= 0)
+        return status_fail(STATUS_FAILED,
+                           "slot %d belongs to island %s, which is at work: every island needs a slot of its own", slot,
+                           name);
+    return status_fail(STATUS_FAILED, "all %d slots (outer.slots) have islands at work", m->options.slots);
+}
+
+static status try_server(bool *done, membership *m, const json_t *pairs)
+{
+    const json_t *there = find_pair(pairs, "server", -1);
+    char name[ROSTER_NAME];
+    copy_name(name, there);
+    if (there && !is_ours(m, there))
+        return status_fail(STATUS_FAILED, "outer.run %s has a server at work, %s: give this one another outer.run",
+                           m->options.run, name);
+    return take(done, m, pairs, ROSTER_SERVER, revision_of(there));
+}
+
+/* An island that has ended without a word keeps its slot until its lease has run out; so does a server. */
+static status claim_once(bool *done, bool *reached, membership *m)
+{
+    json_auto_t *pairs = NULL;
+    TRY(read_pairs(&pairs, m));
+    *reached = true;
+    TRY(check_fingerprint(m, pairs));
+    if (m->options.server)
+        return try_server(done, m, pairs);
+    int best = -1, ours = -1; /* ours: the slot that a claim without an answer has given us */
+    bool mine_is_held = false;
+    for (int i = 0; i < m->options.slots; i++) {
+        ours = ours < 0 && is_ours(m, find_pair(pairs, "member", i)) ? i : ours;
+        best = fitness(m, pairs, i) > (best < 0 ? 0 : fitness(m, pairs, best)) ? i : best;
+        mine_is_held |= find_pair(pairs, "member", i) && !strcmp(text_of(find_pair(pairs, "name", i)), m->name);
+    }
+    if (ours >= 0)
+        return take(done, m, pairs, ours, revision_of(find_pair(pairs, "member", ours)));
+    if (best < 0 || (mine_is_held && m->options.slot < 0))
+        return refuse_slot(m, pairs);
+    return take(done, m, pairs, best, 0);
+}
+
+/* A slot, or the server's place, is ours when this returns. A request whose answer is lost may have been carried out,
+ * or be so later: what is at a slot is read before it is judged. */
+static status claim(membership *m)
+{
+    double until = clock_seconds() + m->options.patience;
+    for (bool done = false, there = true;;) {
+        bool was_there = there;
+        there = false;
+        status s = m->lease ? STATUS_OK : etcd_lease(&m->lease, m->etcd, m->options.lease);
+        if (s == STATUS_OK)
+            s = claim_once(&done, &there, m);
+        if (s == STATUS_OK && done)
+            return STATUS_OK;
+        double now = clock_seconds();
+        if (there && !was_there) /* leases begin anew when etcd is back */
+            until = now + m->options.patience;
+        if (now > until)
+            return s != STATUS_OK ? s : status_fail(STATUS_FAILED, "no slot could be claimed");
+        bool alive = false;
+        if (m->lease && (etcd_keep_alive(&alive, m->etcd, m->lease) != STATUS_OK || !alive))
+            m->lease = 0;
+        usleep(200000);
+    }
+}
+
+/* ---- our lease ---- */
+
+static void forget(membership *m, own_key k)
+{
+    free(m->written[k]);
+    m->written[k] = NULL;
+}
+
+static status say_evicted(membership *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->evicted = true;
+    pthread_mutex_unlock(&m->lock);
+    return m->options.server ? status_fail(STATUS_FAILED, "another server has taken this one's place")
+                             : status_fail(STATUS_FAILED, "another island has taken slot %d", m->slot);
+}
+
+/* Our record again, where there is none, or what a write without an answer has left of ours. */
+static status put_record(membership *m, const char *record)
+{
+    json_auto_t *pairs = NULL;
+    bool done = false;
+    TRY(read_pairs(&pairs, m));
+    const json_t *there = own_pair(m, pairs, OWN_MEMBER);
+    if (there && !is_ours(m, there))
+        return say_evicted(m);
+    AUTO_FREE char *key = own_path(m, OWN_MEMBER), *name = path_of(m, "name", m->slot);
+    const etcd_condition as_read = {key, revision_of(there)};
+    const etcd_change put[] = {{key, record, m->lease}, {name, m->name, 0}};
+    TRY(etcd_transact(&done, m->etcd, &as_read, 1, put, m->options.server ? 1 : 2));
+    if (!done) /* by whom is seen in the next turn */
+        return status_fail(STATUS_FAILED, "the record in etcd was changed while it was renewed");
+    m->written[OWN_MEMBER] = must_strdup(record);
+    m->lost = false;
+    return STATUS_OK;
+}
+
+/* A lease that has run out took our keys with it: a new one, and `record` again, unless somebody else has the slot by
+ * now. */
+static status keep_lease(membership *m, const char *record)
+{
+    bool alive = true;
+    if (!m->lost && clock_seconds() - m->kept_alive < m->options.lease / 3.0)
+        return STATUS_OK;
+    TRY(etcd_keep_alive(&alive, m->etcd, m->lease));
+    if (!alive) {
+        m->lost = true;
+        TRY(etcd_lease(&m->lease, m->etcd, m->options.lease));
+    }
+    m->kept_alive = clock_seconds();
+    if (!m->lost)
+        return STATUS_OK;
+    for (int i = 0; i < OWN_KEYS; i++)
+        forget(m, (own_key)i);
+    return put_record(m, record);
+}
+
+/* What is `wanted` and not written yet. A write whose answer is lost is made again; one that is carried out late, after
+ * what followed it, is seen when the keys are read, and undone. */
+static status write_own(membership *m, char *const wanted[OWN_KEYS])
+{
+    for (int i = 0; i < OWN_KEYS; i++) {
+        if (wanted[i] && m->written[i] ? !strcmp(wanted[i], m->written[i]) : wanted[i] == m->written[i])
+            continue;
+        AUTO_FREE char *key = own_path(m, (own_key)i);
+        TRY(etcd_write(m->etcd, key, wanted[i], m->lease));
+        forget(m, (own_key)i);
+        m->written[i] = wanted[i] ? must_strdup(wanted[i]) : NULL;
+    }
+    return STATUS_OK;
+}
+
+static bool is_written(const membership *m, own_key k, const json_t *pair)
+{
+    if (!pair || !m->written[k])
+        return !pair && !m->written[k];
+    json_auto_t *written = json_loads(m->written[k], 0, NULL);
+    return json_equal(written, json_object_get(pair, "value"));
+}
+
+/* A record of ours at another slot: of a claim that was carried out when we had given it up. */
+static void drop_ghosts(membership *m, const json_t *pairs)
+{
+    for (int i = 0; i < m->options.slots && !m->options.server; i++) {
+        const json_t *member = find_pair(pairs, "member", i);
+        if (i == m->slot || !is_ours(m, member))
+            continue;
+        bool done;
+        AUTO_FREE char *key = path_of(m, "member", i);
+        const etcd_condition still = {key, revision_of(member)};
+        const etcd_change drop = {key, NULL, 0};
+        (void)etcd_transact(&done, m->etcd, &still, 1, &drop, 1);
+    }
+}
+
+/* Are our keys, as just read, those that were written? What a late write has undone is written again in the next
+ * turn. */
+static bool check_own(membership *m, const json_t *pairs)
+{
+    bool all = true;
+    drop_ghosts(m, pairs);
+    for (int i = 0; i < (m->options.server ? 1 : OWN_KEYS); i++) {
+        const json_t *pair = own_pair(m, pairs, (own_key)i);
+        if (is_written(m, (own_key)i, pair))
+            continue;
+        all = false;
+        if (i == OWN_MEMBER && (!pair || !is_ours(m, pair)))
+            m->lost = true; /* the lease, or the slot: keeping the lease finds out */
+        forget(m, (own_key)i);
+        if (pair && i != OWN_MEMBER)
+            m->written[i] = must_strdup(""); /* whatever is wanted is not this */
+    }
+    return all;
+}
+
+static const double TURN = 0.1; /* seconds between readings */
+
+/* ---- the thread: one turn ---------------------------------------------------------------------------------------- */
+
+static void note_turn(membership *m, const json_t *pairs)
+{
+    m->turn_revision = revision_of(find_pair(pairs, "turn", m->slot));
+}
+
+/* A decision had no answer. Every decision holds only as long as our turn key is as it was read: once that is written
+ * again, it either has been carried out, which reading shows, or never is. */
+static status settle_doubt(membership *m)
+{
+    json_auto_t *pairs = NULL;
+    if (!m->doubt)
+        return STATUS_OK;
+    AUTO_FREE char *path = path_of(m, "turn", m->slot);
+    TRY(etcd_write(m->etcd, path, m->id, 0));
+    TRY(read_pairs(&pairs, m));
+    note_turn(m, pairs);
+    m->doubt = false;
+    return STATUS_OK;
+}
+
+static status try_decision(membership *m, const decision *d)
+{
+    etcd_condition conditions[2 + ROSTER_SLOTS];
+    int count = 0;
+    bool done;
+    AUTO_FREE char *head = path_of(m, "head", -1), *text = json_dumps(d->head, JSON_COMPACT);
+    AUTO_FREE char *history =
+        must_format("%smerges/%010lld", m->prefix, (long long)json_integer_value(json_object_get(d->head, "merge")));
+    conditions[count++] = (etcd_condition){head, d->revision};
+    conditions[count++] = (etcd_condition){path_of(m, "turn", m->slot), m->turn_revision};
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        if (d->slots >> s & 1)
+            conditions[count++] = (etcd_condition){path_of(m, "offer", s), d->offer_revision[s]};
+    const etcd_change changes[] = {{head, text, 0}, {history, text, 0}};
+    status s = etcd_transact(&done, m->etcd, conditions, count, changes, 2);
+    m->doubt = s != STATUS_OK;
+    for (int i = 1; i < count; i++)
+        free((char *)conditions[i].key);
+    return s;
+}
+
+/* What is wanted now, as copies; and the decision, which is tried once. */
+static int64_t take_wanted(char *wanted[OWN_KEYS], decision *d, membership *m)
+{
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < OWN_KEYS; i++)
+        wanted[i] = m->wanted[i] ? must_strdup(m->wanted[i]) : NULL;
+    *d = m->decision;
+    m->decision.head = NULL;
+    int64_t number = m->number;
+    pthread_mutex_unlock(&m->lock);
+    return number;
+}
+
+static void publish(membership *m, status s, json_t *pairs, int64_t number)
+{
+    pthread_mutex_lock(&m->lock);
+    m->reached = s == STATUS_OK;
+    if (s == STATUS_OK) {
+        json_decref(m->pairs);
+        m->pairs = pairs;
+        m->settled = number;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (s != STATUS_OK && !m->reported_away)
+        log_warn("islands: %s; %s until it is back", status_message(),
+                 m->options.server ? "nothing is merged" : "training goes on, unmerged");
+    if (s == STATUS_OK && m->reported_away)
+        log_warn("islands: etcd is back");
+    m->reported_away = s != STATUS_OK;
+}
+
+static void say_news(void *context, const char *line)
+{
+    (void)context;
+    log_info("%s", line);
+}
+
+static status take_turn(json_t **pairs, membership *m, char *const wanted[OWN_KEYS], const decision *d)
+{
+    TRY(keep_lease(m, wanted[OWN_MEMBER]));
+    TRY(write_own(m, wanted));
+    TRY(settle_doubt(m));
+    if (d->head)
+        TRY(try_decision(m, d));
+    return read_pairs(pairs, m);
+}
+
+static void turn(membership *m)
+{
+    char *wanted[OWN_KEYS];
+    decision d;
+    json_t *pairs = NULL;
+    int64_t number = take_wanted(wanted, &d, m);
+    status s = take_turn(&pairs, m, wanted, &d);
+    if (s == STATUS_OK) {
+        roster r;
+        roster_read_pairs(&r, pairs, m->options.trusted);
+        news_look(m->news, &r, clock_seconds(), m->options.lease);
+        note_turn(m, pairs);
+        number = check_own(m, pairs) ? number : m->settled;
+    }
+    publish(m, s, pairs, number);
+    etcd_look_at_nodes(m->etcd, clock_seconds());
+    json_decref(d.head);
+    for (int i = 0; i < OWN_KEYS; i++)
+        free(wanted[i]);
+}
+
+static void *run_thread(void *argument)
+{
+    membership *m = argument;
+    pthread_mutex_lock(&m->lock);
+    while (!m->ends) {
+        int64_t number = m->number;
+        pthread_mutex_unlock(&m->lock);
+        turn(m);
+        double next = clock_seconds() + TURN;
+        pthread_mutex_lock(&m->lock);
+        while (!m->ends && m->number == number && clock_wait(&m->changed, &m->lock, next))
+            continue;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static status open_parts(membership *m)
+{
+    TRY(manifest_draw_run(m->id));
+    TRY(etcd_open(&m->etcd, m->options.addresses));
+    TRY(etcd_log_in(m->etcd, &m->options.login));
+    m->options.login = (credentials){0};
+    TRY(claim(m));
+    m->kept_alive = clock_seconds();
+    m->wanted[OWN_MEMBER] = record_text(m, &(membership_state){.merge = m->options.merge});
+    m->written[OWN_MEMBER] = must_strdup(m->wanted[OWN_MEMBER]);
+    TRY(read_pairs(&m->pairs, m));
+    note_turn(m, m->pairs);
+    m->reached = true;
+    m->news = news_open(m->slot, say_news, NULL);
+    if (pthread_create(&m->thread, NULL, run_thread, m) != 0)
+        return status_fail(STATUS_FAILED, "cannot start the thread that talks to etcd");
+    m->started = true;
+    return STATUS_OK;
+}
+
+status membership_open(membership **out, const membership_options *options)
+{
+    membership *m = must_calloc(1, sizeof *m);
+    m->options = *options;
+    m->slot = -1;
+    m->prefix = must_format("phalanx/%s/", options->run);
+    m->key = must_strdup(options->key);
+    m->name = must_strdup(options->name);
+    m->endpoints = json_array();
+    for (int i = 0; i < options->ranks; i++)
+        json_array_append_new(m->endpoints, json_string(options->endpoints[i]));
+    pthread_mutex_init(&m->lock, NULL);
+    clock_condition(&m->changed);
+    status s = open_parts(m);
+    if (s == STATUS_OK)
+        *out = m;
+    else
+        membership_close(m);
+    return s;
+}
+
+/* The others are to know that it was not lost. */
+static void leave(membership *m)
+{
+    if (m->slot >= 0 && m->slot != ROSTER_SERVER) {
+        AUTO_FREE char *key = path_of(m, "left", m->slot), *text = must_format("{\"id\":\"%s\"}", m->id);
+        (void)etcd_write(m->etcd, key, text, 0);
+    }
+    etcd_revoke(m->etcd, m->lease);
+}
+
+void membership_close(membership *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->lock);
+    m->ends = true;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    if (m->started)
+        pthread_join(m->thread, NULL);
+    if (m->etcd && m->reached)
+        leave(m);
+    news_close(m->news);
+    etcd_close(m->etcd);
+    for (int i = 0; i < OWN_KEYS; i++) {
+        free(m->wanted[i]);
+        free(m->written[i]);
+    }
+    json_decref(m->decision.head);
+    json_decref(m->pairs);
+    json_decref(m->endpoints);
+    free(m->prefix);
+    free(m->key);
+    free(m->name);
+    pthread_mutex_destroy(&m->lock);
+    pthread_cond_destroy(&m->changed);
+    free(m);
+}
+
+/* ---- the main thread's ------------------------------------------------------------------------------------------- */
+
+int membership_slot(const membership *m)
+{
+    return m->slot;
+}
+
+char *membership_roster(membership *m)
+{
+    pthread_mutex_lock(&m->lock);
+    json_t *o = json_pack("{s:b, s:b, s:I, s:O}", "reached", m->reached, "evicted", m->evicted, "settled",
+                          (json_int_t)m->settled, "pairs", m->pairs);
+    char *text = json_dumps(o, JSON_COMPACT);
+    json_decref(o);
+    pthread_mutex_unlock(&m->lock);
+    return text;
+}
+
+static int64_t want(membership *m, own_key k, char *text)
+{
+    pthread_mutex_lock(&m->lock);
+    free(m->wanted[k]);
+    m->wanted[k] = text;
+    int64_t number = ++m->number;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    return number;
+}
+
+static int64_t want_json(membership *m, own_key k, json_t *o)
+{
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    return want(m, k, text);
+}
+
+int64_t membership_set_state(membership *m, const membership_state *state)
+{
+    return want(m, OWN_MEMBER, record_text(m, state));
+}
+
+int64_t membership_set_offer(membership *m, json_t *offer)
+{
+    return want_json(m, OWN_OFFER, offer);
+}
+
+int64_t membership_set_have(membership *m, json_t *have)
+{
+    return want_json(m, OWN_HAVE, have);
+}
+
+int64_t membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision)
+{
+    pthread_mutex_lock(&m->lock);
+    json_decref(m->decision.head);
+    m->decision = (decision){.head = head, .revision = revision, .slots = slots};
+    if (offer_revision)
+        memcpy(m->decision.offer_revision, offer_revision, sizeof m->decision.offer_revision);
+    int64_t number = ++m->number;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    return number;
+}

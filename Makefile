@@ -54,7 +54,7 @@ OBJECTS  := $(SOURCES:%.c=$(BUILD)/%.o) $(CXX_SRC:%.cc=$(BUILD)/%.o)
 # Tests lie in folders that mirror the rooms. test_*.c, and rank_*.c, which tests start under mpirun, are programs
 # $(BUILD)/tests/NAME; fuzz_*.c are for `make fuzz`; the others are helpers, in a library, so that a program links what
 # it uses.
-BUILT_APART   := tests/cuda/standin/% tests/cuda/gpu/% tests/cuda/cuda_ops.c tests/memory/spy/%
+BUILT_APART   := tests/cuda/standin/% tests/cuda/gpu/% tests/cuda/cuda_ops.c tests/memory/spy/% tests/jobs/merges_dump.c
 TEST_SRC      := $(filter-out $(BUILT_APART),$(shell find tests -name '*.c'))
 begin          = $(foreach s,$(TEST_SRC),$(if $(filter $1%,$(notdir $s)),$s))
 program        = $(BUILD)/tests/$(basename $(notdir $1))
@@ -95,6 +95,12 @@ $(BUILD)/tests/libtests.a: $(HELPERS:%.c=$(BUILD)/%.o)
 	@mkdir -p $(@D)
 	@rm -f $@
 	@echo "ar $@"; ar rcs $@ $^
+
+# phalanx, which writes down what it merges (merges_dump.c)
+RECORDED := rule_change outer_encode outer_merge_changes outer_merge_weights outer_settle server_merge
+$(BUILD)/tests/recorded/phalanx: $(TOOLS:%.c=$(BUILD)/%.o) $(BUILD)/tests/jobs/merges_dump.o $(BUILD)/libphalanx.a
+	@mkdir -p $(@D)
+	@echo "link $@"; $(CXX) -fopenmp -rdynamic $(SANITIZE) $(RECORDED:%=-Wl,--wrap=%) -o $@ $^ $(LIBS)
 
 # Test programs share one library with the product's objects and the helpers. It binds its own symbols first
 # (-Bsymbolic), so that no program replaces one by accident, and leaves none undefined (-z defs).
@@ -145,6 +151,7 @@ $(BUILD)/tests/test_parity_mutants: | $(BUILD)/tests/rank_mutants $(BUILD)/phala
 $(BUILD)/tests/test_compress: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_recovery $(BUILD)/tests/test_read_errors $(BUILD)/tests/test_stored: | $(BUILD)/tests/io_faults.so $(BUILD)/phalanx
 $(BUILD)/tests/test_fp16 $(BUILD)/tests/test_islands $(BUILD)/tests/test_island_experts $(BUILD)/tests/test_merges: | $(BUILD)/phalanx
+$(BUILD)/tests/test_merges $(BUILD)/tests/test_undo: | $(BUILD)/tests/recorded/phalanx
 $(BUILD)/tests/test_server: | $(BUILD)/tests/allocation_spy.so $(BUILD)/phalanx
 $(BUILD)/tests/test_optimizers $(BUILD)/tests/test_narrow_state $(BUILD)/tests/test_qk_clip: | $(BUILD)/tests/rank_playlist $(BUILD)/tests/rank_mutants $(BUILD)/phalanx
 $(BUILD)/tests/test_exports $(BUILD)/tests/test_metrics $(BUILD)/tests/test_timeline $(BUILD)/tests/test_report_page $(BUILD)/tests/test_help: | $(BUILD)/phalanx

@@ -201,7 +201,7 @@ typedef struct config {
         config_integers trace; /* the first and the last step that are traced; empty: none */
     } run;
     struct {
-        char *gradients, *merges; /* folders */
+        char *gradients; /* folder */
         int64_t at_step;
     } debug;
     struct {

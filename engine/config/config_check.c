@@ -223,9 +223,7 @@ static status check_outer(const config *c)
 {
     int each = c->outer.every / c->outer.fragments;
     if (c->outer.every == 0)
-        return c->debug.merges ? status_fail(STATUS_USAGE, "debug.merges writes the merges of islands: it needs "
-                                                           "outer.every")
-                               : STATUS_OK;
+        return STATUS_OK;
     if (c->outer.every % c->outer.fragments)
         return status_fail(STATUS_USAGE, "outer.every %d is not a multiple of outer.fragments %d: change one",
                            c->outer.every, c->outer.fragments);

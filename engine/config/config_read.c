@@ -11,7 +11,16 @@
 
 enum { KEY_BYTES = 128, FILE_BYTES = 1 << 20 };
 static const char include_key[] = "include";
-static const char export_key[] = "run.export"; /* it is gone */
+
+/* Keys that are gone. */
+static const struct {
+    const char *key, *gone, *instead, *now;
+} retired[] = {
+    {"run.export", "run.export is gone, and with it MLflow's file store, which MLflow 3 refuses",
+     "give run.mlflow the address of an MLflow server",
+     "nothing is written there any more; run.mlflow sends metrics to an MLflow server"},
+    {"debug.merges", "debug.merges is gone", "leave it out", "merges are not written any more"},
+};
 
 /* One source of values: a file, or all overrides together. */
 typedef struct reader {
@@ -159,17 +168,23 @@ static bool is_of_run(const reader *r)
     return access(metrics, F_OK) == 0;
 }
 
-/* MLflow 3 refuses the file store that run.export: [mlflow] wrote. Runs from before wrote [] for none. */
-static status pass_over_export(const reader *r, const yaml_node_t *key, const yaml_node_t *value)
+static int find_retired(const char *path)
 {
-    static const char *const gone = "run.export is gone, and with it MLflow's file store, which MLflow 3 refuses";
+    int i = (int)(sizeof retired / sizeof *retired) - 1;
+    while (i >= 0 && strcmp(path, retired[i].key) != 0)
+        i--;
+    return i;
+}
+
+/* Runs from before wrote null, or [], for none. */
+static status pass_over(const reader *r, int i, const yaml_node_t *key, const yaml_node_t *value)
+{
     bool none = value->type == YAML_SEQUENCE_NODE && value->data.sequence.items.top == value->data.sequence.items.start;
     if (none || config_value_is_null(value))
         return STATUS_OK;
     if (!is_of_run(r))
-        return at(r, place(r, key),
-                  status_fail(STATUS_USAGE, "%s: give run.mlflow the address of an MLflow server", gone));
-    log_warn("%s: %s: nothing is written there any more; run.mlflow sends metrics to an MLflow server", r->file, gone);
+        return at(r, place(r, key), status_fail(STATUS_USAGE, "%s: %s", retired[i].gone, retired[i].instead));
+    log_warn("%s: %s: %s", r->file, retired[i].gone, retired[i].now);
     return STATUS_OK;
 }
 
@@ -203,8 +218,8 @@ static status walk(reader *r, const char *path, const yaml_node_t *key, yaml_nod
         return set(r, row, key, value);
     if (!r->stored && r->file && !strcmp(path, include_key))
         return STATUS_OK; /* read before */
-    if (!strcmp(path, export_key))
-        return pass_over_export(r, key, value);
+    if (find_retired(path) >= 0)
+        return pass_over(r, find_retired(path), key, value);
     if (!config_table_is_section(path))
         return unknown(r, path, key);
     if (value->type == YAML_MAPPING_NODE)
@@ -379,7 +394,7 @@ static status read_override(reader *r, const char *text)
         length = KEY_BYTES - 1;
     memcpy(path, text, length);
     path[length] = 0;
-    if (config_table_find(path) < 0 && !config_table_is_section(path) && strcmp(path, export_key) != 0) {
+    if (config_table_find(path) < 0 && !config_table_is_section(path) && find_retired(path) < 0) {
         static const yaml_node_t nowhere;
         return unknown(r, path, &nowhere);
     }

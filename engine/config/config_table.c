@@ -235,7 +235,6 @@ static const config_row rows[] = {
 
     STRING("debug.gradients", debug.gradients, NULL, CONFIG_SILENT, "folder to write all gradients of one step to"),
     LONG("debug.at_step", debug.at_step, "1", 1, ANY, CONFIG_SILENT, "that step"),
-    STRING("debug.merges", debug.merges, NULL, CONFIG_SILENT, "folder to write every outer step of this island (or server) to: references, weights, changes, what was sent"),
 
     LONG("profile.start", profile.start, "0", 0, ANY, CONFIG_SILENT, "first step under the profiler; 0: none"),
     LONG("profile.stop", profile.stop, "0", 0, ANY, CONFIG_SILENT, "last step under the profiler"),

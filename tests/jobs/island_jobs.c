@@ -16,6 +16,7 @@
 #include "tests/jobs/workfolder.h"
 
 rendezvous *island_jobs_etcd;
+const char *island_jobs_program = "../phalanx";
 
 int island_jobs_prepare(void **state)
 {
@@ -49,10 +50,19 @@ launch *island_jobs_start(const char *top, const char *run, int slot, int ranks,
     va_start(arguments, format);
     vsnprintf(words, sizeof words, format, arguments);
     va_end(arguments);
-    AUTO_FREE char *all = must_format("%s/run.yaml run.folder=%s/%s-%d outer.run=%s outer.slot=%d %s", top, top, run,
-                                      slot, run, slot, words);
-    launch *l = runs_start(ISLAND_JOBS_LIMIT, ranks, all);
+    AUTO_FREE char *mpirun = ranks > 1 ? launch_mpirun(ranks) : must_strdup(""),
+                   *program = launch_beside(island_jobs_program);
+    launch *l = launch_start(ISLAND_JOBS_LIMIT,
+                             "exec %s %s train %s/run.yaml run.folder=%s/%s-%d outer.run=%s outer.slot=%d %s", mpirun,
+                             program, top, top, run, slot, run, slot, words);
     return l;
+}
+
+void island_jobs_record(const char *top, const char *run)
+{
+    AUTO_FREE char *folder = must_format("%s/%s-merges", top, run);
+    island_jobs_program = "recorded/phalanx";
+    setenv("PHALANX_MERGES", folder, 1);
 }
 
 char *island_jobs_folder(const char *top, const char *run, int slot)

@@ -11,6 +11,7 @@ enum { ISLAND_JOBS_LIMIT = 300 }; /* seconds; runs take two */
 
 /* NULL: etcd is not installed. */
 extern rendezvous *island_jobs_etcd;
+extern const char *island_jobs_program; /* beside the test */
 
 /* Set-up and tear-down of a group: *state is a folder, `top`, with keys, data and run.yaml. */
 int island_jobs_prepare(void **state);
@@ -19,6 +20,8 @@ int island_jobs_finish(void **state);
 /* An island of a run, in the folder top/RUN-SLOT; `format`: keys of its own. */
 launch *island_jobs_start(const char *top, const char *run, int slot, int ranks, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+/* From now on the program writes what it merges to top/RUN-merges (merges_dump.c). */
+void island_jobs_record(const char *top, const char *run);
 char *island_jobs_folder(const char *top, const char *run, int slot);
 /* Ends well, or stopped by a signal; what it said, the caller's. */
 char *island_jobs_end(launch *l);

@@ -1,4 +1,4 @@
-"""Every outer step of a run again, in float64, from what the islands (and the server) wrote under debug.merges.
+"""Every outer step of a run again, in float64, from what the islands (and the server) wrote (merges_dump.c).
 
     merge_formulas.py FOLDER [outer.KEY=VALUE ...]     keys as the islands had them; defaults are the configuration's
 
@@ -47,6 +47,11 @@ class Event:
 
 def events(folder, kind):
     return {int(p.name.split("-")[1]): Event(p) for p in sorted(folder.glob(kind + "-*")) if p.is_dir()}
+
+
+def number_of(step, fragment):
+    """Of an offer."""
+    return step * 64 + fragment
 
 
 # ---- compression: what others decode of a unit's change -------------------------------------------------------------
@@ -213,15 +218,20 @@ def combine(keys, tokens, sent, name, judged):
 def check_all(errors, keys, top):
     """topology all: the mean of the changes, by tokens, in the sequence of merges."""
     slots = {int(p.name[5:]): events(p, "merge") for p in sorted(top.glob("slot-*"))}
+    offers = {int(p.name[5:]): events(p, "offer") for p in sorted(top.glob("slot-*"))}
     model, kept = Model(keys), {s: {} for s in slots}
     for number in sorted(set().union(*slots.values())):
-        parts = next(iter(slots.values()))[number].meta["parts"]
+        meta = next(iter(slots.values()))[number].meta
+        parts = meta["parts"]
         tokens = {p["slot"]: p["tokens"] if keys["weights"] == "tokens" else 1 for p in parts}
         sent = {}
-        for s in tokens:
-            e = slots[s][number]
+        for s, offer in ((p["slot"], p["offer"]) for p in parts):
+            e = offers[s][number_of(offer, meta["fragment"])]
             sent[s] = check_change(errors, keys, e, kept[s], f"slot {s} merge {number}")
             kept[s].update({n: e.get("kept", n) for n in e.names})
+            same = all((e.get("before", n) == slots[s][number].get("before", n)).all() for n in e.names)
+            errors.expect(same, f"slot {s} merge {number}: the change is not of the reference")
+        e = slots[s][number]
         judged = judge(keys, sent)
         errors.left_out += len(judged[1])
         for n in e.names:
@@ -240,14 +250,15 @@ def check_all(errors, keys, top):
 def check_gossip(errors, keys, top):
     """NoLoCo, 2506.10911: m <- mu m + lr mean (p - o) + lr (mean o - o_i); o_i <- o_i + m. The last exchange is the mean itself."""
     lr, mu = float(keys["lr"]), float(keys["momentum"])
-    slots = {int(p.name[5:]): events(p, "exchange") for p in sorted(top.glob("slot-*"))}
+    slots = {int(p.name[5:]): events(p, "merge") for p in sorted(top.glob("slot-*"))}
+    offers = {int(p.name[5:]): events(p, "offer") for p in sorted(top.glob("slot-*"))}
     models = {s: Model(keys) for s in slots}
     for number in sorted(set().union(*slots.values())):
         here = {s: e[number] for s, e in slots.items() if number in e}
         for n in next(iter(here.values())).names:
             for s, e in here.items():
                 group, own = e.meta["group"], e.get("before", n)
-                p, o = [here[g].get("weights", n) for g in group], [here[g].get("before", n) for g in group]
+                p, o = [offers[g][number].get("weights", n) for g in group], [here[g].get("before", n) for g in group]
                 m = mu * models[s].momentum.get(n, 0) + lr * np.mean([a - b for a, b in zip(p, o)], axis=0)
                 m = models[s].momentum[n] = m + lr * (np.mean(o, axis=0) - own)
                 mean = e.meta["mean"] or n.endswith("e_score_correction_bias") and keys["bias"] == "mean"
@@ -263,14 +274,16 @@ def check_gossip(errors, keys, top):
 
 def check_server(errors, keys, top):
     """One change at a time, by its tokens over the mean of the islands' last ones, and by 1 / staleness (1511.05950)."""
-    slots = {int(p.name[5:]): events(p, "push") for p in sorted(top.glob("slot-*"))}
+    slots = {int(p.name[5:]): events(p, "offer") for p in sorted(top.glob("slot-*"))}
     merges, model, last, stale = events(top / "server", "merge"), Model(keys), {}, 0
+    taken = {(e.meta["slot"], e.meta["offer"]) for e in merges.values()}
     sent, history = {}, {}
     for s, pushes in slots.items():
         kept = {}
-        for step, e in pushes.items():
+        for e in pushes.values():
+            step = e.meta["step"]
             sent[s, step] = check_change(errors, keys, e, kept, f"slot {s} push {step}")
-            if e.meta["taken"]:
+            if (s, step) in taken:
                 kept = {n: e.get("kept", n) for n in e.names}
     for number, e in merges.items():
         slot, base = e.meta["slot"], e.meta["base"]
@@ -288,13 +301,13 @@ def check_server(errors, keys, top):
         errors.merges += 1
     model.end(errors, "after all merges")
     for s, pushes in slots.items():  # an island's base: the server's model after merge `base`, or parts of later ones
-        for step, e in pushes.items():
+        for e in pushes.values():
             for n in e.names:
                 before = e.get("before", n)
                 known = np.zeros(before.shape, bool)
                 for number, after in history[n]:
                     known |= (before == after) & (number >= e.meta["base"])
-                errors.expect(known.all(), f"slot {s} push {step} {n}: its base is no model of the server's")
+                errors.expect(known.all(), f"slot {s} push {e.meta['step']} {n}: its base is no model of the server's")
     for p in top.glob("slot-*"):
         check_settled(errors, keys, p)
     errors.expect(stale > 0, "no change was older than another: nothing is known of staleness")

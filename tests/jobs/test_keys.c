@@ -270,7 +270,6 @@ static const keys_row rows[] = {
 
     FILES("debug.gradients", "TOP/observed/gradients", ""),
     FILES("debug.at_step", "2", "debug.gradients=TOP/observed/gradients"),
-    SHOWN_BY("debug.merges", "tests/jobs/test_merges.c"),
 
     DEVICE("profile.start", "2", CUDA " profile.start=1 profile.stop=3"),
     DEVICE("profile.stop", "3", CUDA " profile.start=1 profile.stop=2"),

@@ -1,7 +1,6 @@
 /* Every way of merging against its formula in float64 (merge_formulas.py, NumPy), fed with what the islands themselves
- * wrote: five outer steps of three islands, one on one rank, one tensor-parallel, one a pipeline with ZeRO.
- *
- * The key whose effect is seen here: debug.merges. The islands' learning rate is so high that weights change by about
+ * wrote: five outer steps of three islands, one on one rank, one tensor-parallel, one a pipeline with ZeRO. They are
+ * build/tests/recorded/phalanx (merges_dump.c). The islands' learning rate is so high that weights change by about
  * their own size: a reference is fp32, and rounding it must be small beside 1e-6 of the change. */
 #include <signal.h>
 #include <stdio.h>
@@ -67,9 +66,9 @@ static void start_three(launch *all[ISLANDS], const char *top, const char *run, 
     static const int ranks[ISLANDS] = {2, 4, 1};
     static const char *const layouts[ISLANDS] = {
         "parallel.tensor=2", "parallel.pipeline=2 parallel.data=2 parallel.zero=1", "train.global_batch=6"};
+    island_jobs_record(top, run);
     for (int i = 0; i < ISLANDS; i++)
-        all[i] = island_jobs_start(top, run, i, ranks[i], "%s debug.merges=%s/%s-merges " COMMON " %s", layouts[i], top,
-                                   run, words);
+        all[i] = island_jobs_start(top, run, i, ranks[i], "%s " COMMON " %s", layouts[i], words);
 }
 
 static void end_three(launch *all[ISLANDS])
@@ -144,8 +143,7 @@ TEST(robust_merges_are_their_formulas)
         AUTO_FREE char *four =
             must_format("outer.slots=4 outer.min_islands=4 train.steps=%d %s", 2 * STEPS, ways[i].words);
         start_three(all, *state, ways[i].run, four);
-        fourth = island_jobs_start(*state, ways[i].run, 3, 1, "debug.merges=%s/%s-merges %s %s", (char *)*state,
-                                   ways[i].run, ways[i].fourth ? ways[i].fourth : COMMON, four);
+        fourth = island_jobs_start(*state, ways[i].run, 3, 1, "%s %s", ways[i].fourth ? ways[i].fourth : COMMON, four);
         if (ways[i].fourth)
             assert_true(launch_expect(all[0], " left out the change of island ", ISLAND_JOBS_LIMIT));
         end_three(all);
@@ -165,8 +163,7 @@ TEST(gossip_is_its_formula)
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
     AUTO_FREE char *four = must_format("%s train.steps=%d outer.slots=4 outer.min_islands=4", words, 2 * STEPS);
     start_three(all, *state, "gossip", four);
-    fourth =
-        island_jobs_start(*state, "gossip", 3, 1, "debug.merges=%s/gossip-merges " COMMON " %s", (char *)*state, four);
+    fourth = island_jobs_start(*state, "gossip", 3, 1, COMMON " %s", four);
     end_three(all);
     free(island_jobs_end(fourth));
     check(*state, "gossip", words, "outer.momentum=0.49", STEPS);
@@ -182,11 +179,10 @@ TEST(a_server_is_its_formula)
     if (!island_jobs_etcd || !find_python())
         skip_because(island_jobs_etcd ? "no python3 with NumPy: apt-get install python3-numpy" : SKIP_NO_ETCD);
     AUTO_FREE char *keys = must_format(THREE " %s outer.staleness=100 outer.delay=1 train.steps=%d", words, 2 * STEPS),
-                   *program = launch_beside("../phalanx"), *folder = must_format("%s/server-job", top);
-    launch *server = launch_start(ISLAND_JOBS_LIMIT,
-                                  "exec %s server %s/run.yaml run.folder=%s outer.run=server "
-                                  "debug.merges=%s/server-merges %s",
-                                  program, top, folder, top, keys);
+                   *program = launch_beside("recorded/phalanx"), *folder = must_format("%s/server-job", top);
+    island_jobs_record(top, "server");
+    launch *server = launch_start(ISLAND_JOBS_LIMIT, "exec %s server %s/run.yaml run.folder=%s outer.run=server %s",
+                                  program, top, folder, keys);
     assert_true(launch_expect(server, "holds the model", ISLAND_JOBS_LIMIT));
     start_three(all, top, "server", keys);
     end_three(all);

@@ -95,8 +95,8 @@ TEST(a_merge_after_which_losses_jump_is_undone_by_all)
     const char *top = *state;
     if (!island_jobs_etcd)
         skip_because(SKIP_NO_ETCD);
-    AUTO_FREE char *all = must_format("%s outer.every=%d train.steps=%d debug.merges=%s/undone-merges", words, EVERY,
-                                      EVERY * MERGES, top);
+    island_jobs_record(top, "undone");
+    AUTO_FREE char *all = must_format("%s outer.every=%d train.steps=%d", words, EVERY, EVERY * MERGES);
     launch *a = island_jobs_start(top, "undone", 1, 1, "%s", all);
     assert_true(launch_expect(a, "has slot 1 of 3", ISLAND_JOBS_LIMIT));
     launch *b = island_jobs_start(top, "undone", 2, 2, "parallel.tensor=2 %s", all);

@@ -23,8 +23,8 @@ status etcd_log_in(etcd *e, const credentials *who);
 void etcd_close(etcd *e); /* NULL is accepted */
 AUTO_CLOSES(etcd, etcd_close)
 
-/* Asks the next of the cluster's nodes, if a second has passed since the last, and says so when one is away, and when it
- * is back: one of them is used until it fails, so a cluster that has lost its spare nodes would go unnoticed. Of a
+/* Asks the next of the cluster's nodes, if a second has passed since the last, and says so when one is away, and when
+ * it is back: one of them is used until it fails, so a cluster that has lost its spare nodes would go unnoticed. Of a
  * cluster of one nothing is asked. `now` in seconds. */
 void etcd_look_at_nodes(etcd *e, double now);
 

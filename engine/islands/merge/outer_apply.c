@@ -24,14 +24,6 @@ static float *optional(float *values, int64_t at)
     return values ? values + at : NULL;
 }
 
-static bool all_finite(const float *x, int64_t n)
-{
-    float sum = 0; /* x - x is 0, or not a number */
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] - x[i];
-    return sum == 0;
-}
-
 /* What the fragment's change is to be scaled by for outer.clip, and is counted: 1 without. */
 static float clip_scale(islands *o, int fragment)
 {
@@ -61,34 +53,32 @@ static float clip_scale(islands *o, int fragment)
 
 bool outer_encode(islands *o, int fragment)
 {
-    float scale = clip_scale(o, fragment);
-    double noise = o->config->outer.noise * o->config->outer.clip;
-    float decay = (float)o->config->outer.error_decay;
+    bool weights = o->config->outer.topology == CONFIG_OUTER_GOSSIP;
+    float scale = clip_scale(o, fragment), decay = (float)o->config->outer.error_decay;
+    double noise = o->config->outer.noise * o->config->outer.clip, squares = 0;
     bool good = true;
-    double squares = 0;
     for (int u = 0; u < o->units.count; u++) {
         const outer_unit *m = mine(o, u);
         int64_t n = o->units.list[u].elements;
+        float *values = o->memory.values;
         if (o->units.list[u].fragment != fragment)
             continue;
-        outer_move_gather(o->move, o->memory.values, u);
+        outer_move_gather(o->move, values, u);
         if (!m)
             continue;
-        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->memory.values);
-        rule_change(o->memory.values, o->memory.reference + m->at, optional(o->memory.error, m->at), decay, scale, n);
+        if (!weights)
+            rule_change(values, o->memory.reference + m->at, optional(o->memory.error, m->at), decay, scale, n);
         if (noise > 0)
-            privacy_add_noise(o->memory.values, noise, n);
-        if (!all_finite(o->memory.values, n)) {
+            privacy_add_noise(values, noise, n);
+        if (!dtype_all_finite(DTYPE_FP32, values, n)) {
             good = false;
-            memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
+            memset(values, 0, (size_t)n * sizeof *values);
         }
-        outer_dump_keep(o, OUTER_DUMP_CHANGE, m, o->memory.values);
-        squares += outer_squares(o->memory.values, n);
-        compress_encode(o->memory.out + m->coded, o->memory.values, &o->method, n);
-        outer_dump_sent(o, m, o->memory.out + m->coded);
-        memcpy(o->memory.rest + m->at, o->memory.values, (size_t)n * sizeof *o->memory.rest);
+        squares += outer_squares(values, n);
+        compress_encode(o->memory.out + m->coded, values, &o->method, n);
+        memcpy(o->memory.rest + m->at, values, (size_t)n * sizeof *values);
     }
-    o->fetches.own_norm = sqrt(squares);
+    o->fetches.own_norm = weights ? 0 : sqrt(squares);
     o->releases += o->config->outer.noise > 0;
     return outer_everywhere(o, good);
 }
@@ -182,7 +172,7 @@ static void note_merged(islands *o, const robust_judgement *judged)
     }
 }
 
-void outer_merge_reference(islands *o, bool took_part)
+void outer_merge_changes(islands *o, bool took_part)
 {
     robust_judgement of_all, *judged = outer_product_count(o->config, o->roster.parts) > 0 ? &of_all : NULL;
     if (judged)
@@ -194,7 +184,6 @@ void outer_merge_reference(islands *o, bool took_part)
             continue;
         if (m) {
             float *reference = o->memory.reference + m->at;
-            outer_dump_keep(o, OUTER_DUMP_BEFORE, m, reference);
             combine_changes(o, m, judged, n);
             memcpy(o->memory.other, reference, (size_t)n * sizeof *reference);
             const rule step = outer_rule_of(o, m);
@@ -210,7 +199,65 @@ void outer_merge_reference(islands *o, bool took_part)
         outer_move_scatter(o->move, u, o->memory.values);
     }
     note_merged(o, judged);
-    outer_dump_merge(o, took_part);
+}
+
+/* values = the mean of this island's weights and those of the partners, in the order of slots. Returns, of the squares,
+ * sums of the distance of this island's to it, and of itself. */
+static void mean_weights(islands *o, double *distance, double *size, const outer_unit *m, int64_t n)
+{
+    uint64_t group = o->gossip.partners | 1ull << o->slot;
+    float weight = 1 / (float)__builtin_popcountll(group), own = weight;
+    memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        if (!(group >> s & 1))
+            continue;
+        outer_decode_part(o, o->memory.other, s, m);
+        float scale = s == o->slot ? 1 : outer_norm_scale(o, o->fragment, s);
+        rule_add(o->memory.values, o->memory.other, weight * scale, n);
+        own += weight * (1 - scale); /* w + c (w_s - w) */
+    }
+    outer_decode_part(o, o->memory.other, o->slot, m);
+    if (own > weight)
+        rule_add(o->memory.values, o->memory.other, own - weight, n);
+    for (int64_t i = 0; i < n; i++) {
+        double apart = (double)o->memory.other[i] - (double)o->memory.values[i];
+        *distance += apart * apart;
+        *size += (double)o->memory.values[i] * (double)o->memory.values[i];
+    }
+}
+
+/* |own weights - mean| / |mean| over the fragment and all ranks, summed in their order. */
+static double disagreement(const islands *o, double distance, double size)
+{
+    int ranks = comm_ranks(o->world);
+    double mine[2] = {distance, size}, sum[2] = {0}, (*all)[2] = must_alloc((unsigned long)ranks * sizeof *all);
+    comm_all_gather_bytes(comm_world(o->world), all, mine, sizeof mine);
+    for (int i = 0; i < ranks; i++) {
+        sum[0] += all[i][0];
+        sum[1] += all[i][1];
+    }
+    free(all);
+    return sum[1] > 0 ? sqrt(sum[0] / sum[1]) : 0;
+}
+
+void outer_merge_weights(islands *o, bool mean)
+{
+    double distance = 0, size = 0;
+    for (int i = 0; i < o->units.mine_count; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        int64_t n = o->units.list[m->unit].elements;
+        float *reference = o->memory.reference + m->at;
+        const rule step = outer_rule_of(o, m);
+        if (o->units.list[m->unit].fragment != o->fragment)
+            continue;
+        mean_weights(o, &distance, &size, m, n);
+        if (mean)
+            memcpy(reference, o->memory.values, (size_t)n * sizeof *reference);
+        else
+            rule_gossip(reference, optional(o->memory.momentum, m->at), o->memory.values, &step, n);
+    }
+    o->counts.disagreement = disagreement(o, distance, size);
+    o->counts.disagreement_step = o->offered.step;
 }
 
 void outer_settle(islands *o, int fragment)
@@ -220,17 +267,12 @@ void outer_settle(islands *o, int fragment)
         const outer_unit *m = mine(o, u);
         if (o->units.list[u].fragment != fragment)
             continue;
-        if (mix > 0 || outer_dumps(o))
+        if (mix > 0)
             outer_move_gather(o->move, o->memory.values, u);
-        outer_dump_keep(o, OUTER_DUMP_OWN, m, o->memory.values);
         if (m && mix > 0)
             rule_mix(o->memory.values, o->memory.reference + m->at, mix, o->units.list[u].elements);
         outer_move_scatter(o->move, u, m && !(mix > 0) ? o->memory.reference + m->at : o->memory.values);
-        if (outer_dumps(o)) /* what they are in this layout, not what they should be */
-            outer_move_gather(o->move, o->memory.values, u);
-        outer_dump_keep(o, OUTER_DUMP_SETTLED, m, o->memory.values);
     }
-    outer_dump_settled(o, fragment);
 }
 
 void outer_give_reference(islands *o, int fragment)

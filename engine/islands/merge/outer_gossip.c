@@ -20,25 +20,6 @@ static bool at_the_end(const islands *o, int64_t step)
 
 /* ---- offering ---------------------------------------------------------------------------------------------------- */
 
-/* The weights of a fragment; false on all ranks: not finite somewhere. */
-static bool encode_weights(islands *o, int fragment)
-{
-    bool good = true;
-    for (int u = 0; u < o->units.count; u++) {
-        const outer_unit *m = o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
-        if (o->units.list[u].fragment != fragment)
-            continue;
-        outer_move_gather(o->move, o->memory.values, u);
-        if (!m)
-            continue;
-        outer_dump_keep(o, OUTER_DUMP_WEIGHTS, m, o->memory.values);
-        compress_encode(o->memory.out + m->coded, o->memory.values, &o->method, o->units.list[u].elements);
-        outer_dump_sent(o, m, o->memory.out + m->coded);
-        good &= compress_decode(o->memory.other, o->memory.out + m->coded, &o->method, o->units.list[u].elements);
-    }
-    return outer_everywhere(o, good);
-}
-
 static void offer(islands *o, const islands_position *p, int fragment)
 {
     int64_t number = outer_gossip_number(p->step, fragment);
@@ -47,7 +28,7 @@ static void offer(islands *o, const islands_position *p, int fragment)
     for (int s = 0; s < o->config->outer.slots; s++)
         outer_drop_fetch(o, s);
     o->fragment = fragment;
-    if (!encode_weights(o, fragment)) {
+    if (!outer_encode(o, fragment)) {
         o->counts.refused += outer_first_rank(o);
         if (outer_first_rank(o))
             log_warn("islands: this island's weights are not finite at step %lld: they are not offered",
@@ -106,46 +87,6 @@ static void drop_partners(islands *o, uint64_t here, uint64_t bad)
     }
 }
 
-/* values = the mean of this island's weights and those of the partners, in the order of slots. Returns, of the squares,
- * sums of the distance of this island's to it, and of itself. */
-static void mean_weights(islands *o, double *distance, double *size, const outer_unit *m, int64_t n)
-{
-    uint64_t group = o->gossip.partners | 1ull << o->slot;
-    float weight = 1 / (float)__builtin_popcountll(group), own = weight;
-    memset(o->memory.values, 0, (size_t)n * sizeof *o->memory.values);
-    for (int s = 0; s < o->config->outer.slots; s++) {
-        const uint8_t *coded = s == o->slot ? o->memory.out : o->memory.in[s];
-        if (!(group >> s & 1))
-            continue;
-        MUST(compress_decode(o->memory.other, coded + m->coded, &o->method, n), "slot %d's weights have changed", s);
-        float scale = s == o->slot ? 1 : outer_norm_scale(o, o->fragment, s);
-        rule_add(o->memory.values, o->memory.other, weight * scale, n);
-        own += weight * (1 - scale); /* w + c (w_s - w) */
-    }
-    (void)compress_decode(o->memory.other, o->memory.out + m->coded, &o->method, n);
-    if (own > weight)
-        rule_add(o->memory.values, o->memory.other, own - weight, n);
-    for (int64_t i = 0; i < n; i++) {
-        double apart = (double)o->memory.other[i] - (double)o->memory.values[i];
-        *distance += apart * apart;
-        *size += (double)o->memory.values[i] * (double)o->memory.values[i];
-    }
-}
-
-/* |own weights - mean| / |mean| over the fragment and all ranks, summed in their order. */
-static double disagreement(const islands *o, double distance, double size)
-{
-    int ranks = comm_ranks(o->world);
-    double mine[2] = {distance, size}, sum[2] = {0}, (*all)[2] = must_alloc((unsigned long)ranks * sizeof *all);
-    comm_all_gather_bytes(comm_world(o->world), all, mine, sizeof mine);
-    for (int i = 0; i < ranks; i++) {
-        sum[0] += all[i][0];
-        sum[1] += all[i][1];
-    }
-    free(all);
-    return sum[1] > 0 ? sqrt(sum[0] / sum[1]) : 0;
-}
-
 static void say_exchanged(const islands *o)
 {
     char names[256] = "";
@@ -197,31 +138,13 @@ static void say_held(const islands *o)
 
 static void exchange(islands *o, const islands_position *p)
 {
-    double distance = 0, size = 0;
     transport_lock(o->transport);
     o->serves.state = -1;
     transport_unlock(o->transport);
-    for (int u = 0; u < o->units.count; u++) {
-        const outer_unit *m = o->units.mine_of[u] < 0 ? NULL : &o->units.mine[o->units.mine_of[u]];
-        int64_t n = o->units.list[u].elements;
-        if (!m || o->units.list[u].fragment != o->fragment)
-            continue;
-        outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->memory.reference + m->at);
-        mean_weights(o, &distance, &size, m, n);
-        if (at_the_end(o, o->offered.step))
-            memcpy(o->memory.reference + m->at, o->memory.values, (size_t)n * sizeof *o->memory.values);
-        else {
-            const rule step = outer_rule_of(o, m);
-            rule_gossip(o->memory.reference + m->at, o->memory.momentum ? o->memory.momentum + m->at : NULL,
-                        o->memory.values, &step, n);
-        }
-    }
+    outer_merge_weights(o, at_the_end(o, o->offered.step));
     for (int s = 0; s < o->config->outer.slots; s++)
         if (o->gossip.partners >> s & 1)
             outer_note_norm(o, o->fragment, s);
-    outer_dump_exchange(o, at_the_end(o, o->offered.step));
-    o->counts.disagreement = disagreement(o, distance, size);
-    o->counts.disagreement_step = o->offered.step;
     o->counts.merges += o->gossip.partners != 0;
     o->merge = o->gossip.number;
     o->merged_at[o->fragment] = o->offered.step;

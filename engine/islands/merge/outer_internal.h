@@ -1,5 +1,5 @@
 /* What the files of the outer loop share: outer_setup.c (memory, checkpoints), outer_reach.c (the roster, fetching),
- * outer_apply.c (arithmetic on units), outer_norms.c (what is too large), outer_dump.c (debug.merges), islands_join.c
+ * outer_apply.c (arithmetic on units), outer_norms.c (what is too large), islands_join.c
  * (joining, taking over), outer_merge.c (the merges; start there), outer_undo.c (undoing one), outer_gossip.c (the same
  * for groups of islands), outer_push.c (the same with a server), outer_topology.c (which of them it is); and server.c,
  * the server's own. */
@@ -22,20 +22,6 @@ typedef struct outer_unit {
     int64_t at;                 /* its first element among the rank's */
     int64_t coded, coded_bytes; /* its encoding among its fragment's */
 } outer_unit;
-
-/* What is kept of a merge until debug.merges writes it, by unit as the reference is; a server keeps the first
- * OUTER_DUMP_HOLDER of it. Once a merge is written, OWN and SETTLED are what an island's weights were before and after
- * they took it. */
-typedef enum outer_dump_part {
-    OUTER_DUMP_BEFORE, /* the reference */
-    OUTER_DUMP_SENT,   /* the change as the others decode it */
-    OUTER_DUMP_HOLDER,
-    OUTER_DUMP_WEIGHTS = OUTER_DUMP_HOLDER, /* as they were offered */
-    OUTER_DUMP_CHANGE,                      /* as it was encoded: with what was kept of the one before */
-    OUTER_DUMP_KEPT,
-    OUTER_DUMP_OWN = OUTER_DUMP_WEIGHTS,
-    OUTER_DUMP_SETTLED = OUTER_DUMP_CHANGE,
-} outer_dump_part;
 
 typedef enum outer_stage {
     OUTER_IDLE,
@@ -70,12 +56,6 @@ typedef struct outer_memory {
     checkpoint_piece *pieces;            /* of it that checkpoints hold */
     int piece_count;
 } outer_memory;
-
-/* debug.merges */
-typedef struct outer_dumped {
-    float *kept[OUTER_DUMP_KEPT]; /* planned as the memory is; NULL without debug.merges */
-    bool failed;                  /* a merge could not be written: no more is */
-} outer_dumped;
 
 /* What is fetched of other islands. */
 typedef struct outer_fetches {
@@ -155,7 +135,6 @@ struct islands {
     bool holds; /* a server: no weights to train, no compiled model and no executor */
     outer_units units;
     outer_memory memory;
-    outer_dumped dump;
     outer_move *move;
     compress_method method;
     rule rule;
@@ -195,20 +174,6 @@ void outer_assign_buffers(islands *o); /* once the slot is known */
 status outer_open_holder(islands **out, const config *c, comm *world, watchdog *w);
 /* Sections "outer_reference" and so on, where they are, of a checkpoint. */
 status outer_read_sections(islands *o, checkpoint *from);
-
-/* outer_dump.c: debug.merges. They do nothing without it; those that write are collective. */
-bool outer_dumps(const islands *o);
-/* A unit's values; those that others decode of its encoding. */
-void outer_dump_keep(islands *o, outer_dump_part part, const outer_unit *m, const float *values);
-void outer_dump_sent(islands *o, const outer_unit *m, const uint8_t *coded);
-/* topology all: the merge in the roster, made of the fragment. */
-void outer_dump_merge(islands *o, bool took_part);
-void outer_dump_exchange(islands *o, bool mean);
-/* topology server: an island's change that was answered; and the server's merge of it. */
-void outer_dump_push(islands *o, const roster_part *answer);
-void outer_dump_pushed(islands *o, const roster_part *answer, int64_t base);
-/* The fragment's weights have taken the reference. */
-void outer_dump_settled(islands *o, int fragment);
 
 /* outer_reach.c */
 /* An island of topology server. */
@@ -261,7 +226,7 @@ void outer_judge_parts(islands *o, robust_judgement *judged);
 /* How a merge moves a unit: as the configuration says; a router's bias, which each island moves by the signs of its
  * own counts, becomes the mean of theirs. */
 rule outer_rule_of(const islands *o, const outer_unit *m);
-/* Encodes the fragment's change; false on all ranks: it is not finite somewhere. */
+/* Encodes the fragment's change; of gossip, its weights. False on all ranks: it is not finite somewhere. */
 bool outer_encode(islands *o, int fragment);
 /* Goes on fetching what these slots offer for the merge; of gossip, for that or a later one. Bits of the slots whose
  * change this rank holds, its own among them. */
@@ -273,7 +238,9 @@ status outer_check_finite(const islands *o, const float *values, const char *wha
 /* Slots whose change some rank has refused. */
 uint64_t outer_refused(const islands *o);
 /* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
-void outer_merge_reference(islands *o, bool took_part);
+void outer_merge_changes(islands *o, bool took_part);
+/* Gossip: the reference after the exchange with the partners; `mean`: it becomes the mean of their weights. */
+void outer_merge_weights(islands *o, bool mean);
 /* The weights of a fragment take the reference. */
 void outer_settle(islands *o, int fragment);
 /* rest = weights - reference, of all units; and the weights = reference + rest, or the reference alone. */

@@ -255,7 +255,7 @@ static status take_merge(islands *o)
     o->serves.state = -1;
     transport_unlock(o->transport);
     outer_undo_keep(o);
-    outer_merge_reference(o, took_part);
+    outer_merge_changes(o, took_part);
     TRY(outer_check_finite(o, o->memory.reference, "the merged reference"));
     o->merge = o->roster.merge;
     o->all.history = o->roster.history;

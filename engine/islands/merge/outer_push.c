@@ -103,7 +103,6 @@ static void end_offer(islands *o, const roster_part *part)
         membership_set_offer(o->membership, NULL);
     outer_serve_change(o, -1, -1, 0);
     o->merged_at[0] = o->offered.step;
-    outer_dump_push(o, part);
     if (taken) {
         o->counts.merges++;
         if (o->memory.error)

@@ -28,8 +28,7 @@ enum { ALIGNMENT = 64 };
  * everybody's; with a server, that has the momentum, and islands have only their own. */
 typedef struct part_of_job {
     bool rest, momentum, error;
-    int undo;   /* of outer.undo: the reference, and the momentum if there is one */
-    int dumped; /* of debug.merges */
+    int undo; /* of outer.undo: the reference, and the momentum if there is one */
     int encoded;
     int scratch; /* [largest] */
     int each;    /* likewise: changes that are combined by coordinate */
@@ -52,9 +51,6 @@ static part_of_job part_of(const config *c, bool holds)
                          .momentum = c->outer.optimizer == CONFIG_OUTER_NESTEROV && holds == server,
                          .error = c->outer.compress != COMPRESS_NONE && !holds,
                          .undo = c->outer.undo ? 1 + (c->outer.optimizer == CONFIG_OUTER_NESTEROV) : 0,
-                         .dumped = !c->debug.merges ? 0
-                                   : holds          ? OUTER_DUMP_HOLDER
-                                                    : OUTER_DUMP_KEPT,
                          .encoded = server && !holds ? 1 : c->outer.slots,
                          .scratch = holds ? 2 : 3,
                          .each = robust_by_coordinate((robust_kind)c->outer.robust) ? c->outer.slots : 0};
@@ -77,7 +73,7 @@ static layout lay_out(const config *c, bool holds, const unit *units, const int 
         l.coded = coded > l.coded ? coded : l.coded;
         l.products = products > l.products ? products : l.products;
     }
-    l.bytes = (1 + part.rest + part.momentum + part.error + part.undo + part.dumped) * aligned(4 * l.elements) +
+    l.bytes = (1 + part.rest + part.momentum + part.error + part.undo) * aligned(4 * l.elements) +
               (part.scratch + part.each) * aligned(4 * l.largest) + part.encoded * aligned(l.coded) +
               aligned(l.products);
     return l;
@@ -161,8 +157,6 @@ static status open_memory(islands *o)
     o->memory.error = part.error ? take(&at, 4 * l.elements) : NULL;
     o->all.undo.reference = part.undo > 0 ? take(&at, 4 * l.elements) : NULL;
     o->all.undo.momentum = part.undo > 1 ? take(&at, 4 * l.elements) : NULL;
-    for (int i = 0; i < part.dumped; i++)
-        o->dump.kept[i] = take(&at, 4 * l.elements);
     o->memory.values = take(&at, 4 * l.largest);
     o->memory.other = take(&at, 4 * l.largest);
     for (int i = 0; i < part.each; i++)

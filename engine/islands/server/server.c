@@ -50,7 +50,6 @@ static void conclude(server *v)
         server_merge(v, p->slot, v->share);
         if (!o->roster.member[p->slot].parting) /* what an island leaves with may be the change of one step */
             outer_note_norm(o, 0, p->slot);
-        outer_dump_pushed(o, p, v->base);
         o->merge++;
         v->entries++;
         o->counts.merges++;

@@ -13,8 +13,6 @@ void server_merge(server *v, int slot, double share)
         int64_t n = o->units.list[m->unit].elements;
         MUST(compress_decode(o->memory.values, o->memory.in[slot] + m->coded, &o->method, n),
              "a change of slot %d went bad", slot);
-        outer_dump_keep(o, OUTER_DUMP_BEFORE, m, o->memory.reference + m->at);
-        outer_dump_keep(o, OUTER_DUMP_SENT, m, o->memory.values);
         const rule step = outer_rule_of(o, m);
         rule_scale(o->memory.values, (float)share, n);
         transport_lock(o->transport);

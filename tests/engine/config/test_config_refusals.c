@@ -205,7 +205,7 @@ static const struct {
      "train.batch_ramp "
      "grows the batch"},
     {SMALL "profile: {start: 5, stop: 4}\n", NULL, "a.yaml: profile.stop 4 comes before profile.start 5"},
-    {SMALL "debug: {merges: d}\n", NULL, "a.yaml: debug.merges writes the merges of islands: it needs outer.every"},
+    {SMALL, "debug.merges=d", "argument 1: debug.merges is gone: leave it out"},
     {SMALL "debug: {gradients: d, at_step: 1001}\n", NULL,
      "a.yaml: debug.at_step 1001 is never reached: train.steps is 1000"},
     {SMALL "model.heads: 5\n", NULL, "a.yaml:2: model.heads is given twice"},

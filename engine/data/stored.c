@@ -27,23 +27,19 @@ struct stored {
 
 bool stored_is(const char *prefix)
 {
-    return s3_is_url(prefix);
+    return object_is_url(prefix);
 }
 
 status stored_look(bool *there, const char *prefix)
 {
-    char *url = must_format("%s.idx", prefix);
-    AUTO_FREE char *bucket = NULL, *key = NULL;
-    AUTO(s3) *store = NULL;
-    s3_object o = {0};
-    status s = s3_split(&bucket, &key, url);
-    free(url);
-    TRY(s);
-    s = s3_open(&store, bucket, NULL);
-    if (s == STATUS_OK)
-        s = s3_head(&o, store, key);
+    AUTO_FREE char *url = must_format("%s.idx", prefix), *key = NULL;
+    AUTO(object_store) *store = NULL;
+    object_facts o = {0};
+    *there = false;
+    TRY(object_open_url(&store, &key, url, NULL));
+    TRY(object_look(&o, store, key));
     *there = o.there;
-    return s;
+    return STATUS_OK;
 }
 
 /* Where data.cache says nothing, as the XDG base directories have it. */

@@ -6,8 +6,9 @@
 
 #include "engine/system/atomic.h"
 #include "engine/system/mapping.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* x/tokenizer.json -> x/tokenizer_config.json, PREFIX.tokenizer.json -> PREFIX.tokenizer_config.json; NULL for
  * others */
@@ -28,35 +29,20 @@ typedef struct content {
     int64_t bytes;
 } content;
 
-static status open_object(s3 **out, char **key, const char *url)
-{
-    char *bucket;
-    TRY(s3_split(&bucket, key, url));
-    status s = s3_open(out, bucket, NULL);
-    free(bucket);
-    if (s != STATUS_OK)
-        free(*key);
-    return s;
-}
-
 static status read_object(content *out, const char *url)
 {
     enum { MOST = 1 << 30 };
-    s3 *store = NULL;
-    char *key;
-    TRY(open_object(&store, &key, url));
-    status s = s3_get_all(&out->memory, &out->bytes, store, key, MOST);
+    AUTO(object_store) *store = NULL;
+    AUTO_FREE char *key = NULL;
+    TRY(object_open_url(&store, &key, url, NULL));
+    TRY(object_read_whole(&out->memory, &out->bytes, store, key, MOST));
     out->data = out->memory;
-    if (s == STATUS_OK && !out->memory)
-        s = status_fail(STATUS_FAILED, "there is no object %s (a folder ends in /)", url);
-    s3_close(store);
-    free(key);
-    return s;
+    return out->memory ? STATUS_OK : status_fail(STATUS_FAILED, "there is no object %s (a folder ends in /)", url);
 }
 
 static status read_content(content *out, const char *path)
 {
-    if (s3_is_url(path))
+    if (object_is_url(path))
         return read_object(out, path);
     TRY(mapping_open(&out->map, path));
     out->data = (const char *)out->map.data;
@@ -73,17 +59,13 @@ static void free_content(content *c)
 /* What cannot be told counts as not there. */
 static bool is_there(const char *path)
 {
-    s3 *store = NULL;
-    s3_object o = {0};
-    char *key;
-    if (!s3_is_url(path))
+    AUTO(object_store) *store = NULL;
+    AUTO_FREE char *key = NULL;
+    object_facts o = {0};
+    if (!object_is_url(path))
         return atomic_exists(path);
-    if (open_object(&store, &key, path) != STATUS_OK)
-        return false;
-    bool there = s3_head(&o, store, key) == STATUS_OK && o.there;
-    s3_close(store);
-    free(key);
-    return there;
+    return object_open_url(&store, &key, path, NULL) == STATUS_OK && object_look(&o, store, key) == STATUS_OK &&
+           o.there;
 }
 
 static status open_file(tokenizer **out, const char *path)
@@ -117,7 +99,7 @@ static char *stem_of_prefix(const char *prefix)
 static bool is_folder(const char *spec)
 {
     struct stat facts;
-    if (s3_is_url(spec))
+    if (object_is_url(spec))
         return spec[strlen(spec) - 1] == '/';
     return stat(spec, &facts) == 0 && S_ISDIR(facts.st_mode);
 }
@@ -164,7 +146,7 @@ static status open_first(tokenizer **out, const char *stem)
 {
     char *path = find(stem);
     status s = STATUS_OK;
-    if (!path && s3_is_url(stem))
+    if (!path && object_is_url(stem))
         s = open_default(out, stem);
     else if (!path)
         s = status_fail(STATUS_FAILED, "there is no %stokenizer.model, .json or .bytes", stem);

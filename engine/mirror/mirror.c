@@ -61,7 +61,7 @@ static void note_success(mirror *m, const char *name)
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 /* A start that began while the store could not be asked asks now. */
-static status take_hold(mirror *m, s3 *s, bool *for_good)
+static status take_hold(mirror *m, object_store *s, bool *for_good)
 {
     mirror_owner there;
     if (m->held)
@@ -80,7 +80,7 @@ static status take_hold(mirror *m, s3 *s, bool *for_good)
     return result;
 }
 
-static status put_text(mirror *m, s3 *s, const char *name)
+static status put_text(mirror *m, object_store *s, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", m->folder, name);
     return mirror_upload_text(m->upload, s, path, name);
@@ -89,9 +89,9 @@ static status put_text(mirror *m, s3 *s, const char *name)
 /* The checkpoint, `latest`, and what lies around them. */
 static status mirror_one(mirror *m, const char *name, bool *for_good)
 {
-    AUTO(s3) *s = NULL;
+    AUTO(object_store) *s = NULL;
     char to[MIRROR_NAME];
-    TRY(s3_open(&s, m->prefix.bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
+    TRY(object_open(&s, m->prefix.bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
     status result = take_hold(m, s, for_good);
     if (result == STATUS_OK)
         result = mirror_upload_run(to, for_good, m->upload, s, m->checkpoints, name);
@@ -99,7 +99,8 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
         result = mirror_prefix_set_latest(s, &m->prefix, to);
     bool there = result == STATUS_OK;
     if (there && !m->tidied)
-        m->tidied = s3_upload_abort_all(s, m->prefix.root) == STATUS_OK; /* what a start that was killed has begun */
+        m->tidied =
+            object_upload_abort_all(s, m->prefix.root) == STATUS_OK; /* what a start that was killed has begun */
     if (there &&
         ((result = put_text(m, s, "config.yaml")) != STATUS_OK ||
          (result = put_text(m, s, "events.jsonl")) != STATUS_OK ||

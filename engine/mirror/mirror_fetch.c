@@ -14,7 +14,7 @@ static const double SHOWN_EVERY = 0.2; /* seconds */
 
 /* One checkpoint that is fetched. */
 typedef struct job {
-    s3 *s;
+    object_store *s;
     const mirror_prefix *prefix;
     const mirror_fetch *how;
     const char *name; /* in the mirror */
@@ -22,7 +22,7 @@ typedef struct job {
     char *text;       /* the manifest */
     int64_t text_bytes;
     manifest *manifest;
-    s3_listing listing; /* what is there of it */
+    object_listing listing; /* what is there of it */
     int64_t total;
     bool damaged; /* the failure is the mirror's, not the disk's or the network's */
 } job;
@@ -35,10 +35,10 @@ static status damage(job *j, const char *file, const char *what)
     return status_fail(STATUS_FAILED, "%s/%s/%s %s", j->prefix->url, j->name, file, what);
 }
 
-static const s3_entry *find_entry(const job *j, const char *file)
+static const object_entry *find_entry(const job *j, const char *file)
 {
     AUTO_FREE char *key = mirror_prefix_key(j->prefix, j->name, file);
-    const s3_entry *found = NULL;
+    const object_entry *found = NULL;
     for (int64_t low = 0, high = j->listing.count; low < high && !found;) {
         int64_t middle = low + (high - low) / 2;
         int order = strcmp(key, j->listing.entry[middle].key);
@@ -56,7 +56,7 @@ static status read_manifest(job *j)
 {
     AUTO_FREE char *key = mirror_prefix_key(j->prefix, j->name, "manifest.json");
     AUTO_FREE char *where = must_format("%s/%s/manifest.json", j->prefix->url, j->name);
-    status result = s3_get_all(&j->text, &j->text_bytes, j->s, key, MOST_MANIFEST);
+    status result = object_read_whole(&j->text, &j->text_bytes, j->s, key, MOST_MANIFEST);
     if (result == STATUS_OK && !j->text)
         result = damage(j, "manifest.json", "is not there");
     if (result == STATUS_OK && manifest_parse(&j->manifest, j->text, j->text_bytes, where) != STATUS_OK) {
@@ -74,7 +74,7 @@ static status check_manifest(job *j)
     if (j->how->run && run && strcmp(run, j->how->run) != 0)
         return damage(j, "manifest.json", "is another run's");
     for (int i = 0; i < m->file_count; i++) {
-        const s3_entry *e = find_entry(j, m->files[i].name);
+        const object_entry *e = find_entry(j, m->files[i].name);
         if (!e)
             return damage(j, m->files[i].name, "is not there");
         if (e->bytes != m->files[i].bytes)
@@ -89,7 +89,7 @@ static status look(job *j)
     AUTO_FREE char *below = mirror_prefix_key(j->prefix, j->name, "");
     status result = read_manifest(j);
     if (result == STATUS_OK)
-        result = s3_list(&j->listing, j->s, below, true, MOST_FILES);
+        result = object_list(&j->listing, j->s, below, true, MOST_FILES);
     return result == STATUS_OK ? check_manifest(j) : result;
 }
 
@@ -120,7 +120,7 @@ static status fetch_files(job *j)
     download_fault fault = DOWNLOAD_ELSEWHERE;
     for (int i = 0; i < count; i++) {
         const manifest_file *f = &j->manifest->files[i];
-        const s3_entry *e = find_entry(j, f->name);
+        const object_entry *e = find_entry(j, f->name);
         items[i] = (download_item){.key = e->key,
                                    .etag = e->etag,
                                    .path = must_format("%s/%s", j->temporary, f->name),
@@ -169,14 +169,14 @@ static status fetch_into(job *j, const char *name)
 
 static void free_job(job *j)
 {
-    s3_listing_free(&j->listing);
+    object_listing_free(&j->listing);
     manifest_free(j->manifest);
     free(j->text);
     free(j->temporary);
 }
 
 /* The checkpoint `name` of the mirror, as FOLDER/step-N. */
-static status fetch(bool *damaged, s3 *s, const mirror_prefix *p, const char *name, const mirror_fetch *how)
+static status fetch(bool *damaged, object_store *s, const mirror_prefix *p, const char *name, const mirror_fetch *how)
 {
     char local[MIRROR_NAME];
     int64_t step = mirror_prefix_step(name);
@@ -209,7 +209,7 @@ static void say_trouble(mirror_fetched *out, char *words)
 
 /* What can be told of a checkpoint by its manifest: step -1, where that is damaged. Fails if the store does not answer.
  */
-static status look_at_place(checkpoint_place *out, s3 *s, const mirror_prefix *p, const char *name)
+static status look_at_place(checkpoint_place *out, object_store *s, const mirror_prefix *p, const char *name)
 {
     job j = {.s = s, .prefix = p, .name = name};
     *out = (checkpoint_place){.step = -1};
@@ -226,7 +226,7 @@ static status look_at_place(checkpoint_place *out, s3 *s, const mirror_prefix *p
 /* The mirror's checkpoints while one of them is chosen. */
 typedef struct choice {
     mirror_fetched *out;
-    s3 *s;
+    object_store *s;
     const mirror_prefix *prefix;
     const mirror_fetch *how;
     char latest[MIRROR_NAME];
@@ -344,7 +344,7 @@ static status fetch_best(choice *c)
     return done ? STATUS_OK : try_others(c);
 }
 
-status mirror_fetch_newest(mirror_fetched *out, s3 *s, const mirror_prefix *p, const mirror_fetch *how)
+status mirror_fetch_newest(mirror_fetched *out, object_store *s, const mirror_prefix *p, const mirror_fetch *how)
 {
     choice c = {.out = out, .s = s, .prefix = p, .how = how, .head = {.step = -1}};
     *out = (mirror_fetched){.step = -1, .newest = {.step = -1}};
@@ -359,7 +359,8 @@ status mirror_fetch_newest(mirror_fetched *out, s3 *s, const mirror_prefix *p, c
 
 /* ---- of a URL ---------------------------------------------------------------------------------------------------- */
 
-static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p, s3 *s, const mirror_fetch *how)
+static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p, object_store *s,
+                         const mirror_fetch *how)
 {
     const char *slash = strrchr(url, '/');
     bool damaged;
@@ -381,7 +382,7 @@ static status fetch_from(int64_t *step, const char *url, const mirror_prefix *p,
 status mirror_fetch_url(char **out, const char *url, const mirror_fetch *how)
 {
     RELEASED_BY(mirror_prefix_free) mirror_prefix p = {0};
-    AUTO(s3) *s = NULL;
+    AUTO(object_store) *s = NULL;
     int64_t step = -1;
     AUTO_FREE char *path = must_strdup(url);
     for (size_t n = strlen(path); n > 0 && path[n - 1] == '/';)
@@ -390,7 +391,7 @@ status mirror_fetch_url(char **out, const char *url, const mirror_fetch *how)
     if (strrchr(above, '/') && mirror_prefix_step(strrchr(above, '/') + 1) >= 0)
         *strrchr(above, '/') = 0;
     TRY(mirror_prefix_make(&p, above));
-    TRY(s3_open(&s, p.bucket, NULL));
+    TRY(object_open(&s, p.bucket, NULL));
     TRY(fetch_from(&step, path, &p, s, how));
     *out = must_format("%s/step-%08lld", how->folder, (long long)step);
     return STATUS_OK;

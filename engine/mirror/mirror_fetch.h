@@ -29,7 +29,7 @@ typedef struct mirror_fetched {
 
 /* The checkpoint that `latest` names, if it is later than `after`; where it is damaged, the latest before it that is
  * whole and part of its history. */
-status mirror_fetch_newest(mirror_fetched *out, s3 *s, const mirror_prefix *p, const mirror_fetch *how);
+status mirror_fetch_newest(mirror_fetched *out, object_store *s, const mirror_prefix *p, const mirror_fetch *how);
 
 /* What s3://BUCKET/KEY names: a mirror's newest checkpoint, or the one whose folder that is. `out` is its folder on the
  * disk, the caller's to free. */

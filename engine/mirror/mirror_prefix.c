@@ -17,7 +17,7 @@ enum { MOST_TEXT = 16 << 10, MOST_FOLDERS = 10000, MOST_FILES = 1000000 };
 status mirror_prefix_make(mirror_prefix *out, const char *url)
 {
     char *bucket, *key;
-    TRY(s3_split(&bucket, &key, url));
+    TRY(object_split(&bucket, &key, url));
     size_t length = strlen(key);
     while (length > 0 && key[length - 1] == '/')
         key[--length] = 0;
@@ -73,17 +73,17 @@ int64_t mirror_prefix_step(const char *name)
 
 /* ---- small objects ---------------------------------------------------------------------------------------------- */
 
-static status get_text(char **out, s3 *s, const mirror_prefix *p, const char *name)
+static status get_text(char **out, object_store *s, const mirror_prefix *p, const char *name)
 {
     int64_t bytes;
     AUTO_FREE char *key = mirror_prefix_key(p, name, NULL);
-    return s3_get_all(out, &bytes, s, key, MOST_TEXT);
+    return object_read_whole(out, &bytes, s, key, MOST_TEXT);
 }
 
-static status put_text(s3 *s, const mirror_prefix *p, const char *name, const char *text)
+static status put_text(object_store *s, const mirror_prefix *p, const char *name, const char *text)
 {
     AUTO_FREE char *key = mirror_prefix_key(p, name, NULL);
-    return s3_put(s, key, text, (int64_t)strlen(text));
+    return object_put(s, key, text, (int64_t)strlen(text));
 }
 
 static void cut_line(char *text)
@@ -118,7 +118,7 @@ static status take_owner(mirror_owner *out, const mirror_prefix *p, const char *
                               p->url);
 }
 
-status mirror_prefix_owner(mirror_owner *out, s3 *s, const mirror_prefix *p)
+status mirror_prefix_owner(mirror_owner *out, object_store *s, const mirror_prefix *p)
 {
     AUTO_FREE char *text = NULL;
     *out = (mirror_owner){0};
@@ -136,11 +136,11 @@ static char *owner_text(const mirror_owner *o)
     return text;
 }
 
-status mirror_prefix_claim(s3 *s, const mirror_prefix *p, const mirror_owner *mine)
+status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine)
 {
     char *text = owner_text(mine), *key = mirror_prefix_key(p, "run", NULL);
     bool made = false;
-    status result = s3_put_new(&made, s, key, text, (int64_t)strlen(text));
+    status result = object_put_new(&made, s, key, text, (int64_t)strlen(text));
     free(text);
     free(key);
     TRY(result);
@@ -157,12 +157,12 @@ status mirror_prefix_claim(s3 *s, const mirror_prefix *p, const mirror_owner *mi
     return result;
 }
 
-status mirror_prefix_hold(s3 *s, const mirror_prefix *p, const char *id)
+status mirror_prefix_hold(object_store *s, const mirror_prefix *p, const char *id)
 {
     return put_text(s, p, "holder", id);
 }
 
-status mirror_prefix_confirm(bool *mine, s3 *s, const mirror_prefix *p, const char *id)
+status mirror_prefix_confirm(bool *mine, object_store *s, const mirror_prefix *p, const char *id)
 {
     AUTO_FREE char *text = NULL;
     TRY(get_text(&text, s, p, "holder"));
@@ -174,7 +174,7 @@ status mirror_prefix_confirm(bool *mine, s3 *s, const mirror_prefix *p, const ch
 
 /* ---- which checkpoints there are -------------------------------------------------------------------------------- */
 
-status mirror_prefix_latest(char out[MIRROR_NAME], s3 *s, const mirror_prefix *p)
+status mirror_prefix_latest(char out[MIRROR_NAME], object_store *s, const mirror_prefix *p)
 {
     AUTO_FREE char *text = NULL;
     *out = 0;
@@ -192,7 +192,7 @@ status mirror_prefix_latest(char out[MIRROR_NAME], s3 *s, const mirror_prefix *p
                               p->url);
 }
 
-status mirror_prefix_set_latest(s3 *s, const mirror_prefix *p, const char *name)
+status mirror_prefix_set_latest(object_store *s, const mirror_prefix *p, const char *name)
 {
     AUTO_FREE char *line = must_format("%s\n", name);
     return put_text(s, p, "latest", line);
@@ -209,18 +209,18 @@ static int newest_first(const void *a, const void *b)
     return (mine < others) - (mine > others);
 }
 
-static status look_for_manifest(bool *there, s3 *s, const mirror_prefix *p, const char *name)
+static status look_for_manifest(bool *there, object_store *s, const mirror_prefix *p, const char *name)
 {
-    s3_object o;
+    object_facts o;
     char *key = mirror_prefix_key(p, name, "manifest.json");
-    status result = s3_head(&o, s, key);
+    status result = object_look(&o, s, key);
     free(key);
     *there = result == STATUS_OK && o.there;
     return result;
 }
 
 /* "PREFIX/NAME/" of a list, if it is a checkpoint's. */
-static status add_entry(mirror_checkpoints *out, s3 *s, const mirror_prefix *p, const s3_entry *e)
+static status add_entry(mirror_checkpoints *out, object_store *s, const mirror_prefix *p, const object_entry *e)
 {
     mirror_checkpoint c = {.step = -1};
     size_t root = strlen(p->root), length = strlen(e->key);
@@ -236,16 +236,16 @@ static status add_entry(mirror_checkpoints *out, s3 *s, const mirror_prefix *p, 
     return STATUS_OK;
 }
 
-status mirror_prefix_list(mirror_checkpoints *out, s3 *s, const mirror_prefix *p)
+status mirror_prefix_list(mirror_checkpoints *out, object_store *s, const mirror_prefix *p)
 {
-    s3_listing all = {0};
+    object_listing all = {0};
     char *begin = must_format("%sstep-", p->root);
     *out = (mirror_checkpoints){0};
-    status result = s3_list(&all, s, begin, false, MOST_FOLDERS);
+    status result = object_list(&all, s, begin, false, MOST_FOLDERS);
     free(begin);
     for (int64_t i = 0; i < all.count && result == STATUS_OK; i++)
         result = add_entry(out, s, p, &all.entry[i]);
-    s3_listing_free(&all);
+    object_listing_free(&all);
     if (result != STATUS_OK)
         mirror_prefix_list_free(out);
     else if (out->count > 1)
@@ -262,19 +262,19 @@ void mirror_prefix_list_free(mirror_checkpoints *l)
 /* ---- pruning ---------------------------------------------------------------------------------------------------- */
 
 /* The manifest first: what is half removed is no checkpoint. */
-static status remove_checkpoint(s3 *s, const mirror_prefix *p, const char *name)
+static status remove_checkpoint(object_store *s, const mirror_prefix *p, const char *name)
 {
-    RELEASED_BY(s3_listing_free) s3_listing all = {0};
+    RELEASED_BY(object_listing_free) object_listing all = {0};
     AUTO_FREE char *first = mirror_prefix_key(p, name, "manifest.json"), *below = mirror_prefix_key(p, name, "");
-    status result = s3_delete(s, first);
+    status result = object_remove(s, first);
     if (result == STATUS_OK)
-        result = s3_list(&all, s, below, true, MOST_FILES);
+        result = object_list(&all, s, below, true, MOST_FILES);
     for (int64_t i = 0; i < all.count && result == STATUS_OK; i++)
-        result = s3_delete(s, all.entry[i].key);
+        result = object_remove(s, all.entry[i].key);
     return result;
 }
 
-status mirror_prefix_prune(s3 *s, const mirror_prefix *p, int keep, int keep_every)
+status mirror_prefix_prune(object_store *s, const mirror_prefix *p, int keep, int keep_every)
 {
     char latest[MIRROR_NAME];
     mirror_checkpoints all;

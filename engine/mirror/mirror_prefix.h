@@ -8,7 +8,7 @@
  *     PREFIX/config.yaml, events.jsonl  of the run, for people
  *
  * A folder without a manifest is no checkpoint: a manifest is written when all else is there, and removed first. One
- * handle (engine/store/s3/s3.h) is passed to each call; the names are the prefix's until mirror_prefix_free.
+ * handle (engine/store/object.h) is passed to each call; the names are the prefix's until mirror_prefix_free.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "engine/checkpoint/manifest.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 
 typedef struct mirror_prefix {
     char *url;    /* "s3://BUCKET/PREFIX", without a slash at its end */
@@ -42,20 +42,20 @@ typedef struct mirror_owner {
     char *folder;           /* its run.folder as that was written, for people; the caller's to free */
 } mirror_owner;
 
-status mirror_prefix_owner(mirror_owner *out, s3 *s, const mirror_prefix *p);
+status mirror_prefix_owner(mirror_owner *out, object_store *s, const mirror_prefix *p);
 /* Makes the prefix this run's; fails, by name, if it is another's by now. */
-status mirror_prefix_claim(s3 *s, const mirror_prefix *p, const mirror_owner *mine);
+status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine);
 
 /* From now on the start `id` writes. */
-status mirror_prefix_hold(s3 *s, const mirror_prefix *p, const char *id);
+status mirror_prefix_hold(object_store *s, const mirror_prefix *p, const char *id);
 /* Does it still? */
-status mirror_prefix_confirm(bool *mine, s3 *s, const mirror_prefix *p, const char *id);
+status mirror_prefix_confirm(bool *mine, object_store *s, const mirror_prefix *p, const char *id);
 
 /* ---- which checkpoints there are ---- */
 
 /* What `latest` names; out is "" where there is no such object. */
-status mirror_prefix_latest(char out[MIRROR_NAME], s3 *s, const mirror_prefix *p);
-status mirror_prefix_set_latest(s3 *s, const mirror_prefix *p, const char *name);
+status mirror_prefix_latest(char out[MIRROR_NAME], object_store *s, const mirror_prefix *p);
+status mirror_prefix_set_latest(object_store *s, const mirror_prefix *p, const char *name);
 
 typedef struct mirror_checkpoint {
     char name[MIRROR_NAME];
@@ -68,10 +68,10 @@ typedef struct mirror_checkpoints {
     mirror_checkpoint *item; /* [count], newest step first, of one step the newest first */
 } mirror_checkpoints;
 
-status mirror_prefix_list(mirror_checkpoints *out, s3 *s, const mirror_prefix *p);
+status mirror_prefix_list(mirror_checkpoints *out, object_store *s, const mirror_prefix *p);
 void mirror_prefix_list_free(mirror_checkpoints *l); /* one that is all zero is accepted */
 
 /* As checkpoint_prune (engine/checkpoint/checkpoint_find.h): what is not among the `keep` newest up to what `latest`
  * names is removed, but for multiples of keep_every; so is what has no manifest, or another one of the same step. What
  * `latest` names stays. No upload may be under way. */
-status mirror_prefix_prune(s3 *s, const mirror_prefix *p, int keep, int keep_every);
+status mirror_prefix_prune(object_store *s, const mirror_prefix *p, int keep, int keep_every);

@@ -122,7 +122,7 @@ static status check_sum(const manifest_file *f, uint32_t crc)
                : status_fail(STATUS_FAILED, "its checksum is not the manifest's: it is damaged, or was replaced");
 }
 
-static status put_parts(helper *h, s3 *s, s3_upload *up, int file, const manifest_file *f)
+static status put_parts(helper *h, object_store *s, object_upload *up, int file, const manifest_file *f)
 {
     uint32_t crc = 0;
     int part = 0;
@@ -130,37 +130,37 @@ static status put_parts(helper *h, s3 *s, s3_upload *up, int file, const manifes
         now = f->bytes - at < h->u->part ? f->bytes - at : h->u->part;
         TRY(read_part(file, h->buffer, at, now));
         crc = crc32c(crc, h->buffer, now);
-        TRY(s3_upload_part(up, s, part, h->buffer, now));
+        TRY(object_upload_part(up, s, part, h->buffer, now));
         atomic_fetch_add(&h->u->done, now);
     }
     return check_sum(f, crc);
 }
 
-static status put_large(helper *h, s3 *s, int file, const manifest_file *f, const char *key)
+static status put_large(helper *h, object_store *s, int file, const manifest_file *f, const char *key)
 {
-    s3_upload *up;
+    object_upload *up;
     int64_t parts = (f->bytes + h->u->part - 1) / h->u->part;
-    if (parts > S3_PARTS)
-        return status_fail(STATUS_FAILED, "%lld bytes are more than %d parts of %lld", (long long)f->bytes, S3_PARTS,
-                           (long long)h->u->part);
-    TRY(s3_upload_begin(&up, s, key, (int)parts));
+    if (parts > OBJECT_PARTS)
+        return status_fail(STATUS_FAILED, "%lld bytes are more than %d parts of %lld", (long long)f->bytes,
+                           OBJECT_PARTS, (long long)h->u->part);
+    TRY(object_upload_begin(&up, s, key, (int)parts));
     status result = put_parts(h, s, up, file, f);
     if (result == STATUS_OK)
-        return s3_upload_end(up, s);
-    s3_upload_abort(up, s);
+        return object_upload_end(up, s);
+    object_upload_abort(up, s);
     return result;
 }
 
-static status put_small(helper *h, s3 *s, int file, const manifest_file *f, const char *key)
+static status put_small(helper *h, object_store *s, int file, const manifest_file *f, const char *key)
 {
     TRY(read_part(file, h->buffer, 0, f->bytes));
     TRY(check_sum(f, crc32c(0, h->buffer, f->bytes)));
-    TRY(s3_put(s, key, h->buffer, f->bytes));
+    TRY(object_put(s, key, h->buffer, f->bytes));
     atomic_fetch_add(&h->u->done, f->bytes);
     return STATUS_OK;
 }
 
-static status put_file(helper *h, s3 *s, const manifest_file *f)
+static status put_file(helper *h, object_store *s, const manifest_file *f)
 {
     struct stat about;
     int file = openat(h->u->folder, f->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -203,9 +203,10 @@ static void help(void *argument)
     helper *h = argument;
     manifest_file f;
     char name[MOST_NAME];
-    AUTO(s3) *s = NULL;
+    AUTO(object_store) *s = NULL;
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training goes first */
-    status result = s3_open(&s, h->u->prefix->bucket, &(s3_limits){.patience = MIRROR_PATIENCE, .stop = h->u->stop});
+    status result =
+        object_open(&s, h->u->prefix->bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = h->u->stop});
     while (result == STATUS_OK && take_file(&f, name, h->u))
         result = put_file(h, s, &f);
     note_failure(h->u, result);
@@ -230,17 +231,18 @@ static status put_files(mirror_upload *u)
 /* ---- a checkpoint ----------------------------------------------------------------------------------------------- */
 
 /* Is the checkpoint of that name in the mirror this one? *there: there is one at all. */
-static status look_for_same(bool *there, bool *same, mirror_upload *u, s3 *s, const mapping *m, const char *name)
+static status look_for_same(bool *there, bool *same, mirror_upload *u, object_store *s, const mapping *m,
+                            const char *name)
 {
-    s3_object o;
+    object_facts o;
     AUTO_FREE char *key = mirror_prefix_key(u->prefix, name, "manifest.json");
     *same = false;
-    status result = s3_head(&o, s, key);
+    status result = object_look(&o, s, key);
     *there = result == STATUS_OK && o.there;
     bool equal = *there && o.bytes == m->bytes;
     for (int64_t at = 0, now; equal && at < m->bytes && result == STATUS_OK; at += now) {
         now = m->bytes - at < u->part ? m->bytes - at : u->part;
-        result = s3_get(u->buffer[0], s, key, at, now, o.etag);
+        result = object_read(u->buffer[0], s, key, at, now, o.etag);
         equal = result == STATUS_OK && memcmp(u->buffer[0], m->data + at, (size_t)now) == 0;
     }
     *same = equal && result == STATUS_OK;
@@ -248,7 +250,8 @@ static status look_for_same(bool *there, bool *same, mirror_upload *u, s3 *s, co
 }
 
 /* NAME, or NAME-2, ... where there is another checkpoint of that name, which stays until this one is there. */
-static status choose_name(char to[MIRROR_NAME], bool *same, mirror_upload *u, s3 *s, const mapping *m, const char *name)
+static status choose_name(char to[MIRROR_NAME], bool *same, mirror_upload *u, object_store *s, const mapping *m,
+                          const char *name)
 {
     bool there = true;
     snprintf(to, MIRROR_NAME, "%s", name);
@@ -262,13 +265,13 @@ static status choose_name(char to[MIRROR_NAME], bool *same, mirror_upload *u, s3
     return STATUS_OK;
 }
 
-static status put_manifest(mirror_upload *u, s3 *s, const mapping *m)
+static status put_manifest(mirror_upload *u, object_store *s, const mapping *m)
 {
     AUTO_FREE char *key = mirror_prefix_key(u->prefix, u->to, "manifest.json");
-    return s3_put(s, key, m->data, m->bytes);
+    return object_put(s, key, m->data, m->bytes);
 }
 
-static status check_holder(bool *shut_out, const mirror_upload *u, s3 *s)
+static status check_holder(bool *shut_out, const mirror_upload *u, object_store *s)
 {
     bool mine;
     TRY(mirror_prefix_confirm(&mine, s, u->prefix, u->start));
@@ -277,7 +280,7 @@ static status check_holder(bool *shut_out, const mirror_upload *u, s3 *s)
 }
 
 /* The manifest is on the disk as a whole, or it is not there. */
-static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, s3 *s, const mapping *m,
+static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, object_store *s, const mapping *m,
                              const char *name)
 {
     bool same;
@@ -292,7 +295,7 @@ static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror_upload
     return put_manifest(u, s, m);
 }
 
-status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, s3 *s, const char *folder,
+status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, object_store *s, const char *folder,
                          const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name), *listed = must_format("%s/manifest.json", path);
@@ -315,7 +318,7 @@ int64_t mirror_upload_done(const mirror_upload *u)
     return atomic_load(&u->done);
 }
 
-status mirror_upload_text(mirror_upload *u, s3 *s, const char *path, const char *name)
+status mirror_upload_text(mirror_upload *u, object_store *s, const char *path, const char *name)
 {
     struct stat about;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -324,7 +327,7 @@ status mirror_upload_text(mirror_upload *u, s3 *s, const char *path, const char 
         char *key = mirror_prefix_key(u->prefix, name, NULL);
         result = read_part(file, u->buffer[0], 0, about.st_size);
         if (result == STATUS_OK)
-            result = s3_put(s, key, u->buffer[0], about.st_size);
+            result = object_put(s, key, u->buffer[0], about.st_size);
         free(key);
     }
     if (file >= 0)

@@ -20,13 +20,13 @@ void mirror_upload_close(mirror_upload *u); /* NULL is accepted */
 
 /* The checkpoint FOLDER/NAME, which may be there already. `to` becomes its name in the mirror; `latest` is not written.
  * *shut_out, on failure: another start of the run has taken the mirror over. */
-status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, s3 *s, const char *folder,
+status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, object_store *s, const char *folder,
                          const char *name);
 /* Of the present upload, by any thread. */
 int64_t mirror_upload_done(const mirror_upload *u);
 
 /* A small file, as it is now; larger ones and those that are not there are left out. */
-status mirror_upload_text(mirror_upload *u, s3 *s, const char *path, const char *name);
+status mirror_upload_text(mirror_upload *u, object_store *s, const char *path, const char *name);
 
 /* Bytes of a checkpoint's files, by its manifest; 0: it cannot be read. */
 int64_t mirror_upload_bytes(const char *folder, const char *name);

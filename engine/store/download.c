@@ -10,7 +10,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
 #include "engine/system/direct.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -72,29 +72,29 @@ static status note(download_fault *fault, download_fault what, status s)
 
 /* ---- one piece --------------------------------------------------------------------------------------------------- */
 
-static status fetch_block(job *j, int i, int64_t block, s3 *s, char *buffer, download_fault *fault)
+static status fetch_block(job *j, int i, int64_t block, object_store *s, char *buffer, download_fault *fault)
 {
     const download_item *item = &j->item[i];
     int64_t bytes = bytes_of(item, block);
-    TRY(note(fault, DOWNLOAD_UNREAD, s3_get(buffer, s, item->key, block * BLOCK, bytes, item->etag)));
+    TRY(note(fault, DOWNLOAD_UNREAD, object_read(buffer, s, item->key, block * BLOCK, bytes, item->etag)));
     j->work[i].sum[block] = crc32c(0, buffer, bytes);
     return write_at(j->work[i].file, j->work[i].part, buffer, bytes, block * BLOCK);
 }
 
 /* Eight bytes that say how long the header is, little end first, and the header. */
-static status fetch_header(job *j, int i, s3 *s)
+static status fetch_header(job *j, int i, object_store *s)
 {
     enum { MOST = 100 << 20 };
     const download_item *item = &j->item[i];
     unsigned char length[8] = {0};
     int64_t bytes = 0;
-    TRY(s3_get(length, s, item->key, 0, item->bytes < 8 ? item->bytes : 8, item->etag));
+    TRY(object_read(length, s, item->key, 0, item->bytes < 8 ? item->bytes : 8, item->etag));
     for (int k = 7; k >= 0 && bytes <= MOST; k--)
         bytes = bytes << 8 | length[k];
     if (bytes > MOST || bytes + 8 > item->bytes)
         return status_fail(STATUS_FAILED, "s3://%s/%s is no safetensors file", j->bucket, item->key);
     char *text = must_alloc((unsigned long)bytes + 1);
-    status got = s3_get(text, s, item->key, 8, bytes, item->etag);
+    status got = object_read(text, s, item->key, 8, bytes, item->etag);
     if (got == STATUS_OK)
         got = write_at(j->work[i].file, j->work[i].part, (const char *)length, 8, 0);
     if (got == STATUS_OK)
@@ -106,10 +106,10 @@ static status fetch_header(job *j, int i, s3 *s)
 }
 
 /* What the store says of an object that has been fetched. */
-static status check_version(const job *j, const download_item *item, uint32_t all, s3 *s)
+static status check_version(const job *j, const download_item *item, uint32_t all, object_store *s)
 {
-    s3_object o;
-    TRY(s3_head(&o, s, item->key));
+    object_facts o;
+    TRY(object_look(&o, s, item->key));
     if (!o.there || o.bytes != item->bytes || (*item->etag && *o.etag && strcmp(item->etag, o.etag) != 0))
         return status_fail(STATUS_FAILED, "s3://%s/%s has been replaced while it was fetched: try again", j->bucket,
                            item->key);
@@ -121,7 +121,7 @@ static status check_version(const job *j, const download_item *item, uint32_t al
 }
 
 /* All blocks are there: the whole is held to the caller's checksum, or else to the store's. */
-static status check_whole(const job *j, int i, s3 *s, download_fault *fault)
+static status check_whole(const job *j, int i, object_store *s, download_fault *fault)
 {
     const download_item *item = &j->item[i];
     uint32_t all = 0;
@@ -139,7 +139,7 @@ static status check_whole(const job *j, int i, s3 *s, download_fault *fault)
 }
 
 /* What must have a checksum of the caller's has it on the disk, too. */
-static status finish(job *j, int i, s3 *s, char *buffer, download_fault *fault)
+static status finish(job *j, int i, object_store *s, char *buffer, download_fault *fault)
 {
     work *w = &j->work[i];
     const download_item *item = &j->item[i];
@@ -173,7 +173,7 @@ static int take(job *j, int64_t *block, status *opened)
     return -1;
 }
 
-static status do_piece(job *j, int i, int64_t block, s3 *s, char *buffer, download_fault *fault)
+static status do_piece(job *j, int i, int64_t block, object_store *s, char *buffer, download_fault *fault)
 {
     TRY(j->item[i].header ? fetch_header(j, i, s) : fetch_block(j, i, block, s, buffer, fault));
     pthread_mutex_lock(&j->lock);
@@ -193,11 +193,11 @@ static status do_piece(job *j, int i, int64_t block, s3 *s, char *buffer, downlo
 static void *fetch_pieces(void *argument)
 {
     job *j = argument;
-    AUTO(s3) *s = NULL;
+    AUTO(object_store) *s = NULL;
     AUTO_FREE char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BLOCK);
     MUST(buffer, "out of host memory");
     download_fault fault = DOWNLOAD_ELSEWHERE;
-    status result = s3_open(&s, j->bucket, &(s3_limits){.stop = &j->failed});
+    status result = object_open(&s, j->bucket, &(object_limits){.stop = &j->failed});
     while (result == STATUS_OK && !atomic_load(&j->failed)) {
         int64_t block = 0;
         pthread_mutex_lock(&j->lock);

@@ -17,7 +17,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/store/download.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -33,8 +33,8 @@ typedef struct fetch {
     const char *url;
     char *bucket, *prefix; /* the prefix is "" or ends in a slash */
     folder_part part;
-    s3 *s;
-    s3_listing list;
+    object_store *s;
+    object_listing list;
     char *folder;  /* on this machine */
     json_t *index; /* of INDEX */
     download_item *item;
@@ -67,7 +67,7 @@ static bool is_needed(const char *name)
     return is_file_name(name);
 }
 
-static const s3_entry *find(const fetch *f, const char *name)
+static const object_entry *find(const fetch *f, const char *name)
 {
     for (int64_t i = 0; i < f->list.count; i++)
         if (strcmp(f->list.entry[i].key + strlen(f->prefix), name) == 0)
@@ -77,8 +77,8 @@ static const s3_entry *find(const fetch *f, const char *name)
 
 static status list(fetch *f)
 {
-    s3_listing_free(&f->list);
-    return s3_list(&f->list, f->s, f->prefix, false, MOST_FILES);
+    object_listing_free(&f->list);
+    return object_list(&f->list, f->s, f->prefix, false, MOST_FILES);
 }
 
 static void go_down(fetch *f, const char *name)
@@ -93,7 +93,7 @@ static status go_to_latest(fetch *f)
 {
     AUTO_FREE char *key = must_format("%slatest", f->prefix), *name = NULL;
     int64_t bytes = 0;
-    status s = s3_get_all(&name, &bytes, f->s, key, 200);
+    status s = object_read_whole(&name, &bytes, f->s, key, 200);
     if (s == STATUS_OK && name) {
         name[strcspn(name, "\r\n")] = 0;
         if (is_file_name(name))
@@ -123,7 +123,7 @@ static status choose(fetch *f)
 
 static status name_folder(fetch *f)
 {
-    const char *given = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *endpoint = s3_endpoint(f->s);
+    const char *given = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *endpoint = object_endpoint(f->s);
     if ((!given || !*given) && (!home || !*home))
         return status_fail(STATUS_FAILED, "%s: neither XDG_CACHE_HOME nor HOME says where fetched files are kept",
                            f->url);
@@ -182,7 +182,7 @@ static status write_index(const fetch *f)
 }
 
 /* Is the file of this name here, and of the same version? A store that says no ETag has no versions. */
-static bool is_here(const fetch *f, const char *name, const s3_entry *e)
+static bool is_here(const fetch *f, const char *name, const object_entry *e)
 {
     struct stat facts;
     char *path = must_format("%s/%s", f->folder, name);
@@ -209,7 +209,7 @@ static status remove_others(const fetch *f)
     status s = STATUS_OK;
     json_object_foreach_safe(files, next, name, value)
     {
-        const s3_entry *e = find(f, name);
+        const object_entry *e = find(f, name);
         if (e && is_file_name(name) && is_here(f, name, e))
             continue;
         char *path = must_format("%s/%s", f->folder, name);
@@ -229,7 +229,7 @@ static void list_missing(fetch *f)
 {
     f->item = must_calloc((unsigned long)f->list.count + 1, sizeof *f->item);
     for (int64_t i = 0; i < f->list.count; i++) {
-        const s3_entry *e = &f->list.entry[i];
+        const object_entry *e = &f->list.entry[i];
         const char *name = e->key + strlen(f->prefix);
         if (e->folder || !is_needed(name))
             continue;
@@ -321,7 +321,7 @@ static status fetch_missing(fetch *f)
 static status fetch_all(fetch *f)
 {
     int lock = -1;
-    TRY(s3_open(&f->s, f->bucket, NULL));
+    TRY(object_open(&f->s, f->bucket, NULL));
     TRY(choose(f));
     TRY(name_folder(f));
     TRY(lock_folder(f, &lock));
@@ -341,8 +341,8 @@ static void free_fetch(fetch *f)
     for (int i = 0; i < f->items; i++)
         free((char *)f->item[i].path);
     free(f->item);
-    s3_listing_free(&f->list);
-    s3_close(f->s);
+    object_listing_free(&f->list);
+    object_close(f->s);
     json_decref(f->index);
     free(f->folder);
     free(f->bucket);
@@ -352,11 +352,11 @@ static void free_fetch(fetch *f)
 status folder_local(char **out, const char *path, folder_part part)
 {
     fetch f = {.url = path, .part = part};
-    if (!s3_is_url(path)) {
+    if (!object_is_url(path)) {
         *out = must_strdup(path);
         return STATUS_OK;
     }
-    TRY(s3_split(&f.bucket, &f.prefix, path));
+    TRY(object_split(&f.bucket, &f.prefix, path));
     if (*f.prefix && f.prefix[strlen(f.prefix) - 1] != '/') {
         char *prefix = must_format("%s/", f.prefix);
         free(f.prefix);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/system/crc32c.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -23,7 +23,7 @@ typedef struct slot {
 
 struct remote {
     char *bucket, *key;
-    s3_object object;
+    object_facts object;
     const atomic_bool *stop; /* the caller's */
     atomic_bool closing;     /* what the handles of the threads look at */
     pthread_t thread[FETCHERS];
@@ -55,10 +55,10 @@ static slot *wanted_slot(remote *r)
     return first;
 }
 
-static status fetch(uint32_t *sum, remote *r, s3 *s, const slot *x)
+static status fetch(uint32_t *sum, remote *r, object_store *s, const slot *x)
 {
     int64_t bytes = bytes_of(r, x->block);
-    TRY(s3_get(x->data, s, r->key, x->block * BLOCK, bytes, r->object.etag));
+    TRY(object_read(x->data, s, r->key, x->block * BLOCK, bytes, r->object.etag));
     *sum = crc32c(0, x->data, bytes);
     return STATUS_OK;
 }
@@ -85,8 +85,8 @@ static status check_sum(remote *r, int64_t block, uint32_t sum)
 static void *fetch_blocks(void *argument)
 {
     remote *r = argument;
-    AUTO(s3) *s = NULL;
-    status opened = s3_open(&s, r->bucket, &(s3_limits){.stop = &r->closing});
+    AUTO(object_store) *s = NULL;
+    status opened = object_open(&s, r->bucket, &(object_limits){.stop = &r->closing});
     pthread_mutex_lock(&r->lock);
     while (!atomic_load(&r->closing)) {
         slot *x = wanted_slot(r);
@@ -185,35 +185,29 @@ status remote_read(remote *r, void *to, int64_t offset, int64_t bytes)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* There is no such object; a store says only in answer to GET that there is no such bucket. */
-static status explain(s3 *s, const char *bucket, const char *key)
+/* A store says only in answer to GET that there is no such bucket. */
+static status look(object_facts *out, const char *bucket, const char *key, const atomic_bool *stop)
 {
     char byte;
-    if (s3_get(&byte, s, key, 0, 1, NULL) != STATUS_OK && strstr(status_message(), "NoSuchBucket"))
+    AUTO(object_store) *s = NULL;
+    TRY(object_open(&s, bucket, &(object_limits){.stop = stop}));
+    TRY(object_look(out, s, key));
+    if (out->there)
+        return STATUS_OK;
+    if (object_read(&byte, s, key, 0, 1, NULL) != STATUS_OK && strstr(status_message(), "NoSuchBucket"))
         return STATUS_FAILED;
     return status_fail(STATUS_FAILED, "s3://%s/%s: there is no such object%s", bucket, key,
                        *key && key[strlen(key) - 1] == '/' ? "" : " (what it begins, as a folder, ends in /)");
 }
 
-static status look(s3_object *out, const char *bucket, const char *key, const atomic_bool *stop)
-{
-    AUTO(s3) *s = NULL;
-    TRY(s3_open(&s, bucket, &(s3_limits){.stop = stop}));
-    TRY(s3_head(out, s, key));
-    return !out->there ? explain(s, bucket, key) : STATUS_OK;
-}
-
 status remote_look(int64_t *bytes, const char *url)
 {
-    char *bucket, *key;
-    s3_object o;
-    TRY(s3_split(&bucket, &key, url));
-    status s = look(&o, bucket, key, NULL);
-    free(bucket);
-    free(key);
-    if (s == STATUS_OK)
-        *bytes = o.bytes;
-    return s;
+    AUTO_FREE char *bucket = NULL, *key = NULL;
+    object_facts o;
+    TRY(object_split(&bucket, &key, url));
+    TRY(look(&o, bucket, key, NULL));
+    *bytes = o.bytes;
+    return STATUS_OK;
 }
 
 static status start_thread(remote *r)
@@ -230,7 +224,7 @@ status remote_open(remote **out, const char *url, const atomic_bool *stop)
     pthread_mutex_init(&r->lock, NULL);
     clock_condition(&r->changed);
     r->stop = stop;
-    status s = s3_split(&r->bucket, &r->key, url);
+    status s = object_split(&r->bucket, &r->key, url);
     if (s == STATUS_OK)
         s = look(&r->object, r->bucket, r->key, stop);
     if (s == STATUS_OK) {

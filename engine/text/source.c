@@ -14,7 +14,7 @@
 #include <zstd.h>
 
 #include "engine/store/remote.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "memory/log.h"
 
 #define INPUT_BYTES (1 << 18)
@@ -281,7 +281,7 @@ static status look_at_file(source *s)
 
 static status begin(source *s, const char *path)
 {
-    TRY(s3_is_url(path) ? remote_open(&s->remote, path, s->stop) : look_at_file(s));
+    TRY(object_is_url(path) ? remote_open(&s->remote, path, s->stop) : look_at_file(s));
     TRY(fill(s));
     s->packing = packing_of(s);
     s->complete = s->packing == &plain;
@@ -293,7 +293,7 @@ static status begin(source *s, const char *path)
 status source_size(int64_t *bytes, const char *path)
 {
     struct stat facts;
-    if (s3_is_url(path))
+    if (object_is_url(path))
         return remote_look(bytes, path);
     if (stat(path, &facts) != 0)
         return status_fail(STATUS_FAILED, "%s: %s", path, strerror(errno));
@@ -310,7 +310,7 @@ status source_open(source **out, const char *path, const atomic_bool *stop)
     s->name = must_strdup(standard ? "standard input" : path);
     s->stop = stop;
     s->input = must_alloc(INPUT_BYTES);
-    s->file = standard ? STDIN_FILENO : s3_is_url(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    s->file = standard ? STDIN_FILENO : object_is_url(path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
     status begun = begin(s, path);
     if (begun != STATUS_OK) {
         source_close(s);

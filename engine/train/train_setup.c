@@ -16,7 +16,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incident_log.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
@@ -382,7 +382,7 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     TRY(choose_device(t));
     const devices_row *row = shared_device(t);
     TRY(comm_all_status(all, open_rank(t, row)));
-    bool early = c->checkpoint.mirror || s3_is_url(c->checkpoint.resume); /* a checkpoint says what timing chose */
+    bool early = c->checkpoint.mirror || object_is_url(c->checkpoint.resume); /* a checkpoint says what timing chose */
     if (early)
         TRY(open_folder(t));
     TRY(comm_all_status(all, open_executor(t)));

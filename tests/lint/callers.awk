@@ -4,7 +4,7 @@
 # `excuse` names what may have no caller, and why; an excuse without need is refused too.
 BEGIN {
     excuse["scanner_pattern"] = "the patterns with a scanner of their own, each of which is compared with the plain engine"
-    excuse["s3_counted"] = "object storage: tests count requests"
+    excuse["object_counted"] = "object storage: tests count requests"
 }
 
 function of_tests(path) {

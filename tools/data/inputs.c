@@ -8,8 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { DEEPEST = 64 }; /* folders within folders: a link may lead back */
 
@@ -153,7 +154,7 @@ static bool is_hidden_path(const char *path)
     return false;
 }
 
-static void take_objects(inputs *in, left_out *out, const char *bucket, size_t prefix, const s3_listing *list)
+static void take_objects(inputs *in, left_out *out, const char *bucket, size_t prefix, const object_listing *list)
 {
     for (int64_t i = 0; i < list->count; i++) {
         const char *key = list->entry[i].key, *below = key + prefix;
@@ -175,39 +176,33 @@ static void take_objects(inputs *in, left_out *out, const char *bucket, size_t p
 static status add_objects(inputs *in, const char *folder)
 {
     enum { MOST = 10 << 20 };
-    char *bucket, *prefix;
-    s3 *s = NULL;
-    s3_listing list = {0};
+    AUTO_FREE char *bucket = NULL, *prefix = NULL;
+    AUTO(object_store) *s = NULL;
+    RELEASED_BY(object_listing_free) object_listing list = {0};
     left_out out = {0};
     int before = in->count;
-    TRY(s3_split(&bucket, &prefix, folder));
-    status result = s3_open(&s, bucket, NULL);
-    if (result == STATUS_OK)
-        result = s3_list(&list, s, prefix, true, MOST);
-    if (result == STATUS_OK) {
-        take_objects(in, &out, bucket, strlen(prefix), &list);
-        if (in->count == before)
-            result =
-                status_fail(STATUS_FAILED,
-                            "%s: there is no object below it whose name says that it holds text (" KINDS ")", folder);
-    }
+    TRY(object_split(&bucket, &prefix, folder));
+    TRY(object_open(&s, bucket, NULL));
+    TRY(object_list(&list, s, prefix, true, MOST));
+    take_objects(in, &out, bucket, strlen(prefix), &list);
+    status result =
+        in->count > before
+            ? STATUS_OK
+            : status_fail(STATUS_FAILED,
+                          "%s: there is no object below it whose name says that it holds text (" KINDS ")", folder);
     if (result == STATUS_OK) {
         qsort(in->paths + before, (size_t)(in->count - before), sizeof *in->paths, compare);
         if (!in->quiet)
             say_folder(folder, in->count - before, &out);
     }
-    s3_listing_free(&list);
-    s3_close(s);
     free(out.one);
-    free(bucket);
-    free(prefix);
     return result;
 }
 
 status inputs_add(inputs *in, const char *path)
 {
     struct stat facts;
-    if (s3_is_url(path) && path[strlen(path) - 1] == '/')
+    if (object_is_url(path) && path[strlen(path) - 1] == '/')
         return add_objects(in, path);
     if (strcmp(path, "-") != 0 && stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
         return add_folder(in, path);

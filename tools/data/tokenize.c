@@ -8,7 +8,7 @@
 #include "engine/files/indexed.h"
 #include "engine/train/report/report.h"
 #include "engine/data/corpus.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "engine/text/documents.h"
 #include "engine/text/source.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -199,11 +199,11 @@ static status size_of_inputs(int64_t *out, const options *o)
     for (int i = 0; i < o->inputs.count; i++) {
         int64_t bytes = 0;
         const char *path = o->inputs.paths[i];
-        if (strcmp(path, "-") == 0 || (s3_is_url(path) && o->inputs.count > MANY))
+        if (strcmp(path, "-") == 0 || (object_is_url(path) && o->inputs.count > MANY))
             return STATUS_OK;
         status s = source_size(&bytes, path);
         if (s != STATUS_OK)
-            return s3_is_url(path) ? s : STATUS_OK; /* a file is said to be missing when its turn comes */
+            return object_is_url(path) ? s : STATUS_OK; /* a file is said to be missing when its turn comes */
         total += bytes;
     }
     *out = o->documents.parts ? total / o->documents.parts : total;

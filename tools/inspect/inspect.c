@@ -8,7 +8,7 @@
 #include "engine/data/stored.h"
 #include "engine/system/atomic.h"
 #include "engine/store/folder.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "memory/log.h"
 #include "tools/inspect/inspect_parts.h"
 #include "tools/options.h"
@@ -90,7 +90,7 @@ static status inspect(const inspect_request *r, const char *shown)
         if (kinds[i].is(r->path)) {
             json_t *object = NULL; /* of what is refused there may be some, too */
             status s = kinds[i].gather(&object, r);
-            if (object && s3_is_url(shown))
+            if (object && object_is_url(shown))
                 json_object_set_new(object, "path", json_string(shown));
             if (object && r->json) {
                 json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));

@@ -14,7 +14,7 @@
 #pragma once
 
 #include "engine/system/mapping.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 
 typedef struct blocks blocks;
 typedef struct blocks_object blocks_object;
@@ -22,11 +22,11 @@ typedef struct blocks_object blocks_object;
 enum { BLOCKS_BYTES = 8 << 20, BLOCKS_SMALL = 512 << 10 };
 
 typedef struct blocks_settings {
-    const char *folder; /* NULL: none is known, blocks are kept in memory */
-    int64_t bytes;      /* that the folder may take */
-    int sharers;        /* processes of this machine that fetch ahead into it, this one among them */
-    bool once;          /* without a folder, and no warning says so */
-    s3_limits limits;   /* `stop` is set here */
+    const char *folder;   /* NULL: none is known, blocks are kept in memory */
+    int64_t bytes;        /* that the folder may take */
+    int sharers;          /* processes of this machine that fetch ahead into it, this one among them */
+    bool once;            /* without a folder, and no warning says so */
+    object_limits limits; /* `stop` is set here */
 } blocks_settings;
 
 status blocks_open(blocks **out, const blocks_settings *settings);

@@ -20,7 +20,7 @@ enum {
 
 struct blocks_object {
     blocks *owner;
-    char *key, name[BLOCKS_HEX], etag[S3_ETAG];
+    char *key, name[BLOCKS_HEX], etag[OBJECT_ETAG];
     int bucket;
     int64_t bytes, block;
     bool has_crc32c, came_damaged;
@@ -52,7 +52,7 @@ typedef struct blocks_hand {
     pthread_t thread;
     bool runs;
     int locks; /* a descriptor of the folder's locks; -1: none */
-    s3 *store[BLOCKS_BUCKETS];
+    object_store *store[BLOCKS_BUCKETS];
 } blocks_hand;
 
 struct blocks {

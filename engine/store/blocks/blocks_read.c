@@ -162,12 +162,12 @@ static bool copy_from_slot(blocks *b, void *to, const blocks_object *o, int64_t 
 
 /* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
-static status store_of(s3 **out, blocks_hand *h, int bucket)
+static status store_of(object_store **out, blocks_hand *h, int bucket)
 {
     if (!h->store[bucket]) {
-        s3_limits limits = h->owner->settings.limits;
+        object_limits limits = h->owner->settings.limits;
         limits.stop = &h->owner->stop;
-        TRY(s3_open(&h->store[bucket], h->owner->bucket[bucket], &limits));
+        TRY(object_open(&h->store[bucket], h->owner->bucket[bucket], &limits));
     }
     *out = h->store[bucket];
     return STATUS_OK;
@@ -175,9 +175,9 @@ static status store_of(s3 **out, blocks_hand *h, int bucket)
 
 status blocks_fetch(blocks_hand *h, const blocks_object *o, void *to, int64_t offset, int64_t bytes)
 {
-    s3 *store = NULL;
+    object_store *store = NULL;
     TRY(store_of(&store, h, o->bucket));
-    return s3_get(to, store, o->key, offset, bytes, o->etag);
+    return object_read(to, store, o->key, offset, bytes, o->etag);
 }
 
 /* Waits until no other process or thread fetches the block: *there: its file has come. true: its lock is held. */
@@ -428,10 +428,10 @@ static void name_version(char out[BLOCKS_HEX], const blocks *b, const blocks_obj
 
 static status look(blocks_object *o, blocks *b, const char *url)
 {
-    s3 *store = NULL;
-    s3_object facts;
+    object_store *store = NULL;
+    object_facts facts;
     TRY(store_of(&store, &b->hand[BLOCKS_READER], o->bucket));
-    TRY(s3_head(&facts, store, o->key));
+    TRY(object_look(&facts, store, o->key));
     if (!facts.there)
         return status_fail(STATUS_FAILED, "there is no object %s", url);
     if (!*facts.etag)
@@ -447,7 +447,7 @@ static status look(blocks_object *o, blocks *b, const char *url)
 status blocks_find(blocks_object **out, blocks *b, const char *url, int64_t block)
 {
     char *bucket, *key;
-    TRY(s3_split(&bucket, &key, url));
+    TRY(object_split(&bucket, &key, url));
     blocks_object *o = must_calloc(1, sizeof *o);
     o->owner = b;
     o->key = key;
@@ -528,7 +528,7 @@ static void close_hand(blocks_hand *h)
     if (h->runs)
         pthread_join(h->thread, NULL);
     for (int i = 0; i < BLOCKS_BUCKETS; i++)
-        s3_close(h->store[i]);
+        object_close(h->store[i]);
     if (h->locks >= 0)
         close(h->locks);
 }

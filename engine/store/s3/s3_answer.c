@@ -21,7 +21,7 @@ bool s3_is_label(const char *name)
     return *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-")] && *name != '-';
 }
 
-bool s3_is_stopped(const s3 *s)
+bool s3_is_stopped(const object_store *s)
 {
     return s->limits.stop && atomic_load(s->limits.stop);
 }
@@ -149,7 +149,7 @@ static const struct {
 };
 
 /* Server's words that might repeat a credential are left out. */
-static bool has_secret(const s3 *s, const char *text)
+static bool has_secret(const object_store *s, const char *text)
 {
     const char *const secrets[] = {s->who.id, s->who.secret, s->who.token};
     for (size_t i = 0; i < sizeof secrets / sizeof *secrets; i++)
@@ -168,7 +168,7 @@ static void advise(char *out, size_t room, const char *advice, const char *sourc
         snprintf(out, room, "%s", advice);
 }
 
-static s3_verdict explain(const s3 *s, s3_reply *r)
+static s3_verdict explain(const object_store *s, s3_reply *r)
 {
     s3_verdict v = S3_FAILED;
     const char *advice = NULL, *name = r->error;
@@ -200,7 +200,7 @@ static bool is_expired(const s3_reply *r)
 }
 
 /* The files of the credentials may have been renewed since they were read. */
-static s3_verdict renew(s3 *s)
+static s3_verdict renew(object_store *s)
 {
     account now = {0};
     if (account_load(&now) != STATUS_OK || account_same(&now, &s->who)) {
@@ -216,7 +216,7 @@ static s3_verdict renew(s3 *s)
 }
 
 /* The region becomes part of a host's name. */
-static s3_verdict move(s3 *s, s3_reply *r)
+static s3_verdict move(object_store *s, s3_reply *r)
 {
     if (!s3_is_label(r->region) || strlen(r->region) > 40 || strcmp(r->region, s->who.region) == 0) {
         snprintf(r->why, sizeof r->why,
@@ -230,7 +230,7 @@ static s3_verdict move(s3 *s, s3_reply *r)
     return S3_AGAIN_AT_ONCE;
 }
 
-static s3_verdict set_clock(s3 *s, const s3_reply *r)
+static s3_verdict set_clock(object_store *s, const s3_reply *r)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -243,7 +243,7 @@ static s3_verdict set_clock(s3 *s, const s3_reply *r)
     return S3_AGAIN_AT_ONCE;
 }
 
-static s3_verdict judge_error(s3 *s, s3_reply *r)
+static s3_verdict judge_error(object_store *s, s3_reply *r)
 {
     s3_verdict v = explain(s, r);
     if (v == S3_FAILED && strcmp(r->error, "RequestTimeTooSkewed") == 0)

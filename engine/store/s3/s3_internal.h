@@ -1,19 +1,19 @@
-/* What the files of s3.h share: one call, which is tried until it is answered, and its answer. */
+/* What the files of the scheme s3:// share: one call, which is tried until it is answered, and its answer. */
 #pragma once
 
 #include "engine/store/s3/account.h"
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "engine/store/s3/signature.h"
 #include "engine/system/http.h"
 
-struct s3 {
+struct object_store {
     http *http;
     char *bucket;
     account who;
-    s3_limits limits;
+    object_limits limits;
     double clock_offset; /* seconds that the store's clock is ahead of this machine's */
     bool reached;        /* it has answered anything at all */
-    s3_counts counts;
+    object_counts counts;
 };
 
 enum { S3_CALL_PAIRS = 6 };
@@ -30,8 +30,8 @@ typedef struct s3_call {
     char *to;
     int64_t offset, wanted, got;
     bool whole; /* the range is all of the object, and is asked for without saying so: the store has its checksum */
-    char etag[S3_ETAG]; /* of the version that a range must be of; "": the first answer's */
-    bool has_crc32c;    /* of the whole object, as the first answer says it */
+    char etag[OBJECT_ETAG]; /* of the version that a range must be of; "": the first answer's */
+    bool has_crc32c;        /* of the whole object, as the first answer says it */
     uint32_t crc32c;
     bool may_miss;      /* 404 is an answer */
     bool may_refuse;    /* 412 is an answer */
@@ -46,8 +46,8 @@ typedef struct s3_reply {
     long code;
     int64_t length; /* of the object, by Content-Length or Content-Range; -1: not said */
     int64_t begins; /* of a range; -1: not said */
-    char etag[S3_ETAG], crc32c[S3_WORD], checksum_type[S3_WORD], region[S3_WORD], error[S3_WORD], message[2 * S3_WORD],
-        request[S3_WORD];
+    char etag[OBJECT_ETAG], crc32c[S3_WORD], checksum_type[S3_WORD], region[S3_WORD], error[S3_WORD],
+        message[2 * S3_WORD], request[S3_WORD];
     double retry_after;
     double date;    /* of the store, seconds since 1970; 0: not said */
     char *text;     /* the body, unless it went to call->to; NULL: none */
@@ -57,7 +57,7 @@ typedef struct s3_reply {
 
 /* One try of a call. */
 typedef struct s3_attempt {
-    s3 *s;
+    object_store *s;
     s3_call *c;
     s3_reply *r;
     int64_t from;       /* where the rest of a range begins */
@@ -75,9 +75,9 @@ typedef enum s3_verdict {
 
 /* Asks until there is an answer that the call allows for; fails with the whole sentence. The reply is the caller's to
  * free by s3_reply_free in either case. */
-status s3_perform(s3_reply *out, s3 *s, s3_call *c);
+status s3_perform(s3_reply *out, object_store *s, s3_call *c);
 /* The failure of a call for a reason of its caller's: "cannot DOING s3://... at HOST: why". */
-status s3_refuse(const s3 *s, const s3_call *c, const char *why);
+status s3_refuse(const object_store *s, const s3_call *c, const char *why);
 
 /* ---- s3_answer.c ---- */
 
@@ -87,7 +87,7 @@ void s3_take_header(s3_reply *r, const char *name, const char *value);
 /* The body's <Error>; false: it is no XML. */
 bool s3_take_error(s3_reply *r);
 void s3_reply_free(s3_reply *r);
-bool s3_is_stopped(const s3 *s);
+bool s3_is_stopped(const object_store *s);
 /* A name that may stand in front of AWS's: one label of small letters, digits and hyphens. */
 bool s3_is_label(const char *name);
 /* Base64 of the checksum, most significant byte first, as headers have it: 8 digits and a 0. */

@@ -13,11 +13,11 @@ enum { KEY = 3 * 1024 + 1 };
 
 /* A page while it is read. */
 typedef struct page {
-    s3_listing *list;
+    object_listing *list;
     int64_t room, most;
     const char *prefix;
     bool deep, listed, coded, truncated; /* coded: keys have %XX, as was asked for */
-    s3_entry entry;                      /* what is read of the object at hand */
+    object_entry entry;                  /* what is read of the object at hand */
     char token[KEY];
     const char *wrong; /* what the page says that it may not; NULL: nothing */
 } page;
@@ -49,11 +49,11 @@ static bool decode(char *text, bool coded)
     return true;
 }
 
-static void forget(s3_entry *e)
+static void forget(object_entry *e)
 {
     free(e->key);
     free(e->etag);
-    *e = (s3_entry){0};
+    *e = (object_entry){0};
 }
 
 static status lie(page *p, const char *what)
@@ -64,7 +64,7 @@ static status lie(page *p, const char *what)
 
 static status add(page *p)
 {
-    s3_listing *l = p->list;
+    object_listing *l = p->list;
     if (l->count == p->most)
         return lie(p, "more objects than may be");
     if (l->count == p->room) {
@@ -74,7 +74,7 @@ static status add(page *p)
     if (!p->entry.key || (!p->entry.folder && p->entry.bytes < 0))
         return lie(p, p->entry.key ? "an object without a size" : "a key that is none");
     l->entry[l->count++] = p->entry;
-    p->entry = (s3_entry){.bytes = -1};
+    p->entry = (object_entry){.bytes = -1};
     return STATUS_OK;
 }
 
@@ -91,9 +91,9 @@ static void take_etag(page *p, const char *text)
 {
     bool quoted = strchr(text, '"') != NULL;
     free(p->entry.etag);
-    p->entry.etag = strlen(text) + 3 > S3_ETAG ? NULL
-                    : quoted || !*text         ? must_strdup(text)
-                                               : must_format("\"%s\"", text);
+    p->entry.etag = strlen(text) + 3 > OBJECT_ETAG ? NULL
+                    : quoted || !*text             ? must_strdup(text)
+                                                   : must_format("\"%s\"", text);
 }
 
 static status take(void *context, const char *path, const char *text)
@@ -132,7 +132,7 @@ static status check_page(page *p, int64_t from)
     if (!p->listed)
         return lie(p, "nothing that is one");
     for (int64_t i = from; i < p->list->count; i++) {
-        s3_entry *e = &p->list->entry[i];
+        object_entry *e = &p->list->entry[i];
         if (!decode(e->key, p->coded) || !*e->key)
             return lie(p, "a key that is none");
         if (strncmp(e->key, p->prefix, strlen(p->prefix)) != 0)
@@ -147,7 +147,7 @@ static status check_page(page *p, int64_t from)
     return STATUS_OK;
 }
 
-static status fetch_page(page *p, s3 *s)
+static status fetch_page(page *p, object_store *s)
 {
     s3_reply r;
     s3_call c = {.method = "GET", .doing = "list", .key = ""};
@@ -165,7 +165,7 @@ static status fetch_page(page *p, s3 *s)
     status result = s3_perform(&r, s, &c);
     c.key = p->prefix; /* for messages */
     if (result == STATUS_OK) {
-        p->entry = (s3_entry){.bytes = -1};
+        p->entry = (object_entry){.bytes = -1};
         result = xml_read(r.text ? r.text : "", r.bytes, take, p);
         if (result == STATUS_OK)
             result = check_page(p, had);
@@ -184,13 +184,13 @@ static status fetch_page(page *p, s3 *s)
 
 static int compare(const void *a, const void *b)
 {
-    const s3_entry *x = a, *y = b;
+    const object_entry *x = a, *y = b;
     return strcmp(x->key, y->key);
 }
 
-static status check_order(const page *p, const s3 *s)
+static status check_order(const page *p, const object_store *s)
 {
-    s3_listing *l = p->list;
+    object_listing *l = p->list;
     if (l->count > 0)
         qsort(l->entry, (size_t)l->count, sizeof *l->entry, compare);
     for (int64_t i = 1; i < l->count; i++)
@@ -199,9 +199,9 @@ static status check_order(const page *p, const s3 *s)
     return STATUS_OK;
 }
 
-status s3_list(s3_listing *out, s3 *s, const char *prefix, bool deep, int64_t most)
+status object_list(object_listing *out, object_store *s, const char *prefix, bool deep, int64_t most)
 {
-    s3_listing list = {0};
+    object_listing list = {0};
     page p = {.list = &list, .most = most, .prefix = prefix, .deep = deep};
     status result;
     do
@@ -212,14 +212,14 @@ status s3_list(s3_listing *out, s3 *s, const char *prefix, bool deep, int64_t mo
     if (result == STATUS_OK)
         *out = list;
     else
-        s3_listing_free(&list);
+        object_listing_free(&list);
     return result;
 }
 
-void s3_listing_free(s3_listing *l)
+void object_listing_free(object_listing *l)
 {
     for (int64_t i = 0; i < l->count; i++)
         forget(&l->entry[i]);
     free(l->entry);
-    *l = (s3_listing){0};
+    *l = (object_listing){0};
 }

@@ -1,4 +1,4 @@
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 static const double PATIENCE = 120; /* seconds */
 
-bool s3_is_url(const char *path)
+bool object_is_url(const char *path)
 {
     return strncmp(path, "s3://", 5) == 0;
 }
@@ -32,12 +32,12 @@ static bool has_control(const char *text)
     return false;
 }
 
-status s3_split(char **bucket, char **key, const char *url)
+status object_split(char **bucket, char **key, const char *url)
 {
     enum { MOST_KEY = 1024 };
     const char *begin = url + 5, *slash = strchr(begin, '/');
     char *name = must_format("%.*s", (int)strcspn(begin, "/"), begin);
-    bool sound = s3_is_url(url) && is_bucket(name),
+    bool sound = object_is_url(url) && is_bucket(name),
          key_sound = !slash || (strlen(slash + 1) <= MOST_KEY && !has_control(slash + 1));
     if (sound && key_sound) {
         *bucket = name;
@@ -50,11 +50,11 @@ status s3_split(char **bucket, char **key, const char *url)
     return status_fail(STATUS_USAGE, "%s is no path of an object store: s3://BUCKET/KEY", url);
 }
 
-status s3_open(s3 **out, const char *bucket, const s3_limits *limits)
+status object_open(object_store **out, const char *bucket, const object_limits *limits)
 {
-    AUTO(s3) *s = must_calloc(1, sizeof *s);
+    AUTO(object_store) *s = must_calloc(1, sizeof *s);
     s->bucket = must_strdup(bucket);
-    s->limits = limits ? *limits : (s3_limits){0};
+    s->limits = limits ? *limits : (object_limits){0};
     if (s->limits.patience <= 0)
         s->limits.patience = PATIENCE;
     TRY(account_load(&s->who));
@@ -63,7 +63,16 @@ status s3_open(s3 **out, const char *bucket, const s3_limits *limits)
     return STATUS_OK;
 }
 
-void s3_close(s3 *s)
+status object_open_url(object_store **out, char **key, const char *url, const object_limits *limits)
+{
+    AUTO_FREE char *bucket = NULL, *found = NULL;
+    TRY(object_split(&bucket, &found, url));
+    TRY(object_open(out, bucket, limits));
+    *key = TAKE(found);
+    return STATUS_OK;
+}
+
+void object_close(object_store *s)
 {
     if (!s)
         return;
@@ -73,19 +82,19 @@ void s3_close(s3 *s)
     free(s);
 }
 
-const char *s3_endpoint(const s3 *s)
+const char *object_endpoint(const object_store *s)
 {
     return s->who.endpoint ? s->who.endpoint : "";
 }
 
-const s3_counts *s3_counted(const s3 *s)
+const object_counts *object_counted(const object_store *s)
 {
     return &s->counts;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static status look(s3_reply *r, s3 *s, const char *key)
+static status look(s3_reply *r, object_store *s, const char *key)
 {
     s3_call c = {.method = "HEAD", .doing = "look at", .key = key, .may_miss = true};
     c.header[c.headers++] = (http_pair){"x-amz-checksum-mode", "ENABLED"};
@@ -94,7 +103,7 @@ static status look(s3_reply *r, s3 *s, const char *key)
 
 /* An answer to HEAD has no body that would say why: the first byte is asked for, whose answer has one. Something may be
  * set right by that. */
-static status ask_why(s3 *s, const char *key)
+static status ask_why(object_store *s, const char *key)
 {
     char byte;
     s3_reply r;
@@ -104,7 +113,7 @@ static status ask_why(s3 *s, const char *key)
     return result;
 }
 
-status s3_head(s3_object *out, s3 *s, const char *key)
+status object_look(object_facts *out, object_store *s, const char *key)
 {
     s3_reply r;
     status result = look(&r, s, key);
@@ -115,7 +124,7 @@ status s3_head(s3_object *out, s3 *s, const char *key)
     if (result == STATUS_OK && r.code != 404 && r.length < 0)
         result = s3_refuse(s, &(s3_call){.doing = "look at", .key = key}, "the store does not say how long it is");
     if (result == STATUS_OK) {
-        *out = (s3_object){.there = r.code != 404, .bytes = r.length};
+        *out = (object_facts){.there = r.code != 404, .bytes = r.length};
         memcpy(out->etag, r.etag, sizeof out->etag);
         out->has_crc32c = s3_object_checksum(&out->crc32c, &r);
     }
@@ -123,7 +132,8 @@ status s3_head(s3_object *out, s3 *s, const char *key)
     return result;
 }
 
-static status get(void *to, s3 *s, const char *key, int64_t offset, int64_t bytes, const char *etag, bool whole)
+static status get(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag,
+                  bool whole)
 {
     if (bytes == 0)
         return STATUS_OK;
@@ -136,15 +146,15 @@ static status get(void *to, s3 *s, const char *key, int64_t offset, int64_t byte
     return result;
 }
 
-status s3_get(void *to, s3 *s, const char *key, int64_t offset, int64_t bytes, const char *etag)
+status object_read(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag)
 {
     return get(to, s, key, offset, bytes, etag, false);
 }
 
-status s3_get_all(char **out, int64_t *bytes, s3 *s, const char *key, int64_t most)
+status object_read_whole(char **out, int64_t *bytes, object_store *s, const char *key, int64_t most)
 {
-    s3_object o;
-    TRY(s3_head(&o, s, key));
+    object_facts o;
+    TRY(object_look(&o, s, key));
     if (!o.there) {
         *out = NULL;
         return STATUS_OK;
@@ -165,7 +175,7 @@ status s3_get_all(char **out, int64_t *bytes, s3 *s, const char *key, int64_t mo
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static status put(s3_reply *r, s3 *s, const char *key, const void *data, int64_t bytes, bool new)
+static status put(s3_reply *r, object_store *s, const char *key, const void *data, int64_t bytes, bool new)
 {
     char checksum[9];
     s3_checksum_text(checksum, crc32c(0, data, bytes));
@@ -176,7 +186,7 @@ static status put(s3_reply *r, s3 *s, const char *key, const void *data, int64_t
     return s3_perform(r, s, &c);
 }
 
-status s3_put(s3 *s, const char *key, const void *data, int64_t bytes)
+status object_put(object_store *s, const char *key, const void *data, int64_t bytes)
 {
     s3_reply r;
     status result = put(&r, s, key, data, bytes, false);
@@ -185,26 +195,26 @@ status s3_put(s3 *s, const char *key, const void *data, int64_t bytes)
 }
 
 /* Looks before and after: for stores that pass over the condition, and for answers that were lost. */
-status s3_put_new(bool *made, s3 *s, const char *key, const void *data, int64_t bytes)
+status object_put_new(bool *made, object_store *s, const char *key, const void *data, int64_t bytes)
 {
-    s3_object o;
+    object_facts o;
     s3_reply r = {0};
     AUTO_FREE char *there = NULL;
     int64_t length = 0;
-    TRY(s3_head(&o, s, key));
+    TRY(object_look(&o, s, key));
     if (!o.there) {
         status result = put(&r, s, key, data, bytes, true);
         s3_reply_free(&r);
         TRY(result);
-        TRY(s3_head(&o, s, key));
+        TRY(object_look(&o, s, key));
     }
     if (o.there && o.bytes == bytes)
-        TRY(s3_get_all(&there, &length, s, key, bytes));
+        TRY(object_read_whole(&there, &length, s, key, bytes));
     *made = there && length == bytes && memcmp(there, data, (size_t)bytes) == 0;
     return STATUS_OK;
 }
 
-status s3_delete(s3 *s, const char *key)
+status object_remove(object_store *s, const char *key)
 {
     s3_reply r;
     s3_call c = {.method = "DELETE", .doing = "remove", .key = key, .may_miss = true};

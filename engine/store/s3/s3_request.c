@@ -18,7 +18,7 @@ static const double UNREACHED = 15; /* seconds: a store that has never answered 
 /* ---- where ------------------------------------------------------------------------------------------------------- */
 
 /* Scheme and host ("https://HOST:PORT"), and the path of the bucket ("" or "/BUCKET", behind an endpoint's own). */
-static void locate(char **origin, char **folder, const s3 *s)
+static void locate(char **origin, char **folder, const object_store *s)
 {
     const char *endpoint = s->who.endpoint, *region = s->who.region;
     if (endpoint) {
@@ -98,7 +98,7 @@ static void add_header(headers *h, const char *name, const char *value)
     h->pair[h->count++] = (http_pair){name, value};
 }
 
-static void make_headers(headers *h, const s3 *s, const s3_call *c, const char *host, bool secure)
+static void make_headers(headers *h, const object_store *s, const s3_call *c, const char *host, bool secure)
 {
     struct timespec now;
     struct tm utc;
@@ -130,7 +130,7 @@ static void make_headers(headers *h, const s3 *s, const s3_call *c, const char *
 }
 
 /* To be freed by its caller, whose header it is; NULL: nobody asks. */
-static char *add_signature(headers *h, const s3 *s, const s3_call *c, const char *path)
+static char *add_signature(headers *h, const object_store *s, const s3_call *c, const char *path)
 {
     const signature_key key = {s->who.id, s->who.secret, s->who.region, "s3"};
     const signature_request request = {c->method, path, c->query, h->pair, c->queries, h->count, h->hash, h->time};
@@ -143,7 +143,7 @@ static char *add_signature(headers *h, const s3 *s, const s3_call *c, const char
 
 static void try_once(http_answer *answer, s3_attempt *a, headers *h)
 {
-    s3 *s = a->s;
+    object_store *s = a->s;
     const s3_call *c = a->c;
     AUTO_FREE char *origin = NULL, *folder = NULL;
     locate(&origin, &folder, s);
@@ -192,7 +192,7 @@ static double random_half(void)
     return 0.5 + 0.5 * (double)(x >> 40) / (double)(1 << 24);
 }
 
-static void pause_before(const s3 *s, int failures, double at_least)
+static void pause_before(const object_store *s, int failures, double at_least)
 {
     double base = s->limits.first_pause > 0 ? s->limits.first_pause : 0.1;
     double seconds = fmin(LONGEST_PAUSE, base * pow(2, failures - 1)) * random_half();
@@ -201,7 +201,7 @@ static void pause_before(const s3 *s, int failures, double at_least)
         clock_nap(fmin(left, 0.1));
 }
 
-static char *describe(const s3 *s, const s3_call *c)
+static char *describe(const object_store *s, const s3_call *c)
 {
     AUTO_FREE char *origin = NULL, *folder = NULL, *key = must_strdup(c->key);
     locate(&origin, &folder, s);
@@ -210,26 +210,26 @@ static char *describe(const s3 *s, const s3_call *c)
     return out;
 }
 
-status s3_refuse(const s3 *s, const s3_call *c, const char *why)
+status s3_refuse(const object_store *s, const s3_call *c, const char *why)
 {
     AUTO_FREE char *what = describe(s, c);
     return status_fail(STATUS_FAILED, "cannot %s %s: %s", c->doing, what, why);
 }
 
-static status give_up(const s3 *s, const s3_call *c, const s3_reply *r, int failures, double seconds)
+static status give_up(const object_store *s, const s3_call *c, const s3_reply *r, int failures, double seconds)
 {
     AUTO_FREE char *why =
         failures > 1 ? must_format("%s (%d tries in %.0f s)", r->why, failures, seconds) : must_strdup(r->why);
     return s3_refuse(s, c, why);
 }
 
-static void warn(const s3 *s, const s3_call *c, const s3_reply *r)
+static void warn(const object_store *s, const s3_call *c, const s3_reply *r)
 {
     AUTO_FREE char *what = describe(s, c);
     log_warn("%s: %s; trying again", what, r->why);
 }
 
-status s3_perform(s3_reply *out, s3 *s, s3_call *c)
+status s3_perform(s3_reply *out, object_store *s, s3_call *c)
 {
     enum { SAID = 4, MOST_SET_RIGHT = 4 };
     int failures = 0, set_right = 0;

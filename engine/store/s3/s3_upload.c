@@ -15,17 +15,17 @@ enum { MOST_ID = 1024 };
 
 typedef struct part {
     int64_t bytes; /* -1: it is not there yet */
-    char etag[S3_ETAG], crc32c[9];
+    char etag[OBJECT_ETAG], crc32c[9];
     bool has_crc32c; /* the store has said it, too */
 } part;
 
-struct s3_upload {
+struct object_upload {
     char *key, *id;
     int parts;
     part *part; /* [parts] */
 };
 
-static void free_upload(s3_upload *u)
+static void free_upload(object_upload *u)
 {
     free(u->key);
     free(u->id);
@@ -43,9 +43,9 @@ static status take_id(void *context, const char *path, const char *text)
     return STATUS_OK;
 }
 
-status s3_upload_begin(s3_upload **out, s3 *s, const char *key, int parts)
+status object_upload_begin(object_upload **out, object_store *s, const char *key, int parts)
 {
-    MUST(parts > 0 && parts <= S3_PARTS, "an upload of %d parts", parts);
+    MUST(parts > 0 && parts <= OBJECT_PARTS, "an upload of %d parts", parts);
     s3_reply r;
     char id[MOST_ID] = "";
     s3_call c = {.method = "POST", .doing = "begin to write", .key = key};
@@ -56,15 +56,15 @@ status s3_upload_begin(s3_upload **out, s3 *s, const char *key, int parts)
         result = s3_refuse(s, &c, "the store does not name the upload");
     s3_reply_free(&r);
     TRY(result);
-    s3_upload *u = must_calloc(1, sizeof *u);
-    *u = (s3_upload){must_strdup(key), must_strdup(id), parts, must_calloc((unsigned long)parts, sizeof(part))};
+    object_upload *u = must_calloc(1, sizeof *u);
+    *u = (object_upload){must_strdup(key), must_strdup(id), parts, must_calloc((unsigned long)parts, sizeof(part))};
     for (int i = 0; i < parts; i++)
         u->part[i].bytes = -1;
     *out = u;
     return STATUS_OK;
 }
 
-status s3_upload_part(s3_upload *u, s3 *s, int number, const void *data, int64_t bytes)
+status object_upload_part(object_upload *u, object_store *s, int number, const void *data, int64_t bytes)
 {
     MUST(number >= 0 && number < u->parts, "part %d of %d", number, u->parts);
     s3_reply r;
@@ -93,7 +93,7 @@ status s3_upload_part(s3_upload *u, s3 *s, int number, const void *data, int64_t
 
 /* The ETag that stores give to an object of parts, the MD5 of the parts' MD5s and their number, in quotes; "" where a
  * part's ETag is no MD5. */
-static void expected_etag(char out[S3_ETAG], const s3_upload *u)
+static void expected_etag(char out[OBJECT_ETAG], const object_upload *u)
 {
     unsigned char *sums = must_alloc(16 * (unsigned long)u->parts), hash[EVP_MAX_MD_SIZE];
     bool known = true;
@@ -108,16 +108,16 @@ static void expected_etag(char out[S3_ETAG], const s3_upload *u)
     }
     known = known && EVP_Digest(sums, 16 * (size_t)u->parts, hash, NULL, EVP_md5(), NULL) == 1;
     free(sums);
-    size_t used = known ? (size_t)snprintf(out, S3_ETAG, "\"") : 0;
+    size_t used = known ? (size_t)snprintf(out, OBJECT_ETAG, "\"") : 0;
     for (int k = 0; k < 16 && known; k++)
-        used += (size_t)snprintf(out + used, S3_ETAG - used, "%02x", hash[k]);
+        used += (size_t)snprintf(out + used, OBJECT_ETAG - used, "%02x", hash[k]);
     if (known)
-        snprintf(out + used, S3_ETAG - used, "-%d\"", u->parts);
+        snprintf(out + used, OBJECT_ETAG - used, "-%d\"", u->parts);
 }
 
-static char *list_of_parts(const s3_upload *u)
+static char *list_of_parts(const object_upload *u)
 {
-    size_t room = 64 + (size_t)u->parts * (S3_ETAG * 6 + 128), used = 0;
+    size_t room = 64 + (size_t)u->parts * (OBJECT_ETAG * 6 + 128), used = 0;
     char *out = must_alloc(room);
     used += (size_t)snprintf(out, room, "<CompleteMultipartUpload>");
     for (int i = 0; i < u->parts; i++) {
@@ -140,14 +140,14 @@ static char *list_of_parts(const s3_upload *u)
 }
 
 /* Is the object there, and the one that the parts make? An answer that was lost may have said so. */
-static status check_object(s3 *s, const s3_upload *u, const s3_call *c, bool answered)
+static status check_object(object_store *s, const object_upload *u, const s3_call *c, bool answered)
 {
-    s3_object o;
-    char etag[S3_ETAG];
+    object_facts o;
+    char etag[OBJECT_ETAG];
     int64_t bytes = 0;
     for (int i = 0; i < u->parts; i++)
         bytes += u->part[i].bytes;
-    TRY(s3_head(&o, s, u->key));
+    TRY(object_look(&o, s, u->key));
     expected_etag(etag, u);
     if (o.there && o.bytes == bytes && (answered || strcmp(o.etag, etag) == 0))
         return STATUS_OK;
@@ -157,7 +157,7 @@ static status check_object(s3 *s, const s3_upload *u, const s3_call *c, bool ans
                                         : "the store has forgotten the upload, and has another object");
 }
 
-status s3_upload_end(s3_upload *u, s3 *s)
+status object_upload_end(object_upload *u, object_store *s)
 {
     for (int i = 0; i < u->parts; i++)
         MUST(u->part[i].bytes >= 0, "part %d of %d of %s is missing", i, u->parts, u->key);
@@ -179,13 +179,13 @@ status s3_upload_end(s3_upload *u, s3 *s)
     if (result == STATUS_OK)
         free_upload(u);
     else
-        s3_upload_abort(u, s);
+        object_upload_abort(u, s);
     return result;
 }
 
 /* ---- abort ------------------------------------------------------------------------------------------------------- */
 
-static status abort_one(s3 *s, const char *key, const char *id, bool once)
+static status abort_one(object_store *s, const char *key, const char *id, bool once)
 {
     s3_reply r;
     s3_call c = {.method = "DELETE", .doing = "abort writing", .key = key, .may_miss = true, .once = once};
@@ -195,7 +195,7 @@ static status abort_one(s3 *s, const char *key, const char *id, bool once)
     return result;
 }
 
-void s3_upload_abort(s3_upload *u, s3 *s)
+void object_upload_abort(object_upload *u, object_store *s)
 {
     if (!u)
         return;
@@ -236,7 +236,7 @@ static status take_upload(void *context, const char *path, const char *text)
 }
 
 /* One page, of at most 1,000. */
-static status abort_page(int *count, s3 *s, const char *prefix)
+static status abort_page(int *count, object_store *s, const char *prefix)
 {
     s3_reply r;
     open_uploads o = {.prefix = prefix};
@@ -261,7 +261,7 @@ static status abort_page(int *count, s3 *s, const char *prefix)
     return result;
 }
 
-status s3_upload_abort_all(s3 *s, const char *prefix)
+status object_upload_abort_all(object_store *s, const char *prefix)
 {
     enum { PAGES = 100 };
     int count = 1;

@@ -22,7 +22,7 @@ static const double PATIENCE = 20;
 /* What rank 0 knows of the run where it begins. */
 typedef struct beginning {
     mirror_prefix prefix;
-    s3 *s;
+    object_store *s;
     char id[MANIFEST_RUN];  /* of the run; "": it has none yet */
     bool claimed;           /* it has had this mirror before */
     bool empty;             /* nothing of a run is in the folder */
@@ -78,7 +78,7 @@ static bool names_mirror(const training *t)
 {
     RELEASED_BY(mirror_prefix_free) mirror_prefix a = {0}, b = {0};
     const char *resume = t->config->checkpoint.resume, *url = t->config->checkpoint.mirror;
-    return url && s3_is_url(resume) && mirror_prefix_make(&a, resume) == STATUS_OK &&
+    return url && object_is_url(resume) && mirror_prefix_make(&a, resume) == STATUS_OK &&
            mirror_prefix_make(&b, url) == STATUS_OK && strcmp(a.url, b.url) == 0;
 }
 
@@ -205,8 +205,8 @@ static status forgive(const beginning *b, status s)
 static status ask_store(training *t, beginning *b)
 {
     mirror_owner there;
-    const s3_limits limits = {.patience = b->claimed && b->place.step >= 0 ? PATIENCE : 0};
-    status s = s3_open(&b->s, b->prefix.bucket, &limits);
+    const object_limits limits = {.patience = b->claimed && b->place.step >= 0 ? PATIENCE : 0};
+    status s = object_open(&b->s, b->prefix.bucket, &limits);
     if (s == STATUS_OK)
         s = mirror_prefix_owner(&there, b->s, &b->prefix);
     if (s != STATUS_OK)
@@ -229,7 +229,7 @@ static status begin(training *t)
     if (s == STATUS_OK)
         s = ask_store(t, &b);
     snprintf(t->mirroring.id, sizeof t->mirroring.id, "%s", b.id);
-    s3_close(b.s);
+    object_close(b.s);
     mirror_prefix_free(&b.prefix);
     return s;
 }
@@ -241,13 +241,13 @@ static status check_free(const training *t)
     mirror_owner there = {0};
     status s = mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror);
     if (s == STATUS_OK)
-        s = s3_open(&b.s, b.prefix.bucket, NULL);
+        s = object_open(&b.s, b.prefix.bucket, NULL);
     if (s == STATUS_OK)
         s = mirror_prefix_owner(&there, b.s, &b.prefix);
     if (s == STATUS_OK && *there.run)
         s = refuse(t, &b, &there);
     free(there.folder);
-    s3_close(b.s);
+    object_close(b.s);
     mirror_prefix_free(&b.prefix);
     return s;
 }
@@ -270,7 +270,7 @@ static status fetch_origin(training *t)
 status training_mirror_begin(training *t, bool aside)
 {
     const char *resume = t->config->checkpoint.resume;
-    bool other = s3_is_url(resume) && !names_mirror(t), first = comm_rank(t->world) == 0;
+    bool other = object_is_url(resume) && !names_mirror(t), first = comm_rank(t->world) == 0;
     free(t->resume);
     t->resume = names_mirror(t) ? must_strdup("auto")
                 : other         ? must_format("%s/" CHECKPOINT_ORIGIN, t->folder)

@@ -1,6 +1,6 @@
 /* A store that speaks S3 on 127.0.0.1, for tests: objects in memory, signatures verified, and faults by a script.
  *
- * It answers what engine/store/s3/s3.h asks: HEAD, GET of ranges, PUT with conditions and checksums, lists, uploads in
+ * It answers what engine/store/object.h asks: HEAD, GET of ranges, PUT with conditions and checksums, lists, uploads in
  * parts, DELETE; each connection has a thread. s3_server_start sets AWS's variables so that this process and those it
  * starts use the server; its bucket is S3_SERVER_BUCKET, any other one is missing.
  */

@@ -10,10 +10,10 @@
 
 #include "memory/log.h"
 
-s3 *stores_open(const char *bucket, double patience)
+object_store *stores_open(const char *bucket, double patience)
 {
-    s3 *s = NULL;
-    assert_int_equal(s3_open(&s, bucket, &(s3_limits){.patience = patience, .first_pause = 0.001}), STATUS_OK);
+    object_store *s = NULL;
+    assert_int_equal(object_open(&s, bucket, &(object_limits){.patience = patience, .first_pause = 0.001}), STATUS_OK);
     return s;
 }
 

@@ -1,11 +1,11 @@
 /* What tests of object stores share. */
 #pragma once
 
-#include "engine/store/s3/s3.h"
+#include "engine/store/object.h"
 #include "tests/engine/store/s3_server.h"
 
 /* A handle whose pauses begin at a millisecond. */
-s3 *stores_open(const char *bucket, double patience);
+object_store *stores_open(const char *bucket, double patience);
 /* Bytes that a number draws; the caller's. */
 char *stores_bytes(int64_t count, unsigned seed);
 void stores_assert_ok(status s);

@@ -30,9 +30,9 @@ static char *data; /* of the object */
 
 static void put(const char *key, const void *bytes, int64_t count)
 {
-    s3 *s = stores_open(bucket, 20);
-    stores_assert_ok(s3_put(s, key, bytes, count));
-    s3_close(s);
+    object_store *s = stores_open(bucket, 20);
+    stores_assert_ok(object_put(s, key, bytes, count));
+    object_close(s);
 }
 
 static char *url_of(const char *key)

@@ -48,17 +48,17 @@ TEST_WITH(reads_survive_what_passes, faults_begin, NULL)
     };
     AUTO_FREE char *data = stores_bytes(FAULTY, 3), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         s3_server_faults(server, scripts[i]);
         memset(got, 0, FAULTY);
-        status read = s3_get(got, s, "faulty", 0, FAULTY, NULL);
+        status read = object_read(got, s, "faulty", 0, FAULTY, NULL);
         if (read != STATUS_OK)
             fail_msg("%s: %s", scripts[i], status_message());
         assert_memory_equal(got, data, FAULTY);
         assert_true(s3_server_faults_done(server));
     }
-    s3_close(s);
+    object_close(s);
 }
 
 /* A body that is cut goes on where it was cut: what was read is not read again. */
@@ -66,15 +66,15 @@ TEST_WITH(a_body_that_is_cut_continues_where_it_was, faults_begin, NULL)
 {
     AUTO_FREE char *data = stores_bytes(FAULTY, 4), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     s3_server_faults(server, "cut=30000 503 cut=30000 reset cut=30000");
-    stores_assert_ok(s3_get(got, s, "faulty", 0, FAULTY, NULL));
+    stores_assert_ok(object_read(got, s, "faulty", 0, FAULTY, NULL));
     assert_memory_equal(got, data, FAULTY);
-    assert_int_equal(s3_counted(s)->bytes_read, FAULTY);
-    assert_int_equal(s3_counted(s)->requests, 6);
-    assert_int_equal(s3_counted(s)->retries, 5);
+    assert_int_equal(object_counted(s)->bytes_read, FAULTY);
+    assert_int_equal(object_counted(s)->requests, 6);
+    assert_int_equal(object_counted(s)->retries, 5);
     s3_server_faults(server, "cut=30000 ok");
-    s3_close(s);
+    object_close(s);
 }
 
 /* The rest of another version is not put behind the beginning of the first. */
@@ -96,12 +96,12 @@ TEST_WITH(versions_are_not_mixed, faults_begin, NULL)
     replacer other = {stores_bytes(FAULTY, 6)};
     pthread_t thread;
     s3_server_put(server, "faulty", data, FAULTY);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     s3_server_faults(server, "cut=30000 503/1");
     assert_int_equal(pthread_create(&thread, NULL, replace_soon, &other), 0);
-    stores_assert_failed(s3_get(got, s, "faulty", 0, FAULTY, NULL), "replaced");
+    stores_assert_failed(object_read(got, s, "faulty", 0, FAULTY, NULL), "replaced");
     pthread_join(thread, NULL);
-    s3_close(s);
+    object_close(s);
     free(other.data);
 }
 
@@ -110,17 +110,17 @@ TEST_WITH(writes_survive_what_passes, faults_begin, NULL)
     static const char *const scripts[] = {"503", "500 reset 429", "lost", "hang", "garbage", "503/1", "lost lost 503"};
     char *data = stores_bytes(FAULTY, 7), *there;
     int64_t bytes = 0;
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         AUTO_FREE char *key = must_format("written/%zu", i);
         s3_server_faults(server, scripts[i]);
-        stores_assert_ok(s3_put(s, key, data, FAULTY));
+        stores_assert_ok(object_put(s, key, data, FAULTY));
         there = s3_server_get(server, key, &bytes);
         assert_int_equal(bytes, FAULTY);
         assert_memory_equal(there, data, FAULTY);
         free(there);
     }
-    s3_close(s);
+    object_close(s);
     free(data);
 }
 
@@ -131,56 +131,56 @@ TEST_WITH(uploads_survive_what_passes, faults_begin, NULL)
         "POST:ok POST:lost",          /* the end's answer: the upload is gone, and the object there */
         "POST:lost POST:ok POST:500", /* one upload more than is ended: abort_all's */
     };
-    int64_t bytes = S3_PART_LEAST + 10;
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    int64_t bytes = OBJECT_PART_LEAST + 10;
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     for (unsigned i = 0; i < sizeof scripts / sizeof *scripts; i++) {
-        s3_upload *u;
+        object_upload *u;
         AUTO_FREE char *data = stores_bytes(bytes, 10 + i);
         int64_t length = 0;
         s3_server_faults(server, scripts[i]);
-        stores_assert_ok(s3_upload_begin(&u, s, "parts", 2));
-        stores_assert_ok(s3_upload_part(u, s, 0, data, S3_PART_LEAST));
-        stores_assert_ok(s3_upload_part(u, s, 1, data + S3_PART_LEAST, 10));
-        stores_assert_ok(s3_upload_end(u, s));
+        stores_assert_ok(object_upload_begin(&u, s, "parts", 2));
+        stores_assert_ok(object_upload_part(u, s, 0, data, OBJECT_PART_LEAST));
+        stores_assert_ok(object_upload_part(u, s, 1, data + OBJECT_PART_LEAST, 10));
+        stores_assert_ok(object_upload_end(u, s));
         AUTO_FREE char *there = s3_server_get(server, "parts", &length);
         assert_int_equal(length, bytes);
         assert_memory_equal(there, data, bytes);
         assert_true(s3_server_faults_done(server));
     }
     assert_int_equal(s3_server_open_uploads(server), 1);
-    stores_assert_ok(s3_upload_abort_all(s, "parts"));
+    stores_assert_ok(object_upload_abort_all(s, "parts"));
     assert_int_equal(s3_server_open_uploads(server), 0);
-    s3_close(s);
+    object_close(s);
 }
 
 /* An upload that is gone, and an object of its size that is another: nothing was published. */
 TEST_WITH(a_lost_upload_is_not_taken_for_an_older_object, faults_begin, NULL)
 {
-    s3_upload *u;
+    object_upload *u;
     AUTO_FREE char *data = stores_bytes(100, 20), *older = stores_bytes(100, 21);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20), *other = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20), *other = stores_open(S3_SERVER_BUCKET, 20);
     s3_server_put(server, "gone", older, 100);
-    stores_assert_ok(s3_upload_begin(&u, s, "gone", 1));
-    stores_assert_ok(s3_upload_part(u, s, 0, data, 100));
-    stores_assert_ok(s3_upload_abort_all(other, "gone"));
-    stores_assert_failed(s3_upload_end(u, s), "gone|forgotten the upload");
-    s3_close(other);
-    s3_close(s);
+    stores_assert_ok(object_upload_begin(&u, s, "gone", 1));
+    stores_assert_ok(object_upload_part(u, s, 0, data, 100));
+    stores_assert_ok(object_upload_abort_all(other, "gone"));
+    stores_assert_failed(object_upload_end(u, s), "gone|forgotten the upload");
+    object_close(other);
+    object_close(s);
 }
 
 TEST_WITH(a_claim_survives_a_lost_answer_and_an_old_store, faults_begin, NULL)
 {
     bool made;
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     s3_server_faults(server, "PUT:lost");
-    stores_assert_ok(s3_put_new(&made, s, "claim-lost", "run-1", 5));
+    stores_assert_ok(object_put_new(&made, s, "claim-lost", "run-1", 5));
     assert_true(made);
     s3_server_be(server, (s3_server_traits){.old = true});
-    stores_assert_ok(s3_put_new(&made, s, "claim-old", "run-1", 5));
+    stores_assert_ok(object_put_new(&made, s, "claim-old", "run-1", 5));
     assert_true(made);
-    stores_assert_ok(s3_put_new(&made, s, "claim-old", "run-2", 5));
+    stores_assert_ok(object_put_new(&made, s, "claim-old", "run-2", 5));
     assert_false(made);
-    s3_close(s);
+    object_close(s);
 }
 
 TEST_WITH(what_does_not_pass_fails_at_once_and_says_why, faults_begin, NULL)
@@ -200,56 +200,56 @@ TEST_WITH(what_does_not_pass_fails_at_once_and_says_why, faults_begin, NULL)
     };
     AUTO_FREE char *data = stores_bytes(FAULTY, 8), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         s3_server_faults(server, cases[i].script);
         double start = clock_seconds();
-        stores_assert_failed(s3_get(got, s, "faulty", 10, 1000, NULL), cases[i].words);
+        stores_assert_failed(object_read(got, s, "faulty", 10, 1000, NULL), cases[i].words);
         assert_true(clock_seconds() - start < 5);
         s3_server_faults(server, NULL);
-        stores_assert_ok(s3_get(got, s, "faulty", 10, 1000, NULL)); /* the handle is as good as before */
+        stores_assert_ok(object_read(got, s, "faulty", 10, 1000, NULL)); /* the handle is as good as before */
         assert_memory_equal(got, data + 10, 1000);
     }
-    s3_close(s);
+    object_close(s);
 }
 
 TEST_WITH(trouble_that_stays_ends_in_time, faults_begin, NULL)
 {
     char byte[1000];
     s3_server_put(server, "faulty", "0123456789", 10);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 1.5);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 1.5);
     char script[4096] = "";
     for (int i = 0; i < 1000; i++)
         strcat(script, "503 ");
     s3_server_faults(server, script);
     double start = clock_seconds();
-    stores_assert_failed(s3_get(byte, s, "faulty", 0, 10, NULL), "503 SlowDown|tries in");
+    stores_assert_failed(object_read(byte, s, "faulty", 0, 10, NULL), "503 SlowDown|tries in");
     assert_true(clock_seconds() - start < 10);
     s3_server_faults(server, "hang hang hang hang hang hang hang hang");
     start = clock_seconds();
-    stores_assert_failed(s3_get(byte, s, "faulty", 0, 10, NULL), "faulty");
+    stores_assert_failed(object_read(byte, s, "faulty", 0, 10, NULL), "faulty");
     assert_true(clock_seconds() - start < 15);
-    s3_close(s);
+    object_close(s);
     s3_server_faults(server, NULL);
     const char *endpoint = s3_server_endpoint(server);
     setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1", 1);
     s = stores_open(S3_SERVER_BUCKET, 1.5);
-    stores_assert_failed(s3_get(byte, s, "faulty", 0, 10, NULL), "http://127.0.0.1:1");
+    stores_assert_failed(object_read(byte, s, "faulty", 0, 10, NULL), "http://127.0.0.1:1");
     setenv("AWS_ENDPOINT_URL_S3", endpoint, 1);
-    s3_close(s);
+    object_close(s);
 }
 
 TEST_WITH(a_store_that_trickles_is_left, faults_begin, NULL)
 {
     AUTO_FREE char *data = stores_bytes(FAULTY, 9), *got = must_alloc(FAULTY);
     s3_server_put(server, "faulty", data, FAULTY);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 2);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 2);
     s3_server_faults(server, "slow=100");
     double start = clock_seconds();
-    stores_assert_ok(s3_get(got, s, "faulty", 0, FAULTY, NULL));
+    stores_assert_ok(object_read(got, s, "faulty", 0, FAULTY, NULL));
     assert_memory_equal(got, data, FAULTY);
     assert_true(clock_seconds() - start < 30);
-    s3_close(s);
+    object_close(s);
 }
 
 static void *stop_soon(void *stop)
@@ -267,15 +267,15 @@ TEST_WITH(a_stop_is_obeyed, faults_begin, NULL)
     for (int i = 0; i < 3; i++) {
         atomic_bool stop = false;
         pthread_t thread;
-        s3 *s;
-        stores_assert_ok(s3_open(&s, S3_SERVER_BUCKET, &(s3_limits){.stop = &stop}));
+        object_store *s;
+        stores_assert_ok(object_open(&s, S3_SERVER_BUCKET, &(object_limits){.stop = &stop}));
         s3_server_faults(server, scripts[i]);
         double start = clock_seconds();
         assert_int_equal(pthread_create(&thread, NULL, stop_soon, &stop), 0);
-        assert_int_not_equal(s3_get(got, s, "faulty", 0, FAULTY, NULL), STATUS_OK);
+        assert_int_not_equal(object_read(got, s, "faulty", 0, FAULTY, NULL), STATUS_OK);
         assert_true(clock_seconds() - start < 3);
         pthread_join(thread, NULL);
-        s3_close(s);
+        object_close(s);
     }
 }
 
@@ -283,26 +283,26 @@ TEST_WITH(a_stop_is_obeyed, faults_begin, NULL)
 
 TEST_WITH(another_region_and_a_wrong_clock_are_set_right, faults_begin, NULL)
 {
-    s3_object o;
+    object_facts o;
     s3_server_put(server, "placed", "x", 1);
     s3_server_be(server, (s3_server_traits){.region = "eu-north-7", .clock_offset = 7200});
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     char byte = 0;
-    stores_assert_ok(s3_get(&byte, s, "placed", 0, 1, NULL));
+    stores_assert_ok(object_read(&byte, s, "placed", 0, 1, NULL));
     assert_int_equal(byte, 'x');
     int64_t before = s3_server_requests(server);
-    stores_assert_ok(s3_head(&o, s, "placed"));
+    stores_assert_ok(object_look(&o, s, "placed"));
     assert_true(o.there);
     assert_int_equal(s3_server_requests(server), before + 1); /* it was kept */
-    s3_close(s);
+    object_close(s);
     s = stores_open(S3_SERVER_BUCKET, 20); /* HEAD has no body that would say so */
-    stores_assert_ok(s3_head(&o, s, "placed"));
+    stores_assert_ok(object_look(&o, s, "placed"));
     assert_true(o.there);
-    s3_close(s);
+    object_close(s);
     s3_server_be(server, (s3_server_traits){.region = "evil.example/"});
     s = stores_open(S3_SERVER_BUCKET, 20);
-    stores_assert_failed(s3_get(&byte, s, "placed", 0, 1, NULL), "elsewhere");
-    s3_close(s);
+    stores_assert_failed(object_read(&byte, s, "placed", 0, 1, NULL), "elsewhere");
+    object_close(s);
 }
 
 static void write_file(const char *path, const char *text)
@@ -328,15 +328,15 @@ TEST_WITH(credentials_that_expire_are_read_again, faults_begin, NULL)
     setenv("AWS_SHARED_CREDENTIALS_FILE", path, 1);
     write_file(path, PROFILE(S3_SERVER_SECRET, ""));
     s3_server_put(server, "kept", "x", 1);
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
-    stores_assert_ok(s3_get(&byte, s, "kept", 0, 1, NULL));
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
+    stores_assert_ok(object_read(&byte, s, "kept", 0, 1, NULL));
     s3_server_set_secret(server, "another+secret", true);
-    stores_assert_failed(s3_get(&byte, s, "kept", 0, 1, NULL), "profile default of");
+    stores_assert_failed(object_read(&byte, s, "kept", 0, 1, NULL), "profile default of");
     write_file(path, PROFILE("another+secret", "aws_session_token = " S3_SERVER_TOKEN "\n"));
-    stores_assert_ok(s3_get(&byte, s, "kept", 0, 1, NULL)); /* the same handle */
+    stores_assert_ok(object_read(&byte, s, "kept", 0, 1, NULL)); /* the same handle */
     s3_server_set_secret(server, S3_SERVER_SECRET, false);
-    stores_assert_failed(s3_put(s, "kept", "y", 1), "SignatureDoesNotMatch|secret key of profile default");
-    s3_close(s);
+    stores_assert_failed(object_put(s, "kept", "y", 1), "SignatureDoesNotMatch|secret key of profile default");
+    object_close(s);
     unlink(path);
     setenv("AWS_ACCESS_KEY_ID", S3_SERVER_ID, 1);
     setenv("AWS_SECRET_ACCESS_KEY", S3_SERVER_SECRET, 1);
@@ -376,22 +376,22 @@ TEST_WITH(lists_that_lie_are_refused, faults_begin, NULL)
         {"", "no XML"},
         {"{\"json\": true}", "no XML"},
     };
-    s3_listing l = {0};
-    s3 *s = stores_open(S3_SERVER_BUCKET, 20);
+    object_listing l = {0};
+    object_store *s = stores_open(S3_SERVER_BUCKET, 20);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         s3_server_lie(server, cases[i].list);
-        status listed = s3_list(&l, s, "p/", true, 100);
+        status listed = object_list(&l, s, "p/", true, 100);
         if (listed == STATUS_OK)
             fail_msg("believed: %s", cases[i].list);
         stores_assert_failed(listed, cases[i].words);
     }
     s3_server_lie(server, "<?xml version='1.0'?><!-- > --><ListBucketResult a='>/'>" ITEM(
                               "p/&lt;&#228;&#x1F600;&amp;") "<Empty/></ListBucketResult>\n");
-    stores_assert_ok(s3_list(&l, s, "p/", true, 100));
+    stores_assert_ok(object_list(&l, s, "p/", true, 100));
     assert_int_equal(l.count, 1);
     assert_string_equal(l.entry[0].key, "p/<\xC3\xA4\xF0\x9F\x98\x80&");
-    s3_listing_free(&l);
-    s3_close(s);
+    object_listing_free(&l);
+    object_close(s);
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
@@ -406,14 +406,14 @@ typedef struct worker {
 static void *work(void *argument)
 {
     worker *w = argument;
-    s3 *s;
+    object_store *s;
     char got[BLOCK], *data = stores_bytes(FAULTY, 30);
-    w->well = s3_open(&s, S3_SERVER_BUCKET, &(s3_limits){.patience = 20, .first_pause = 0.001}) == STATUS_OK;
+    w->well = object_open(&s, S3_SERVER_BUCKET, &(object_limits){.patience = 20, .first_pause = 0.001}) == STATUS_OK;
     for (int i = 0; i < EACH && w->well; i++) {
         int64_t offset = (w->number * EACH + i) * 613 % (FAULTY - BLOCK);
-        w->well = s3_get(got, s, "faulty", offset, BLOCK, NULL) == STATUS_OK && !memcmp(got, data + offset, BLOCK);
+        w->well = object_read(got, s, "faulty", offset, BLOCK, NULL) == STATUS_OK && !memcmp(got, data + offset, BLOCK);
     }
-    s3_close(s);
+    object_close(s);
     free(data);
     return NULL;
 }

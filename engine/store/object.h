@@ -1,7 +1,7 @@
-/* An object store that speaks S3, whether AWS's or another's (AWS_ENDPOINT_URL): objects of one bucket are read in
- * ranges, listed, written and removed.
+/* An object store, by the scheme of its URL: s3://, which speaks S3, whether AWS's or another's (AWS_ENDPOINT_URL).
+ * Objects of one bucket are read in ranges, listed, written and removed.
  *
- * A handle is one thread's at a time, and its caller's until s3_close; threads that work beside each other have a
+ * A handle is one thread's at a time, and its caller's until object_close; threads that work beside each other have a
  * handle each. It keeps its connection open from call to call. Who asks, and where, comes from AWS's environment
  * variables and files (account.h); https is verified, and every request is signed.
  *
@@ -13,8 +13,9 @@
  * at once. A failure's message says what (operation and object), where (the endpoint's host), why and what to do; no
  * message, log or list of processes has a credential.
  *
- * s3_head, s3_get, s3_put, s3_delete and s3_upload_part make no allocation of 64 KiB or more of their own, so they may
- * run beside training (memory/seal.h); lists and the end of an upload of hundreds of parts may make larger ones.
+ * object_look, object_read, object_put, object_remove and object_upload_part make no allocation of 64 KiB or more of
+ * their own, so they may run beside training (memory/seal.h); lists and the end of an upload of hundreds of parts may
+ * make larger ones.
  */
 #pragma once
 
@@ -25,98 +26,103 @@
 #include "memory/scope.h"
 #include "memory/status.h"
 
-typedef struct s3 s3;
+typedef struct object_store object_store;
 
-typedef struct s3_limits {
+typedef struct object_limits {
     double patience;         /* seconds without progress until a call fails; 0: 120 */
     double first_pause;      /* seconds before the second try; 0: 0.1 */
     const atomic_bool *stop; /* when it becomes true, by any thread, a call fails soon; NULL: it never does */
-} s3_limits;
+} object_limits;
 
 /* Does the path begin with s3:// ? */
-bool s3_is_url(const char *path);
+bool object_is_url(const char *path);
 /* "s3://BUCKET/KEY": both are the caller's to free; the key is "" where there is none. */
-status s3_split(char **bucket, char **key, const char *url);
+status object_split(char **bucket, char **key, const char *url);
 
 /* Loads the credentials; nothing is asked yet. `limits` NULL: the defaults. */
-status s3_open(s3 **out, const char *bucket, const s3_limits *limits);
-void s3_close(s3 *s); /* NULL is accepted; overwrites the credentials */
-AUTO_CLOSES(s3, s3_close)
+status object_open(object_store **out, const char *bucket, const object_limits *limits);
+/* The store of an object, whose key is the caller's to free. */
+status object_open_url(object_store **out, char **key, const char *url, const object_limits *limits);
+void object_close(object_store *s); /* NULL is accepted; overwrites the credentials */
+AUTO_CLOSES(object_store, object_close)
 
 /* "http://HOST:PORT" of the environment, or "" for AWS. */
-const char *s3_endpoint(const s3 *s);
+const char *object_endpoint(const object_store *s);
 
 /* What a handle has done so far. */
-typedef struct s3_counts {
+typedef struct object_counts {
     int64_t requests, retries;         /* retries: of these requests, those that repeat one that failed */
     int64_t bytes_read, bytes_written; /* of bodies */
-} s3_counts;
-const s3_counts *s3_counted(const s3 *s);
+} object_counts;
+const object_counts *object_counted(const object_store *s);
 
-enum { S3_ETAG = 160 };
+enum { OBJECT_ETAG = 160 };
 
-typedef struct s3_object {
+typedef struct object_facts {
     bool there;
     int64_t bytes;
-    char etag[S3_ETAG]; /* in quotes; another one is another version; "": the store says none */
-    bool has_crc32c;    /* the server knows the checksum of the whole object */
-    uint32_t crc32c;    /* engine/system/crc32c.h's */
-} s3_object;
+    char etag[OBJECT_ETAG]; /* in quotes; another one is another version; "": the store says none */
+    bool has_crc32c;        /* the server knows the checksum of the whole object */
+    uint32_t crc32c;        /* engine/system/crc32c.h's */
+} object_facts;
 
 /* out->there is false where the store says that there is no such object; a store that does not let the caller list
  * says "denied" instead, which is a failure. */
-status s3_head(s3_object *out, s3 *s, const char *key);
+status object_look(object_facts *out, object_store *s, const char *key);
 
-/* Exactly the bytes [offset, offset + bytes) of an object, into `to`. `etag` of s3_head() or a list: fails if the
+/* Exactly the bytes [offset, offset + bytes) of an object, into `to`. `etag` of object_look() or a list: fails if the
  * object is another version now; NULL or "": any, but one version from the first byte to the last. A range that is the
  * whole object is held to the store's checksum, if it has one. */
-status s3_get(void *to, s3 *s, const char *key, int64_t offset, int64_t bytes, const char *etag);
+status object_read(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag);
 /* A small object whole, and a 0 after it, the caller's to free: at most `most` bytes, or it fails. *out is NULL where
  * there is no such object. */
-status s3_get_all(char **out, int64_t *bytes, s3 *s, const char *key, int64_t most);
+status object_read_whole(char **out, int64_t *bytes, object_store *s, const char *key, int64_t most);
 
 /* An object of a list, or a folder: the part of keys up to a '/' behind the prefix. */
-typedef struct s3_entry {
+typedef struct object_entry {
     char *key; /* whole, with the prefix; a folder's ends in '/' */
     bool folder;
     int64_t bytes;
     char *etag;
-} s3_entry;
+} object_entry;
 
-typedef struct s3_listing {
+typedef struct object_listing {
     int64_t count;
-    s3_entry *entry; /* [count], ascending by key */
-} s3_listing;
+    object_entry *entry; /* [count], ascending by key */
+} object_listing;
 
 /* The objects whose keys begin with `prefix`: `deep`, all of them; else those without a further '/', and the folders.
  * More than `most` are a failure. What is not below the prefix, not ascending into something new, or has a key with
  * control characters is a failure: the server lies. */
-status s3_list(s3_listing *out, s3 *s, const char *prefix, bool deep, int64_t most);
-void s3_listing_free(s3_listing *l); /* one that is all zero is accepted */
+status object_list(object_listing *out, object_store *s, const char *prefix, bool deep, int64_t most);
+void object_listing_free(object_listing *l); /* one that is all zero is accepted */
 
 /* An object of at most 5 GiB whole, with its checksum; one that is there is replaced. */
-status s3_put(s3 *s, const char *key, const void *data, int64_t bytes);
+status object_put(object_store *s, const char *key, const void *data, int64_t bytes);
 /* The same, if there is no such object: *made false: there is one, with other bytes, and it stays. Of several writers
  * at once one succeeds, if the store knows conditional writes; where it does not, the object is read back, so that the
  * others fail unless they write within the same moment. An object with the same bytes counts as made by this call (its
  * answer may have been lost), so the bytes should say whose they are. */
-status s3_put_new(bool *made, s3 *s, const char *key, const void *data, int64_t bytes);
+status object_put_new(bool *made, object_store *s, const char *key, const void *data, int64_t bytes);
 /* What is not there is removed already. */
-status s3_delete(s3 *s, const char *key);
+status object_remove(object_store *s, const char *key);
 
 /* An object in parts, which appears when all are there, and then whole: an upload is its caller's from begin to end or
  * abort, each of which frees it. Parts are written in any order, by several threads at once if each has a handle of its
  * own for the same bucket, and may be written again. */
-typedef struct s3_upload s3_upload;
-enum { S3_PART_LEAST = 5 << 20, S3_PARTS = 10000 }; /* bytes of every part but the last, at least; parts, at most */
+typedef struct object_upload object_upload;
+enum {
+    OBJECT_PART_LEAST = 5 << 20,
+    OBJECT_PARTS = 10000
+}; /* bytes of every part but the last, at least; parts, at most */
 
-status s3_upload_begin(s3_upload **out, s3 *s, const char *key, int parts);
+status object_upload_begin(object_upload **out, object_store *s, const char *key, int parts);
 /* part: from 0 */
-status s3_upload_part(s3_upload *u, s3 *s, int part, const void *data, int64_t bytes);
+status object_upload_part(object_upload *u, object_store *s, int part, const void *data, int64_t bytes);
 /* Publishes the object; it has then the size that the parts had, or this fails. */
-status s3_upload_end(s3_upload *u, s3 *s);
+status object_upload_end(object_upload *u, object_store *s);
 /* Tells the store to forget the parts, once and without much waiting; NULL is accepted. The message of an earlier
  * failure is kept. */
-void s3_upload_abort(s3_upload *u, s3 *s);
+void object_upload_abort(object_upload *u, object_store *s);
 /* The same for uploads that earlier processes have begun below `prefix`, and never ended: their parts cost money. */
-status s3_upload_abort_all(s3 *s, const char *prefix);
+status object_upload_abort_all(object_store *s, const char *prefix);

@@ -63,21 +63,19 @@ static void note_success(mirror *m, const char *name)
 /* A start that began while the store could not be asked asks now. */
 static status take_hold(mirror *m, object_store *s, bool *for_good)
 {
-    mirror_owner there;
+    RELEASED_BY(mirror_owner_free) mirror_owner there = {0};
     if (m->held)
         return STATUS_OK;
     TRY(mirror_prefix_owner(&there, s, &m->prefix));
     *for_good = *there.run && strcmp(there.run, m->owner.run) != 0;
-    status result = *for_good ? status_fail(STATUS_FAILED, "%s is the mirror of another run (%s, of run.folder %s)",
-                                            m->prefix.url, there.run, there.folder)
-                              : STATUS_OK;
-    if (result == STATUS_OK && !*there.run)
-        result = mirror_prefix_claim(s, &m->prefix, &m->owner);
-    if (result == STATUS_OK)
-        result = mirror_prefix_hold(s, &m->prefix, m->start);
-    m->held = result == STATUS_OK;
-    free(there.folder);
-    return result;
+    if (*for_good)
+        return status_fail(STATUS_FAILED, "%s is the mirror of another run (%s, of run.folder %s)", m->prefix.url,
+                           there.run, there.folder);
+    if (!*there.run)
+        TRY(mirror_prefix_claim(s, &m->prefix, &m->owner));
+    TRY(mirror_prefix_hold(s, &m->prefix, m->start));
+    m->held = true;
+    return STATUS_OK;
 }
 
 static status put_text(mirror *m, object_store *s, const char *name)
@@ -92,22 +90,16 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
     AUTO(object_store) *s = NULL;
     char to[MIRROR_NAME];
     TRY(object_open(&s, m->prefix.bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = &m->worker.stop}));
-    status result = take_hold(m, s, for_good);
-    if (result == STATUS_OK)
-        result = mirror_upload_run(to, for_good, m->upload, s, m->checkpoints, name);
-    if (result == STATUS_OK)
-        result = mirror_prefix_set_latest(s, &m->prefix, to);
-    bool there = result == STATUS_OK;
-    if (there && !m->tidied)
-        m->tidied =
-            object_upload_abort_all(s, m->prefix.root) == STATUS_OK; /* what a start that was killed has begun */
-    if (there &&
-        ((result = put_text(m, s, "config.yaml")) != STATUS_OK ||
-         (result = put_text(m, s, "events.jsonl")) != STATUS_OK ||
-         (result = mirror_prefix_prune(s, &m->prefix, m->keep, m->keep_every)) != STATUS_OK) &&
-        !atomic_load(&m->worker.stop))
+    TRY(take_hold(m, s, for_good));
+    TRY(mirror_upload_run(to, for_good, m->upload, s, m->checkpoints, name));
+    TRY(mirror_prefix_set_latest(s, &m->prefix, to));
+    if (!m->tidied) /* what a start that was killed has begun */
+        m->tidied = object_upload_abort_all(s, m->prefix.root) == STATUS_OK;
+    bool well = put_text(m, s, "config.yaml") == STATUS_OK && put_text(m, s, "events.jsonl") == STATUS_OK &&
+                mirror_prefix_prune(s, &m->prefix, m->keep, m->keep_every) == STATUS_OK;
+    if (!well && !atomic_load(&m->worker.stop))
         log_warn("checkpoint.mirror: %s; %s is there all the same", status_message(), name);
-    return there ? STATUS_OK : result;
+    return STATUS_OK;
 }
 
 /* Under the lock. */

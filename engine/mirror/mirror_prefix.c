@@ -118,6 +118,11 @@ static status take_owner(mirror_owner *out, const mirror_prefix *p, const char *
                               p->url);
 }
 
+void mirror_owner_free(mirror_owner *o)
+{
+    free(o->folder);
+}
+
 status mirror_prefix_owner(mirror_owner *out, object_store *s, const mirror_prefix *p)
 {
     AUTO_FREE char *text = NULL;
@@ -138,23 +143,19 @@ static char *owner_text(const mirror_owner *o)
 
 status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine)
 {
-    char *text = owner_text(mine), *key = mirror_prefix_key(p, "run", NULL);
+    AUTO_FREE char *text = owner_text(mine), *key = mirror_prefix_key(p, "run", NULL);
+    RELEASED_BY(mirror_owner_free) mirror_owner other = {0};
     bool made = false;
-    status result = object_put_new(&made, s, key, text, (int64_t)strlen(text));
-    free(text);
-    free(key);
-    TRY(result);
+    TRY(object_put_new(&made, s, key, text, (int64_t)strlen(text)));
     if (made)
         return STATUS_OK;
-    mirror_owner other;
     TRY(mirror_prefix_owner(&other, s, p));
-    if (strcmp(other.run, mine->run) != 0)
-        result = status_fail(STATUS_FAILED,
-                             "%s is the mirror of another run (%s, of run.folder %s), which has just begun: give this "
-                             "run another prefix (checkpoint.mirror)",
-                             p->url, *other.run ? other.run : "?", other.folder ? other.folder : "?");
-    free(other.folder);
-    return result;
+    if (strcmp(other.run, mine->run) == 0)
+        return STATUS_OK;
+    return status_fail(STATUS_FAILED,
+                       "%s is the mirror of another run (%s, of run.folder %s), which has just begun: give this "
+                       "run another prefix (checkpoint.mirror)",
+                       p->url, *other.run ? other.run : "?", other.folder ? other.folder : "?");
 }
 
 status mirror_prefix_hold(object_store *s, const mirror_prefix *p, const char *id)
@@ -238,19 +239,18 @@ static status add_entry(mirror_checkpoints *out, object_store *s, const mirror_p
 
 status mirror_prefix_list(mirror_checkpoints *out, object_store *s, const mirror_prefix *p)
 {
-    object_listing all = {0};
-    char *begin = must_format("%sstep-", p->root);
+    RELEASED_BY(object_listing_free) object_listing all = {0};
+    RELEASED_BY(mirror_prefix_list_free) mirror_checkpoints found = {0};
+    AUTO_FREE char *begin = must_format("%sstep-", p->root);
     *out = (mirror_checkpoints){0};
-    status result = object_list(&all, s, begin, false, MOST_FOLDERS);
-    free(begin);
-    for (int64_t i = 0; i < all.count && result == STATUS_OK; i++)
-        result = add_entry(out, s, p, &all.entry[i]);
-    object_listing_free(&all);
-    if (result != STATUS_OK)
-        mirror_prefix_list_free(out);
-    else if (out->count > 1)
-        qsort(out->item, (size_t)out->count, sizeof *out->item, newest_first);
-    return result;
+    TRY(object_list(&all, s, begin, false, MOST_FOLDERS));
+    for (int64_t i = 0; i < all.count; i++)
+        TRY(add_entry(&found, s, p, &all.entry[i]));
+    if (found.count > 1)
+        qsort(found.item, (size_t)found.count, sizeof *found.item, newest_first);
+    *out = found;
+    found = (mirror_checkpoints){0};
+    return STATUS_OK;
 }
 
 void mirror_prefix_list_free(mirror_checkpoints *l)

@@ -42,6 +42,7 @@ typedef struct mirror_owner {
     char *folder;           /* its run.folder as that was written, for people; the caller's to free */
 } mirror_owner;
 
+void mirror_owner_free(mirror_owner *o); /* one that is all zero is accepted */
 status mirror_prefix_owner(mirror_owner *out, object_store *s, const mirror_prefix *p);
 /* Makes the prefix this run's; fails, by name, if it is another's by now. */
 status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine);

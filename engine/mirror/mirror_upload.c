@@ -13,7 +13,7 @@
 
 #include "engine/system/crc32c.h"
 #include "engine/system/mapping.h"
-#include "engine/system/worker.h"
+#include "engine/store/pool.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -36,10 +36,7 @@ struct mirror_upload {
     /* of the present upload */
     const char *to;
     int folder;
-    worker worker;
-    lines_of_files next;
-    status result; /* the first failure, with its message */
-    char message[2048];
+    lines_of_files next; /* under the pool's lock */
 };
 
 typedef struct helper {
@@ -163,69 +160,49 @@ static status put_small(helper *h, object_store *s, int file, const manifest_fil
 static status put_file(helper *h, object_store *s, const manifest_file *f)
 {
     struct stat about;
-    int file = openat(h->u->folder, f->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    AUTO_CLOSE file = openat(h->u->folder, f->name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0)
         return status_fail(STATUS_FAILED, "%s cannot be opened: %s", f->name, strerror(errno));
     AUTO_FREE char *key = mirror_prefix_key(h->u->prefix, h->u->to, f->name);
-    status result = fstat(file, &about) == 0 && about.st_size == f->bytes
-                        ? STATUS_OK
-                        : status_fail(STATUS_FAILED, "its size is not the manifest's");
-    if (result == STATUS_OK)
-        result = f->bytes > h->u->part ? put_large(h, s, file, f, key) : put_small(h, s, file, f, key);
-    close(file);
+    status result = fstat(file, &about) != 0 || about.st_size != f->bytes
+                        ? status_fail(STATUS_FAILED, "its size is not the manifest's")
+                    : f->bytes > h->u->part ? put_large(h, s, file, f, key)
+                                            : put_small(h, s, file, f, key);
     return result == STATUS_OK ? result : status_context(result, "%s", f->name);
 }
 
 /* ---- helpers ---------------------------------------------------------------------------------------------------- */
 
-static bool take_file(manifest_file *f, char name[MOST_NAME], mirror_upload *u)
+static status help(void *context, pool *p, object_store *s, int thread, int *fault)
 {
-    bool there = false;
-    WORKER_HELD(&u->worker);
-    if (u->result == STATUS_OK && next_file(f, name, &there, &u->next) != STATUS_OK) {
-        u->result = STATUS_FAILED;
-        snprintf(u->message, sizeof u->message, "%s", status_message());
-    }
-    return there;
-}
-
-static void note_failure(mirror_upload *u, status result)
-{
-    WORKER_HELD(&u->worker);
-    if (u->result == STATUS_OK && result != STATUS_OK) {
-        u->result = result;
-        snprintf(u->message, sizeof u->message, "%s", status_message());
-    }
-}
-
-static void help(void *argument)
-{
-    helper *h = argument;
+    mirror_upload *u = context;
+    helper h = {u, u->buffer[thread]};
     manifest_file f;
     char name[MOST_NAME];
-    AUTO(object_store) *s = NULL;
+    (void)fault;
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE); /* training goes first */
-    status result =
-        object_open(&s, h->u->prefix->bucket, &(object_limits){.patience = MIRROR_PATIENCE, .stop = h->u->stop});
-    while (result == STATUS_OK && take_file(&f, name, h->u))
-        result = put_file(h, s, &f);
-    note_failure(h->u, result);
+    while (!atomic_load(&p->worker.stop)) {
+        bool there;
+        worker_lock(&p->worker);
+        status read = next_file(&f, name, &there, &u->next);
+        worker_unlock(&p->worker);
+        TRY(read);
+        if (!there)
+            break;
+        TRY(put_file(&h, s, &f));
+    }
+    return STATUS_OK;
 }
 
 static status put_files(mirror_upload *u)
 {
-    helper helpers[HELPERS];
-    status begun = STATUS_OK;
-    u->result = STATUS_OK;
-    for (int i = 0; i < HELPERS && begun == STATUS_OK; i++) {
-        helpers[i] = (helper){u, u->buffer[i]};
-        begun = worker_start(&u->worker, help, &helpers[i], "uploads checkpoints");
-    }
-    bool any = u->worker.threads > 0;
-    worker_join(&u->worker);
-    if (!any)
-        return begun;
-    return u->result == STATUS_OK ? STATUS_OK : status_fail(u->result, "%s", u->message);
+    return pool_run(&(pool_task){.bucket = u->prefix->bucket,
+                                 .does = "uploads checkpoints",
+                                 .threads = HELPERS,
+                                 .limits = {.patience = MIRROR_PATIENCE, .stop = u->stop},
+                                 .work = help,
+                                 .context = u},
+                    NULL);
 }
 
 /* ---- a checkpoint ----------------------------------------------------------------------------------------------- */
@@ -299,17 +276,14 @@ status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u,
                          const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", folder, name), *listed = must_format("%s/manifest.json", path);
-    mapping m = {0};
+    RELEASED_BY(mapping_close) mapping m = {0};
     atomic_store(&u->done, 0);
     *shut_out = false;
-    u->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    status result = u->folder >= 0 ? mapping_open(&m, listed)
-                                   : status_fail(STATUS_FAILED, "%s cannot be opened: %s", path, strerror(errno));
+    AUTO_CLOSE opened = u->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    status result = opened >= 0 ? mapping_open(&m, listed)
+                                : status_fail(STATUS_FAILED, "%s cannot be opened: %s", path, strerror(errno));
     if (result == STATUS_OK)
         result = put_checkpoint(to, shut_out, u, s, &m, name);
-    mapping_close(&m);
-    if (u->folder >= 0)
-        close(u->folder);
     return result == STATUS_OK ? result : status_context(result, "%s is not mirrored", name);
 }
 
@@ -321,18 +295,12 @@ int64_t mirror_upload_done(const mirror_upload *u)
 status mirror_upload_text(mirror_upload *u, object_store *s, const char *path, const char *name)
 {
     struct stat about;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    status result = STATUS_OK;
-    if (file >= 0 && fstat(file, &about) == 0 && S_ISREG(about.st_mode) && about.st_size <= u->part) {
-        char *key = mirror_prefix_key(u->prefix, name, NULL);
-        result = read_part(file, u->buffer[0], 0, about.st_size);
-        if (result == STATUS_OK)
-            result = object_put(s, key, u->buffer[0], about.st_size);
-        free(key);
-    }
-    if (file >= 0)
-        close(file);
-    return result;
+    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > u->part)
+        return STATUS_OK;
+    AUTO_FREE char *key = mirror_prefix_key(u->prefix, name, NULL);
+    TRY(read_part(file, u->buffer[0], 0, about.st_size));
+    return object_put(s, key, u->buffer[0], about.st_size);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
@@ -344,7 +312,6 @@ mirror_upload *mirror_upload_open(const mirror_prefix *p, const char *start, int
     u->stop = stop;
     u->part = largest / MOST_PARTS > PART ? (largest / MOST_PARTS + PART) / PART * PART : PART;
     snprintf(u->start, sizeof u->start, "%s", start);
-    worker_init(&u->worker);
     for (int i = 0; i < HELPERS; i++)
         u->buffer[i] = must_alloc((unsigned long)u->part);
     return u;
@@ -356,6 +323,5 @@ void mirror_upload_close(mirror_upload *u)
         return;
     for (int i = 0; i < HELPERS; i++)
         free(u->buffer[i]);
-    worker_close(&u->worker);
     free(u);
 }

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,8 +9,7 @@
 #include "engine/system/atomic.h"
 #include "engine/system/crc32c.h"
 #include "engine/system/direct.h"
-#include "engine/store/object.h"
-#include "memory/clock.h"
+#include "engine/store/pool.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -25,19 +23,15 @@ typedef struct work {
     uint32_t *sum; /* [blocks] CRC32C */
 } work;
 
+/* What the threads share is under the pool's lock. */
 typedef struct job {
     const char *bucket;
     const download_item *item;
     const download_watcher *watcher;
     mode_t mode;
-    int count, running;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t changed;
+    int count;
     work *work; /* [count] */
     int64_t bytes_done;
-    atomic_bool failed;
-    char *why; /* the first failure */
-    download_fault fault;
 } job;
 
 static status fail_file(const char *what, const char *path)
@@ -63,7 +57,7 @@ static status write_at(int file, const char *path, const char *data, int64_t byt
     return STATUS_OK;
 }
 
-static status note(download_fault *fault, download_fault what, status s)
+static status note(int *fault, download_fault what, status s)
 {
     if (s != STATUS_OK)
         *fault = what;
@@ -72,7 +66,7 @@ static status note(download_fault *fault, download_fault what, status s)
 
 /* ---- one piece --------------------------------------------------------------------------------------------------- */
 
-static status fetch_block(job *j, int i, int64_t block, object_store *s, char *buffer, download_fault *fault)
+static status fetch_block(job *j, int i, int64_t block, object_store *s, char *buffer, int *fault)
 {
     const download_item *item = &j->item[i];
     int64_t bytes = bytes_of(item, block);
@@ -93,16 +87,11 @@ static status fetch_header(job *j, int i, object_store *s)
         bytes = bytes << 8 | length[k];
     if (bytes > MOST || bytes + 8 > item->bytes)
         return status_fail(STATUS_FAILED, "s3://%s/%s is no safetensors file", j->bucket, item->key);
-    char *text = must_alloc((unsigned long)bytes + 1);
-    status got = object_read(text, s, item->key, 8, bytes, item->etag);
-    if (got == STATUS_OK)
-        got = write_at(j->work[i].file, j->work[i].part, (const char *)length, 8, 0);
-    if (got == STATUS_OK)
-        got = write_at(j->work[i].file, j->work[i].part, text, bytes, 8);
-    free(text);
-    if (got == STATUS_OK && ftruncate(j->work[i].file, item->bytes) != 0)
-        got = fail_file("write", j->work[i].part);
-    return got;
+    AUTO_FREE char *text = must_alloc((unsigned long)bytes + 1);
+    TRY(object_read(text, s, item->key, 8, bytes, item->etag));
+    TRY(write_at(j->work[i].file, j->work[i].part, (const char *)length, 8, 0));
+    TRY(write_at(j->work[i].file, j->work[i].part, text, bytes, 8));
+    return ftruncate(j->work[i].file, item->bytes) == 0 ? STATUS_OK : fail_file("write", j->work[i].part);
 }
 
 /* What the store says of an object that has been fetched. */
@@ -121,7 +110,7 @@ static status check_version(const job *j, const download_item *item, uint32_t al
 }
 
 /* All blocks are there: the whole is held to the caller's checksum, or else to the store's. */
-static status check_whole(const job *j, int i, object_store *s, download_fault *fault)
+static status check_whole(const job *j, int i, object_store *s, int *fault)
 {
     const download_item *item = &j->item[i];
     uint32_t all = 0;
@@ -139,7 +128,7 @@ static status check_whole(const job *j, int i, object_store *s, download_fault *
 }
 
 /* What must have a checksum of the caller's has it on the disk, too. */
-static status finish(job *j, int i, object_store *s, char *buffer, download_fault *fault)
+static status finish(job *j, int i, object_store *s, char *buffer, int *fault)
 {
     work *w = &j->work[i];
     const download_item *item = &j->item[i];
@@ -173,94 +162,51 @@ static int take(job *j, int64_t *block, status *opened)
     return -1;
 }
 
-static status do_piece(job *j, int i, int64_t block, object_store *s, char *buffer, download_fault *fault)
+static status do_piece(job *j, pool *p, int i, int64_t block, object_store *s, char *buffer, int *fault)
 {
     TRY(j->item[i].header ? fetch_header(j, i, s) : fetch_block(j, i, block, s, buffer, fault));
-    pthread_mutex_lock(&j->lock);
+    worker_lock(&p->worker);
     j->bytes_done += j->item[i].header ? 0 : bytes_of(&j->item[i], block);
     bool last = ++j->work[i].done == j->work[i].blocks;
-    pthread_mutex_unlock(&j->lock);
+    worker_unlock(&p->worker);
     if (!last)
         return STATUS_OK;
     TRY(finish(j, i, s, buffer, fault));
-    pthread_mutex_lock(&j->lock);
+    WORKER_HELD(&p->worker);
     if (j->watcher->finished)
         j->watcher->finished(j->watcher->context, i);
-    pthread_mutex_unlock(&j->lock);
     return STATUS_OK;
 }
 
-static void *fetch_pieces(void *argument)
+static status fetch_pieces(void *context, pool *p, object_store *s, int thread, int *fault)
 {
-    job *j = argument;
-    AUTO(object_store) *s = NULL;
+    job *j = context;
     AUTO_FREE char *buffer = aligned_alloc(DIRECT_ALIGNMENT, BLOCK);
     MUST(buffer, "out of host memory");
-    download_fault fault = DOWNLOAD_ELSEWHERE;
-    status result = object_open(&s, j->bucket, &(object_limits){.stop = &j->failed});
-    while (result == STATUS_OK && !atomic_load(&j->failed)) {
+    (void)thread;
+    while (!atomic_load(&p->worker.stop)) {
         int64_t block = 0;
-        pthread_mutex_lock(&j->lock);
-        int i = take(j, &block, &result);
-        pthread_mutex_unlock(&j->lock);
+        status opened = STATUS_OK;
+        worker_lock(&p->worker);
+        int i = take(j, &block, &opened);
+        worker_unlock(&p->worker);
         if (i < 0)
             break;
-        if (result == STATUS_OK)
-            result = do_piece(j, i, block, s, buffer, &fault);
+        TRY(opened);
+        TRY(do_piece(j, p, i, block, s, buffer, fault));
     }
-    pthread_mutex_lock(&j->lock);
-    if (result != STATUS_OK && !j->why) {
-        j->why = must_strdup(status_message());
-        j->fault = fault;
-    }
-    if (result != STATUS_OK)
-        atomic_store(&j->failed, true);
-    j->running--;
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
-    return NULL;
+    return STATUS_OK;
 }
 
-static void tell(const job *j)
+static void tell(void *context)
 {
+    const job *j = context;
     if (j->watcher->progress)
         j->watcher->progress(j->watcher->context, j->bytes_done);
 }
 
-static void wait_for_all(job *j)
-{
-    double every = j->watcher->every > 0 ? j->watcher->every : TOLD_EVERY, next = clock_seconds() + every;
-    pthread_mutex_lock(&j->lock);
-    while (j->running > 0) {
-        if (!clock_wait(&j->changed, &j->lock, next)) {
-            tell(j);
-            next = clock_seconds() + every;
-        }
-    }
-    pthread_mutex_unlock(&j->lock);
-}
-
-static status start(job *j, pthread_t thread[THREADS], int *started)
-{
-    for (int i = 0; i < THREADS; i++) {
-        pthread_mutex_lock(&j->lock);
-        j->running++;
-        pthread_mutex_unlock(&j->lock);
-        if (pthread_create(&thread[i], NULL, fetch_pieces, j) != 0) {
-            pthread_mutex_lock(&j->lock);
-            j->running--;
-            pthread_mutex_unlock(&j->lock);
-            return i > 0 ? STATUS_OK /* fewer do as well */ : status_fail(STATUS_FAILED, "no thread can be started");
-        }
-        *started = i + 1;
-    }
-    return STATUS_OK;
-}
-
 static void prepare(job *j)
 {
-    pthread_mutex_init(&j->lock, NULL);
-    clock_condition(&j->changed);
     j->work = must_calloc((unsigned long)j->count + 1, sizeof *j->work);
     for (int i = 0; i < j->count; i++) {
         const download_item *item = &j->item[i];
@@ -284,28 +230,25 @@ static void dispose(job *j)
         free(j->work[i].sum);
     }
     free(j->work);
-    free(j->why);
-    pthread_cond_destroy(&j->changed);
-    pthread_mutex_destroy(&j->lock);
 }
 
 status download(const char *bucket, const download_item *items, int count, mode_t mode, const download_watcher *watcher,
                 download_fault *fault)
 {
-    job j = {.bucket = bucket, .item = items, .count = count, .mode = mode, .watcher = watcher};
-    pthread_t thread[THREADS];
-    int started = 0;
+    RELEASED_BY(dispose) job j = {.bucket = bucket, .item = items, .count = count, .mode = mode, .watcher = watcher};
+    const pool_task task = {.bucket = bucket,
+                            .does = "fetches objects",
+                            .threads = THREADS,
+                            .work = fetch_pieces,
+                            .tell = tell,
+                            .every = watcher->every > 0 ? watcher->every : TOLD_EVERY,
+                            .context = &j};
+    int what = DOWNLOAD_ELSEWHERE;
     prepare(&j);
-    status s = start(&j, thread, &started);
-    wait_for_all(&j);
-    for (int i = 0; i < started; i++)
-        pthread_join(thread[i], NULL);
-    if (s == STATUS_OK && j.why)
-        s = status_fail(STATUS_FAILED, "%s", j.why);
+    status s = pool_run(&task, &what);
     if (s == STATUS_OK && watcher->every > 0)
         tell(&j);
     if (s != STATUS_OK && fault)
-        *fault = j.fault;
-    dispose(&j);
+        *fault = (download_fault)what;
     return s;
 }

@@ -159,18 +159,15 @@ static status lock_folder(const fetch *f, int *lock)
 
 static status read_index(fetch *f)
 {
-    char *path = must_format("%s/" INDEX, f->folder), *text = NULL;
+    AUTO_FREE char *path = must_format("%s/" INDEX, f->folder), *text = NULL;
     int64_t bytes = 0;
-    status s = reading_file(&text, &bytes, path);
-    json_t *found = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
-    free(text);
-    free(path);
-    if (!json_is_object(json_object_get(found, "files"))) { /* fetched anew */
-        json_decref(found);
-        found = json_pack("{s:s, s:{}}", "url", f->url, "files");
+    TRY(reading_file(&text, &bytes, path));
+    f->index = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
+    if (!json_is_object(json_object_get(f->index, "files"))) { /* fetched anew */
+        json_decref(f->index);
+        f->index = json_pack("{s:s, s:{}}", "url", f->url, "files");
     }
-    f->index = found;
-    return s;
+    return STATUS_OK;
 }
 
 static status write_index(const fetch *f)
@@ -206,19 +203,15 @@ static status remove_others(const fetch *f)
     const char *name;
     json_t *value, *files = json_object_get(f->index, "files");
     void *next;
-    status s = STATUS_OK;
     json_object_foreach_safe(files, next, name, value)
     {
         const object_entry *e = find(f, name);
         if (e && is_file_name(name) && is_here(f, name, e))
             continue;
-        char *path = must_format("%s/%s", f->folder, name);
-        if (is_file_name(name))
-            s = atomic_remove(path);
-        free(path);
+        AUTO_FREE char *path = must_format("%s/%s", f->folder, name);
+        status removed = is_file_name(name) ? atomic_remove(path) : STATUS_OK;
         json_object_del(files, name);
-        if (s != STATUS_OK)
-            return s;
+        TRY(removed);
     }
     return write_index(f);
 }
@@ -320,20 +313,15 @@ static status fetch_missing(fetch *f)
 
 static status fetch_all(fetch *f)
 {
-    int lock = -1;
+    AUTO_CLOSE lock = -1; /* and unlocked */
     TRY(object_open(&f->s, f->bucket, NULL));
     TRY(choose(f));
     TRY(name_folder(f));
     TRY(lock_folder(f, &lock));
-    status s = mark_folder(f);
-    if (s == STATUS_OK)
-        s = read_index(f);
-    if (s == STATUS_OK)
-        s = remove_others(f);
-    if (s == STATUS_OK)
-        s = fetch_missing(f);
-    close(lock); /* and unlocked */
-    return s;
+    TRY(mark_folder(f));
+    TRY(read_index(f));
+    TRY(remove_others(f));
+    return fetch_missing(f);
 }
 
 static void free_fetch(fetch *f)
@@ -351,7 +339,7 @@ static void free_fetch(fetch *f)
 
 status folder_local(char **out, const char *path, folder_part part)
 {
-    fetch f = {.url = path, .part = part};
+    RELEASED_BY(free_fetch) fetch f = {.url = path, .part = part};
     if (!object_is_url(path)) {
         *out = must_strdup(path);
         return STATUS_OK;
@@ -362,9 +350,7 @@ status folder_local(char **out, const char *path, folder_part part)
         free(f.prefix);
         f.prefix = prefix;
     }
-    status s = fetch_all(&f);
-    if (s == STATUS_OK)
-        *out = must_strdup(f.folder);
-    free_fetch(&f);
-    return s;
+    TRY(fetch_all(&f));
+    *out = TAKE(f.folder);
+    return STATUS_OK;
 }

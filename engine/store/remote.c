@@ -1,12 +1,12 @@
 #include "engine/store/remote.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/system/crc32c.h"
 #include "engine/store/object.h"
+#include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -25,12 +25,8 @@ struct remote {
     char *bucket, *key;
     object_facts object;
     const atomic_bool *stop; /* the caller's */
-    atomic_bool closing;     /* what the handles of the threads look at */
-    pthread_t thread[FETCHERS];
-    int threads;
     int64_t reads;
-    pthread_mutex_t lock; /* of what follows, but for the data of slots that are full or fetched */
-    pthread_cond_t changed;
+    worker worker; /* its lock is of what follows, but for the data of slots that are full or fetched */
     slot slot[SLOTS];
     char *why; /* the first failure */
     int64_t blocks, blocks_known;
@@ -44,23 +40,6 @@ static int64_t bytes_of(const remote *r, int64_t block)
 {
     int64_t left = r->object.bytes - block * BLOCK;
     return left < BLOCK ? left : BLOCK;
-}
-
-static slot *wanted_slot(remote *r)
-{
-    slot *first = NULL;
-    for (int i = 0; i < SLOTS; i++)
-        if (r->slot[i].state == SLOT_WANTED && (!first || r->slot[i].block < first->block))
-            first = &r->slot[i];
-    return first;
-}
-
-static status fetch(uint32_t *sum, remote *r, object_store *s, const slot *x)
-{
-    int64_t bytes = bytes_of(r, x->block);
-    TRY(object_read(x->data, s, r->key, x->block * BLOCK, bytes, r->object.etag));
-    *sum = crc32c(0, x->data, bytes);
-    return STATUS_OK;
 }
 
 /* Stores say the checksum of an object, not of a range of it: it is compared when each block has been fetched once. */
@@ -82,32 +61,41 @@ static status check_sum(remote *r, int64_t block, uint32_t sum)
                              r->bucket, r->key);
 }
 
-static void *fetch_blocks(void *argument)
+static status fetch(uint32_t *sum, remote *r, object_store *s, const slot *x)
+{
+    int64_t bytes = bytes_of(r, x->block);
+    TRY(object_read(x->data, s, r->key, x->block * BLOCK, bytes, r->object.etag));
+    *sum = crc32c(0, x->data, bytes);
+    return STATUS_OK;
+}
+
+static void fetch_blocks(void *argument)
 {
     remote *r = argument;
     AUTO(object_store) *s = NULL;
-    status opened = object_open(&s, r->bucket, &(object_limits){.stop = &r->closing});
-    pthread_mutex_lock(&r->lock);
-    while (!atomic_load(&r->closing)) {
-        slot *x = wanted_slot(r);
+    status opened = object_open(&s, r->bucket, &(object_limits){.stop = &r->worker.stop});
+    WORKER_HELD(&r->worker);
+    while (!atomic_load(&r->worker.stop)) {
+        slot *x = NULL;
+        for (int i = 0; i < SLOTS; i++)
+            if (r->slot[i].state == SLOT_WANTED && (!x || r->slot[i].block < x->block))
+                x = &r->slot[i];
         if (!x) {
-            pthread_cond_wait(&r->changed, &r->lock);
+            (void)worker_wait(&r->worker);
             continue;
         }
         x->state = SLOT_FETCHING;
-        pthread_mutex_unlock(&r->lock);
+        worker_unlock(&r->worker);
         uint32_t sum = 0;
         status got = opened == STATUS_OK ? fetch(&sum, r, s, x) : opened;
-        pthread_mutex_lock(&r->lock);
+        worker_lock(&r->worker);
         if (got == STATUS_OK)
             got = check_sum(r, x->block, sum);
         x->state = got == STATUS_OK ? SLOT_FULL : SLOT_FAILED;
         if (got != STATUS_OK && !r->why)
             r->why = must_strdup(status_message());
-        pthread_cond_broadcast(&r->changed);
+        worker_tell(&r->worker);
     }
-    pthread_mutex_unlock(&r->lock);
-    return NULL;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -138,7 +126,7 @@ static void want(remote *r, int64_t block)
     oldest->block = block;
     oldest->used = r->reads;
     oldest->state = SLOT_WANTED;
-    pthread_cond_broadcast(&r->changed);
+    worker_tell(&r->worker);
 }
 
 /* Waits until the block is there. */
@@ -155,8 +143,22 @@ static status take(slot **out, remote *r, int64_t block)
         }
         if (x && x->state == SLOT_FAILED)
             return status_fail(STATUS_FAILED, "%s", r->why);
-        (void)clock_wait(&r->changed, &r->lock, clock_seconds() + 0.1);
+        (void)worker_wait_until(&r->worker, clock_seconds() + 0.1);
     }
+}
+
+/* The block, once it is there; the next ones are asked for. */
+static status use(const slot **out, remote *r, int64_t block)
+{
+    slot *x = NULL;
+    WORKER_HELD(&r->worker);
+    r->reads++;
+    TRY(take(&x, r, block));
+    x->used = ++r->reads;
+    for (int i = 1; i <= AHEAD; i++)
+        want(r, block + i);
+    *out = x;
+    return STATUS_OK;
 }
 
 status remote_read(remote *r, void *to, int64_t offset, int64_t bytes)
@@ -166,17 +168,8 @@ status remote_read(remote *r, void *to, int64_t offset, int64_t bytes)
     for (int64_t at = offset; at < offset + bytes;) {
         int64_t block = at / BLOCK, within = at % BLOCK, there = bytes_of(r, block) - within;
         int64_t now = offset + bytes - at < there ? offset + bytes - at : there;
-        slot *x = NULL;
-        pthread_mutex_lock(&r->lock);
-        r->reads++;
-        status s = take(&x, r, block);
-        if (s == STATUS_OK) {
-            x->used = ++r->reads;
-            for (int i = 1; i <= AHEAD; i++)
-                want(r, block + i);
-        }
-        pthread_mutex_unlock(&r->lock);
-        TRY(s);
+        const slot *x = NULL;
+        TRY(use(&x, r, block));
         memcpy((char *)to + (at - offset), x->data + within, (size_t)now); /* only this thread replaces full ones */
         at += now;
     }
@@ -210,51 +203,29 @@ status remote_look(int64_t *bytes, const char *url)
     return STATUS_OK;
 }
 
-static status start_thread(remote *r)
-{
-    if (pthread_create(&r->thread[r->threads], NULL, fetch_blocks, r) != 0)
-        return status_fail(STATUS_FAILED, "s3://%s/%s: no thread can be started", r->bucket, r->key);
-    r->threads++;
-    return STATUS_OK;
-}
-
 status remote_open(remote **out, const char *url, const atomic_bool *stop)
 {
-    remote *r = must_calloc(1, sizeof *r);
-    pthread_mutex_init(&r->lock, NULL);
-    clock_condition(&r->changed);
+    AUTO(remote) *r = must_calloc(1, sizeof *r);
+    worker_init(&r->worker);
     r->stop = stop;
-    status s = object_split(&r->bucket, &r->key, url);
-    if (s == STATUS_OK)
-        s = look(&r->object, r->bucket, r->key, stop);
-    if (s == STATUS_OK) {
-        r->blocks = (r->object.bytes + BLOCK - 1) / BLOCK;
-        r->known = must_calloc((unsigned long)r->blocks + 1, sizeof *r->known);
-        r->sum = must_calloc((unsigned long)r->blocks + 1, sizeof *r->sum);
-    }
-    for (int i = 0; i < FETCHERS && s == STATUS_OK && r->object.bytes > 0; i++)
-        s = start_thread(r);
-    if (s == STATUS_OK)
-        *out = r;
-    else
-        remote_close(r);
-    return s;
+    TRY(object_split(&r->bucket, &r->key, url));
+    TRY(look(&r->object, r->bucket, r->key, stop));
+    r->blocks = (r->object.bytes + BLOCK - 1) / BLOCK;
+    r->known = must_calloc((unsigned long)r->blocks + 1, sizeof *r->known);
+    r->sum = must_calloc((unsigned long)r->blocks + 1, sizeof *r->sum);
+    for (int i = 0; i < FETCHERS && r->object.bytes > 0; i++)
+        TRY(worker_start(&r->worker, fetch_blocks, r, "fetches blocks"));
+    *out = TAKE(r);
+    return STATUS_OK;
 }
 
 void remote_close(remote *r)
 {
     if (!r)
         return;
-    pthread_mutex_lock(&r->lock);
-    atomic_store(&r->closing, true);
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-    for (int i = 0; i < r->threads; i++)
-        pthread_join(r->thread[i], NULL);
+    worker_close(&r->worker);
     for (int i = 0; i < SLOTS; i++)
         free(r->slot[i].data);
-    pthread_cond_destroy(&r->changed);
-    pthread_mutex_destroy(&r->lock);
     free(r->why);
     free(r->known);
     free(r->sum);

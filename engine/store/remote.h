@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct remote remote;
@@ -18,6 +19,7 @@ typedef struct remote remote;
  * NULL: it never does. */
 status remote_open(remote **out, const char *url, const atomic_bool *stop);
 void remote_close(remote *r); /* NULL is accepted */
+AUTO_CLOSES(remote, remote_close)
 int64_t remote_bytes(const remote *r);
 /* Exactly these bytes, which lie within the object. */
 status remote_read(remote *r, void *to, int64_t offset, int64_t bytes);

@@ -1,12 +1,7 @@
 #include "memory/planner.h"
 
-#include <stdlib.h>
-
 #include "memory/log.h"
-#include "memory/planner_core.h"
-#include "memory/planner_order.h"
-#include "memory/planner_repair.h"
-#include "memory/planner_search.h"
+#include "memory/planner_internal.h"
 
 static int64_t default_effort(int64_t count)
 {
@@ -15,32 +10,12 @@ static int64_t default_effort(int64_t count)
     return effort < most ? effort : most;
 }
 
-/* A repair that succeeds does so soon, and its moves cost twice a placement. There are two. */
+/* A repair that succeeds does so soon, and its moves cost twice a placement. */
 static int64_t repair_effort(const planner_core *core)
 {
     int64_t most = 5000 + 20 * (int64_t)core->count;
     most = core->count > PLANNER_REPAIR_BLOCKS ? 0 : most < 30000 ? most : 30000;
     return core->effort_left / 3 < most ? core->effort_left / 3 : most;
-}
-
-/* Repair what the best order gives; search for other orders; repair what the best of those gives. */
-static void improve(planner_core *core, int32_t *order)
-{
-    int64_t repairing = repair_effort(core);
-    if (planner_repair(core, repairing))
-        return;
-    core->effort_left -= repairing;
-    planner_search(core, order);
-    core->effort_left += repairing;
-    if (core->best_arena > core->target)
-        planner_repair(core, repairing);
-}
-
-/* The largest arena that is good enough. */
-static int64_t target_of(int64_t bound, int64_t alignment, double goal)
-{
-    int64_t target = (int64_t)((double)bound * goal) & -alignment;
-    return target > bound ? target : bound;
 }
 
 void planner_place(planner_block *blocks, planner_result *result, int64_t count, int64_t alignment, double goal,
@@ -49,14 +24,11 @@ void planner_place(planner_block *blocks, planner_result *result, int64_t count,
     MUST(goal >= 1 && goal < 1e6, "a goal of %g times the lower bound", goal);
     planner_core core;
     planner_core_open(&core, blocks, count, alignment);
-    core.target = target_of(core.bound, alignment, goal);
+    int64_t enough = (int64_t)((double)core.bound * goal) & -alignment;
+    core.target = enough > core.bound ? enough : core.bound;
     core.effort_left = effort > 0 ? effort : default_effort(core.count);
-    if (core.count > 0) {
-        int32_t *order = must_alloc((unsigned long)core.count * sizeof *order);
-        if (!planner_order_try_all(&core, order))
-            improve(&core, order);
-        free(order);
-    }
+    if (core.count > 0 && !planner_order_try_all(&core))
+        planner_repair(&core, repair_effort(&core));
     for (int64_t i = 0; i < count; i++)
         blocks[i].offset = 0;
     for (int32_t i = 0; i < core.count; i++)

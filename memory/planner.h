@@ -12,8 +12,7 @@
  * default
  *     200 x blocks, at least 40,000, at most the larger of 2,000,000 and 4 x blocks.
  * Up to 5,000 blocks, 5,000 + 20 x blocks of it (at most 30,000, at most a third of what the orders left) go to
- * repairing the best arena before other orders are searched, and again after that; such a unit is one moved block, 3-8
- * us.
+ * repairing the best arena; such a unit is one moved block, 3-8 us.
  */
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "memory/planner_core.h"
+#include "memory/planner_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -156,7 +156,8 @@ void planner_core_contend(planner_core *core)
     free(most);
 }
 
-int64_t planner_core_place(planner_core *core, const int32_t *order, const bool *from_top, int32_t count, int64_t limit)
+/* The arena's bytes; INT64_MAX if it reached `limit`. */
+static int64_t place(planner_core *core, const int32_t *order, const bool *from_top, int32_t count, int64_t limit)
 {
     int64_t arena = 0;
     planner_tree_clear(core->tree);
@@ -182,7 +183,7 @@ int64_t planner_core_place(planner_core *core, const int32_t *order, const bool 
 bool planner_core_try(planner_core *core, const int32_t *order, const bool *from_top, int64_t ceiling)
 {
     core->ceiling = ceiling;
-    int64_t arena = planner_core_place(core, order, from_top, core->count, core->best_arena);
+    int64_t arena = place(core, order, from_top, core->count, core->best_arena);
     if (arena < core->best_arena) {
         int64_t *swap = core->best;
         core->best = core->offset;

@@ -2,17 +2,17 @@
  * by duration puts long lives together at the bottom, by contention places those at the peak first. Ties go by first
  * op, so that each micro-batch takes the addresses of the one before it.
  */
-#include "memory/planner_order.h"
+#include "memory/planner_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "memory/log.h"
 
 /* Larger comes first. */
 typedef uint64_t key_function(const planner_core *core, int32_t block);
 
-int planner_order_half_octave(int64_t value)
+/* floor of 2 log2(value), the halves at 1.5: sizes that differ by less are alike */
+static int half_octave(int64_t value)
 {
     if (value <= 1)
         return 0;
@@ -32,7 +32,7 @@ static uint64_t by_duration(const planner_core *core, int32_t b)
 
 static uint64_t by_size_step(const planner_core *core, int32_t b)
 {
-    return (uint64_t)planner_order_half_octave(core->bytes[b]);
+    return (uint64_t)half_octave(core->bytes[b]);
 }
 
 /* in fiftieths of the bound */
@@ -85,27 +85,11 @@ static const struct row {
 /* Where the top is, in bounds: what is placed from the top leaves gaps there that only a little room heals. */
 static const double tops[] = {1, 1.02, 1.04, 1.08};
 
-static int64_t ceiling(const planner_core *core, double slack)
-{
-    int64_t top = (int64_t)((double)core->bound * slack) & -core->alignment;
-    return top > core->target ? top : core->target;
-}
-
 static void sort_by(const planner_core *core, key_function *key, int32_t *order, int32_t *spare, uint64_t *keys)
 {
     for (int32_t i = 0; i < core->count; i++)
         keys[i] = ~key(core, i);
     planner_core_sort(order, spare, core->count, keys);
-}
-
-/* The occurrence of a block is how many before it in the order follow each other with the same size. */
-static void choose_tops(const planner_core *core, const struct row *row, const int32_t *order, bool *from_top)
-{
-    int occurrence = 0;
-    for (int32_t i = 0; i < core->count; i++) {
-        occurrence = i && core->bytes[order[i]] == core->bytes[order[i - 1]] ? occurrence + 1 : 0;
-        from_top[order[i]] = row->from_top(core, order[i], occurrence);
-    }
 }
 
 typedef struct workspace {
@@ -114,7 +98,7 @@ typedef struct workspace {
     bool *from_top;         /* [count] */
 } workspace;
 
-static bool try_row(planner_core *core, const struct row *row, const workspace *w, int64_t top, int32_t *best_order)
+static bool try_row(planner_core *core, const struct row *row, const workspace *w, int64_t top)
 {
     if (row->major == by_contention)
         planner_core_contend(core);
@@ -122,15 +106,15 @@ static bool try_row(planner_core *core, const struct row *row, const workspace *
         w->order[i] = i;
     sort_by(core, row->minor, w->order, w->spare, w->keys);
     sort_by(core, row->major, w->order, w->spare, w->keys);
-    choose_tops(core, row, w->order, w->from_top);
-    int64_t before = core->best_arena;
-    bool stop = planner_core_try(core, w->order, row->from_top == none ? NULL : w->from_top, top);
-    if (core->best_arena < before)
-        memcpy(best_order, w->order, (size_t)core->count * sizeof *best_order);
-    return stop;
+    /* The occurrence of a block is how many before it in the order follow each other with the same size. */
+    for (int32_t i = 0, occurrence = 0; i < core->count; i++) {
+        occurrence = i && core->bytes[w->order[i]] == core->bytes[w->order[i - 1]] ? occurrence + 1 : 0;
+        w->from_top[w->order[i]] = row->from_top(core, w->order[i], occurrence);
+    }
+    return planner_core_try(core, w->order, row->from_top == none ? NULL : w->from_top, top);
 }
 
-bool planner_order_try_all(planner_core *core, int32_t *best_order)
+bool planner_order_try_all(planner_core *core)
 {
     unsigned long n = (unsigned long)core->count;
     workspace w = {.order = must_alloc(n * sizeof *w.order),
@@ -140,11 +124,14 @@ bool planner_order_try_all(planner_core *core, int32_t *best_order)
     bool stop = false;
     for (size_t r = 0; r < sizeof rows / sizeof *rows && !stop; r++)
         if (rows[r].from_top == none)
-            stop = try_row(core, rows + r, &w, 0, best_order);
-    for (size_t t = 0; t < sizeof tops / sizeof *tops && !stop; t++)
+            stop = try_row(core, rows + r, &w, 0);
+    for (size_t t = 0; t < sizeof tops / sizeof *tops && !stop; t++) {
+        int64_t top = (int64_t)((double)core->bound * tops[t]) & -core->alignment;
+        top = top > core->target ? top : core->target;
         for (size_t r = 0; r < sizeof rows / sizeof *rows && !stop; r++)
             if (rows[r].from_top != none)
-                stop = try_row(core, rows + r, &w, ceiling(core, tops[t]), best_order);
+                stop = try_row(core, rows + r, &w, top);
+    }
     free(w.from_top);
     free(w.keys);
     free(w.spare);

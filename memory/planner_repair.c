@@ -9,7 +9,7 @@
  *
  * Guided ejection search: Nagata and Braysy, 2009, for routing vehicles.
  */
-#include "memory/planner_repair.h"
+#include "memory/planner_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -265,10 +265,10 @@ static void aim(repair *r, int64_t effort)
     }
 }
 
-bool planner_repair(planner_core *core, int64_t effort)
+void planner_repair(planner_core *core, int64_t effort)
 {
     if (core->count > PLANNER_REPAIR_BLOCKS || effort <= 0)
-        return false;
+        return;
     unsigned long n = (unsigned long)core->count;
     repair r = {.core = core, .from = must_alloc((n + 1) * sizeof *r.from), .random = 88172645463325252u};
     if (count_meetings(&r)) {
@@ -291,5 +291,4 @@ bool planner_repair(planner_core *core, int64_t effort)
     free(r.by_end);
     free(r.by_start);
     free(r.from);
-    return core->best_arena <= core->target;
 }

@@ -8,7 +8,7 @@
  * Node numbering: a node over [low, high] with middle m has its left child at node + 1 and its right child at
  * node + 2 (m - low + 1), so that exactly 2 times - 1 nodes exist for any number of times.
  */
-#include "memory/planner_tree.h"
+#include "memory/planner_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

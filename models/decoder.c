@@ -176,14 +176,6 @@ static parameter *new_parameter(builder *b, const parts_row *row, const char *la
     return p;
 }
 
-/* The part of an extent that lies in one piece of the tensor of its name: rows from `from` on, at most to the end of
- * their unit. */
-static extent next_part(const names_span *span, const extent *rows, int64_t from)
-{
-    int64_t left = span->unit - (rows->first + from) % span->unit, count = rows->real - from;
-    return (extent){.first = rows->first + from, .real = count < left ? count : left};
-}
-
 /* Where rows and columns of a weight lie in the tensor of its name. Its matrices are [out, in] here, whatever the
  * file's order. */
 static void describe_piece(const builder *b, parameter_piece *q, parts_slot slot, extent rows, extent columns)
@@ -220,19 +212,14 @@ static void add_pieces(const builder *b, parameter *p, parts_slot slot, extent r
     if (p->vector && rows.real <= 0)
         return;
     do {
-        extent part = next_part(&span, &rows, from);
+        /* what lies in one piece of the tensor of its name: at most to the end of its unit */
+        int64_t left = span.unit - (rows.first + from) % span.unit, count = rows.real - from;
+        extent part = {.first = rows.first + from, .real = count < left ? count : left};
         parameter_piece *q = &p->pieces[p->piece_count++];
         describe_piece(b, q, slot, part, columns);
         *(p->vector ? &q->column : &q->row) = at + from;
         from += part.real;
     } while (from < rows.real);
-}
-
-/* How many pieces there may be. */
-static int64_t most_pieces(const builder *b, parts_slot slot)
-{
-    names_span span = names_span_of(slot, &b->d->shape, &b->shape);
-    return part_of(b, parts_row_of(slot)->rows, parts_row_of(slot)->divided == PARTS_ROWS).width / span.unit + 2;
 }
 
 /* Adds a weight to the rows (of a vector: elements) of its array. */
@@ -259,8 +246,11 @@ static parameter *build_array(builder *b, const parts_slot *slots, int count, co
     int64_t most = 0, first = -1, times = 1;
     if (parts_row_of(slots[0])->divided == PARTS_EXPERTS)
         recorder_part(&first, &times, &b->layout->grid, AXIS_EXPERT, b->shape.experts);
-    for (int i = 0; i < count; i++)
-        most += times * most_pieces(b, slots[i]);
+    for (int i = 0; i < count; i++) {
+        const parts_row *row = parts_row_of(slots[i]);
+        int64_t unit = names_span_of(slots[i], &b->d->shape, &b->shape).unit;
+        most += times * (part_of(b, row->rows, row->divided == PARTS_ROWS).width / unit + 2);
+    }
     p->pieces = pool_alloc(b->pool, (size_t)most * sizeof *p->pieces);
     for (b->expert = (int)first; b->expert < first + times; b->expert++)
         for (int i = 0; i < count; i++)
@@ -287,17 +277,6 @@ static parts_place place_of(int slot)
     return parts_row_of((parts_slot)slot)->place;
 }
 
-/* The array of a member, from those of its weights that there are. */
-static void build_member(builder *b, const parts_slot *slots, int count, void *into)
-{
-    const parts_row *row = parts_row_of(slots[0]);
-    const parameter **member = (const parameter **)(void *)((char *)into + members[slots[0]]);
-    if (row->divided == PARTS_FIRST_RANK && b->rank > 0)
-        b->number++; /* the other ranks have its number only */
-    else
-        *member = build_array(b, slots, count, row->label);
-}
-
 /* The weights of a place, into its struct, of the layer that the builder is in. */
 static void build_place(builder *b, parts_place place, void *into)
 {
@@ -307,8 +286,13 @@ static void build_place(builder *b, parts_place place, void *into)
         for (; i < SLOT_COUNT && place_of(i) == place_of(first) && members[i] == members[first]; i++)
             if (place_of(i) == place && parts_in((parts_slot)i, &b->shape))
                 slots[count++] = (parts_slot)i;
-        if (count > 0)
-            build_member(b, slots, count, into);
+        if (count == 0)
+            continue;
+        const parts_row *row = parts_row_of(slots[0]);
+        if (row->divided == PARTS_FIRST_RANK && b->rank > 0)
+            b->number++; /* the other ranks have its number only */
+        else
+            *(const parameter **)(void *)((char *)into + members[first]) = build_array(b, slots, count, row->label);
     }
 }
 
@@ -390,16 +374,13 @@ static parameter *build_table(builder *b, parts_slot slot, const char *label)
     return build_array(b, &slot, 1, label);
 }
 
-/* Both ends read the table of tokens: the head, or the block behind the last layer. */
-static bool ends_share(const builder *b)
-{
-    return b->d->shape.tied_embeddings || b->d->shape.mtp_layers > 0;
-}
-
 static embedding_layer build_embedding(builder *b)
 {
     parameter *table = build_table(b, SLOT_EMBEDDING, parts_row_of(SLOT_EMBEDDING)->label);
-    if (ends_share(b) && b->layout->grid.ends_apart)
+    const model_shape *s = &b->d->shape;
+    const bool both =
+        s->tied_embeddings || s->mtp_layers > 0; /* the head reads it, or the block behind the last layer */
+    if (both && b->layout->grid.ends_apart)
         add_summed_copies(table, AXIS_TIE, 0);
     return (embedding_layer){.table = table, .first = vocabulary_part(b).first};
 }

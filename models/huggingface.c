@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface_keys.h"
 #include "models/names.h"
 
@@ -113,11 +114,11 @@ static status check_demands(const huggingface_reader *r, shape_architecture a)
         const json_t *value = huggingface_ask(r, demands[i].key);
         if (!value)
             continue;
-        char *text = huggingface_dump(value), why[128];
+        AUTO_FREE char *text = huggingface_dump(value);
+        char why[128];
         bool good = false;
         for (int k = 0; k < 2 && demands[i].value[k]; k++)
             good = good || !strcmp(text, demands[i].value[k]);
-        free(text);
         snprintf(why, sizeof why,
                  demands[i].value[0] ? "phalanx has only %s" : "phalanx reads unquantized weights only",
                  demands[i].value[0]);
@@ -136,8 +137,7 @@ static status read_numbers(const huggingface_reader *r, model_shape *s)
         const json_t *value = huggingface_ask(r, key);
         char *into = (char *)s + numbers[i].offset;
         if (!value && has_keys(s->architecture, numbers[i].needed))
-            return status_fail(STATUS_FAILED, "%s: %s is missing: a %s model needs it", r->path, key,
-                               shape_traits_of(s->architecture)->name);
+            return huggingface_missing(r, s, key);
         if (!value)
             continue;
         if (numbers[i].kind == NUMBER) {
@@ -186,11 +186,8 @@ static status read_architecture(const huggingface_reader *r, model_shape *s)
     const char *word = json_is_string(type) ? json_string_value(type) : "";
     s->architecture = shape_architecture_named(strcmp(word, kimi_k2) ? word : "deepseek_v3");
     if (s->architecture == SHAPE_ARCHITECTURES) {
-        char *known = list_architectures(0), *why = must_format("phalanx knows %s", known);
-        status result = huggingface_refuse(r, "model_type", type, why);
-        free(known);
-        free(why);
-        return result;
+        AUTO_FREE char *known = list_architectures(0), *why = must_format("phalanx knows %s", known);
+        return huggingface_refuse(r, "model_type", type, why);
     }
     const shape_traits *row = shape_traits_of(s->architecture);
     const json_t *first = json_array_get(list, 0);
@@ -272,13 +269,7 @@ static status read_shape(const huggingface_reader *r, model_shape *s)
                            "%s: the hidden size %lld is no multiple of the %d heads, and head_dim is not given",
                            r->path, (long long)s->hidden_size, s->heads);
     shape_fill(s);
-    if (shape_check(s) != STATUS_OK) {
-        char *message = must_strdup(status_message());
-        status result = status_fail(STATUS_FAILED, "%s: %s", r->path, message);
-        free(message);
-        return result;
-    }
-    return STATUS_OK;
+    return shape_check(s) == STATUS_OK ? STATUS_OK : status_context(STATUS_FAILED, "%s", r->path);
 }
 
 status huggingface_parse(model_shape *shape, json_t **tokens, const char *text, size_t bytes, const char *path)
@@ -290,28 +281,23 @@ status huggingface_parse_asking(model_shape *shape, json_t **tokens, json_t *ask
                                 const char *path)
 {
     json_error_t error;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error), *ids = json_object();
+    json_auto_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error), *ids = json_object();
     huggingface_reader r = {root, path, asked};
     model_shape result = {0};
-    status s;
     if (!root) {
         error.text[strcspn(error.text, "\n")] = 0;
         for (char *c = error.text; *c; c++)
             *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-        s = status_fail(STATUS_FAILED, "%s:%d: no JSON: %s", path, error.line > 0 ? error.line : 1, error.text);
-    } else if (!json_is_object(root))
-        s = status_fail(STATUS_FAILED, "%s: it must hold a JSON object", path);
-    else
-        s = read_shape(&r, &result);
-    if (s == STATUS_OK)
-        s = read_tokens(&r, ids);
-    if (s == STATUS_OK)
-        *shape = result;
-    if (s == STATUS_OK && tokens)
-        *tokens = json_incref(ids);
-    json_decref(ids);
-    json_decref(root);
-    return s;
+        return status_fail(STATUS_FAILED, "%s:%d: no JSON: %s", path, error.line > 0 ? error.line : 1, error.text);
+    }
+    if (!json_is_object(root))
+        return status_fail(STATUS_FAILED, "%s: it must hold a JSON object", path);
+    TRY(read_shape(&r, &result));
+    TRY(read_tokens(&r, ids));
+    *shape = result;
+    if (tokens)
+        *tokens = TAKE(ids);
+    return STATUS_OK;
 }
 
 /* ---- what keys mean ---- */
@@ -387,12 +373,9 @@ static status check_representable(const model_shape *s)
     const char *name = shape_traits_of(s->architecture)->name;
     const uint64_t windows = WITH(WINDOW) | WITH(LAYER_WINDOWS) | WITH(WINDOW_PATTERN);
     if (s->sliding_window && !(shape_traits_of(s->architecture)->keys & windows)) {
-        char *have = list_architectures(windows);
-        status result =
-            status_fail(STATUS_FAILED, "model.sliding_window is %lld: Hugging Face's %s has no window (%s have)",
-                        (long long)s->sliding_window, name, have);
-        free(have);
-        return result;
+        AUTO_FREE char *have = list_architectures(windows);
+        return status_fail(STATUS_FAILED, "model.sliding_window is %lld: Hugging Face's %s has no window (%s have)",
+                           (long long)s->sliding_window, name, have);
     }
     if (s->unrotated_every && !shape_has_key(s->architecture, KEY_UNROTATED))
         return status_fail(STATUS_FAILED, "model.unrotated_every is %d: Hugging Face's %s rotates in every layer",
@@ -461,13 +444,6 @@ static void put_numbers(json_t *root, const model_shape *s)
     }
 }
 
-static json_t *parse_constant(const char *text)
-{
-    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
-    MUST(value, "%s is no JSON", text);
-    return value;
-}
-
 /* The whole number whose root it is, where there is one. */
 static void put_scalar(json_t *root, const model_shape *s)
 {
@@ -510,13 +486,14 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
         [DTYPE_FP32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_FP16] = "float16", [DTYPE_FP64] = "float64"};
     TRY(check_representable(s));
     MUST(dtypes[type], "weights of type %s", dtype_name(type));
-    json_t *root = json_pack("{s:[s], s:s, s:s, s:b, s:b}", "architectures", shape_traits_of(s->architecture)->causal,
-                             "model_type", shape_traits_of(s->architecture)->name, "torch_dtype", dtypes[type],
-                             "tie_word_embeddings", s->tied_embeddings, "use_cache", 1);
+    json_auto_t *root =
+        json_pack("{s:[s], s:s, s:s, s:b, s:b}", "architectures", shape_traits_of(s->architecture)->causal,
+                  "model_type", shape_traits_of(s->architecture)->name, "torch_dtype", dtypes[type],
+                  "tie_word_embeddings", s->tied_embeddings, "use_cache", 1);
     put_numbers(root, s);
     for (int i = 0; i < DEMANDS; i++)
         if (is_demanded(i, s->architecture) && has_keys(s->architecture, demands[i].written))
-            json_object_set_new(root, demands[i].key, parse_constant(demands[i].value[0]));
+            json_object_set_new(root, demands[i].key, json_loads(demands[i].value[0], JSON_DECODE_ANY, NULL));
     if (shape_has(s, TRAIT_ROTARY))
         huggingface_put_rope(root, s);
     if (shape_has_key(s->architecture, KEY_UNROTATED))
@@ -540,9 +517,7 @@ status huggingface_text(char **out, const model_shape *s, dtype type, const json
     for (const char *const *key = huggingface_token_keys; *key; key++)
         json_object_set_new(root, *key,
                             json_object_get(tokens, *key) ? json_incref(json_object_get(tokens, *key)) : json_null());
-    char *text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(precision(s)));
+    AUTO_FREE char *text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(precision(s)));
     *out = must_format("%s\n", text);
-    free(text);
-    json_decref(root);
     return STATUS_OK;
 }

@@ -25,10 +25,7 @@ static status read_count(const huggingface_reader *r, model_shape *s)
             return huggingface_refuse(r, keys[i], value, "num_experts and num_local_experts must be the same");
         s->experts = value ? (int)n : s->experts;
     }
-    return s->experts
-               ? STATUS_OK
-               : status_fail(STATUS_FAILED, "%s: num_local_experts or num_experts is missing: a %s model needs it",
-                             r->path, shape_traits_of(s->architecture)->name);
+    return s->experts ? STATUS_OK : huggingface_missing(r, s, "num_local_experts or num_experts");
 }
 
 static bool names(const json_t *list, json_int_t layer)
@@ -42,6 +39,7 @@ static bool names(const json_t *list, json_int_t layer)
 /* mlp_only_layers has the first layers without experts, and may have others that have none anyway. */
 static status read_dense(const huggingface_reader *r, model_shape *s)
 {
+    TRY(huggingface_read_count(r, &s->experts_every, "decoder_sparse_step", 1, 1, "it must be a number of layers"));
     const json_t *list = huggingface_ask(r, "mlp_only_layers");
     bool good = !list || json_is_array(list);
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -57,27 +55,6 @@ static status read_dense(const huggingface_reader *r, model_shape *s)
                                       "phalanx has layers without experts first, and those that decoder_sparse_step "
                                       "leaves out");
     }
-    return STATUS_OK;
-}
-
-static status read_sparse(const huggingface_reader *r, model_shape *s)
-{
-    const json_t *step = huggingface_ask(r, "decoder_sparse_step");
-    if (step && !(json_is_integer(step) && json_integer_value(step) > 0 && json_integer_value(step) <= INT_MAX))
-        return huggingface_refuse(r, "decoder_sparse_step", step, "it must be a number of layers");
-    s->experts_every = step ? (int)json_integer_value(step) : 1;
-    return read_dense(r, s);
-}
-
-/* A count from 1 on, 1 where it is absent. */
-static status read_small(const huggingface_reader *r, int *out, const char *key, int low)
-{
-    const json_t *value = huggingface_ask(r, key);
-    json_int_t n = !value ? 1 : json_is_integer(value) ? json_integer_value(value) : -1;
-    *out = (int)n;
-    if (n < low || n > INT_MAX)
-        return huggingface_refuse(r, key, value,
-                                  low ? "it must be a whole number from 1" : "it must be a whole number");
     return STATUS_OK;
 }
 
@@ -103,8 +80,8 @@ static status read_groups(const huggingface_reader *r, model_shape *s)
     TRY(read_method(r, s, &groups));
     if (!groups)
         return STATUS_OK;
-    TRY(read_small(r, &s->router_groups, "n_group", 1));
-    TRY(read_small(r, &s->router_groups_kept, "topk_group", 1));
+    TRY(huggingface_read_count(r, &s->router_groups, "n_group", 1, 1, "it must be a whole number from 1"));
+    TRY(huggingface_read_count(r, &s->router_groups_kept, "topk_group", 1, 1, "it must be a whole number from 1"));
     if (s->router_groups > 1)
         return STATUS_OK;
     if (s->router_groups_kept > 1)
@@ -139,10 +116,8 @@ static status check_quantization(const huggingface_reader *r)
 /* A block more is the one that is trained here; several are left out. */
 static status read_mtp(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *value = huggingface_ask(r, "num_nextn_predict_layers");
-    int blocks = 0;
-    if (value)
-        TRY(read_small(r, &blocks, "num_nextn_predict_layers", 0));
+    int blocks;
+    TRY(huggingface_read_count(r, &blocks, "num_nextn_predict_layers", 0, 0, "it must be a whole number"));
     s->mtp_layers = blocks == 1;
     return STATUS_OK;
 }
@@ -155,13 +130,13 @@ status huggingface_read_experts(const huggingface_reader *r, model_shape *s)
     if (shape_has_key(s->architecture, KEY_EXPERTS_TWICE))
         TRY(read_count(r, s));
     if (shape_has_key(s->architecture, KEY_SPARSE_LAYERS))
-        TRY(read_sparse(r, s));
+        TRY(read_dense(r, s));
     if (shape_has_key(s->architecture, KEY_NORM_TOPK))
         TRY(huggingface_read_bool(r, &s->router_renormalise, "norm_topk_prob", false));
     if (shape_has_key(s->architecture, KEY_SHARED))
-        TRY(read_small(r, &s->shared_experts, "n_shared_experts", 0));
+        TRY(huggingface_read_count(r, &s->shared_experts, "n_shared_experts", 0, 1, "it must be a whole number"));
     if (shape_has_key(s->architecture, KEY_DENSE_FIRST))
-        TRY(read_small(r, &s->dense_layers, "first_k_dense_replace", 0));
+        TRY(huggingface_read_count(r, &s->dense_layers, "first_k_dense_replace", 0, 1, "it must be a whole number"));
     if (shape_has_key(s->architecture, KEY_GROUPS))
         TRY(read_groups(r, s));
     if (shape_has_key(s->architecture, KEY_MTP))

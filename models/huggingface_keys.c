@@ -1,8 +1,9 @@
 #include "models/huggingface_keys.h"
 
-#include <stdlib.h>
+#include <limits.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 const json_t *huggingface_said(const huggingface_reader *r, const char *key)
 {
@@ -31,10 +32,25 @@ char *huggingface_dump(const json_t *value)
 
 status huggingface_refuse(const huggingface_reader *r, const char *key, const json_t *value, const char *why)
 {
-    char *text = huggingface_dump(value);
-    status s = status_fail(STATUS_FAILED, "%s: %s is %.60s: %s", r->path, key, text, why);
-    free(text);
-    return s;
+    AUTO_FREE char *text = huggingface_dump(value);
+    return status_fail(STATUS_FAILED, "%s: %s is %.60s: %s", r->path, key, text, why);
+}
+
+status huggingface_missing(const huggingface_reader *r, const model_shape *s, const char *key)
+{
+    return status_fail(STATUS_FAILED, "%s: %s is missing: a %s model needs it", r->path, key,
+                       shape_traits_of(s->architecture)->name);
+}
+
+status huggingface_read_count(const huggingface_reader *r, int *out, const char *key, int low, int fallback,
+                              const char *why)
+{
+    const json_t *value = huggingface_ask(r, key);
+    json_int_t n = !value ? fallback : json_is_integer(value) ? json_integer_value(value) : -1;
+    if (n < low || n > INT_MAX)
+        return huggingface_refuse(r, key, value, why);
+    *out = (int)n;
+    return STATUS_OK;
 }
 
 status huggingface_read_bool(const huggingface_reader *r, bool *out, const char *key, bool fallback)

@@ -27,6 +27,11 @@ const json_t *huggingface_get(const json_t *object, const char *key);
 char *huggingface_dump(const json_t *value);
 /* Fails: key is value: why. */
 status huggingface_refuse(const huggingface_reader *r, const char *key, const json_t *value, const char *why);
+/* Fails: the key is missing, and models of the architecture need it. */
+status huggingface_missing(const huggingface_reader *r, const model_shape *s, const char *key);
+/* A whole number from `low` on; an absent key is the fallback. Fails, and says `why`, where the value is another. */
+status huggingface_read_count(const huggingface_reader *r, int *out, const char *key, int low, int fallback,
+                              const char *why);
 /* An absent key is the fallback. Fails where the value is of another type. */
 status huggingface_read_bool(const huggingface_reader *r, bool *out, const char *key, bool fallback);
 status huggingface_read_number(const huggingface_reader *r, double *out, const json_t *of, const char *key,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface_keys.h"
 #include "models/rope.h"
 
@@ -227,14 +228,12 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
     const json_t *rope = scaling ? scaling : both, *theta = huggingface_get(scaling, "rope_theta");
     s->rope_parameters = !scaling && both;
     if (!rope && shape_has_key(s->architecture, KEY_NEEDS_SCALING))
-        return status_fail(STATUS_FAILED, "%s: rope_scaling or rope_parameters is missing: a %s model needs it",
-                           r->path, shape_traits_of(s->architecture)->name);
+        return huggingface_missing(r, s, "rope_scaling or rope_parameters");
     TRY(choose_table(r, s, &rope, key));
     theta = theta ? theta : huggingface_get(scaling ? both : rope, "rope_theta");
     theta = theta ? theta : huggingface_ask(r, theta_key(s));
     if (!theta && shape_has_key(s->architecture, KEY_NEEDS_THETA))
-        return status_fail(STATUS_FAILED, "%s: rope_theta is missing: a %s model needs it", r->path,
-                           shape_traits_of(s->architecture)->name);
+        return huggingface_missing(r, s, "rope_theta");
     if (theta && !json_is_number(theta))
         return huggingface_refuse(r, "rope_theta", theta, "it must be a number");
     s->rope_theta = theta ? json_number_value(theta) : unsaid_theta(s);
@@ -252,12 +251,10 @@ status huggingface_read_rope(const huggingface_reader *r, model_shape *s)
             s->rope_scaling.kind = (shape_rope_kind)k;
             return read_scaling(r, s, rope, original);
         }
-    char *path = must_format("%s.%s", key, huggingface_get(rope, "rope_type") ? "rope_type" : "type");
-    status result = huggingface_refuse(r, path, type,
-                                       phi3 ? "phalanx has default and longrope of this architecture"
-                                            : "phalanx has default, llama3, linear, dynamic, yarn and longrope");
-    free(path);
-    return result;
+    AUTO_FREE char *path = must_format("%s.%s", key, huggingface_get(rope, "rope_type") ? "rope_type" : "type");
+    return huggingface_refuse(r, path, type,
+                              phi3 ? "phalanx has default and longrope of this architecture"
+                                   : "phalanx has default, llama3, linear, dynamic, yarn and longrope");
 }
 
 /* What transformers multiplies a head's size by and rounds down. */

@@ -87,20 +87,16 @@ const char *names_prefix(shape_architecture architecture)
 
 /* ---- several weights in one tensor ---- */
 
-static bool same_name(shape_architecture a, parts_slot x, parts_slot y)
-{
-    const char *name = names_format(a, x), *other = names_format(a, y);
-    return name && other && !strcmp(name, other);
-}
-
 /* The weight before (step -1) or after it (1) in the tensor of its name, or SLOT_COUNT. */
 static parts_slot find_neighbour(parts_slot slot, int step, const model_shape *s, const layer_shape *l)
 {
     int i = (int)slot + step;
     while (i >= 0 && i < SLOT_COUNT && !parts_in((parts_slot)i, l))
         i += step;
-    bool one = i >= 0 && i < SLOT_COUNT && same_name(s->architecture, slot, (parts_slot)i);
-    return one ? (parts_slot)i : SLOT_COUNT;
+    if (i < 0 || i >= SLOT_COUNT)
+        return SLOT_COUNT;
+    const char *name = names_format(s->architecture, slot), *other = names_format(s->architecture, (parts_slot)i);
+    return name && other && !strcmp(name, other) ? (parts_slot)i : SLOT_COUNT;
 }
 
 /* What comes of a weight before one of another: all of it, or what is of one key head. */

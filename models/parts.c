@@ -48,22 +48,16 @@ int64_t parts_length(parts_size size, const model_shape *s, const layer_shape *l
     return e.count * e.unit;
 }
 
-/* How often a layer has a weight: once, or once for each of its experts, or of those that a token has. */
-static int count_times(parts_slot slot, const layer_shape *layer, bool active)
-{
-    int experts = active ? layer->experts_per_token : layer->experts;
-    return parts_row_of(slot)->divided == PARTS_EXPERTS ? experts : 1;
-}
-
 /* Elements of the weights of one layer, or of those that are of no layer; `active`: of one token's experts. */
 static int64_t count_elements(const model_shape *s, int layer, bool active)
 {
     layer_shape l = shape_layer(s, layer);
+    const int experts = active ? l.experts_per_token : l.experts;
     int64_t sum = 0;
     for (int i = 0; i < SLOT_COUNT; i++) {
         const parts_row *row = &rows[i];
         if ((row->place == PARTS_AT_BLOCK) == (layer >= 0) && parts_in((parts_slot)i, &l))
-            sum += count_times((parts_slot)i, &l, active) * parts_length(row->rows, s, &l) *
+            sum += (row->divided == PARTS_EXPERTS ? experts : 1) * parts_length(row->rows, s, &l) *
                    parts_length(row->columns, s, &l);
     }
     return sum;

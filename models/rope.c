@@ -15,14 +15,6 @@ static double ramp(double x, double low, double high)
     return y < 0 ? 0 : y > 1 ? 1 : y;
 }
 
-/* Long waves are stretched by the factor, short ones kept, those between blended by how often they turn in the original
- * sequence (Llama 3.1). */
-static double keeps_llama3(const shape_rope_scaling *s, double frequency)
-{
-    double turns = (double)s->original_max_sequence * frequency / (2 * M_PI);
-    return ramp(turns, s->low_frequency_factor, s->high_frequency_factor);
-}
-
 /* The place, as an index of frequencies, of the one that turns so often in the original sequence. */
 static double place_of(const model_shape *shape, double turns)
 {
@@ -30,8 +22,8 @@ static double place_of(const model_shape *shape, double turns)
     return shape_rotated(shape) * log(length / (turns * 2 * M_PI)) / (2 * log(shape->rope_theta));
 }
 
-/* The same by their places: between those that turn beta_fast and beta_slow times (YaRN, 2309.00071, as transformers
- * bounds them). */
+/* Long waves are stretched by the factor, short ones kept, those between blended by their places: between those that
+ * turn beta_fast and beta_slow times in the original sequence (YaRN, 2309.00071, as transformers bounds them). */
 static double keeps_yarn(const model_shape *shape, int i)
 {
     const shape_rope_scaling *s = &shape->rope_scaling;
@@ -49,9 +41,11 @@ static double keeps_yarn(const model_shape *shape, int i)
  * the model is made for, which nothing here is. */
 static double keeps(const model_shape *shape, int i, double frequency)
 {
-    switch (shape->rope_scaling.kind) {
-    case ROPE_LLAMA3:
-        return keeps_llama3(&shape->rope_scaling, frequency);
+    const shape_rope_scaling *s = &shape->rope_scaling;
+    switch (s->kind) {
+    case ROPE_LLAMA3: /* the same by how often they turn (Llama 3.1) */
+        return ramp((double)s->original_max_sequence * frequency / (2 * M_PI), s->low_frequency_factor,
+                    s->high_frequency_factor);
     case ROPE_YARN:
         return keeps_yarn(shape, i);
     case ROPE_LINEAR:

@@ -90,11 +90,6 @@ bool shape_has_key(shape_architecture architecture, shape_key key)
 
 /* ---- layers ---- */
 
-static bool sees_all(const model_shape *s, int layer)
-{
-    return layer < s->full_first || (s->full_every > 0 && (layer + 1) % s->full_every == 0);
-}
-
 static bool rotates(const model_shape *s, int layer)
 {
     bool left_out = layer >= 0 && s->unrotated_every > 0 && (layer + 1) % s->unrotated_every == 0;
@@ -149,9 +144,10 @@ layer_shape shape_layer(const model_shape *s, int block)
 {
     MUST(block >= -1 && block < shape_blocks(s), "layer %d of %d", block, shape_blocks(s));
     const int layer = likeness(s, block);
+    const bool sees_all = layer < s->full_first || (s->full_every > 0 && (layer + 1) % s->full_every == 0);
     uint64_t own_head = s->tied_embeddings ? 0 : UINT64_C(1) << TRAIT_OWN_HEAD;
     layer_shape out = {.traits = shape_traits_of(s->architecture)->traits | own_head,
-                       .window = sees_all(s, layer) ? 0 : s->sliding_window,
+                       .window = sees_all ? 0 : s->sliding_window,
                        .rope_theta = rotates(s, layer) ? s->rope_theta : 0};
 #define COPY_LAYER(member) out.member = s->member;
 #define COPY_MODEL(member)

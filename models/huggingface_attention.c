@@ -1,9 +1,9 @@
-/* Keys of config.json that tell layers apart: which have a window, which rotate. */
+/* Keys of config.json about attention: which layers have a window, which rotate, and the sizes of latents. */
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/huggingface_keys.h"
 
 /* What transformers takes where config.json is silent. */
@@ -48,7 +48,7 @@ static bool find_pattern(model_shape *s, const bool *full)
 static status read_layer_types(const huggingface_reader *r, model_shape *s, const json_t *types)
 {
     size_t count = json_array_size(types), sliding = 0, every = 0;
-    bool *full = must_calloc(count + 1, sizeof *full);
+    AUTO_FREE bool *full = must_calloc(count + 1, sizeof *full);
     for (size_t i = 0; i < count; i++) {
         const char *name = json_string_value(json_array_get(types, i));
         full[i] = name && !strcmp(name, "full_attention");
@@ -64,7 +64,6 @@ static status read_layer_types(const huggingface_reader *r, model_shape *s, cons
         s->sliding_window = 0;
     else if (!find_pattern(s, full))
         wrong = "phalanx has windows but for some first layers, or one layer of each so many";
-    free(full);
     return wrong ? huggingface_refuse(r, "layer_types", types, wrong) : STATUS_OK;
 }
 
@@ -73,15 +72,13 @@ static status read_pattern(const huggingface_reader *r, model_shape *s)
     s->full_every = DEFAULT_FOURTH;
     if (shape_has_key(s->architecture, KEY_FULL_FOURTH))
         return STATUS_OK;
+    static const char key[] = "sliding_window_pattern";
     const bool second = shape_has_key(s->architecture, KEY_ALTERNATING);
-    const json_t *every = huggingface_ask(r, "sliding_window_pattern");
+    const json_t *every = huggingface_ask(r, key);
     if (second && every && !(json_is_integer(every) && json_integer_value(every) == DEFAULT_SECOND))
-        return huggingface_refuse(r, "sliding_window_pattern", every,
-                                  "this architecture has 2 where there is no layer_types");
-    if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
-        return huggingface_refuse(r, "sliding_window_pattern", every, "it must be a number of layers");
-    s->full_every = every ? (int)json_integer_value(every) : second ? DEFAULT_SECOND : DEFAULT_PATTERN;
-    return STATUS_OK;
+        return huggingface_refuse(r, key, every, "this architecture has 2 where there is no layer_types");
+    return huggingface_read_count(r, &s->full_every, key, 1, second ? DEFAULT_SECOND : DEFAULT_PATTERN,
+                                  "it must be a number of layers");
 }
 
 status huggingface_read_window(const huggingface_reader *r, model_shape *s)
@@ -140,10 +137,9 @@ void huggingface_put_window(json_t *root, const model_shape *s)
 /* Which layers rotate queries and keys: 1, or 0 for the last of each so many. */
 status huggingface_read_unrotated(const huggingface_reader *r, model_shape *s)
 {
-    const json_t *list = huggingface_ask(r, "no_rope_layers"), *every = huggingface_ask(r, "no_rope_layer_interval");
-    if (every && !(json_is_integer(every) && json_integer_value(every) > 0 && json_integer_value(every) <= INT_MAX))
-        return huggingface_refuse(r, "no_rope_layer_interval", every, "it must be a number of layers");
-    s->unrotated_every = every ? (int)json_integer_value(every) : DEFAULT_UNROTATED;
+    const json_t *list = huggingface_ask(r, "no_rope_layers");
+    TRY(huggingface_read_count(r, &s->unrotated_every, "no_rope_layer_interval", 1, DEFAULT_UNROTATED,
+                               "it must be a number of layers"));
     if (!list)
         return STATUS_OK;
     size_t count = json_array_size(list), first = 0;
@@ -168,4 +164,47 @@ void huggingface_put_unrotated(json_t *root, const model_shape *s)
     json_object_set_new(root, "no_rope_layers", list);
     json_object_set_new(root, "no_rope_layer_interval",
                         json_integer(s->unrotated_every ? s->unrotated_every : s->layers + 1));
+}
+
+/* ---- latent attention: a head's elements are said in two parts, and a missing latent of queries is null ---- */
+
+/* Where these are absent, transformers takes the sizes of one large model. */
+static const char *const needed[] = {"n_shared_experts", "first_k_dense_replace", "routed_scaling_factor", NULL};
+
+static status check_needed(const huggingface_reader *r, const model_shape *s)
+{
+    for (const char *const *key = needed; *key; key++)
+        if (!huggingface_ask(r, *key))
+            return huggingface_missing(r, s, *key);
+    if (!huggingface_said(r, "q_lora_rank"))
+        return status_fail(STATUS_FAILED, "%s: q_lora_rank is missing: a %s model needs it, or null", r->path,
+                           shape_traits_of(s->architecture)->name);
+    for (int i = 0; i < 2 && !shape_has_key(s->architecture, KEY_TOPK_METHOD); i++) {
+        const char *const key = i ? "topk_group" : "n_group";
+        if (!huggingface_ask(r, key))
+            return huggingface_missing(r, s, key);
+    }
+    return STATUS_OK;
+}
+
+status huggingface_read_latent(const huggingface_reader *r, model_shape *s)
+{
+    static const char key[] = "qk_nope_head_dim";
+    const json_t *value = huggingface_ask(r, key);
+    TRY(check_needed(r, s));
+    if (!value)
+        return huggingface_missing(r, s, key);
+    const json_int_t n = json_is_integer(value) ? json_integer_value(value) : 0;
+    if (n < 1 || n > INT_MAX - s->rope_head_size)
+        return huggingface_refuse(r, key, value, "it must be a whole number from 1 and not absurdly large");
+    s->head_size = (int)n + s->rope_head_size;
+    return huggingface_read_bool(r, &s->attention_bias, "attention_bias", false);
+}
+
+void huggingface_put_latent(json_t *root, const model_shape *s)
+{
+    json_object_set_new(root, "qk_nope_head_dim", json_integer(s->head_size - s->rope_head_size));
+    json_object_set_new(root, "attention_bias", json_boolean(s->attention_bias));
+    json_object_set_new(root, "v_head_dim", json_integer(s->v_head_size ? s->v_head_size : s->head_size));
+    json_object_set_new(root, "q_lora_rank", s->q_lora_rank ? json_integer(s->q_lora_rank) : json_null());
 }

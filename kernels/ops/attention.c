@@ -81,7 +81,6 @@ static void check_sinks(const op *o, const tensor *sinks, int type)
 
 void infer_attention(op *o)
 {
-    operands_present(o);
     const tensor *q = o->in[0];
     check_attention(o, o->in, o->in[3], o->in[4]);
     check_sinks(o, o->in[5], q->type);
@@ -119,7 +118,6 @@ void gradient_attention(recorder *r, const op *o, tensor *const cotangent[OP_MAX
 
 void infer_attention_grad(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *q = o->in[1], *k = o->in[2], *v = o->in[3];
     check_attention(o, &o->in[1], o->in[6], o->in[7]);
     OPERANDS_CHECK(infer_is_matrix(dy, (dtype)q->type, q->shape[0], o->at.heads * attention_v_head_size(o, v)) &&
@@ -145,7 +143,6 @@ NO_GRADIENT(attention_grad)
 
 void infer_attention_sinks_grad(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *lse = o->in[2];
     OPERANDS_CHECK(infer_is_activation(dy) && infer_same(o->in[1], dy) && o->at.heads > 0 &&
                        dy->shape[1] % o->at.heads == 0,
@@ -169,7 +166,6 @@ static bool is_cache(const tensor *cache, const tensor *x)
 
 void infer_attention_decode(op *o)
 {
-    operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1], *v = o->in[2];
     infer_check_heads(o, q, k);
     check_values(o, k, v);

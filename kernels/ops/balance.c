@@ -26,7 +26,6 @@ tensor *record_expert_load(recorder *r, const char *name, tensor *experts, tenso
 
 void infer_expert_load(op *o)
 {
-    operands_present(o);
     const tensor *experts = o->in[0];
     const op_balance *as = &o->at.balance;
     OPERANDS_CHECK(infer_is_matrix(experts, DTYPE_INT32, experts->shape[0], experts->shape[1]), "experts int32[t, k]");
@@ -51,7 +50,6 @@ void record_expert_count(recorder *r, const char *name, tensor *counts, tensor *
 
 void infer_expert_count(op *o)
 {
-    operands_present(o);
     const tensor *experts = o->in[0], *counts = o->out[0];
     OPERANDS_CHECK(infer_is_matrix(experts, DTYPE_INT32, experts->shape[0], experts->shape[1]), "experts int32[t, k]");
     OPERANDS_CHECK(infer_is_vector(counts, DTYPE_INT32, counts->shape[0]) && counts->shape[0] > 0,
@@ -75,7 +73,6 @@ tensor *record_expert_share(recorder *r, const char *name, tensor *counts)
 
 void infer_expert_share(op *o)
 {
-    operands_present(o);
     const tensor *counts = o->in[0];
     OPERANDS_CHECK(infer_is_vector(counts, DTYPE_INT32, counts->shape[0]) && counts->shape[0] > 0,
                    "counts int32[experts]");
@@ -88,7 +85,6 @@ NO_GRADIENT(expert_share)
 
 void infer_expert_bias(op *o)
 {
-    operands_present(o);
     const tensor *counts = o->in[0];
     OPERANDS_CHECK(infer_is_vector(counts, DTYPE_INT32, counts->shape[0]) && counts->shape[0] > 0,
                    "counts int32[experts]");
@@ -123,7 +119,6 @@ void record_balance(recorder *r, const char *name, tensor *sums, const record_ba
 
 void infer_balance(op *o)
 {
-    operands_present(o);
     check_logits(o, o->in[0], o->in[1], o->in[2]);
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, 2), "sums fp32[2]");
     /* Ranks that have the same logits have the same sums: whose share of the sum over ranks it is, is the reader's to
@@ -148,7 +143,6 @@ tensor *record_balance_through(recorder *r, const char *name, tensor *x, const r
 
 void infer_balance_through(op *o)
 {
-    operands_present(o);
     tensor *x = o->in[0], *y = o->out[0];
     check_logits(o, o->in[1], o->in[2], o->in[4]);
     OPERANDS_CHECK(infer_is_compute(x) && infer_is_scalars(o->in[3]), "x of a compute type, the step's scalars");
@@ -156,11 +150,7 @@ void infer_balance_through(op *o)
     infer_view(y, x);
 }
 
-op_cost cost_balance_through(const op *o)
-{
-    (void)o;
-    return (op_cost){0, 0};
-}
+COST(balance_through, ((void)o, (op_cost){0, 0}))
 
 void gradient_balance_through(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -175,7 +165,6 @@ void gradient_balance_through(recorder *r, const op *o, tensor *const cotangent[
 
 void infer_balance_grad(op *o)
 {
-    operands_present(o);
     const tensor *logits = o->in[0], *addend = o->in[4];
     check_logits(o, logits, o->in[1], o->in[3]);
     OPERANDS_CHECK(infer_is_scalars(o->in[2]), "the step's scalars");

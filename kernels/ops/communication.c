@@ -55,7 +55,6 @@ tensor *record_all_gather_replicate(recorder *r, const char *name, axis a, tenso
  * differentiated. */
 void infer_all_gather(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     check_group(o);
     if (is_a_stages_own(o))
@@ -83,7 +82,6 @@ tensor *record_reduce_scatter(recorder *r, const char *name, axis a, tensor *x)
 
 void infer_reduce_scatter(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     check_group(o);
     operands_place_along(o, is_a_stages_own(o) ? "p>r" : o->at.owner >= 0 ? "p>o" : "p>0");
@@ -109,24 +107,17 @@ tensor *record_all_to_all(recorder *r, const char *name, axis a, tensor *x)
     return record_collective(r, name, a, &(op){.kind = OP_all_to_all, .in = {x}, .at.rows = x->shape[0]});
 }
 
-/* Rows change ranks: they are divided before and after. */
-static void infer_rows_exchanged(op *o)
-{
-    const tensor *x = o->in[0];
-    operands_place_along(o, "0>0");
-    OPERANDS_CHECK(x->dims == 2 && x->shape[0] == o->at.rows && x->shape[0] % o->at.group_size == 0,
-                   "x must have attributes.rows rows, as many for each rank");
-    infer_shape_like(o->out[0], x);
-}
-
-/* What each rank has for this one: together they are this rank's part of a sum. */
+/* Rows change ranks: they are divided before and after. Without them x is what each rank has for this one: together
+ * they are this rank's part of a sum. */
 void infer_all_to_all(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     check_group(o);
     if (o->at.rows > 0) {
-        infer_rows_exchanged(o);
+        operands_place_along(o, "0>0");
+        OPERANDS_CHECK(x->dims == 2 && x->shape[0] == o->at.rows && x->shape[0] % o->at.group_size == 0,
+                       "x must have attributes.rows rows, as many for each rank");
+        infer_shape_like(o->out[0], x);
         return;
     }
     operands_place_along(o, o->at.owner >= 0 ? "p>o" : "p>0");
@@ -152,7 +143,6 @@ tensor *record_all_reduce(recorder *r, const char *name, axis a, tensor *x)
 
 void infer_all_reduce(op *o)
 {
-    operands_present(o);
     check_group(o);
     operands_place_along(o, "p>r");
     OPERANDS_CHECK(o->at.first >= 0 && o->at.rows >= 0 && o->at.first + o->at.rows <= o->in[0]->shape[0],
@@ -174,17 +164,12 @@ tensor *record_copy_to_shards(recorder *r, const char *name, axis a, tensor *x)
 
 void infer_copy_to_shards(op *o)
 {
-    operands_present(o);
     check_group(o);
     operands_place_along(o, "r>s");
     infer_view(o->out[0], o->in[0]);
 }
 
-op_cost cost_copy_to_shards(const op *o)
-{
-    (void)o;
-    return (op_cost){0, 0};
-}
+COST(copy_to_shards, ((void)o, (op_cost){0, 0}))
 
 void gradient_copy_to_shards(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -215,7 +200,6 @@ tensor *record_regroup(recorder *r, const char *name, tensor *x, bool back)
 
 void infer_regroup(op *o)
 {
-    operands_present(o);
     tensor *x = o->in[0], *y = o->out[0];
     y->place = x->place;
     for (int i = 0; i < AXIS_SLOTS; i++) {
@@ -227,11 +211,7 @@ void infer_regroup(op *o)
     infer_view(y, x);
 }
 
-op_cost cost_regroup(const op *o)
-{
-    (void)o;
-    return (op_cost){0, 0};
-}
+COST(regroup, ((void)o, (op_cost){0, 0}))
 
 void gradient_regroup(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 {
@@ -241,7 +221,6 @@ void gradient_regroup(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
 
 void infer_send(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(o->at.peer >= 0, "the neighbour's rank");
 }
 
@@ -250,7 +229,6 @@ NO_GRADIENT(send)
 
 void infer_receive(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(o->out[0]->dims > 0 && o->at.peer >= 0, "what is received must be described, and from whom");
 }
 
@@ -263,10 +241,6 @@ void infer_wait(op *o)
     OPERANDS_CHECK(o->at.request >= 0, "the asynchronous op's request");
 }
 
-op_cost cost_wait(const op *o)
-{
-    (void)o;
-    return (op_cost){0, 0};
-}
+COST(wait, ((void)o, (op_cost){0, 0}))
 
 NO_GRADIENT(wait)

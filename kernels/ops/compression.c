@@ -37,7 +37,6 @@ static double count_operations(const op *o)
 
 void infer_compress(op *o)
 {
-    operands_present(o);
     const tensor *gradient = o->in[0];
     check_method(o);
     OPERANDS_CHECK(gradient->type == DTYPE_FP32 && gradient->dims <= 2 && infer_same(o->in[1], gradient) &&
@@ -53,7 +52,6 @@ NO_GRADIENT(compress)
 
 void infer_decompress(op *o)
 {
-    operands_present(o);
     const tensor *messages = o->in[0], *y = o->out[0];
     check_method(o);
     OPERANDS_CHECK(y->type == DTYPE_FP32 && y->dims >= 1 && y->dims <= 2 && infer_is_scalars(o->in[1]),
@@ -75,7 +73,6 @@ NO_GRADIENT(decompress)
 
 void infer_store_feedback(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(o->in[0]->type == DTYPE_FP32 && infer_same(o->in[0], o->out[0]) &&
                        infer_is_vector(o->in[1], DTYPE_FP32, CONTROL_COUNT),
                    "kept and feedback fp32 of one shape, control fp32[3]");

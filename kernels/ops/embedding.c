@@ -8,7 +8,6 @@ tensor *record_embed(recorder *r, const char *name, tensor *tokens, tensor *tabl
 
 void infer_embed(op *o)
 {
-    operands_present(o);
     const tensor *tokens = o->in[0], *table = o->in[1];
     OPERANDS_CHECK(infer_is_vector(tokens, DTYPE_INT32, tokens->shape[0]), "tokens int32[t]");
     OPERANDS_CHECK(infer_is_activation(table), "table[v, h]");
@@ -34,7 +33,6 @@ static void check_table_grad(const op *o, const char *why)
 
 void infer_embed_grad(op *o)
 {
-    operands_present(o);
     check_table_grad(o, "dtable[v, h] fp32");
     operands_place(o, "r.>r r.>0 0.>p p.>p");
 }
@@ -54,7 +52,6 @@ tensor *record_add_positions(recorder *r, const char *name, tensor *x, tensor *p
 
 void infer_add_positions(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0], *positions = o->in[1], *table = o->in[2];
     OPERANDS_CHECK(infer_is_activation(x) && infer_is_vector(positions, DTYPE_INT32, x->shape[0]),
                    "x[t, h], positions int32[t]");
@@ -75,7 +72,6 @@ void gradient_add_positions(recorder *r, const op *o, tensor *const cotangent[OP
 
 void infer_add_positions_grad(op *o)
 {
-    operands_present(o);
     check_table_grad(o, "dtable[p, h] fp32");
     operands_place(o, "r.>r 0.>p p.>p");
 }

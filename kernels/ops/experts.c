@@ -50,7 +50,6 @@ static void check_routing(const op *o, const tensor *logits)
 
 void infer_route(op *o)
 {
-    operands_present(o);
     const tensor *logits = o->in[0], *bias = o->in[1];
     check_routing(o, logits);
     OPERANDS_CHECK(!bias || infer_is_vector(bias, DTYPE_FP32, logits->shape[1]), "bias[experts] fp32");
@@ -76,7 +75,6 @@ void gradient_route(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT
 
 void infer_route_grad(op *o)
 {
-    operands_present(o);
     const tensor *logits = o->in[1], *experts = o->in[2], *addend = o->in[4];
     check_routing(o, logits);
     OPERANDS_CHECK(is_choice(experts, logits->shape[0]) && experts->shape[1] == o->at.routing.active,
@@ -103,7 +101,6 @@ record_places record_assign(recorder *r, const char *name, tensor *experts, int6
 
 void infer_assign(op *o)
 {
-    operands_present(o);
     const tensor *experts = o->in[0];
     const op_routing *as = &o->at.routing;
     OPERANDS_CHECK(is_choice(experts, experts->shape[0]), "experts int32[t, k], k at most 32");
@@ -132,7 +129,6 @@ void record_slots(recorder *r, const char *name, const record_slots_out *out, te
 
 void infer_slots(op *o)
 {
-    operands_present(o);
     const tensor *experts = o->in[0];
     const op_routing *as = &o->at.routing;
     OPERANDS_CHECK(is_choice(experts, experts->shape[0]), "experts int32[t, k], k at most 32");
@@ -158,7 +154,6 @@ void record_overflow(recorder *r, const char *name, tensor *over, tensor *expert
 
 void infer_overflow(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(is_choice(o->in[0], o->in[0]->shape[0]), "experts int32[t, k], k at most 32");
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, LADDER_RUNGS), "over fp32[rungs]");
     OPERANDS_CHECK(o->at.ladder.rung >= 0 && o->at.ladder.rung < LADDER_RUNGS, "a rung");
@@ -201,7 +196,6 @@ tensor *record_dispatch(recorder *r, const char *name, tensor *x, tensor *places
 
 void infer_dispatch(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     OPERANDS_CHECK(infer_is_activation(x), "x[t, h]");
     check_places(o, o->in[1], o->in[2], x->shape[0]);
@@ -234,7 +228,6 @@ tensor *record_combine(recorder *r, const char *name, const record_combine_in *i
 
 void infer_combine(op *o)
 {
-    operands_present(o);
     const tensor *rows = o->in[0], *places = o->in[1], *addend = o->in[4];
     OPERANDS_CHECK(infer_is_activation(rows), "rows[r, h]");
     check_places(o, places, o->in[2], places->shape[0]);
@@ -269,7 +262,6 @@ void gradient_combine(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
 
 void infer_combine_dots(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *rows = o->in[1], *places = o->in[2];
     OPERANDS_CHECK(infer_is_activation(dy), "dy[t, h]");
     OPERANDS_CHECK(infer_is_matrix(rows, (dtype)dy->type, rows->shape[0], dy->shape[1]), "rows[r, h] of dy's type");

@@ -101,6 +101,13 @@ static inline bool infer_is_scalars(const tensor *t)
 /* Refuses q, k other than [t, heads head_size], [keys, kv_heads head_size] of one type. */
 void infer_check_heads(const op *o, const tensor *q, const tensor *k);
 
+/* An op whose shape rule is another's. */
+#define INFER_AS(name, other)                                                                                          \
+    void infer_##name(op *o)                                                                                           \
+    {                                                                                                                  \
+        infer_##other(o);                                                                                              \
+    }
+
 /* ---- costs --------------------------------------------------------------------------------------------------- */
 
 double cost_elements(const tensor *t); /* 0 of an absent operand */

@@ -55,7 +55,6 @@ tensor *record_grouped_linear(recorder *r, const char *name, tensor *x, tensor *
 
 void infer_grouped_linear(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0], *w = o->in[1];
     int64_t experts = check_experts(o, w, o->in[2]);
     OPERANDS_CHECK(infer_is_activation(x) && infer_is_matrix(w, (dtype)x->type, w->shape[0], x->shape[1]),
@@ -86,7 +85,6 @@ void gradient_grouped_linear(recorder *r, const op *o, tensor *const cotangent[O
 
 void infer_grouped_linear_grad_input(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *w = o->in[1];
     int64_t experts = check_experts(o, w, o->in[2]);
     OPERANDS_CHECK(infer_is_activation(dy) && w->dims == 2 && w->type == dy->type &&
@@ -101,7 +99,6 @@ NO_GRADIENT(grouped_linear_grad_input)
 
 void infer_grouped_linear_grad_weight(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *x = o->in[1], *dw = o->out[0];
     int64_t experts = check_experts(o, dw, o->in[2]);
     OPERANDS_CHECK(infer_is_activation(dy) && infer_is_matrix(x, (dtype)dy->type, dy->shape[0], x->shape[1]) &&
@@ -115,7 +112,6 @@ NO_GRADIENT(grouped_linear_grad_weight)
 
 void infer_grouped_bias_grad(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *db = o->out[0];
     int64_t experts = check_experts(o, db, o->in[1]);
     OPERANDS_CHECK(infer_is_activation(dy) && infer_is_vector(db, DTYPE_FP32, experts * dy->shape[1]),

@@ -38,7 +38,6 @@ static void check_head_weights(const op *o, const tensor *wq, const tensor *wk, 
 
 void infer_head_norm(op *o)
 {
-    operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1];
     check_tokens(o, q, k);
     check_head_weights(o, o->in[2], o->in[3], (dtype)q->type);
@@ -68,7 +67,6 @@ void gradient_head_norm(recorder *r, const op *o, tensor *const cotangent[OP_MAX
 
 void infer_head_norm_grad(op *o)
 {
-    operands_present(o);
     const tensor *q = o->in[2], *k = o->in[3];
     check_tokens(o, q, k);
     OPERANDS_CHECK(infer_same(o->in[0], q) && infer_same(o->in[1], k), "dyq like q, dyk like k");
@@ -107,16 +105,12 @@ static void check_sums(const op *o, const tensor *sums, const tensor *q)
                    "a sum of q's and one of k's for each token, fp32");
 }
 
-/* Sums of all ranks, which each uses for its own elements. */
-static tensor *sum_of_ranks(recorder *r, const char *name, tensor *own)
-{
-    return record_copy_to_shards(r, name, AXIS_TENSOR, record_all_reduce(r, name, AXIS_TENSOR, own));
-}
-
 void record_width_norm(recorder *r, const char *name, record_qkv *x, tensor *wq, tensor *wk, const op_attributes *at)
 {
     tensor *own = record_first(r, name, &(op){.kind = OP_width_squares, .in = {x->q, x->k}, .at = *at}, 1);
-    op like = {.kind = OP_width_norm, .in = {x->q, x->k, wq, wk, sum_of_ranks(r, name, own)}, .at = *at};
+    /* sums of all ranks, which each uses for its own elements */
+    tensor *sums = record_copy_to_shards(r, name, AXIS_TENSOR, record_all_reduce(r, name, AXIS_TENSOR, own));
+    op like = {.kind = OP_width_norm, .in = {x->q, x->k, wq, wk, sums}, .at = *at};
     const op *made = recorder_record(r, name, &like, 3, NULL);
     x->q = made->out[0];
     x->k = made->out[1];
@@ -124,7 +118,6 @@ void record_width_norm(recorder *r, const char *name, record_qkv *x, tensor *wq,
 
 void infer_width_squares(op *o)
 {
-    operands_present(o);
     check_widths(o, o->in[0], o->in[1]);
     infer_shape(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 2, 0);
     operands_place(o, "rr>r 11>p 00>0 ss>s");
@@ -137,7 +130,6 @@ NO_GRADIENT(width_squares)
 
 void infer_width_norm(op *o)
 {
-    operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1];
     check_widths(o, q, k);
     check_width_weights(o, q, k, o->in[2], o->in[3]);
@@ -182,7 +174,6 @@ static void check_width_gradient(const op *o)
 
 void infer_width_dots(op *o)
 {
-    operands_present(o);
     check_width_gradient(o);
     for (int i = 1; i < 3; i++)
         OPERANDS_CHECK(infer_is_vector(o->out[i], DTYPE_FP32, o->in[3 + i]->shape[0]),
@@ -196,7 +187,6 @@ NO_GRADIENT(width_dots)
 
 void infer_width_norm_grad(op *o)
 {
-    operands_present(o);
     check_width_gradient(o);
     check_sums(o, o->in[7], o->in[2]);
     infer_shape_like(o->out[0], o->in[2]);
@@ -237,7 +227,6 @@ static void check_rope_heads(const op *o, const tensor *q, const tensor *k)
 
 void infer_rope(op *o)
 {
-    operands_present(o);
     const tensor *q = o->in[0], *k = o->in[1], *table = o->in[3];
     check_rope_heads(o, q, k);
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, q->shape[0]), "positions int32[t]");

@@ -13,7 +13,6 @@ tensor *record_join_keys(recorder *r, const char *name, tensor *kn, tensor *kr, 
 
 void infer_join_keys(op *o)
 {
-    operands_present(o);
     const tensor *kn = o->in[0], *kr = o->in[1];
     OPERANDS_CHECK(o->at.heads > 0 && o->at.head_size > 0 && infer_is_activation(kn) &&
                        kn->shape[1] == (int64_t)o->at.heads * o->at.head_size,
@@ -33,7 +32,6 @@ void gradient_join_keys(recorder *r, const op *o, tensor *const cotangent[OP_MAX
 
 void infer_split_keys(op *o)
 {
-    operands_present(o);
     const tensor *dk = o->in[0];
     int64_t heads = o->at.heads, rope = heads > 0 ? dk->shape[1] / heads - o->at.head_size : 0;
     OPERANDS_CHECK(infer_is_activation(dk) && rope > 0 && o->at.head_size > 0 &&
@@ -76,7 +74,6 @@ static void check_latents(const op *o)
 
 void infer_latent_decode(op *o)
 {
-    operands_present(o);
     check_latents(o);
     const tensor *q = o->in[0];
     infer_shape(o->out[0], (dtype)q->type, 2, q->shape[0], o->at.heads * latent_sizes_of(o).v_head_size, 0);

@@ -12,7 +12,6 @@ static void check_logits(const op *o)
 
 void infer_cross_entropy_stats(op *o)
 {
-    operands_present(o);
     check_logits(o);
     infer_shape(o->out[0], DTYPE_FP32, 2, o->in[0]->shape[0], 3, 0);
     operands_place(o, "r.>r 1.>0 t.>t");
@@ -23,7 +22,6 @@ NO_GRADIENT(cross_entropy_stats)
 
 void infer_cross_entropy(op *o)
 {
-    operands_present(o);
     check_logits(o);
     const tensor *logits = o->in[0], *stats = o->in[2];
     OPERANDS_CHECK(stats->dims == 2 && stats->type == DTYPE_FP32 && stats->shape[1] == 3 && stats->shape[0] > 0 &&

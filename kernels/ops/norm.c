@@ -25,7 +25,6 @@ tensor *record_norm(recorder *r, const char *name, tensor **sum, tensor *x, tens
 
 void infer_rmsnorm(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     check_norm(o, x, o->in[1], o->in[2]);
     OPERANDS_CHECK(!o->in[2] == !o->out[2], "the sum s is an output exactly when there is a residual");
@@ -78,7 +77,6 @@ void gradient_rmsnorm(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
 
 void infer_rmsnorm_grad(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[4];
     check_norm(o, s, w, addend);
     OPERANDS_CHECK(infer_same(dy, s) && infer_is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");
@@ -92,7 +90,6 @@ NO_GRADIENT(rmsnorm_grad)
 
 void infer_layernorm(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     check_norm(o, x, o->in[1], o->in[3]);
     OPERANDS_CHECK(infer_same(o->in[2], o->in[1]), "b must be like w");
@@ -114,7 +111,6 @@ void gradient_layernorm(recorder *r, const op *o, tensor *const cotangent[OP_MAX
 
 void infer_layernorm_grad(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *s = o->in[1], *w = o->in[2], *addend = o->in[5];
     check_norm(o, s, w, addend);
     OPERANDS_CHECK(infer_same(dy, s) && infer_is_vector(o->in[3], DTYPE_FP32, s->shape[0]), "dy like s, rstd fp32[t]");

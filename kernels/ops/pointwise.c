@@ -7,36 +7,34 @@
 #define PLACE_EACH_LINEAR "r>r 0>0 1>1 2>2 s>s p>p"
 #define PLACE_EACH_GRAD   "rr>r 00>0 11>1 22>2 ps>p"
 
-/* Records the gradient op `kind` of an element-wise op, which reads the op's input. */
-static void gradient_elementwise(recorder *r, const op *o, op_kind kind, tensor *dy)
-{
-    op like = {.kind = (uint8_t)kind, .in = {dy, recorder_use(r, o->in[0])}, .at = o->at};
-    recorder_flow(r, o->in[0], gradient_by(r, &like));
-}
+/* The recording of an op that reads one tensor. */
+#define RECORD(name)                                                                                                   \
+    tensor *record_##name(recorder *r, const char *label, tensor *x)                                                   \
+    {                                                                                                                  \
+        return record_first(r, label, &(op){.kind = OP_##name, .in = {x}}, 1);                                         \
+    }
+/* Its gradient by the op NAME_grad, which reads the cotangent and the op's input. */
+#define GRADIENT(name)                                                                                                 \
+    void gradient_##name(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])                                \
+    {                                                                                                                  \
+        op like = {.kind = OP_##name##_grad, .in = {cotangent[0], recorder_use(r, o->in[0])}, .at = o->at};            \
+        recorder_flow(r, o->in[0], gradient_by(r, &like));                                                             \
+    }
 
-tensor *record_gelu(recorder *r, const char *name, tensor *x)
-{
-    return record_first(r, name, &(op){.kind = OP_gelu, .in = {x}}, 1);
-}
+RECORD(gelu)
 
 void infer_gelu(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_compute(o->in[0]), "x must be of a compute type");
     infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, PLACE_EACH);
 }
 
 COST(gelu, cost_each(o, 8, 0))
-
-void gradient_gelu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_elementwise(r, o, OP_gelu_grad, cotangent[0]);
-}
+GRADIENT(gelu)
 
 void infer_gelu_grad(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_compute(o->in[1]) && infer_same(o->in[0], o->in[1]), "dy like x");
     infer_shape_like(o->out[0], o->in[1]);
     operands_place(o, PLACE_EACH_GRAD);
@@ -45,28 +43,12 @@ void infer_gelu_grad(op *o)
 COST(gelu_grad, cost_each(o, 14, 0))
 NO_GRADIENT(gelu_grad)
 
-tensor *record_gelu_exact(recorder *r, const char *name, tensor *x)
-{
-    return record_first(r, name, &(op){.kind = OP_gelu_exact, .in = {x}}, 1);
-}
-
-void infer_gelu_exact(op *o)
-{
-    infer_gelu(o);
-}
-
+RECORD(gelu_exact)
+INFER_AS(gelu_exact, gelu)
 COST(gelu_exact, cost_each(o, 30, 0))
+GRADIENT(gelu_exact)
 
-void gradient_gelu_exact(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_elementwise(r, o, OP_gelu_exact_grad, cotangent[0]);
-}
-
-void infer_gelu_exact_grad(op *o)
-{
-    infer_gelu_grad(o);
-}
-
+INFER_AS(gelu_exact_grad, gelu_grad)
 COST(gelu_exact_grad, cost_each(o, 45, 0))
 NO_GRADIENT(gelu_exact_grad)
 
@@ -77,7 +59,6 @@ tensor *record_scale(recorder *r, const char *name, tensor *x, double factor)
 
 void infer_scale(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_compute(o->in[0]), "x must be of a compute type");
     infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, PLACE_EACH_LINEAR);
@@ -102,11 +83,7 @@ void infer_soft_cap(op *o)
 }
 
 COST(soft_cap, cost_each(o, 8, 0))
-
-void gradient_soft_cap(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_elementwise(r, o, OP_soft_cap_grad, cotangent[0]);
-}
+GRADIENT(soft_cap)
 
 void infer_soft_cap_grad(op *o)
 {
@@ -117,14 +94,10 @@ void infer_soft_cap_grad(op *o)
 COST(soft_cap_grad, cost_each(o, 10, 0))
 NO_GRADIENT(soft_cap_grad)
 
-tensor *record_swiglu(recorder *r, const char *name, tensor *x)
-{
-    return record_first(r, name, &(op){.kind = OP_swiglu, .in = {x}}, 1);
-}
+RECORD(swiglu)
 
 void infer_swiglu(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     OPERANDS_CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0, "x[t, 2f]");
     infer_shape(o->out[0], (dtype)x->type, 2, x->shape[0], x->shape[1] / 2, 0);
@@ -132,15 +105,10 @@ void infer_swiglu(op *o)
 }
 
 COST(swiglu, cost_of(o, 4 * cost_elements(o->out[0]), 0))
-
-void gradient_swiglu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_elementwise(r, o, OP_swiglu_grad, cotangent[0]);
-}
+GRADIENT(swiglu)
 
 void infer_swiglu_grad(op *o)
 {
-    operands_present(o);
     const tensor *dy = o->in[0], *x = o->in[1];
     OPERANDS_CHECK(infer_is_activation(x) && x->shape[1] % 2 == 0 &&
                        infer_is_matrix(dy, (dtype)x->type, x->shape[0], x->shape[1] / 2),
@@ -152,28 +120,12 @@ void infer_swiglu_grad(op *o)
 COST(swiglu_grad, cost_each(o, 9, 0))
 NO_GRADIENT(swiglu_grad)
 
-tensor *record_geglu(recorder *r, const char *name, tensor *x)
-{
-    return record_first(r, name, &(op){.kind = OP_geglu, .in = {x}}, 1);
-}
-
-void infer_geglu(op *o)
-{
-    infer_swiglu(o);
-}
-
+RECORD(geglu)
+INFER_AS(geglu, swiglu)
 COST(geglu, cost_of(o, 9 * cost_elements(o->out[0]), 0))
+GRADIENT(geglu)
 
-void gradient_geglu(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_elementwise(r, o, OP_geglu_grad, cotangent[0]);
-}
-
-void infer_geglu_grad(op *o)
-{
-    infer_swiglu_grad(o);
-}
-
+INFER_AS(geglu_grad, swiglu_grad)
 COST(geglu_grad, cost_each(o, 9, 0))
 NO_GRADIENT(geglu_grad)
 
@@ -190,11 +142,7 @@ void infer_swiglu_clamped(op *o)
 }
 
 COST(swiglu_clamped, cost_of(o, 8 * cost_elements(o->out[0]), 0))
-
-void gradient_swiglu_clamped(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
-{
-    gradient_elementwise(r, o, OP_swiglu_clamped_grad, cotangent[0]);
-}
+GRADIENT(swiglu_clamped)
 
 void infer_swiglu_clamped_grad(op *o)
 {
@@ -212,7 +160,6 @@ tensor *record_add(recorder *r, const char *name, tensor *a, tensor *b)
 
 void infer_add(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_compute(o->in[0]) && infer_same(o->in[0], o->in[1]), "a and b of one shape and type");
     infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, "rr>r 00>0 11>1 22>2 ss>s pp>p");
@@ -228,7 +175,6 @@ void gradient_add(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT])
 
 void infer_accumulate(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(o->in[0]->type == DTYPE_FP32 && infer_same(o->in[0], o->out[0]), "part and total fp32 of one shape");
     operands_place(o, PLACE_EACH_LINEAR);
 }
@@ -244,7 +190,6 @@ tensor *record_dropout(recorder *r, const char *name, tensor *x, tensor *scalars
 
 void infer_dropout(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_activation(o->in[0]) && infer_is_scalars(o->in[1]), "x[t, h] and the step's scalars");
     OPERANDS_CHECK(infer_is_vector(o->in[2], DTYPE_INT32, o->in[0]->shape[0]), "places int32[t]");
     OPERANDS_CHECK(o->at.dropout.sample_tokens > 0,
@@ -272,7 +217,6 @@ tensor *record_cast(recorder *r, const char *name, tensor *x, dtype type)
 
 void infer_cast(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_compute(o->in[0]) && infer_is_compute(o->out[0]) && o->out[0]->type != o->in[0]->type &&
                        infer_same_shape(o->out[0], o->in[0]),
                    "to and from two different compute types, of one shape");
@@ -289,7 +233,6 @@ tensor *record_arrange(recorder *r, const char *name, tensor *x, tensor *places)
 
 void infer_arrange(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     OPERANDS_CHECK(infer_is_activation(x) && infer_is_vector(o->in[1], DTYPE_INT32, x->shape[0]),
                    "x[t, n], places int32[t]");
@@ -305,14 +248,10 @@ void gradient_arrange(recorder *r, const op *o, tensor *const cotangent[OP_MAX_O
     recorder_flow(r, o->in[0], gradient_by(r, &back));
 }
 
-tensor *record_copy(recorder *r, const char *name, tensor *x)
-{
-    return record_first(r, name, &(op){.kind = OP_copy, .in = {x}}, 1);
-}
+RECORD(copy)
 
 void infer_copy(op *o)
 {
-    operands_present(o);
     infer_shape_like(o->out[0], o->in[0]);
     operands_place(o, PLACE_EACH_LINEAR);
 }
@@ -326,7 +265,6 @@ void gradient_copy(recorder *r, const op *o, tensor *const cotangent[OP_MAX_OUT]
 
 void infer_zero(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(o->out[0]->dims > 0, "what is to be zeroed must be described");
 }
 

@@ -100,11 +100,10 @@ static bool fits(const tensor *t, const char *letters, dtype type, const int64_t
 static void infer_product(op *o)
 {
     const form *f = form_of(o);
-    operands_present(o);
     if (!f->rules) {
         op first = fuse_first(o), second = fuse_second(o);
-        op_row_of(&first)->infer(&first);
-        op_row_of(&second)->infer(&second);
+        operands_infer(&first);
+        operands_infer(&second);
         return;
     }
     const tensor *a = o->in[0], *b = o->in[1];
@@ -190,7 +189,6 @@ void gradient_linear_wide(recorder *r, const op *o, tensor *const cotangent[OP_M
 
 void infer_bias_grad(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_activation(o->in[0]), "dy[t, n]");
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, o->in[0]->shape[1]), "db[n] fp32");
     operands_place(o, "r>r 1>0 0>p p>p");

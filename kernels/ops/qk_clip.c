@@ -3,7 +3,6 @@
 
 void infer_largest(op *o)
 {
-    operands_present(o);
     const tensor *x = o->in[0];
     OPERANDS_CHECK(x->type == DTYPE_FP32 && (x->dims == 1 || x->dims == 2), "x[rows, columns] or x[columns] fp32");
     OPERANDS_CHECK(infer_is_vector(o->out[0], DTYPE_FP32, x->dims == 2 ? x->shape[0] : 1), "y[rows] fp32");
@@ -15,7 +14,6 @@ NO_GRADIENT(largest)
 
 void infer_qk_factors(op *o)
 {
-    operands_present(o);
     const tensor *peaks = o->in[0], *factors = o->out[0];
     const op_qk_clip *as = &o->at.qk;
     OPERANDS_CHECK(as->heads > 0 && infer_is_matrix(peaks, DTYPE_FP32, peaks->shape[0], as->heads) && o->at.rows > 0 &&

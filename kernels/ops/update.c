@@ -4,7 +4,6 @@
 
 void infer_sum_squares(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(o->in[0]->type == DTYPE_FP32 && infer_is_vector(o->out[0], DTYPE_INT64, SUM_BINS),
                    "gradient fp32, bins int64[SUM_BINS]");
     operands_place(o, "r>. 0>. 1>. 2>.");
@@ -15,7 +14,6 @@ NO_GRADIENT(sum_squares)
 
 void infer_clip(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(infer_is_vector(o->in[0], DTYPE_INT64, SUM_BINS) && infer_is_scalars(o->in[1]),
                    "bins int64[SUM_BINS], the step's scalars");
     infer_shape(o->out[0], DTYPE_FP32, 1, CONTROL_COUNT, 0, 0);
@@ -28,7 +26,6 @@ NO_GRADIENT(clip)
 /* An update: gradient (or direction), scalars, control, and factors of rows -> weight, master and states. */
 static void infer_update(op *o)
 {
-    operands_present(o);
     const tensor *gradient = o->in[0];
     OPERANDS_CHECK(gradient->type == DTYPE_FP32 && infer_is_scalars(o->in[1]) &&
                        infer_is_vector(o->in[2], DTYPE_FP32, CONTROL_COUNT),
@@ -42,33 +39,20 @@ static void infer_update(op *o)
     operands_place(o, "r...>.... 0...>.... 1...>.... 2...>....");
 }
 
-void infer_adamw(op *o)
-{
-    infer_update(o);
-}
-
+INFER_AS(adamw, update)
 COST(adamw, (op_cost){16 * cost_elements(o->in[0]), cost_traffic(o, 14)})
 NO_GRADIENT(adamw)
 
-void infer_lion(op *o)
-{
-    infer_update(o);
-}
-
+INFER_AS(lion, update)
 COST(lion, (op_cost){12 * cost_elements(o->in[0]), cost_traffic(o, 6)})
 NO_GRADIENT(lion)
 
-void infer_sgd(op *o)
-{
-    infer_update(o);
-}
-
+INFER_AS(sgd, update)
 COST(sgd, (op_cost){8 * cost_elements(o->in[0]), cost_traffic(o, 6)})
 NO_GRADIENT(sgd)
 
 void infer_muon_momentum(op *o)
 {
-    operands_present(o);
     infer_shape_like(o->out[0], o->in[0]);
     infer_update(o);
     o->out[0]->place = o->in[0]->place;
@@ -84,7 +68,6 @@ static bool is_square(const tensor *t)
 
 void infer_muon_scale(op *o)
 {
-    operands_present(o);
     OPERANDS_CHECK(is_square(o->in[0]) && o->at.epsilon > 0, "gram[n, n] fp32, epsilon above 0");
     infer_shape_like(o->out[0], o->in[0]);
     infer_shape(o->out[1], DTYPE_FP32, 1, 1, 0, 0);
@@ -96,7 +79,6 @@ NO_GRADIENT(muon_scale)
 
 void infer_muon_polynomial(op *o)
 {
-    operands_present(o);
     const tensor *gram = o->in[0], *scale = o->in[2];
     OPERANDS_CHECK(is_square(gram) && infer_same(o->in[1], gram) && (!scale || infer_is_vector(scale, DTYPE_FP32, 1)),
                    "gram[n, n] and square[n, n] fp32, scale fp32[1]");

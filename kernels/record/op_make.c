@@ -79,7 +79,7 @@ op *op_make(pool *p, const op *like, unsigned outputs, tensor *const *into)
             o->out[i] = new_tensor(p, o);
         }
     }
-    op_row_of(o)->infer(o);
+    operands_infer(o);
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (into && into[i])
             settle(o, o->out[i], into[i]);

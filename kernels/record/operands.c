@@ -47,8 +47,8 @@ static operand_bits bits_of(const char *names, int count)
     bool any = names[0] == '*';
     for (int i = 0; i < count; i++) {
         operand o = take_operand(&names);
-        bits.named |= (uint8_t)((o.length > 0) << i);
-        bits.optional |= (uint8_t)((o.length == 0 || is_marked(&o, '?')) << i);
+        bits.named |= (uint8_t)((any || o.length > 0) << i);
+        bits.optional |= (uint8_t)((any || o.length == 0 || is_marked(&o, '?')) << i);
         bits.described |= (uint8_t)((any || is_marked(&o, '+') || is_marked(&o, '=')) << i);
     }
     return bits;
@@ -127,10 +127,11 @@ static bool are_due(const operand_bits *bits, tensor *const *given, int count)
     return due;
 }
 
-void operands_present(const op *o)
+void operands_infer(op *o)
 {
     OPERANDS_CHECK(are_due(row_bits(in_bits, o), o->in, OP_MAX_IN), "an input is missing or one too many");
     OPERANDS_CHECK(are_due(row_bits(out_bits, o), o->out, OP_MAX_OUT), "an output is missing or one too many");
+    op_row_of(o)->infer(o);
 }
 
 /* ---- placements ---------------------------------------------------------------------------------------------- */

@@ -18,8 +18,9 @@
 
 /* Is output `i` of `o` there before the op: accumulated (+), described by the caller (=), or another op's (*)? */
 bool operands_described(const op *o, int i);
-/* Every operand that is not optional is there, and no operand that the row does not name. */
-void operands_present(const op *o);
+/* Every operand that is not optional must be there, and no operand that the row does not name; then the row's shape
+ * rule describes the outputs. */
+void operands_infer(op *o);
 /* Sets the placements of the outputs, along each axis by the first rule that matches. */
 void operands_place(op *o, const char *rules);
 /* Of communication: by the rules along the op's axis, elsewhere as the input's. What a reduction sums must be a partial

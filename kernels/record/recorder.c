@@ -138,14 +138,6 @@ typedef struct place_of {
     const char *of, *name;
 } place_of;
 
-/* Gives an op's new outputs their numbers. */
-static void number_outputs(recorder *r, op *o)
-{
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        if (o->out[i] && o->out[i]->producer == o)
-            enter(r, o->out[i]);
-}
-
 static op *record(recorder *r, place_of where, const op *like, unsigned outputs, tensor *const *into)
 {
     op made = *like;
@@ -162,7 +154,9 @@ static op *record(recorder *r, place_of where, const op *like, unsigned outputs,
     made.remade = r->remade && to == PHASE_FORWARD;
     r->remade_ops += made.remade;
     op *o = op_make(r->pool, &made, outputs, into);
-    number_outputs(r, o);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o->out[i] && o->out[i]->producer == o)
+            enter(r, o->out[i]);
     program_append(&r->body[to], o);
     return o;
 }

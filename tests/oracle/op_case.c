@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/record/operands.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "tests/oracle/reference_program.h"
@@ -93,7 +94,7 @@ void op_case_infer(op_case *c, unsigned outputs)
         if (outputs >> i & 1)
             c->o.out[i] = op_case_tensor(c, "output", c->type, (fill){.kind = FILL_NOTHING}, 1, 0);
     c->o.label = c->what;
-    op_row_of(&c->o)->infer(&c->o);
+    operands_infer(&c->o);
 }
 
 op *op_case_prelude(op_case *c, op_kind kind)

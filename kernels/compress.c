@@ -9,14 +9,6 @@ typedef int64_t byte_count(const compress_method *m, int64_t n);
 typedef void encoder(uint8_t *out, float *x, const compress_method *m, int64_t n);
 typedef bool decoder(float *x, const uint8_t *in, const compress_method *m, int64_t n);
 
-static bool all_finite(const float *x, int64_t n)
-{
-    bool finite = true;
-    for (int64_t i = 0; i < n; i++)
-        finite &= isfinite(x[i]) != 0;
-    return finite;
-}
-
 /* ---- none, bf16 ------------------------------------------------------------------------------------------------ */
 
 static int64_t none_bytes(const compress_method *m, int64_t n)
@@ -36,7 +28,7 @@ static bool none_decode(float *x, const uint8_t *in, const compress_method *m, i
 {
     (void)m;
     memcpy(x, in, (size_t)(4 * n));
-    return all_finite(x, n);
+    return dtype_all_finite(DTYPE_FP32, x, n);
 }
 
 static int64_t bf16_bytes(const compress_method *m, int64_t n)
@@ -70,7 +62,7 @@ static bool bf16_decode(float *x, const uint8_t *in, const compress_method *m, i
         memcpy(&bits, in + 2 * i, sizeof bits);
         x[i] = bf16_to_float(bits);
     }
-    return all_finite(x, n);
+    return dtype_all_finite(DTYPE_FP32, x, n);
 }
 
 /* ---- integers with a scale a block ------------------------------------------------------------------------------ */
@@ -95,22 +87,6 @@ static int64_t integers_bytes(const compress_method *m, int64_t n)
     return compress_field_bytes(n, f->bits) + COMPRESS_SCALE * ((n + f->block - 1) / f->block);
 }
 
-static float scale_of(const float *x, int64_t n, int top)
-{
-    float largest = 0;
-    for (int64_t i = 0; i < n; i++)
-        largest = fmaxf(largest, fabsf(x[i]));
-    return largest / (float)top;
-}
-
-/* The nearest integer; *x becomes the rest. */
-static int quantise(float *x, float scale, float top)
-{
-    float q = scale > 0 ? fminf(fmaxf(nearbyintf(*x / scale), -top), top) : 0;
-    *x -= q * scale;
-    return (int)q;
-}
-
 static void put_integer(uint8_t *out, int64_t i, int bits, int q)
 {
     if (bits == 8)
@@ -119,21 +95,22 @@ static void put_integer(uint8_t *out, int64_t i, int bits, int q)
         out[i / 2] = (uint8_t)(i % 2 ? (out[i / 2] & 15) | (q + 8) << 4 : (q + 8) | 8 << 4);
 }
 
-static int get_integer(const uint8_t *in, int64_t i, int bits)
-{
-    return bits == 8 ? (int8_t)in[i] : (in[i / 2] >> 4 * (i % 2) & 15) - 8;
-}
-
 static void integers_encode(uint8_t *out, float *x, const compress_method *m, int64_t n)
 {
     const struct integers *f = &integers[m->kind];
     for (int64_t first = 0; first < n; first += f->block) {
         int64_t count = least(n - first, f->block);
-        float scale = scale_of(x + first, count, f->top);
+        float largest = 0, top = (float)f->top;
+        for (int64_t i = 0; i < count; i++)
+            largest = fmaxf(largest, fabsf(x[first + i]));
+        float scale = largest / top;
         memcpy(out, &scale, COMPRESS_SCALE);
         out += COMPRESS_SCALE;
-        for (int64_t i = 0; i < count; i++)
-            put_integer(out, i, f->bits, quantise(&x[first + i], scale, (float)f->top));
+        for (int64_t i = 0; i < count; i++) { /* the nearest integer; x becomes the rest */
+            float q = scale > 0 ? fminf(fmaxf(nearbyintf(x[first + i] / scale), -top), top) : 0;
+            x[first + i] -= q * scale;
+            put_integer(out, i, f->bits, (int)q);
+        }
         out += compress_field_bytes(count, f->bits);
     }
 }
@@ -147,10 +124,10 @@ static bool integers_decode(float *x, const uint8_t *in, const compress_method *
         memcpy(&scale, in, COMPRESS_SCALE);
         in += COMPRESS_SCALE;
         for (int64_t i = 0; i < count; i++)
-            x[first + i] = (float)get_integer(in, i, f->bits) * scale;
+            x[first + i] = (float)(f->bits == 8 ? (int8_t)in[i] : (in[i / 2] >> 4 * (i % 2) & 15) - 8) * scale;
         in += compress_field_bytes(count, f->bits);
     }
-    return all_finite(x, n);
+    return dtype_all_finite(DTYPE_FP32, x, n);
 }
 
 /* ---- the largest of a chunk ------------------------------------------------------------------------------------- */
@@ -292,7 +269,7 @@ static bool topk_decode(float *x, const uint8_t *in, const compress_method *m, i
         }
         in += compress_chunk_bytes(k);
     }
-    return all_finite(x, n) && sound;
+    return dtype_all_finite(DTYPE_FP32, x, n) && sound;
 }
 
 /* ---- the largest frequencies of a run of 64 ---------------------------------------------------------------------
@@ -378,7 +355,7 @@ static bool dct_decode(float *x, const uint8_t *in, const compress_method *m, in
         memcpy(values, in + compress_field_bytes(k, COMPRESS_RUN_PLACE_BITS), (size_t)(2 * k));
         transform_back(x + first, places, values, k, least(n - first, RUN), b);
     }
-    return all_finite(x, n) && sound;
+    return dtype_all_finite(DTYPE_FP32, x, n) && sound;
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */

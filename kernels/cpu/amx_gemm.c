@@ -3,7 +3,7 @@
  * two tiles stays in the first-level cache along all rows of A, A in the second. Blocks of C are divided among the
  * threads. How a step along k is added up is the processor's own, so bits are others than those of tile_gemm.c; but no
  * bit depends on the number of threads, and none of a row of C on how many rows there are. */
-#include "kernels/cpu/amx_gemm.h"
+#include "kernels/cpu/products.h"
 
 #if defined __x86_64__ && defined __linux__
 #include <cpuid.h>
@@ -81,22 +81,12 @@ static memory memory_of(char *scratch, int thread)
     return (memory){(uint16_t *)(void *)a, (uint16_t *)(void *)b, (float *)(void *)c, (float *)(void *)(c + C_BYTES)};
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* The first n of 32 lanes, or of 16. */
+/* The first n of 32 lanes, or the lower 16 of these. */
 static __mmask32 some32(int64_t n)
 {
     return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1;
-}
-
-static __mmask16 some16(int64_t n)
-{
-    return (__mmask16)some32(least(n, 16));
 }
 
 /* 16 rows of 32 neighbours, `pitch` elements apart; zeros beyond `rows` and `depth`. */
@@ -112,7 +102,7 @@ static inline __attribute__((always_inline)) void load_rows(vf v[ROWS], const ui
 static inline __attribute__((always_inline)) void load_pairs(vf v[ROWS], const uint16_t *x, int64_t pitch,
                                                              int64_t depth, int64_t columns)
 {
-    __mmask16 mask = some16(columns);
+    __mmask16 mask = (__mmask16)some32(columns);
     UNROLL for (int i = 0; i < ROWS; i++)
     {
         __m256i one = _mm256_setzero_si256(), other = one;
@@ -227,7 +217,7 @@ static void write_square(void *to, const float *square, const gemm_shape *s, boo
 {
     for (int64_t i = 0; i < rows; i++, square += STRIP)
         for (int64_t j = 0; j < columns; j += ROWS) {
-            __mmask16 mask = some16(columns - j);
+            __mmask16 mask = (__mmask16)some32(columns - j);
             __m512 v = _mm512_load_ps(square + j);
             if (s->c_type == DTYPE_FP32) {
                 float *c = (float *)to + i * s->c_row + j;
@@ -270,7 +260,7 @@ static void fetch_square(const char *c, const gemm_shape *s, int64_t rows)
 static void multiply_strip(const gemm_shape *s, const gemm_operands *p, const memory *m, const block *c, int64_t j,
                            int64_t k, int64_t depth)
 {
-    int64_t columns = least(c->columns - j, STRIP), steps = (depth + DEPTH - 1) / DEPTH;
+    int64_t columns = gemm_least(c->columns - j, STRIP), steps = (depth + DEPTH - 1) / DEPTH;
     const uint16_t *b = (const uint16_t *)p->b + k * s->b_row + (c->j + j) * s->b_column;
     for (int64_t step = 0; step < steps; step++)
         for (int64_t side = 0; side * ROWS < columns; side++)
@@ -282,11 +272,11 @@ static void multiply_strip(const gemm_shape *s, const gemm_operands *p, const me
     for (int64_t i = 0; i < c->rows; i += STRIP, kept += next) {
         float *to = last ? m->square : kept;
         if (last)
-            fetch_square(output_at(s, p, c->i + i, c->j + j), s, least(c->rows - i, STRIP));
+            fetch_square(output_at(s, p, c->i + i, c->j + j), s, gemm_least(c->rows - i, STRIP));
         compute(to, k > 0 ? kept : NULL, m->a + i / ROWS * (DEEP / DEPTH) * TILE, m->b, steps, c->rows - i > ROWS,
                 columns > ROWS);
         if (last)
-            write_square(output_at(s, p, c->i + i, c->j + j), to, s, p->adds, least(c->rows - i, STRIP), columns);
+            write_square(output_at(s, p, c->i + i, c->j + j), to, s, p->adds, gemm_least(c->rows - i, STRIP), columns);
     }
 }
 
@@ -294,7 +284,7 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, const me
 {
     int64_t k = 0;
     do {
-        int64_t depth = least(s->k - k, DEEP);
+        int64_t depth = gemm_least(s->k - k, DEEP);
         const uint16_t *a = (const uint16_t *)p->a + c->i * s->a_row + k * s->a_column;
         for (int64_t i = 0; i < c->rows; i += ROWS)
             for (int64_t step = 0; step < depth; step += DEPTH)
@@ -308,13 +298,6 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, const me
 
 /* ---- many products ----------------------------------------------------------------------------------------------- */
 
-/* Parts of at most `most` that divide n evenly, multiples of a strip. */
-static int64_t even_part(int64_t n, int64_t most)
-{
-    int64_t parts = (n + most - 1) / most, part = (n + parts - 1) / parts;
-    return least((part + STRIP - 1) / STRIP * STRIP, most);
-}
-
 /* The work of a thread: the blocks that begin within its share of all elements of C times the depth. */
 typedef struct share {
     double first, end;
@@ -323,7 +306,7 @@ typedef struct share {
 
 static int64_t block_width(const gemm_shape *s, int64_t wide)
 {
-    return even_part(s->n, s->k > DEEP ? least(wide, KEPT_WIDE) : wide);
+    return gemm_part(s->n, s->k > DEEP ? gemm_least(wide, KEPT_WIDE) : wide, STRIP);
 }
 
 static double work_of(const gemm_shape *s)
@@ -342,10 +325,10 @@ static void multiply_share(const gemm_group *g, const memory *m, const share *mi
         done += work;
         if (work <= 0 || done <= mine->first || before >= mine->end)
             continue;
-        int64_t high = even_part(s.m, HIGH), wide = block_width(&s, mine->wide), elements = 0;
+        int64_t high = gemm_part(s.m, HIGH, STRIP), wide = block_width(&s, mine->wide), elements = 0;
         for (int64_t j = 0; j < s.n; j += wide)
             for (int64_t i = 0; i < s.m; i += high) {
-                block c = {i, j, least(s.m - i, high), least(s.n - j, wide)};
+                block c = {i, j, gemm_least(s.m - i, high), gemm_least(s.n - j, wide)};
                 double at = before + (double)elements * (double)(s.k + 1);
                 if (at >= mine->first && at < mine->end)
                     multiply_block(&s, &p, m, &c);

@@ -64,21 +64,6 @@ static void write_chunk(const tensor *t, const run_context *r, const float *x, i
     }
 }
 
-static bool all_finite(const float *x, int64_t n)
-{
-    bool all = true;
-    for (int64_t i = 0; i < n; i++)
-        all &= isfinite(x[i]) != 0;
-    return all;
-}
-
-/* x = gradient inverse + feedback */
-static void add_feedback(float *x, const float *gradient, float inverse, const float *feedback, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = gradient[i] * inverse + feedback[i];
-}
-
 static void encode(const op *o, const run_context *r, const divided *d, int part, int64_t k)
 {
     const step_scalars *s = tensor_at(o->in[2], r->arena);
@@ -88,10 +73,12 @@ static void encode(const op *o, const run_context *r, const divided *d, int part
     for (int64_t i = 0, run; i < n; i += run) {
         int64_t there = run_of(o->in[0], first + i, n - i, d->width);
         run = run_of(o->in[1], first + i, there, d->width);
-        add_feedback(x + i, element_at(o->in[0], r, first + i, d->width), inverse,
-                     element_at(o->in[1], r, first + i, d->width), run);
+        const float *gradient = element_at(o->in[0], r, first + i, d->width);
+        const float *feedback = element_at(o->in[1], r, first + i, d->width);
+        for (int64_t j = 0; j < run; j++)
+            x[i + j] = gradient[j] * inverse + feedback[j];
     }
-    if (!all_finite(x, n))
+    if (!dtype_all_finite(DTYPE_FP32, x, n))
         memset(message, 0xff, (size_t)bytes);
     else if (n > 0)
         compress_encode(message, x, &d->method, n);

@@ -40,85 +40,24 @@ static const row_loops *loops_for(const tensor *t, const run_context *r)
     return isa_of(r)->rows[t->type];
 }
 
-static void gelu_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->gelu(p[0], p[1], n);
-}
-
-void cpu_gelu(const op *o, const run_context *r)
-{
-    each_piece(o, r, gelu_piece);
-}
-
-static void scale_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->scale(p[0], p[1], o->at.scale, n);
-}
-
-void cpu_scale(const op *o, const run_context *r)
-{
-    each_piece(o, r, scale_piece);
-}
-
-static void soft_cap_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->soft_cap(p[0], p[1], o->at.cap, n);
-}
-
-void cpu_soft_cap(const op *o, const run_context *r)
-{
-    each_piece(o, r, soft_cap_piece);
-}
-
-static void soft_cap_grad_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->soft_cap_grad(p[0], p[1], p[2], o->at.cap, n);
-}
-
-void cpu_soft_cap_grad(const op *o, const run_context *r)
-{
-    each_piece(o, r, soft_cap_grad_piece);
-}
-
-static void gelu_grad_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->gelu_grad(p[0], p[1], p[2], n);
-}
-
-void cpu_gelu_grad(const op *o, const run_context *r)
-{
-    each_piece(o, r, gelu_grad_piece);
-}
-
-static void gelu_exact_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->gelu_exact(p[0], p[1], n);
-}
-
-void cpu_gelu_exact(const op *o, const run_context *r)
-{
-    each_piece(o, r, gelu_exact_piece);
-}
-
-static void gelu_exact_grad_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->gelu_exact_grad(p[0], p[1], p[2], n);
-}
-
-void cpu_gelu_exact_grad(const op *o, const run_context *r)
-{
-    each_piece(o, r, gelu_exact_grad_piece);
-}
-
-static void add_piece(const isa *set, void *const *p, int64_t n, const op *o)
-{
-    set->rows[o->in[0]->type]->add(p[0], p[1], p[2], n);
-}
-
-void cpu_add(const op *o, const run_context *r)
-{
-    each_piece(o, r, add_piece);
-}
+/* cpu_NAME, whose pieces are given to the row loop of that name for the type of its input, with these arguments. */
+#define BY_PIECES(name, ...)                                                                                           \
+    static void name##_piece(const isa *set, void *const *p, int64_t n, const op *o)                                   \
+    {                                                                                                                  \
+        set->rows[o->in[0]->type]->name(__VA_ARGS__);                                                                  \
+    }                                                                                                                  \
+    void cpu_##name(const op *o, const run_context *r)                                                                 \
+    {                                                                                                                  \
+        each_piece(o, r, name##_piece);                                                                                \
+    }
+BY_PIECES(gelu, p[0], p[1], n)
+BY_PIECES(scale, p[0], p[1], o->at.scale, n)
+BY_PIECES(soft_cap, p[0], p[1], o->at.cap, n)
+BY_PIECES(soft_cap_grad, p[0], p[1], p[2], o->at.cap, n)
+BY_PIECES(gelu_grad, p[0], p[1], p[2], n)
+BY_PIECES(gelu_exact, p[0], p[1], n)
+BY_PIECES(gelu_exact_grad, p[0], p[1], p[2], n)
+BY_PIECES(add, p[0], p[1], p[2], n)
 
 static void accumulate_piece(const isa *set, void *const *p, int64_t n, const op *o)
 {

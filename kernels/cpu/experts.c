@@ -78,11 +78,6 @@ static void choose(ranking *best, const float *score, const float *bias, const o
             offer(best, biased[e], e);
 }
 
-static void scores_of(float *score, const row_loops *loops, const void *logits, const op_routing *as)
-{
-    (as->sigmoid ? loops->sigmoids : loops->probabilities)(score, logits, as->experts);
-}
-
 static void route_token(float *weights, int32_t *experts, const float *score, const float *bias, const op_routing *as)
 {
     ranking best;
@@ -102,12 +97,13 @@ void cpu_route(const op *o, const run_context *r)
 {
     const tensor *logits = o->in[0];
     const float *bias = tensor_at(o->in[1], r->arena);
+    const op_routing *as = &o->at.routing;
     const row_loops *loops = isa_of(r)->rows[logits->type];
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(logits))) schedule(static)
     for (int64_t t = 0; t < logits->shape[0]; t++) {
         float score[ROUTING_EXPERTS];
-        scores_of(score, loops, row_at(logits, r, t), &o->at.routing);
-        route_token((void *)row_at(o->out[0], r, t), (void *)row_at(o->out[1], r, t), score, bias, &o->at.routing);
+        (as->sigmoid ? loops->sigmoids : loops->probabilities)(score, row_at(logits, r, t), as->experts);
+        route_token((void *)row_at(o->out[0], r, t), (void *)row_at(o->out[1], r, t), score, bias, as);
     }
 }
 
@@ -186,9 +182,33 @@ static void count_part(int32_t *counts, const op *o, const int32_t *experts, int
     }
 }
 
-/* Counts of all parts become the number, in the order, of each part's first assignment to each expert. */
-static void scan_counts(int32_t *offsets, int32_t *counts, int parts, const op *o)
+/* Places assignments [first, first + count), of which `next` counts each kind. */
+typedef void place_part(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count);
+
+/* Parts are counted, then `scan` makes each part's first number of each kind of their counts, then they are placed. */
+static void place_all(const op *o, const run_context *r,
+                      void (*scan)(const op *o, const run_context *r, int32_t *counts, int parts), place_part *place)
 {
+    int32_t *counts = tensor_at(o->scratch, r->arena);
+    int64_t elements = tensor_elements(o->in[0]), kinds = kinds_of(o), first, count;
+    int parts = parallel_threads(r, elements);
+#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
+    for (int p = 0; p < parts; p++) {
+        shard_rows(&first, &count, elements, parts, p);
+        count_part(counts + p * kinds, o, tensor_at(o->in[0], r->arena), first, count);
+    }
+    scan(o, r, counts, parts);
+#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
+    for (int p = 0; p < parts; p++) {
+        shard_rows(&first, &count, elements, parts, p);
+        place(o, r, counts + p * kinds, first, count);
+    }
+}
+
+/* Counts of all parts become the number, in the order, of each part's first assignment to each expert. */
+static void scan_counts(const op *o, const run_context *r, int32_t *counts, int parts)
+{
+    int32_t *offsets = tensor_at(o->out[1], r->arena);
     const op_routing *as = &o->at.routing;
     int32_t before = 0;
     for (int32_t e = 0; e <= as->local; e++) {
@@ -202,9 +222,10 @@ static void scan_counts(int32_t *offsets, int32_t *counts, int parts, const op *
     }
 }
 
-static void place_part(int32_t *places, int32_t *next, const op *o, const int32_t *experts, int64_t first,
-                       int64_t count)
+static void place_rows(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count)
 {
+    const int32_t *experts = tensor_at(o->in[0], r->arena);
+    int32_t *places = tensor_at(o->out[0], r->arena);
     int64_t within;
     for (int64_t i = first; i < first + count; i++) {
         int32_t e = kind_of(&within, o, experts[i]);
@@ -215,27 +236,14 @@ static void place_part(int32_t *places, int32_t *next, const op *o, const int32_
 
 void cpu_assign(const op *o, const run_context *r)
 {
-    const int32_t *experts = tensor_at(o->in[0], r->arena);
-    int32_t *places = tensor_at(o->out[0], r->arena), *counts = tensor_at(o->scratch, r->arena);
-    int64_t elements = tensor_elements(o->in[0]), local = o->at.routing.local, first, count;
-    int parts = parallel_threads(r, elements);
-#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
-    for (int p = 0; p < parts; p++) {
-        shard_rows(&first, &count, elements, parts, p);
-        count_part(counts + p * local, o, experts, first, count);
-    }
-    scan_counts(tensor_at(o->out[1], r->arena), counts, parts, o);
-#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
-    for (int p = 0; p < parts; p++) {
-        shard_rows(&first, &count, elements, parts, p);
-        place_part(places, counts + p * local, o, experts, first, count);
-    }
+    place_all(o, r, scan_counts, place_rows);
 }
 
 /* Counts of all parts become the number, in its slot, of each part's first assignment to it; no row has an expert yet
  * from where its slot ends. */
-static void scan_slots(int32_t *offsets, int32_t *ids, int32_t *counts, int parts, const op *o)
+static void scan_slots(const op *o, const run_context *r, int32_t *counts, int parts)
 {
+    int32_t *offsets = tensor_at(o->out[2], r->arena), *ids = tensor_at(o->out[1], r->arena);
     const op_routing *as = &o->at.routing;
     int64_t each = o->at.rows / as->slots;
     offsets[0] = 0;
@@ -253,7 +261,7 @@ static void scan_slots(int32_t *offsets, int32_t *ids, int32_t *counts, int part
     }
 }
 
-static void place_part_in_slots(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count)
+static void place_in_slots(const op *o, const run_context *r, int32_t *next, int64_t first, int64_t count)
 {
     const int32_t *experts = tensor_at(o->in[0], r->arena);
     int32_t *places = tensor_at(o->out[0], r->arena), *ids = tensor_at(o->out[1], r->arena);
@@ -270,21 +278,7 @@ static void place_part_in_slots(const op *o, const run_context *r, int32_t *next
 
 void cpu_slots(const op *o, const run_context *r)
 {
-    const int32_t *experts = tensor_at(o->in[0], r->arena);
-    int32_t *counts = tensor_at(o->scratch, r->arena);
-    int64_t elements = tensor_elements(o->in[0]), slots = o->at.routing.slots, first, count;
-    int parts = parallel_threads(r, elements);
-#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
-    for (int p = 0; p < parts; p++) {
-        shard_rows(&first, &count, elements, parts, p);
-        count_part(counts + p * slots, o, experts, first, count);
-    }
-    scan_slots(tensor_at(o->out[2], r->arena), tensor_at(o->out[1], r->arena), counts, parts, o);
-#pragma omp parallel for num_threads(parts) schedule(static, 1) private(first, count)
-    for (int p = 0; p < parts; p++) {
-        shard_rows(&first, &count, elements, parts, p);
-        place_part_in_slots(o, r, counts + p * slots, first, count);
-    }
+    place_all(o, r, scan_slots, place_in_slots);
 }
 
 /* Assignments to the experts [first, first + local). */

@@ -5,7 +5,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/tile_gemm.h"
+#include "kernels/cpu/products.h"
 #include "kernels/record/fuse.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"

@@ -3,11 +3,10 @@
 
 #include <string.h>
 
-#include "kernels/cpu/amx_gemm.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/tile_gemm.h"
 
 /* Its tiles know no bias. */
 static bool by_amx(const op *o, const isa *set)

@@ -1,7 +1,7 @@
 /* The table of one instruction set, included by the isa_*.c files, which say the set and ISA_TABLE, its name. */
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/tile.h"
-#include "kernels/gelu.h"
+#include "kernels/constants.h"
 
 #define INVERSE_ROOT_2_PI 0.398942280401432678f
 #define GELU_TWICE        (2 * GELU_ROOT)

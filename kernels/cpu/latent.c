@@ -63,22 +63,12 @@ typedef struct decode_memory {
     float *head;   /* [nope], then [v_head_size]: of q, then of y */
 } decode_memory;
 
-static int64_t longest_head(const latent_sizes *s)
-{
-    return s->nope > s->v_head_size ? s->nope : s->v_head_size;
-}
-
 /* Bytes of it, a multiple of 64. */
 static int64_t decode_bytes(const op *o)
 {
     const latent_sizes s = latent_sizes_of(o);
-    return ((o->in[5]->shape[1] + 2 * s.width + s.rank + longest_head(&s)) * 4 + 63) / 64 * 64;
-}
-
-static decode_memory memory_at(float *at, const op *o, const latent_sizes *s)
-{
-    float *query = at + o->in[5]->shape[1], *met = query + s->width, *sum = met + s->width;
-    return (decode_memory){.scores = at, .query = query, .met = met, .sum = sum, .head = sum + s->rank};
+    const int64_t head = s.nope > s.v_head_size ? s.nope : s.v_head_size;
+    return ((o->in[5]->shape[1] + 2 * s.width + s.rank + head) * 4 + 63) / 64 * 64;
 }
 
 int64_t latent_decode_scratch_bytes(const op *o, int threads)
@@ -160,8 +150,9 @@ void cpu_latent_decode(const op *o, const run_context *r)
     int64_t each = decode_bytes(o);
 #pragma omp parallel for num_threads(parallel_threads(r, tensor_elements(cache))) schedule(static)
     for (int64_t i = 0; i < q->shape[0] * s.heads; i++) {
-        char *scratch = (char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each;
-        const decode_memory m = memory_at((float *)(void *)scratch, o, &s);
+        float *scores = (float *)(void *)((char *)tensor_at(o->scratch, r->arena) + omp_get_thread_num() * each);
+        float *query = scores + cache->shape[1], *met = query + s.width, *sum = met + s.width;
+        const decode_memory m = {.scores = scores, .query = query, .met = met, .sum = sum, .head = sum + s.rank};
         latent_head(o, r, &m, i / s.heads, i % s.heads);
     }
 }

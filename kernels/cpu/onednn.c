@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/onednn.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { OPERAND_A, OPERAND_B, OPERAND_BIAS, OPERAND_C, OPERAND_SCRATCH, OPERANDS };
 
@@ -41,19 +42,12 @@ static status check(dnnl_status_t code, const char *what)
                        dnnl_version()->minor, what, (int)code);
 }
 
-static status open_library(void)
-{
-    if (library.engine)
-        return STATUS_OK;
-    TRY(check(dnnl_engine_create(&library.engine, dnnl_cpu, 0), "create a CPU engine"));
-    return check(dnnl_stream_create(&library.stream, library.engine, dnnl_stream_default_flags), "create a stream");
-}
-
 /* ---- the two APIs ---------------------------------------------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t memory_shape;
 #define SHAPE_POINTER(shape) (shape)
+#define append_sum(after)    dnnl_post_ops_append_sum(after, 1, 0, dnnl_data_type_undef)
 
 static dnnl_status_t shape_make(memory_shape *out, int dims, const dnnl_dims_t sizes, dnnl_data_type_t type,
                                 const dnnl_dims_t strides)
@@ -66,11 +60,6 @@ static void shape_free(memory_shape *shape)
     dnnl_memory_desc_destroy(*shape);
 }
 
-static int64_t shape_bytes(const_dnnl_memory_desc_t shape)
-{
-    return (int64_t)dnnl_memory_desc_get_size(shape);
-}
-
 static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias,
                                       const_dnnl_primitive_attr_t attr)
 {
@@ -80,6 +69,7 @@ static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_s
 #else
 typedef dnnl_memory_desc_t memory_shape;
 #define SHAPE_POINTER(shape) (&(shape))
+#define append_sum(after)    dnnl_post_ops_append_sum(after, 1)
 
 static dnnl_status_t shape_make(memory_shape *out, int dims, const dnnl_dims_t sizes, dnnl_data_type_t type,
                                 const dnnl_dims_t strides)
@@ -90,11 +80,6 @@ static dnnl_status_t shape_make(memory_shape *out, int dims, const dnnl_dims_t s
 static void shape_free(memory_shape *shape)
 {
     (void)shape;
-}
-
-static int64_t shape_bytes(const dnnl_memory_desc_t *shape)
-{
-    return (int64_t)dnnl_memory_desc_get_size(shape);
 }
 
 static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, const memory_shape *s, bool bias,
@@ -125,45 +110,37 @@ static void product_free(struct onednn_product *p)
     free(p);
 }
 
-static dnnl_data_type_t onednn_type(int32_t type)
+static void release_attributes(dnnl_primitive_attr_t *attr)
 {
-    static const dnnl_data_type_t types[DTYPE_COUNT] = {[DTYPE_FP32] = dnnl_f32, [DTYPE_BF16] = dnnl_bf16};
-    return types[type];
+    dnnl_primitive_attr_destroy(*attr);
+}
+
+static void release_post_ops(dnnl_post_ops_t *after)
+{
+    dnnl_post_ops_destroy(*after);
 }
 
 static status describe(struct onednn_product *p, const memory_shape *shapes, bool add)
 {
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t after = NULL;
-    status s = check(dnnl_primitive_attr_create(&attr), "create attributes");
-    if (s == STATUS_OK)
-        s = check(dnnl_post_ops_create(&after), "create post-ops");
-    if (s == STATUS_OK)
-        s = check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
-                  "leave the scratchpad to us");
-#if DNNL_VERSION_MAJOR >= 3
-    if (s == STATUS_OK && add)
-        s = check(dnnl_post_ops_append_sum(after, 1, 0, dnnl_data_type_undef), "add to the result");
-#else
-    if (s == STATUS_OK && add)
-        s = check(dnnl_post_ops_append_sum(after, 1), "add to the result");
-#endif
-    if (s == STATUS_OK)
-        s = check(dnnl_primitive_attr_set_post_ops(attr, after), "take post-ops");
-    if (s == STATUS_OK)
-        s = check(describe_product(&p->description[add], shapes, p->shape.bias, attr),
-                  "multiply matrices of this shape and type");
-    if (s == STATUS_OK) {
-        int64_t bytes = shape_bytes(dnnl_primitive_desc_query_md(p->description[add], dnnl_query_scratchpad_md, 0));
-        p->scratch = bytes > p->scratch ? bytes : p->scratch;
-    }
-    dnnl_post_ops_destroy(after);
-    dnnl_primitive_attr_destroy(attr);
-    return s;
+    RELEASED_BY(release_attributes) dnnl_primitive_attr_t attr = NULL;
+    RELEASED_BY(release_post_ops) dnnl_post_ops_t after = NULL;
+    TRY(check(dnnl_primitive_attr_create(&attr), "create attributes"));
+    TRY(check(dnnl_post_ops_create(&after), "create post-ops"));
+    TRY(check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "leave the scratchpad to us"));
+    if (add)
+        TRY(check(append_sum(after), "add to the result"));
+    TRY(check(dnnl_primitive_attr_set_post_ops(attr, after), "take post-ops"));
+    TRY(check(describe_product(&p->description[add], shapes, p->shape.bias, attr),
+              "multiply matrices of this shape and type"));
+    int64_t bytes = (int64_t)dnnl_memory_desc_get_size(
+        dnnl_primitive_desc_query_md(p->description[add], dnnl_query_scratchpad_md, 0));
+    p->scratch = bytes > p->scratch ? bytes : p->scratch;
+    return STATUS_OK;
 }
 
 static status product_shapes(struct onednn_product *p)
 {
+    static const dnnl_data_type_t types[DTYPE_COUNT] = {[DTYPE_FP32] = dnnl_f32, [DTYPE_BF16] = dnnl_bf16};
     const gemm_shape *g = &p->shape;
     const dnnl_dims_t sizes[OPERAND_SCRATCH] = {{g->m, g->k}, {g->k, g->n}, {1, g->n}, {g->m, g->n}};
     const dnnl_dims_t strides[OPERAND_SCRATCH] = {
@@ -172,9 +149,9 @@ static status product_shapes(struct onednn_product *p)
     status s = STATUS_OK;
     int made = 0;
     for (; made < OPERAND_SCRATCH && s == STATUS_OK; made++)
-        s = check(shape_make(&shapes[made], 2, sizes[made], onednn_type(made == OPERAND_C ? g->c_type : g->type),
-                             strides[made]),
-                  "describe a matrix");
+        s = check(
+            shape_make(&shapes[made], 2, sizes[made], types[made == OPERAND_C ? g->c_type : g->type], strides[made]),
+            "describe a matrix");
     for (int add = 0; add <= !!g->add && s == STATUS_OK; add++)
         s = describe(p, shapes, add);
     for (int i = 0; i < OPERAND_SCRATCH && s == STATUS_OK; i++)
@@ -208,7 +185,10 @@ status onednn_product_get(struct onednn_product **out, const gemm_shape *shape)
             *out = p;
             return STATUS_OK;
         }
-    TRY(open_library());
+    if (!library.engine) {
+        TRY(check(dnnl_engine_create(&library.engine, dnnl_cpu, 0), "create a CPU engine"));
+        TRY(check(dnnl_stream_create(&library.stream, library.engine, dnnl_stream_default_flags), "create a stream"));
+    }
     struct onednn_product *p = must_calloc(1, sizeof *p);
     int threads = omp_get_max_threads();
     p->shape = *shape;
@@ -227,18 +207,13 @@ status onednn_product_get(struct onednn_product **out, const gemm_shape *shape)
     return STATUS_OK;
 }
 
-static const char *implementation(const_dnnl_primitive_desc_t description)
-{
-    const char *name = NULL;
-    if (dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name) != dnnl_success)
-        return "";
-    return name;
-}
-
 bool onednn_product_usable(const struct onednn_product *p)
 {
     for (int add = 0; add < 2; add++) {
-        const char *name = p->description[add] ? implementation(p->description[add]) : "brg";
+        const char *name = p->description[add] ? "" : "brg", *said = NULL;
+        if (p->description[add] &&
+            dnnl_primitive_desc_query(p->description[add], dnnl_query_impl_info_str, 0, (void *)&said) == dnnl_success)
+            name = said;
         bool allocates = strncmp(name, "brg", 3) != 0;
         bool wrong = strstr(name, "amx") && p->shape.type == DTYPE_BF16 && p->shape.k % 32 == 31;
         if (allocates || wrong)

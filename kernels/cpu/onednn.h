@@ -2,7 +2,7 @@
  * in. */
 #pragma once
 
-#include "kernels/cpu/gemm_shape.h"
+#include "kernels/cpu/products.h"
 #include "kernels/table/op.h"
 #include "memory/status.h"
 

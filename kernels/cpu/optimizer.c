@@ -7,7 +7,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/exact_sum.h"
-#include "kernels/muon.h"
+#include "kernels/constants.h"
 #include "kernels/table/precision.h"
 
 /* Elements at a time: of an update, and of one that widens and rounds, whose copies stay in the first cache. */
@@ -84,17 +84,6 @@ static void update_narrow(const isa *set, const updated *u, update_loop loop, vo
     }
 }
 
-/* What a row's own factor makes of an update's: the new weight is a multiple of it. */
-static update_factors of_row(const update_factors *f, const float *factors, int64_t row)
-{
-    update_factors own = *f;
-    if (factors) {
-        own.rate *= factors[row];
-        own.keep *= factors[row];
-    }
-    return own;
-}
-
 /* The loop of `rule` over all elements, in pieces. */
 static void update(const op *o, const run_context *r, int rule, const update_factors *f)
 {
@@ -112,7 +101,11 @@ static void update(const op *o, const run_context *r, int rule, const update_fac
 #pragma omp parallel for num_threads(parallel_threads(r, elements)) schedule(static)
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t row = i / pieces, first = i % pieces * most, n = length - first < most ? length - first : most;
-        const update_factors own = of_row(f, factors, row);
+        update_factors own = *f;
+        if (factors) { /* the new weight is a multiple of its row's */
+            own.rate *= factors[row];
+            own.keep *= factors[row];
+        }
         void *p[UPDATE_OPERANDS] = {0};
         for (int j = 0; j < UPDATE_OPERANDS; j++)
             if (u.t[j])

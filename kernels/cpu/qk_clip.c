@@ -1,5 +1,5 @@
 /* QK-clip: the largest scores of attention's heads, and the factors of weights' rows that follow from them. */
-#include "kernels/qk_clip.h"
+#include "kernels/heads.h"
 
 #include <math.h>
 
@@ -38,7 +38,7 @@ void cpu_qk_factors(const op *o, const run_context *r)
 #pragma omp parallel for num_threads(parallel_threads(r, operand_elements(o, 0, 1))) schedule(static)
     for (int64_t i = 0; i < o->out[0]->shape[0]; i++) {
         bool whole;
-        const int32_t head = qk_clip_head(&whole, i, as->heads, as->blocks, as->size, as->whole);
+        const int32_t head = heads_of_clipped_row(&whole, i, as->heads, as->blocks, as->size, as->whole);
         const float gamma = head < 0 ? 1 : gamma_of(o, r, head);
         factors[i] = whole ? gamma : sqrtf(gamma);
     }

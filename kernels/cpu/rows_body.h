@@ -1,70 +1,60 @@
 /* The row loops of isa.h for one element type, included once a type by isa_body.h with
  *   T the storage type, SIGMOID(x) as exact as T, LOAD(p, n) and STORE(p, v, n) between it and vf, NAME(f) the
  *   function's name for the type.
- * Everything is computed in fp32 and rounded once when stored. (No include guard: it is a body.) */
+ * READ and WRITE are these from element i on. Everything is computed in fp32 and rounded once when stored. (No include
+ * guard: it is a body.) */
 
-#define EACH(i, m, n) for (int64_t i = 0, m; i < (n) && ((m = (n)-i < LANES ? (n)-i : LANES), 1); i += LANES)
+#define READ(p, i, n)     LOAD((const T *)(p) + (i), (int)(n))
+#define WRITE(p, i, v, n) STORE((T *)(p) + (i), v, (int)(n))
+#define EACH(i, m, n)     for (int64_t i = 0, m; i < (n) && ((m = (n)-i < LANES ? (n)-i : LANES), 1); i += LANES)
 
-static void NAME(to_float)(float *y, const void *x_, int64_t n)
+static void NAME(to_float)(float *y, const void *x, int64_t n)
 {
-    const T *x = x_;
-    EACH(i, m, n) store_fp32(y + i, LOAD(x + i, (int)m), (int)m);
+    EACH(i, m, n) store_fp32(y + i, READ(x, i, m), (int)m);
 }
 
-static void NAME(from_float)(void *y_, const float *x, int64_t n)
+static void NAME(from_float)(void *y, const float *x, int64_t n)
 {
-    T *y = y_;
-    EACH(i, m, n) STORE(y + i, load_fp32(x + i, (int)m), (int)m);
+    EACH(i, m, n) WRITE(y, i, load_fp32(x + i, (int)m), m);
 }
 
-static void NAME(accumulate)(float *total, const void *x_, int64_t n)
+static void NAME(accumulate)(float *total, const void *x, int64_t n)
 {
-    const T *x = x_;
-    EACH(i, m, n) store_fp32(total + i, load_fp32(total + i, (int)m) + LOAD(x + i, (int)m), (int)m);
+    EACH(i, m, n) store_fp32(total + i, load_fp32(total + i, (int)m) + READ(x, i, m), (int)m);
 }
 
-static void NAME(add)(void *y_, const void *a_, const void *b_, int64_t n)
+static void NAME(add)(void *y, const void *a, const void *b, int64_t n)
 {
-    T *y = y_;
-    const T *a = a_, *b = b_;
-    EACH(i, m, n) STORE(y + i, LOAD(a + i, (int)m) + LOAD(b + i, (int)m), (int)m);
+    EACH(i, m, n) WRITE(y, i, READ(a, i, m) + READ(b, i, m), m);
 }
 
-static void NAME(scale)(void *y_, const void *x_, float factor, int64_t n)
+static void NAME(scale)(void *y, const void *x, float factor, int64_t n)
 {
-    T *y = y_;
-    const T *x = x_;
-    EACH(i, m, n) STORE(y + i, LOAD(x + i, (int)m) * vf_set(factor), (int)m);
+    EACH(i, m, n) WRITE(y, i, READ(x, i, m) * vf_set(factor), m);
 }
 
-static void NAME(mask)(void *y_, const void *x_, const float *factor, int64_t n)
+static void NAME(mask)(void *y, const void *x, const float *factor, int64_t n)
 {
-    T *y = y_;
-    const T *x = x_;
     /* the product with 0 of an infinity must be 0: a dropped element has no value */
     EACH(i, m, n)
     {
-        vf f = load_fp32(factor + i, (int)m), zero = vf_set(0), v = LOAD(x + i, (int)m) * f;
-        STORE(y + i, vf_between(zero, f, zero, zero, v), (int)m);
+        vf f = load_fp32(factor + i, (int)m), zero = vf_set(0), v = READ(x, i, m) * f;
+        WRITE(y, i, vf_between(zero, f, zero, zero, v), m);
     }
 }
 
-static void NAME(soft_cap)(void *y_, const void *x_, float cap, int64_t n)
+static void NAME(soft_cap)(void *y, const void *x, float cap, int64_t n)
 {
-    T *y = y_;
-    const T *x = x_;
-    EACH(i, m, n) STORE(y + i, vf_set(cap) * vf_tanh(LOAD(x + i, (int)m) / vf_set(cap)), (int)m);
+    EACH(i, m, n) WRITE(y, i, vf_set(cap) * vf_tanh(READ(x, i, m) / vf_set(cap)), m);
 }
 
 /* 1 - tanh(u)^2 = 4 s (1 - s), s = sigmoid(-2 |u|), which keeps its relative accuracy in the tails */
-static void NAME(soft_cap_grad)(void *dx_, const void *dy_, const void *x_, float cap, int64_t n)
+static void NAME(soft_cap_grad)(void *dx, const void *dy, const void *x, float cap, int64_t n)
 {
-    T *dx = dx_;
-    const T *dy = dy_, *x = x_;
     EACH(i, m, n)
     {
-        vf u = LOAD(x + i, (int)m) / vf_set(cap), s = SIGMOID(vf_set(-2) * vf_max(u, vf_set(0) - u));
-        STORE(dx + i, LOAD(dy + i, (int)m) * vf_set(4) * s * (vf_set(1) - s), (int)m);
+        vf u = READ(x, i, m) / vf_set(cap), s = SIGMOID(vf_set(-2) * vf_max(u, vf_set(0) - u));
+        WRITE(dx, i, READ(dy, i, m) * vf_set(4) * s * (vf_set(1) - s), m);
     }
 }
 
@@ -72,104 +62,88 @@ static void NAME(soft_cap_grad)(void *dx_, const void *dy_, const void *x_, floa
 
 /* 0.5 (1 + tanh(u)) = sigmoid(2u): gelu(x) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), which keeps its relative
  * accuracy in the negative tail. */
-static void NAME(gelu)(void *y_, const void *x_, int64_t n)
+static void NAME(gelu)(void *y, const void *x, int64_t n)
 {
-    T *y = y_;
-    const T *x = x_;
     EACH(i, m, n)
     {
-        vf v = LOAD(x + i, (int)m);
+        vf v = READ(x, i, m);
         vf twice = v * vf_fma(v * v, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
-        STORE(y + i, v * SIGMOID(twice), (int)m);
+        WRITE(y, i, v * SIGMOID(twice), m);
     }
 }
 
 /* s + x s (1 - s) d(2u)/dx */
-static void NAME(gelu_grad)(void *dx_, const void *dy_, const void *x_, int64_t n)
+static void NAME(gelu_grad)(void *dx, const void *dy, const void *x, int64_t n)
 {
-    T *dx = dx_;
-    const T *dy = dy_, *x = x_;
     EACH(i, m, n)
     {
-        vf v = LOAD(x + i, (int)m), square = v * v;
+        vf v = READ(x, i, m), square = v * v;
         vf s = SIGMOID(v * vf_fma(square, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE)));
         vf inner = vf_fma(square, vf_set(3 * GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
         vf slope = vf_fma(v * s * (vf_set(1) - s), inner, s);
-        STORE(dx + i, LOAD(dy + i, (int)m) * slope, (int)m);
+        WRITE(dx, i, READ(dy, i, m) * slope, m);
     }
 }
 
-static void NAME(gelu_exact)(void *y_, const void *x_, int64_t n)
+static void NAME(gelu_exact)(void *y, const void *x, int64_t n)
 {
-    T *y = y_;
-    const T *x = x_;
     EACH(i, m, n)
     {
-        vf v = LOAD(x + i, (int)m);
-        STORE(y + i, v * vf_normal_integral(v), (int)m);
+        vf v = READ(x, i, m);
+        WRITE(y, i, v * vf_normal_integral(v), m);
     }
 }
 
 /* Phi(x) + x phi(x) */
-static void NAME(gelu_exact_grad)(void *dx_, const void *dy_, const void *x_, int64_t n)
+static void NAME(gelu_exact_grad)(void *dx, const void *dy, const void *x, int64_t n)
 {
-    T *dx = dx_;
-    const T *dy = dy_, *x = x_;
     EACH(i, m, n)
     {
-        vf v = LOAD(x + i, (int)m), density = vf_set(INVERSE_ROOT_2_PI) * vf_exp(vf_set(-0.5f) * v * v);
-        STORE(dx + i, LOAD(dy + i, (int)m) * vf_fma(v, density, vf_normal_integral(v)), (int)m);
+        vf v = READ(x, i, m), density = vf_set(INVERSE_ROOT_2_PI) * vf_exp(vf_set(-0.5f) * v * v);
+        WRITE(dx, i, READ(dy, i, m) * vf_fma(v, density, vf_normal_integral(v)), m);
     }
 }
 
-static void NAME(swiglu)(void *y_, const void *gate_, const void *up_, int64_t n)
+static void NAME(swiglu)(void *y, const void *gate, const void *up, int64_t n)
 {
-    T *y = y_;
-    const T *gate = gate_, *up = up_;
     EACH(i, m, n)
     {
-        vf g = LOAD(gate + i, (int)m);
-        STORE(y + i, g * SIGMOID(g) * LOAD(up + i, (int)m), (int)m);
+        vf g = READ(gate, i, m);
+        WRITE(y, i, g * SIGMOID(g) * READ(up, i, m), m);
     }
 }
 
 /* silu'(g) = s + g s (1 - s) */
-static void NAME(swiglu_grad)(void *dgate_, void *dup_, const void *dy_, const void *gate_, const void *up_, int64_t n)
+static void NAME(swiglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n)
 {
-    T *dgate = dgate_, *dup = dup_;
-    const T *dy = dy_, *gate = gate_, *up = up_;
     EACH(i, m, n)
     {
-        vf g = LOAD(gate + i, (int)m), d = LOAD(dy + i, (int)m), u = LOAD(up + i, (int)m), s = SIGMOID(g);
+        vf g = READ(gate, i, m), d = READ(dy, i, m), u = READ(up, i, m), s = SIGMOID(g);
         vf silu = g * s;
-        STORE(dgate + i, d * u * vf_fma(silu, vf_set(1) - s, s), (int)m);
-        STORE(dup + i, d * silu, (int)m);
+        WRITE(dgate, i, d * u * vf_fma(silu, vf_set(1) - s, s), m);
+        WRITE(dup, i, d * silu, m);
     }
 }
 
-static void NAME(geglu)(void *y_, const void *gate_, const void *up_, int64_t n)
+static void NAME(geglu)(void *y, const void *gate, const void *up, int64_t n)
 {
-    T *y = y_;
-    const T *gate = gate_, *up = up_;
     EACH(i, m, n)
     {
-        vf g = LOAD(gate + i, (int)m);
+        vf g = READ(gate, i, m);
         vf twice = g * vf_fma(g * g, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
-        STORE(y + i, g * SIGMOID(twice) * LOAD(up + i, (int)m), (int)m);
+        WRITE(y, i, g * SIGMOID(twice) * READ(up, i, m), m);
     }
 }
 
-static void NAME(geglu_grad)(void *dgate_, void *dup_, const void *dy_, const void *gate_, const void *up_, int64_t n)
+static void NAME(geglu_grad)(void *dgate, void *dup, const void *dy, const void *gate, const void *up, int64_t n)
 {
-    T *dgate = dgate_, *dup = dup_;
-    const T *dy = dy_, *gate = gate_, *up = up_;
     EACH(i, m, n)
     {
-        vf g = LOAD(gate + i, (int)m), d = LOAD(dy + i, (int)m), u = LOAD(up + i, (int)m), square = g * g;
+        vf g = READ(gate, i, m), d = READ(dy, i, m), u = READ(up, i, m), square = g * g;
         vf s = SIGMOID(g * vf_fma(square, vf_set(GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE)));
         vf inner = vf_fma(square, vf_set(3 * GELU_TWICE * GELU_CUBIC), vf_set(GELU_TWICE));
-        STORE(dgate + i, d * u * vf_fma(g * s * (vf_set(1) - s), inner, s), (int)m);
-        STORE(dup + i, d * g * s, (int)m);
+        WRITE(dgate, i, d * u * vf_fma(g * s * (vf_set(1) - s), inner, s), m);
+        WRITE(dup, i, d * g * s, m);
     }
 }
 
@@ -179,7 +153,7 @@ INLINE void NAME(split_pairs)(vf *gate, vf *up, const T *x, int n)
     float both[2 * LANES], parts[2][LANES];
     vf_store(both, LOAD(x, 2 * n < LANES ? 2 * n : LANES));
     if (2 * n > LANES)
-        vf_store(both + LANES, LOAD(x + LANES, 2 * n - LANES));
+        vf_store(both + LANES, READ(x, LANES, 2 * n - LANES));
     for (int i = 0; i < LANES; i++) {
         parts[0][i] = i < n ? both[2 * i] : 0;
         parts[1][i] = i < n ? both[2 * i + 1] : 0;
@@ -197,7 +171,7 @@ INLINE void NAME(join_pairs)(T *x, vf gate, vf up, int n)
         both[i] = parts[i % 2][i / 2];
     STORE(x, vf_load(both), 2 * n < LANES ? 2 * n : LANES);
     if (2 * n > LANES)
-        STORE(x + LANES, vf_load(both + LANES), 2 * n - LANES);
+        WRITE(x, LANES, vf_load(both + LANES), 2 * n - LANES);
 }
 
 /* The second operand of vf_min and vf_max is the result where one is NaN. */
@@ -211,7 +185,7 @@ static void NAME(swiglu_clamped)(void *y_, const void *x_, int64_t n, float limi
         vf gate, up;
         NAME(split_pairs)(&gate, &up, x + 2 * i, (int)m);
         vf g = vf_min(high, gate), u = vf_max(low, vf_min(high, up));
-        STORE(y + i, g * SIGMOID(g * vf_set(slope)) * (u + vf_set(1)), (int)m);
+        WRITE(y, i, g * SIGMOID(g * vf_set(slope)) * (u + vf_set(1)), m);
     }
 }
 
@@ -223,7 +197,7 @@ static void NAME(swiglu_clamped_grad)(void *dx_, const void *dy_, const void *x_
     vf high = vf_set(limit), low = vf_set(-limit), zero = vf_set(0);
     EACH(i, m, n)
     {
-        vf gate, up, d = LOAD(dy + i, (int)m);
+        vf gate, up, d = READ(dy, i, m);
         NAME(split_pairs)(&gate, &up, x + 2 * i, (int)m);
         vf g = vf_min(high, gate), u = vf_max(low, vf_min(high, up)), s = SIGMOID(g * vf_set(slope)), product = g * s;
         vf of_gate = d * (u + vf_set(1)) * vf_fma(vf_set(slope) * product, vf_set(1) - s, s);
@@ -243,24 +217,21 @@ static const T *NAME(norm_sum)(T *s, const T *x, const T *residual, int64_t n)
     return s;
 }
 
-static float NAME(squares)(const void *x_, int64_t n)
+static float NAME(squares)(const void *x, int64_t n)
 {
-    const T *x = x_;
     vf squares = vf_set(0);
     EACH(i, m, n)
     {
-        vf v = LOAD(x + i, (int)m);
+        vf v = READ(x, i, m);
         squares = vf_fma(v, v, squares);
     }
     return vf_sum(squares);
 }
 
-static void NAME(normalise)(void *y_, const void *s_, const void *w_, int64_t n, float rstd, float offset)
+static void NAME(normalise)(void *y, const void *s, const void *w, int64_t n, float rstd, float offset)
 {
-    T *y = y_;
-    const T *s = s_, *w = w_;
     vf r = vf_set(rstd), more = vf_set(offset);
-    EACH(i, m, n) STORE(y + i, LOAD(s + i, (int)m) * r * (LOAD(w + i, (int)m) + more), (int)m);
+    EACH(i, m, n) WRITE(y, i, READ(s, i, m) * r * (READ(w, i, m) + more), m);
 }
 
 static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, const void *residual, int64_t n,
@@ -272,59 +243,55 @@ static float NAME(rmsnorm)(void *y_, void *s_, const void *x_, const void *w_, c
     return rstd;
 }
 
-static float NAME(layernorm)(void *y_, void *s_, float *mean_, const void *x_, const void *w_, const void *b_,
+static float NAME(layernorm)(void *y, void *s_, float *mean_, const void *x_, const void *w_, const void *b_,
                              const void *residual, int64_t n, float epsilon)
 {
-    T *y = y_;
     const T *s = NAME(norm_sum)(s_, x_, residual, n), *w = w_, *b = b_;
     vf sum = vf_set(0), squares = vf_set(0);
-    EACH(i, m, n) sum = sum + LOAD(s + i, (int)m);
+    EACH(i, m, n) sum = sum + READ(s, i, m);
     vf mean = vf_set(vf_sum(sum) / (float)n);
     EACH(i, m, n)
     {
-        vf v = vf_pad(LOAD(s + i, (int)m) - mean, 0, (int)m);
+        vf v = vf_pad(READ(s, i, m) - mean, 0, (int)m);
         squares = vf_fma(v, v, squares);
     }
     float rstd = 1.0f / sqrtf(vf_sum(squares) / (float)n + epsilon);
     vf r = vf_set(rstd);
     EACH(i, m, n)
     {
-        vf v = (LOAD(s + i, (int)m) - mean) * r;
-        STORE(y + i, vf_fma(v, LOAD(w + i, (int)m), LOAD(b + i, (int)m)), (int)m);
+        vf v = (READ(s, i, m) - mean) * r;
+        WRITE(y, i, vf_fma(v, READ(w, i, m), READ(b, i, m)), m);
     }
     *mean_ = vf_sum(sum) / (float)n;
     return rstd;
 }
 
 /* With h = s rstd: dw += dy h; returns the sum of w dy h. */
-static float NAME(norm_dot)(float *dw, const void *dy_, const void *s_, const void *w_, int64_t n, float rstd,
+static float NAME(norm_dot)(float *dw, const void *dy, const void *s, const void *w, int64_t n, float rstd,
                             float offset)
 {
-    const T *dy = dy_, *s = s_, *w = w_;
     vf r = vf_set(rstd), dot = vf_set(0), more = vf_set(offset);
     EACH(i, m, n)
     {
-        vf d = LOAD(dy + i, (int)m), h = LOAD(s + i, (int)m) * r;
+        vf d = READ(dy, i, m), h = READ(s, i, m) * r;
         store_fp32(dw + i, vf_fma(d, h, load_fp32(dw + i, (int)m)), (int)m);
-        dot = vf_fma(d * (LOAD(w + i, (int)m) + more), h, dot); /* beyond the end d reads as 0 */
+        dot = vf_fma(d * (READ(w, i, m) + more), h, dot); /* beyond the end d reads as 0 */
     }
     return vf_sum(dot);
 }
 
 /* dx = rstd (w dy - h mean) + addend */
-static void NAME(norm_slope)(void *dx_, const void *dy_, const void *s_, const void *w_, const void *addend_, int64_t n,
+static void NAME(norm_slope)(void *dx, const void *dy, const void *s, const void *w, const void *addend, int64_t n,
                              float rstd, float offset, float mean)
 {
-    T *dx = dx_;
-    const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
     vf r = vf_set(rstd), c = vf_set(-mean), more = vf_set(offset);
     EACH(i, m, n)
     {
-        vf weight = LOAD(w + i, (int)m) + more;
-        vf g = vf_fma(LOAD(s + i, (int)m) * r, c, LOAD(dy + i, (int)m) * weight) * r;
+        vf weight = READ(w, i, m) + more;
+        vf g = vf_fma(READ(s, i, m) * r, c, READ(dy, i, m) * weight) * r;
         if (addend)
-            g = g + LOAD(addend + i, (int)m);
-        STORE(dx + i, g, (int)m);
+            g = g + READ(addend, i, m);
+        WRITE(dx, i, g, m);
     }
 }
 
@@ -336,15 +303,13 @@ static void NAME(rmsnorm_grad)(void *dx, float *dw, const void *dy, const void *
 }
 
 /* With h = (s - mean) rstd: dx = rstd (w dy - mean(w dy) - h mean(w dy h)) + addend, dw += dy h, db += dy. */
-static void NAME(layernorm_grad)(void *dx_, float *dw, float *db, const void *dy_, const void *s_, const void *w_,
-                                 const void *addend_, int64_t n, float mean, float rstd)
+static void NAME(layernorm_grad)(void *dx, float *dw, float *db, const void *dy, const void *s, const void *w,
+                                 const void *addend, int64_t n, float mean, float rstd)
 {
-    T *dx = dx_;
-    const T *dy = dy_, *s = s_, *w = w_, *addend = addend_;
     vf r = vf_set(rstd), centre = vf_set(mean), dot = vf_set(0), sum = vf_set(0);
     EACH(i, m, n)
     {
-        vf d = LOAD(dy + i, (int)m), h = (LOAD(s + i, (int)m) - centre) * r, wd = d * LOAD(w + i, (int)m);
+        vf d = READ(dy, i, m), h = (READ(s, i, m) - centre) * r, wd = d * READ(w, i, m);
         store_fp32(dw + i, vf_fma(d, h, load_fp32(dw + i, (int)m)), (int)m);
         store_fp32(db + i, d + load_fp32(db + i, (int)m), (int)m);
         sum = sum + wd; /* beyond the end dy and w read as 0 */
@@ -353,27 +318,25 @@ static void NAME(layernorm_grad)(void *dx_, float *dw, float *db, const void *dy
     vf c = vf_set(-vf_sum(dot) / (float)n), average = vf_set(vf_sum(sum) / (float)n);
     EACH(i, m, n)
     {
-        vf wd = LOAD(dy + i, (int)m) * LOAD(w + i, (int)m) - average;
-        vf g = vf_fma((LOAD(s + i, (int)m) - centre) * r, c, wd) * r;
+        vf wd = READ(dy, i, m) * READ(w, i, m) - average;
+        vf g = vf_fma((READ(s, i, m) - centre) * r, c, wd) * r;
         if (addend)
-            g = g + LOAD(addend + i, (int)m);
-        STORE(dx + i, g, (int)m);
+            g = g + READ(addend, i, m);
+        WRITE(dx, i, g, m);
     }
 }
 
 /* ---- rotary embedding ------------------------------------------------------------------------------------------ */
 
-static void NAME(rotate)(void *y_, const void *x_, const float *cos_, const float *sin_, int64_t half, float sign)
+static void NAME(rotate)(void *y, const void *x, const float *cos_, const float *sin_, int64_t half, float sign)
 {
-    T *y = y_;
-    const T *x = x_;
     EACH(i, m, half)
     {
-        vf a = LOAD(x + i, (int)m), b = LOAD(x + half + i, (int)m);
+        vf a = READ(x, i, m), b = READ(x, half + i, m);
         vf c = load_fp32(cos_ + i, (int)m), s = load_fp32(sin_ + i, (int)m) * vf_set(sign);
         vf first = vf_fma(a, c, vf_set(0) - b * s), second = vf_fma(b, c, a * s);
-        STORE(y + i, first, (int)m);
-        STORE(y + half + i, second, (int)m);
+        WRITE(y, i, first, m);
+        WRITE(y, half + i, second, m);
     }
 }
 
@@ -420,7 +383,7 @@ static void NAME(column_sums)(float *out, const void *x_, int64_t pitch, int64_t
             else
                 for (int64_t i = r; i < end; i++) {
                     const T *x = (const T *)x_ + i * pitch + c;
-                    EACH(j, m, width) block[j / LANES] = block[j / LANES] + LOAD(x + j, (int)m);
+                    EACH(j, m, width) block[j / LANES] = block[j / LANES] + READ(x, j, m);
                 }
             UNROLL for (int j = 0; j < NAME(SUM_VECTORS); j++) total[j] = total[j] + block[j];
         }
@@ -436,47 +399,42 @@ static void NAME(column_sums)(float *out, const void *x_, int64_t pitch, int64_t
 
 /* ---- loss ------------------------------------------------------------------------------------------------------ */
 
-static void NAME(logits_stats)(float *largest, float *sum, const void *logits_, int64_t n)
+static void NAME(logits_stats)(float *largest, float *sum, const void *logits, int64_t n)
 {
-    const T *logits = logits_;
     vf top = vf_set(-INFINITY), total = vf_set(0);
-    EACH(i, m, n) top = vf_max(top, vf_pad(LOAD(logits + i, (int)m), -INFINITY, (int)m));
+    EACH(i, m, n) top = vf_max(top, vf_pad(READ(logits, i, m), -INFINITY, (int)m));
     *largest = vf_largest(top);
     /* exp of -inf where all logits are -inf would be NaN: a rank may have no real columns */
     vf shift = vf_set(*largest > -INFINITY ? *largest : 0);
     EACH(i, m, n)
     {
-        vf v = vf_exp2((LOAD(logits + i, (int)m) - shift) * vf_set(LOG2_E));
+        vf v = vf_exp2((READ(logits, i, m) - shift) * vf_set(LOG2_E));
         total = total + vf_pad(v, 0, (int)m);
     }
     *sum = vf_sum(total);
 }
 
-static void NAME(logits_grad)(void *dlogits_, const void *logits_, int64_t n, float largest, float factor)
+static void NAME(logits_grad)(void *dlogits, const void *logits, int64_t n, float largest, float factor)
 {
-    T *dlogits = dlogits_;
-    const T *logits = logits_;
     vf shift = vf_set(largest), f = vf_set(factor);
-    EACH(i, m, n) STORE(dlogits + i, vf_exp2((LOAD(logits + i, (int)m) - shift) * vf_set(LOG2_E)) * f, (int)m);
+    EACH(i, m, n) WRITE(dlogits, i, vf_exp2((READ(logits, i, m) - shift) * vf_set(LOG2_E)) * f, m);
 }
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
-static void NAME(sigmoids)(float *y, const void *x_, int64_t n)
+static void NAME(sigmoids)(float *y, const void *x, int64_t n)
 {
-    const T *x = x_;
-    EACH(i, m, n) store_fp32(y + i, vf_sigmoid(LOAD(x + i, (int)m)), (int)m);
+    EACH(i, m, n) store_fp32(y + i, vf_sigmoid(READ(x, i, m)), (int)m);
 }
 
-static void NAME(probabilities)(float *y, const void *x_, int64_t n)
+static void NAME(probabilities)(float *y, const void *x, int64_t n)
 {
-    const T *x = x_;
     vf top = vf_set(-INFINITY), total = vf_set(0);
-    EACH(i, m, n) top = vf_max(top, vf_pad(LOAD(x + i, (int)m), -INFINITY, (int)m));
+    EACH(i, m, n) top = vf_max(top, vf_pad(READ(x, i, m), -INFINITY, (int)m));
     vf shift = vf_set(vf_largest(top));
     EACH(i, m, n)
     {
-        vf v = vf_exp(LOAD(x + i, (int)m) - shift);
+        vf v = vf_exp(READ(x, i, m) - shift);
         total = total + vf_pad(v, 0, (int)m);
         store_fp32(y + i, v, (int)m);
     }
@@ -484,17 +442,15 @@ static void NAME(probabilities)(float *y, const void *x_, int64_t n)
     EACH(i, m, n) store_fp32(y + i, load_fp32(y + i, (int)m) * factor, (int)m);
 }
 
-static void NAME(weighted_sum)(void *y_, const void *addend_, const void *const *rows, const float *weights, int count,
+static void NAME(weighted_sum)(void *y, const void *addend, const void *const *rows, const float *weights, int count,
                                int64_t n)
 {
-    T *y = y_;
-    const T *addend = addend_;
     EACH(i, m, n)
     {
-        vf sum = addend ? LOAD(addend + i, (int)m) : vf_set(0);
+        vf sum = addend ? READ(addend, i, m) : vf_set(0);
         for (int j = 0; j < count; j++)
-            sum = vf_fma(LOAD((const T *)rows[j] + i, (int)m), vf_set(weights[j]), sum);
-        STORE(y + i, sum, (int)m);
+            sum = vf_fma(READ(rows[j], i, m), vf_set(weights[j]), sum);
+        WRITE(y, i, sum, m);
     }
 }
 
@@ -519,7 +475,7 @@ static void NAME(adamw)(void *const out[4], const float *gradient, int64_t n, co
         store_fp32(v_ + i, v, c);
         store_fp32(master + i, w, c);
         if (weight)
-            STORE(weight + i, w, c);
+            WRITE(weight, i, w, c);
     }
 }
 
@@ -538,7 +494,7 @@ static void NAME(lion)(void *const out[4], const float *gradient, int64_t n, con
         store_fp32(m_ + i, vf_fma(rest2, g, beta2 * m), c);
         store_fp32(master + i, w, c);
         if (weight)
-            STORE(weight + i, w, c);
+            WRITE(weight, i, w, c);
     }
 }
 
@@ -556,7 +512,7 @@ static void NAME(sgd)(void *const out[4], const float *gradient, int64_t n, cons
         store_fp32(m_ + i, m, c);
         store_fp32(master + i, w, c);
         if (weight)
-            STORE(weight + i, w, c);
+            WRITE(weight, i, w, c);
     }
 }
 
@@ -585,7 +541,7 @@ static void NAME(muon)(void *const out[4], const float *x, int64_t n, const upda
         vf w = vf_fma(rate, load_fp32(x + i, c), keep * load_fp32(master + i, c));
         store_fp32(master + i, w, c);
         if (weight)
-            STORE(weight + i, w, c);
+            WRITE(weight, i, w, c);
     }
 }
 
@@ -655,3 +611,5 @@ static const row_loops NAME(loops) = {
     NAME(transpose),
 };
 #undef EACH
+#undef WRITE
+#undef READ

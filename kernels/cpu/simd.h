@@ -18,24 +18,54 @@
 #define LOG2_E 1.44269504088896341f
 #define INLINE static inline __attribute__((always_inline, unused))
 
-#if defined SIMD_AVX512
-/* ---- AVX-512 --------------------------------------------------------------------------------------------------- */
+#if defined SIMD_AVX512 || defined SIMD_AVX2
+/* ---- what AVX-512 and AVX2 have by the same names ---------------------------------------------------------------- */
+#ifdef SIMD_AVX512
 enum { LANES = 16 };
 typedef __m512 vf;
 typedef __m512i vi;
+#define MM(name) _mm512_##name
+#else
+enum { LANES = 8 };
+typedef __m256 vf;
+typedef __m256i vi;
+#define MM(name) _mm256_##name
+#endif
 
 INLINE vf vf_set(float x)
 {
-    return _mm512_set1_ps(x);
+    return MM(set1_ps)(x);
 }
 INLINE vf vf_load(const float *p)
 {
-    return _mm512_loadu_ps(p);
+    return MM(loadu_ps)(p);
 }
 INLINE void vf_store(float *p, vf v)
 {
-    _mm512_storeu_ps(p, v);
+    MM(storeu_ps)(p, v);
 }
+/* a b + c, rounded once */
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return MM(fmadd_ps)(a, b, c);
+}
+/* the larger; b where either is NaN */
+INLINE vf vf_max(vf a, vf b)
+{
+    return MM(max_ps)(a, b);
+}
+INLINE vf vf_min(vf a, vf b)
+{
+    return MM(min_ps)(a, b);
+}
+INLINE vf vf_sqrt(vf a)
+{
+    return MM(sqrt_ps)(a);
+}
+#endif
+
+#if defined SIMD_AVX512
+/* ---- AVX-512 --------------------------------------------------------------------------------------------------- */
 INLINE __mmask16 vf_first(int n)
 {
     return (__mmask16)((1u << n) - 1);
@@ -66,10 +96,6 @@ INLINE vf load_bf16(const uint16_t *p, int n)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_16(p, n)), 16));
 }
-INLINE vf load_fp16(const uint16_t *p, int n)
-{
-    return _mm512_cvtph_ps(load_16(p, n));
-}
 /* The upper halves, rounded to nearest even; NaN stays NaN. */
 INLINE vi vf_round_bf16(vf v)
 {
@@ -86,28 +112,6 @@ INLINE void store_bf16(uint16_t *p, vf v, int n)
 #else
     store_16(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(vf_round_bf16(v), 16)), n);
 #endif
-}
-INLINE void store_fp16(uint16_t *p, vf v, int n)
-{
-    store_16(p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
-}
-/* a b + c, rounded once */
-INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-/* the larger; b where either is NaN */
-INLINE vf vf_max(vf a, vf b)
-{
-    return _mm512_max_ps(a, b);
-}
-INLINE vf vf_min(vf a, vf b)
-{
-    return _mm512_min_ps(a, b);
-}
-INLINE vf vf_sqrt(vf a)
-{
-    return _mm512_sqrt_ps(a);
 }
 INLINE vf vf_round(vf a)
 {
@@ -150,22 +154,6 @@ INLINE void vf_transpose(vf *v)
 
 #elif defined SIMD_AVX2
 /* ---- AVX2 with FMA and F16C ------------------------------------------------------------------------------------ */
-enum { LANES = 8 };
-typedef __m256 vf;
-typedef __m256i vi;
-
-INLINE vf vf_set(float x)
-{
-    return _mm256_set1_ps(x);
-}
-INLINE vf vf_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-INLINE void vf_store(float *p, vf v)
-{
-    _mm256_storeu_ps(p, v);
-}
 INLINE __m128i load_16(const void *p, int n)
 {
     if (n == LANES)
@@ -188,10 +176,6 @@ INLINE vf load_bf16(const uint16_t *p, int n)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16(p, n)), 16));
 }
-INLINE vf load_fp16(const uint16_t *p, int n)
-{
-    return _mm256_cvtph_ps(load_16(p, n));
-}
 INLINE void store_bf16(uint16_t *p, vf v, int n)
 {
     vi bits = _mm256_castps_si256(v);
@@ -201,26 +185,6 @@ INLINE void store_bf16(uint16_t *p, vf v, int n)
     vf nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
     vi upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan)), 16);
     store_16(p, _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1)), n);
-}
-INLINE void store_fp16(uint16_t *p, vf v, int n)
-{
-    store_16(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
-}
-INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-INLINE vf vf_max(vf a, vf b)
-{
-    return _mm256_max_ps(a, b);
-}
-INLINE vf vf_min(vf a, vf b)
-{
-    return _mm256_min_ps(a, b);
-}
-INLINE vf vf_sqrt(vf a)
-{
-    return _mm256_sqrt_ps(a);
 }
 INLINE vf vf_round(vf a)
 {
@@ -328,6 +292,17 @@ INLINE vf vf_between(vf v, vf x, vf low, vf high, vf other)
 #endif
 
 /* ---- from the above -------------------------------------------------------------------------------------------- */
+
+#if defined SIMD_AVX512 || defined SIMD_AVX2
+INLINE vf load_fp16(const uint16_t *p, int n)
+{
+    return MM(cvtph_ps)(load_16(p, n));
+}
+INLINE void store_fp16(uint16_t *p, vf v, int n)
+{
+    store_16(p, MM(cvtps_ph)(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
+}
+#endif
 
 #ifndef SIMD_AVX512
 INLINE vf load_fp32(const float *p, int n)

@@ -5,7 +5,7 @@
 #include <omp.h>
 #include <string.h>
 
-#include "kernels/cpu/tile_gemm.h"
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/isa.h"
 
 /* A panel of B stays in the first-level cache (16 KiB in bf16) along all rows of A; A, B and the block of C in the
@@ -27,11 +27,6 @@ enum {
 int64_t tile_gemm_scratch(int threads)
 {
     return (int64_t)(threads > 1 ? threads : 1) * BLOCK_BYTES;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Rows [i, i + rows) and columns [j, j + columns) of C. */
@@ -65,7 +60,7 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, const is
     if (s->k == 0)
         memset(m->c, 0, C_BYTES);
     for (int64_t k = 0; k < s->k; k += BLOCK_K) {
-        int64_t depth = least(s->k - k, BLOCK_K), a_row = BLOCK_K, a_step = t->pair;
+        int64_t depth = gemm_least(s->k - k, BLOCK_K), a_row = BLOCK_K, a_step = t->pair;
         const char *a = (const char *)p->a + (c.i * s->a_row + k * s->a_column) * bytes;
         if (s->a_column == 1) {
             t->rows(m->a, BLOCK_K, a, s->a_row, c.rows, depth);
@@ -75,7 +70,7 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, const is
             t->lanes(m->a, BLOCK_M, a, s->a_column, depth, c.rows);
         }
         for (int64_t n = 0; n < c.columns; n += PANEL) {
-            int64_t width = least(c.columns - n, PANEL);
+            int64_t width = gemm_least(c.columns - n, PANEL);
             const char *b = (const char *)p->b + (k * s->b_row + (c.j + n) * s->b_column) * bytes;
             if (s->b_column == 1)
                 t->lanes(m->b, PANEL, b, s->b_row, depth, width);
@@ -88,13 +83,6 @@ static void multiply_block(const gemm_shape *s, const gemm_operands *p, const is
     write_block(s, p, set, m->c, c);
 }
 
-/* Parts of at most `most` that divide n evenly, multiples of `unit`. */
-static int64_t even_part(int64_t n, int64_t most, int64_t unit)
-{
-    int64_t parts = (n + most - 1) / most, part = (n + parts - 1) / parts;
-    return least((part + unit - 1) / unit * unit, most);
-}
-
 /* How C is divided into blocks: `down` of `high` rows by `across` of `wide` columns. */
 typedef struct division {
     int64_t high, wide, down, across;
@@ -104,7 +92,7 @@ static division divide(const gemm_shape *s)
 {
     if (s->m < 1)
         return (division){0};
-    int64_t high = even_part(s->m, BLOCK_M, 6), wide = even_part(s->n, BLOCK_N, 64);
+    int64_t high = gemm_part(s->m, BLOCK_M, 6), wide = gemm_part(s->n, BLOCK_N, 64);
     return (division){high, wide, (s->m + high - 1) / high, (s->n + wide - 1) / wide};
 }
 
@@ -120,7 +108,7 @@ static void multiply_some(const gemm_group *g, const isa *set, const block_memor
         for (; first < blocks && count > 0; first++, count--) {
             int64_t row = first % d.down * d.high, column = first / d.down * d.wide;
             multiply_block(&s, &operands, set, m,
-                           (block){row, column, least(s.m - row, d.high), least(s.n - column, d.wide)});
+                           (block){row, column, gemm_least(s.m - row, d.high), gemm_least(s.n - column, d.wide)});
         }
         first -= blocks;
     }

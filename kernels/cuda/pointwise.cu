@@ -5,7 +5,7 @@
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/cuda/scalars.h"
-#include "kernels/gelu.h"
+#include "kernels/constants.h"
 #include "kernels/philox.h"
 #include "kernels/token.h"
 

@@ -2,7 +2,7 @@
  */
 #include "kernels/cuda/vector.cuh"
 
-#include "kernels/qk_clip.h"
+#include "kernels/heads.h"
 
 static constexpr int THREADS = 256, WARPS = THREADS / WARP;
 
@@ -30,14 +30,14 @@ KERNEL(THREADS, 4) factors_of_rows(float *factors, int64_t rows, launch_qk_facto
     int lane = (int)threadIdx.x % WARP;
     int64_t first = ((int64_t)blockIdx.x * WARPS + threadIdx.x / WARP) * of.size;
     bool whole;
-    int32_t head = qk_clip_head(&whole, first, of.heads, of.blocks, of.size, of.whole);
+    int32_t head = heads_of_clipped_row(&whole, first, of.heads, of.blocks, of.size, of.whole);
     float most = 0;
     for (int64_t row = of.layer + lane * of.layers; head >= 0 && row < of.peak_rows; row += WARP * of.layers)
         most = fmaxf(most, of.peaks[row * of.heads + head]);
     most = warp_largest(most);
     float gamma = most > of.threshold && most < INFINITY ? of.threshold / most : 1.0f;
     for (int64_t row = first + lane; row < first + of.size && row < rows; row += WARP) {
-        qk_clip_head(&whole, row, of.heads, of.blocks, of.size, of.whole);
+        heads_of_clipped_row(&whole, row, of.heads, of.blocks, of.size, of.whole);
         factors[row] = whole ? gamma : sqrtf(gamma);
     }
 }

@@ -7,7 +7,7 @@
 #include "kernels/cuda/vector.cuh"
 
 #include "kernels/cuda/scalars.h"
-#include "kernels/muon.h"
+#include "kernels/constants.h"
 #include "kernels/rounding.h"
 
 static constexpr int THREADS = 256, V = 4, VECTORS_A_THREAD = 4, BLOCK_ELEMENTS = THREADS * V * VECTORS_A_THREAD;

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/muon.h"
+#include "kernels/constants.h"
 #include "kernels/rounding.h"
 
 namespace

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "kernels/cpu/tile_gemm.h"
+#include "kernels/cpu/products.h"
 #include "kernels/philox.h"
 
 enum { BENCH_BYTES = 16 << 20 };

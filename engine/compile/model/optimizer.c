@@ -6,7 +6,7 @@
 #include "engine/compile/model/append.h"
 #include "engine/compile/model/duty.h"
 #include "engine/compile/model/qk_clip.h"
-#include "kernels/muon.h"
+#include "kernels/constants.h"
 #include "kernels/rounding.h"
 
 /* ---- element by element ---------------------------------------------------------------------------------------- */

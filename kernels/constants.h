@@ -1,0 +1,17 @@
+/* Constants that host, device and, of Muon, the reference share. What GELU's kernels are compared with (tests/oracle/,
+ * tools/bench/self_check_math.c) states them in its own way. Plain C that is also C++ and CUDA. */
+#pragma once
+
+/* GELU's approximation (1606.08415): gelu(x) = x (1 + tanh(u)) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3) */
+#define GELU_ROOT  0.797884560802865356f /* sqrt(2 / pi) */
+#define GELU_CUBIC 0.044715f
+
+/* Muon's quintic, whose slope at 0 is largest while it keeps singular values near 1
+ * (https://kellerjordan.github.io/posts/muon). */
+#define MUON_A 3.4445
+#define MUON_B (-4.7750)
+#define MUON_C 2.0315
+
+#define MUON_EPSILON 1e-7f /* the smallest norm that a matrix is divided by */
+
+enum { MUON_ITERATIONS = 5 };

@@ -149,11 +149,6 @@ static void count_choices(recorder *r, const experts_layer *e, const layer_input
 
 /* ---- losses ----------------------------------------------------------------------------------------------------- */
 
-static bool is_balanced(const recorder *r, const layer_inputs *in)
-{
-    return r->training && (in->router_loss > 0 || in->router_z_loss > 0);
-}
-
 static op_balance balance_of(const layer_inputs *in, bool sigmoid)
 {
     bool by_sample = in->router_over == LAYER_BALANCE_SEQUENCE;
@@ -196,7 +191,7 @@ static tensor *add_losses(recorder *r, const layer_inputs *in, tensor *logits, t
 
 static tensor *balance(recorder *r, const layer_inputs *in, const routed *x, router_pool *routers, tensor *y)
 {
-    if (!is_balanced(r, in))
+    if (!r->training || !(in->router_loss > 0 || in->router_z_loss > 0))
         return y;
     tensor *load = record_load(r, in, x, places_of(r, in));
     if (!routers)

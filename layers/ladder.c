@@ -11,13 +11,6 @@ int64_t ladder_room(const ladder_waves *w)
     return w->rows + w->count * w->behind;
 }
 
-/* Every token may choose as many of a rank's experts as there are. */
-static int64_t most_rows(const ladder_shape *s)
-{
-    int held = (s->experts + s->ranks - 1) / s->ranks;
-    return s->tokens * (s->active < held ? s->active : held);
-}
-
 /* Of at most `count` waves, as many as the worst routing needs. */
 static ladder_waves waves(int64_t rows, int64_t behind, int64_t count, int64_t most)
 {
@@ -27,7 +20,9 @@ static ladder_waves waves(int64_t rows, int64_t behind, int64_t count, int64_t m
 
 static int list_rungs(ladder_waves list[LADDER_RUNGS], const ladder_shape *s)
 {
-    int64_t most = most_rows(s), mean = s->tokens * s->active / s->ranks;
+    int held = (s->experts + s->ranks - 1) / s->ranks;
+    int64_t most = s->tokens * (s->active < held ? s->active : held); /* every token may choose all that a rank has */
+    int64_t mean = s->tokens * s->active / s->ranks;
     if (s->ranks == 1) {
         list[0] = (ladder_waves){most, most, 0};
         return 1;

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static const int64_t HUGE_PAGE = (int64_t)2 << 20;
 static const double GIB = 1024.0 * 1024.0 * 1024.0;
@@ -20,7 +21,7 @@ struct arena {
  * there is none ("max", no such line, no such file). */
 static int64_t number_in(const char *path, const char *name)
 {
-    FILE *file = fopen(path, "re");
+    AUTO(FILE) *file = fopen(path, "re");
     if (!file)
         return -1;
     char line[256];
@@ -29,7 +30,6 @@ static int64_t number_in(const char *path, const char *name)
     while (found < 0 && fgets(line, sizeof line, file))
         if (strncmp(line, name, length) == 0 && sscanf(line + length, "%lld", &found) != 1)
             found = -1;
-    fclose(file);
     return found;
 }
 
@@ -51,14 +51,12 @@ static int64_t left_by_group(const char *folder)
 static int64_t left_by_groups(void)
 {
     char line[1024], folder[1100] = "/sys/fs/cgroup";
-    FILE *file = fopen("/proc/self/cgroup", "re");
+    AUTO(FILE) *file = fopen("/proc/self/cgroup", "re");
     while (file && fgets(line, sizeof line, file))
         if (strncmp(line, "0::/", 4) == 0) {
             line[strcspn(line, "\n")] = 0;
             snprintf(folder, sizeof folder, "/sys/fs/cgroup%s", line + 3);
         }
-    if (file)
-        fclose(file);
     int64_t left = INT64_MAX;
     for (;;) {
         int64_t here = left_by_group(folder);

@@ -118,107 +118,39 @@ static float odd_float(double value)
     return bits_float(bits | 1);
 }
 
-/* Reading and writing of one element through a double. */
-#define PLAIN(name, type, low, high)                                                                                   \
-    static double load_##name(const void *from)                                                                        \
+/* Reading and writing of one element through a double: what `from`, of the type, is, and what `value` becomes. */
+#define ELEMENT(name, type, reads, writes)                                                                             \
+    static double load_##name(const void *at)                                                                          \
     {                                                                                                                  \
-        type value;                                                                                                    \
-        memcpy(&value, from, sizeof value);                                                                            \
-        return (double)value;                                                                                          \
+        type from;                                                                                                     \
+        memcpy(&from, at, sizeof from);                                                                                \
+        return reads;                                                                                                  \
     }                                                                                                                  \
-    static void store_##name(void *to, double value)                                                                   \
+    static void store_##name(void *at, double value)                                                                   \
     {                                                                                                                  \
-        /* `high` is one beyond the range, which a double holds exactly */                                             \
-        type result = isnan(value) ? 0 : value <= low ? (type)low : value >= high ? (type)(high - 1) : (type)value;    \
-        memcpy(to, &result, sizeof result);                                                                            \
+        type to = writes;                                                                                              \
+        memcpy(at, &to, sizeof to);                                                                                    \
     }
+/* `high` is one beyond the range, which a double holds exactly. */
+#define WHOLE(name, type, low, high, most)                                                                             \
+    ELEMENT(name, type, (double)from, isnan(value) ? 0 : value <= low ? (type)low : value >= high ? most : (type)value)
 #define SMALL(name, type, to_float, from_float)                                                                        \
-    static double load_##name(const void *from)                                                                        \
-    {                                                                                                                  \
-        type bits;                                                                                                     \
-        memcpy(&bits, from, sizeof bits);                                                                              \
-        return (double)to_float(bits);                                                                                 \
-    }                                                                                                                  \
-    static void store_##name(void *to, double value)                                                                   \
-    {                                                                                                                  \
-        type bits = from_float(odd_float(value));                                                                      \
-        memcpy(to, &bits, sizeof bits);                                                                                \
-    }
-PLAIN(int8, int8_t, -0x1p7, 0x1p7)
-PLAIN(int16, int16_t, -0x1p15, 0x1p15)
-PLAIN(int32, int32_t, -0x1p31, 0x1p31)
-PLAIN(uint8, uint8_t, 0.0, 0x1p8)
-PLAIN(uint16, uint16_t, 0.0, 0x1p16)
-PLAIN(uint32, uint32_t, 0.0, 0x1p32)
+    ELEMENT(name, type, (double)to_float(from), from_float(odd_float(value)))
+WHOLE(int8, int8_t, -0x1p7, 0x1p7, INT8_MAX)
+WHOLE(int16, int16_t, -0x1p15, 0x1p15, INT16_MAX)
+WHOLE(int32, int32_t, -0x1p31, 0x1p31, INT32_MAX)
+WHOLE(int64, int64_t, -0x1p63, 0x1p63, INT64_MAX)
+WHOLE(uint8, uint8_t, 0.0, 0x1p8, UINT8_MAX)
+WHOLE(uint16, uint16_t, 0.0, 0x1p16, UINT16_MAX)
+WHOLE(uint32, uint32_t, 0.0, 0x1p32, UINT32_MAX)
+WHOLE(uint64, uint64_t, 0.0, 0x1p64, UINT64_MAX)
 SMALL(bf16, uint16_t, bf16_to_float, float_to_bf16)
 SMALL(fp16, uint16_t, fp16_to_float, float_to_fp16)
 SMALL(fp8_e4m3, uint8_t, fp8_e4m3_to_float, float_to_fp8_e4m3)
 SMALL(fp8_e5m2, uint8_t, fp8_e5m2_to_float, float_to_fp8_e5m2)
-
-/* 64-bit integers: 2^63 - 1 is no double, so the top has a row of its own. */
-static double load_int64(const void *from)
-{
-    int64_t value;
-    memcpy(&value, from, sizeof value);
-    return (double)value;
-}
-
-static void store_int64(void *to, double value)
-{
-    int64_t result = isnan(value) ? 0 : value <= -0x1p63 ? INT64_MIN : value >= 0x1p63 ? INT64_MAX : (int64_t)value;
-    memcpy(to, &result, sizeof result);
-}
-
-static double load_uint64(const void *from)
-{
-    uint64_t value;
-    memcpy(&value, from, sizeof value);
-    return (double)value;
-}
-
-static void store_uint64(void *to, double value)
-{
-    uint64_t result = isnan(value) || value <= 0 ? 0 : value >= 0x1p64 ? UINT64_MAX : (uint64_t)value;
-    memcpy(to, &result, sizeof result);
-}
-
-static double load_fp32(const void *from)
-{
-    float value;
-    memcpy(&value, from, sizeof value);
-    return (double)value;
-}
-
-static void store_fp32(void *to, double value)
-{
-    float result = (float)value;
-    memcpy(to, &result, sizeof result);
-}
-
-static double load_fp64(const void *from)
-{
-    double value;
-    memcpy(&value, from, sizeof value);
-    return value;
-}
-
-static void store_fp64(void *to, double value)
-{
-    memcpy(to, &value, sizeof value);
-}
-
-static double load_bool(const void *from)
-{
-    uint8_t value;
-    memcpy(&value, from, sizeof value);
-    return value != 0;
-}
-
-static void store_bool(void *to, double value)
-{
-    uint8_t result = !isnan(value) && value != 0;
-    memcpy(to, &result, sizeof result);
-}
+ELEMENT(fp32, float, (double)from, (float)value)
+ELEMENT(fp64, double, from, value)
+ELEMENT(bool, uint8_t, from != 0, !isnan(value) && value != 0)
 
 static const struct {
     const char *name;

@@ -1,21 +1,19 @@
 #include "memory/numa.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/scope.h"
+
 /* The first line of a file; false: there is none. */
 static bool read_line(char *out, int bytes, const char *path)
 {
-    FILE *file = fopen(path, "re");
-    bool read = file && fgets(out, bytes, file);
-    if (file)
-        fclose(file);
-    return read;
+    AUTO(FILE) *file = fopen(path, "re");
+    return file && fgets(out, bytes, file);
 }
 
 int numa_node_of(const char *root, const char *pci)
@@ -51,17 +49,6 @@ static bool cores_of(cpu_set_t *out, const char *root, int node)
     return CPU_COUNT(out) > 0;
 }
 
-/* Threads that libraries have made before are bound, too. */
-static void bind_all_threads(const cpu_set_t *cores)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    for (struct dirent *e; tasks && (e = readdir(tasks));)
-        if (isdigit((unsigned char)*e->d_name))
-            sched_setaffinity((pid_t)atoi(e->d_name), sizeof *cores, cores);
-    if (tasks)
-        closedir(tasks);
-}
-
 numa_verdict numa_stay_near(const char *root, int node)
 {
     cpu_set_t near, mine, both;
@@ -70,7 +57,11 @@ numa_verdict numa_stay_near(const char *root, int node)
     CPU_AND(&both, &near, &mine);
     if (CPU_COUNT(&both) == 0)
         return NUMA_ELSEWHERE;
-    if (!CPU_EQUAL(&both, &mine))
-        bind_all_threads(&both);
+    if (CPU_EQUAL(&both, &mine))
+        return NUMA_NEAR;
+    AUTO(DIR) *tasks = opendir("/proc/self/task"); /* threads that libraries have made before are bound, too */
+    for (struct dirent *e; tasks && (e = readdir(tasks));)
+        if (isdigit((unsigned char)*e->d_name))
+            sched_setaffinity((pid_t)atoi(e->d_name), sizeof both, &both);
     return NUMA_NEAR;
 }

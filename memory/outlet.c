@@ -194,24 +194,23 @@ static bool start(channel *c, int descriptor)
     return started;
 }
 
-static void stop(channel *c)
+/* Ends the thread when all is taken, unless it is stuck: then it ends with the process. The end has a notice, too. */
+static void stop(channel *c, double seconds)
 {
-    pthread_mutex_lock(&c->lock);
-    c->ends = true;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
-    pthread_join(c->thread, NULL);
-}
-
-/* The end has a notice, too. False: nobody reads it. */
-static bool tell_missing(channel *c, double seconds)
-{
+    if (!drain(c, seconds))
+        return;
     pthread_mutex_lock(&c->lock);
     if (c->missing > 0)
         add_notice(c);
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
-    return drain(c, seconds);
+    if (!drain(c, seconds))
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->ends = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    pthread_join(c->thread, NULL);
 }
 
 static FILE *open_stream(stream *s, channel *to, bool error, int mode)
@@ -264,10 +263,8 @@ void outlet_close(double seconds)
     }
     atomic_store(&outlet.json, false);
     for (int i = 0; i < STREAMS; i++) {
-        channel *c = outlet.of[i];
-        bool gone = i == 1 && c == outlet.of[0];
-        if (!gone && drain(c, seconds) && tell_missing(c, seconds))
-            stop(c); /* a thread that is stuck ends with the process */
+        if (i == 0 || outlet.of[1] != outlet.of[0])
+            stop(outlet.of[i], seconds);
     }
     atomic_store(&outlet.open, false);
     stdout = outlet.before[0];

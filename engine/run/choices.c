@@ -8,6 +8,7 @@
 #include "engine/system/reading.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 void choices_free(choices *c)
 {
@@ -185,18 +186,12 @@ void choices_share(choices *c, comm_group *all)
  * freed. */
 static device_choice *gather(int *most, comm_group *all, const device_choice *mine, int count)
 {
-    int members = comm_group_ranks(all), *counts = must_alloc((unsigned long)members * sizeof *counts);
-    comm_all_gather_bytes(all, counts, &count, sizeof count);
-    *most = 1;
-    for (int i = 0; i < members; i++)
-        *most = counts[i] > *most ? counts[i] : *most;
-    free(counts);
-    device_choice *padded = must_calloc((unsigned long)*most, sizeof *padded);
+    *most = (int)comm_all_max(all, count > 1 ? count : 1);
+    AUTO_FREE device_choice *padded = must_calloc((unsigned long)*most, sizeof *padded);
     for (int i = 0; i < count; i++)
         padded[i] = mine[i];
-    device_choice *table = must_alloc((unsigned long)members * (unsigned long)*most * sizeof *table);
+    device_choice *table = must_alloc((unsigned long)comm_group_ranks(all) * (unsigned long)*most * sizeof *table);
     comm_all_gather_bytes(all, table, padded, (int64_t)*most * (int64_t)sizeof *table);
-    free(padded);
     return table;
 }
 

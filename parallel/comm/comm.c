@@ -1,11 +1,13 @@
 #include "parallel/comm/comm.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/comm/comm_backend.h"
 #include "parallel/comm/comm_sum.h"
 
@@ -332,22 +334,45 @@ void comm_all_gather_bytes(comm_group *g, void *out, const void *mine, int64_t b
                           .count = bytes * g->count});
 }
 
+double comm_all_max(comm_group *g, double mine)
+{
+    AUTO_FREE double *all = must_alloc((unsigned long)g->count * sizeof *all);
+    comm_all_gather_bytes(g, all, &mine, sizeof mine);
+    for (int i = 0; i < g->count; i++)
+        mine = fmax(mine, all[i]); /* passes over what is not a number */
+    return mine;
+}
+
+double comm_all_sum(comm_group *g, double mine)
+{
+    AUTO_FREE double *all = must_alloc((unsigned long)g->count * sizeof *all);
+    double sum = 0;
+    comm_all_gather_bytes(g, all, &mine, sizeof mine);
+    for (int i = 0; i < g->count; i++)
+        sum += all[i];
+    return sum;
+}
+
+bool comm_any(comm_group *g, bool mine)
+{
+    return comm_all_max(g, mine) > 0;
+}
+
 status comm_all_status(comm_group *g, status mine)
 {
     if (g->count == 1)
         return mine;
-    int32_t code = (int32_t)mine, *codes = must_alloc((unsigned long)g->count * sizeof *codes);
+    int32_t code = (int32_t)mine;
+    AUTO_FREE int32_t *codes = must_alloc((unsigned long)g->count * sizeof *codes);
     comm_all_gather_bytes(g, codes, &code, sizeof code);
     int first = 0;
     while (first < g->count && codes[first] == STATUS_OK)
         first++;
-    status agreed = first < g->count ? (status)codes[first] : STATUS_OK;
-    free(codes);
-    if (agreed == STATUS_OK)
+    if (first == g->count)
         return STATUS_OK;
     char text[2048] = "";
     if (first == g->me)
         snprintf(text, sizeof text, "%s", status_message());
     comm_broadcast_bytes(g, text, sizeof text, first);
-    return status_fail(agreed, "rank %d: %.1900s", g->members[first], text);
+    return status_fail((status)codes[first], "rank %d: %.1900s", g->members[first], text);
 }

@@ -61,13 +61,6 @@ typedef struct measuring {
     bool rates; /* the model is to know what attention reaches at this length */
 } measuring;
 
-static void meet(comm *world)
-{
-    char all[4096], mine = 0;
-    MUST(comm_ranks(world) <= (int)sizeof all, "%d ranks", comm_ranks(world));
-    comm_all_gather_bytes(comm_world(world), all, &mine, 1);
-}
-
 /* ---- points ------------------------------------------------------------------------------------------------------ */
 
 static bool same_kind(const profile_point *a, const profile_point *b)
@@ -127,7 +120,7 @@ static void time_ops(const measuring *m, executor *e, const compiled_program *of
     bench_times *t = bench_times_open(e, of);
     for (int i = 0; i < STEPS; i++) {
         seconds[i] = must_calloc((unsigned long)count, sizeof *seconds[i]);
-        meet(m->world);
+        comm_any(comm_world(m->world), false);
         (void)bench_times_play(t, seconds[i]);
     }
     bench_times_close(t);
@@ -189,7 +182,7 @@ static double time_call(const measuring *m, const comm_call *call)
 {
     double seconds[TIMES];
     for (int i = 0; i < TIMES; i++) {
-        meet(m->world);
+        comm_any(comm_world(m->world), false);
         double begun = clock_seconds();
         comm_run(call);
         seconds[i] = clock_seconds() - begun;
@@ -215,7 +208,7 @@ static double time_message(const measuring *m, void *buffer, int64_t bytes)
                          .count = bytes,
                          .source = 1 - me};
     for (int i = 0; i < TIMES; i++) {
-        meet(m->world);
+        comm_any(comm_world(m->world), false);
         double begun = clock_seconds();
         if (me < 2) {
             comm_run(me ? &receive : &send);

@@ -28,7 +28,6 @@ static float *optional(float *values, int64_t at)
 static float clip_scale(islands *o, int fragment)
 {
     double clip = o->config->outer.clip, sum = 0;
-    int ranks = comm_ranks(o->world);
     if (clip <= 0)
         return 1;
     for (int u = 0; u < o->units.count; u++) {
@@ -41,12 +40,7 @@ static float clip_scale(islands *o, int fragment)
             sum += change * change;
         }
     }
-    double *all = must_alloc((unsigned long)ranks * sizeof *all), norm = 0;
-    comm_all_gather_bytes(comm_world(o->world), all, &sum, sizeof sum);
-    for (int i = 0; i < ranks; i++)
-        norm += all[i];
-    free(all);
-    norm = sqrt(norm);
+    double norm = sqrt(comm_all_sum(comm_world(o->world), sum));
     o->counts.clipped += norm > clip;
     return norm > clip ? (float)(clip / norm) : 1;
 }

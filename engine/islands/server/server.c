@@ -127,13 +127,8 @@ static bool is_durable(server *v)
  * replay needs to know of no merge before. */
 static double clip_scale(const server *v, int slot)
 {
-    int ranks = comm_ranks(v->world);
-    double *all = must_alloc((unsigned long)ranks * sizeof *all), mine = outer_norm_scale(v->outer, 0, slot), least = 1;
-    comm_all_gather_bytes(comm_world(v->world), all, &mine, sizeof mine);
-    for (int i = 0; i < ranks; i++)
-        least = all[i] < least ? all[i] : least;
-    free(all);
-    return least;
+    double least = -comm_all_max(comm_world(v->world), -outer_norm_scale(v->outer, 0, slot));
+    return least < 1 ? least : 1;
 }
 
 static void decide(server *v, int slot, roster_refusal refusal)
@@ -206,17 +201,6 @@ static void look_for_decision(server *v)
 
 /* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
-static signals_request asked_for(const server *v)
-{
-    int ranks = comm_ranks(v->world), mine = (int)signals_pending(), most = mine;
-    int *all = must_alloc((unsigned long)ranks * sizeof *all);
-    comm_all_gather_bytes(comm_world(v->world), all, &mine, sizeof mine);
-    for (int i = 0; i < ranks; i++)
-        most = all[i] > most ? all[i] : most;
-    free(all);
-    return (signals_request)most;
-}
-
 /* Every island has ended, and the model has done its steps. */
 static bool is_over(server *v)
 {
@@ -245,7 +229,7 @@ static status work(bool *stopped, server *v)
             decide_next(v);
         bool merged = v->outer->merge != before;
         bool due = merged && ((every > 0 && v->outer->merge % every == 0) || server_journal_is_long(v));
-        signals_request asked = asked_for(v);
+        signals_request asked = (signals_request)comm_all_max(comm_world(v->world), signals_pending());
         *stopped = asked == SIGNALS_STOP;
         if (*stopped || is_over(v))
             return STATUS_OK;

@@ -322,17 +322,6 @@ static bool is_known(const roster *head, int64_t merge, int64_t id)
     return known;
 }
 
-static bool any_rank(comm_group *all, bool mine)
-{
-    int ranks = comm_group_ranks(all);
-    bool *each = must_alloc((unsigned long)ranks * sizeof *each), any = false;
-    comm_all_gather_bytes(all, each, &mine, sizeof mine);
-    for (int i = 0; i < ranks; i++)
-        any |= each[i];
-    free(each);
-    return any;
-}
-
 /* How it went with the next entry. */
 typedef enum outcome {
     MERGED,
@@ -353,7 +342,7 @@ static status replay_next(outcome *how, server *v, const roster *head)
     if (ranks == 0)
         return STATUS_OK;
     TRY(comm_all_status(all, read_entry(&e, v, merge, ranks)));
-    if (any_rank(all, e.damaged)) {
+    if (comm_any(all, e.damaged)) {
         *how = DAMAGED;
         return STATUS_OK;
     }

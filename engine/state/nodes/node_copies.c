@@ -236,13 +236,9 @@ static status hold_here(holder *whose, node_copies *k)
 /* On all nodes; *worst of them. */
 static status hold(holder *worst, node_copies *k)
 {
-    holder mine = NOBODY, *all = must_alloc((unsigned long)k->ranks * sizeof *all);
+    holder mine = NOBODY;
     status s = comm_all_status(k->world, k->me == k->first ? hold_here(&mine, k) : STATUS_OK);
-    comm_all_gather_bytes(k->world, all, &mine, sizeof mine);
-    *worst = NOBODY;
-    for (int i = 0; i < k->ranks; i++)
-        *worst = all[i] > *worst ? all[i] : *worst;
-    free(all);
+    *worst = (holder)comm_all_max(k->world, mine);
     return s;
 }
 

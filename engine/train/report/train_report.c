@@ -187,11 +187,7 @@ void training_header(const training *t)
     const config *c = t->config;
     const compiled *k = &t->compiled;
     /* The largest rank's plan is the one to show. */
-    AUTO_FREE int64_t *all = must_alloc((unsigned long)comm_ranks(t->world) * sizeof *all);
-    comm_all_gather_bytes(comm_world(t->world), all, &k->arena_bytes, sizeof *all);
-    int64_t largest = 0;
-    for (int i = 0; i < comm_ranks(t->world); i++)
-        largest = all[i] > largest ? all[i] : largest;
+    int64_t largest = (int64_t)comm_all_max(comm_world(t->world), (double)k->arena_bytes);
     if (!speaks(t))
         return;
     const model_shape *s = &c->model.shape;

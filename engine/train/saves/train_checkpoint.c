@@ -180,12 +180,7 @@ static void say_saved(training *t)
  * Collective; all ranks have the message at hand. */
 static status judge_state(training *t)
 {
-    int ranks = comm_ranks(t->world);
-    bool mine = saver_refused(t->saves.saver), *all = must_alloc((unsigned long)ranks * sizeof *all);
-    comm_all_gather_bytes(comm_world(t->world), all, &mine, sizeof mine);
-    for (int i = 0; i < ranks; i++)
-        t->saves.refused |= all[i];
-    free(all);
+    t->saves.refused |= comm_any(comm_world(t->world), saver_refused(t->saves.saver));
     AUTO_FREE char *words = must_strdup(status_message());
     return t->saves.refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
 }

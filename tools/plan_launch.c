@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/plan/checkpoint_bytes.h"
+#include "engine/compile/model/storage.h"
 #include "engine/config/batch_ramp.h"
 #include "memory/log.h"
 #include "memory/units.h"
@@ -21,7 +21,7 @@ typedef struct course {
 static course course_of(const config *c, const plan *p)
 {
     double samples = (double)batch_ramp_total(c, 0, c->train.steps), sequence = (double)c->train.sequence;
-    course r = {.tokens = samples * sequence, .checkpoint = checkpoint_bytes(&p->options), .free = -1};
+    course r = {.tokens = samples * sequence, .checkpoint = storage_checkpoint_bytes(&p->options), .free = -1};
     r.seconds = p->step_seconds * r.tokens / (double)p->tokens_per_step;
     r.gpu_hours = r.seconds / 3600 * p->options.grid.ranks;
     r.kept = c->checkpoint.keep ? (c->checkpoint.keep + 1) * r.checkpoint : 0; /* and the one that is being written */

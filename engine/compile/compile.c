@@ -2,17 +2,13 @@
 
 #include <float.h>
 
-#include "engine/compile/compile_find.h"
-#include "engine/compile/step/compile_schedule.h"
-#include "engine/compile/step/compile_program.h"
-#include "engine/compile/model/loss_chunk.h"
-#include "engine/compile/model/rungs.h"
 #include "engine/compile/model/tokens.h"
+#include "engine/compile/step/compile_program.h"
+#include "engine/compile/step/place.h"
 #include "engine/compile/step/recompute.h"
 #include "engine/compile/step/repeat.h"
-#include "engine/compile/step/workspace.h"
-#include "engine/config/batch_ramp.h"
 #include "engine/compile/time/transfer_choice.h"
+#include "engine/config/batch_ramp.h"
 #include "memory/arena.h"
 
 int compile_marks(const compiled_program *p)

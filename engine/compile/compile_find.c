@@ -1,11 +1,10 @@
-#include "engine/compile/compile_find.h"
+#include "engine/compile/compile.h"
 
 #include <stdlib.h>
 
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/step/unroll.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/time/plan_price.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"

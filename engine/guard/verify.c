@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/storage.h"
 #include "engine/compile/step/repeat.h"
 #include "memory/bits.h"
 #include "memory/clock.h"

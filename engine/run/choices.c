@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/compile/time/profile.h"
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "memory/clock.h"

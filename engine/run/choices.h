@@ -7,7 +7,6 @@
  */
 #pragma once
 
-#include "engine/compile/time/reserve.h"
 #include "kernels/device.h"
 #include "parallel/comm/comm.h"
 
@@ -38,7 +37,8 @@ void choices_free(choices *c);
 void choices_note_reserve(choices *c, const choices_reserve *r);
 
 /* What a run has measured replaces what is assumed. */
-void choices_take_reserve(reserve *out, const choices *c);
+struct reserve;
+void choices_take_reserve(struct reserve *out, const choices *c);
 
 /* Add what the file holds, if there is such a file. */
 status choices_read(choices *c, const char *path);

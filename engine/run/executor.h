@@ -6,8 +6,8 @@
  */
 #pragma once
 
-#include "engine/run/choices.h"
 #include "engine/compile/compile.h"
+#include "engine/run/choices.h"
 #include "kernels/device.h"
 #include "parallel/comm/comm.h"
 #include "parallel/watch/watchdog.h"

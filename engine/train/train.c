@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/model/rungs.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/run/batch.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"

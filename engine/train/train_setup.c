@@ -11,7 +11,7 @@
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
 #include "engine/compile/time/transfer_choice.h"
-#include "engine/compile/time/reserve.h"
+#include "engine/compile/time/profile.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"

@@ -9,7 +9,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "parallel/comm/comm_backend.h"
-#include "parallel/comm/comm_sum.h"
+#include "parallel/comm/comm_shape.h"
 
 /* ---- the job ---- */
 

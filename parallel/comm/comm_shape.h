@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "memory/dtype.h"
@@ -106,3 +107,12 @@ typedef struct comm_use {
 
 /* What both ask for together. */
 comm_use comm_use_of_both(const comm_use *a, const comm_use *b);
+
+/* The sum of several arrays in their order, for reductions: ((a0 + a1) + a2) + ...
+ *
+ * fp32 adds in fp32; bf16 and fp16 are widened to fp32, summed, and rounded once; fp64 adds in fp64; integers wrap.
+ */
+
+bool comm_sum_takes(dtype type);
+/* out[count] = in[0][count] + ... + in[arrays - 1][count]; out may be one of them. */
+void comm_sum(void *out, const void *const *in, int arrays, int64_t count, dtype type);

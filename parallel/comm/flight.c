@@ -6,7 +6,7 @@
 #include "memory/bits.h"
 #include "memory/log.h"
 #include "parallel/comm/comm.h"
-#include "parallel/comm/comm_sum.h"
+#include "parallel/comm/comm_shape.h"
 
 /* Collectives of one group are told apart by a running number, in so far as they can be in flight together: tag = 4
  * (number mod NUMBERS) + phase. The largest is 32767, which every MPI has. */

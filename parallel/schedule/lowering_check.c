@@ -1,5 +1,5 @@
-/* The replay that lowering_check.h promises. */
-#include "parallel/schedule/lowering_check.h"
+/* The replay that lowering.h promises. */
+#include "parallel/schedule/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,11 @@
 /* A pipeline schedule: which action each stage performs, in which order.
  *
  * The lists are values: they come from a name (schedule_make.h) or are found for given costs and memory
- * (schedule_search.h), and can be printed, checked (schedule_check.h), lowered to messages (lowering.h), simulated
+ * (schedule_search.h), and can be printed, checked, lowered to messages (lowering.h), simulated
  * (simulate.h) and drawn (timeline.h), without a rank, a clock or a device. The caller owns a schedule and frees it
  * with schedule_free.
  *
- * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers; chunk_map.h says where each
- * is.
+ * A stage is one pipeline rank's share of the model, a chunk one contiguous run of layers.
  */
 #pragma once
 
@@ -14,7 +13,33 @@
 #include <stdint.h>
 
 #include "memory/status.h"
-#include "parallel/schedule/chunk_map.h"
+
+/* Where the chunks of a pipelined model are: which stage holds the i-th run of layers, and as which of its chunks.
+ *
+ * Round and round: stage s holds the chunks s, s + stages, s + 2 stages, ... of the model. Folded (the V of
+ * 2405.15362): every second round runs backwards, so that of two chunks a stage the first stage holds the first and the
+ * last one. Where the path turns, neighbouring chunks are on the same stage and no message passes between them.
+ */
+typedef struct chunk_map {
+    int stages, chunks; /* chunks of one stage */
+    bool folded;
+} chunk_map;
+
+static inline int chunk_map_global(chunk_map m, int stage, int chunk)
+{
+    return chunk * m.stages + (m.folded && chunk % 2 ? m.stages - 1 - stage : stage);
+}
+
+static inline int chunk_map_chunk(chunk_map m, int global)
+{
+    return global / m.stages;
+}
+
+static inline int chunk_map_stage(chunk_map m, int global)
+{
+    int along = global % m.stages;
+    return m.folded && chunk_map_chunk(m, global) % 2 ? m.stages - 1 - along : along;
+}
 
 typedef enum action_kind {
     ACTION_FORWARD,
@@ -107,3 +132,18 @@ bool schedule_splits(const schedule *s);
 enum { SCHEDULE_DESCRIPTION_BYTES = 80 };
 /* "forward of chunk 0, micro-batch 3", for messages and labels; returns `out`. */
 const char *schedule_describe(char out[SCHEDULE_DESCRIPTION_BYTES], action a);
+
+/* Is this a schedule that computes the right gradients and comes to an end?
+ *
+ * The check knows nothing of how the lists were made: it counts every action of every (stage, chunk, micro-batch), then
+ * replays all stages against one another. A failure names stage, position and action.
+ */
+
+/* STATUS_OK if
+ * - every action is within range and there exactly once: one forward, and either one backward or one backward-input and
+ *   one backward-weight (duplicates are refused, not merged);
+ * - every stage reaches the end of its list: a forward waits for the forward of the previous global chunk, a backward
+ *   for its own forward and the next global chunk's backward, a backward-weight for its own backward-input, and shared
+ *   chunks for what all stages contribute (exchange.h);
+ * - forwards, backwards and weight gradients of one chunk come in ascending order of micro-batch. */
+status schedule_check(const schedule *s);

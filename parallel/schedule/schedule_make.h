@@ -2,6 +2,7 @@
 #pragma once
 
 #include "parallel/schedule/schedule.h"
+#include "parallel/schedule/simulate.h"
 
 /* In every schedule the micro-batches of one chunk go forward in ascending order, and backward in ascending order, so
  * that each parameter's gradient is accumulated in the same order whatever the schedule.
@@ -15,7 +16,7 @@
  * Some kinds need a number of chunks (schedule_kind_chunks). `kind`: not SCHEDULE_AUTO. */
 status schedule_make(schedule *out, schedule_kind kind, int stages, int chunks, int microbatches);
 
-/* Two orders to weave the gradients of weights into (weave.h). `out` has room for them.
+/* Two orders to weave the gradients of weights into (weave()). `out` has room for them.
  *
  * So many forwards first on each stage, then an input gradient and a forward in turns. */
 void schedule_make_warmed(schedule *out, const int *warmup);
@@ -28,3 +29,39 @@ typedef struct schedule_block {
 } schedule_block;
 /* False: two actions of a stage would be at the same time. */
 bool schedule_make_repeated(schedule *out, schedule_block block);
+
+/* The gradients of weights woven into an order of forwards and gradients of inputs.
+ *
+ * Nothing but memory waits for a weight's gradient, so it goes where its stage would be idle, or where its activations
+ * are in the way of the next forward. Played event by event, with the costs, the messages and the memory that are
+ * given.
+ */
+
+typedef struct weave_terms {
+    const simulate_cost *costs; /* [stages * chunks], by global chunk */
+    double hop;                 /* of a message to another stage */
+    const double *holds;        /* [stages * chunks] by global chunk: memory that a forward takes */
+    const double *defers;       /* of it, what stays between the input's gradient and the weights' */
+    const double *limit;        /* [stages] of memory */
+    double
+        patience; /* a stage rather waits for its next action than begins a weight's gradient that delays it by more */
+} weave_terms;
+
+/* `order`: forwards and input gradients of every stage (their micro-batches are taken to ascend). `out` has room for 3
+ * actions for each chunk and micro-batch; its lists are written anew. False: the order comes to a halt, for want of
+ * memory or by itself. */
+bool weave(schedule *out, double *length, double *span, const schedule *order, const weave_terms *terms);
+
+/* A schedule of layers, and the work of a vocabulary that is divided over all stages put among it.
+ *
+ * Of each micro-batch every stage has a part of the embedding and of the head (exchange.h). Played event by event with
+ * the given costs: what other stages wait for comes first; gradients of the vocabulary's weights come where a stage
+ * would be idle. The head answers later than it would on the last stage alone, so a stage that would wait for it goes
+ * ahead with the next forwards of its list. How many of them is tried: more only where the schedule gets shorter by it,
+ * for they are what dividing the vocabulary costs in activations.
+ */
+
+/* `of` passes schedule_check and has two stages at least. `costs`: of all chunks of the result, by global number, those
+ * of layers as in `of`; forwards and backwards take time. `hop`: of a message, and of a meeting. `out` passes
+ * schedule_check. */
+void schedule_share(schedule *out, const schedule *of, const simulate_cost *costs, double hop);

@@ -6,7 +6,6 @@
 
 #include "memory/log.h"
 #include "parallel/schedule/schedule_make.h"
-#include "parallel/schedule/weave.h"
 
 /* Effort: actions played, and tries. */
 enum { PLAYED_MOST = 30000000, TRIES_LEAST = 1000, TRIES_MOST = 100000 };

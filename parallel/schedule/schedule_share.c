@@ -1,5 +1,5 @@
-/* Event by event: the stage whose next action begins first takes it. What schedule_share.h promises. */
-#include "parallel/schedule/schedule_share.h"
+/* Event by event: the stage whose next action begins first takes it. What schedule_make.h promises. */
+#include "parallel/schedule/schedule_make.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 
 #include "memory/clock.h"
 #include "memory/log.h"
-#include "parallel/watch/watchdog_end.h"
+#include "parallel/watch/watchdog_internal.h"
 
 /* A thread that was away longer than this (or half of the shortest limit) was stopped itself, or its machine was: what
  * it missed proves nothing. Who is gone when it wakes, or soon after, gave this rank up: a launcher that ends a job
@@ -20,6 +20,55 @@
 #define HEARSAY_SECONDS 2.0
 
 /* ---- where this rank is ---- */
+
+/* The fields' releases keep them after the odd version, the readers' acquires before the second look at it: no fences,
+ * which the thread sanitizer does not know. */
+#define PUT(member, value) atomic_store_explicit(&s->member, value, memory_order_release)
+#define GET(member)        atomic_load_explicit(&s->member, memory_order_acquire)
+
+static uint64_t begin_store(watchdog_slot *s)
+{
+    uint64_t version = atomic_load_explicit(&s->version, memory_order_relaxed);
+    atomic_store_explicit(&s->version, version + 1, memory_order_relaxed);
+    return version + 2;
+}
+
+static void slot_move(watchdog_slot *s, const watchdog_position *p)
+{
+    uint64_t version = begin_store(s);
+    PUT(step, p->step);
+    PUT(micro_batch, p->micro_batch);
+    PUT(action, p->action);
+    PUT(op, p->op);
+    PUT(version, version);
+}
+
+static void slot_enter(watchdog_slot *s, incident_phase phase, bool storage, int64_t step, const char *what)
+{
+    uint64_t version = begin_store(s);
+    PUT(phase, (int)phase);
+    PUT(storage, storage);
+    PUT(step, step);
+    PUT(micro_batch, -1);
+    PUT(action, what);
+    PUT(op, (const char *)NULL);
+    PUT(version, version);
+}
+
+watchdog_view watchdog_slot_read(const watchdog_slot *s)
+{
+    for (int tries = 0;; tries++) {
+        uint64_t before = atomic_load_explicit(&s->version, memory_order_acquire);
+        watchdog_view v = {
+            .moves = before / 2,
+            .at = {.step = GET(step), .micro_batch = GET(micro_batch), .action = GET(action), .op = GET(op)},
+            .phase = (incident_phase)GET(phase),
+            .storage = GET(storage)};
+        uint64_t after = atomic_load_explicit(&s->version, memory_order_relaxed);
+        if (tries == 1000 || (before % 2 == 0 && after == before))
+            return v;
+    }
+}
 
 static history_entry entry_of(const watchdog_position *p)
 {
@@ -37,7 +86,7 @@ void watchdog_at(watchdog *w, const watchdog_position *p)
     if (!w)
         return;
     history_entry e = entry_of(p);
-    watchdog_slot_move(&w->slot, p);
+    slot_move(&w->slot, p);
     history_add(w->history, &e);
 }
 
@@ -52,7 +101,7 @@ void watchdog_enter(watchdog *w, incident_phase phase, bool storage, int64_t ste
 {
     if (!w)
         return;
-    watchdog_slot_enter(&w->slot, phase, storage, step, what);
+    slot_enter(&w->slot, phase, storage, step, what);
     history_add(w->history,
                 &(history_entry){
                     .step = step, .micro_batch = -1, .peer = -1, .action = incident_phase_name(phase), .op = what});
@@ -463,7 +512,7 @@ static void free_links(watchdog *w)
 static void release(watchdog *w)
 {
     free_links(w);
-    watchdog_scribe_close(w->scribe);
+    watchdog_scribe_close(w);
     close(w->pipe[0]);
     close(w->pipe[1]);
     history_free(w->history);
@@ -498,7 +547,7 @@ status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_wri
     gethostname(w->host, sizeof w->host - 1);
     watchdog_enter(w, DURING_START, false, 0, "reading the configuration");
     MUST(pipe2(w->pipe, O_CLOEXEC) == 0, "no pipe");
-    status s = write_down ? watchdog_scribe_open(&w->scribe, write_down, context) : STATUS_OK;
+    status s = write_down ? watchdog_scribe_open(w, write_down, context) : STATUS_OK;
     if (s == STATUS_OK)
         s = start(w);
     if (s != STATUS_OK) {

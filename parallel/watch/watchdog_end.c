@@ -1,5 +1,6 @@
-#include "parallel/watch/watchdog_end.h"
+#include "parallel/watch/watchdog_internal.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,90 @@
 #define WRITE_SECONDS 2.0
 
 enum { LISTED = 64 };
+
+/* ---- who holds up the job ---- */
+
+double watchdog_judge_patience(const watchdog_report *reports, int ranks, const watchdog_limits *limits)
+{
+    double most = 0, working = 0;
+    for (int i = 0; i < ranks; i++) {
+        double limit = limits->phase[reports[i].last.phase];
+        if (reports[i].left)
+            continue;
+        most = limit > most ? limit : most;
+        if (reports[i].last.waiting_for < 0 && limit > working)
+            working = limit;
+    }
+    return working > 0 ? working : most;
+}
+
+/* From a rank without progress follow who waits for whom: to a rank that waits for nobody, or into a circle. */
+static int find_culprit(const watchdog_report *reports, int ranks, int from, double time, double beat,
+                        watchdog_cause *why)
+{
+    for (int i = 0; i < ranks; i++)
+        if (!reports[i].left && time - reports[i].heard > 4 * beat) {
+            *why = CAUSE_SILENT;
+            return i;
+        }
+    int at = from;
+    for (int steps = 0; steps <= ranks; steps++) {
+        int next = reports[at].last.waiting_for;
+        if (next < 0 || next >= ranks) {
+            *why = CAUSE_STUCK;
+            return at;
+        }
+        at = next;
+        if (reports[at].left) {
+            *why = CAUSE_LEFT;
+            return at;
+        }
+    }
+    *why = CAUSE_CIRCLE;
+    return at;
+}
+
+/* Of the ranks that have stopped, beats being that coarse: one that waits for files, else the one that has come least
+ * far. On devices nobody knows who waits for whom, but ranks with the same program stop one after the other. */
+static int least_advanced(const watchdog_report *reports, int ranks, double time, double limit, double beat)
+{
+    int at = -1;
+    for (int i = 0; i < ranks; i++) {
+        const watchdog_report *r = &reports[i];
+        if (r->left || time - r->moved <= limit - 2 * beat)
+            continue;
+        const watchdog_frame *a = &r->last, *b = at < 0 ? NULL : &reports[at].last;
+        bool files = a->storage && a->waiting_for < 0, theirs = b && b->storage && b->waiting_for < 0;
+        if (!b || (files && !theirs) ||
+            (files == theirs && (a->step < b->step || (a->step == b->step && a->moves < b->moves))))
+            at = i;
+    }
+    return at;
+}
+
+bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports, int ranks, double time,
+                    const watchdog_limits *limits, double beat)
+{
+    double patience = watchdog_judge_patience(reports, ranks, limits);
+    for (int i = 0; i < ranks; i++) {
+        watchdog_report *r = &reports[i];
+        if (r->left)
+            continue;
+        if (time - r->heard > limits->silent) {
+            *culprit = i;
+            *why = CAUSE_SILENT;
+            return true;
+        }
+        double limit = limits->phase[r->last.phase];
+        if (limit < patience)
+            r->moved = time;
+        else if (time - r->moved > limit) {
+            *culprit = find_culprit(reports, ranks, least_advanced(reports, ranks, time, limit, beat), time, beat, why);
+            return true;
+        }
+    }
+    return false;
+}
 
 /* ---- what a rank says of itself ---- */
 
@@ -88,7 +173,91 @@ incident watchdog_end_incident(const watchdog_frame *f, incident_verdict verdict
                       .words = words};
 }
 
+/* ---- writing it down ---- */
+
+static void *scribe(void *argument)
+{
+    watchdog *w = argument;
+    for (;;) {
+        while (sem_wait(&w->scribe.asked))
+            continue;
+        if (w->scribe.ends)
+            return NULL;
+        w->scribe.write(w->scribe.context, &w->scribe.what, w->scribe.ours);
+        sem_post(&w->scribe.done);
+    }
+}
+
+status watchdog_scribe_open(watchdog *w, watchdog_write *write, void *context)
+{
+    if (!write)
+        return STATUS_OK;
+    w->scribe.context = context;
+    sem_init(&w->scribe.asked, 0, 0);
+    sem_init(&w->scribe.done, 0, 0);
+    if (pthread_create(&w->scribe.thread, NULL, scribe, w))
+        return status_fail(STATUS_FAILED, "cannot start the watchdog's second thread");
+    w->scribe.write = write;
+    return STATUS_OK;
+}
+
+/* Has it written, and waits for it a while. */
+static void write_down(watchdog *w, const incident *what, bool ours)
+{
+    if (!w->scribe.write)
+        return;
+    w->scribe.what = *what;
+    w->scribe.ours = ours;
+    sem_post(&w->scribe.asked);
+    struct timespec until = clock_timespec(clock_seconds() + WRITE_SECONDS);
+    while (sem_clockwait(&w->scribe.done, CLOCK_MONOTONIC, &until) && errno == EINTR)
+        continue;
+}
+
+void watchdog_scribe_close(watchdog *w)
+{
+    if (!w->scribe.write)
+        return;
+    w->scribe.ends = true;
+    sem_post(&w->scribe.asked);
+    pthread_join(w->scribe.thread, NULL);
+    sem_destroy(&w->scribe.asked);
+    sem_destroy(&w->scribe.done);
+}
+
 /* ---- the end ---- */
+
+static const struct {
+    const char *words;
+    incident_verdict verdict;
+} causes[WATCHDOG_CAUSES] = {
+    [CAUSE_GONE] = {"is gone: it was killed, crashed, or exited", INCIDENT_DEAD},
+    [CAUSE_SILENT] = {"does not answer: it is frozen, or its machine is gone", INCIDENT_FROZEN},
+    [CAUSE_STUCK] = {"is stuck: it makes no progress, and is not known to wait for another rank", INCIDENT_FROZEN},
+    [CAUSE_CIRCLE] = {"is part of a circle of ranks that wait for one another", INCIDENT_FROZEN},
+    [CAUSE_LEFT] = {"is waited for, but has left the job", INCIDENT_DEAD},
+    [CAUSE_FAILED] = {"fails", INCIDENT_DEAD},
+};
+
+static const char *words_of(watchdog_cause why, const watchdog_frame *culprit)
+{
+    if (why == CAUSE_FAILED && culprit->verdict == INCIDENT_LINK)
+        return "has lost touch with another rank, and none says why";
+    if (why == CAUSE_STUCK && culprit->storage)
+        return "waits for files: the storage does not answer";
+    if (why == CAUSE_STUCK && culprit->phase == DURING_START)
+        return "waits to join the job: another rank, or the launcher, does not answer";
+    return causes[why].words;
+}
+
+static incident_verdict verdict_of(watchdog_cause why, const watchdog_frame *culprit)
+{
+    if (why == CAUSE_FAILED)
+        return (incident_verdict)culprit->verdict;
+    if (why == CAUSE_STUCK && culprit->storage)
+        return INCIDENT_STORAGE;
+    return causes[why].verdict;
+}
 
 int watchdog_end_links(const struct watchdog *w)
 {
@@ -166,7 +335,7 @@ static void judge_words(char *out, size_t bytes, const watchdog_frame *culprit, 
 {
     bool said = why == CAUSE_FAILED;
     snprintf(out, bytes, "rank %d on %s %s%s%s", culprit->rank, *culprit->host ? culprit->host : "an unknown host",
-             watchdog_judge_words(why, culprit), said ? ": " : "", said ? culprit->words : "");
+             words_of(why, culprit), said ? ": " : "", said ? culprit->words : "");
 }
 
 /* At rank 0, or alone: the judgement, everybody's position, the same to the others, and out. */
@@ -192,14 +361,14 @@ _Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause 
         watchdog_end_describe(where, sizeof where, f);
         say(w, "rank %d on %s: %s%s", i, f->host, where, i && w->links[i].fd < 0 ? " (gone)" : "");
     }
-    incident what = watchdog_end_incident(&end, watchdog_judge_verdict(why, &end), w->ranks, quiet, words);
+    incident what = watchdog_end_incident(&end, verdict_of(why, &end), w->ranks, quiet, words);
     what.ends = true;
     end.kind = WATCHDOG_END;
     end.cause = (int)why;
     end.quiet = (float)quiet;
     for (int i = 1; i < w->ranks; i++)
         watchdog_link_send(&w->links[i], &end);
-    watchdog_scribe_write(w->scribe, &what, true, WRITE_SECONDS);
+    write_down(w, &what, true);
     watchdog_end_drain(w, 1);
     leave_process(w);
 }
@@ -215,12 +384,12 @@ _Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culpr
     watchdog_end_describe(here, sizeof here, &w->own.last);
     judge_words(words, sizeof words, &end, why);
     say(w, "%s; last in %s; this rank is in %s. The job ends.", words, where, here);
-    incident what = watchdog_end_incident(&end, watchdog_judge_verdict(why, &end), w->ranks, quiet, words);
+    incident what = watchdog_end_incident(&end, verdict_of(why, &end), w->ranks, quiet, words);
     what.ends = true;
     if (why == CAUSE_STUCK && end.phase == DURING_START && !end.storage) { /* it is not this rank that is to blame */
         what.rank = -1;
         what.host = NULL;
     }
-    watchdog_scribe_write(w->scribe, &what, ours, WRITE_SECONDS);
+    write_down(w, &what, ours);
     leave_process(w);
 }

@@ -1,4 +1,4 @@
-#include "parallel/watch/watchdog_link.h"
+#include "parallel/watch/watchdog_internal.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -6,7 +6,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>

@@ -8,7 +8,7 @@
 
 #include "engine/compile/model/collective.h"
 #include "engine/compile/compile.h"
-#include "engine/compile/model/rungs.h"
+#include "engine/compile/model/tokens.h"
 #include "memory/log.h"
 #include "tests/jobs/runs.h"
 #include "tests/parallel/schedule/least.h"

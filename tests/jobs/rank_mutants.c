@@ -7,7 +7,6 @@
 
 #include "engine/compile/model/tokens.h"
 #include "engine/run/batch.h"
-#include "engine/run/deal.h"
 #include "engine/run/executor.h"
 #include "memory/log.h"
 #include "tests/jobs/playlist.h"

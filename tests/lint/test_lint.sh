@@ -115,7 +115,7 @@ refuses a_wide_comment memory/tensor.h "/* $(yes so | head -n 40 | tr '\n' ' ')*
 refuses a_wide_comment_in_a_script tools/sample.sh "# $(yes so | head -n 40 | tr '\n' ' ')" "a comment of 122 columns; 120 are the most"
 refuses an_excuse_without_need memory/tensor.c "$(printf 'const char *tensor_sample(void)\n{\n    return scanner_pattern(0);\n}\n')" \
     "scanner_pattern is excused and has no need of it"
-refuses a_type_decided_by_hand engine/compile/model/loss_chunk.c \
+refuses a_type_decided_by_hand engine/compile/model/tokens.c \
     'static int sample(dtype t) { return t == DTYPE_FP32 ? 4 : 2; }' "kernels/table/precision.def decides types" "$here/types.sh $copy"
 refuses a_precision_asked_by_name engine/train/train.c \
     'static bool sample(const config *c) { return c->train.precision == PRECISION_FP16; }' \

@@ -8,7 +8,7 @@
 #include <omp.h>
 
 #include "engine/compile/model/flops.h"
-#include "engine/compile/model/target.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/train/report/report.h"
 #include "engine/state/weights/weights.h"
 #include "kernels/philox.h"

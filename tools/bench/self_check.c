@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/time/reserve.h"
+#include "engine/compile/time/profile.h"
 #include "memory/log.h"
 #include "parallel/comm/comm_backend.h"
 #include "tools/bench/self_check_ops.h"

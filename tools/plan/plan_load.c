@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/model/rungs.h"
+#include "engine/compile/model/tokens.h"
 #include "memory/log.h"
 
 status plan_load_open(plan_load *out, profile *prices, const char *text, const compile_options *o)

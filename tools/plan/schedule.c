@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
-#include "parallel/schedule/schedule_check.h"
+#include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
 #include "parallel/schedule/timeline.h"

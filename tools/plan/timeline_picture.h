@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "engine/compile/compile.h"
-#include "engine/run/trace_marks.h"
+#include "engine/run/trace.h"
 
 /* Where a transfer goes: along an axis, or between a device and its host's memory. */
 enum { PICTURE_HOST = AXIS_COUNT, PICTURE_ALONG };

@@ -5,7 +5,6 @@
 #include "engine/compile/model/flops.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
-#include "engine/compile/model/loss_chunk.h"
 #include "kernels/heads.h"
 #include "memory/log.h"
 #include "parallel/schedule/partition.h"

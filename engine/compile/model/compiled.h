@@ -37,7 +37,7 @@ typedef struct compile_optimizer {
     config_optimizer name;
     bool nesterov;
     config_adjust adjust;
-    double qk_clip;      /* of scores, by Muon (qk_clip.h); 0: none */
+    double qk_clip;      /* of scores, by Muon (optimizer.h); 0: none */
     dtype state, master; /* narrower than fp32: stochastically rounded; a master of the compute type is the weight */
 } compile_optimizer;
 
@@ -52,7 +52,7 @@ typedef struct compile_options {
     layer_transfers transfers; /* chosen by transfer_choice.h */
     grid grid;
     config_layout layout; /* its list of layers and its words are the caller's */
-    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h);
+    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_program.h);
      * NULL: compile() makes it. */
     const schedule *found;
     const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */
@@ -69,12 +69,27 @@ typedef struct compile_options {
     bool any_order;            /* train.deterministic: false; of prices alone */
     bool graph;                /* it plays each program as one CUDA graph */
     int threads;
-    int64_t loss_tokens;  /* tokens per loss chunk; 0: automatic (loss_chunk.h) */
+    int64_t loss_tokens;  /* tokens per loss chunk; 0: automatic (tokens.h) */
     bool verify;          /* room to look for silent corruption (repeat.h) */
     bool train, evaluate; /* which programs */
     compile_higher higher;
     int decode_samples, decode_positions; /* 0: no decoding program */
 } compile_options;
+
+/* The tensor whose bytes `t` has in the end: a placed program has views of views (place.h). NULL: of none. */
+static inline tensor *compiled_holder(const tensor *t)
+{
+    while (t && t->base)
+        t = t->base;
+    return (tensor *)t;
+}
+
+/* Operand k of an op, or NULL: its inputs, its outputs, its working memory. */
+enum { COMPILED_OPERANDS = OP_MAX_IN + OP_MAX_OUT + 1 };
+static inline tensor *compiled_operand(const op *o, int k)
+{
+    return k < OP_MAX_IN ? o->in[k] : k < OP_MAX_IN + OP_MAX_OUT ? o->out[k - OP_MAX_IN] : o->scratch;
+}
 
 /* A program with its tensors in place. It owns its ops and transient tensors; persistent ones are the model's. */
 typedef struct compiled_program {
@@ -124,7 +139,7 @@ typedef struct compiled {
         sums_bytes;
     int64_t before, before_bytes; /* and of what an op is about to change */
     int marks;                    /* of the program that has most */
-    int64_t workspace;            /* bytes that each of certain ops may have (workspace.h) */
+    int64_t workspace;            /* bytes that each of certain ops may have (place.h) */
     int dropped;                  /* RECOMPUTE_CHOSEN: forward ops whose outputs are recomputed */
     const char *decision;         /* which, in words */
     compile_order order;          /* of the training programs */

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/model/append.h"
+#include "engine/compile/model/optimizer.h"
 #include "kernels/record/replicas.h"
 #include "memory/log.h"
 

@@ -2,8 +2,7 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/model/append.h"
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/storage.h"
 #include "engine/compile/model/optimizer.h"
 #include "memory/log.h"
 

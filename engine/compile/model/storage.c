@@ -5,10 +5,11 @@
 
 #include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
-#include "engine/compile/model/rungs.h"
 #include "engine/compile/model/tokens.h"
 #include "kernels/exact_sum.h"
+#include "kernels/table/op.h"
 #include "memory/log.h"
+#include "models/decoder.h"
 #include "models/rope.h"
 
 static tensor *new_rows(compiled *c, const parameter *p, tensor_class class, dtype type, int64_t rows)
@@ -539,4 +540,99 @@ void storage_place(compiled *c)
             place(c, c->values.caches[i]);
     for (int i = 0; i < c->model.parameter_count; i++)
         place_parameter(c, &c->storage[c->model.parameters[i]->number]);
+}
+
+/* ---- duties ---- */
+
+static duty_rows all_rows(const storage *s)
+{
+    return (duty_rows){0, parameter_rows(s->of)};
+}
+
+static duty_rows owned_rows(const storage *s)
+{
+    const parameter *p = s->of;
+    return p->vector ? (duty_rows){0, s->own_rows * p->columns} : (duty_rows){s->own_first, s->own_rows};
+}
+
+/* An even share for each replica of what all of them hold and update. */
+static duty_rows even_rows(const storage *s, axis_group replicas)
+{
+    const parameter *p = s->of;
+    duty_rows r = {0, p->number % replicas.ranks == replicas.rank ? p->columns : 0};
+    if (!p->vector)
+        shard_rows(&r.first, &r.rows, p->rows, replicas.ranks, replicas.rank);
+    return r;
+}
+
+/* The rows before those that an earlier rank holds, too. */
+static duty_rows first_copies(const axis_group *groups, const storage *s)
+{
+    duty_rows r = all_rows(s);
+    for (int i = 0; i < s->of->copy_count; i++) {
+        const parameter_copies *c = &s->of->copies[i];
+        if (groups[c->along].rank > 0 && c->from < r.rows)
+            r.rows = c->from;
+    }
+    return r;
+}
+
+duty_rows duty_meet(duty_rows a, duty_rows b)
+{
+    int64_t first = a.first > b.first ? a.first : b.first;
+    int64_t end = a.first + a.rows < b.first + b.rows ? a.first + a.rows : b.first + b.rows;
+    return (duty_rows){first, end > first ? end - first : 0};
+}
+
+duty_rows duty_of(const axis_group *groups, const storage *s, duty d)
+{
+    const axis_group replicas = groups[s->of->replicas];
+    const duty_rows none = {0, 0}, first = first_copies(groups, s);
+    if (s->of->shares >= 0) /* its weight is another parameter's */
+        return none;
+    switch (d) {
+    case DUTY_UPDATE:
+        return owned_rows(s);
+    case DUTY_ADD:
+        return first;
+    case DUTY_COUNT:
+        return duty_meet(s->divided ? owned_rows(s) : even_rows(s, replicas), first);
+    case DUTY_WRITE:
+        return s->divided || replicas.rank == 0 ? duty_meet(owned_rows(s), first) : none;
+    case DUTY_COMPARE:
+        return s->shard_weight || replicas.ranks == 1 ? none : all_rows(s);
+    case DUTIES:
+        break;
+    }
+    return none;
+}
+
+/* ---- checkpoints ---- */
+
+/* As the world's files have it: padding of the vocabulary is nobody's, and a shared head is the embedding's. */
+static int64_t saved_elements(const parameter *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->piece_count && p->shares < 0; i++)
+        sum += box_volume(p->pieces[i].of.dims, p->pieces[i].of.part.size);
+    return sum;
+}
+
+int64_t storage_checkpoint_bytes(const compile_options *o)
+{
+    const int first = 0, layers = o->shape.layers;
+    pool p = {0};
+    decoder whole;
+    decoder_layout layout = {.grid = recorder_alone(),
+                             .compute = precision_compute(o->precision),
+                             .chunk_count = 1,
+                             .first_layer = &first,
+                             .layers = &layers,
+                             .total_layers = layers};
+    decoder_open(&whole, &p, &o->shape, &layout);
+    int64_t sum = 0;
+    for (int i = 0; i < whole.parameter_count; i++)
+        sum += saved_elements(whole.parameters[i]) * storage_saved_bytes(o, whole.parameters[i]);
+    pool_free(&p);
+    return sum;
 }

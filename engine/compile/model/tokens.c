@@ -1,6 +1,36 @@
 #include "engine/compile/model/tokens.h"
 
+#include <math.h>
+
 #include "kernels/token.h"
+
+/* ---- the device that is compiled for ---- */
+
+const devices_row *target_device(const compile_options *o)
+{
+    const char *word = o->backend ? o->backend->device : NULL;
+    return o->device ? o->device : devices_named(word ? word : DEVICES_ASSUMED);
+}
+
+peak_kind target_peak(const compile_options *o)
+{
+    return precision_peak(precision_row_of(o->precision)->product, o->tf32);
+}
+
+double target_mfu(double flops_per_token, double tokens, double seconds, double peak, int ranks)
+{
+    return peak > 0 ? flops_per_token * tokens / (seconds * peak * ranks) : NAN;
+}
+
+double target_balance(const compile_options *o)
+{
+    return devices_balance(target_device(o), target_peak(o));
+}
+
+double target_balance_sent(const compile_options *o)
+{
+    return devices_balance_sent(target_device(o), target_peak(o));
+}
 
 /* A run of halves, or the most of its tokens that make whole blocks: kernels read tiles of 64 and 128 queries. */
 static int64_t run_of(int64_t half, config_balance balance)
@@ -41,4 +71,128 @@ int tokens_ranks_between(const config_layout *l)
             ranks *= l->size[i];
     }
     return ranks;
+}
+
+/* ---- tokens whose logits exist at a time ---- */
+
+/* A chunk of c tokens costs three products of 2 c V h FLOPs (logits, their gradient's two uses; V: the rank's rows of
+ * the vocabulary) and 8 V h bytes of the head's gradient, which a product's epilogue adds to when its sums are done:
+ * nothing hides them. */
+
+/* Logits of so many bytes are never too many; libraries see few matrices of more elements; and no chunk is a fraction
+ * of 64 tokens: products of odd depths are slow. */
+enum { BYTES_ALWAYS = 48 << 20, MOST_ELEMENTS = INT32_MAX, MULTIPLE = 64 };
+
+/* By how much the loss may cost more than in one piece, before a chunk is doubled whatever memory it takes. */
+static const double DEARER = 1.125;
+
+static int64_t rows_of(const compile_options *o)
+{
+    return decoder_vocabulary_rows(&o->shape, o->grid.size[GRID_TENSOR], grid_group_size(&o->grid, AXIS_GRADIENT));
+}
+
+static int64_t row_bytes(const compile_options *o)
+{
+    return rows_of(o) * dtype_bytes(precision_compute(o->precision));
+}
+
+static int64_t least_of(const compile_options *o)
+{
+    int64_t tokens = BYTES_ALWAYS / row_bytes(o) / MULTIPLE * MULTIPLE;
+    return tokens < MULTIPLE ? MULTIPLE : tokens;
+}
+
+double loss_chunk_seconds(const compile_options *o, int64_t tokens, double flops, double memory)
+{
+    int64_t of = tokens_count(o).loss;
+    const int64_t pieces = (of + tokens - 1) / tokens;
+    double all = (double)of, chunks = (double)pieces;
+    double weights = (double)rows_of(o) * (double)o->shape.hidden_size;
+    return weights * (6 * all / flops + 8 * chunks / memory);
+}
+
+int64_t loss_chunk_bytes(const compile_options *o, int64_t tokens)
+{
+    return tokens * row_bytes(o);
+}
+
+/* The next size: a power of two times 64 above the least. */
+static int64_t larger(int64_t tokens)
+{
+    int64_t next = MULTIPLE;
+    while (next <= tokens)
+        next *= 2;
+    return next;
+}
+
+int64_t loss_chunk_below(const compile_options *o, int64_t tokens)
+{
+    int64_t next = MULTIPLE, least = least_of(o);
+    if (tokens <= least)
+        return 0;
+    while (next * 2 < tokens)
+        next *= 2;
+    return next < least ? least : next;
+}
+
+int64_t loss_chunk_largest(const compile_options *o)
+{
+    int64_t tokens = tokens_count(o).loss;
+    while (tokens > MULTIPLE && tokens * rows_of(o) > MOST_ELEMENTS)
+        tokens = loss_chunk_below(o, tokens);
+    return tokens;
+}
+
+int64_t loss_chunk_by_price(const compile_options *o)
+{
+    int64_t all = tokens_count(o).loss, tokens = least_of(o);
+    double balance = target_balance(o);
+    double whole = loss_chunk_seconds(o, all, balance, 1);
+    while (tokens < all && loss_chunk_seconds(o, tokens, balance, 1) > DEARER * whole)
+        tokens = larger(tokens);
+    return tokens;
+}
+
+/* ---- the ladder ---- */
+
+ladder_shape rungs_ladder(const compile_options *o)
+{
+    ladder_shape s = decoder_ladder(&o->shape);
+    s.ranks = o->layout.expert > 1 ? o->layout.expert : 1;
+    s.tokens = tokens_count(o).between * (o->transfers.slots ? 1 : s.ranks);
+    return o->shape.experts > 0 ? s : (ladder_shape){0};
+}
+
+int compile_rungs(const compile_options *o)
+{
+    ladder_shape s = rungs_ladder(o);
+    return s.experts > 0 ? ladder_rungs(&s) : 1;
+}
+
+int rung_needed(const float over[LADDER_RUNGS], int rungs)
+{
+    int i = 0;
+    while (i < rungs - 1 && over[i] > 0)
+        i++;
+    return i;
+}
+
+void rung_after(rung_state *s, int needed)
+{
+    if (needed >= s->at) {
+        *s = (rung_state){.at = needed};
+        return;
+    }
+    s->most = needed > s->most ? needed : s->most;
+    if (++s->quiet == RUNG_QUIET)
+        *s = (rung_state){.at = s->most};
+}
+
+int64_t compile_room(const compile_options *o)
+{
+    if (!o->shape.expert_drop || o->shape.experts == 0)
+        return 0;
+    const ladder_shape s = rungs_ladder(o);
+    const ladder_waves w = ladder_waves_of(&s, 0);
+    return ladder_room(&w) * (o->transfers.slots ? s.ranks : 1);
 }

@@ -3,12 +3,161 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/order/order_halves.h"
-#include "engine/compile/order/order_parts.h"
-#include "engine/compile/order/order_check.h"
-#include "engine/compile/order/order_objects.h"
+#include "kernels/record/op_make.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
+
+/* ---- which operands may share bytes ---- */
+
+/* Operands by their storage: transient tensors by the tensor whose bytes they have, persistent ones by their addresses,
+ * which they have before there is a program. */
+
+typedef struct span {
+    int64_t first, end; /* bytes of the arena */
+    int64_t operand;    /* whose */
+} span;
+
+static tensor *operand(const op *o, int k)
+{
+    return k < OP_MAX_IN ? o->in[k] : o->out[k - OP_MAX_IN];
+}
+
+static tensor *root_of(const op *o, int k)
+{
+    tensor *t = operand(o, k);
+    while (t && t->base)
+        t = t->base;
+    return t;
+}
+
+static int compare_spans(const void *a, const void *b)
+{
+    const span *x = a, *y = b;
+    if (x->first != y->first)
+        return x->first < y->first ? -1 : 1;
+    return (x->operand > y->operand) - (x->operand < y->operand);
+}
+
+static span span_of(const tensor *t, int64_t at)
+{
+    return (span){t->address, t->address + tensor_bytes(t), at};
+}
+
+/* Persistent operands whose bytes overlap, directly or by way of others, get one number. */
+static int number_persistent(int *of, span *spans, int64_t count, int objects)
+{
+    int64_t end = INT64_MIN;
+    qsort(spans, (size_t)count, sizeof *spans, compare_spans);
+    for (int64_t i = 0; i < count; i++) {
+        bool same = i > 0 && (spans[i].first < end || spans[i].first == spans[i - 1].first);
+        objects += !same;
+        end = same && end > spans[i].end ? end : spans[i].end;
+        of[spans[i].operand] = objects - 1;
+    }
+    return objects;
+}
+
+int *order_objects(const program *list, int *count)
+{
+    int64_t all = (int64_t)list->count * ORDER_OPERANDS, persistent = 0;
+    int *of = must_alloc((unsigned long)(all + 1) * sizeof *of);
+    span *spans = must_alloc((unsigned long)(all + 1) * sizeof *spans);
+    for (int64_t i = 0; i < all; i++) {
+        tensor *t = root_of(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
+        of[i] = -1;
+        if (t && tensor_persistent(t))
+            spans[persistent++] = span_of(operand(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS)), i);
+        else if (t)
+            t->id = -1; /* a program's own, and of no use to anybody else by now */
+    }
+    *count = 0;
+    for (int64_t i = 0; i < all; i++) {
+        tensor *t = root_of(list->ops[i / ORDER_OPERANDS], (int)(i % ORDER_OPERANDS));
+        if (!t || tensor_persistent(t))
+            continue;
+        if (t->id < 0)
+            t->id = (*count)++;
+        of[i] = t->id;
+    }
+    *count = number_persistent(of, spans, persistent, *count);
+    free(spans);
+    return of;
+}
+
+/* ---- halves: gradients of weights in two products, of which the second hides a later transfer ---- */
+
+/* The gradient of a weight as two products: its first rows and its last. Which product a half is of is its index, while
+ * the list is being put in order. */
+
+/* Rows of a tile of the usual kernels: a half that is a multiple leaves none of them partly empty. */
+enum { TILE = 128 };
+
+/* A view of rows (dim 0) or columns (1) [first, first + count) of a tensor. */
+static tensor *order_part(compiled_program *out, tensor *of, int dim, int64_t first, int64_t count)
+{
+    tensor *v = pool_alloc(&out->pool, sizeof *v);
+    *v = *of;
+    v->base = tensor_root(of);
+    v->producer = NULL;
+    int64_t offset = first * (dim == 0 ? of->pitch : 1) * dtype_bytes((dtype)of->type);
+    v->offset = of->offset + offset;
+    v->address = of->address >= 0 ? of->address + offset : -1;
+    v->shape[dim] = count;
+    return v;
+}
+
+/* Narrows a product to its rows (PRODUCT_M) or columns (PRODUCT_N) [first, first + count): each operand that has them,
+ * unless it is NULL, becomes a view. */
+static void order_cut(compiled_program *out, op *product, product_side side, int64_t first, int64_t count)
+{
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (product->in[i] && product_input_dim(product, i, side) >= 0)
+            product->in[i] = order_part(out, product->in[i], product_input_dim(product, i, side), first, count);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (product->out[i])
+            product->out[i] = order_part(out, product->out[i], side == PRODUCT_N, first, count);
+}
+
+static void append_half(compiled_program *out, const op *o, int of, int64_t first, int64_t count)
+{
+    op half = *o;
+    order_cut(out, &half, PRODUCT_M, first, count);
+    op *made = op_make(&out->pool, &half, 0, NULL);
+    made->index = of;
+    program_append(&out->list, made);
+}
+
+program order_halve(compiled_program *out)
+{
+    program whole = out->list;
+    out->list = (program){0};
+    for (int i = 0; i < whole.count; i++) {
+        op *o = whole.ops[i];
+        int64_t rows = product_is_free(o) ? product_of(o).m : 0, half = (rows + 1) / 2;
+        if (rows > 2 * TILE)
+            half = (half + TILE - 1) / TILE * TILE;
+        if (rows < 2) { /* of a product: no rank of a real layer has so few */
+            program_append(&out->list, o);
+            continue;
+        }
+        append_half(out, o, i, 0, half);
+        append_half(out, o, i, half, rows - half);
+    }
+    return whole;
+}
+
+void order_join(program *list, const program *whole)
+{
+    int count = 0;
+    for (int i = 0; i < list->count; i++) {
+        op *o = list->ops[i], *next = i + 1 < list->count ? list->ops[i + 1] : NULL;
+        bool halves = next && product_is_free(o) && product_is_free(next) && next->index == o->index &&
+                      o != whole->ops[o->index] && next != whole->ops[o->index];
+        list->ops[count++] = halves ? whole->ops[o->index] : o;
+        i += halves;
+    }
+    list->count = count;
+}
 
 static bool is_halved(compile_order how)
 {
@@ -313,4 +462,146 @@ void order_list(program *list, compile_order how)
     if (how != ORDER_EARLY && how != ORDER_EARLY_PARTS)
         fill_gaps(&o, is_halved(how) ? WINDOW_HALVED : WINDOW_FILLED);
     free(o.uses);
+}
+
+/* ---- parts of products of the forward pass ---- */
+
+/* Products of the forward pass in parts, so that a transfer has a part beside it where no other product is left. Each
+ * element is the sum that it was.
+ *
+ * - Before a reduce-scatter: by columns. While one part's sums travel the next part is computed; in the end the parts
+ *   are copied side by side, since a message is contiguous.
+ * - After a gather: by rows. A rank has its own rows before anything travels, and computes them first.
+ */
+
+enum { PARTS = 4 };
+
+static void append_like(compiled_program *out, const op *like, unsigned made)
+{
+    program_append(&out->list, op_make(&out->pool, like, made, NULL));
+}
+
+static tensor *last_output(const compiled_program *out)
+{
+    return out->list.ops[out->list.count - 1]->out[0];
+}
+
+/* ---- columns ----------------------------------------------------------------------------------------------------- */
+
+/* The sums of columns [first, first + count), contiguous. */
+static tensor *append_columns(compiled_program *out, const op *product, const op *scatter, int64_t first, int64_t count)
+{
+    op part = *product, sums = *scatter;
+    part.out[0] = sums.out[0] = NULL;
+    order_cut(out, &part, PRODUCT_N, first, count);
+    append_like(out, &part, 1);
+    sums.in[0] = last_output(out);
+    append_like(out, &sums, 1);
+    out->tensors += 2;
+    return last_output(out);
+}
+
+static void cut_columns(compiled_program *out, const op *product, const op *scatter)
+{
+    tensor *sums[PARTS], *whole = scatter->out[0];
+    int64_t columns = whole->shape[1], each = (columns + PARTS - 1) / PARTS, left = columns;
+    int parts = 0;
+    if (columns >= PARTS * TILE)
+        each = (each + TILE - 1) / TILE * TILE;
+    for (; left > 0; left -= each, parts++)
+        sums[parts] = append_columns(out, product, scatter, columns - left, left < each ? left : each);
+    for (int i = 0; i < parts; i++) {
+        op copy = *scatter;
+        copy.kind = OP_copy;
+        copy.at = (op_attributes){0};
+        copy.in[0] = sums[i];
+        copy.out[0] = order_part(out, whole, 1, i * each, sums[i]->shape[1]);
+        append_like(out, &copy, 0);
+    }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* Rows of a product's operand and results; of `own`, which holds them alone, unless that is NULL. */
+static void append_part_rows(compiled_program *out, const op *product, const tensor *own, int64_t first, int64_t count)
+{
+    op part = *product;
+    if (count == 0)
+        return;
+    order_cut(out, &part, PRODUCT_M, first, count);
+    if (own) {
+        part.in[0]->base = tensor_root((tensor *)own);
+        part.in[0]->offset = own->offset;
+        part.in[0]->pitch = own->pitch;
+        part.in[0]->address = own->address;
+        part.in[0]->class = own->class;
+    }
+    append_like(out, &part, 0);
+}
+
+static void cut_rows(compiled_program *out, const op *gather, const op *product)
+{
+    int64_t rows = product_of(product).m, first, count;
+    shard_rows(&first, &count, rows, gather->at.group_size, gather->at.group_rank);
+    append_part_rows(out, product, gather->in[0], first, count);
+    append_part_rows(out, product, NULL, 0, first);
+    append_part_rows(out, product, NULL, first + count, rows - first - count);
+}
+
+/* ---- which ------------------------------------------------------------------------------------------------------- */
+
+/* How many operands each object of a list is. */
+static int *count_uses(int **objects, const program *list)
+{
+    int count;
+    *objects = order_objects(list, &count);
+    int *times = must_calloc((unsigned long)count + 1, sizeof *times);
+    for (int64_t i = 0; i < (int64_t)list->count * ORDER_OPERANDS; i++)
+        if ((*objects)[i] >= 0)
+            times[(*objects)[i]]++;
+    return times;
+}
+
+/* A product whose result nobody reads but the scatter. */
+static bool makes_sums(const op *product, const op *scatter, int times)
+{
+    return product->kind == OP_linear && scatter->kind == OP_reduce_scatter && scatter->in[0] == product->out[0] &&
+           scatter->at.owner < 0 && times == 2 && scatter->out[0]->shape[1] >= PARTS;
+}
+
+/* A product that is worth it: with few columns a rank's own rows take less time than the gather, and fill no GPU. */
+static bool reads_rows(const op *gather, const op *o)
+{
+    if (!op_is(o, OP_CLASS_PRODUCT) || op_has(o, OP_GRADIENT) || gather->kind != OP_all_gather || gather->at.owner >= 0)
+        return false;
+    matrix_product p = product_of(o);
+    return p.a == gather->out[0] && 2 * p.n >= p.k;
+}
+
+void order_parts_cut(compiled_program *out, const program *bare)
+{
+    program whole = out->list;
+    int *objects, *times = count_uses(&objects, &whole), at = 0;
+    const op *gather = NULL; /* the last of those in parts, until its result is read */
+    out->list = (program){0};
+    for (int i = 0; i < whole.count; i++) {
+        op *o = whole.ops[i], *next = i + 1 < whole.count ? whole.ops[i + 1] : NULL;
+        const op *sought = at < bare->count ? bare->ops[at] : NULL;
+        int result = objects[(int64_t)i * ORDER_OPERANDS + OP_MAX_IN];
+        bool columns = next && next == sought && makes_sums(o, next, result >= 0 ? times[result] : 0);
+        bool reads = gather && o->in[0] == gather->out[0];
+        if (columns)
+            cut_columns(out, o, next);
+        else if (reads && reads_rows(gather, o))
+            cut_rows(out, gather, o);
+        else
+            program_append(&out->list, o);
+        gather = o == sought ? o : reads ? NULL : gather;
+        at += columns || o == sought;
+        i += columns;
+    }
+    MUST(at == bare->count, "%d of %d transfers found", at, bare->count);
+    free(objects);
+    free(times);
+    program_free(&whole);
 }

@@ -1,9 +1,8 @@
 /* Both lists are gone through once, counting what became of each object. */
-#include "engine/compile/order/order_check.h"
+#include "engine/compile/order/order.h"
 
 #include <stdlib.h>
 
-#include "engine/compile/order/order_objects.h"
 #include "memory/log.h"
 
 /* What an op finds when its turn comes. */

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/model/rungs.h"
 #include "engine/compile/model/tokens.h"
 #include "kernels/philox.h"
 #include "kernels/record/storage.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/compile_find.h"
+#include "engine/compile/compile.h"
 #include "engine/compile/model/storage.h"
 #include "memory/log.h"
 #include "parallel/schedule/schedule_make.h"

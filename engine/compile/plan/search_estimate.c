@@ -6,7 +6,6 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/model/compile_model.h"
-#include "engine/compile/model/loss_chunk.h"
 #include "engine/compile/model/storage.h"
 #include "engine/compile/model/tokens.h"
 #include "engine/compile/step/compile_program.h"

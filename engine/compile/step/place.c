@@ -4,13 +4,130 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "engine/compile/step/alive.h"
-#include "engine/compile/step/users.h"
 #include "engine/compile/model/collective.h"
 #include "kernels/record/op_make.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/planner.h"
+
+/* ---- which ops read or write which bytes ---- */
+
+/* A storage's touches: positions of ops in ascending order, `write` those that write it. */
+typedef struct storage_users {
+    const tensor *root; /* NULL: the place is free */
+    int count, filled, writes, writes_filled;
+    int *at, *write;
+} storage_users;
+
+typedef struct users {
+    const program *of;
+    storage_users *table; /* of `size` places, a power of two */
+    unsigned long size;
+    int *positions; /* of all */
+} users;
+
+/* Parameters that share a weight have a tensor each: persistent tensors have addresses by now. */
+static bool same_bytes(const tensor *a, const tensor *b)
+{
+    return a == b || (a->address >= 0 && a->address == b->address && tensor_bytes(a) == tensor_bytes(b));
+}
+
+static unsigned long hash_of(const tensor *root)
+{
+    unsigned long key = root->address >= 0 ? (unsigned long)root->address : (unsigned long)root >> 4;
+    return key * 0x9E3779B97F4A7C15ul >> 20;
+}
+
+/* The place of a tensor's storage, which is taken where it was free. */
+static storage_users *place_of(const users *u, const tensor *t)
+{
+    const tensor *root = compiled_holder(t);
+    unsigned long i = hash_of(root) & (u->size - 1);
+    while (u->table[i].root && !same_bytes(u->table[i].root, root))
+        i = (i + 1) & (u->size - 1);
+    u->table[i].root = root;
+    return &u->table[i];
+}
+
+/* Operands that programs share bytes by: all but working memory. */
+enum { TOUCHES = OP_MAX_IN + OP_MAX_OUT };
+
+static users *users_open(const program *p)
+{
+    users *u = must_alloc(sizeof *u);
+    unsigned long operands = 0, size = 64;
+    for (int i = 0; i < p->count * TOUCHES; i++)
+        operands += compiled_operand(p->ops[i / TOUCHES], i % TOUCHES) != NULL;
+    while (size < 2 * operands)
+        size *= 2;
+    *u = (users){.of = p,
+                 .table = must_calloc(size, sizeof *u->table),
+                 .size = size,
+                 .positions = must_alloc((2 * operands + 1) * sizeof *u->positions)};
+    for (int i = 0; i < p->count * TOUCHES; i++) {
+        const tensor *t = compiled_operand(p->ops[i / TOUCHES], i % TOUCHES);
+        storage_users *s = t ? place_of(u, t) : NULL;
+        if (t) {
+            s->count++;
+            s->writes += i % TOUCHES >= OP_MAX_IN;
+        }
+    }
+    int *next = u->positions;
+    for (unsigned long i = 0; i < u->size; i++) {
+        storage_users *s = &u->table[i];
+        s->at = next;
+        s->write = next + s->count;
+        next = s->write + s->writes;
+    }
+    for (int i = 0; i < p->count * TOUCHES; i++) {
+        const tensor *t = compiled_operand(p->ops[i / TOUCHES], i % TOUCHES);
+        storage_users *s = t ? place_of(u, t) : NULL;
+        if (t)
+            s->at[s->filled++] = i / TOUCHES;
+        if (t && i % TOUCHES >= OP_MAX_IN)
+            s->write[s->writes_filled++] = i / TOUCHES;
+    }
+    return u;
+}
+
+static void users_close(users *u)
+{
+    free(u->positions);
+    free(u->table);
+    free(u);
+}
+
+/* The first of these ascending positions behind `at`, if it is below `most`; else `most`. */
+static int first_behind(const int *positions, int count, int at, int most)
+{
+    int low = 0, high = count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (positions[middle] > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low < count && positions[low] < most ? positions[low] : most;
+}
+
+/* The first op behind op `at` that must find it complete: it reads or writes what `at` writes, or writes what `at`
+ * reads; the program's count, if none does. */
+static int users_first(const users *u, int at)
+{
+    const op *o = u->of->ops[at];
+    int first = u->of->count;
+    for (int k = 0; k < TOUCHES; k++) {
+        const tensor *t = compiled_operand(o, k);
+        const storage_users *s = t ? place_of(u, t) : NULL;
+        bool writes = k >= OP_MAX_IN;
+        if (t)
+            first = first_behind(writes ? s->at : s->write, writes ? s->count : s->writes, at, first);
+    }
+    return first;
+}
 
 /* The planner stops at this multiple of the lower bound. */
 static const double PLACE_GOAL = 1.02;
@@ -23,25 +140,12 @@ static int64_t place_effort(int64_t blocks)
     return effort < 2 * blocks ? 2 * blocks : effort;
 }
 
-/* The tensor whose bytes `t` has in the end. */
-static tensor *bytes_of(tensor *t)
-{
-    while (t->base)
-        t = t->base;
-    return t;
-}
-
 static bool is_transient(tensor *t)
 {
-    return !tensor_persistent(bytes_of(t));
+    return !tensor_persistent(compiled_holder(t));
 }
 
 /* ---- waits ----------------------------------------------------------------------------------------------------- */
-
-static bool starts(const op *o)
-{
-    return op_starts(o);
-}
 
 /* A message between stages: it has its request and its wait. */
 static bool is_lowered(const op *o)
@@ -49,52 +153,43 @@ static bool is_lowered(const op *o)
     return op_communicates(o) && axis_between_stages((axis)o->at.axis);
 }
 
-/* Of a gather of what ranks have updated: the first op behind all of those. */
-static int after_gathers(const program *p, int at)
-{
-    while (at < p->count && p->ops[at]->phase == PHASE_BEGIN)
-        at++;
-    return at;
-}
-
-static op *wait_for(compiled_program *out, const op *o)
-{
-    op wait = *o;
-    wait.kind = OP_wait;
-    return op_make(&out->pool, &wait, 0, NULL);
-}
-
 void place_waits(compiled_program *out, compile_order how)
 {
     program before = out->list;
     out->list = (program){0};
     unsigned long n = (unsigned long)before.count + 1;
-    int *head = must_alloc(n * sizeof(int)), *next = must_alloc(n * sizeof(int));
+    AUTO_FREE int *head = must_alloc(n * sizeof *head);
+    AUTO_FREE int *next = must_alloc(n * sizeof *next);
     users *index = users_open(&before);
+    int after_gathers = before.count; /* the first op behind the gathers of what ranks have updated */
     for (int i = 0; i <= before.count; i++)
         head[i] = -1;
     for (int i = before.count - 1; i >= 0; i--) { /* descending: each list comes out in launch order */
         op *o = before.ops[i];
-        if (!starts(o) || is_lowered(o))
+        if (o->phase != PHASE_BEGIN)
+            after_gathers = i;
+        if (!op_starts(o) || is_lowered(o))
             continue; /* where messages are waited for is decided by the lowering */
-        bool updated = o->phase == PHASE_BEGIN && !is_transient(o->out[0]);
-        int user = updated && how == ORDER_AS_LOWERED ? after_gathers(&before, i) : users_first(index, i);
+        int user = how == ORDER_AS_LOWERED && o->phase == PHASE_BEGIN && !is_transient(o->out[0])
+                       ? after_gathers
+                       : users_first(index, i);
         next[i] = head[user];
         head[user] = i;
     }
     for (int i = 0; i <= before.count; i++) {
-        for (int k = head[i]; k >= 0; k = next[k])
-            program_append(&out->list, wait_for(out, before.ops[k]));
+        for (int k = head[i]; k >= 0; k = next[k]) {
+            op wait = *before.ops[k];
+            wait.kind = OP_wait;
+            program_append(&out->list, op_make(&out->pool, &wait, 0, NULL));
+        }
         if (i == before.count)
             break;
         op *o = before.ops[i];
-        if (starts(o) && !is_lowered(o))
+        if (op_starts(o) && !is_lowered(o))
             o->at.request = out->requests++;
         program_append(&out->list, o);
     }
     users_close(index);
-    free(head);
-    free(next);
     program_free(&before);
 }
 
@@ -102,7 +197,7 @@ void place_waits(compiled_program *out, compile_order how)
 
 static void add_scratch(compiled_program *out, const compiled *c)
 {
-    tensor **of_request = must_calloc((unsigned long)out->requests + 1, sizeof(tensor *));
+    AUTO_FREE tensor **of_request = must_calloc((unsigned long)out->requests + 1, sizeof(tensor *));
     for (int i = 0; i < out->list.count; i++) {
         op *o = out->list.ops[i];
         int64_t bytes = 0, sent, messages;
@@ -116,16 +211,15 @@ static void add_scratch(compiled_program *out, const compiled *c)
         bool communicates = op_communicates(o);
         if (communicates && !(backend && backend->communicates))
             collective_measure(&bytes, &sent, &messages, &out->list, i);
-        else if (!starts(o) && backend && backend->scratch_bytes)
+        else if (!op_starts(o) && backend && backend->scratch_bytes)
             bytes = backend->scratch_bytes(o, c->options.threads);
         if (bytes <= 0)
             continue;
         o->scratch = pool_alloc(&out->pool, sizeof(tensor));
         tensor_describe(o->scratch, o->label, CLASS_SCRATCH, DTYPE_UINT8, 1, &bytes);
-        if (starts(o))
+        if (op_starts(o))
             of_request[o->at.request] = o->scratch;
     }
-    free(of_request);
 }
 
 /* ---- lifetimes -------------------------------------------------------------------------------------------------- */
@@ -168,7 +262,7 @@ static void live_at(uses *u, tensor *t, const op *o)
 {
     if (!t || !is_transient(t))
         return;
-    tensor *s = bytes_of(t);
+    tensor *s = compiled_holder(t);
     if (s->first < 0) {
         s->first = o->index;
         add_use(u, s);
@@ -191,11 +285,8 @@ static void find_lifetimes(uses *u, program *p)
     for (int i = 0; i < p->count; i++) {
         op *o = p->ops[i];
         o->index = i;
-        for (int k = 0; k < OP_MAX_IN; k++)
-            live_at(u, o->in[k], o);
-        for (int k = 0; k < OP_MAX_OUT; k++)
-            live_at(u, o->out[k], o);
-        live_at(u, o->scratch, o);
+        for (int k = 0; k < COMPILED_OPERANDS; k++)
+            live_at(u, compiled_operand(o, k), o);
     }
 }
 
@@ -229,7 +320,7 @@ static int count_reads(const op *o, const tensor *x)
 {
     int times = 0;
     for (int i = 0; i < OP_MAX_IN; i++)
-        times += o->in[i] && bytes_of(o->in[i]) == x;
+        times += o->in[i] && compiled_holder(o->in[i]) == x;
     return times;
 }
 
@@ -237,11 +328,11 @@ static int count_reads(const op *o, const tensor *x)
  * wait). */
 static bool may_take(const op *o, const int *wait_of, tensor *x, tensor *y)
 {
-    if (!is_transient(x) || x->base || y->base || !is_transient(y) || bytes_of(x) == bytes_of(y))
+    if (!is_transient(x) || x->base || y->base || !is_transient(y) || compiled_holder(x) == compiled_holder(y))
         return false;
     if (tensor_bytes(x) != tensor_bytes(y) || !tensor_contiguous(x) || y->first != o->index)
         return false;
-    int end = starts(o) ? wait_of[o->at.request] : o->index;
+    int end = op_starts(o) ? wait_of[o->at.request] : o->index;
     return count_reads(o, x) == 1 && x->last == end;
 }
 
@@ -261,8 +352,8 @@ static void take_over(uses *u, tensor *x, tensor *y)
  * nothing is held longer. */
 static bool fits_columns(const uses *u, const op *o, tensor *whole, const tensor *part)
 {
-    const tensor *base = part->base ? bytes_of((tensor *)part) : NULL;
-    if (!base || whole->base || tensor_persistent(base) || tensor_persistent(whole) || starts(o) || base == whole)
+    const tensor *base = part->base ? compiled_holder(part) : NULL;
+    if (!base || whole->base || tensor_persistent(base) || tensor_persistent(whole) || op_starts(o) || base == whole)
         return false;
     const use *own = &u->all[whole->id];
     bool alike = whole->dims == 2 && part->dims == 2 && whole->type == part->type &&
@@ -273,7 +364,7 @@ static bool fits_columns(const uses *u, const op *o, tensor *whole, const tensor
 /* Does an op from `first` to `last` name any byte of `part`, but by the name of `part` itself? */
 static bool named_between(const uses *u, tensor *part, int first, int last)
 {
-    for (int i = bytes_of(part)->id; i >= 0; i = u->all[i].next) {
+    for (int i = compiled_holder(part)->id; i >= 0; i = u->all[i].next) {
         const use *other = &u->all[i];
         if (other->of != part && other->first <= last && other->last >= first && overlaps(other->of, part))
             return true;
@@ -283,7 +374,7 @@ static bool named_between(const uses *u, tensor *part, int first, int last)
 
 static void move_to_columns(uses *u, tensor *whole, tensor *part)
 {
-    tensor *base = bytes_of(part);
+    tensor *base = compiled_holder(part);
     whole->base = part->base;
     whole->offset = part->offset;
     whole->pitch = part->pitch;
@@ -339,8 +430,8 @@ static void put_output_in_place(uses *u, const op *o, const int *wait_of, int j)
         if (x && take_columns(u, o, x, y))
             return;
         /* x may itself be in another's storage: what counts is who holds the bytes now */
-        if (x && x->base && x->offset == 0 && tensor_bytes(bytes_of(x)) == tensor_bytes(x))
-            x = bytes_of(x);
+        if (x && x->base && x->offset == 0 && tensor_bytes(compiled_holder(x)) == tensor_bytes(x))
+            x = compiled_holder(x);
         if (x && may_take(o, wait_of, x, y)) {
             take_over(u, x, y);
             return;
@@ -351,7 +442,7 @@ static void put_output_in_place(uses *u, const op *o, const int *wait_of, int j)
 static void share_in_place(uses *u, compiled_program *out)
 {
     program *p = &out->list;
-    int *wait_of = must_calloc((unsigned long)out->requests + 1, sizeof(int));
+    AUTO_FREE int *wait_of = must_calloc((unsigned long)out->requests + 1, sizeof(int));
     for (int i = 0; i < p->count; i++)
         if (op_waits(p->ops[i]))
             wait_of[p->ops[i]->at.request] = i;
@@ -359,7 +450,6 @@ static void share_in_place(uses *u, compiled_program *out)
     for (int i = 0; i < p->count; i++)
         for (int j = 0; j < OP_MAX_OUT; j++)
             put_output_in_place(u, p->ops[i], wait_of, j);
-    free(wait_of);
 }
 
 /* Outputs in the storage of inputs, and from when to when each storage is needed. */
@@ -385,7 +475,7 @@ static void collect(blocks *b, tensor *t)
 {
     if (!t || !is_transient(t))
         return;
-    tensor *s = bytes_of(t);
+    tensor *s = compiled_holder(t);
     if (s->id >= 0)
         return;
     if (b->count == b->capacity) {
@@ -398,47 +488,12 @@ static void collect(blocks *b, tensor *t)
     b->item[b->count++] = (planner_block){.bytes = tensor_bytes(s), .first = s->first, .last = s->last};
 }
 
-static int64_t address_of(tensor *t)
-{
-    int64_t offset = 0;
-    tensor *s = t;
-    for (; s->base; s = s->base)
-        offset += s->offset;
-    return s->address + offset;
-}
-
-static void each_operand(const program *p, void (*visit)(void *context, tensor *t), void *context)
-{
-    for (int i = 0; i < p->count; i++) {
-        op *o = p->ops[i];
-        for (int k = 0; k < OP_MAX_IN; k++)
-            if (o->in[k])
-                visit(context, o->in[k]);
-        for (int k = 0; k < OP_MAX_OUT; k++)
-            if (o->out[k])
-                visit(context, o->out[k]);
-        if (o->scratch)
-            visit(context, o->scratch);
-    }
-}
-
-static void visit_collect(void *context, tensor *t)
-{
-    collect(context, t);
-}
-
-static void visit_address(void *context, tensor *t)
-{
-    (void)context;
-    if (is_transient(t)) /* persistent ones have their addresses, and belong to the model */
-        t->address = address_of(t);
-}
-
 /* What is alive at the peak: the parts of the lower bound. */
 static void find_peak(compiled_program *out)
 {
     unsigned long n = (unsigned long)out->list.count + 1;
-    int64_t *kept = must_alloc(n * sizeof *kept), *rest = must_alloc(n * sizeof *rest);
+    AUTO_FREE int64_t *kept = must_alloc(n * sizeof *kept);
+    AUTO_FREE int64_t *rest = must_alloc(n * sizeof *rest);
     alive_find(kept, rest, out);
     out->peak_kept = out->peak_temporary = 0;
     for (int i = 0; i < out->list.count; i++)
@@ -447,8 +502,6 @@ static void find_peak(compiled_program *out)
             out->peak_temporary = rest[i];
         }
     out->lower_bound = out->peak_kept + out->peak_temporary;
-    free(kept);
-    free(rest);
 }
 
 void place_transients(compiled_program *out, const compiled *c, bool bound_only)
@@ -456,7 +509,9 @@ void place_transients(compiled_program *out, const compiled *c, bool bound_only)
     add_scratch(out, c);
     find_storage(out);
     blocks b = {0};
-    each_operand(&out->list, visit_collect, &b);
+    for (int i = 0; i < out->list.count; i++)
+        for (int k = 0; k < COMPILED_OPERANDS; k++)
+            collect(&b, compiled_operand(out->list.ops[i], k));
     out->placed = b.count;
     find_peak(out);
     if (!bound_only && b.count > 0) {
@@ -470,8 +525,101 @@ void place_transients(compiled_program *out, const compiled *c, bool bound_only)
         out->transient_bytes = result.arena_bytes;
         for (int64_t i = 0; i < b.count; i++)
             b.of[i]->address = c->persistent_bytes + b.item[i].offset;
-        each_operand(&out->list, visit_address, NULL);
+        for (int i = 0; i < out->list.count; i++)
+            for (int k = 0; k < COMPILED_OPERANDS; k++) {
+                tensor *t = compiled_operand(out->list.ops[i], k);
+                if (t && is_transient(t)) /* persistent ones have their addresses, and belong to the model */
+                    t->address = compiled_holder(t)->address + offset_of(t);
+            }
     }
     free(b.item);
     free(b.of);
+}
+
+/* ---- how many bytes are alive ---- */
+
+static void add_alive(int64_t *kept, int64_t *rest, bool *seen, const tensor *t)
+{
+    const tensor *s = compiled_holder(t);
+    if (!s || tensor_persistent(s) || seen[s->id])
+        return;
+    int64_t *sum = s->class == CLASS_KEPT ? kept : rest;
+    int64_t bytes = (tensor_bytes(s) + COMPILE_ALIGNMENT - 1) / COMPILE_ALIGNMENT * COMPILE_ALIGNMENT;
+    seen[s->id] = true;
+    sum[s->first] += bytes;
+    sum[s->last + 1] -= bytes;
+}
+
+void alive_find(int64_t *kept, int64_t *rest, const compiled_program *p)
+{
+    int count = p->list.count;
+    AUTO_FREE bool *seen = must_calloc((unsigned long)p->placed + 1, sizeof *seen);
+    memset(kept, 0, ((size_t)count + 1) * sizeof *kept);
+    memset(rest, 0, ((size_t)count + 1) * sizeof *rest);
+    for (int i = 0; i < count; i++) {
+        const op *o = p->list.ops[i];
+        for (int k = 0; k < COMPILED_OPERANDS; k++)
+            add_alive(kept, rest, seen, compiled_operand(o, k));
+    }
+    for (int i = 0; i < count; i++) {
+        kept[i + 1] += kept[i];
+        rest[i + 1] += rest[i];
+    }
+}
+
+/* ---- working memory of a library ---- */
+
+/* Without a budget the arena may grow by a sixteenth. */
+enum { MORE = 16 };
+
+static int64_t scratch_of(const op *o)
+{
+    return o->scratch ? tensor_bytes(o->scratch) : 0;
+}
+
+/* The most bytes alive beside its working memory where an op of the kind runs. */
+static int64_t alive_beside(const compiled_program *p)
+{
+    unsigned long n = (unsigned long)p->list.count + 1;
+    AUTO_FREE int64_t *kept = must_alloc(n * sizeof *kept);
+    AUTO_FREE int64_t *rest = must_alloc(n * sizeof *rest);
+    int64_t most = 0;
+    alive_find(kept, rest, p);
+    for (int i = 0; i < p->list.count; i++) {
+        int64_t beside = kept[i] + rest[i] - scratch_of(p->list.ops[i]);
+        if (op_has(p->list.ops[i], OP_ROOM) && beside > most)
+            most = beside;
+    }
+    return most;
+}
+
+static bool would_take_more(const compiled *c, int64_t room)
+{
+    const op_backend *b = c->options.backend;
+    for (int i = 0; b && b->scratch_bytes && i < c->training.list.count; i++) {
+        op with = *c->training.list.ops[i];
+        with.at.workspace = room;
+        if (op_has(&with, OP_ROOM) && b->scratch_bytes(&with, c->options.threads) > scratch_of(&with))
+            return true;
+    }
+    return false;
+}
+
+int64_t workspace_room(const compiled *c)
+{
+    int64_t limit = c->options.budget ? c->options.budget - c->persistent_bytes
+                                      : c->training.transient_bytes + c->training.transient_bytes / MORE;
+    int64_t room = limit - alive_beside(&c->training);
+    return room > 0 && would_take_more(c, room) ? room : 0;
+}
+
+int64_t workspace_taken(const compiled *c)
+{
+    int64_t most = 0;
+    for (int i = 0; i < c->training.list.count; i++) {
+        const op *o = c->training.list.ops[i];
+        if (op_has(o, OP_ROOM) && scratch_of(o) > most)
+            most = scratch_of(o);
+    }
+    return most;
 }

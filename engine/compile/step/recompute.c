@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "engine/compile/model/collective.h"
-#include "engine/compile/model/target.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/step/unroll.h"
 #include "engine/compile/step/update.h"
-#include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/step/compile_program.h"
 #include "memory/log.h"
 #include "memory/units.h"
 

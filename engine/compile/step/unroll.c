@@ -6,17 +6,16 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "engine/compile/model/append.h"
+#include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/tokens.h"
-#include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/step/compile_program.h"
 #include "kernels/record/fuse.h"
 #include "kernels/record/op_make.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
 #include "parallel/schedule/lowering.h"
-#include "parallel/schedule/schedule_check.h"
-#include "parallel/schedule/lowering_check.h"
+#include "parallel/schedule/schedule.h"
 #include "parallel/schedule/simulate.h"
 
 /* As the layers of any micro-batch are given them. */

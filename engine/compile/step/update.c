@@ -11,13 +11,11 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/model/append.h"
 #include "engine/compile/model/collective.h"
 #include "engine/compile/model/compressed.h"
-#include "engine/compile/model/duty.h"
+#include "engine/compile/model/storage.h"
 #include "engine/compile/model/offload.h"
 #include "engine/compile/model/optimizer.h"
-#include "engine/compile/model/qk_clip.h"
 #include "kernels/exact_sum.h"
 #include "kernels/record/operands.h"
 #include "kernels/record/replicas.h"

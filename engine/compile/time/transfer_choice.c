@@ -1,7 +1,86 @@
 #include "engine/compile/time/transfer_choice.h"
 
-#include "engine/compile/time/dispatch_price.h"
-#include "engine/compile/time/latent_price.h"
+#include "engine/compile/model/tokens.h"
+
+/* ---- tokens of experts ---- */
+
+/* Tokens are gathered and their sums scattered, in the backward pass again, and once more for waves that are not kept;
+ * slots of the first wave go there and back in either pass, and those of waves behind it once more. */
+enum { GATHERED = 4, KEPT = 4, REMADE = 6 };
+
+/* Ranks of a block, as rank 0 sees them: whoever asks hears the same. */
+static grid block_of(const compile_options *o)
+{
+    grid g = grid_of(&o->grid, 0);
+    config_block_experts(&g, &o->layout);
+    return g;
+}
+
+double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
+{
+    const grid g = block_of(o);
+    compile_options as = *o;
+    as.transfers.slots = slots;
+    const ladder_shape s = rungs_ladder(&as);
+    const ladder_waves w = ladder_waves_of(&s, 0);
+    double row = (double)o->shape.hidden_size * dtype_bytes(precision_compute(o->precision)), others = s.ranks - 1;
+    if (slots)
+        return KEPT * profile_collective(p, &g, AXIS_EXPERT, OP_all_to_all, others * (double)w.rows * row) +
+               REMADE * w.count *
+                   profile_collective(p, &g, AXIS_EXPERT, OP_all_to_all, others * (double)w.behind * row);
+    double tokens = (double)tokens_count(o).between;
+    return (GATHERED + (w.count > 0)) * profile_collective(p, &g, AXIS_EXPERT, OP_all_gather, others * tokens * row);
+}
+
+bool dispatch_by_slots(const compile_options *o)
+{
+    if (o->layout.expert <= 1 || o->layout.expert_dispatch != CONFIG_DISPATCH_AUTO)
+        return o->layout.expert > 1 && o->layout.expert_dispatch == CONFIG_DISPATCH_SLOTS;
+    if (o->shape.expert_drop) /* which rows are dropped hangs on no price */
+        return false;
+    const profile p = profile_compiled_for(o);
+    return dispatch_seconds(o, &p, true) < dispatch_seconds(o, &p, false);
+}
+
+/* ---- latents, or keys and values ---- */
+
+/* Forward they are gathered, backward their cotangents scattered; a product is done again for each of its gradients. */
+enum { TRANSFERS = 2, PRODUCTS = 3 };
+
+static double heads_of(const compile_options *o, const layer_shape *l)
+{
+    return (double)l->heads / o->grid.size[GRID_TENSOR];
+}
+
+double latent_width(const compile_options *o, bool gathers)
+{
+    const layer_shape l = shape_layer(&o->shape, 0);
+    return gathers ? shape_latent_width(&l) : heads_of(o, &l) * (l.head_size + shape_value_size(&l));
+}
+
+double latent_seconds(const compile_options *o, const profile *p, bool gathers)
+{
+    const grid g = grid_of(&o->grid, 0); /* rank 0: whoever asks hears the same */
+    const layer_shape l = shape_layer(&o->shape, 0);
+    const dtype type = precision_compute(o->precision);
+    const double rows = (double)tokens_count(o).rank * (g.size[GRID_CONTEXT] - 1); /* other ranks' */
+    if (l.kv_lora_rank == 0 || rows == 0)
+        return 0;
+    double seconds = TRANSFERS * profile_collective(p, &g, AXIS_CONTEXT, OP_all_gather,
+                                                    rows * latent_width(o, gathers) * dtype_bytes(type));
+    double product =
+        2 * rows * l.kv_lora_rank * heads_of(o, &l) * (l.head_size - l.rope_head_size + shape_value_size(&l));
+    return seconds + (gathers ? PRODUCTS * product / profile_products(p, type) : 0);
+}
+
+/* Are latents gathered? As the layout says, or by profile_compiled_for(). */
+static bool latent_gathers(const compile_options *o)
+{
+    if (o->shape.kv_lora_rank == 0 || o->grid.size[GRID_CONTEXT] == 1 || o->layout.context_gather != CONFIG_GATHER_AUTO)
+        return o->layout.context_gather == CONFIG_GATHER_LATENT;
+    const profile p = profile_compiled_for(o);
+    return latent_seconds(o, &p, true) < latent_seconds(o, &p, false);
+}
 
 void transfer_choose(compile_options *o, const devices_row *with)
 {

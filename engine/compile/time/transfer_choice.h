@@ -1,9 +1,27 @@
-/* What ranks send each other where there are two ways to the same values: tokens of experts in slots or gathered whole
- * (dispatch_price.h), latents or the keys and values that are made of them (latent_price.h). */
+/* What ranks send each other where there are two ways to the same values: tokens of experts in slots or gathered whole, latents or
+ * the keys and values that are made of them. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"
+#include "engine/compile/time/profile.h"
 
 /* Sets o->transfers: as the layout says, or by the built-in prices of `with`; NULL: of o->device, or of the one that
  * the backend names (profile_compiled_for()). */
 void transfer_choose(compile_options *o, const devices_row *with);
+
+/* What context ranks gather of each other where attention is latent: latents, from which each makes the keys and values
+ * of all tokens, or those. */
+
+/* Seconds of a layer and micro-batch, forward and backward: transfers, and, of latents, products of other ranks'
+ * tokens. 0 where there are no context ranks or no latents. */
+double latent_seconds(const compile_options *o, const profile *p, bool gathers);
+/* Elements of a token that a rank gathers: its latent and what rotates, or the keys and values of this rank's heads. */
+double latent_width(const compile_options *o, bool gathers);
+
+/* How tokens come to experts that ranks divide: all tokens of a block to each of its ranks, or each in a slot to the
+ * ranks of its experts. */
+
+/* Seconds of a layer's transfers of tokens, of one micro-batch, there and back, forward and backward. */
+double dispatch_seconds(const compile_options *o, const profile *p, bool slots);
+/* Do tokens travel in slots? As the layout says; or by profile_compiled_for(); where rows are dropped they do not. */
+bool dispatch_by_slots(const compile_options *o);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/model/duty.h"
 #include "engine/compile/model/storage.h"
 #include "engine/state/weights/normal.h"
 #include "kernels/philox.h"

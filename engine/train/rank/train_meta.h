@@ -11,7 +11,7 @@
 #include "engine/config/config.h"
 #include "engine/data/samples.h"
 #include "engine/guard/spike.h"
-#include "engine/compile/model/rungs.h"
+#include "engine/compile/model/tokens.h"
 
 /* Samples that a run went back over a spike to leave out: none of [first, first + count) is trained on after step
  * `after`. */

@@ -6,8 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "engine/compile/model/rungs.h"
-#include "engine/compile/model/target.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/host/incident_log.h"

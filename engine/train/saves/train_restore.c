@@ -5,7 +5,7 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/compile/model/rungs.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/checkpoint/checkpoint.h"

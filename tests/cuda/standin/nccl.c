@@ -18,7 +18,7 @@
 #include "memory/dtype.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "parallel/comm/comm_sum.h"
+#include "parallel/comm/comm_shape.h"
 #include "tests/cuda/standin/standin.h"
 
 enum {

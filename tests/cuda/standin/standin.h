@@ -83,7 +83,7 @@ bool standin_keep_external(int queue, standin_work wait, struct CUevent_st *e);
 void standin_no_capture(const char *what);
 bool standin_captured(int queue);
 
-/* warming.c: every kernel is launched for the first time, before the run begins; and that has been done */
+/* executor.c: every kernel is launched for the first time, before the run begins; and that has been done */
 bool standin_warming(void);
 bool standin_warmed(void);
 

@@ -8,7 +8,7 @@
 #include "memory/scope.h"
 #include "parallel/comm/comm.h"
 #include "parallel/comm/comm_backend.h"
-#include "parallel/comm/comm_sum.h"
+#include "parallel/comm/comm_shape.h"
 #include "tests/jobs/launch.h"
 #include "tests/parallel/schedule/least.h"
 #include "tests/test.h"

@@ -1,4 +1,4 @@
-/* Lowered schedules and their replay: what lowering.h and lowering_check.h promise. */
+/* Lowered schedules and their replay: what lowering.h promises. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "memory/log.h"
 #include "memory/scope.h"
-#include "parallel/schedule/lowering_check.h"
+#include "parallel/schedule/lowering.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/schedule/schedule_make.h"
 #include "tests/parallel/schedule/schedules.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "memory/log.h"
-#include "parallel/schedule/schedule_check.h"
+#include "parallel/schedule/schedule.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/schedule/schedule_make.h"
 #include "tests/parallel/schedule/optimum.h"

@@ -1,4 +1,4 @@
-/* Schedules with published figures, and those that are found: what schedule_search.h and weave.h promise.
+/* Schedules with published figures, and those that are found: what schedule_search.h and schedule_make.h promise.
  *
  * Figures: Tables 5 and 9 of 2401.10241 (rows of 1.5B and 28.3B), and the folded schedules of 2405.15362. */
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "memory/log.h"
-#include "parallel/schedule/schedule_check.h"
+#include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
 #include "tests/parallel/schedule/schedules.h"

@@ -1,4 +1,4 @@
-/* A vocabulary divided over the stages: what schedule_share.h promises, and the checks that look at it. */
+/* A vocabulary divided over the stages: what schedule_make.h promises, and the checks that look at it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,10 +6,9 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "parallel/schedule/exchange.h"
-#include "parallel/schedule/lowering_check.h"
-#include "parallel/schedule/schedule_check.h"
+#include "parallel/schedule/lowering.h"
+#include "parallel/schedule/schedule.h"
 #include "parallel/schedule/schedule_make.h"
-#include "parallel/schedule/schedule_share.h"
 #include "tests/parallel/schedule/schedules.h"
 #include "tests/test.h"
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/compile/model/compile_model.h"
-#include "engine/compile/model/duty.h"
 #include "engine/compile/model/storage.h"
 #include "kernels/record/op_make.h"
 #include "kernels/record/replicas.h"

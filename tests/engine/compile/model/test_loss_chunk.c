@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/model/loss_chunk.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/plan/plan.h"
 #include "memory/log.h"
 #include "tests/test.h"

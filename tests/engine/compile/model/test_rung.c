@@ -1,6 +1,6 @@
 /* Which rung a step is played on. */
 
-#include "engine/compile/model/rungs.h"
+#include "engine/compile/model/tokens.h"
 #include "tests/test.h"
 
 TEST(the_lowest_rung_with_room_is_needed)

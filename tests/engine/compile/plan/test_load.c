@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/model/rungs.h"
+#include "engine/compile/model/tokens.h"
 #include "engine/compile/plan/load.h"
 #include "kernels/philox.h"
 #include "kernels/record/storage.h"

@@ -10,7 +10,6 @@
 #include "engine/compile/step/unroll.h"
 #include "engine/compile/step/update.h"
 #include "engine/compile/step/compile_program.h"
-#include "engine/compile/step/compile_schedule.h"
 #include "memory/log.h"
 
 enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT };

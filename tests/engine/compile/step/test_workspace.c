@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/step/workspace.h"
+#include "engine/compile/step/place.h"
 #include "memory/log.h"
 #include "tests/test.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/compile/time/dispatch_price.h"
+#include "engine/compile/time/transfer_choice.h"
 #include "kernels/attention_work.h"
 #include "memory/scope.h"
 #include "tests/jobs/workfolder.h"

@@ -1,0 +1,189 @@
+/* Inside the watchdog: where a rank is, the sockets, who is to blame, the state, and the end of a job. For watchdog.c,
+ * watchdog_link.c and watchdog_end.c alone. */
+#pragma once
+
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "parallel/watch/watchdog.h"
+
+/* ---- where a rank is: stored by its training thread, read by the watchdog's and by messages, without a lock ---- */
+
+/* One thread of a rank writes. A reader gets one whole position; if the writer was stopped in the middle of storing,
+ * what is there by then. */
+typedef struct watchdog_slot {
+    _Atomic uint64_t version; /* odd while it is written; half of it counts what was stored */
+    _Atomic int64_t step;
+    _Atomic int micro_batch, phase, storage;
+    const char *_Atomic action;
+    const char *_Atomic op;
+} watchdog_slot;
+
+/* What is read of a slot: the position, and how many have been stored. */
+typedef struct watchdog_view {
+    uint64_t moves;
+    watchdog_position at;
+    incident_phase phase;
+    bool storage; /* files are being waited for */
+} watchdog_view;
+
+watchdog_view watchdog_slot_read(const watchdog_slot *s);
+
+/* ---- the sockets: a star around rank 0, and the frames that travel along it ---- */
+
+typedef enum watchdog_frame_kind {
+    WATCHDOG_HELLO,
+    WATCHDOG_WELCOME,
+    WATCHDOG_BEAT, /* I am here */
+    WATCHDOG_BYE,  /* I leave, all is well */
+    WATCHDOG_FAIL, /* I fail: `verdict` and `words` say why */
+    WATCHDOG_END,  /* rank 0's judgement: `rank` is to blame, this was its position, `cause` says why */
+} watchdog_frame_kind;
+
+/* Sent in the machine's own byte order: the ranks of a job are of one kind. */
+typedef struct watchdog_frame {
+    uint64_t token; /* HELLO, WELCOME */
+    uint64_t moves; /* grows with every progress */
+    int64_t step;
+    int32_t kind, rank, micro_batch;
+    int32_t waiting_for; /* world rank or -1 */
+    int32_t phase;       /* incident_phase */
+    int32_t storage;     /* files are being waited for */
+    int32_t verdict;     /* of FAIL: incident_verdict */
+    int32_t cause;       /* of END: watchdog_cause */
+    float patience;      /* of rank 0's beat: seconds that any rank may go without progress just now */
+    float quiet;         /* of END: seconds since its last progress */
+    char action[96], op[112];
+    char host[INCIDENT_HOST], device[INCIDENT_DEVICE], words[INCIDENT_WORDS];
+} watchdog_frame;
+
+typedef struct watchdog_link {
+    int fd; /* -1: none */
+    unsigned got, owed;
+    watchdog_frame in, out;
+    char host[INCIDENT_HOST]; /* of the other side */
+} watchdog_link;
+
+/* Collective: connect. `links` is [ranks] at rank 0 (its own stays unused), and [1] elsewhere. */
+status watchdog_link_star(watchdog_link *links, comm *c);
+void watchdog_link_close(watchdog_link *l);
+/* Nothing more will be sent: the other side sees the end after the last frame. */
+void watchdog_link_finish(watchdog_link *l);
+/* Send, unless an earlier frame still blocks the way. False: the connection is broken. */
+bool watchdog_link_send(watchdog_link *l, const watchdog_frame *f);
+/* 1: a frame arrived; 0: none has; -1: the other side is gone */
+int watchdog_link_receive(watchdog_link *l, watchdog_frame *out);
+
+/* ---- who holds up the job: a pure function of what is known of every rank, no socket, no clock ---- */
+
+typedef enum watchdog_cause {
+    CAUSE_GONE,
+    CAUSE_SILENT,
+    CAUSE_STUCK,
+    CAUSE_CIRCLE,
+    CAUSE_LEFT,
+    CAUSE_FAILED, /* it said so itself */
+    WATCHDOG_CAUSES,
+} watchdog_cause;
+
+/* What is known of one rank. */
+typedef struct watchdog_report {
+    watchdog_frame last;
+    double heard, moved; /* seconds: when its last frame came; when it last made progress */
+    bool left;
+} watchdog_report;
+
+/* The longest limit of the phases that ranks are in who wait for nobody: others may be waiting for them. */
+double watchdog_judge_patience(const watchdog_report *reports, int ranks, const watchdog_limits *limits);
+
+/* True if a rank is over its limit; then *culprit is the rank that holds up the others, and *why says how. Ranks whose
+ * own limit is shorter than the job's patience are excused: their time begins anew. `beat`: seconds between frames. */
+bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports, int ranks, double time,
+                    const watchdog_limits *limits, double beat);
+
+/* ---- the state, what a rank says of itself, and the end of a job ---- */
+
+/* A rank that sees itself stuck, and hears no judgement for so much longer, ends alone. */
+#define WATCHDOG_GRACE 4.0
+
+/* How a rank's own failure becomes known. */
+enum { WATCHDOG_FINE, WATCHDOG_FAILING, WATCHDOG_FAILED, WATCHDOG_SAID };
+
+struct watchdog {
+    struct comm *_Atomic job; /* NULL: alone */
+    int rank, ranks;
+    char host[INCIDENT_HOST], device[INCIDENT_DEVICE];
+    _Atomic bool named; /* the device is */
+    char run[INCIDENT_RUN];
+    _Atomic bool started; /* the id of this start is known */
+    char folder[512];
+    _Atomic bool placed; /* the folder is known */
+    _Atomic double limit[INCIDENT_PHASES], silent;
+    watchdog_slot slot;
+    history *history;
+
+    _Atomic uint64_t beside_moves;
+    const char *_Atomic beside_what; /* NULL: nothing is done beside */
+
+    _Atomic int failing;     /* WATCHDOG_FINE, ... */
+    _Atomic bool fail_waits; /* a thread waits to end the process in its own manner */
+    int fail_verdict;
+    char fail_words[INCIDENT_WORDS];
+
+    watchdog_link *links;     /* [ranks] at rank 0; [1] elsewhere; NULL while alone */
+    watchdog_report *reports; /* [ranks] at rank 0; elsewhere [1], of rank 0 */
+    watchdog_report own;
+    struct {
+        uint64_t moves;
+        double moved;
+    } beside;
+    double warned, beside_warned; /* of storage: when what was warned of had moved last */
+    bool told;                    /* the hub knows that this rank fails */
+    watchdog_frame lost;          /* at rank 0: the first that has only lost touch with another */
+    double lost_at;               /* when it said so; 0: none has */
+    double patience;              /* the job's, as rank 0 says */
+    double woke;                  /* when the thread last came back from having been away */
+    struct pollfd *polled;        /* one a link, and the pipe's end */
+    int pipe[2];                  /* a byte wakes the thread */
+    _Atomic bool stopping;
+    struct {
+        watchdog_write *write; /* NULL: nothing is written */
+        void *context;
+        sem_t asked, done;
+        incident what;
+        bool ours, ends;
+        pthread_t thread;
+    } scribe;
+    pthread_t thread;
+};
+
+/* A thread that waits for the end: it writes down what happened while the watchdog's thread keeps the time, because the
+ * storage that is written to may be what does not answer. */
+status watchdog_scribe_open(watchdog *w, watchdog_write *write, void *context);
+void watchdog_scribe_close(watchdog *w);
+
+watchdog_limits watchdog_end_limits(const struct watchdog *w);
+/* The shortest of them. */
+double watchdog_end_shortest(const struct watchdog *w);
+/* This rank's place. */
+void watchdog_end_frame(struct watchdog *w, watchdog_frame *f, watchdog_frame_kind kind);
+/* The same as of the watchdog's thread's last look, and when it moved. */
+void watchdog_end_look(struct watchdog *w, double time);
+/* "step 3, micro-batch 1, forward, op layer 3/mlp/down, waiting for rank 2" */
+void watchdog_end_describe(char *out, size_t bytes, const watchdog_frame *f);
+incident watchdog_end_incident(const watchdog_frame *f, incident_verdict verdict, int ranks, double quiet,
+                               const char *words);
+
+int watchdog_end_links(const struct watchdog *w);
+/* This rank leaves in peace. */
+void watchdog_end_bye(struct watchdog *w);
+/* Read until the others have closed, or so long. */
+void watchdog_end_drain(struct watchdog *w, double seconds);
+
+/* At rank 0: the judgement, everybody's position, the same to the others, and out. */
+_Noreturn void watchdog_end_job(struct watchdog *w, int culprit, watchdog_cause why);
+/* Elsewhere: rank 0's judgement, or this rank's own. `ours`: this rank is the one to record it. */
+_Noreturn void watchdog_end_here(struct watchdog *w, const watchdog_frame *culprit, watchdog_cause why, double quiet,
+                                 bool ours);

@@ -10,6 +10,7 @@
 #include "engine/compile/time/transfer_choice.h"
 #include "engine/config/batch_ramp.h"
 #include "memory/arena.h"
+#include "memory/scope.h"
 
 int compile_marks(const compiled_program *p)
 {
@@ -52,14 +53,13 @@ typedef struct chunk_tried {
 
 static chunk_tried try_chunk(const compile_options *o, int64_t tokens)
 {
-    compiled c = {0};
+    RELEASED_BY(compile_free) compiled c = {0};
     compile_options with = *o;
     chunk_tried tried = {.tokens = tokens, .price = DBL_MAX};
     with.loss_tokens = tokens;
     if (compile_model(&c, &with) == STATUS_OK && recompute_decide(&tried.how, &c, 0, true) == STATUS_OK &&
         compile_program_training(&c.training, &c, &tried.how.keep, recompute_microbatches(o), true) == STATUS_OK)
         tried.price = recompute_price(&c, &c.training.list);
-    compile_free(&c);
     return tried;
 }
 
@@ -83,15 +83,12 @@ static chunk_tried shrink_chunk(const compile_options *o, int64_t priced)
  * program. */
 static int64_t least_bytes(const compile_options *o, int64_t tokens, const compile_keep *keep)
 {
-    compiled c = {0};
+    RELEASED_BY(compile_free) compiled c = {0};
     compile_options with = *o;
-    int64_t bytes = INT64_MAX;
     with.loss_tokens = tokens;
-    if (compile_model(&c, &with) == STATUS_OK &&
-        compile_program_training(&c.training, &c, keep, recompute_microbatches(o), true) == STATUS_OK)
-        bytes = c.persistent_bytes + c.training.lower_bound;
-    compile_free(&c);
-    return bytes;
+    bool made = compile_model(&c, &with) == STATUS_OK &&
+                compile_program_training(&c.training, &c, keep, recompute_microbatches(o), true) == STATUS_OK;
+    return made ? c.persistent_bytes + c.training.lower_bound : INT64_MAX;
 }
 
 /* The largest chunk in the memory that the budget leaves: no op more is computed again for it than with `best`, and the
@@ -112,15 +109,6 @@ static int64_t grow_chunk(const compile_options *o, int64_t priced, const chunk_
     return best->tokens;
 }
 
-/* With a budget: smaller than the price's own where memory is short, larger where some is left. */
-static int64_t chunk_within_budget(const compile_options *o, int64_t priced)
-{
-    chunk_tried best = shrink_chunk(o, priced);
-    int64_t tokens = grow_chunk(o, priced, &best);
-    recompute_decision_free(&best.how);
-    return tokens;
-}
-
 /* Without a budget nobody says how much memory there is: the largest chunk that needs no more than the price's own,
  * because the step needs most elsewhere. */
 static int64_t grow_in_place(const compile_options *o, int64_t priced)
@@ -136,14 +124,21 @@ static int64_t grow_in_place(const compile_options *o, int64_t priced)
  * same. */
 static status fit_loss_chunk(compiled *c)
 {
-    compiled largest = {0};
-    compile_options o = c->options;
+    compile_options o = c->options, of;
     o.loss_tokens = 0;
-    TRY(compile_model_largest(&largest, &o));
-    int64_t priced = largest.options.loss_tokens;
-    const compile_options of = largest.options;
-    o.loss_tokens = of.budget ? chunk_within_budget(&of, priced) : grow_in_place(&of, priced);
-    compile_free(&largest);
+    {
+        RELEASED_BY(compile_free) compiled largest = {0};
+        TRY(compile_model_largest(&largest, &o));
+        of = largest.options;
+    }
+    int64_t priced = of.loss_tokens;
+    if (of.budget) { /* smaller than the price's own where memory is short, larger where some is left */
+        chunk_tried best = shrink_chunk(&of, priced);
+        o.loss_tokens = grow_chunk(&of, priced, &best);
+        recompute_decision_free(&best.how);
+    } else {
+        o.loss_tokens = grow_in_place(&of, priced);
+    }
     if (o.loss_tokens == c->options.loss_tokens)
         return STATUS_OK;
     compile_free(c);
@@ -167,91 +162,66 @@ static status give_workspace(compiled *c, const compile_keep *keep)
 /* The programs of a rung above the first. No bit depends on what each of them keeps. */
 static status compile_rung(compiled *out, int rung)
 {
-    recompute_decision d;
+    RELEASED_BY(recompute_decision_free) recompute_decision d = {0};
     bool draft = out->options.higher == HIGHER_SHORT;
-    status s = recompute_decide(&d, out, rung, draft);
+    TRY(recompute_decide(&d, out, rung, draft));
     d.keep.enough = out->arena_bytes - out->persistent_bytes;
-    for (int i = 0; s == STATUS_OK && i <= COMPILE_RAMP; i++) {
+    for (int i = 0; i <= COMPILE_RAMP; i++) {
         int microbatches = i == 0 ? out->options.microbatches : out->options.ramp[i - 1];
         compiled_program *p = &out->higher[i][rung - 1];
         if (draft && microbatches > recompute_microbatches(&out->options))
             microbatches = recompute_microbatches(&out->options);
         if (microbatches > 0)
-            s = compile_program_training(p, out, &d.keep, microbatches, false);
+            TRY(compile_program_training(p, out, &d.keep, microbatches, false));
         widen(out, p);
     }
-    recompute_decision_free(&d);
-    return s;
+    return STATUS_OK;
 }
 
 static status compile_training(compiled *out)
 {
-    recompute_decision d;
-    status s = recompute_decide(&d, out, 0, false);
-    if (s == STATUS_OK)
-        s = compile_program_training(&out->training, out, &d.keep, out->options.microbatches, false);
-    if (s == STATUS_OK)
-        s = give_workspace(out, &d.keep);
-    for (int i = 0; s == STATUS_OK && i < COMPILE_RAMP && out->options.ramp[i]; i++) {
-        s = compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false);
+    RELEASED_BY(recompute_decision_free) recompute_decision d = {0};
+    TRY(recompute_decide(&d, out, 0, false));
+    TRY(compile_program_training(&out->training, out, &d.keep, out->options.microbatches, false));
+    TRY(give_workspace(out, &d.keep));
+    for (int i = 0; i < COMPILE_RAMP && out->options.ramp[i]; i++) {
+        TRY(compile_program_training(&out->ramp[i], out, &d.keep, out->options.ramp[i], false));
         widen(out, &out->ramp[i]);
     }
     widen(out, &out->training);
     int rungs = out->options.higher == HIGHER_NONE ? 1 : compile_rungs(&out->options);
-    for (int rung = 1; s == STATUS_OK && rung < rungs; rung++)
-        s = compile_rung(out, rung);
+    for (int rung = 1; rung < rungs; rung++)
+        TRY(compile_rung(out, rung));
     out->dropped = d.dropped;
     out->order = d.keep.order;
     out->decision = d.words ? pool_format(&out->pool, "%s", d.words) : NULL;
-    recompute_decision_free(&d);
-    return s;
-}
-
-/* Which schedule, if it takes a while to make and nobody did: `found` is the compiled program's. */
-static status find_schedule(schedule *found, compile_options *o)
-{
-    *found = (schedule){0};
-    bool searched = compile_schedule_kind(o) == SCHEDULE_AUTO;
-    if (o->found || !o->train || (!searched && !compile_divides_vocabulary(o)))
-        return STATUS_OK;
-    TRY(searched ? compile_find(found, o) : compile_schedule(found, o, o->microbatches));
-    o->found = found;
-    return STATUS_OK;
-}
-
-static status open_model(compiled *out, const compile_options *o)
-{
-    TRY(compile_model(out, o));
-    bool same_bits = o->backend && o->backend->same_bits;
-    return o->train && !o->loss_tokens && out->last_stage && !out->model.vocabulary && !same_bits ? fit_loss_chunk(out)
-                                                                                                  : STATUS_OK;
-}
-
-static status check_offload(const compile_options *o)
-{
-    if (o->train && o->offload && o->backend == &cpu_backend)
-        return status_fail(STATUS_USAGE, "memory.offload optimizer is for a GPU, whose memory is not the host's: use "
-                                         "memory.offload none on the CPU, or train.device cuda");
     return STATUS_OK;
 }
 
 static status compile_programs(compiled *out, const compile_options *options)
 {
-    schedule found;
+    schedule found = {0};
     compile_options o = *options;
     *out = (compiled){0};
-    TRY(check_offload(options));
-    TRY(find_schedule(&found, &o));
-    status s = open_model(out, &o);
+    if (o.train && o.offload && o.backend == &cpu_backend)
+        return status_fail(STATUS_USAGE, "memory.offload optimizer is for a GPU, whose memory is not the host's: use "
+                                         "memory.offload none on the CPU, or train.device cuda");
+    bool searched = compile_schedule_kind(&o) == SCHEDULE_AUTO, same_bits = o.backend && o.backend->same_bits;
+    if (!o.found && o.train && (searched || compile_divides_vocabulary(&o))) { /* it takes a while, and nobody did */
+        TRY(searched ? compile_find(&found, &o) : compile_schedule(&found, &o, o.microbatches));
+        o.found = &found;
+    }
+    status s = compile_model(out, &o);
+    if (s == STATUS_OK && o.train && !o.loss_tokens && out->last_stage && !out->model.vocabulary && !same_bits)
+        s = fit_loss_chunk(out);
     if (o.found == &found) {
         out->found = pool_alloc(&out->pool, sizeof *out->found);
         *out->found = found;
         out->options.found = out->found;
     }
     TRY(s);
-    if (options->train) {
+    if (options->train)
         TRY(compile_training(out));
-    }
     if (options->evaluate) {
         TRY(compile_program_forward(&out->evaluation, out));
         widen(out, &out->evaluation);

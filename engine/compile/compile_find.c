@@ -8,6 +8,7 @@
 #include "engine/compile/time/plan_price.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
 
@@ -26,19 +27,6 @@ typedef struct find {
     double *limit[MAPS];
 } find;
 
-/* A schedule with weights' gradients of their own, whose program is read. */
-static schedule_kind reference(bool folded)
-{
-    return folded ? SCHEDULE_ZB_V : SCHEDULE_ZB_H1;
-}
-
-/* Enough micro-batches to reach the schedule's peak. */
-static int microbatches_of(const find *f)
-{
-    int enough = 4 * f->stages;
-    return enough < f->o->microbatches ? enough : f->o->microbatches;
-}
-
 /* A tensor of micro-batch 0 that op `i` writes: who reads it last says how long it is held. */
 static void count_tensor(double *holds, double *defers, const program *p, int i, const tensor *t)
 {
@@ -52,46 +40,34 @@ static void count_tensor(double *holds, double *defers, const program *p, int i,
         defers[reader->chunk] += bytes;
 }
 
-static const tensor *storage_of(const tensor *t)
-{
-    while (t && t->base)
-        t = t->base;
-    return t;
-}
-
 /* The storage that begins with output k of op `i`; NULL: none does, or an output before it is in the same. Rows of a
  * tensor do not count: only the loss writes by rows, which die with its chunk of tokens. */
 static const tensor *begins_with(const program *p, int i, int k)
 {
-    const tensor *t = p->ops[i]->out[k], *s = storage_of(t);
+    const tensor *t = p->ops[i]->out[k], *s = compiled_holder(t);
     if (s && s != t && t->shape[t->dims - 1] == s->shape[s->dims - 1])
         return NULL;
     for (int j = 0; j < k; j++)
-        if (storage_of(p->ops[i]->out[j]) == s)
+        if (compiled_holder(p->ops[i]->out[j]) == s)
             return NULL;
     return s && !tensor_persistent(s) && s->first == i ? s : NULL;
 }
 
-/* By chunk of the stage. */
-static void count_memory(double *holds, double *defers, const program *p)
+/* What the stage's actions cost and hold, and what is fixed. */
+static void read_stage(find *f, const compiled *c, const schedule *s, bool folded)
 {
+    int stage = c->options.grid.at[GRID_PIPELINE], chunks = unroll_bodies(c);
+    AUTO_FREE double *own = must_calloc(2 * (unsigned long)chunks, sizeof *own);
+    AUTO_FREE double *peaks = must_alloc(sizeof *peaks * (unsigned long)f->stages);
+    AUTO_FREE simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)chunks);
+    const program *p = &c->training.list;
+    plan_price_chunks(costs, f->prices, c);
     for (int i = 0; i < p->count; i++)
         for (int k = 0; k < OP_MAX_OUT && p->ops[i]->microbatch == 0; k++) {
             const tensor *t = begins_with(p, i, k);
             if (t)
-                count_tensor(holds, defers, p, i, t);
+                count_tensor(own, own + chunks, p, i, t);
         }
-}
-
-/* What the stage's actions cost and hold, and what is fixed. */
-static status read_stage(find *f, const compiled *c, const schedule *s, bool folded)
-{
-    int stage = c->options.grid.at[GRID_PIPELINE], chunks = unroll_bodies(c);
-    double *own = must_calloc(2 * (unsigned long)chunks, sizeof *own);
-    double *peaks = must_alloc(sizeof *peaks * (unsigned long)f->stages);
-    simulate_cost *costs = must_alloc(sizeof *costs * (unsigned long)chunks);
-    plan_price_chunks(costs, f->prices, c);
-    count_memory(own, own + chunks, &c->training.list);
     for (int k = 0; k < chunks; k++) {
         int g = schedule_global_chunk(s, stage, k);
         f->costs[g] = costs[k];
@@ -102,54 +78,40 @@ static status read_stage(find *f, const compiled *c, const schedule *s, bool fol
     f->hop = hop > f->hop ? hop : f->hop;
     schedule_search_peaks(peaks, s, f->holds, f->defers);
     f->fixed[folded][stage] = (double)(c->persistent_bytes + c->training.lower_bound) - peaks[stage];
-    free(costs);
-    free(peaks);
-    free(own);
-    return STATUS_OK;
 }
 
-static status measure_stage(find *f, const schedule *s, int stage, bool folded)
+/* A stage's program with `s`, which is found, or the reference of the name `kind`: lifetimes, no addresses. `out` must
+ * be freed either way. */
+static status compile_stage(compiled *out, const find *f, const schedule *s, schedule_kind kind, int stage,
+                            compile_order order)
 {
     compile_options o = *f->o;
     int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
     o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
-    o.layout.schedule = reference(folded);
+    o.layout.schedule = kind;
+    o.found = kind == SCHEDULE_AUTO ? s : o.found;
     o.microbatches = s->microbatches;
-    compile_keep keep = {.how = f->how};
-    compiled c = {0};
-    status ok = compile_model(&c, &o);
-    if (ok == STATUS_OK)
-        ok = compile_program_training(&c.training, &c, &keep, o.microbatches, true);
-    if (ok == STATUS_OK)
-        ok = read_stage(f, &c, s, folded);
-    compile_free(&c);
-    return ok;
-}
-
-static status measure(find *f, bool folded)
-{
-    schedule s;
-    f->fixed[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
-    f->limit[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
-    TRY(compile_schedule_named(&s, f->o, reference(folded), microbatches_of(f)));
-    status ok = STATUS_OK;
-    for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++)
-        ok = measure_stage(f, &s, stage, folded);
-    schedule_free(&s);
-    return ok;
-}
-
-/* A stage's program with `s`: lifetimes, no addresses. `out` must be freed either way. */
-static status compile_stage(compiled *out, const find *f, const schedule *s, int stage, compile_order order)
-{
-    compile_options o = *f->o;
-    int at[GRID_AXES] = {[GRID_PIPELINE] = stage};
-    o.grid = grid_of(&o.grid, grid_rank_at(&o.grid, at));
-    o.layout.schedule = SCHEDULE_AUTO;
-    o.found = s;
     compile_keep keep = {.how = f->how, .order = order};
     TRY(compile_model(out, &o));
     return compile_program_training(&out->training, out, &keep, o.microbatches, true);
+}
+
+/* Of a schedule with weights' gradients of their own, whose programs are read, of enough micro-batches to reach its
+ * peak. */
+static status measure(find *f, bool folded)
+{
+    schedule_kind kind = folded ? SCHEDULE_ZB_V : SCHEDULE_ZB_H1;
+    int enough = 4 * f->stages;
+    RELEASED_BY(schedule_free) schedule s = {0};
+    f->fixed[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
+    f->limit[folded] = must_calloc((unsigned long)f->stages, sizeof(double));
+    TRY(compile_schedule_named(&s, f->o, kind, enough < f->o->microbatches ? enough : f->o->microbatches));
+    for (int stage = 0; stage < f->stages; stage++) {
+        RELEASED_BY(compile_free) compiled c = {0};
+        TRY(compile_stage(&c, f, &s, kind, stage, ORDER_AS_LOWERED));
+        read_stage(f, &c, &s, folded);
+    }
+    return STATUS_OK;
 }
 
 /* Bytes of the stage that takes most. */
@@ -157,11 +119,9 @@ static status measure_bytes(double *most, const find *f, const schedule *s)
 {
     *most = 0;
     for (int stage = 0; stage < f->stages; stage++) {
-        compiled c = {0};
-        status ok = compile_stage(&c, f, s, stage, ORDER_AS_LOWERED);
+        RELEASED_BY(compile_free) compiled c = {0};
+        TRY(compile_stage(&c, f, s, SCHEDULE_AUTO, stage, ORDER_AS_LOWERED));
         double bytes = (double)(c.persistent_bytes + c.training.lower_bound);
-        compile_free(&c);
-        TRY(ok);
         *most = bytes > *most ? bytes : *most;
     }
     return STATUS_OK;
@@ -170,36 +130,30 @@ static status measure_bytes(double *most, const find *f, const schedule *s)
 /* Seconds of the step, played: links that are busy, the update and what travels beside it count too. */
 static status measure_seconds(double *out, const find *f, const schedule *s)
 {
-    timing p;
+    RELEASED_BY(timing_free) timing p = {0};
     timing_open(&p, f->prices, f->stages);
-    status ok = STATUS_OK;
-    for (int stage = 0; ok == STATUS_OK && stage < f->stages; stage++) {
-        compiled c = {0};
-        ok = compile_stage(&c, f, s, stage, f->o->order);
-        if (ok == STATUS_OK)
-            timing_add(&p, &c.options.grid, &c.training.list, c.training.requests);
-        compile_free(&c);
+    for (int stage = 0; stage < f->stages; stage++) {
+        RELEASED_BY(compile_free) compiled c = {0};
+        TRY(compile_stage(&c, f, s, SCHEDULE_AUTO, stage, f->o->order));
+        timing_add(&p, &c.options.grid, &c.training.list, c.training.requests);
     }
-    if (ok == STATUS_OK)
-        ok = timing_run(&p);
+    TRY(timing_run(&p));
     *out = p.seconds;
-    timing_free(&p);
-    return ok;
+    return STATUS_OK;
 }
 
-/* The better of two, the first where they are as good; the other is freed. `seconds` are the first's. */
+/* The better of two, the first where they are as good; `other` becomes the worse. `seconds` are the first's. */
 static status keep_better(schedule *out, double *seconds, const find *f, schedule *other)
 {
     double its;
-    status ok = measure_seconds(&its, f, other);
-    if (ok == STATUS_OK && its < *seconds * (1 - 1e-9)) {
+    TRY(measure_seconds(&its, f, other));
+    if (its < *seconds * (1 - 1e-9)) {
         schedule before = *out;
         *out = *other;
         *other = before;
         *seconds = its;
     }
-    schedule_free(other);
-    return ok;
+    return STATUS_OK;
 }
 
 /* `out`, of 1F1B, or a named schedule that is shorter and fits. */
@@ -207,26 +161,16 @@ static status try_named(schedule *out, double *seconds, const find *f, double ro
 {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         int needed = schedule_kind_chunks((schedule_kind)kind);
-        schedule s;
+        RELEASED_BY(schedule_free) schedule s = {0};
         double bytes;
         if ((needed && needed != f->o->layout.virtual_stages) || kind == SCHEDULE_1F1B || kind == SCHEDULE_INTERLEAVED)
             continue; /* the last two are `out`'s names */
         TRY(compile_schedule_named(&s, f->o, (schedule_kind)kind, f->o->microbatches));
-        status ok = measure_bytes(&bytes, f, &s);
-        if (ok == STATUS_OK && bytes <= room)
-            ok = keep_better(out, seconds, f, &s);
-        else
-            schedule_free(&s);
-        TRY(ok);
+        TRY(measure_bytes(&bytes, f, &s));
+        if (bytes <= room)
+            TRY(keep_better(out, seconds, f, &s));
     }
     return STATUS_OK;
-}
-
-static void set_limits(find *f, double room)
-{
-    for (int map = 0; map < MAPS; map++)
-        for (int stage = 0; f->fixed[map] && stage < f->stages; stage++)
-            f->limit[map][stage] = room - f->fixed[map][stage];
 }
 
 /* The search knows of layers alone: each of its chunks does an even share of what its stage does for a divided
@@ -248,7 +192,7 @@ static simulate_cost *layer_costs(const find *f)
 
 static status search_layers(schedule *out, const find *f, double hop)
 {
-    simulate_cost *costs = layer_costs(f);
+    AUTO_FREE simulate_cost *costs = layer_costs(f);
     status ok = schedule_search(out, &(schedule_search_terms){.stages = f->stages,
                                                               .chunks = f->o->layout.virtual_stages,
                                                               .microbatches = f->o->microbatches,
@@ -258,7 +202,6 @@ static status search_layers(schedule *out, const find *f, double hop)
                                                               .defers = f->defers,
                                                               .limit = {f->limit[0], f->limit[1]},
                                                               .barrier = true});
-    free(costs);
     if (ok == STATUS_OK && compile_divides_vocabulary(f->o))
         compile_schedule_share(out, f->o, f->costs, hop);
     return ok;
@@ -271,7 +214,9 @@ static status search_within(bool *fits, schedule *out, find *f, double hop, doub
     double told = room, bytes;
     *fits = false;
     for (int i = 0; i < TRIES && !*fits; i++) {
-        set_limits(f, told);
+        for (int map = 0; map < MAPS; map++)
+            for (int stage = 0; f->fixed[map] && stage < f->stages; stage++)
+                f->limit[map][stage] = told - f->fixed[map][stage];
         status ok = search_layers(out, f, hop);
         if (ok != STATUS_OK)
             return STATUS_OK;
@@ -307,7 +252,7 @@ static status try_found(schedule *out, double *seconds, find *f, double room)
 {
     const double hops[] = {f->hop, 0};
     for (unsigned i = 0; i < sizeof hops / sizeof *hops; i++) {
-        schedule found;
+        RELEASED_BY(schedule_free) schedule found = {0};
         bool fits;
         TRY(search_within(&fits, &found, f, hops[i], room));
         if (fits)
@@ -331,15 +276,6 @@ static status improve(schedule *out, find *f)
     return try_found(out, &seconds, f, room);
 }
 
-static status search_all(schedule *out, find *f)
-{
-    TRY(compile_schedule_named(out, f->o, SCHEDULE_1F1B, f->o->microbatches));
-    status ok = improve(out, f);
-    if (ok != STATUS_OK)
-        schedule_free(out);
-    return ok;
-}
-
 const char *compile_find_prices(const compile_options *o)
 {
     return o->layout.schedule_for ? o->layout.schedule_for : DEVICES_ASSUMED;
@@ -357,7 +293,9 @@ status compile_find(schedule *out, const compile_options *options)
     f.costs = must_calloc((unsigned long)f.all, sizeof *f.costs);
     f.holds = must_calloc((unsigned long)f.all, sizeof *f.holds);
     f.defers = must_calloc((unsigned long)f.all, sizeof *f.defers);
-    status ok = search_all(out, &f);
+    status ok = compile_schedule_named(out, &o, SCHEDULE_1F1B, o.microbatches);
+    if (ok == STATUS_OK && (ok = improve(out, &f)) != STATUS_OK)
+        schedule_free(out);
     for (int map = 0; map < MAPS; map++) {
         free(f.fixed[map]);
         free(f.limit[map]);

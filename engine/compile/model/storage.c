@@ -9,6 +9,7 @@
 #include "kernels/exact_sum.h"
 #include "kernels/table/op.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/decoder.h"
 #include "models/rope.h"
 
@@ -126,9 +127,9 @@ static int compare_sizes(const void *a, const void *b)
  * every tensor rank, whose parts have the same sizes. */
 static void deal_out(int *owners, const compiled *c, axis along)
 {
-    const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);
+    AUTO_FREE const parameter **whole = must_alloc((unsigned long)(c->model.parameter_count + 1) * sizeof *whole);
     int ranks = c->around.group[along].ranks, count = 0;
-    int64_t *load = must_calloc((unsigned long)ranks + 1, sizeof *load);
+    AUTO_FREE int64_t *load = must_calloc((unsigned long)ranks + 1, sizeof *load);
     for (int i = 0; i < c->model.parameter_count; i++) {
         const parameter *p = c->model.parameters[i];
         if (p->replicas == along && shares(c, p, CLASS_OPTIMIZER) && optimizer_whole(&c->options, p))
@@ -142,8 +143,6 @@ static void deal_out(int *owners, const compiled *c, axis along)
         owners[whole[i]->number] = least;
         load[least] += whole[i]->rows * whole[i]->columns;
     }
-    free(load);
-    free(whole);
 }
 
 /* Small parameters belong to one rank each; rows of the others are divided, unless the optimizer takes them whole. */
@@ -217,11 +216,6 @@ static placements place_divided(const compiled *c, const parameter *p, placement
     return whole;
 }
 
-static placements place_own(const compiled *c, const storage *s)
-{
-    return s->divided ? place_divided(c, s->of, s->of->place, s->owner) : s->of->place;
-}
-
 /* Of the gradient tensor, as products leave it. */
 static placements place_gradient(const compiled *c, const storage *s)
 {
@@ -242,6 +236,21 @@ static placements place_feedback(const compiled *c, const storage *s)
     return place;
 }
 
+/* The weight, the rank's shard of it if there is one, placed as `own`, and the gradient. */
+static void describe_weight(compiled *c, storage *s, placements own)
+{
+    const parameter *p = s->of;
+    s->weight = new_rows(c, p, CLASS_WEIGHT, precision_compute(c->options.precision), p->rows);
+    s->weight->place = p->place;
+    if (s->shard_weight) {
+        s->shard = new_rows(c, p, CLASS_WEIGHT, precision_compute(c->options.precision), s->own_rows);
+        s->shard->place = own;
+    }
+    s->gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s->shard_gradient ? s->own_rows : p->rows);
+    s->gradient->place = place_gradient(c, s);
+    s->own_gradient = new_view(c, s->gradient, p, s->shard_gradient ? 0 : s->own_first, s->own_rows);
+}
+
 /* The same weight, as another parameter's: what ops know of a weight is whose it is. */
 static storage describe_shared(compiled *c, const parameter *p, const storage *of)
 {
@@ -249,15 +258,7 @@ static storage describe_shared(compiled *c, const parameter *p, const storage *o
     s.of = p;
     s.states = 0;
     s.master = s.feedback = s.feedback_sum = NULL;
-    s.weight = new_rows(c, p, CLASS_WEIGHT, precision_compute(c->options.precision), p->rows);
-    s.weight->place = p->place;
-    if (s.shard_weight) {
-        s.shard = new_rows(c, p, CLASS_WEIGHT, precision_compute(c->options.precision), s.own_rows);
-        s.shard->place = of->shard->place;
-    }
-    s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
-    s.gradient->place = place_gradient(c, &s);
-    s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
+    describe_weight(c, &s, of->shard ? of->shard->place : p->place);
     return s;
 }
 
@@ -303,34 +304,16 @@ static storage describe_parameter(compiled *c, const parameter *p)
                  .shard_weight = shares(c, p, CLASS_WEIGHT),
                  .shard_gradient = shards_gradient(c, p),
                  .states = optimizer_states(optimizer_of(o, p))};
-    s.weight = new_rows(c, p, CLASS_WEIGHT, precision_compute(o->precision), p->rows);
-    s.weight->place = p->place;
-    if (s.shard_weight) {
-        s.shard = new_rows(c, p, CLASS_WEIGHT, precision_compute(o->precision), s.own_rows);
-        s.shard->place = place_own(c, &s);
-        s.own_weight = new_view(c, s.shard, p, 0, s.own_rows);
-    } else {
-        s.own_weight = new_view(c, s.weight, p, s.own_first, s.own_rows);
-        s.own_weight->place = place_own(c, &s);
-    }
-    s.gradient = new_rows(c, p, CLASS_GRADIENT, DTYPE_FP32, s.shard_gradient ? s.own_rows : p->rows);
-    s.gradient->place = place_gradient(c, &s);
-    s.own_gradient = new_view(c, s.gradient, p, s.shard_gradient ? 0 : s.own_first, s.own_rows);
+    const placements place = s.divided ? place_divided(c, p, p->place, s.owner) : p->place;
+    describe_weight(c, &s, place);
+    s.own_weight = s.shard ? new_view(c, s.shard, p, 0, s.own_rows) : new_view(c, s.weight, p, s.own_first, s.own_rows);
+    s.own_weight->place = place;
     tensor_class class = offload_takes(o, p) ? CLASS_HOST : CLASS_OPTIMIZER;
     for (int i = 0; i < s.states; i++)
         s.state[i] = new_rows(c, p, class, optimizer_state_type(o), s.own_rows);
     s.master = !optimizer_has_master(o) ? s.own_weight : new_rows(c, p, class, o->optimizer.master, s.own_rows);
     describe_feedback(c, &s);
     return s;
-}
-
-int64_t storage_saved_bytes(const compile_options *o, const parameter *p)
-{
-    if (p->counted)
-        return dtype_bytes(DTYPE_FP32);
-    int64_t master = optimizer_has_master(o) ? dtype_bytes(o->optimizer.master) : 0;
-    return dtype_bytes(precision_compute(o->precision)) + master +
-           optimizer_states(optimizer_of(o, p)) * dtype_bytes(optimizer_state_type(o));
 }
 
 static tensor *new_input(compiled *c, const char *name, dtype type, int dims, const int64_t *shape)
@@ -372,15 +355,6 @@ static tensor *new_value(compiled *c, const char *name, dtype type, const int64_
     return t;
 }
 
-/* Layers that attend, of this rank, with the block behind the last one. */
-static int64_t count_attention(const compiled *c)
-{
-    int64_t count = 0;
-    for (int i = 0; i < c->model.chunk_count; i++)
-        count += c->model.chunks[i].block_count;
-    return count;
-}
-
 static void describe_values(compiled *c)
 {
     const compile_options *o = &c->options;
@@ -397,7 +371,10 @@ static void describe_values(compiled *c)
     const int64_t mtp = MTP;
     const int64_t choices = o->train ? (int64_t)shape_routers(&o->shape) * o->shape.experts : 0;
     const int64_t clips = o->train && o->optimizer.qk_clip > 0;
-    const int64_t peaks[] = {clips ? count_attention(c) : 0, c->model.chunks[0].blocks[0].attention.heads};
+    int64_t attention = 0; /* layers that attend, of this rank, with the block behind the last one */
+    for (int i = 0; i < c->model.chunk_count; i++)
+        attention += c->model.chunks[i].block_count;
+    const int64_t peaks[] = {clips ? attention : 0, c->model.chunks[0].blocks[0].attention.heads};
     int64_t rope[3];
     rope_size(rope, &o->shape, LOSS ? o->sequence : o->decode_positions);
     c->values = (layer_inputs){
@@ -438,19 +415,6 @@ static tensor *describe_cache(compiled *c, const attention_layer *a, int index)
     return cache;
 }
 
-static void describe_caches(compiled *c)
-{
-    const compile_options *o = &c->options;
-    if (!o->decode_samples)
-        return;
-    const decoder_chunk *chunk = &c->model.chunks[0];
-    c->cache_count = 2 * chunk->layers;
-    tensor **caches = pool_alloc(&c->pool, (size_t)c->cache_count * sizeof *caches);
-    for (int i = 0; i < c->cache_count; i++)
-        caches[i] = describe_cache(c, &chunk->blocks[i / 2].attention, i);
-    c->values.caches = caches;
-}
-
 void storage_describe(compiled *c)
 {
     c->owners = choose_owners(c);
@@ -469,7 +433,14 @@ void storage_describe(compiled *c)
         c->feedback_ranks = replicas->ranks;
     }
     describe_values(c);
-    describe_caches(c);
+    if (c->options.decode_samples) {
+        const decoder_chunk *chunk = &c->model.chunks[0];
+        c->cache_count = 2 * chunk->layers;
+        tensor **caches = pool_alloc(&c->pool, (size_t)c->cache_count * sizeof *caches);
+        for (int i = 0; i < c->cache_count; i++)
+            caches[i] = describe_cache(c, &chunk->blocks[i / 2].attention, i);
+        c->values.caches = caches;
+    }
 }
 
 static void place(compiled *c, tensor *t)
@@ -485,11 +456,6 @@ static void place(compiled *c, tensor *t)
     c->class_bytes[t->class] += bytes;
 }
 
-static void place_view(tensor *t)
-{
-    t->address = t->base->address + t->offset;
-}
-
 /* Storage of the parameter whose weight this is comes before it. */
 static void place_sharer(compiled *c, const storage *s)
 {
@@ -501,7 +467,7 @@ static void place_sharer(compiled *c, const storage *s)
     if (!c->options.train)
         return;
     place(c, s->gradient);
-    place_view(s->own_gradient);
+    s->own_gradient->address = s->gradient->address + s->own_gradient->offset;
 }
 
 static void place_parameter(compiled *c, const storage *s)
@@ -511,11 +477,11 @@ static void place_parameter(compiled *c, const storage *s)
         return;
     }
     place(c, s->shard_weight ? s->shard : s->weight);
-    place_view(s->own_weight);
+    s->own_weight->address = s->own_weight->base->address + s->own_weight->offset;
     if (!c->options.train)
         return;
     place(c, s->gradient);
-    place_view(s->own_gradient);
+    s->own_gradient->address = s->gradient->address + s->own_gradient->offset;
     if (s->master != s->own_weight)
         place(c, s->master);
     for (int i = 0; i < s->states; i++)
@@ -618,6 +584,17 @@ static int64_t saved_elements(const parameter *p)
     return sum;
 }
 
+/* Bytes that checkpoints have of an element of the parameter, whose sections (engine/state/rank/state.h) are the weight,
+ * the states and the master. */
+static int64_t saved_bytes(const compile_options *o, const parameter *p)
+{
+    if (p->counted)
+        return dtype_bytes(DTYPE_FP32);
+    int64_t master = optimizer_has_master(o) ? dtype_bytes(o->optimizer.master) : 0;
+    return dtype_bytes(precision_compute(o->precision)) + master +
+           optimizer_states(optimizer_of(o, p)) * dtype_bytes(optimizer_state_type(o));
+}
+
 int64_t storage_checkpoint_bytes(const compile_options *o)
 {
     const int first = 0, layers = o->shape.layers;
@@ -632,7 +609,7 @@ int64_t storage_checkpoint_bytes(const compile_options *o)
     decoder_open(&whole, &p, &o->shape, &layout);
     int64_t sum = 0;
     for (int i = 0; i < whole.parameter_count; i++)
-        sum += saved_elements(whole.parameters[i]) * storage_saved_bytes(o, whole.parameters[i]);
+        sum += saved_elements(whole.parameters[i]) * saved_bytes(o, whole.parameters[i]);
     pool_free(&p);
     return sum;
 }

@@ -11,9 +11,6 @@ void storage_place(compiled *c);
 /* Bytes of optimizer state, and of gradients and weights where they are shards, that the rank `of` of this stage
  * owns. */
 int64_t storage_owned_bytes(const compiled *c, const grid *of);
-/* Bytes that checkpoints have of an element of the parameter, whose sections (engine/state/rank/state.h) are the
- * weight, the states and the master. */
-int64_t storage_saved_bytes(const compile_options *o, const parameter *p);
 /* Of what compressed gradients lack; 0 where none are. */
 int64_t storage_feedback_bytes(const compiled *c);
 

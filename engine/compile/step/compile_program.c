@@ -10,16 +10,10 @@
 #include "engine/compile/step/unroll.h"
 #include "engine/compile/step/update.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 
-/* ---- the schedule ---- */
-
-static bool is_found(const compile_options *o)
-{
-    return compile_schedule_kind(o) == SCHEDULE_AUTO;
-}
-
-/* ---- a vocabulary that is divided over the stages ---------------------------------------------------------------- */
+/* ---- the schedule, and a vocabulary that is divided over the stages ---------------------------------------------- */
 
 /* Of a layer's forward pass: the work on a stage's part of the embedding, and the time of a message. */
 static const double EMBEDDING_COST = 0.02, HOP = 0.1;
@@ -42,16 +36,6 @@ static void add_cost(simulate_cost *sum, simulate_cost each, int times)
     sum->weight += times * each.weight;
 }
 
-/* Layers [first, first + count). */
-static simulate_cost layers_cost(const compile_options *o, const flops_model *f, int first, int count)
-{
-    simulate_cost sum = {0};
-    const double unit = f->kinds[0].products + f->kinds[0].attention;
-    for (int k = 0; k < f->kind_count; k++)
-        add_cost(&sum, layer_cost(o, &f->kinds[k], unit), flops_layers_of(f, k, first, count));
-    return sum;
-}
-
 simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s)
 {
     int n = schedule_layer_chunks(s), all = s->stages * (s->chunks + SCHEDULE_SHARED), first = 0;
@@ -59,7 +43,7 @@ simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, con
     flops_open(&f, &o->shape, o->sequence);
     const double unit = f.kinds[0].products + f.kinds[0].attention;
     const double head = shape_head_passes(&o->shape) * f.head / unit / s->stages;
-    int *layers = must_alloc((unsigned long)n * sizeof *layers);
+    AUTO_FREE int *layers = must_alloc((unsigned long)n * sizeof *layers);
     simulate_cost *costs = must_calloc((unsigned long)all, sizeof *costs);
     MUST(compile_divide_layers(layers, o) == STATUS_OK, "%s", status_message());
     for (int g = 0; g < all; g++) {
@@ -69,14 +53,14 @@ simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, con
         } else if (shared == SCHEDULE_EMBEDDING) {
             costs[g] = (simulate_cost){EMBEDDING_COST, EMBEDDING_COST, 0};
         } else {
-            costs[g] = layers_cost(o, &f, first, layers[g]);
+            for (int k = 0; k < f.kind_count; k++)
+                add_cost(&costs[g], layer_cost(o, &f.kinds[k], unit), flops_layers_of(&f, k, first, layers[g]));
             first += layers[g];
         }
     }
     if (o->shape.mtp_layers > 0)
         add_cost(&costs[n - 1], layer_cost(o, &f.mtp, unit), 1);
     *hop = HOP;
-    free(layers);
     flops_close(&f);
     return costs;
 }
@@ -96,16 +80,15 @@ status compile_schedule_named(schedule *out, const compile_options *o, schedule_
     if (!compile_divides_vocabulary(o))
         return STATUS_OK;
     double hop;
-    simulate_cost *costs = compile_schedule_costs(&hop, o, out);
+    AUTO_FREE simulate_cost *costs = compile_schedule_costs(&hop, o, out);
     compile_schedule_share(out, o, costs, hop);
-    free(costs);
     return STATUS_OK;
 }
 
 status compile_schedule(schedule *out, const compile_options *o, int microbatches)
 {
     const schedule *s = o->found;
-    MUST(!is_found(o) || (s && s->microbatches == microbatches),
+    MUST(compile_schedule_kind(o) != SCHEDULE_AUTO || (s && s->microbatches == microbatches),
          "a schedule was found for another number of micro-batches");
     if (o->few && o->few->microbatches == microbatches)
         s = o->few;
@@ -123,17 +106,11 @@ status compile_schedule(schedule *out, const compile_options *o, int microbatche
 
 bool compile_schedule_splits(const compile_options *o)
 {
-    return is_found(o) ? schedule_splits(o->found) : schedule_kind_splits(compile_schedule_kind(o));
+    const schedule_kind kind = compile_schedule_kind(o);
+    return kind == SCHEDULE_AUTO ? schedule_splits(o->found) : schedule_kind_splits(kind);
 }
 
-static void count_flops(compiled_program *p)
-{
-    for (int i = 0; i < p->list.count; i++) {
-        const op *o = p->list.ops[i];
-        if (!op_waits(o))
-            p->flops[o->phase] += op_row_of(o)->cost(o).flops;
-    }
-}
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 /* Does it write what outlives the step and is no gradient? A gather of weights only repeats what other ranks own. */
 static bool changes_state(const compiled *c, const op *o)
@@ -147,19 +124,15 @@ static bool changes_state(const compiled *c, const op *o)
     return changes;
 }
 
-static int first_change(const compiled_program *p, const compiled *c)
-{
-    int i = 0;
-    while (i < p->list.count && !changes_state(c, p->list.ops[i]))
-        i++;
-    return i;
-}
-
 static void finish(compiled_program *out, const compiled *c, compile_order how, bool bound_only)
 {
     place_waits(out, how);
     place_transients(out, c, bound_only);
-    count_flops(out);
+    for (int i = 0; i < out->list.count; i++) {
+        const op *o = out->list.ops[i];
+        if (!op_waits(o))
+            out->flops[o->phase] += op_row_of(o)->cost(o).flops;
+    }
 }
 
 static void close_bodies(recorded *chunks, int count)
@@ -174,7 +147,7 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
 {
     const compile_options *o = &c->options;
     *out = (compiled_program){.enough = keep->enough};
-    schedule s = {0};
+    RELEASED_BY(schedule_free) schedule s = {0};
     TRY(compile_schedule(&s, o, microbatches));
     update_start_losses(out, c);
     tensor *const *whole = update_begin(out, c);
@@ -195,10 +168,10 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
         order_micro_batches(out, keep->order);
         update_append(out, c);
         finish(out, c, keep->order, bound_only);
-        out->first_change = first_change(out, c);
+        while (out->first_change < out->list.count && !changes_state(c, out->list.ops[out->first_change]))
+            out->first_change++;
     }
     close_bodies(chunks, bodies);
-    schedule_free(&s);
     return ok;
 }
 

@@ -17,6 +17,7 @@
 #include "engine/compile/step/update.h"
 #include "engine/compile/step/compile_program.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "memory/units.h"
 
 /* By how much placements of almost the same program may differ. */
@@ -110,8 +111,8 @@ static const tensor *storage_of(const int *reads, const tensor *t)
 static int64_t kept_bytes(const recorded *body)
 {
     int64_t kept = 0;
-    int *reads = count_reads(body);
-    bool *seen = must_calloc((unsigned long)body->r.tensor_count + 1, sizeof *seen);
+    AUTO_FREE int *reads = count_reads(body);
+    AUTO_FREE bool *seen = must_calloc((unsigned long)body->r.tensor_count + 1, sizeof *seen);
     for (int i = 0; i < body->r.tensor_count; i++) {
         const tensor *t = body->r.tensors[i], *s = t->base ? NULL : storage_of(reads, t);
         if (t->class != CLASS_KEPT || !s || seen[s->id])
@@ -119,17 +120,7 @@ static int64_t kept_bytes(const recorded *body)
         seen[s->id] = true;
         kept += tensor_bytes(s);
     }
-    free(reads);
-    free(seen);
     return kept;
-}
-
-static void add_measure(measured *m, const compiled *c, const recorded *body)
-{
-    m->kept += kept_bytes(body);
-    for (int p = PHASE_BACKWARD; p <= PHASE_WEIGHT; p++)
-        for (int i = 0; i < body->r.body[p].count; i++)
-            m->price += price_of(&c->options, &body->r.body[p], i);
 }
 
 static void record_chunk(recorded *out, pool *p, const search *d, int chunk, recompute how)
@@ -150,7 +141,10 @@ static measured measure(const search *d)
     for (int i = 0; i < d->c->options.layout.virtual_stages; i++) {
         recorded body;
         record_chunk(&body, &p, d, i, RECOMPUTE_CHOSEN);
-        add_measure(&m, d->c, &body);
+        m.kept += kept_bytes(&body);
+        for (int k = PHASE_BACKWARD; k <= PHASE_WEIGHT; k++)
+            for (int j = 0; j < body.r.body[k].count; j++)
+                m.price += price_of(&d->c->options, &body.r.body[k], j);
         unroll_recorded_free(&body);
     }
     pool_free(&p);
@@ -221,18 +215,6 @@ static void classify_chunk(search *d, int chunk, const program *forward)
         d->entries = must_realloc(d->entries, (unsigned long)(d->entry_count + 1) * sizeof *d->entries);
         d->entries[d->entry_count++] = (entry){chunk, o->lasting, of};
     }
-}
-
-static void classify(search *d)
-{
-    pool p = {0};
-    for (int i = 0; i < d->c->options.layout.virtual_stages; i++) {
-        recorded body;
-        record_chunk(&body, &p, d, i, RECOMPUTE_NONE);
-        classify_chunk(d, i, &body.r.body[PHASE_FORWARD]);
-        unroll_recorded_free(&body);
-    }
-    pool_free(&p);
 }
 
 static void set_class(search *d, int of, uint8_t to)
@@ -337,10 +319,23 @@ static int64_t with_margin(const search *d, int64_t placed, int64_t bound)
     return alone || placed > reckoned ? placed : reckoned;
 }
 
-/* What will be planned for at the least: where this does not fit there is nothing to place. */
-static int64_t least_planned(const search *d, int64_t bound)
+static int64_t room_of(const search *d)
 {
-    return with_margin(d, bound, bound);
+    return d->c->options.budget - d->c->persistent_bytes;
+}
+
+/* Does it fit with the first `count` entries dropped? Where what will be planned for at the least does not fit there is
+ * nothing to place. */
+static status try_fit(bool *fits, search *d, int count)
+{
+    int64_t placed, bound, room = room_of(d);
+    *fits = false;
+    TRY(try_count(&bound, d, count, true));
+    if (with_margin(d, bound, bound) > room)
+        return STATUS_OK;
+    TRY(try_count(&placed, d, count, false));
+    *fits = with_margin(d, placed, bound) <= room;
+    return STATUS_OK;
 }
 
 /* Dropping all is not always least: what is recomputed is alive, too. The best of the ends of classes, if it fits. */
@@ -363,8 +358,8 @@ static status choose_least(int *count, search *d, int64_t room)
 
 static status choose_count(int *count, search *d)
 {
-    int64_t room = d->c->options.budget - d->c->persistent_bytes, placed, bound;
-    int64_t limit = room - (least_planned(d, room) - room);
+    int64_t room = room_of(d), placed, bound;
+    int64_t limit = room - (with_margin(d, room, room) - room);
     int least = 0;
     for (;;) {
         TRY(bisect(count, d, least, limit));
@@ -405,38 +400,27 @@ static void open_search(search *d, const compiled *c, int rung)
     *d = (search){.c = c, .rung = rung};
     d->drop = must_calloc((unsigned long)c->options.layout.virtual_stages, sizeof *d->drop);
     d->whole = update_begin(&d->begin, c);
-    classify(d);
+    pool p = {0};
+    for (int i = 0; i < c->options.layout.virtual_stages; i++) {
+        recorded body;
+        record_chunk(&body, &p, d, i, RECOMPUTE_NONE);
+        classify_chunk(d, i, &body.r.body[PHASE_FORWARD]);
+        unroll_recorded_free(&body);
+    }
+    pool_free(&p);
 }
 
 /* How many entries to drop, once ordered. */
 static status decide_count(int *count, search *d)
 {
-    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
+    bool fits;
     *count = 0;
-    TRY(try_count(&bound, d, 0, true));
-    if (least_planned(d, bound) <= room) {
-        TRY(try_count(&placed, d, 0, false));
-        if (with_margin(d, placed, bound) <= room)
-            return STATUS_OK;
-    }
+    TRY(try_fit(&fits, d, 0));
+    if (fits)
+        return STATUS_OK;
     if (!d->ordered)
         order_entries(d);
     return choose_count(count, d);
-}
-
-/* With so many dropped, the best order that fits. */
-static status decide_order(search *d, int count)
-{
-    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
-    for (d->order = d->c->options.order; d->order > ORDER_EARLY; d->order--) {
-        TRY(try_count(&bound, d, count, true));
-        if (least_planned(d, bound) > room)
-            continue;
-        TRY(try_count(&placed, d, count, false));
-        if (with_margin(d, placed, bound) <= room)
-            break;
-    }
-    return STATUS_OK;
 }
 
 static void free_drop(uint8_t **drop, int chunks)
@@ -460,7 +444,7 @@ static void close_search(search *d)
  * same indices: one may gather a bias that another does not have. */
 static void adopt(search *own, const search *d, int count)
 {
-    int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);
+    AUTO_FREE int *taken = must_calloc((unsigned long)d->class_count + 1, sizeof *taken);
     for (int i = 0; i < count; i++) {
         int of = d->entries[i].class, mine = find_class(own, d->classes[of].name, d->classes[of].nth),
             nth = taken[of]++;
@@ -468,7 +452,6 @@ static void adopt(search *own, const search *d, int count)
             if (own->entries[k].class == mine && nth-- == 0)
                 own->drop[own->entries[k].chunk][own->entries[k].index] = 1;
     }
-    free(taken);
 }
 
 static status decide_both(int *count, search *d, bool entire)
@@ -476,48 +459,26 @@ static status decide_both(int *count, search *d, bool entire)
     d->entire = entire;
     d->order = d->c->options.order == ORDER_AS_LOWERED ? ORDER_AS_LOWERED : ORDER_EARLY;
     TRY(decide_count(count, d));
-    return decide_order(d, *count);
-}
-
-/* Whether the decision holds for all micro-batches, whose placement can take a little more than that of a few. */
-static status holds(bool *out, search *d, int count)
-{
-    int64_t placed, bound, room = d->c->options.budget - d->c->persistent_bytes;
-    d->entire = true;
-    TRY(try_count(&bound, d, count, true));
-    TRY(try_count(&placed, d, count, false));
-    *out = with_margin(d, placed, bound) <= room;
+    bool fits = false; /* with so many dropped, the best order that does */
+    for (d->order = d->c->options.order; d->order > ORDER_EARLY; d->order--) {
+        TRY(try_fit(&fits, d, *count));
+        if (fits)
+            break;
+    }
     return STATUS_OK;
 }
 
-/* Decides with few micro-batches, and with all where that turns out not to hold. */
+/* Decides with few micro-batches, and with all where that turns out not to hold: their placement can take a little more
+ * than that of a few. */
 static status decide_all(int *count, search *d, bool draft)
 {
     bool held;
     TRY(decide_both(count, d, false));
     if (draft || recompute_microbatches(&d->c->options) == d->c->options.microbatches)
         return STATUS_OK;
-    TRY(holds(&held, d, *count));
+    d->entire = true;
+    TRY(try_fit(&held, d, *count));
     return held ? STATUS_OK : decide_both(count, d, true);
-}
-
-static status decide(recompute_decision *out, const compiled *c, const compiled *largest, int rung, bool draft)
-{
-    search d, own = {0};
-    open_search(&d, largest, rung);
-    status s = decide_all(&out->dropped, &d, draft);
-    if (s == STATUS_OK) {
-        open_search(&own, c, rung);
-        adopt(&own, &d, out->dropped);
-        out->words = describe(&d, out->dropped);
-        out->drop = own.drop;
-        out->chunks = c->options.layout.virtual_stages;
-        out->keep = (compile_keep){.how = RECOMPUTE_CHOSEN, .drop = out->drop, .order = d.order, .rung = rung};
-        own.drop = NULL;
-    }
-    close_search(&own);
-    close_search(&d);
-    return s;
 }
 
 status recompute_decide(recompute_decision *out, const compiled *c, int rung, bool draft)
@@ -526,12 +487,18 @@ status recompute_decide(recompute_decision *out, const compiled *c, int rung, bo
     out->keep.order = c->options.order;
     if (!c->options.budget)
         return STATUS_OK;
-    compiled largest = {0};
-    status s = compile_model_largest(&largest, &c->options);
-    if (s == STATUS_OK)
-        s = decide(out, c, &largest, rung, draft);
-    compile_free(&largest);
-    return s;
+    RELEASED_BY(compile_free) compiled largest = {0};
+    RELEASED_BY(close_search) search d = {0}, own = {0};
+    TRY(compile_model_largest(&largest, &c->options));
+    open_search(&d, &largest, rung);
+    TRY(decide_all(&out->dropped, &d, draft));
+    open_search(&own, c, rung);
+    adopt(&own, &d, out->dropped);
+    out->words = describe(&d, out->dropped);
+    out->drop = TAKE(own.drop);
+    out->chunks = c->options.layout.virtual_stages;
+    out->keep = (compile_keep){.how = RECOMPUTE_CHOSEN, .drop = out->drop, .order = d.order, .rung = rung};
+    return STATUS_OK;
 }
 
 void recompute_decision_free(recompute_decision *d)

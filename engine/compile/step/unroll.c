@@ -14,6 +14,7 @@
 #include "kernels/record/op_make.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/lowering.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/simulate.h"
@@ -26,22 +27,6 @@ static layer_inputs inputs_of(recorder *r, const compiled *c)
     for (int i = 0; i < INPUT_COUNT; i++)
         bound.ids[i] = bound.ids[i]->shape[0] ? recorder_row(r, bound.ids[i], 0) : NULL;
     return bound;
-}
-
-static void start_recorder(recorder *r, pool *p, const compiled *c)
-{
-    recorder_open(r, p, &c->around, precision_compute(c->options.precision), c->storage, c->model.numbers);
-    r->tokens = tokens_count(&c->options).rank;
-}
-
-static void fuse(recorded *r)
-{
-    tensor *ends[2 * LAYER_HEAD_PASSES];
-    for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++) {
-        ends[2 * pass] = r->of[pass].output;
-        ends[2 * pass + 1] = r->of[pass].input_cotangent;
-    }
-    fuse_recorded(&r->r, ends, 2 * LAYER_HEAD_PASSES);
 }
 
 /* How many ends a body has where the vocabulary is divided. */
@@ -102,25 +87,6 @@ static void record_forward(recorded *out, const compiled *c, int chunk, bool tra
         differentiate(out, c, place_replicate());
 }
 
-static void record_embedding(recorded *out, const compiled *c, bool training)
-{
-    recorder *r = &out->r;
-    layer_inputs in = inputs_of(r, c);
-    for (int pass = 0; pass < passes_of(c, r); pass++)
-        out->of[pass].output = decoder_embed(r, &c->model, pass, &in);
-    if (training)
-        differentiate(out, c, place_partial());
-}
-
-/* The statistics of the logits of all stages, of this stage's. */
-static tensor *all_statistics(recorder *r, const tensor *own)
-{
-    int64_t shape[] = {own->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, own->shape[1]};
-    placements place = own->place;
-    place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
-    return recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place);
-}
-
 /* Forward: the statistics of this stage's logits. Backward: from those of all, the loss and its gradients. */
 static void record_head(recorded *out, const compiled *c)
 {
@@ -138,7 +104,11 @@ static void record_head(recorded *out, const compiled *c)
     for (int pass = 0; pass < passes_of(c, r); pass++) {
         recorded_ends *ends = &out->of[pass];
         recorder_layer(r, pass ? c->model.shape.layers : -1);
-        ends->output_cotangent = all_statistics(r, ends->output);
+        const tensor *own = ends->output;
+        int64_t shape[] = {own->shape[0] * r->grid.group[AXIS_VOCABULARY].ranks, own->shape[1]};
+        placements place = own->place;
+        place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
+        ends->output_cotangent = recorder_input(r, "statistics", DTYPE_FP32, 2, shape, place); /* of all stages */
         ends->input_cotangent = layer_head_loss(r, l, &in, pass, &h[pass], ends->output_cotangent);
     }
     recorder_layer(r, -1);
@@ -148,7 +118,8 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
 {
     *out = (recorded){0};
     recorder *r = &out->r;
-    start_recorder(r, p, c);
+    recorder_open(r, p, &c->around, precision_compute(c->options.precision), c->storage, c->model.numbers);
+    r->tokens = tokens_count(&c->options).rank;
     r->training = what->training;
     r->split = what->split;
     r->recompute = what->recompute;
@@ -162,14 +133,23 @@ void unroll_record(recorded *out, pool *p, const compiled *c, const unroll_what 
         record_head(out, c);
     } else if (shared == SCHEDULE_EMBEDDING) {
         r->split = false; /* nothing comes before its weights' gradient */
-        record_embedding(out, c, what->training);
+        layer_inputs in = inputs_of(r, c);
+        for (int pass = 0; pass < passes_of(c, r); pass++)
+            out->of[pass].output = decoder_embed(r, &c->model, pass, &in);
+        if (what->training)
+            differentiate(out, c, place_partial());
     } else {
         record_forward(out, c, what->chunk, what->training);
     }
     for (int i = 0; i < PHASE_COUNT; i++)
         product_settle(&r->body[i], c->options.precision);
+    tensor *ends[2 * LAYER_HEAD_PASSES];
+    for (int pass = 0; pass < LAYER_HEAD_PASSES; pass++) {
+        ends[2 * pass] = out->of[pass].output;
+        ends[2 * pass + 1] = out->of[pass].input_cotangent;
+    }
     if (what->fuse)
-        fuse(out);
+        fuse_recorded(r, ends, 2 * LAYER_HEAD_PASSES);
 }
 
 void unroll_recorded_free(recorded *r)
@@ -342,17 +322,6 @@ static tensor *tensor_of(unroller *u, int body, int pass, size_t which, int micr
     return instance(u, *t, body, microbatch);
 }
 
-/* What a stage has that is not the owner: no rows of it. */
-static tensor *no_rows(unroller *u, const tensor *like)
-{
-    tensor *t = pool_alloc(&u->out->pool, sizeof *t);
-    const int64_t shape[TENSOR_DIMS] = {0, like->shape[1]};
-    tensor_describe(t, like->name, CLASS_TEMPORARY, (dtype)like->type, like->dims, shape);
-    t->place = like->place;
-    t->place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
-    return t;
-}
-
 /* What all stages exchange for one pass over the head. */
 static op *append_exchange(unroller *u, int kind, int pass, int microbatch)
 {
@@ -373,12 +342,17 @@ static op *append_exchange(unroller *u, int kind, int pass, int microbatch)
     like.at.request = u->out->requests++;
     if (kind != EXCHANGE_STATISTICS)
         like.at.owner = chunk_map_stage(map, last ? map.stages * map.chunks - 1 : 0);
-    if (like.at.owner < 0)
+    if (like.at.owner < 0) {
         own = tensor_of(u, body, pass, meetings[kind].own, microbatch);
-    else if (like.at.owner == like.at.group_rank)
+    } else if (like.at.owner == like.at.group_rank) {
         own = tensor_of(u, last ? map.chunks - 1 : 0, pass, meetings[kind].own, microbatch);
-    else
-        own = no_rows(u, all);
+    } else { /* a stage that is not the owner has no rows of it */
+        own = pool_alloc(&u->out->pool, sizeof *own);
+        const int64_t shape[TENSOR_DIMS] = {0, all->shape[1]};
+        tensor_describe(own, all->name, CLASS_TEMPORARY, (dtype)all->type, all->dims, shape);
+        own->place = all->place;
+        own->place.along[AXIS_COORDINATE_PIPELINE] = place_replicate();
+    }
     like.in[0] = meetings[kind].gathers ? own : all;
     like.out[0] = meetings[kind].gathers ? all : own;
     op *o = op_make(&u->out->pool, &like, 0, NULL);
@@ -408,7 +382,7 @@ static void append_waits(compiled_program *out, launched l)
 
 static void play_steps(unroller *u, const lowering_step *steps, int count)
 {
-    launched *launches = must_calloc((unsigned long)count, sizeof *launches);
+    AUTO_FREE launched *launches = must_calloc((unsigned long)count, sizeof *launches);
     for (int i = 0; i < count; i++) {
         const lowering_step *s = &steps[i];
         if (s->kind == LOWERING_COMPUTE) {
@@ -431,7 +405,6 @@ static void play_steps(unroller *u, const lowering_step *steps, int count)
                    .at.peer = peer_rank(u->c, s->peer)};
         launches[i].of[0] = append_message(u->out, s->kind == LOWERING_RECEIVE, message(u, s), &like);
     }
-    free(launches);
 }
 
 static void open_unroller(unroller *u, compiled_program *out, const compiled *c, const recorded *chunks,
@@ -454,31 +427,24 @@ static status time_schedule(simulation *out, const compiled *c, const schedule *
     if (!s->shared)
         return simulate_uniform(out, s, (simulate_cost){1, 1, 1}, 0, 0);
     double hop;
-    simulate_cost *costs = compile_schedule_costs(&hop, &c->options, s);
-    status ok = simulate_run(out, s, costs, hop, 0);
-    free(costs);
-    return ok;
+    AUTO_FREE simulate_cost *costs = compile_schedule_costs(&hop, &c->options, s);
+    return simulate_run(out, s, costs, hop, 0);
 }
 
 status unroll(compiled_program *out, const compiled *c, const recorded *chunks, const schedule *s)
 {
-    unroller u;
-    lowering l = {0};
-    simulation timing = {0};
+    RELEASED_BY(lowering_free) lowering l = {0};
+    RELEASED_BY(simulate_free) simulation timing = {0};
     TRY(schedule_check(s));
     TRY(time_schedule(&timing, c, s));
-    status ok = lowering_make(&l, &timing, LOWERING_DEFAULTS);
-    if (ok == STATUS_OK)
-        ok = lowering_check(&l, s);
-    if (ok == STATUS_OK) {
-        open_unroller(&u, out, c, chunks, s->microbatches);
-        int stage = c->options.grid.at[GRID_PIPELINE];
-        play_steps(&u, l.steps[stage], l.counts[stage]);
-        close_unroller(&u);
-    }
-    lowering_free(&l);
-    simulate_free(&timing);
-    return ok;
+    TRY(lowering_make(&l, &timing, LOWERING_DEFAULTS));
+    TRY(lowering_check(&l, s));
+    unroller u;
+    int stage = c->options.grid.at[GRID_PIPELINE];
+    open_unroller(&u, out, c, chunks, s->microbatches);
+    play_steps(&u, l.steps[stage], l.counts[stage]);
+    close_unroller(&u);
+    return STATUS_OK;
 }
 
 /* One chunk's forward pass, with the messages before and after it. */

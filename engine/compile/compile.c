@@ -11,6 +11,8 @@
 #include "engine/config/batch_ramp.h"
 #include "memory/arena.h"
 #include "memory/scope.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/compile_find.h"
 
 int compile_marks(const compiled_program *p)
 {

@@ -1,4 +1,4 @@
-#include "engine/compile/compile.h"
+#include "engine/compile/compile_find.h"
 
 #include <stdlib.h>
 
@@ -11,6 +11,7 @@
 #include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/schedule_search.h"
+#include "engine/compile/step/compile_schedule.h"
 
 /* Chunks round and round, and folded. */
 enum { MAPS = 2 };

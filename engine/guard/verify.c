@@ -9,6 +9,7 @@
 #include "memory/bits.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "engine/compile/model/duty.h"
 
 /* A tensor whose bytes outlive the step. */
 typedef struct rest {

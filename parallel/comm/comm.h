@@ -99,8 +99,8 @@ int64_t comm_messages_sent(const comm_group *g);
 void comm_broadcast_bytes(comm_group *g, void *data, int64_t bytes, int root);
 /* out [members][bytes] */
 void comm_all_gather_bytes(comm_group *g, void *out, const void *mine, int64_t bytes);
-/* The largest of the members' numbers (an integer to 2^53 is kept exactly); their sum, in the members' order; whether any
- * says true. */
+/* The largest of the members' numbers (integers up to 2^53 are exact); their sum, in the members' order; whether any
+ * member says true. */
 double comm_all_max(comm_group *g, double mine);
 double comm_all_sum(comm_group *g, double mine);
 bool comm_any(comm_group *g, bool mine);

@@ -1,6 +1,6 @@
 /* A schedule found for given costs within given memory.
  *
- * Candidates are the named schedules, their orders with the weights' gradients woven in anew (schedule_make.h), 1F1B with other
+ * Candidates are the named schedules, their orders with the weights' gradients woven in anew (weave()), 1F1B with other
  * numbers of forwards first, repeated blocks, and the neighbours of the best of these: actions moved by a few places.
  * So the result is never worse than the best named schedule that fits. The same result for the same terms, after a
  * bounded number of tries: no clock decides.

@@ -23,6 +23,17 @@ typedef struct history_entry {
     const char *kind;    /* "linear", "all_reduce"; may be NULL */
 } history_entry;
 
+/* Where a rank is, as its training thread says (watchdog_at()). */
+typedef struct watchdog_position {
+    int64_t step;
+    int micro_batch;    /* -1: not within one */
+    const char *action; /* "forward"; NULL: none. All texts must live as long as the watchdog */
+    const char *op;     /* the op's label; NULL: none */
+    const char *kind;   /* "linear", "all_reduce"; NULL: none. For the flight record, like the next two: */
+    int64_t bytes;      /* of a message */
+    int peer;           /* of a message: world rank; -1: none */
+} watchdog_position;
+
 history *history_new(void);
 void history_free(history *h);
 void history_add(history *h, const history_entry *e);

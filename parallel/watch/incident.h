@@ -49,6 +49,15 @@ typedef struct incident {
     bool ends;          /* the job ends with it */
 } incident;
 
+typedef struct watchdog_limits {
+    double phase[INCIDENT_PHASES]; /* seconds without progress */
+    double silent;                 /* seconds without a frame */
+} watchdog_limits;
+
+/* Writes an incident. `ours`: this rank is the one to record it; else only what this rank itself knows is to be
+ * written. */
+typedef void watchdog_write(void *context, const incident *what, bool ours);
+
 const char *incident_phase_name(incident_phase p);     /* "set-up", "step", ... */
 const char *incident_verdict_name(incident_verdict v); /* "dead", "frozen", ... */
 /* -1: no verdict is called so */

@@ -24,7 +24,6 @@
 /* The fields' releases keep them after the odd version, the readers' acquires before the second look at it: no fences,
  * which the thread sanitizer does not know. */
 #define PUT(member, value) atomic_store_explicit(&s->member, value, memory_order_release)
-#define GET(member)        atomic_load_explicit(&s->member, memory_order_acquire)
 
 static uint64_t begin_store(watchdog_slot *s)
 {
@@ -53,21 +52,6 @@ static void slot_enter(watchdog_slot *s, incident_phase phase, bool storage, int
     PUT(action, what);
     PUT(op, (const char *)NULL);
     PUT(version, version);
-}
-
-watchdog_view watchdog_slot_read(const watchdog_slot *s)
-{
-    for (int tries = 0;; tries++) {
-        uint64_t before = atomic_load_explicit(&s->version, memory_order_acquire);
-        watchdog_view v = {
-            .moves = before / 2,
-            .at = {.step = GET(step), .micro_batch = GET(micro_batch), .action = GET(action), .op = GET(op)},
-            .phase = (incident_phase)GET(phase),
-            .storage = GET(storage)};
-        uint64_t after = atomic_load_explicit(&s->version, memory_order_relaxed);
-        if (tries == 1000 || (before % 2 == 0 && after == before))
-            return v;
-    }
 }
 
 static history_entry entry_of(const watchdog_position *p)

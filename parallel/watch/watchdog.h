@@ -19,26 +19,6 @@
 
 typedef struct watchdog watchdog;
 
-/* Where a rank is. */
-typedef struct watchdog_position {
-    int64_t step;
-    int micro_batch;    /* -1: not within one */
-    const char *action; /* "forward"; NULL: none. All texts must live as long as the watchdog */
-    const char *op;     /* the op's label; NULL: none */
-    const char *kind;   /* "linear", "all_reduce"; NULL: none. For the flight record, like the next two: */
-    int64_t bytes;      /* of a message */
-    int peer;           /* of a message: world rank; -1: none */
-} watchdog_position;
-
-typedef struct watchdog_limits {
-    double phase[INCIDENT_PHASES]; /* seconds without progress */
-    double silent;                 /* seconds without a frame */
-} watchdog_limits;
-
-/* Writes an incident. `ours`: this rank is the one to record it; else only what this rank itself knows is to be
- * written. */
-typedef void watchdog_write(void *context, const incident *what, bool ours);
-
 /* The watch of this rank begins at once, in the phase "start". `write` (NULL: nobody) is called in a thread of its own,
  * at most once, before the process ends; it may not rely on anything that the training thread could hold. */
 status watchdog_open(watchdog **out, const watchdog_limits *limits, watchdog_write *write, void *context);

@@ -101,6 +101,23 @@ bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports,
 
 /* ---- what a rank says of itself ---- */
 
+#define GET(member) atomic_load_explicit(&s->member, memory_order_acquire)
+
+watchdog_view watchdog_slot_read(const watchdog_slot *s)
+{
+    for (int tries = 0;; tries++) {
+        uint64_t before = atomic_load_explicit(&s->version, memory_order_acquire);
+        watchdog_view v = {
+            .moves = before / 2,
+            .at = {.step = GET(step), .micro_batch = GET(micro_batch), .action = GET(action), .op = GET(op)},
+            .phase = (incident_phase)GET(phase),
+            .storage = GET(storage)};
+        uint64_t after = atomic_load_explicit(&s->version, memory_order_relaxed);
+        if (tries == 1000 || (before % 2 == 0 && after == before))
+            return v;
+    }
+}
+
 watchdog_limits watchdog_end_limits(const struct watchdog *w)
 {
     watchdog_limits l = {.silent = atomic_load(&w->silent)};

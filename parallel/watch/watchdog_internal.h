@@ -7,7 +7,11 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-#include "parallel/watch/watchdog.h"
+#include "parallel/comm/comm.h"
+#include "parallel/watch/history.h"
+#include "parallel/watch/incident.h"
+
+typedef struct watchdog watchdog;
 
 /* ---- where a rank is: stored by its training thread, read by the watchdog's and by messages, without a lock ---- */
 
@@ -111,6 +115,17 @@ bool watchdog_judge(int *culprit, watchdog_cause *why, watchdog_report *reports,
 /* How a rank's own failure becomes known. */
 enum { WATCHDOG_FINE, WATCHDOG_FAILING, WATCHDOG_FAILED, WATCHDOG_SAID };
 
+/* A thread that waits for the end: it writes down what happened while the watchdog's thread keeps the time, because the
+ * storage that is written to may be what does not answer. */
+typedef struct watchdog_scribe {
+    watchdog_write *write; /* NULL: nothing is written */
+    void *context;
+    sem_t asked, done;
+    incident what;
+    bool ours, ends;
+    pthread_t thread;
+} watchdog_scribe;
+
 struct watchdog {
     struct comm *_Atomic job; /* NULL: alone */
     int rank, ranks;
@@ -148,19 +163,10 @@ struct watchdog {
     struct pollfd *polled;        /* one a link, and the pipe's end */
     int pipe[2];                  /* a byte wakes the thread */
     _Atomic bool stopping;
-    struct {
-        watchdog_write *write; /* NULL: nothing is written */
-        void *context;
-        sem_t asked, done;
-        incident what;
-        bool ours, ends;
-        pthread_t thread;
-    } scribe;
+    watchdog_scribe scribe;
     pthread_t thread;
 };
 
-/* A thread that waits for the end: it writes down what happened while the watchdog's thread keeps the time, because the
- * storage that is written to may be what does not answer. */
 status watchdog_scribe_open(watchdog *w, watchdog_write *write, void *context);
 void watchdog_scribe_close(watchdog *w);
 

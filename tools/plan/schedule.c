@@ -10,6 +10,7 @@
 #include "tools/options.h"
 #include "tools/page.h"
 #include "tools/tools.h"
+#include "parallel/schedule/schedule_check.h"
 
 static const double NUMBER_MOST = 1e12;
 

@@ -52,7 +52,7 @@ typedef struct compile_options {
     layer_transfers transfers; /* chosen by transfer_choice.h */
     grid grid;
     config_layout layout; /* its list of layers and its words are the caller's */
-    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_program.h);
+    /* Of SCHEDULE_AUTO, or where the vocabulary is divided, which takes a while: the caller's (compile_schedule.h);
      * NULL: compile() makes it. */
     const schedule *found;
     const schedule *few; /* that of recompute_microbatches(), where the vocabulary is divided; NULL: made each time */

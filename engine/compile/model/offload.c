@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 
-#include "engine/compile/model/storage.h"
 #include "engine/compile/model/optimizer.h"
 #include "memory/log.h"
+#include "engine/compile/model/duty.h"
 
 /* Of each piece while it is fetched, updated and stowed. While piece i is updated, the two behind it are fetched and
  * the two before it are stowed, so that the bus is busy both ways. */

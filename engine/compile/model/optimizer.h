@@ -53,9 +53,6 @@ void optimizer_sections(const char *names[OPTIMIZER_SECTIONS], const compile_opt
 /* Appends what brings together the scores of all ranks, and writes the largest to values.peak. Returns those of this
  * rank's heads, fp32[ranks layers, heads], or NULL where nothing clips. Every rank must append it. */
 tensor *qk_clip_gather(compiled_program *out, const compiled *c);
-/* Appends what makes the factors fp32[rows] of the weight's rows from them; NULL: it makes neither queries nor keys.
- * s: where the rank has all rows, as Muon's updates have. */
-tensor *qk_clip_factors(compiled_program *out, const compiled *c, const storage *s, tensor *peaks);
 
 /* Ops outside the micro-batches: gathers before them, and after them reductions, norm and optimizer. */
 

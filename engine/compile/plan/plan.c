@@ -15,6 +15,8 @@
 #include "kernels/token.h"
 #include "memory/log.h"
 #include "models/parts.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "engine/compile/compile_find.h"
 
 static bool has_window(const compiled *c, int layer)
 {

@@ -16,6 +16,7 @@
 #include "memory/log.h"
 #include "memory/units.h"
 #include "models/parts.h"
+#include "engine/compile/compile_find.h"
 
 static const char *bytes_text(char out[UNITS_TEXT], double bytes)
 {

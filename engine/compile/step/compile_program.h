@@ -5,7 +5,6 @@
 
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/compiled.h"
-#include "parallel/schedule/simulate.h"
 
 /* What is kept for the backward pass, and in which order the micro-batches' ops are. drop[chunk][op of the forward
  * body]: recompute its outputs; for RECOMPUTE_CHOSEN. */
@@ -25,19 +24,3 @@ status compile_program_training(compiled_program *out, const compiled *c, const 
 status compile_program_forward(compiled_program *out, const compiled *c);
 /* Of a model that trains with ZeRO 1 or 2, between steps: every rank's weights become whole. Else it is empty. */
 void compile_program_gathers(compiled_program *out, const compiled *c);
-
-/* Which schedule a step has: the configured one, made, or with SCHEDULE_AUTO the one that was found
- * (compile.h). */
-
-/* A copy of o->found where that is it; with SCHEDULE_AUTO it must be. */
-status compile_schedule(schedule *out, const compile_options *o, int microbatches);
-/* Likewise of a kind with a name, which the layout allows; with the vocabulary's work in it where that is divided. */
-status compile_schedule_named(schedule *out, const compile_options *o, schedule_kind kind, int microbatches);
-/* What the actions of `s` cost, in forward passes of a layer, by FLOPs: the schedule must be the same whatever it runs
- * on. By global chunk, with those of a divided vocabulary, whether `s` has them yet or not; the caller frees it. *hop:
- * of a message. */
-simulate_cost *compile_schedule_costs(double *hop, const compile_options *o, const schedule *s);
-/* `s`, of layers alone, becomes one with the vocabulary's work, with such costs. */
-void compile_schedule_share(schedule *s, const compile_options *o, const simulate_cost *costs, double hop);
-/* Are the weights' gradients actions of their own? */
-bool compile_schedule_splits(const compile_options *o);

@@ -7,8 +7,9 @@
 void place_waits(compiled_program *out, compile_order how);
 void place_transients(compiled_program *out, const compiled *c, bool bound_only);
 
-/* How many bytes of a program's transient tensors are alive at each of its ops: kept for the backward pass, and all others. out[i] is what is alive while op i plays, each tensor rounded up to
- * COMPILE_ALIGNMENT; room for [ops + 1]. Of a program that is placed. */
+/* How many bytes of a placed program's transient tensors are alive at each of its ops: kept for the backward pass,
+ * and all others. out[i] is what is alive while op i plays, each tensor rounded up to COMPILE_ALIGNMENT; room for
+ * [ops + 1]. */
 void alive_find(int64_t *kept, int64_t *rest, const compiled_program *p);
 
 /* Working memory that a library may have, where more of it is faster: attention's backward pass on a device

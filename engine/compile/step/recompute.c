@@ -19,6 +19,7 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
+#include "engine/compile/step/compile_schedule.h"
 
 /* By how much placements of almost the same program may differ. */
 static const double MARGIN = 1.02;

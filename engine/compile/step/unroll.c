@@ -9,7 +9,6 @@
 #include "engine/compile/model/optimizer.h"
 #include "engine/compile/model/compile_model.h"
 #include "engine/compile/model/tokens.h"
-#include "engine/compile/step/compile_program.h"
 #include "kernels/record/fuse.h"
 #include "kernels/record/op_make.h"
 #include "kernels/record/product.h"
@@ -18,6 +17,8 @@
 #include "parallel/schedule/lowering.h"
 #include "parallel/schedule/schedule.h"
 #include "parallel/schedule/simulate.h"
+#include "engine/compile/step/compile_schedule.h"
+#include "parallel/schedule/schedule_check.h"
 
 /* As the layers of any micro-batch are given them. */
 static layer_inputs inputs_of(recorder *r, const compiled *c)

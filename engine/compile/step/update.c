@@ -20,6 +20,7 @@
 #include "kernels/record/operands.h"
 #include "kernels/record/replicas.h"
 #include "memory/log.h"
+#include "engine/compile/model/duty.h"
 
 /* Parameters whose gradients are to be reduced together along one axis. */
 typedef struct bucket {

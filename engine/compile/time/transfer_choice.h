@@ -1,5 +1,5 @@
-/* What ranks send each other where there are two ways to the same values: tokens of experts in slots or gathered whole, latents or
- * the keys and values that are made of them. */
+/* What ranks send each other where there are two ways to the same values: tokens of experts in slots or gathered whole,
+ * latents or the keys and values that are made of them. */
 #pragma once
 
 #include "engine/compile/model/compiled.h"

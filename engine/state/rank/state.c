@@ -9,6 +9,7 @@
 #include "kernels/philox.h"
 #include "memory/log.h"
 #include "memory/scope.h"
+#include "engine/compile/model/duty.h"
 
 int state_sections(state_section out[STATE_SECTIONS], const compiled *c)
 {

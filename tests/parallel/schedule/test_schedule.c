@@ -10,6 +10,7 @@
 #include "tests/parallel/schedule/optimum.h"
 #include "tests/parallel/schedule/schedules.h"
 #include "tests/test.h"
+#include "parallel/schedule/schedule_check.h"
 
 static void must_pass(const schedule *s)
 {

@@ -11,6 +11,7 @@
 #include "parallel/schedule/schedule_search.h"
 #include "tests/parallel/schedule/schedules.h"
 #include "tests/test.h"
+#include "parallel/schedule/schedule_check.h"
 
 enum { STAGES_MOST = 32, CHUNKS_MOST = 2 * STAGES_MOST };
 

@@ -11,6 +11,7 @@
 #include "kernels/record/replicas.h"
 #include "models/names.h"
 #include "tests/test.h"
+#include "engine/compile/model/duty.h"
 
 typedef struct layout {
     shape_architecture architecture;

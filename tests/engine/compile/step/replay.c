@@ -11,6 +11,7 @@
 #include "engine/compile/step/update.h"
 #include "engine/compile/step/compile_program.h"
 #include "memory/log.h"
+#include "engine/compile/step/compile_schedule.h"
 
 enum { OPERANDS = OP_MAX_IN + OP_MAX_OUT };
 

@@ -88,14 +88,14 @@ TEST(documents_are_dealt_by_their_cost)
 /* One long document before many short ones: by halves the ranks that have its end do most of the work. */
 TEST(halves_of_documents_are_unequal)
 {
-    const deal d = {.samples = 1, .sequence = 1024, .ranks = 4, .run = 128}, blocks = {1, 1024, 4, 32, 0};
+    const deal d = {.samples = 1, .sequence = 1024, .ranks = 4, .run = 128}, by_blocks = {1, 1024, 4, 32, 0};
     int32_t start[1024], places[1024];
     for (int i = 0; i < 1024; i++)
         start[i] = i < 600 ? 0 : i / 8 * 8;
     deal_halves(places, &d);
     assert_true(deal_imbalance(places, &d, start) > 1.5);
-    deal_documents(places, &blocks, start);
-    assert_true(deal_imbalance(places, &blocks, start) < 1.02);
+    deal_documents(places, &by_blocks, start);
+    assert_true(deal_imbalance(places, &by_blocks, start) < 1.02);
 }
 
 /* Key by key. */

@@ -223,15 +223,9 @@ static void mean_weights(islands *o, double *distance, double *size, const outer
 /* |own weights - mean| / |mean| over the fragment and all ranks, summed in their order. */
 static double disagreement(const islands *o, double distance, double size)
 {
-    int ranks = comm_ranks(o->world);
-    double mine[2] = {distance, size}, sum[2] = {0}, (*all)[2] = must_alloc((unsigned long)ranks * sizeof *all);
-    comm_all_gather_bytes(comm_world(o->world), all, mine, sizeof mine);
-    for (int i = 0; i < ranks; i++) {
-        sum[0] += all[i][0];
-        sum[1] += all[i][1];
-    }
-    free(all);
-    return sum[1] > 0 ? sqrt(sum[0] / sum[1]) : 0;
+    distance = comm_all_sum(comm_world(o->world), distance);
+    size = comm_all_sum(comm_world(o->world), size);
+    return size > 0 ? sqrt(distance / size) : 0;
 }
 
 void outer_merge_weights(islands *o, bool mean)

@@ -19,6 +19,7 @@
 #include "memory/box.h"
 #include "engine/checkpoint/manifest.h"
 #include "memory/dtype.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 
 /* Where the bytes of a piece's `at.data` can be read, for data that is not in host memory: between the two calls. */
@@ -65,6 +66,7 @@ typedef struct checkpoint checkpoint;
 /* `path`: the folder of a checkpoint, a checkpoints folder, or a run's folder (the latter two: the latest). */
 status checkpoint_open(checkpoint **out, const char *path);
 void checkpoint_close(checkpoint *c);
+AUTO_CLOSES(checkpoint, checkpoint_close)
 /* From now on values that are not finite are read as well. */
 void checkpoint_accept_any(checkpoint *c);
 /* The checkpoint's own folder. */

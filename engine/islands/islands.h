@@ -14,6 +14,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
+#include "memory/scope.h"
 
 typedef struct compiled compiled;
 typedef struct executor executor;
@@ -49,6 +50,7 @@ islands_plan islands_plan_of(const config *c, int ranks, double step_seconds, do
 status islands_open(islands **out, const config *c, compiled *k, executor *e, comm *world, watchdog *w);
 /* Leaves the other islands. NULL is accepted. */
 void islands_close(islands *o);
+AUTO_CLOSES(islands, islands_close)
 
 /* What a checkpoint holds of it. */
 const checkpoint_piece *islands_pieces(int *count, const islands *o);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/islands/merge/outer_internal.h"
+#include "engine/islands/merge/outer_island_internal.h"
 #include "engine/islands/server/server_internal.h"
 #include "memory/log.h"
 
@@ -35,31 +35,31 @@ void __wrap_server_merge(server *v, int slot, double share);
 static float *changes; /* the last that rule_change has made */
 static const float *references;
 
-static float *make_values(const islands *o)
+static float *make_values(const outer *o)
 {
     return must_calloc((unsigned long)o->units.elements + 1, sizeof(float));
 }
 
-static float *copy_values(const islands *o, const float *values)
+static float *copy_values(const outer *o, const float *values)
 {
     return values ? memcpy(make_values(o), values, (size_t)o->units.elements * sizeof *values) : make_values(o);
 }
 
 static float *gather_weights(islands *o, int fragment)
 {
-    float *out = make_values(o);
-    for (int u = 0; u < o->units.count; u++) {
-        if (o->units.list[u].fragment != fragment)
+    float *out = make_values(&o->core);
+    for (int u = 0; u < o->core.units.count; u++) {
+        if (o->core.units.list[u].fragment != fragment)
             continue;
-        outer_move_gather(o->move, o->memory.values, u);
-        if (o->units.mine_of[u] >= 0)
-            memcpy(out + o->units.mine[o->units.mine_of[u]].at, o->memory.values,
-                   (size_t)o->units.list[u].elements * sizeof *out);
+        outer_move_gather(o->move, o->core.memory.values, u);
+        if (o->core.units.mine_of[u] >= 0)
+            memcpy(out + o->core.units.mine[o->core.units.mine_of[u]].at, o->core.memory.values,
+                   (size_t)o->core.units.list[u].elements * sizeof *out);
     }
     return out;
 }
 
-static float *decode(const islands *o, const uint8_t *coded, int fragment)
+static float *decode(const outer *o, const uint8_t *coded, int fragment)
 {
     float *out = make_values(o);
     for (int i = 0; i < o->units.mine_count; i++) {
@@ -83,7 +83,7 @@ static status barrier(void *context, status mine)
 }
 
 /* `sections` ends with one without a name; their values and meta are taken. */
-static void write_event(const islands *o, bool at_server, const char *kind, int64_t number, int fragment, json_t *meta,
+static void write_event(const outer *o, bool at_server, const char *kind, int64_t number, int fragment, json_t *meta,
                         const section *sections)
 {
     checkpoint_piece pieces[SECTIONS * 256];
@@ -120,45 +120,45 @@ void __wrap_rule_change(float *values, const float *reference, const float *erro
 
 bool __wrap_outer_encode(islands *o, int fragment)
 {
-    references = o->memory.reference;
-    changes = make_values(o);
+    references = o->core.memory.reference;
+    changes = make_values(&o->core);
     float *weights = gather_weights(o, fragment);
     bool good = __real_outer_encode(o, fragment);
-    const section all[] = {{"before", copy_values(o, o->memory.reference)},
+    const section all[] = {{"before", copy_values(&o->core, o->core.memory.reference)},
                            {"weights", weights},
                            {"change", changes},
-                           {"sent", decode(o, o->memory.out, fragment)},
-                           {"kept", copy_values(o, o->memory.rest)},
+                           {"sent", decode(&o->core, o->core.memory.out, fragment)},
+                           {"kept", copy_values(&o->core, o->core.memory.rest)},
                            {0}};
-    write_event(o, false, "offer", o->step * 64 + fragment, fragment,
-                json_pack("{s:I, s:I}", "base", (json_int_t)o->merge, "step", (json_int_t)o->step), all);
+    write_event(&o->core, false, "offer", o->core.step * 64 + fragment, fragment,
+                json_pack("{s:I, s:I}", "base", (json_int_t)o->core.merge, "step", (json_int_t)o->core.step), all);
     return good;
 }
 
 static void write_merge(const islands *o, float *before, int64_t number, json_t *meta)
 {
-    const section both[] = {{"before", before}, {"after", copy_values(o, o->memory.reference)}, {0}};
-    write_event(o, false, "merge", number, o->fragment, meta, both);
+    const section both[] = {{"before", before}, {"after", copy_values(&o->core, o->core.memory.reference)}, {0}};
+    write_event(&o->core, false, "merge", number, o->core.fragment, meta, both);
 }
 
 void __wrap_outer_merge_changes(islands *o, bool took_part)
 {
-    const roster *r = &o->roster;
-    float *before = copy_values(o, o->memory.reference);
+    const roster *r = &o->core.roster;
+    float *before = copy_values(&o->core, o->core.memory.reference);
     json_t *parts = json_array();
     for (int i = 0; i < r->parts; i++)
         json_array_append_new(parts, json_pack("{s:i, s:I, s:I}", "slot", r->part[i].slot, "offer",
                                                (json_int_t)r->part[i].offer, "tokens", (json_int_t)r->part[i].tokens));
     __real_outer_merge_changes(o, took_part);
-    write_merge(o, before, r->merge, json_pack("{s:o, s:i}", "parts", parts, "fragment", o->fragment));
+    write_merge(o, before, r->merge, json_pack("{s:o, s:i}", "parts", parts, "fragment", o->core.fragment));
 }
 
 void __wrap_outer_merge_weights(islands *o, bool mean)
 {
-    float *before = copy_values(o, o->memory.reference);
+    float *before = copy_values(&o->core, o->core.memory.reference);
     json_t *group = json_array();
     for (int s = 0; s < ROSTER_SLOTS; s++)
-        if ((o->gossip.partners | 1ull << o->slot) >> s & 1)
+        if ((o->gossip.partners | 1ull << o->core.slot) >> s & 1)
             json_array_append_new(group, json_integer(s));
     __real_outer_merge_weights(o, mean);
     write_merge(o, before, o->gossip.number, json_pack("{s:o, s:b}", "group", group, "mean", mean));
@@ -169,15 +169,15 @@ void __wrap_outer_settle(islands *o, int fragment)
     float *own = gather_weights(o, fragment);
     __real_outer_settle(o, fragment);
     const section all[] = {{"own", own},
-                           {"reference", copy_values(o, o->memory.reference)},
+                           {"reference", copy_values(&o->core, o->core.memory.reference)},
                            {"settled", gather_weights(o, fragment)}, /* not what they should be, but in this layout */
                            {0}};
-    write_event(o, false, "settle", o->step, fragment, json_object(), all);
+    write_event(&o->core, false, "settle", o->core.step, fragment, json_object(), all);
 }
 
 void __wrap_server_merge(server *v, int slot, double share)
 {
-    const islands *o = v->outer;
+    const outer *o = &v->core;
     float *before = copy_values(o, o->memory.reference), *sent = decode(o, o->memory.in[slot], 0);
     __real_server_merge(v, slot, share);
     const section all[] = {{"before", before}, {"sent", sent}, {"after", copy_values(o, o->memory.reference)}, {0}};

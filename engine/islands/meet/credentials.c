@@ -9,6 +9,7 @@
 
 #include "engine/islands/islands.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { MOST = 1024 };
 
@@ -40,15 +41,13 @@ static status read_file(credentials *out, const char *path)
 {
     char text[MOST] = "";
     struct stat s;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return status_fail(STATUS_USAGE, "outer.credentials: cannot read %s: %s", path, strerror(errno));
     bool known = fstat(file, &s) == 0;
     ssize_t length = read(file, text, sizeof text - 1);
-    int error = errno;
-    close(file);
     if (!known || length < 0)
-        return status_fail(STATUS_FAILED, "outer.credentials: cannot read %s: %s", path, strerror(error));
+        return status_fail(STATUS_FAILED, "outer.credentials: cannot read %s: %s", path, strerror(errno));
     while (length > 0 && strchr("\r\n", text[length - 1]))
         text[--length] = 0;
     status result = (s.st_mode & 077) != 0 ? status_fail(STATUS_USAGE,

@@ -1,6 +1,5 @@
 #include "engine/islands/meet/membership.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/islands/meet/etcd.h"
 #include "engine/islands/meet/news.h"
+#include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -36,11 +36,8 @@ struct membership {
     int64_t turn_revision; /* of our turn key, as last read */
     news *news;
     char *written[OWN_KEYS]; /* under the present lease */
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t changed;
-    bool ends, reached, evicted;
+    worker worker;           /* its lock is of what follows */
+    bool reached, evicted;
     bool reported_away;
     char *wanted[OWN_KEYS];
     int64_t number, settled;
@@ -258,9 +255,9 @@ static void forget(membership *m, own_key k)
 
 static status say_evicted(membership *m)
 {
-    pthread_mutex_lock(&m->lock);
+    worker_lock(&m->worker);
     m->evicted = true;
-    pthread_mutex_unlock(&m->lock);
+    worker_unlock(&m->worker);
     return m->options.server ? status_fail(STATUS_FAILED, "another server has taken this one's place")
                              : status_fail(STATUS_FAILED, "another island has taken slot %d", m->slot);
 }
@@ -411,26 +408,26 @@ static status try_decision(membership *m, const decision *d)
 /* What is wanted now, as copies; and the decision, which is tried once. */
 static int64_t take_wanted(char *wanted[OWN_KEYS], decision *d, membership *m)
 {
-    pthread_mutex_lock(&m->lock);
+    worker_lock(&m->worker);
     for (int i = 0; i < OWN_KEYS; i++)
         wanted[i] = m->wanted[i] ? must_strdup(m->wanted[i]) : NULL;
     *d = m->decision;
     m->decision.head = NULL;
     int64_t number = m->number;
-    pthread_mutex_unlock(&m->lock);
+    worker_unlock(&m->worker);
     return number;
 }
 
 static void publish(membership *m, status s, json_t *pairs, int64_t number)
 {
-    pthread_mutex_lock(&m->lock);
+    worker_lock(&m->worker);
     m->reached = s == STATUS_OK;
     if (s == STATUS_OK) {
         json_decref(m->pairs);
         m->pairs = pairs;
         m->settled = number;
     }
-    pthread_mutex_unlock(&m->lock);
+    worker_unlock(&m->worker);
     if (s != STATUS_OK && !m->reported_away)
         log_warn("islands: %s; %s until it is back", status_message(),
                  m->options.server ? "nothing is merged" : "training goes on, unmerged");
@@ -476,21 +473,19 @@ static void turn(membership *m)
         free(wanted[i]);
 }
 
-static void *run_thread(void *argument)
+static void run_thread(void *context)
 {
-    membership *m = argument;
-    pthread_mutex_lock(&m->lock);
-    while (!m->ends) {
+    membership *m = context;
+    WORKER_HELD(&m->worker);
+    while (!atomic_load(&m->worker.stop)) {
         int64_t number = m->number;
-        pthread_mutex_unlock(&m->lock);
+        worker_unlock(&m->worker);
         turn(m);
         double next = clock_seconds() + TURN;
-        pthread_mutex_lock(&m->lock);
-        while (!m->ends && m->number == number && clock_wait(&m->changed, &m->lock, next))
+        worker_lock(&m->worker);
+        while (m->number == number && worker_wait_until(&m->worker, next))
             continue;
     }
-    pthread_mutex_unlock(&m->lock);
-    return NULL;
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -509,15 +504,12 @@ static status open_parts(membership *m)
     note_turn(m, m->pairs);
     m->reached = true;
     m->news = news_open(m->slot, say_news, NULL);
-    if (pthread_create(&m->thread, NULL, run_thread, m) != 0)
-        return status_fail(STATUS_FAILED, "cannot start the thread that talks to etcd");
-    m->started = true;
-    return STATUS_OK;
+    return worker_start(&m->worker, run_thread, m, "talks to etcd");
 }
 
 status membership_open(membership **out, const membership_options *options)
 {
-    membership *m = must_calloc(1, sizeof *m);
+    AUTO(membership) *m = must_calloc(1, sizeof *m);
     m->options = *options;
     m->slot = -1;
     m->prefix = must_format("phalanx/%s/", options->run);
@@ -526,14 +518,10 @@ status membership_open(membership **out, const membership_options *options)
     m->endpoints = json_array();
     for (int i = 0; i < options->ranks; i++)
         json_array_append_new(m->endpoints, json_string(options->endpoints[i]));
-    pthread_mutex_init(&m->lock, NULL);
-    clock_condition(&m->changed);
-    status s = open_parts(m);
-    if (s == STATUS_OK)
-        *out = m;
-    else
-        membership_close(m);
-    return s;
+    worker_init(&m->worker);
+    TRY(open_parts(m));
+    *out = TAKE(m);
+    return STATUS_OK;
 }
 
 /* The others are to know that it was not lost. */
@@ -550,12 +538,7 @@ void membership_close(membership *m)
 {
     if (!m)
         return;
-    pthread_mutex_lock(&m->lock);
-    m->ends = true;
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
-    if (m->started)
-        pthread_join(m->thread, NULL);
+    worker_close(&m->worker);
     if (m->etcd && m->reached)
         leave(m);
     news_close(m->news);
@@ -570,8 +553,6 @@ void membership_close(membership *m)
     free(m->prefix);
     free(m->key);
     free(m->name);
-    pthread_mutex_destroy(&m->lock);
-    pthread_cond_destroy(&m->changed);
     free(m);
 }
 
@@ -584,24 +565,19 @@ int membership_slot(const membership *m)
 
 char *membership_roster(membership *m)
 {
-    pthread_mutex_lock(&m->lock);
-    json_t *o = json_pack("{s:b, s:b, s:I, s:O}", "reached", m->reached, "evicted", m->evicted, "settled",
-                          (json_int_t)m->settled, "pairs", m->pairs);
-    char *text = json_dumps(o, JSON_COMPACT);
-    json_decref(o);
-    pthread_mutex_unlock(&m->lock);
-    return text;
+    WORKER_HELD(&m->worker);
+    json_auto_t *o = json_pack("{s:b, s:b, s:I, s:O}", "reached", m->reached, "evicted", m->evicted, "settled",
+                               (json_int_t)m->settled, "pairs", m->pairs);
+    return json_dumps(o, JSON_COMPACT);
 }
 
 static int64_t want(membership *m, own_key k, char *text)
 {
-    pthread_mutex_lock(&m->lock);
+    WORKER_HELD(&m->worker);
     free(m->wanted[k]);
     m->wanted[k] = text;
-    int64_t number = ++m->number;
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
-    return number;
+    worker_tell(&m->worker);
+    return ++m->number;
 }
 
 static int64_t want_json(membership *m, own_key k, json_t *o)
@@ -628,13 +604,11 @@ int64_t membership_set_have(membership *m, json_t *have)
 
 int64_t membership_decide(membership *m, json_t *head, int64_t revision, uint64_t slots, const int64_t *offer_revision)
 {
-    pthread_mutex_lock(&m->lock);
+    WORKER_HELD(&m->worker);
     json_decref(m->decision.head);
     m->decision = (decision){.head = head, .revision = revision, .slots = slots};
     if (offer_revision)
         memcpy(m->decision.offer_revision, offer_revision, sizeof m->decision.offer_revision);
-    int64_t number = ++m->number;
-    pthread_cond_broadcast(&m->changed);
-    pthread_mutex_unlock(&m->lock);
-    return number;
+    worker_tell(&m->worker);
+    return ++m->number;
 }

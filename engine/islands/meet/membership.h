@@ -8,6 +8,7 @@
 
 #include "engine/islands/meet/credentials.h"
 #include "engine/islands/meet/roster.h"
+#include "memory/scope.h"
 
 typedef struct membership membership;
 
@@ -38,6 +39,7 @@ typedef struct membership_state {
 status membership_open(membership **out, const membership_options *options);
 /* Leaves: the others know at once. NULL is accepted. */
 void membership_close(membership *m);
+AUTO_CLOSES(membership, membership_close)
 /* ROSTER_SERVER: of a server. */
 int membership_slot(const membership *m);
 

@@ -20,17 +20,18 @@ typedef struct shares {
 } shares;
 
 struct outer_move {
-    outer_move_options options;
+    const compiled *compiled;
+    executor *executor;
+    const outer *core;
     shares given, held;
 };
 
 /* ---- who holds what ---------------------------------------------------------------------------------------------- */
 
-static int find_tensor(const outer_move_options *o, const char *name)
+static int find_tensor(const outer_units *u, const char *name)
 {
-    int last = o->units[o->count - 1].tensor;
-    for (int i = 0; i <= last; i++)
-        if (!strcmp(o->tensors[i].name, name))
+    for (int i = 0; i < u->tensor_count; i++)
+        if (!strcmp(u->tensors[i].name, name))
             return i;
     return -1;
 }
@@ -50,16 +51,16 @@ static int compare_shares(const void *a, const void *b)
     return by_unit ? by_unit : by_rank ? by_rank : (x->piece > y->piece) - (x->piece < y->piece);
 }
 
-static int list_mine(share **out, const outer_move_options *o, const checkpoint_piece *pieces, int count)
+static int list_mine(share **out, const outer *o, const checkpoint_piece *pieces, int count)
 {
     int n = 0, capacity = 0;
     *out = NULL;
     for (int i = 0; i < count; i++) {
-        int wanted = find_tensor(o, pieces[i].of.name);
+        int wanted = find_tensor(&o->units, pieces[i].of.name);
         MUST(wanted >= 0, "%s is no tensor of the model", pieces[i].of.name);
-        for (int u = 0; u < o->count; u++) {
+        for (int u = 0; u < o->units.count; u++) {
             share s = {.unit = u, .rank = comm_rank(o->world), .piece = i};
-            if (o->units[u].tensor != wanted || !meet(&s, &o->units[u], &pieces[i]))
+            if (o->units.list[u].tensor != wanted || !meet(&s, &o->units.list[u], &pieces[i]))
                 continue;
             if (n == capacity) {
                 capacity = capacity ? 2 * capacity : 64;
@@ -72,10 +73,10 @@ static int list_mine(share **out, const outer_move_options *o, const checkpoint_
 }
 
 /* The shares of all ranks, told to all. */
-static void share_lists(shares *s, const outer_move_options *o, share *mine, int count)
+static void share_lists(shares *s, const outer *o, share *mine, int count)
 {
     int ranks = comm_ranks(o->world), me = comm_rank(o->world), at = 0;
-    int *counts = must_alloc((unsigned long)ranks * sizeof *counts);
+    AUTO_FREE int *counts = must_alloc((unsigned long)ranks * sizeof *counts);
     comm_all_gather_bytes(comm_world(o->world), counts, &count, sizeof count);
     for (int i = 0; i < ranks; i++)
         s->count += counts[i];
@@ -88,61 +89,56 @@ static void share_lists(shares *s, const outer_move_options *o, share *mine, int
         at += counts[i];
     }
     qsort(s->list, (size_t)s->count, sizeof *s->list, compare_shares);
-    s->first = must_calloc((unsigned long)o->count + 1, sizeof *s->first);
-    for (int i = 0, u = 0; u <= o->count; u++) {
+    s->first = must_calloc((unsigned long)o->units.count + 1, sizeof *s->first);
+    for (int i = 0, u = 0; u <= o->units.count; u++) {
         while (i < s->count && s->list[i].unit < u)
             i++;
         s->first[u] = i;
     }
-    free(counts);
 }
 
-static void open_shares(shares *s, const outer_move_options *o, const state_section *sections, int count, bool writing)
+static void open_shares(shares *s, const outer_move *m, const state_section *sections, int count, bool writing)
 {
     int pieces = 0;
     for (int i = 0; i < count; i++) {
         int more;
-        checkpoint_piece *list = state_pieces(&more, o->compiled, o->executor, sections[i], writing);
+        checkpoint_piece *list = state_pieces(&more, m->compiled, m->executor, sections[i], writing);
         s->pieces = must_realloc(s->pieces, (unsigned long)(pieces + more + 1) * sizeof *list);
         memcpy(s->pieces + pieces, list, (size_t)more * sizeof *list);
         pieces += more;
         free(list);
     }
-    share *mine;
-    int n = list_mine(&mine, o, s->pieces, pieces);
-    share_lists(s, o, mine, n);
-    free(mine);
+    AUTO_FREE share *mine = NULL;
+    int n = list_mine(&mine, m->core, s->pieces, pieces);
+    share_lists(s, m->core, mine, n);
 }
 
 /* Every element of every unit is given once. */
 static status check_given(const outer_move *m)
 {
-    for (int u = 0; u < m->options.count; u++) {
+    for (int u = 0; u < m->core->units.count; u++) {
         int64_t elements = 0;
         for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++)
             elements += box_volume(2, m->given.list[i].part.size);
-        if (elements != m->options.units[u].elements)
+        if (elements != m->core->units.list[u].elements)
             return status_fail(STATUS_FAILED, "%s: %lld of %lld elements are held by ranks",
-                               m->options.tensors[m->options.units[u].tensor].name, (long long)elements,
-                               (long long)m->options.units[u].elements);
+                               m->core->units.tensors[m->core->units.list[u].tensor].name, (long long)elements,
+                               (long long)m->core->units.list[u].elements);
     }
     return STATUS_OK;
 }
 
-status outer_move_open(outer_move **out, const outer_move_options *options)
+status outer_move_open(outer_move **out, const compiled *k, executor *e, const outer *core)
 {
-    outer_move *m = must_calloc(1, sizeof *m);
+    AUTO(outer_move) *m = must_calloc(1, sizeof *m);
     const state_section sections[] = {STATE_MODEL, STATE_MASTER};
-    int apart = optimizer_has_master(&options->compiled->options);
-    m->options = *options;
-    open_shares(&m->given, options, &sections[apart], 1, true);
-    open_shares(&m->held, options, sections, 1 + apart, false);
-    status s = check_given(m);
-    if (s == STATUS_OK)
-        *out = m;
-    else
-        outer_move_close(m);
-    return s;
+    int apart = optimizer_has_master(&k->options);
+    *m = (outer_move){.compiled = k, .executor = e, .core = core};
+    open_shares(&m->given, m, &sections[apart], 1, true);
+    open_shares(&m->held, m, sections, 1 + apart, false);
+    TRY(check_given(m));
+    *out = TAKE(m);
+    return STATUS_OK;
 }
 
 static void free_shares(shares *s)
@@ -167,7 +163,7 @@ void outer_move_close(outer_move *m)
 static void copy_piece(const outer_move *m, const checkpoint_piece *p, const share *s, const box_memory *block,
                        bool to_piece)
 {
-    executor *e = m->options.executor;
+    executor *e = m->executor;
     checkpoint_piece part = *p;
     int64_t at = 0;
     for (int d = 0; d < p->of.dims; d++)
@@ -186,7 +182,7 @@ static void copy_piece(const outer_move *m, const checkpoint_piece *p, const sha
 /* Where a share begins in its unit's values, and how its rows lie there. */
 static box_memory place(float *values, const outer_move *m, const share *s)
 {
-    const unit *u = &m->options.units[s->unit];
+    const unit *u = &m->core->units.list[s->unit];
     int64_t columns = u->elements / u->rows;
     float *at = values + (s->part.start[0] - u->first) * columns + s->part.start[1];
     return (box_memory){at, DTYPE_FP32, {columns, 1}};
@@ -195,15 +191,15 @@ static box_memory place(float *values, const outer_move *m, const share *s)
 /* A share's elements alone, in the scratch. */
 static box_memory packed(const outer_move *m, const share *s)
 {
-    return (box_memory){m->options.scratch, DTYPE_FP32, {s->part.size[1], 1}};
+    return (box_memory){m->core->memory.scratch, DTYPE_FP32, {s->part.size[1], 1}};
 }
 
 static void send(const outer_move *m, int64_t count, int to)
 {
     comm_run(&(comm_call){.kind = COMM_SEND,
-                          .group = comm_world(m->options.world),
+                          .group = comm_world(m->core->world),
                           .type = DTYPE_FP32,
-                          .send = m->options.scratch,
+                          .send = m->core->memory.scratch,
                           .count = count,
                           .peer = to});
 }
@@ -211,16 +207,16 @@ static void send(const outer_move *m, int64_t count, int to)
 static void receive(const outer_move *m, int64_t count, int from)
 {
     comm_run(&(comm_call){.kind = COMM_RECEIVE,
-                          .group = comm_world(m->options.world),
+                          .group = comm_world(m->core->world),
                           .type = DTYPE_FP32,
-                          .receive = m->options.scratch,
+                          .receive = m->core->memory.scratch,
                           .count = count,
                           .source = from});
 }
 
 void outer_move_gather(outer_move *m, float *values, int u)
 {
-    int me = comm_rank(m->options.world), owner = m->options.owner[u];
+    int me = comm_rank(m->core->world), owner = m->core->units.owner[u];
     for (int i = m->given.first[u]; i < m->given.first[u + 1]; i++) {
         const share *s = &m->given.list[i];
         int64_t count = box_volume(2, s->part.size);
@@ -238,7 +234,7 @@ void outer_move_gather(outer_move *m, float *values, int u)
 
 void outer_move_scatter(outer_move *m, int u, const float *values)
 {
-    int me = comm_rank(m->options.world), owner = m->options.owner[u];
+    int me = comm_rank(m->core->world), owner = m->core->units.owner[u];
     for (int i = m->held.first[u]; i < m->held.first[u + 1]; i++) {
         const share *s = &m->held.list[i];
         int64_t count = box_volume(2, s->part.size);
@@ -256,12 +252,12 @@ void outer_move_scatter(outer_move *m, int u, const float *values)
 
 void outer_move_clear_states(outer_move *m)
 {
-    executor *e = m->options.executor;
+    executor *e = m->executor;
     const char *sections[OPTIMIZER_SECTIONS];
-    optimizer_sections(sections, &m->options.compiled->options);
+    optimizer_sections(sections, &m->compiled->options);
     for (int i = 0; sections[i]; i++) {
         int count;
-        checkpoint_piece *pieces = state_pieces(&count, m->options.compiled, e, sections[i], false);
+        checkpoint_piece *pieces = state_pieces(&count, m->compiled, e, sections[i], false);
         for (int k = 0; k < count; k++) {
             const checkpoint_piece *p = &pieces[k];
             float zero = 0;

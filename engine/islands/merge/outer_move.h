@@ -6,26 +6,15 @@
  */
 #pragma once
 
+#include "engine/islands/merge/outer_internal.h"
 #include "engine/run/executor.h"
-#include "engine/islands/merge/units.h"
-#include "parallel/comm/comm.h"
 
 typedef struct outer_move outer_move;
 
-typedef struct outer_move_options {
-    const compiled *compiled;
-    executor *executor;
-    comm *world;
-    const names_tensor *tensors;
-    const unit *units;
-    const int *owner; /* by unit */
-    int count;
-    float *scratch; /* as many elements as the largest unit */
-} outer_move_options;
-
-/* Collective; the options' arrays outlive it. */
-status outer_move_open(outer_move **out, const outer_move_options *options);
+/* Collective; the core outlives it. */
+status outer_move_open(outer_move **out, const compiled *k, executor *e, const outer *core);
 void outer_move_close(outer_move *m); /* NULL is accepted */
+AUTO_CLOSES(outer_move, outer_move_close)
 
 /* At the unit's owner: values[elements] as fp32. */
 void outer_move_gather(outer_move *m, float *values, int unit);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/host/incident_log.h"
 #include "engine/islands/merge/outer_internal.h"
 #include "memory/log.h"
 
@@ -11,23 +12,11 @@
  * of this island's own change, if that is larger. */
 static const double MOST_TIMES = 10, FIRST_TIMES = 100;
 
-void outer_decode_part(const islands *o, float *out, int slot, const outer_unit *m)
+void outer_decode_part(const outer *o, float *out, int slot, const outer_unit *m)
 {
     const uint8_t *from = slot == o->slot ? o->memory.out : o->memory.in[slot];
     MUST(compress_decode(out, from + m->coded, &o->method, o->units.list[m->unit].elements),
          "a change of slot %d went bad", slot);
-}
-
-/* Sum of the squares of this rank's part of the reference. */
-static double reference_squares(const islands *o, int fragment)
-{
-    double sum = 0;
-    for (int i = 0; i < o->units.mine_count; i++) {
-        const outer_unit *m = &o->units.mine[i];
-        if (o->units.list[m->unit].fragment == fragment)
-            sum += outer_squares(o->memory.reference + m->at, o->units.list[m->unit].elements);
-    }
-    return sum;
 }
 
 double outer_squares(const float *x, int64_t n)
@@ -38,31 +27,116 @@ double outer_squares(const float *x, int64_t n)
     return sum;
 }
 
-static double usual_norm(const islands *o, int fragment, int slot)
+static double usual_norm(const outer *o, int slot)
 {
-    return norms_usual(&o->fetches.norms[fragment], slot, o->holds ? -1 : o->slot);
+    return norms_usual(&o->fetches.norms[o->fragment], slot, o->slot == ROSTER_SERVER ? -1 : o->slot);
 }
 
-double outer_norm_limit(const islands *o, int fragment, int slot)
+/* What is above this is refused of a slot: ten times what is usual (norms.h), or, before that is known, a hundred times
+ * the reference or this island's own change. */
+static double norm_limit(const outer *o, int slot)
 {
-    double usual = usual_norm(o, fragment, slot);
+    double usual = usual_norm(o, slot), sum = 0;
     if (usual > 0) /* what is large for all, this island among them, is no attack */
         return MOST_TIMES * fmax(usual, o->fetches.own_norm);
-    double first = fmax(sqrt(reference_squares(o, fragment)), o->fetches.own_norm);
+    for (int i = 0; i < o->units.mine_count; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        if (o->units.list[m->unit].fragment == o->fragment)
+            sum += outer_squares(o->memory.reference + m->at, o->units.list[m->unit].elements);
+    }
+    double first = fmax(sqrt(sum), o->fetches.own_norm);
     return first > 0 ? FIRST_TIMES * first : INFINITY;
 }
 
-float outer_norm_scale(const islands *o, int fragment, int slot)
+float outer_norm_scale(const outer *o, int slot)
 {
-    double usual = usual_norm(o, fragment, slot), norm = o->fetches.got[slot].norm;
+    double usual = usual_norm(o, slot), norm = o->fetches.got[slot].norm;
     return o->config->outer.robust == CONFIG_ROBUST_CLIP && usual > 0 && norm > usual ? (float)(usual / norm) : 1;
 }
 
-void outer_note_norm(islands *o, int fragment, int slot)
+void outer_note_norm(outer *o, int slot)
 {
     bool own = slot == o->slot;
-    norms_note(&o->fetches.norms[fragment], slot, own ? o->keys.mine : o->fetches.got[slot].key,
+    norms_note(&o->fetches.norms[o->fragment], slot, own ? o->keys.mine : o->fetches.got[slot].key,
                own ? o->fetches.own_norm : o->fetches.got[slot].norm);
+}
+
+void outer_say_incident(const outer *o, char *words, int64_t times)
+{
+    log_warn("%s", words);
+    if ((times & (times - 1)) == 0)
+        incident_log_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
+    free(words);
+}
+
+/* ---- what is fetched -------------------------------------------------------------------------------------------- */
+
+status outer_check_finite(const outer *o, const float *values, const char *what)
+{
+    status s = STATUS_OK;
+    for (int i = 0; i < o->units.mine_count && values && s == STATUS_OK; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        const unit *u = &o->units.list[m->unit];
+        if (!dtype_all_finite(DTYPE_FP32, values + m->at, u->elements))
+            s = status_fail(STATUS_FAILED,
+                            "islands: tensor %s of %s has values that are not finite (NaN or infinity): it is not "
+                            "taken, and the latest checkpoint is good",
+                            o->units.tensors[u->tensor].name, what);
+    }
+    return comm_all_status(comm_world(o->world), s);
+}
+
+/* The norm of what was fetched of a slot, over this rank's units; of gossip, which sends weights, of their distance
+ * from this island's. Negative: it is not finite. */
+static double fetched_norm(outer *o, int slot)
+{
+    double sum = 0;
+    for (int i = 0; i < o->units.mine_count; i++) {
+        const outer_unit *m = &o->units.mine[i];
+        int64_t n = o->units.list[m->unit].elements;
+        if (o->units.list[m->unit].fragment != o->fragment)
+            continue;
+        if (!compress_decode(o->memory.other, o->memory.in[slot] + m->coded, &o->method, n))
+            return -1;
+        if (o->config->outer.topology == CONFIG_OUTER_GOSSIP) {
+            outer_decode_part(o, o->memory.values, o->slot, m);
+            rule_add(o->memory.other, o->memory.values, -1, n);
+        }
+        sum += outer_squares(o->memory.other, n);
+    }
+    return sqrt(sum);
+}
+
+/* `most`: of its norm. */
+static void say_refused(outer *o, int slot, double norm, double most)
+{
+    const roster_member *m = &o->roster.member[slot];
+    int64_t times = ++o->fetches.refusals[slot];
+    char what[64], why[128];
+    if (o->config->outer.topology == CONFIG_OUTER_GOSSIP)
+        snprintf(what, sizeof what, "the exchange after step %lld", (long long)m->offer);
+    else
+        snprintf(what, sizeof what, "merge %lld", (long long)m->offer_merge);
+    if (norm < 0)
+        snprintf(why, sizeof why, "it is not finite");
+    else
+        snprintf(why, sizeof why, "its norm is %.3g on this rank, and at most %.3g is taken", norm, most);
+    char *words =
+        must_format("islands: refused the change of island %s (slot %d) for %s: %s; refused of this slot: %lld",
+                    m->name, slot, what, why, (long long)times);
+    outer_say_incident(o, words, times);
+}
+
+void outer_judge_fetched(outer *o, int slot)
+{
+    double norm = fetched_norm(o, slot), most = norm_limit(o, slot);
+    o->fetches.got[slot].norm = norm;
+    o->fetches.got[slot].here = norm >= 0 && norm <= most;
+    o->fetches.got[slot].bad = !o->fetches.got[slot].here;
+    if (!o->fetches.got[slot].bad)
+        return;
+    o->counts.refused++;
+    say_refused(o, slot, norm, most);
 }
 
 /* ---- judging the parts of a merge -------------------------------------------------------------------------------- */
@@ -75,7 +149,7 @@ int outer_product_count(const config *c, int parts)
 }
 
 /* Their squares for clip, for trimmed all of their products, of one unit. */
-static void multiply_parts(const islands *o, double *out, const outer_unit *m)
+static void multiply_parts(const outer *o, double *out, const outer_unit *m)
 {
     const roster *r = &o->roster;
     int64_t n = o->units.list[m->unit].elements;
@@ -95,7 +169,7 @@ static void multiply_parts(const islands *o, double *out, const outer_unit *m)
 /* sums[count] += the products of the parts, over the fragment's units; alike on all ranks. Units are added in their
  * sequence whichever ranks keep them: a rank goes on from the sums of the rank before it, which keeps the units
  * before. */
-static void add_products(const islands *o, double *sums, int count)
+static void add_products(const outer *o, double *sums, int count)
 {
     double *mine = o->memory.products;
     int64_t filled = 0;
@@ -111,7 +185,7 @@ static void add_products(const islands *o, double *sums, int count)
     }
 }
 
-void outer_judge_parts(islands *o, robust_judgement *judged)
+void outer_judge_parts(outer *o, robust_judgement *judged)
 {
     double sums[ROBUST_PRODUCTS] = {0};
     int parts = o->roster.parts;

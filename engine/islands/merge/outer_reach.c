@@ -1,5 +1,4 @@
-/* What the outer loop's other parts reach the islands by: the roster, what all ranks have in common, fetching from a
- * peer. */
+/* How the core reaches islands: a place among them, the roster, what all ranks have in common, fetching from a peer. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,107 +6,155 @@
 #include "engine/islands/merge/outer_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/watch/signals.h"
 
 /* So long does an island that is asked to stop wait for others: whoever asks may end it soon (a preemption). */
 static const double LEAVING_SECONDS = 1;
 
-bool outer_first_rank(const islands *o)
+bool outer_first_rank(const outer *o)
 {
     return comm_rank(o->world) == 0;
 }
 
-bool outer_pushes(const islands *o)
+/* ---- a place ----------------------------------------------------------------------------------------------------- */
+
+/* The addresses of etcd with commas between; the caller's. */
+static char *addresses(const config *c)
 {
-    return o->config->outer.topology == CONFIG_OUTER_SERVER && !o->holds;
+    char *all = must_strdup("");
+    for (int i = 0; i < c->outer.rendezvous.count; i++) {
+        char *longer = must_format("%s%s%s", all, i ? "," : "", c->outer.rendezvous.item[i].path);
+        free(all);
+        all = longer;
+    }
+    return all;
+}
+
+static status claim(outer *o, int hint, const char *name, const char *const *endpoints)
+{
+    AUTO_FREE char *etcd = addresses(o->config);
+    double lease = o->config->outer.timeout / 2;
+    const membership_options options = {.addresses = etcd,
+                                        .login = o->login,
+                                        .run = o->config->outer.run,
+                                        .name = name,
+                                        .fingerprint = o->fingerprint,
+                                        .key = o->keys.mine,
+                                        .endpoints = endpoints,
+                                        .ranks = comm_ranks(o->world),
+                                        .server = o->slot == ROSTER_SERVER,
+                                        .slots = o->config->outer.slots,
+                                        .slot = o->config->outer.slot,
+                                        .hint = hint,
+                                        .merge = o->merge,
+                                        .trusted = &o->keys,
+                                        .lease = lease < 5    ? 5
+                                                 : lease > 20 ? 20
+                                                              : (int)lease,
+                                        .patience = o->config->outer.timeout};
+    return membership_open(&o->membership, &options);
+}
+
+status outer_claim(outer *o, int hint)
+{
+    enum { TEXT = 256 };
+    const config *c = o->config;
+    const char *slash = strrchr(c->run.folder, '/');
+    const char *name = c->outer.island ? c->outer.island : slash && slash[1] ? slash + 1 : c->run.folder;
+    int ranks = comm_ranks(o->world);
+    char mine[TEXT] = "";
+    AUTO_FREE char *all = must_calloc((unsigned long)ranks, TEXT);
+    AUTO_FREE const char **endpoints = must_alloc((unsigned long)ranks * sizeof *endpoints);
+    snprintf(mine, sizeof mine, "%s", transport_endpoint(o->transport));
+    comm_all_gather_bytes(comm_world(o->world), all, mine, sizeof mine);
+    for (int i = 0; i < ranks; i++)
+        endpoints[i] = all + (size_t)i * TEXT;
+    status claimed = outer_first_rank(o) ? claim(o, hint, name, endpoints) : STATUS_OK;
+    credentials_wipe(&o->login);
+    TRY(comm_all_status(comm_world(o->world), claimed));
+    o->slot = outer_first_rank(o) ? membership_slot(o->membership) : 0;
+    comm_broadcast_bytes(comm_world(o->world), &o->slot, sizeof o->slot, 0);
+    if (o->slot == ROSTER_SERVER)
+        return STATUS_OK;
+    for (int s = c->outer.slots - 1; s > o->slot; s--) /* the buffers of the other slots: there is none for its own */
+        o->memory.in[s] = o->memory.in[s - 1];
+    o->memory.in[o->slot] = NULL;
+    log_info("islands: %s has slot %d of %d", name, o->slot, c->outer.slots);
+    return STATUS_OK;
 }
 
 /* ---- looking ----------------------------------------------------------------------------------------------------- */
 
-/* What rank 0 says before the roster, and whether any rank has been asked to stop. */
-typedef struct look_head {
-    double now;
-    int64_t bytes;
-    int64_t asked;
-} look_head;
-
-static look_head gather_heads(const islands *o, look_head mine)
-{
-    int ranks = comm_ranks(o->world);
-    look_head *all = must_alloc((unsigned long)ranks * sizeof *all), first;
-    comm_all_gather_bytes(comm_world(o->world), all, &mine, sizeof mine);
-    first = all[0];
-    for (int i = 1; i < ranks; i++)
-        first.asked |= all[i].asked;
-    free(all);
-    return first;
-}
-
-bool outer_must_end(const islands *o)
+bool outer_must_end(const outer *o)
 {
     return o->asked_since > 0 && o->now > o->asked_since + LEAVING_SECONDS;
 }
 
-bool outer_is_at_head(const islands *o)
+bool outer_is_at_head(const outer *o)
 {
-    return o->roster.merge == o->merge && roster_is_in_line(&o->roster, o->merge, o->all.history);
+    return o->roster.merge == o->merge && roster_is_in_line(&o->roster, o->merge, o->history);
 }
 
-status outer_look(islands *o)
+static void tell_watchdog(outer *o, double now)
 {
-    double here = clock_seconds();
-    if (here > o->told + 1) { /* progress, and not too much of it for a record of the last steps */
-        watchdog_enter(o->watchdog, DURING_STEP, true, o->holds ? o->merge : o->step,
-                       o->holds ? "serving islands" : "merging with other islands");
-        o->told = here;
-    }
-    char *text = outer_first_rank(o) ? membership_roster(o->membership) : NULL;
-    look_head head = {here, text ? (int64_t)strlen(text) + 1 : 0, signals_pending() == SIGNALS_STOP};
-    head = gather_heads(o, head);
-    if (head.asked && o->asked_since == 0)
+    bool server = o->slot == ROSTER_SERVER;
+    if (now <= o->told + 1) /* progress, and not too much of it for a record of the last steps */
+        return;
+    watchdog_enter(o->watchdog, DURING_STEP, true, server ? o->merge : o->step,
+                   server ? "serving islands" : "merging with other islands");
+    o->told = now;
+}
+
+status outer_look(outer *o)
+{
+    struct {
+        double now;
+        int64_t bytes;
+    } head = {clock_seconds(), 0};
+    comm_group *all = comm_world(o->world);
+    tell_watchdog(o, head.now);
+    AUTO_FREE char *text = outer_first_rank(o) ? membership_roster(o->membership) : NULL;
+    head.bytes = text ? (int64_t)strlen(text) + 1 : 0;
+    bool asked = comm_any(all, signals_pending() == SIGNALS_STOP);
+    comm_broadcast_bytes(all, &head, sizeof head, 0);
+    if (asked && o->asked_since == 0)
         o->asked_since = head.now;
     if (!text)
         text = must_alloc((unsigned long)head.bytes);
-    comm_broadcast_bytes(comm_world(o->world), text, head.bytes, 0);
+    comm_broadcast_bytes(all, text, head.bytes, 0);
     roster_free(&o->roster);
-    status s = roster_read(&o->roster, text, &o->keys);
-    free(text);
     o->now = head.now;
-    if (s == STATUS_OK && o->roster.history > 0 && outer_is_at_head(o))
-        o->all.history = o->roster.history;
-    if (s == STATUS_OK && o->roster.evicted)
-        s = o->holds
-                ? status_fail(STATUS_FAILED, "another server has begun while this one was not to be reached: it ends")
-                : status_fail(STATUS_FAILED,
-                              "another island has taken slot %d while this one was not to be reached: it ends",
-                              o->slot);
-    return s;
+    TRY(roster_read(&o->roster, text, &o->keys));
+    if (o->roster.history > 0 && outer_is_at_head(o))
+        o->history = o->roster.history;
+    if (!o->roster.evicted)
+        return STATUS_OK;
+    return o->slot == ROSTER_SERVER
+               ? status_fail(STATUS_FAILED, "another server has begun while this one was not to be reached: it ends")
+               : status_fail(STATUS_FAILED,
+                             "another island has taken slot %d while this one was not to be reached: it ends", o->slot);
 }
 
-void outer_nap(const islands *o)
+void outer_nap(const outer *o)
 {
     if (outer_first_rank(o)) /* the others wait for its broadcast */
         usleep(20000);
 }
 
-uint64_t outer_everywhere(const islands *o, uint64_t here)
+uint64_t outer_everywhere(const outer *o, uint64_t here)
 {
     int ranks = comm_ranks(o->world);
-    uint64_t *all = must_alloc((unsigned long)ranks * sizeof *all);
+    AUTO_FREE uint64_t *all = must_alloc((unsigned long)ranks * sizeof *all);
     comm_all_gather_bytes(comm_world(o->world), all, &here, sizeof here);
     for (int i = 0; i < ranks; i++)
         here &= all[i];
-    free(all);
     return here;
 }
 
-int64_t outer_gossip_number(int64_t step, int fragment)
-{
-    enum { FRAGMENTS = 64 };
-    return step * FRAGMENTS + fragment;
-}
+/* ---- what others see --------------------------------------------------------------------------------------------- */
 
-void outer_announce(islands *o, int64_t step, int64_t updates)
+void outer_announce(outer *o, int64_t step, int64_t updates)
 {
     transport_lock(o->transport);
     o->serves.state = o->merge;
@@ -116,10 +163,17 @@ void outer_announce(islands *o, int64_t step, int64_t updates)
         membership_set_state(
             o->membership,
             &(membership_state){
-                .ready = true, .merge = o->merge, .history = o->all.history, .step = step, .updates = updates});
+                .ready = true, .merge = o->merge, .history = o->history, .step = step, .updates = updates});
 }
 
-void outer_serve_change(islands *o, int64_t merge, int64_t offer, int fragment)
+void outer_hide_state(outer *o)
+{
+    transport_lock(o->transport);
+    o->serves.state = -1;
+    transport_unlock(o->transport);
+}
+
+void outer_serve_change(outer *o, int64_t merge, int64_t offer, int fragment)
 {
     transport_lock(o->transport);
     o->serves.merge = merge;
@@ -128,7 +182,24 @@ void outer_serve_change(islands *o, int64_t merge, int64_t offer, int fragment)
     transport_unlock(o->transport);
 }
 
-/* ---- fetching ---- */
+int64_t outer_clear_offer(outer *o)
+{
+    if (!outer_first_rank(o))
+        return 0;
+    membership_set_have(o->membership, NULL);
+    return membership_set_offer(o->membership, NULL);
+}
+
+void outer_report_held(outer *o, int64_t merge, uint64_t slots)
+{
+    json_t *list = json_array();
+    for (int s = 0; s < ROSTER_SLOTS; s++)
+        if (slots >> s & 1)
+            json_array_append_new(list, json_integer(s));
+    membership_set_have(o->membership, json_pack("{s:I, s:o}", "merge", (json_int_t)merge, "slots", list));
+}
+
+/* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
 /* The first of the fetches from a slot. Who fetches from the server does so from nobody else. */
 static int first_job(int slot)
@@ -136,29 +207,30 @@ static int first_job(int slot)
     return slot == ROSTER_SERVER ? 0 : slot * OUTER_PEERS;
 }
 
-void outer_drop_fetch(islands *o, int slot)
+void outer_drop_fetch(outer *o, int slot)
 {
     for (int k = 0; k < o->fetches.got[slot].jobs; k++)
         transport_cancel(o->transport, first_job(slot) + k);
     memset(&o->fetches.got[slot], 0, sizeof o->fetches.got[slot]);
 }
 
-static transport_part part_of(const islands *o, int slot, const outer_unit *u, wire_kind kind)
+static transport_part part_of(const outer *o, int slot, const outer_unit *u, wire_kind kind)
 {
     int64_t bytes = o->units.list[u->unit].elements * (int64_t)sizeof(float);
     if (kind == WIRE_CHANGE)
         return (transport_part){u->unit, o->memory.in[slot] + u->coded, u->coded_bytes};
-    if (outer_pushes(o)) /* the reference stays as it is until all of the new one is here */
+    if (slot == ROSTER_SERVER) /* the reference stays as it is until all of the new one is here */
         return (transport_part){u->unit, o->memory.rest + u->at, bytes};
     return (transport_part){u->unit, (kind == WIRE_REFERENCE ? o->memory.reference : o->memory.momentum) + u->at,
                             bytes};
 }
 
-bool outer_fetch(islands *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered)
+bool outer_fetch(outer *o, int slot, int fragment, wire_kind kind, int64_t merge, int64_t offered)
 {
     const roster_member *m = &o->roster.member[slot];
-    int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner), jobs = 0;
+    AUTO_FREE int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner);
     transport_part *part = o->fetches.parts + (slot == ROSTER_SERVER ? 0 : (int64_t)slot * o->units.mine_count);
+    int jobs = 0;
     bool found = true;
     memcpy(o->fetches.got[slot].key, m->key, sizeof m->key);
     units_own(owner, o->units.list, o->units.count, o->config->outer.fragments, m->ranks);
@@ -174,25 +246,82 @@ bool outer_fetch(islands *o, int slot, int fragment, wire_kind kind, int64_t mer
             part[count++] = part_of(o, slot, u, kind);
         }
         const char *endpoint = peer >= 0 ? roster_endpoint(&o->roster, slot, peer) : NULL;
-        found &= count == 0 || (endpoint && jobs < OUTER_PEERS);
-        if (count > 0 && endpoint && jobs < OUTER_PEERS)
+        bool can = endpoint && jobs < OUTER_PEERS;
+        found &= count == 0 || can;
+        if (count > 0 && can)
             transport_fetch(o->transport, first_job(slot) + jobs++, endpoint, m->key,
                             &(transport_wanted){kind, merge, offered, part, count});
         part += count;
     }
     o->fetches.got[slot].jobs = jobs;
-    free(owner);
     return found;
 }
 
-int outer_fetched(islands *o, int slot)
+/* Bits: all that is fetched from the slot is here; some of it is not to be had. */
+static unsigned state_of(const outer *o, int slot)
 {
-    bool done = true, gone = false;
+    unsigned done = 1, gone = 0;
     for (int k = 0; k < o->fetches.got[slot].jobs; k++) {
         transport_state s = transport_state_of(o->transport, first_job(slot) + k);
         done &= s == TRANSPORT_DONE;
         gone |= s == TRANSPORT_GONE;
     }
-    uint64_t all = outer_everywhere(o, (uint64_t)done | (uint64_t)!gone << 1);
+    return done | gone << 1;
+}
+
+int outer_fetched(outer *o, int slot)
+{
+    uint64_t all = outer_everywhere(o, state_of(o, slot) ^ 2);
     return all & 1 ? 1 : all & 2 ? 0 : -1;
+}
+
+/* Has what is being fetched from the slot arrived, and can it be used? */
+static bool look_at_fetch(outer *o, int slot)
+{
+    unsigned state = state_of(o, slot);
+    if (!o->fetches.got[slot].offer || o->fetches.got[slot].here || o->fetches.got[slot].bad)
+        return o->fetches.got[slot].here;
+    if (state & 2) /* withdrawn, perhaps for a newer one: asked for again as long as it is offered */
+        outer_drop_fetch(o, slot);
+    if (state & 1)
+        outer_judge_fetched(o, slot);
+    return o->fetches.got[slot].here;
+}
+
+bool outer_fetch_offer(outer *o, int slot, int64_t id)
+{
+    const roster_member *m = &o->roster.member[slot];
+    if (o->fetches.got[slot].offer != id) {
+        outer_drop_fetch(o, slot);
+        bool asked = outer_fetch(o, slot, o->fragment, WIRE_CHANGE, m->offer_merge, m->offer);
+        o->fetches.got[slot].offer = id;
+        o->fetches.got[slot].bad = !asked;
+    }
+    return look_at_fetch(o, slot);
+}
+
+uint64_t outer_fetch_offers(outer *o, int64_t merge, uint64_t from)
+{
+    bool gossip = o->config->outer.topology == CONFIG_OUTER_GOSSIP;
+    uint64_t here = 1ull << o->slot;
+    for (int s = 0; s < o->config->outer.slots; s++) {
+        const roster_member *m = &o->roster.member[s];
+        bool fits = m->ready && m->offers && m->fragment == o->fragment &&
+                    (m->offer_merge == merge || (gossip && m->offer_merge > merge));
+        if (s == o->slot)
+            continue;
+        if (from >> s & 1 && fits && !(gossip && o->fetches.got[s].here))
+            here |= (uint64_t)outer_fetch_offer(o, s, m->offer) << s;
+        else
+            here |= (uint64_t)look_at_fetch(o, s) << s;
+    }
+    return outer_everywhere(o, here);
+}
+
+uint64_t outer_refused(const outer *o)
+{
+    uint64_t bad = 0;
+    for (int s = 0; s < o->config->outer.slots; s++)
+        bad |= (uint64_t)o->fetches.got[s].bad << s;
+    return ~outer_everywhere(o, ~bad);
 }

@@ -8,100 +8,89 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/host/incident_log.h"
-#include "engine/islands/merge/outer_internal.h"
+#include "engine/islands/merge/outer_island_internal.h"
 #include "memory/log.h"
 
 static void copy(const islands *o, float *to, const float *from)
 {
     if (to && from)
-        memcpy(to, from, (size_t)o->units.elements * sizeof *to);
+        memcpy(to, from, (size_t)o->core.units.elements * sizeof *to);
 }
 
 void outer_undo_keep(islands *o)
 {
-    if (!o->all.undo.reference)
+    if (!o->core.memory.reference_before)
         return;
-    const roster *r = &o->roster;
-    copy(o, o->all.undo.reference, o->memory.reference);
-    copy(o, o->all.undo.momentum, o->memory.momentum);
-    o->all.undo.merge = r->merge;
-    o->all.undo.taken = -1;
-    o->all.undo.wanted = false;
-    *o->all.undo.of = 0;
+    const roster *r = &o->core.roster;
+    copy(o, o->core.memory.reference_before, o->core.memory.reference);
+    copy(o, o->core.memory.momentum_before, o->core.memory.momentum);
+    o->undo.merge = r->merge;
+    o->undo.taken = -1;
+    o->undo.wanted = false;
+    *o->undo.of = 0;
     for (int i = 0; i < r->parts; i++) {
-        size_t used = strlen(o->all.undo.of);
-        snprintf(o->all.undo.of + used, sizeof o->all.undo.of - used, "%s%s", used ? ", " : "", r->part[i].name);
+        size_t used = strlen(o->undo.of);
+        snprintf(o->undo.of + used, sizeof o->undo.of - used, "%s%s", used ? ", " : "", r->part[i].name);
     }
 }
 
 void outer_undo_taken(islands *o)
 {
-    if (o->all.undo.merge == o->merge)
-        o->all.undo.taken = o->step;
+    if (o->undo.merge == o->core.merge)
+        o->undo.taken = o->core.step;
 }
 
 bool outer_undo_holds(const islands *o)
 {
-    return o->all.undo.reference && o->all.undo.merge > 0 && o->all.undo.merge == o->merge;
+    return o->core.memory.reference_before && o->undo.merge > 0 && o->undo.merge == o->core.merge;
 }
 
 void islands_found_spike(islands *o, int64_t step)
 {
-    if (!outer_undo_holds(o) || o->all.undo.wanted || step != o->all.undo.taken + 1)
+    if (!outer_undo_holds(o) || o->undo.wanted || step != o->undo.taken + 1)
         return;
-    o->all.undo.wanted = true;
-    if (outer_first_rank(o))
+    o->undo.wanted = true;
+    if (outer_first_rank(&o->core))
         log_warn("islands: the loss jumps after merge %lld, of the changes of %s: this island wants it undone",
-                 (long long)o->merge, o->all.undo.of);
+                 (long long)o->core.merge, o->undo.of);
 }
 
 bool outer_undo_wins(const islands *o, uint64_t takes)
 {
     int votes = 0;
-    for (int s = 0; s < o->config->outer.slots; s++)
-        votes += takes >> s & 1 && o->roster.member[s].undo;
-    return o->all.undo.reference && 2 * votes > __builtin_popcountll(takes);
-}
-
-static void say_undone(const islands *o, int64_t merge)
-{
-    char *words =
-        must_format("islands: merge %lld, of the changes of %s, is undone by merge %lld: more than half of the "
-                    "islands saw their loss jump; the model is that before it, without what was learnt since",
-                    (long long)merge, o->all.undo.of, (long long)o->merge);
-    log_warn("%s", words);
-    incident_log_say(o->config->run.folder, o->watchdog, INCIDENT_NUMBERS, false, words);
-    free(words);
+    for (int s = 0; s < o->core.config->outer.slots; s++)
+        votes += takes >> s & 1 && o->core.roster.member[s].undo;
+    return o->core.memory.reference_before && 2 * votes > __builtin_popcountll(takes);
 }
 
 void outer_undo_forget(islands *o)
 {
-    if (o->memory.error)
-        memset(o->memory.error, 0, (size_t)o->units.elements * sizeof *o->memory.error);
+    if (o->core.memory.error)
+        memset(o->core.memory.error, 0, (size_t)o->core.units.elements * sizeof *o->core.memory.error);
     outer_give_reference(o, 0);
-    o->merged_at[0] = o->step;
+    o->merged_at[0] = o->core.step;
 }
 
 void outer_undo_take(islands *o)
 {
-    int64_t merge = o->all.undo.merge;
-    transport_lock(o->transport);
-    o->serves.state = -1;
-    transport_unlock(o->transport);
-    copy(o, o->memory.reference, o->all.undo.reference);
-    copy(o, o->memory.momentum, o->all.undo.momentum);
+    int64_t merge = o->undo.merge;
+    outer_hide_state(&o->core);
+    copy(o, o->core.memory.reference, o->core.memory.reference_before);
+    copy(o, o->core.memory.momentum, o->core.memory.momentum_before);
     outer_undo_forget(o);
-    o->all.undo.merge = 0;
-    o->all.undo.wanted = false;
-    o->merge = o->roster.merge;
-    o->all.history = o->roster.history;
+    o->undo.merge = 0;
+    o->undo.wanted = false;
+    o->core.merge = o->core.roster.merge;
+    o->core.history = o->core.roster.history;
     o->stage = OUTER_IDLE;
-    o->counts.undone++;
-    outer_announce(o, o->roster.step, o->roster.updates);
-    if (!outer_first_rank(o))
-        return;
-    membership_set_have(o->membership, NULL);
-    membership_set_offer(o->membership, NULL);
-    say_undone(o, merge);
+    o->core.counts.undone++;
+    outer_announce(&o->core, o->core.roster.step, o->core.roster.updates);
+    outer_clear_offer(&o->core);
+    if (outer_first_rank(&o->core))
+        outer_say_incident(
+            &o->core,
+            must_format("islands: merge %lld, of the changes of %s, is undone by merge %lld: more than half of the "
+                        "islands saw their loss jump; the model is that before it, without what was learnt since",
+                        (long long)merge, o->undo.of, (long long)o->core.merge),
+            1);
 }

@@ -37,3 +37,9 @@ void rule_scale(float *values, float by, int64_t n);
 void rule_gossip(float *reference, float *momentum, const float *mean, const rule *r, int64_t n);
 /* values[n] = reference + mix (values - reference): Streaming DiLoCo (2501.18512) */
 void rule_mix(float *values, const float *reference, float mix, int64_t n);
+
+/* Who exchanges with whom when islands gossip: bits of the slots of the group that `slot`, itself among them, has at
+ * exchange `number`, drawn anew for each from those who are there (NoLoCo). A pure function, so that islands who see
+ * the same islands draw the same groups without a word. Groups have `size` islands; what is left over joins the last
+ * group if it is a single island, else it is a smaller group. */
+uint64_t rule_group(uint64_t among, int slot, int size, uint64_t seed, int64_t number);

@@ -22,7 +22,7 @@
 /* Tokens are relative to the mean of the last changes of the islands that there are. */
 static double share_of(const server *v, const roster_part *part, int64_t base)
 {
-    int64_t staleness = v->outer->merge - base, all = 0;
+    int64_t staleness = v->core.merge - base, all = 0;
     int count = 0;
     if (v->config->outer.weights == CONFIG_OUTER_EQUAL)
         return rule_share(staleness, 1, 1, 1);
@@ -42,14 +42,14 @@ static void conclude(server *v)
         [ROSTER_UNSOUND] = "not finite, too large, or not to be had",
         [ROSTER_IMPOSSIBLE] = "based on a merge that has not been",
     };
-    islands *o = v->outer;
+    outer *o = &v->core;
     const roster_part *p = &v->wanted;
     const char *name = o->roster.member[p->slot].name;
     int64_t age = o->merge - v->base;
     if (p->refusal == ROSTER_TAKEN) {
         server_merge(v, p->slot, v->share);
         if (!o->roster.member[p->slot].parting) /* what an island leaves with may be the change of one step */
-            outer_note_norm(o, 0, p->slot);
+            outer_note_norm(o, p->slot);
         o->merge++;
         v->entries++;
         o->counts.merges++;
@@ -76,36 +76,27 @@ static void conclude(server *v)
 static roster_refusal judge(const server *v, const roster_member *m)
 {
     int64_t base = m->offer_merge - 1;
-    if (base < 0 || base > v->outer->merge)
+    if (base < 0 || base > v->core.merge)
         return ROSTER_IMPOSSIBLE;
-    return v->outer->merge - base > v->config->outer.staleness ? ROSTER_STALE : ROSTER_TAKEN;
+    return v->core.merge - base > v->config->outer.staleness ? ROSTER_STALE : ROSTER_TAKEN;
 }
 
 static bool is_open(const server *v, int slot)
 {
-    const roster_member *m = &v->outer->roster.member[slot];
+    const roster_member *m = &v->core.roster.member[slot];
     return m->ready && m->offers && m->offer_id != 0 && m->offer_id != v->answer[slot].id;
 }
 
 /* Goes on fetching; bits of the slots whose change this rank has. */
 static uint64_t fetch_offers(server *v)
 {
-    islands *o = v->outer;
     uint64_t here = 0;
     for (int s = 0; s < v->config->outer.slots; s++) {
-        const roster_member *m = &o->roster.member[s];
-        bool open = is_open(v, s);
-        if (o->fetches.got[s].offer && (!open || o->fetches.got[s].offer != m->offer_id))
-            outer_drop_fetch(o, s);
-        if (!open || judge(v, m) != ROSTER_TAKEN)
-            continue;
-        if (!o->fetches.got[s].offer) {
-            o->fetches.got[s].offer = m->offer_id;
-            o->fetches.got[s].bad = !outer_fetch(o, s, 0, WIRE_CHANGE, m->offer_merge, m->offer);
-        }
-        if (!o->fetches.got[s].here && !o->fetches.got[s].bad)
-            outer_look_after_fetch(o, s);
-        here |= (uint64_t)o->fetches.got[s].here << s;
+        const roster_member *m = &v->core.roster.member[s];
+        if (!is_open(v, s))
+            outer_drop_fetch(&v->core, s);
+        else if (judge(v, m) == ROSTER_TAKEN)
+            here |= (uint64_t)outer_fetch_offer(&v->core, s, m->offer_id) << s;
     }
     return here;
 }
@@ -116,24 +107,16 @@ static bool is_durable(server *v)
     static const double PATIENCE = 5; /* seconds until the next attempt */
     if (server_journal_write(v) == STATUS_OK)
         return true;
-    if (outer_first_rank(v->outer))
+    if (outer_first_rank(&v->core))
         log_warn("%s; nothing is merged until the journal can be written", status_message());
-    v->waits = v->outer->now + PATIENCE;
+    v->waits = v->core.now + PATIENCE;
     v->slot = -1;
     return false;
 }
 
-/* outer.robust clip: what any rank wants the change to be scaled by. The journal has it with the share, so that a
- * replay needs to know of no merge before. */
-static double clip_scale(const server *v, int slot)
-{
-    double least = -comm_all_max(comm_world(v->world), -outer_norm_scale(v->outer, 0, slot));
-    return least < 1 ? least : 1;
-}
-
 static void decide(server *v, int slot, roster_refusal refusal)
 {
-    islands *o = v->outer;
+    outer *o = &v->core;
     const roster_member *m = &o->roster.member[slot];
     bool taken = refusal == ROSTER_TAKEN;
     int64_t revisions[ROSTER_SLOTS] = {0}, after = o->merge + taken, step = v->step, updates = v->updates;
@@ -150,7 +133,10 @@ static void decide(server *v, int slot, roster_refusal refusal)
         v->step = m->offer;
         v->updates = m->updates;
     }
-    v->share = taken ? share_of(v, &v->wanted, v->base) * clip_scale(v, slot) : 0;
+    /* outer.robust clip: what any rank wants the change to be scaled by. The journal has it with the share, so that a
+     * replay needs to know of no merge before. */
+    double scale = taken ? -comm_all_max(comm_world(v->world), -(double)outer_norm_scale(o, slot)) : 0;
+    v->share = taken ? share_of(v, &v->wanted, v->base) * scale : 0;
     bool durable = !taken || is_durable(v);
     json_t *head = server_head(v, &v->wanted, after);
     v->step = step;
@@ -169,7 +155,7 @@ static void decide(server *v, int slot, roster_refusal refusal)
 /* The next slot in turn that there is an answer for. */
 static void decide_next(server *v)
 {
-    islands *o = v->outer;
+    outer *o = &v->core;
     uint64_t here = outer_everywhere(o, fetch_offers(v)), bad = outer_refused(o);
     for (int k = 1; k <= ROSTER_SLOTS && v->slot < 0 && o->roster.reached; k++) {
         int s = (v->last + k) % ROSTER_SLOTS;
@@ -186,7 +172,7 @@ static void decide_next(server *v)
 /* Is the answer that was to be written the last one to its slot? */
 static void look_for_decision(server *v)
 {
-    const roster *r = &v->outer->roster;
+    const roster *r = &v->core.roster;
     bool won = false;
     for (int i = 0; i < r->parts; i++)
         won |= r->part[i].slot == v->slot && r->part[i].id == v->wanted.id;
@@ -194,7 +180,7 @@ static void look_for_decision(server *v)
         conclude(v);
     bool lost = !won && r->reached && r->settled >= v->number; /* it was withdrawn before, and stays the island's */
     if (lost && v->wanted.refusal == ROSTER_TAKEN)
-        server_journal_drop(v, v->outer->merge + 1);
+        server_journal_drop(v, v->core.merge + 1);
     if (won || lost)
         v->slot = -1;
 }
@@ -204,7 +190,7 @@ static void look_for_decision(server *v)
 /* Every island has ended, and the model has done its steps. */
 static bool is_over(server *v)
 {
-    const islands *o = v->outer;
+    const outer *o = &v->core;
     if (roster_here(&o->roster) || !o->roster.reached)
         v->alone = o->now;
     return v->step >= v->config->train.steps && o->now - v->alone > v->config->outer.timeout;
@@ -213,7 +199,7 @@ static bool is_over(server *v)
 /* A save that fails is tried again after the next merge. */
 static void save_in_passing(server *v)
 {
-    if (server_files_save(v) != STATUS_OK && outer_first_rank(v->outer))
+    if (server_files_save(v) != STATUS_OK && outer_first_rank(&v->core))
         log_warn("%s; the server goes on", status_message());
 }
 
@@ -221,14 +207,14 @@ static status work(bool *stopped, server *v)
 {
     int64_t every = v->config->checkpoint.every;
     for (;;) {
-        int64_t before = v->outer->merge;
-        TRY(outer_look(v->outer));
+        int64_t before = v->core.merge;
+        TRY(outer_look(&v->core));
         if (v->slot >= 0)
             look_for_decision(v);
         if (v->slot < 0)
             decide_next(v);
-        bool merged = v->outer->merge != before;
-        bool due = merged && ((every > 0 && v->outer->merge % every == 0) || server_journal_is_long(v));
+        bool merged = v->core.merge != before;
+        bool due = merged && ((every > 0 && v->core.merge % every == 0) || server_journal_is_long(v));
         signals_request asked = (signals_request)comm_all_max(comm_world(v->world), signals_pending());
         *stopped = asked == SIGNALS_STOP;
         if (*stopped || is_over(v))
@@ -237,7 +223,7 @@ static status work(bool *stopped, server *v)
             save_in_passing(v);
         if (asked == SIGNALS_SAVE)
             signals_saved();
-        outer_nap(v->outer);
+        outer_nap(&v->core);
     }
 }
 
@@ -248,7 +234,7 @@ static status work(bool *stopped, server *v)
  * from. */
 static status agree_on_head(server *v)
 {
-    islands *o = v->outer;
+    outer *o = &v->core;
     TRY(outer_look(o));
     const roster *r = &o->roster;
     double until = o->now + v->config->outer.timeout;
@@ -277,31 +263,31 @@ static status agree_on_head(server *v)
 static void say_what(const server *v)
 {
     char bytes[UNITS_TEXT];
-    units_bytes(bytes, (double)arena_bytes(v->outer->memory.arena));
+    units_bytes(bytes, (double)arena_bytes(v->core.memory.arena));
     log_info("server: holds the model of outer.run %s after merge %lld, on %d rank%s, in %s of host memory on this one",
-             v->config->outer.run, (long long)v->outer->merge, comm_ranks(v->world),
-             comm_ranks(v->world) > 1 ? "s" : "", bytes);
+             v->config->outer.run, (long long)v->core.merge, comm_ranks(v->world), comm_ranks(v->world) > 1 ? "s" : "",
+             bytes);
 }
 
 static status run(bool *stopped, server *v)
 {
     watchdog_enter(v->watchdog, DURING_SETUP, true, 0, "opening the server");
-    TRY(outer_open_holder(&v->outer, v->config, v->world, v->watchdog));
+    TRY(outer_open(&v->core, v->config, v->world, v->watchdog, true));
     watchdog_enter(v->watchdog, DURING_LOAD, true, 0, "reading the model");
     TRY(server_files_open(v));
     TRY(server_journal_open(v));
-    watchdog_enter(v->watchdog, DURING_SETUP, false, v->outer->merge, "claiming the server's place");
-    TRY(outer_claim(v->outer));
+    watchdog_enter(v->watchdog, DURING_SETUP, false, v->core.merge, "claiming the server's place");
+    TRY(outer_claim(&v->core, -1));
     TRY(agree_on_head(v));
-    v->alone = v->outer->now;
-    outer_announce(v->outer, v->step, v->updates);
+    v->alone = v->core.now;
+    outer_announce(&v->core, v->step, v->updates);
     say_what(v);
     seal_close();
     status s = work(stopped, v);
     seal_open();
     TRY(s);
     TRY(server_files_save(v));
-    watchdog_enter(v->watchdog, DURING_END, true, v->outer->merge, "writing the summary");
+    watchdog_enter(v->watchdog, DURING_END, true, v->core.merge, "writing the summary");
     return comm_all_status(comm_world(v->world), server_files_summary(v, *stopped));
 }
 
@@ -310,7 +296,7 @@ status islands_serve(bool *stopped, const config *c, comm *world, watchdog *w)
     server v = {.config = c, .world = world, .watchdog = w, .slot = -1, .last = -1};
     *stopped = false;
     status s = run(stopped, &v);
-    islands_close(v.outer);
+    outer_close(&v.core);
     server_files_close(&v);
     return s;
 }

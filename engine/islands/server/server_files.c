@@ -12,6 +12,7 @@
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 #define META "server"
 
@@ -23,7 +24,7 @@ static bool first_rank(const server *v)
 /* ---- where the model begins -------------------------------------------------------------------------------------- */
 
 /* As training on one rank would have it. */
-static void draw_model(islands *o)
+static void draw_model(outer *o)
 {
     const model_shape *shape = &o->config->model.shape;
     decoder model = {0};
@@ -44,7 +45,7 @@ static void draw_model(islands *o)
     pool_free(&p);
 }
 
-static status read_units(islands *o, state_reader *read, void *from)
+static status read_units(outer *o, state_reader *read, void *from)
 {
     for (int i = 0; i < o->units.mine_count; i++) {
         rectangle of;
@@ -56,51 +57,42 @@ static status read_units(islands *o, state_reader *read, void *from)
     return STATUS_OK;
 }
 
-static status begin_as_dense(islands *o, weights *dense)
-{
-    upcycle *u;
-    TRY(upcycle_open(&u, dense, &o->config->model.shape));
-    status s = read_units(o, upcycle_read, u);
-    upcycle_close(u);
-    return s;
-}
-
 static status begin_model(server *v)
 {
     const char *from = v->config->model.from;
     const bool dense = v->config->model.upcycle;
-    weights *w = NULL;
+    AUTO(weights) *w = NULL;
     if (!from || dense)
-        draw_model(v->outer);
+        draw_model(&v->core);
     if (!from)
         return STATUS_OK;
     TRY(weights_open(&w, from));
-    status s = dense ? begin_as_dense(v->outer, w) : read_units(v->outer, weights_read, w);
-    if (s == STATUS_OK)
-        log_info("server: weights from %s", weights_folder(w));
-    weights_close(w);
-    return s;
+    if (dense) {
+        AUTO(upcycle) *u = NULL;
+        TRY(upcycle_open(&u, w, &v->config->model.shape));
+        TRY(read_units(&v->core, upcycle_read, u));
+    } else {
+        TRY(read_units(&v->core, weights_read, w));
+    }
+    log_info("server: weights from %s", weights_folder(w));
+    return STATUS_OK;
 }
 
 static status load(server *v, const char *folder)
 {
-    checkpoint *from = NULL;
+    AUTO(checkpoint) *from = NULL;
     roster head = {0};
     TRY(checkpoint_open(&from, folder));
     const json_t *meta = json_object_get(checkpoint_meta(from), META);
-    status s =
-        json_is_object(meta)
-            ? outer_read_sections(v->outer, from)
-            : status_fail(STATUS_FAILED, "%s is a training run's, no server's: give the server another run.folder",
-                          checkpoint_folder(from));
-    if (s == STATUS_OK) {
-        roster_read_head(&head, meta, 0);
-        server_take_head(v, &head);
-        v->saved = v->outer->merge = head.merge;
-        log_info("server: resumed from %s after merge %lld", checkpoint_folder(from), (long long)head.merge);
-    }
-    checkpoint_close(from);
-    return s;
+    if (!json_is_object(meta))
+        return status_fail(STATUS_FAILED, "%s is a training run's, no server's: give the server another run.folder",
+                           checkpoint_folder(from));
+    TRY(outer_read_sections(&v->core, from));
+    roster_read_head(&head, meta, 0);
+    server_take_head(v, &head);
+    v->saved = v->core.merge = head.merge;
+    log_info("server: resumed from %s after merge %lld", checkpoint_folder(from), (long long)head.merge);
+    return STATUS_OK;
 }
 
 /* The latest checkpoint that can be read, rank 0 naming them in turn; *found false: there is none. */
@@ -150,31 +142,24 @@ static status open_first(server *v)
     static const double LEASE = 30; /* seconds */
     const config *c = v->config;
     TRY(atomic_make_folders(c->run.folder));
-    char *lock_path = must_format("%s/lock", c->run.folder), *text = config_text(c);
-    char *config_path = must_format("%s/config.yaml", c->run.folder);
-    char *lines_path = must_format("%s/merges.jsonl", c->run.folder);
-    status s = c->run.lock ? lock_take(&v->lock, lock_path, v->run, LEASE) : STATUS_OK;
-    if (s == STATUS_OK)
-        s = atomic_replace(config_path, text, (int64_t)strlen(text));
-    if (s == STATUS_OK)
-        s = checkpoint_tidy(v->checkpoints);
-    if (s == STATUS_OK)
-        s = lines_open(&v->lines, lines_path);
-    free(lines_path);
-    free(config_path);
-    free(text);
-    free(lock_path);
-    return s;
+    AUTO_FREE char *lock_path = must_format("%s/lock", c->run.folder), *text = config_text(c);
+    AUTO_FREE char *config_path = must_format("%s/config.yaml", c->run.folder);
+    AUTO_FREE char *lines_path = must_format("%s/merges.jsonl", c->run.folder);
+    if (c->run.lock)
+        TRY(lock_take(&v->lock, lock_path, v->run, LEASE));
+    TRY(atomic_replace(config_path, text, (int64_t)strlen(text)));
+    TRY(checkpoint_tidy(v->checkpoints));
+    return lines_open(&v->lines, lines_path);
 }
 
 static void open_writer(server *v)
 {
-    int count;
-    const checkpoint_piece *pieces = islands_pieces(&count, v->outer);
     v->buffer = aligned_alloc(DIRECT_ALIGNMENT, CHECKPOINT_WRITER_BUFFER);
     MUST(v->buffer, "out of host memory");
-    v->writer = checkpoint_writer_open(&(checkpoint_writer_options){
-        .share = {pieces, count, comm_rank(v->world), comm_ranks(v->world), v->run, false}, .buffer = v->buffer});
+    v->writer = checkpoint_writer_open(
+        &(checkpoint_writer_options){.share = {v->core.memory.pieces, v->core.memory.piece_count, comm_rank(v->world),
+                                               comm_ranks(v->world), v->run, false},
+                                     .buffer = v->buffer});
     if (first_rank(v))
         v->publisher = checkpoint_publisher_open(comm_ranks(v->world), v->run, v->buffer);
 }
@@ -206,15 +191,12 @@ void server_files_close(server *v)
 
 static status publish(server *v, const char *name)
 {
-    char *text = config_text(v->config);
-    json_t *meta = json_pack("{s:s, s:I, s:o}", "config", text, "step", (json_int_t)v->step, META,
-                             server_head(v, NULL, v->outer->merge));
-    free(text);
-    status s = v->lock && !lock_confirm(v->lock)
-                   ? status_fail(STATUS_FAILED, "the server's folder belongs to another process by now")
-                   : checkpoint_publisher_publish(v->publisher, v->checkpoints, name, meta);
-    json_decref(meta);
-    TRY(s);
+    AUTO_FREE char *text = config_text(v->config);
+    json_auto_t *meta = json_pack("{s:s, s:I, s:o}", "config", text, "step", (json_int_t)v->step, META,
+                                  server_head(v, NULL, v->core.merge));
+    if (v->lock && !lock_confirm(v->lock))
+        return status_fail(STATUS_FAILED, "the server's folder belongs to another process by now");
+    TRY(checkpoint_publisher_publish(v->publisher, v->checkpoints, name, meta));
     if (checkpoint_prune(v->checkpoints, v->config->checkpoint.keep, v->config->checkpoint.keep_every, NULL) !=
         STATUS_OK)
         log_warn("%s; an older checkpoint stays", status_message());
@@ -226,20 +208,20 @@ status server_files_save(server *v)
     comm_group *all = comm_world(v->world);
     char name[32];
     double began = clock_seconds();
-    if (v->saved == v->outer->merge)
+    if (v->saved == v->core.merge)
         return STATUS_OK;
-    watchdog_enter(v->watchdog, DURING_SAVE, true, v->outer->merge, "writing a checkpoint");
-    snprintf(name, sizeof name, "step-%08lld", (long long)v->outer->merge);
+    watchdog_enter(v->watchdog, DURING_SAVE, true, v->core.merge, "writing a checkpoint");
+    snprintf(name, sizeof name, "step-%08lld", (long long)v->core.merge);
     status s = comm_all_status(all, checkpoint_writer_share(v->writer, v->checkpoints, name));
     if (s == STATUS_OK)
         s = comm_all_status(all, first_rank(v) ? publish(v, name) : STATUS_OK);
-    watchdog_enter(v->watchdog, DURING_STEP, false, v->outer->merge, "serving islands");
+    watchdog_enter(v->watchdog, DURING_STEP, false, v->core.merge, "serving islands");
     if (s != STATUS_OK) {
         if (first_rank(v))
             checkpoint_clean(v->checkpoints, name);
         return s;
     }
-    v->saved = v->outer->merge;
+    v->saved = v->core.merge;
     server_journal_saved(v);
     log_info("server: saved %s/%s in %.2f s", v->checkpoints, name, clock_seconds() - began);
     return STATUS_OK;
@@ -250,35 +232,28 @@ void server_files_line(server *v, const roster_part *part, int64_t base, double 
     static const char *const words[ROSTER_REFUSALS] = {"taken", "stale", "unsound", "impossible"};
     if (!first_rank(v))
         return;
-    json_t *o =
+    json_auto_t *o =
         json_pack("{s:I, s:i, s:s, s:I, s:I, s:I, s:f, s:s}", "merge", (json_int_t)part->merge, "slot", part->slot,
-                  "island", v->outer->roster.member[part->slot].name, "offer", (json_int_t)part->offer, "base",
+                  "island", v->core.roster.member[part->slot].name, "offer", (json_int_t)part->offer, "base",
                   (json_int_t)base, "tokens", (json_int_t)part->tokens, "share", share, "answer", words[part->refusal]);
-    char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    char *line = text ? must_format("%s\n", text) : NULL;
+    AUTO_FREE char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    AUTO_FREE char *line = text ? must_format("%s\n", text) : NULL;
     if (line && lines_write(v->lines, line) != STATUS_OK)
         log_warn("%s; the server goes on", status_message());
-    free(line);
-    free(text);
-    json_decref(o);
 }
 
 status server_files_summary(server *v, bool stopped)
 {
-    islands_counts c = islands_counted(v->outer);
+    islands_counts c = outer_counted(&v->core);
     if (!first_rank(v))
         return STATUS_OK;
-    char *path = must_format("%s/summary.json", v->config->run.folder);
-    json_t *o =
+    AUTO_FREE char *path = must_format("%s/summary.json", v->config->run.folder);
+    json_auto_t *o =
         json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "run", v->run, "ended",
-                  stopped ? "stopped" : "done", "merge", (json_int_t)v->outer->merge, "step", (json_int_t)v->step,
+                  stopped ? "stopped" : "done", "merge", (json_int_t)v->core.merge, "step", (json_int_t)v->step,
                   "merges", (json_int_t)c.merges, "refused", (json_int_t)v->refused, "refused_messages",
                   (json_int_t)c.refused, "bytes_sent", (json_int_t)c.sent, "bytes_received", (json_int_t)c.received,
-                  "arena_bytes", (json_int_t)arena_bytes(v->outer->memory.arena), "ranks", comm_ranks(v->world));
-    char *text = json_dumps(o, JSON_INDENT(2));
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
-    free(text);
-    json_decref(o);
-    free(path);
-    return s;
+                  "arena_bytes", (json_int_t)arena_bytes(v->core.memory.arena), "ranks", comm_ranks(v->world));
+    AUTO_FREE char *text = json_dumps(o, JSON_INDENT(2));
+    return atomic_replace(path, text, (int64_t)strlen(text));
 }

@@ -11,7 +11,7 @@ typedef struct server {
     const config *config;
     comm *world;
     watchdog *watchdog;
-    islands *outer;                   /* what it has of an island: units, memory, transport, the roster */
+    outer core;
     int64_t step, updates;            /* of the model: of the island that has come furthest */
     roster_part answer[ROSTER_SLOTS]; /* the last to each slot; merge 0, id 0: none yet */
 

@@ -20,6 +20,7 @@
 #include "engine/system/reading.h"
 #include "engine/islands/server/server_internal.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* A journal is allowed so many times the bytes of a checkpoint: then a save is due. */
 enum { MOST_CHECKPOINTS = 8 };
@@ -36,7 +37,7 @@ static char *path_of(const server *v, int64_t merge, int rank, int ranks)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static int64_t coded_bytes(const islands *o)
+static int64_t coded_bytes(const outer *o)
 {
     int64_t bytes = 0;
     for (int i = 0; i < o->units.mine_count; i++)
@@ -46,45 +47,36 @@ static int64_t coded_bytes(const islands *o)
 
 static char *header_text(const server *v, int64_t bytes, uint32_t crc)
 {
-    json_t *o = json_pack(
+    json_auto_t *o = json_pack(
         "{s:i, s:I, s:f, s:s, s:f, s:I, s:I, s:o}", "slot", v->wanted.slot, "id", (json_int_t)v->wanted.id, "share",
         v->share, "compress", config_word(v->config, "outer.compress"), "density", v->config->outer.density, "bytes",
-        (json_int_t)bytes, "crc", (json_int_t)crc, "head", server_head(v, &v->wanted, v->outer->merge + 1));
-    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    json_decref(o);
-    char *line = must_format("%08x %s\n", crc32c(0, text, (int64_t)strlen(text)), text);
-    free(text);
-    return line;
+        (json_int_t)bytes, "crc", (json_int_t)crc, "head", server_head(v, &v->wanted, v->core.merge + 1));
+    AUTO_FREE char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    return must_format("%08x %s\n", crc32c(0, text, (int64_t)strlen(text)), text);
 }
 
 static status write_entry(const server *v, const char *temporary, const char *path)
 {
-    const islands *o = v->outer;
+    const outer *o = &v->core;
     direct d;
     int64_t bytes = coded_bytes(o);
     const uint8_t *data = o->memory.in[v->wanted.slot];
-    char *header = header_text(v, bytes, crc32c(0, data, bytes));
-    status s = direct_open(&d, temporary, v->buffer, CHECKPOINT_WRITER_BUFFER);
-    if (s == STATUS_OK) {
-        s = direct_write(&d, header, (int64_t)strlen(header), NULL);
-        if (s == STATUS_OK)
-            s = direct_write(&d, data, bytes, NULL);
-        s = direct_close(&d, s);
-    }
-    free(header);
-    return s == STATUS_OK ? atomic_rename(temporary, path) : s;
+    AUTO_FREE char *header = header_text(v, bytes, crc32c(0, data, bytes));
+    TRY(direct_open(&d, temporary, v->buffer, CHECKPOINT_WRITER_BUFFER));
+    status s = direct_write(&d, header, (int64_t)strlen(header), NULL);
+    if (s == STATUS_OK)
+        s = direct_write(&d, data, bytes, NULL);
+    TRY(direct_close(&d, s));
+    return atomic_rename(temporary, path);
 }
 
 status server_journal_write(server *v)
 {
-    char *path = path_of(v, v->outer->merge + 1, comm_rank(v->world), comm_ranks(v->world));
-    char *temporary = must_format("%s.tmp", path);
-    watchdog_enter(v->watchdog, DURING_SAVE, true, v->outer->merge, "writing a change to the journal");
-    status s = write_entry(v, temporary, path);
-    free(temporary);
-    free(path);
-    s = comm_all_status(comm_world(v->world), s);
-    watchdog_enter(v->watchdog, DURING_STEP, false, v->outer->merge, "serving islands");
+    AUTO_FREE char *path = path_of(v, v->core.merge + 1, comm_rank(v->world), comm_ranks(v->world));
+    AUTO_FREE char *temporary = must_format("%s.tmp", path);
+    watchdog_enter(v->watchdog, DURING_SAVE, true, v->core.merge, "writing a change to the journal");
+    status s = comm_all_status(comm_world(v->world), write_entry(v, temporary, path));
+    watchdog_enter(v->watchdog, DURING_STEP, false, v->core.merge, "serving islands");
     return s;
 }
 
@@ -93,10 +85,9 @@ status server_journal_write(server *v)
 /* Each rank its own. */
 void server_journal_drop(const server *v, int64_t merge)
 {
-    char *path = path_of(v, merge, comm_rank(v->world), comm_ranks(v->world));
+    AUTO_FREE char *path = path_of(v, merge, comm_rank(v->world), comm_ranks(v->world));
     if (atomic_remove(path) != STATUS_OK)
         log_warn("%s; the server goes on", status_message());
-    free(path);
 }
 
 /* Of an entry's file; -1: it is none. *ranks: that wrote the entry. */
@@ -114,59 +105,53 @@ static bool is_needless(const char *file, int64_t first, int64_t last)
     int ranks;
     size_t length = strlen(file), suffix = strlen(".tmp");
     bool written = length > suffix && !strcmp(file + length - suffix, ".tmp");
-    char *name = must_format("%.*s", (int)(written ? length - suffix : length), file);
+    AUTO_FREE char *name = must_format("%.*s", (int)(written ? length - suffix : length), file);
     int64_t merge = merge_of(&ranks, name);
-    free(name);
     return merge >= 0 && (written || merge < first || merge > last);
 }
 
 /* On rank 0: removes all entries that are not for a merge from `first` to `last`; none where they cannot be listed. */
 static void tidy(const server *v, int64_t first, int64_t last)
 {
-    reading_names all;
+    RELEASED_BY(reading_names_free) reading_names all;
     if (reading_folder(&all, v->journal) != STATUS_OK)
         log_warn("%s; the server goes on, and the entries stay", status_message());
     for (int i = 0; i < all.count; i++) {
         if (!is_needless(all.name[i], first, last))
             continue;
-        char *path = must_format("%s/%s", v->journal, all.name[i]);
+        AUTO_FREE char *path = must_format("%s/%s", v->journal, all.name[i]);
         if (atomic_remove(path) != STATUS_OK)
             log_warn("%s; the server goes on", status_message());
-        free(path);
     }
-    reading_names_free(&all);
 }
 
 /* On rank 0: entries that cannot be merged any more, but whose islands were told that they are taken, are kept for a
  * person to look at. */
 static status set_aside(const server *v, int64_t first, int64_t last)
 {
-    reading_names all;
-    status s = reading_folder(&all, v->journal);
-    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
+    RELEASED_BY(reading_names_free) reading_names all;
+    TRY(reading_folder(&all, v->journal));
+    for (int i = 0; i < all.count; i++) {
         int ranks;
         int64_t merge = merge_of(&ranks, all.name[i]);
         if (merge < first || merge > last)
             continue;
-        char *path = must_format("%s/%s", v->journal, all.name[i]), *lost = must_format("%s.lost", path);
-        s = atomic_rename(path, lost);
-        free(lost);
-        free(path);
+        AUTO_FREE char *path = must_format("%s/%s", v->journal, all.name[i]), *lost = must_format("%s.lost", path);
+        TRY(atomic_rename(path, lost));
     }
-    reading_names_free(&all);
-    return s;
+    return STATUS_OK;
 }
 
 void server_journal_saved(server *v)
 {
     if (first_rank(v)) /* the next one may be on its way to etcd */
-        tidy(v, v->outer->merge + 1, INT64_MAX);
+        tidy(v, v->core.merge + 1, INT64_MAX);
     v->entries = 0;
 }
 
 bool server_journal_is_long(const server *v)
 {
-    const islands *o = v->outer;
+    const outer *o = &v->core;
     int64_t change = 0, saved = 0;
     for (int u = 0; u < o->units.count; u++) {
         change += compress_bytes(&o->method, o->units.list[u].elements);
@@ -180,16 +165,15 @@ bool server_journal_is_long(const server *v)
 /* On rank 0: the ranks that wrote the entry of a merge; 0: there is none. */
 static status ranks_of(int *most, const server *v, int64_t merge)
 {
-    reading_names all;
+    RELEASED_BY(reading_names_free) reading_names all;
     *most = 0;
-    status s = reading_folder(&all, v->journal);
+    TRY(reading_folder(&all, v->journal));
     for (int i = 0; i < all.count; i++) {
         int ranks = 0;
         if (merge_of(&ranks, all.name[i]) == merge && ranks > *most)
             *most = ranks;
     }
-    reading_names_free(&all);
-    return s;
+    return STATUS_OK;
 }
 
 /* What a file of an entry turns out to be, if it can be read. */
@@ -199,6 +183,11 @@ typedef struct entry_file {
     int64_t start; /* of the encodings */
     bool damaged;
 } entry_file;
+
+static void free_header(entry_file *f)
+{
+    json_decref(f->header);
+}
 
 /* Says so once. */
 static status find_damaged(entry_file *f)
@@ -254,7 +243,7 @@ static status check_data(entry_file *f, const server *v)
 /* The units of this rank's that rank `rank` has written. */
 static status read_units(entry_file *f, server *v, const int *owner, int rank)
 {
-    islands *o = v->outer;
+    outer *o = &v->core;
     int64_t at = f->start;
     for (int u = 0; u < o->units.count; u++) {
         int64_t bytes = compress_bytes(&o->method, o->units.list[u].elements), got = bytes;
@@ -292,25 +281,21 @@ typedef struct entry {
 /* All of an entry that is this rank's, into the first buffer, and what it says. */
 static status read_entry(entry *e, server *v, int64_t merge, int ranks)
 {
-    islands *o = v->outer;
-    int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner);
+    outer *o = &v->core;
+    AUTO_FREE int *owner = must_alloc((unsigned long)o->units.count * sizeof *owner);
     units_own(owner, o->units.list, o->units.count, o->config->outer.fragments, ranks);
-    status s = STATUS_OK;
-    for (int rank = 0; rank < ranks && s == STATUS_OK && !e->damaged; rank++) {
-        char *path = path_of(v, merge, rank, ranks);
-        entry_file f = {.path = path};
-        s = read_file(&f, v, owner, rank);
+    for (int rank = 0; rank < ranks && !e->damaged; rank++) {
+        AUTO_FREE char *path = path_of(v, merge, rank, ranks);
+        RELEASED_BY(free_header) entry_file f = {.path = path};
+        TRY(read_file(&f, v, owner, rank));
         e->damaged = f.damaged;
-        if (s == STATUS_OK && !f.damaged) {
-            roster_read_head(&e->head, json_object_get(f.header, "head"), 0);
-            e->share = json_number_value(json_object_get(f.header, "share"));
-            e->id = (int64_t)json_integer_value(json_object_get(f.header, "id"));
-        }
-        json_decref(f.header);
-        free(path);
+        if (f.damaged)
+            continue;
+        roster_read_head(&e->head, json_object_get(f.header, "head"), 0);
+        e->share = json_number_value(json_object_get(f.header, "share"));
+        e->id = (int64_t)json_integer_value(json_object_get(f.header, "id"));
     }
-    free(owner);
-    return s;
+    return STATUS_OK;
 }
 
 /* Is the entry of etcd's last merge the one that etcd knows? */
@@ -333,7 +318,7 @@ typedef enum outcome {
 static status replay_next(outcome *how, server *v, const roster *head)
 {
     comm_group *all = comm_world(v->world);
-    int64_t merge = v->outer->merge + 1;
+    int64_t merge = v->core.merge + 1;
     int ranks = 0;
     entry e = {0};
     *how = NO_MORE;
@@ -350,7 +335,7 @@ static status replay_next(outcome *how, server *v, const roster *head)
     if (!is_known(head, merge, e.id))
         return STATUS_OK;
     server_merge(v, 0, e.share);
-    v->outer->merge = merge;
+    v->core.merge = merge;
     server_take_head(v, &e.head);
     v->entries++;
     *how = MERGED;
@@ -360,24 +345,24 @@ static status replay_next(outcome *how, server *v, const roster *head)
 status server_journal_replay(server *v, const roster *head)
 {
     comm_group *all = comm_world(v->world);
-    int64_t before = v->outer->merge, last = head->merge >= before ? head->merge : INT64_MAX;
+    int64_t before = v->core.merge, last = head->merge >= before ? head->merge : INT64_MAX;
     status s = STATUS_OK;
     outcome how = MERGED;
-    while (s == STATUS_OK && how == MERGED && v->outer->merge < last)
+    while (s == STATUS_OK && how == MERGED && v->core.merge < last)
         s = replay_next(&how, v, head);
     if (s == STATUS_USAGE)
         return s;
     if (s != STATUS_OK)
         return status_context(s, "the journal has merges that islands were told are taken, and stays as it is: start "
                                  "the server again when it can be read, or remove the file to do without it");
-    if (first_rank(v) && v->outer->merge < last && how != UNKNOWN) /* those that are left come after a gap */
-        s = set_aside(v, v->outer->merge + 1, last);
+    if (first_rank(v) && v->core.merge < last && how != UNKNOWN) /* those that are left come after a gap */
+        s = set_aside(v, v->core.merge + 1, last);
     TRY(comm_all_status(all, s));
     if (first_rank(v)) /* the entries stay until the next save: the server may die again before it */
-        tidy(v, before + 1, v->outer->merge);
-    if (v->outer->merge > before)
+        tidy(v, before + 1, v->core.merge);
+    if (v->core.merge > before)
         log_info("server: merges %lld to %lld are made again from the journal", (long long)before + 1,
-                 (long long)v->outer->merge);
+                 (long long)v->core.merge);
     return STATUS_OK;
 }
 

@@ -7,7 +7,7 @@
 /* Islands go on fetching meanwhile: they may get parts of either model, whole in every element. */
 void server_merge(server *v, int slot, double share)
 {
-    islands *o = v->outer;
+    outer *o = &v->core;
     for (int i = 0; i < o->units.mine_count; i++) {
         const outer_unit *m = &o->units.mine[i];
         int64_t n = o->units.list[m->unit].elements;

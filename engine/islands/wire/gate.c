@@ -44,7 +44,7 @@ status gate_open(gate **out, void *zmq, void *socket)
     static const char name[] = "inproc://phalanx.gate";
     struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
     (void)getrlimit(RLIMIT_NOFILE, &limit);
-    gate *g = must_calloc(1, sizeof *g);
+    AUTO(gate) *g = must_calloc(1, sizeof *g);
     g->socket = socket;
     g->most = gate_most(limit.rlim_cur > INT32_MAX ? INT32_MAX : (int64_t)limit.rlim_cur);
     g->list = must_calloc((unsigned long)g->most, sizeof *g->list);
@@ -54,13 +54,10 @@ status gate_open(gate **out, void *zmq, void *socket)
     bool works = zmq_socket_monitor(socket, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) == 0 && g->events &&
                  zmq_setsockopt(g->events, ZMQ_RCVHWM, &all, sizeof all) == 0 && /* no event is lost */
                  zmq_setsockopt(g->events, ZMQ_LINGER, &all, sizeof all) == 0 && zmq_connect(g->events, name) == 0;
-    if (works) {
-        *out = g;
-        return STATUS_OK;
-    }
-    status s = status_fail(STATUS_FAILED, "connections cannot be watched: %s", zmq_strerror(zmq_errno()));
-    gate_close(g);
-    return s;
+    if (!works)
+        return status_fail(STATUS_FAILED, "connections cannot be watched: %s", zmq_strerror(zmq_errno()));
+    *out = TAKE(g);
+    return STATUS_OK;
 }
 
 void gate_close(gate *g)
@@ -99,23 +96,20 @@ static int hold(char from[ADDRESS], int fd, int port)
     socklen_t a = sizeof own, b = sizeof peer;
     char host[ADDRESS];
     int here = -1, there, copy = dup(fd);
-    if (copy >= 0 && getsockname(copy, (struct sockaddr *)&own, &a) == 0 && split(host, &here, &own) && here == port &&
-        getpeername(copy, (struct sockaddr *)&peer, &b) == 0 && split(from, &there, &peer))
-        return copy;
-    if (copy >= 0)
+    bool ours = copy >= 0 && getsockname(copy, (struct sockaddr *)&own, &a) == 0 && split(host, &here, &own) &&
+                here == port && getpeername(copy, (struct sockaddr *)&peer, &b) == 0 && split(from, &there, &peer);
+    if (!ours && copy >= 0)
         close(copy);
-    return -1;
+    return ours ? copy : -1;
 }
 
 /* ZeroMQ sees the end of the connection, and closes it. */
 static void cut(int fd, int port)
 {
     char from[ADDRESS];
-    int own = hold(from, fd, port);
-    if (own < 0)
-        return;
-    shutdown(own, SHUT_RDWR);
-    close(own);
+    AUTO_CLOSE own = hold(from, fd, port);
+    if (own >= 0)
+        shutdown(own, SHUT_RDWR);
 }
 
 /* ---- all of them ---- */
@@ -142,11 +136,8 @@ static void sweep(gate *g, int port)
     g->swept = now;
     for (int i = g->count - 1; i >= 0; i--) {
         char from[ADDRESS];
-        int own = hold(from, g->list[i].fd, port);
-        bool there = own >= 0 && !strcmp(from, g->list[i].origin->from);
-        if (own >= 0)
-            close(own);
-        if (!there)
+        AUTO_CLOSE own = hold(from, g->list[i].fd, port);
+        if (own < 0 || strcmp(from, g->list[i].origin->from) != 0)
             drop(g, i);
     }
 }
@@ -185,11 +176,10 @@ static bool admit(gate *g, char from[ADDRESS], int fd, int port)
 {
     char host[ADDRESS];
     bool cut_one = false;
-    int own = hold(host, fd, port);
+    AUTO_CLOSE own = hold(host, fd, port);
     if (own < 0)
         return false; /* gone already */
-    close(own);
-    forget(g, fd); /* its end was not heard of */
+    forget(g, fd);    /* its end was not heard of */
     const origin *known = find_origin(g, host);
     if (g->count >= g->most || (known && known->count >= g->most / 2))
         sweep(g, port);

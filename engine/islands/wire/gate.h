@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct gate gate;
@@ -19,6 +20,7 @@ int gate_most(int64_t descriptors);
 status gate_open(gate **out, void *zmq, void *socket);
 /* NULL is accepted. Before the sockets' context ends. */
 void gate_close(gate *g);
+AUTO_CLOSES(gate, gate_close)
 /* To be polled for input, when gate_look has something to do. */
 void *gate_socket(const gate *g);
 /* Looks at what has been connected to `endpoint`, as ZeroMQ writes it, and cuts off what is too much: returns how many,

@@ -12,28 +12,25 @@
 #include "engine/islands/islands.h"
 #include "engine/system/atomic.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static status write_key(const char *folder, const char *name, const char *key, mode_t mode)
 {
-    char *path = must_format("%s/%s", folder, name), *line = must_format("%s\n", key);
+    AUTO_FREE char *path = must_format("%s/%s", folder, name), *line = must_format("%s\n", key);
     status s = STATUS_OK;
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL, mode);
     if (file < 0 || write(file, line, strlen(line)) != (ssize_t)strlen(line) || fsync(file) != 0)
         s = status_fail(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
     if (file >= 0)
         close(file);
-    free(line);
-    free(path);
     return s;
 }
 
 status islands_make_keys(const char *folder)
 {
     char public[KEYS_TEXT], secret[KEYS_TEXT];
-    char *peers = must_format("%s/peers", folder);
-    status s = atomic_make_folders(peers);
-    free(peers);
-    TRY(s);
+    AUTO_FREE char *peers = must_format("%s/peers", folder);
+    TRY(atomic_make_folders(peers));
     if (zmq_curve_keypair(public, secret) != 0)
         return status_fail(STATUS_FAILED, "ZeroMQ was built without CURVE: no keys can be made");
     TRY(write_key(folder, "island.secret", secret, 0600));
@@ -45,24 +42,15 @@ static status read_key(char out[KEYS_TEXT], const char *path)
 {
     char text[64] = {0};
     uint8_t bytes[32];
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return status_fail(STATUS_FAILED, "cannot read %s: %s (phalanx keys FOLDER makes keys)", path, strerror(errno));
     ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
     while (length > 0 && strchr(" \r\n\t", text[length - 1]))
         text[--length] = 0;
     if (length != KEYS_TEXT - 1 || !zmq_z85_decode(bytes, text))
         return status_fail(STATUS_FAILED, "%s holds no key: 40 characters of Z85 are one", path);
     memcpy(out, text, KEYS_TEXT);
-    return STATUS_OK;
-}
-
-static status check_mode(const char *path)
-{
-    struct stat s;
-    if (stat(path, &s) == 0 && (s.st_mode & 077) != 0)
-        return status_fail(STATUS_FAILED, "%s can be read by others than its owner: chmod 600 it", path);
     return STATUS_OK;
 }
 
@@ -84,14 +72,13 @@ static status check_writers(const char *path)
 
 static status read_own(keys *k, const char *folder)
 {
-    char *path = must_format("%s/island.secret", folder);
-    status s = read_key(k->secret, path);
-    if (s == STATUS_OK)
-        s = check_mode(path);
-    if (s == STATUS_OK && zmq_curve_public(k->mine, k->secret) != 0)
-        s = status_fail(STATUS_FAILED, "%s is no secret key", path);
-    free(path);
-    return s;
+    AUTO_FREE char *path = must_format("%s/island.secret", folder);
+    struct stat s;
+    TRY(read_key(k->secret, path));
+    if (stat(path, &s) == 0 && (s.st_mode & 077) != 0)
+        return status_fail(STATUS_FAILED, "%s can be read by others than its owner: chmod 600 it", path);
+    return zmq_curve_public(k->mine, k->secret) == 0 ? STATUS_OK
+                                                     : status_fail(STATUS_FAILED, "%s is no secret key", path);
 }
 
 static status trust(keys *k, const char *path)
@@ -105,38 +92,29 @@ static status trust(keys *k, const char *path)
 
 static status read_peers(keys *k, const char *folder)
 {
-    char *peers = must_format("%s/peers", folder);
-    DIR *d = opendir(peers);
-    status s = check_writers(folder);
-    if (s == STATUS_OK)
-        s = check_writers(peers);
-    for (struct dirent *entry; d && s == STATUS_OK && (entry = readdir(d));) {
+    AUTO_FREE char *peers = must_format("%s/peers", folder);
+    AUTO(DIR) *d = opendir(peers);
+    TRY(check_writers(folder));
+    TRY(check_writers(peers));
+    for (struct dirent *entry; d && (entry = readdir(d));) {
         size_t length = strlen(entry->d_name);
         if (length < 8 || strcmp(entry->d_name + length - 7, ".public") != 0)
             continue;
-        char *path = must_format("%s/%s", peers, entry->d_name);
-        s = trust(k, path);
-        free(path);
+        AUTO_FREE char *path = must_format("%s/%s", peers, entry->d_name);
+        TRY(trust(k, path));
     }
-    if (d)
-        closedir(d);
-    free(peers);
-    return s;
+    return STATUS_OK;
 }
 
 status keys_open(keys *out, const char *folder)
 {
-    keys k = {.count = 1, .trusted = must_calloc(1, sizeof *k.trusted)};
-    status s = read_own(&k, folder);
-    if (s == STATUS_OK) {
-        memcpy(k.trusted[0], k.mine, KEYS_TEXT);
-        s = read_peers(&k, folder);
-    }
-    if (s == STATUS_OK)
-        *out = k;
-    else
-        keys_close(&k);
-    return s;
+    RELEASED_BY(keys_close) keys k = {.count = 1, .trusted = must_calloc(1, sizeof *k.trusted)};
+    TRY(read_own(&k, folder));
+    memcpy(k.trusted[0], k.mine, KEYS_TEXT);
+    TRY(read_peers(&k, folder));
+    *out = k;
+    k.trusted = NULL;
+    return STATUS_OK;
 }
 
 void keys_close(keys *k)

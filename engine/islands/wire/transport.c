@@ -1,15 +1,18 @@
 #include "engine/islands/wire/transport.h"
 
 #include <errno.h>
-#include <pthread.h>
+#include <netdb.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "engine/islands/wire/gate.h"
+#include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 
@@ -47,12 +50,9 @@ struct transport {
     gate *gate;
     atomic_llong queued, *queued_by; /* bytes of answers that wait: of all, and of each trusted key */
     char endpoint[256];
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock; /* of the fetches, and of what is served */
+    worker worker; /* its lock is that of the fetches, and of what is served */
     fetch *fetches;
     zmq_pollitem_t *polled;
-    atomic_bool ends;
     atomic_llong sent, received, refused;
     double allowance, allowed_at; /* bytes that may be served by now */
     int complaints;
@@ -182,7 +182,7 @@ static void reply(transport *t, zmq_msg_t *from, wire_message *m, int key)
     static const char nothing[1];
     zmq_msg_t out;
     m->reply = true;
-    pthread_mutex_lock(&t->lock);
+    worker_lock(&t->worker);
     const void *data = t->options.serve(t->options.context, m);
     m->there = data != NULL;
     size_t bytes = data ? (size_t)m->bytes : 0;
@@ -191,7 +191,7 @@ static void reply(transport *t, zmq_msg_t *from, wire_message *m, int key)
         wire_write(zmq_msg_data(&out), m, t->options.fingerprint);
         memcpy((char *)zmq_msg_data(&out) + WIRE_HEADER, data ? data : nothing, bytes);
     }
-    pthread_mutex_unlock(&t->lock);
+    worker_unlock(&t->worker);
     if (!made)
         return;
     size_t length = zmq_msg_size(&out);
@@ -403,10 +403,10 @@ static void look_at_connections(transport *t)
     refuse(t, what, "one address, or all of them together, would have more than they may");
 }
 
-static void *run_thread(void *argument)
+static void run_thread(void *context)
 {
-    transport *t = argument;
-    while (!atomic_load(&t->ends)) {
+    transport *t = context;
+    while (!atomic_load(&t->worker.stop)) {
         int n = list_sockets(t);
         zmq_poll(t->polled, n, POLL_MS);
         if (t->polled[0].revents & ZMQ_POLLIN)
@@ -414,7 +414,7 @@ static void *run_thread(void *argument)
         if (t->polled[1].revents & ZMQ_POLLIN)
             look_at_connections(t);
         serve_some(t);
-        pthread_mutex_lock(&t->lock);
+        worker_lock(&t->worker);
         for (int i = 0; i < t->options.fetches; i++) {
             fetch *f = &t->fetches[i];
             if (f->state == TRANSPORT_WORKING)
@@ -422,11 +422,63 @@ static void *run_thread(void *argument)
             else
                 disconnect(f);
         }
-        pthread_mutex_unlock(&t->lock);
+        worker_unlock(&t->worker);
     }
     for (int i = 0; i < t->options.fetches; i++)
         disconnect(&t->fetches[i]);
-    return NULL;
+}
+
+/* ---- this node's address: that from which it would speak to another ------------------------------------------- */
+
+/* "http://USER:PASSWORD@HOST:PORT/" -> HOST, PORT */
+static void split_address(char *host, char *port, size_t bytes, const char *url)
+{
+    const char *from = strstr(url, "://");
+    from = from ? from + 3 : url;
+    size_t length = strcspn(from, ",/ ");
+    for (size_t i = 0; i < length; i++)
+        if (from[i] == '@') {
+            from += i + 1;
+            length -= i + 1;
+            i = 0;
+        }
+    size_t colon = length;
+    while (colon > 0 && from[colon - 1] != ':')
+        colon--;
+    size_t name = colon > 0 ? colon - 1 : length;
+    snprintf(host, bytes, "%.*s", (int)name, from);
+    snprintf(port, bytes, "%.*s", colon > 0 ? (int)(length - colon) : 4, colon > 0 ? from + colon : "2379");
+}
+
+/* A datagram socket that is connected sends nothing, but knows its own end. */
+static char *own_end(const struct addrinfo *to)
+{
+    struct sockaddr_storage own;
+    socklen_t length = sizeof own;
+    char name[NI_MAXHOST] = "";
+    int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool known = fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
+                 getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
+                 getnameinfo((struct sockaddr *)&own, length, name, sizeof name, NULL, 0, NI_NUMERICHOST) == 0;
+    if (fd >= 0)
+        close(fd);
+    return known ? must_strdup(name) : NULL;
+}
+
+static status own_address(char **out, const char *url)
+{
+    char host[256], port[256];
+    struct addrinfo wanted = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM}, *found = NULL;
+    split_address(host, port, sizeof host, url);
+    if (getaddrinfo(host, port, &wanted, &found) == 0 && found)
+        *out = own_end(found);
+    if (found)
+        freeaddrinfo(found);
+    return *out ? STATUS_OK
+                : status_fail(STATUS_FAILED,
+                              "outer.rendezvous: %s cannot be found: set outer.address to the address "
+                              "that other islands reach this node at",
+                              host);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -450,51 +502,44 @@ static status open_server(transport *t)
         zmq_setsockopt(t->server, ZMQ_CURVE_SECRETKEY, k->secret, KEYS_TEXT - 1) != 0 ||
         zmq_setsockopt(t->server, ZMQ_ZAP_DOMAIN, "phalanx", 7) != 0)
         return status_fail(STATUS_FAILED, "ZeroMQ was built without CURVE");
-    char *wanted = must_format("tcp://%s:*", t->options.address);
-    int bad = zmq_bind(t->server, wanted);
-    status s = bad ? status_fail(STATUS_FAILED, "outer.address %s: %s", t->options.address, zmq_strerror(zmq_errno()))
-                   : STATUS_OK;
-    free(wanted);
-    if (!bad)
-        zmq_getsockopt(t->server, ZMQ_LAST_ENDPOINT, t->endpoint, &length);
-    return s;
+    AUTO_FREE char *found = NULL;
+    if (!t->options.address)
+        TRY(own_address(&found, t->options.towards));
+    const char *address = found ? found : t->options.address;
+    AUTO_FREE char *wanted = must_format("tcp://%s:*", address);
+    if (zmq_bind(t->server, wanted) != 0)
+        return status_fail(STATUS_FAILED, "outer.address %s: %s", address, zmq_strerror(zmq_errno()));
+    zmq_getsockopt(t->server, ZMQ_LAST_ENDPOINT, t->endpoint, &length);
+    return STATUS_OK;
 }
 
 status transport_open(transport **out, const transport_options *options)
 {
-    transport *t = must_calloc(1, sizeof *t);
+    AUTO(transport) *t = must_calloc(1, sizeof *t);
     t->options = *options;
     t->allowed_at = clock_seconds();
-    pthread_mutex_init(&t->lock, NULL);
+    worker_init(&t->worker);
     t->fetches = must_calloc((unsigned long)options->fetches + 1, sizeof *t->fetches);
     t->polled = must_calloc((unsigned long)options->fetches + 3, sizeof *t->polled);
     t->queued_by = must_calloc((unsigned long)options->keys->count, sizeof *t->queued_by);
     t->zmq = zmq_ctx_new();
-    status s = open_server(t);
-    if (s == STATUS_OK && pthread_create(&t->thread, NULL, run_thread, t) != 0)
-        s = status_fail(STATUS_FAILED, "cannot start the thread that talks to other islands");
-    t->started = s == STATUS_OK;
-    if (s == STATUS_OK)
-        *out = t;
-    else
-        transport_close(t);
-    return s;
+    TRY(open_server(t));
+    TRY(worker_start(&t->worker, run_thread, t, "talks to other islands"));
+    *out = TAKE(t);
+    return STATUS_OK;
 }
 
 void transport_close(transport *t)
 {
     if (!t)
         return;
-    atomic_store(&t->ends, true);
-    if (t->started)
-        pthread_join(t->thread, NULL);
+    worker_close(&t->worker);
     gate_close(t->gate);
     if (t->server)
         zmq_close(t->server);
     if (t->zap)
         zmq_close(t->zap);
     zmq_ctx_term(t->zmq);
-    pthread_mutex_destroy(&t->lock);
     free(t->fetches);
     free(t->polled);
     free(t->queued_by); /* the context has ended: no answer is left */
@@ -510,17 +555,17 @@ const char *transport_endpoint(const transport *t)
 
 void transport_lock(transport *t)
 {
-    pthread_mutex_lock(&t->lock);
+    worker_lock(&t->worker);
 }
 
 void transport_unlock(transport *t)
 {
-    pthread_mutex_unlock(&t->lock);
+    worker_unlock(&t->worker);
 }
 
 void transport_fetch(transport *t, int which, const char *endpoint, const char *key, const transport_wanted *what)
 {
-    pthread_mutex_lock(&t->lock);
+    WORKER_HELD(&t->worker);
     fetch *f = &t->fetches[which];
     void *socket = f->socket; /* the thread's to close */
     *f = (fetch){.state = TRANSPORT_WORKING,
@@ -539,22 +584,18 @@ void transport_fetch(transport *t, int which, const char *endpoint, const char *
     f->arrive_part = f->ask_part;
     if (f->ask_part == what->count)
         f->state = TRANSPORT_DONE;
-    pthread_mutex_unlock(&t->lock);
 }
 
 transport_state transport_state_of(transport *t, int which)
 {
-    pthread_mutex_lock(&t->lock);
-    transport_state state = t->fetches[which].state;
-    pthread_mutex_unlock(&t->lock);
-    return state;
+    WORKER_HELD(&t->worker);
+    return t->fetches[which].state;
 }
 
 void transport_cancel(transport *t, int which)
 {
-    pthread_mutex_lock(&t->lock);
+    WORKER_HELD(&t->worker);
     t->fetches[which].state = TRANSPORT_NONE;
-    pthread_mutex_unlock(&t->lock);
 }
 
 transport_counts transport_counted(transport *t)

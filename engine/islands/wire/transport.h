@@ -13,6 +13,7 @@
 
 #include "engine/islands/wire/keys.h"
 #include "engine/islands/wire/wire.h"
+#include "memory/scope.h"
 
 enum { TRANSPORT_QUEUED = 64 << 20 };
 
@@ -20,7 +21,8 @@ typedef struct transport transport;
 
 typedef struct transport_options {
     const keys *keys;
-    const char *address;  /* of this node, as others reach it */
+    const char *address;  /* of this node, as others reach it; NULL: that from which it would speak to `towards` */
+    const char *towards;  /* "http://[USER:PASSWORD@]HOST:PORT" */
     uint64_t fingerprint; /* of the run: wire.h */
     double bandwidth;     /* bytes a second that it serves at most; 0: no limit */
     int fetches;          /* at a time, at most */
@@ -31,6 +33,7 @@ typedef struct transport_options {
 
 status transport_open(transport **out, const transport_options *options);
 void transport_close(transport *t); /* NULL is accepted */
+AUTO_CLOSES(transport, transport_close)
 /* "tcp://ADDRESS:PORT" */
 const char *transport_endpoint(const transport *t);
 

@@ -12,6 +12,7 @@ typedef struct upcycle upcycle;
  * experts (models/dense.h). */
 status upcycle_open(upcycle **out, weights *from, const model_shape *shape);
 void upcycle_close(upcycle *u);
+AUTO_CLOSES(upcycle, upcycle_close)
 
 /* Reads a rectangle of a tensor of the model with experts. A state_reader; a router's is left as it is, drawn. */
 status upcycle_read(void *u, const rectangle *of, const box_memory *to);

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <jansson.h>
 
-#include "engine/islands/merge/groups.h"
 #include "engine/islands/merge/norms.h"
 #include "engine/islands/merge/privacy.h"
 #include "engine/islands/merge/rule.h"
@@ -229,13 +228,13 @@ TEST(groups_divide_whoever_is_there)
             uint64_t among = ((1ull << count) - 1) << 2, met[MOST + 2] = {0};
             for (int64_t number = 0; number < DRAWS; number++)
                 for (int s = 2; s < count + 2; s++) {
-                    uint64_t group = groups_draw(among, s, size, 5, number * 64);
+                    uint64_t group = rule_group(among, s, size, 5, number * 64);
                     int members = __builtin_popcountll(group);
                     assert_true(group >> s & 1 && (group & ~among) == 0);
                     assert_true(members <= size + 1 && (members > 1 || count == 1));
                     for (int other = 2; other < count + 2; other++)
                         if (group >> other & 1)
-                            assert_true(groups_draw(among, other, size, 5, number * 64) == group);
+                            assert_true(rule_group(among, other, size, 5, number * 64) == group);
                     met[s] |= group;
                 }
             for (int s = 2; s < count + 2; s++)

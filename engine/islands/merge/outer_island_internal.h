@@ -1,0 +1,163 @@
+/* An island: the core (outer_internal.h) and what belongs to training. A topology is a struct of functions; offering,
+ * awaiting and settling are the same for all (outer_island.c, start there): outer_merge.c is of topology all, with
+ * outer_join.c and outer_undo.c, outer_gossip.c of groups, outer_push.c of islands with a server. outer_apply.c has the
+ * arithmetic, on units and weights. */
+#pragma once
+
+#include "engine/islands/merge/outer_internal.h"
+#include "engine/islands/merge/outer_move.h"
+
+typedef enum outer_stage {
+    OUTER_IDLE,
+    OUTER_OFFERED,     /* a change is offered for the next merge */
+    OUTER_WITHDRAWING, /* being withdrawn, not yet confirmed by etcd */
+    OUTER_PULLING,     /* of topology server: the model is on its way, into `rest` */
+    OUTER_MERGED,      /* the reference is new, the weights are not yet */
+} outer_stage;
+
+/* This island's offer. */
+typedef struct outer_offered {
+    int64_t step;      /* the step after which it was offered */
+    int64_t id;        /* not another's; the answers to it have it */
+    int64_t settle_at; /* the step after which the weights take the reference */
+    double deadline;
+    int64_t withdrawn; /* number of the writing, membership.h */
+} outer_offered;
+
+/* A merge of topology all: outer_merge.c's. */
+typedef struct outer_all {
+    uint64_t reported;              /* bits of the slots whose change this job has said to hold */
+    double whole_since;             /* this job has every change for it; 0: it lacks some */
+    double blocked_since;           /* merges wait for islands that take the model; 0: they do not */
+    uint64_t named_late;            /* bits of the slots that it has been said to wait for */
+    int64_t left_out[ROSTER_SLOTS]; /* changes of each slot that merges have left out */
+} outer_all;
+
+/* Is the head that etcd holds to be believed? outer_join.c's. */
+typedef struct outer_doubt {
+    double since;        /* no island at work has the merge that etcd holds; 0: one has */
+    bool reported;       /* and that has been said */
+    int64_t drawn, base; /* the history that this island has begun, or wants to, after this merge; 0: none */
+} outer_doubt;
+
+/* outer.undo: the merge that the reference before is of, and what this island thinks of it. outer_undo.c's. */
+typedef struct outer_undo {
+    int64_t merge; /* 0: of none */
+    int64_t taken; /* the step after which the weights took it; -1: they have not */
+    bool wanted;   /* this island wants it undone */
+    char of[256];  /* the islands that took part in it */
+} outer_undo;
+
+/* An exchange of topology gossip: outer_gossip.c's. */
+typedef struct outer_gossip {
+    int64_t number;                       /* of the exchange that is offered */
+    uint64_t partners;                    /* bits of the slots that it is with */
+    uint64_t owed;                        /* those that may still fetch it */
+    char name[ROSTER_SLOTS][ROSTER_NAME]; /* the partners' names, which go from the roster with them */
+} outer_gossip;
+
+/* Topology server: outer_push.c's. */
+typedef struct outer_push {
+    int64_t pulls;      /* the model after this merge, or a later one, is asked for */
+    bool reported_away; /* the server is away, and that has been said */
+} outer_push;
+
+typedef struct outer_topology {
+    /* Becomes one of the islands: their model, if they have one. */
+    status (*join)(islands *o, islands_position *p);
+    /* Offers a fragment, if anybody is there to take it. */
+    status (*begin)(islands *o, islands_position *p, int fragment);
+    /* Looks once at what has become of the offer. */
+    status (*push)(islands *o, islands_position *p);
+    /* The weights take what was merged. */
+    void (*settle)(islands *o, const islands_position *p);
+    /* Nothing is under way any more, and the job is to end. */
+    status (*leave)(islands *o, islands_position *p);
+    /* After train.steps, in place of all that; NULL: they end as others do. */
+    status (*end)(islands *o, islands_position *p);
+} outer_topology;
+
+extern const outer_topology outer_topology_all, outer_topology_gossip, outer_topology_server;
+
+struct islands {
+    outer core;
+    compiled *compiled;
+    executor *executor;
+    outer_move *move;
+    const outer_topology *topology;
+    int hint;              /* the slot that a checkpoint knows; -1 */
+    double began;          /* when training did */
+    double stalled_since;  /* training stands still for a merge; 0: it does not */
+    int64_t releases;      /* changes with noise that have been offered, ever */
+    int64_t merged_at[64]; /* by fragment: this island's step at its last merge */
+    bool parting, joined, resumed;
+    outer_stage stage;
+    outer_offered offered;
+    outer_all all;
+    outer_doubt doubt;
+    outer_undo undo;
+    outer_gossip gossip;
+    outer_push push;
+};
+
+/* ---- outer_island.c ---- */
+
+/* Encodes the fragment's change, or of gossip its weights, and offers it for a merge; no stage where it is not
+ * finite. */
+void outer_offer(islands *o, const islands_position *p, int fragment, int64_t merge);
+/* Withdraws the offer; training continues. */
+void outer_withdraw(islands *o, const char *why);
+/* Has etcd heard of it? Then it is over, and missed. */
+void outer_end_withdrawal(islands *o);
+/* Until what is offered is merged, or is not offered any more; and then until the weights have it. Without etcd nobody
+ * knows, and training continues. */
+status outer_await(islands *o, islands_position *p);
+status outer_finish(islands *o, islands_position *p);
+/* Hands over the change since the last `what` before this island leaves. */
+status outer_hand_over(islands *o, islands_position *p, const char *what);
+
+/* ---- outer_apply.c ---- */
+
+/* Encodes the fragment's change; of gossip, its weights. False on all ranks: it is not finite somewhere. */
+bool outer_encode(islands *o, int fragment);
+/* The reference after the merge in the roster, and, if this island's change is not in it, the weights. */
+void outer_merge_changes(islands *o, bool took_part);
+/* Gossip: the reference after the exchange with the partners; `mean`: it becomes the mean of their weights. */
+void outer_merge_weights(islands *o, bool mean);
+/* The weights of a fragment take the reference. */
+void outer_settle(islands *o, int fragment);
+/* rest = weights - reference, of all units; and the weights = reference + rest, or the reference alone. */
+void outer_keep_change(islands *o);
+void outer_take_reference(islands *o, bool with_rest);
+/* The weights of a fragment become the reference, and the reverse. */
+void outer_give_reference(islands *o, int fragment);
+void outer_take_weights(islands *o, int fragment);
+
+/* ---- outer_undo.c, which does nothing without outer.undo ---- */
+
+/* Before the merge in the roster is made: the state that it may be undone to. */
+void outer_undo_keep(islands *o);
+/* The weights have taken the merge. */
+void outer_undo_taken(islands *o);
+/* Is the state before this island's last merge here? The same on all ranks. */
+bool outer_undo_holds(const islands *o);
+/* Do more than half of the slots want the last merge undone, rather than a merge of their changes? */
+bool outer_undo_wins(const islands *o, uint64_t takes);
+/* What this island has learnt since the reference, and what its sent changes lacked, is of no use any more. */
+void outer_undo_forget(islands *o);
+/* The head in the roster undoes this island's last merge: reference, momentum and weights are those before it. */
+void outer_undo_take(islands *o);
+
+/* ---- outer_join.c: an island's state becomes that of others, if it is behind ---- */
+
+/* Until it is that after the last merge. */
+status outer_join_all(islands *o, islands_position *p);
+/* A newcomer begins with empty moments, at the model's step. */
+void outer_begin_anew(islands *o, islands_position *p, int64_t step, int64_t updates);
+/* Topology all: is the merge that etcd holds one that neither this island nor another one at work has? It is not
+ * believed, and after outer.timeout the island that has come furthest writes its own. The same on all ranks. */
+bool outer_doubts_head(islands *o, const islands_position *p);
+/* Says in `head` of which history it is: of that of the last head, or one that begins after this island's merge. */
+void outer_name_history(islands *o, json_t *head, bool goes_on);
+/* Model and outer state of the last merge, from an island that has them. `keep`: this island's change stays on top. */
+status outer_catch_up(islands *o, islands_position *p, bool keep);

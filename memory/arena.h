@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct arena arena;
@@ -14,6 +15,7 @@ typedef struct arena arena;
 /* Fails, before anything is touched, if the machine or the control group has not that much memory left. */
 status arena_open(arena **out, int64_t bytes);
 void arena_close(arena *a); /* NULL is nothing to close */
+AUTO_CLOSES(arena, arena_close)
 /* Has the kernel hand over every page now, to `threads` threads that take equal shares: its zeroing would else fall
  * into first use, on one. */
 void arena_touch(const arena *a, int threads);

@@ -375,15 +375,6 @@ void verify_step(verify *v, int64_t step)
         count_bytes(v, v->rests[i].last < 0 ? 0 : 2 * tensor_bytes(v->rests[i].t));
 }
 
-static void say(char *words, size_t bytes, const verify *v, const uint64_t note[2])
-{
-    const bool an_op = note[0] >= AN_OP;
-    const rest *r = an_op ? NULL : &v->rests[note[0] - 1];
-    snprintf(words, bytes, "step %lld: %s of %s %s", (long long)note[1], an_op ? "the result" : r->what,
-             an_op ? v->list->ops[note[0] - AN_OP]->label : r->t->name,
-             an_op ? "was another one when it was computed again" : "has changed while nothing wrote it");
-}
-
 verify_finding verify_find(verify *v)
 {
     double began = clock_seconds();
@@ -400,8 +391,13 @@ verify_finding verify_find(verify *v)
             f.compared |= 1u << p->replicas;
         }
     f.bad = sums[0] != 0;
-    if (f.bad)
-        say(f.words, sizeof f.words, v, sums);
+    if (f.bad) {
+        const bool an_op = sums[0] >= AN_OP;
+        const rest *r = an_op ? NULL : &v->rests[sums[0] - 1];
+        snprintf(f.words, sizeof f.words, "step %lld: %s of %s %s", (long long)sums[1], an_op ? "the result" : r->what,
+                 an_op ? v->list->ops[sums[0] - AN_OP]->label : r->t->name,
+                 an_op ? "was another one when it was computed again" : "has changed while nothing wrote it");
+    }
     sums[0] = 0;
     give_back_sums(v, sums, f.bad);
     took(v, true, began);

@@ -87,24 +87,10 @@ status lines_open(lines **out, const char *path)
 
 /* ---- which file is the run's ---- */
 
-typedef enum place { HOME, ELSEWHERE, UNKNOWN } place;
-
-/* Is the folder that has the name the one that the open file lies in? A file without a name lies in none. */
-static place find_place(const lines *l, const struct stat *file)
-{
-    struct stat now;
-    bool there;
-    if (file->st_nlink == 0)
-        return HOME;
-    if (l->home.st_ino == 0 || reading_look(&there, &now, l->folder) != STATUS_OK)
-        return UNKNOWN;
-    return there && is_same(&now, &l->home) ? HOME : ELSEWHERE;
-}
-
 /* The file has lost its name, which is free: it goes on where its folder is, or is given up. */
-static void leave(lines *l, place at)
+static void leave(lines *l, bool with_folder)
 {
-    if (l->moved < 0 && at == ELSEWHERE) {
+    if (l->moved < 0 && with_folder) {
         log_warn("%s was moved with its folder: it begins anew, and the one that was moved goes on as well", l->path);
         l->moved = l->file;
     } else {
@@ -163,8 +149,8 @@ static status begin_anew(lines *l)
 /* Is the file that is open still the one that the path names? Where that cannot be told it goes on. */
 static status look(lines *l)
 {
-    struct stat own, named;
-    bool there = stat(l->path, &named) == 0, gone = !there && (errno == ENOENT || errno == ENOTDIR);
+    struct stat own, named, folder;
+    bool there = stat(l->path, &named) == 0, gone = !there && (errno == ENOENT || errno == ENOTDIR), home = true;
     if (there && take_back(l, &named))
         return STATUS_OK;
     if (l->file < 0)
@@ -177,12 +163,17 @@ static status look(lines *l)
         l->displaced = false;
         return STATUS_OK;
     }
-    place at = find_place(l, &own);
-    if (there && at == ELSEWHERE)
+    /* Is the folder that has the name the one that the open file lies in? A file without a name lies in none. */
+    if (own.st_nlink > 0) {
+        if (l->home.st_ino == 0 || reading_look(&home, &folder, l->folder) != STATUS_OK)
+            return STATUS_OK;
+        home = home && is_same(&folder, &l->home);
+    }
+    if (there && !home) {
         stay_away(l);
-    if (at == UNKNOWN || (there && at == ELSEWHERE))
         return STATUS_OK;
-    leave(l, at);
+    }
+    leave(l, !home);
     return begin_anew(l);
 }
 
@@ -207,21 +198,17 @@ static status put(const lines *l, int file, const char *text)
     return STATUS_OK;
 }
 
-/* The copy that was moved is given up where it cannot be written to. */
+/* What was moved is given up where it cannot be written to. */
 static status append(lines *l, const char *text, bool everywhere)
 {
-    TRY(look(l));
-    if (everywhere && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
+    pthread_mutex_lock(&l->lock);
+    status s = look(l);
+    if (s == STATUS_OK && everywhere && l->moved >= 0 && put(l, l->moved, text) != STATUS_OK) {
         close(l->moved);
         l->moved = -1;
     }
-    return put(l, l->file, text);
-}
-
-static status append_locked(lines *l, const char *text, bool everywhere)
-{
-    pthread_mutex_lock(&l->lock);
-    status s = append(l, text, everywhere);
+    if (s == STATUS_OK)
+        s = put(l, l->file, text);
     l->lost += s != STATUS_OK;
     pthread_mutex_unlock(&l->lock);
     return s;
@@ -229,12 +216,12 @@ static status append_locked(lines *l, const char *text, bool everywhere)
 
 status lines_write(lines *l, const char *text)
 {
-    return append_locked(l, text, true);
+    return append(l, text, true);
 }
 
 status lines_write_here(lines *l, const char *text)
 {
-    return append_locked(l, text, false);
+    return append(l, text, false);
 }
 
 bool lines_are_here(lines *l)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/text/buffer.h"
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct tokenizer tokenizer;
@@ -30,6 +31,7 @@ typedef struct tokenizer_source {
 status tokenizer_open(tokenizer **out, const tokenizer_source *source, const char *name);
 tokenizer *tokenizer_open_bytes(void); /* the 256 bytes */
 void tokenizer_close(tokenizer *t);
+AUTO_CLOSES(tokenizer, tokenizer_close)
 
 /* What it was made from, valid until tokenizer_close, and how its file is called: tokenizer.SUFFIX. */
 tokenizer_source tokenizer_made_from(const tokenizer *t);

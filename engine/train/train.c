@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "engine/compile/model/tokens.h"
+#include "engine/guard/verify.h"
 #include "engine/run/batch.h"
+#include "engine/run/trace.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
+#include "engine/system/lock.h"
 #include "engine/train/loss_scale.h"
 #include "engine/host/incident_log.h"
 #include "engine/train/report/report.h"
@@ -87,9 +90,9 @@ static void add_fetched(training *t, const readiness *all)
         f->misses += all[i].fetched.misses;
         f->fetched += all[i].fetched.fetched;
     }
-    t->report.stall_seconds += f->stall;
-    t->report.cache_misses += f->misses;
-    t->report.fetched_bytes += f->fetched;
+    t->counts.stall_seconds += f->stall;
+    t->counts.cache_misses += f->misses;
+    t->counts.fetched_bytes += f->fetched;
 }
 
 /* The rank whose tokens were dealt otherwise than on the first that has the same samples; -1: there is none. */
@@ -111,14 +114,8 @@ static int find_other_deal(int *like, const training *t, const readiness *all)
 static status agree(training *t, signals_request *asked, batch_facts *batch, pace_share lately, status mine)
 {
     int ranks = comm_ranks(t->world), first = -1, like = 0;
-    readiness here = {mine != STATUS_OK,
-                      (int)signals_pending(),
-                      (int)saver_progress_of(t->saves.saver),
-                      batch->deal,
-                      batch->left_out,
-                      batch->second_targets,
-                      training_counts_fetched(t),
-                      lately},
+    readiness here = {mine != STATUS_OK, (int)signals_pending(), (int)training_saves_progress(t), batch->deal,
+                      batch->left_out,   batch->second_targets,  training_counts_fetched(t),      lately},
               *all = must_alloc((unsigned long)ranks * sizeof *all);
     bool saving = false, lost = false;
     comm_all_gather_bytes(comm_world(t->world), all, &here, sizeof here);
@@ -170,24 +167,12 @@ static status take_batch(training *t, batch_facts *out)
     return STATUS_OK;
 }
 
-/* While the device plays this step, the next one's batch. What cannot be read is tried again by that step, which says
- * so. */
-static void read_ahead(training *t)
-{
-    int64_t next = t->at.samples + training_batch(t, t->at.step);
-    bool last = t->at.step + 1 == t->config->train.steps;
-    if (!last && executor_reads_ahead(t->executor) &&
-        batch_read_ahead(&t->now.ahead_batch, &t->compiled, t->executor, t->data.train, next,
-                         training_microbatches(t, t->at.step + 1)) == STATUS_OK)
-        t->now.ahead = next;
-}
-
 /* Everything that a step needs, on every rank. */
 static status ready_step(training *t, signals_request *asked)
 {
     executor_set_step(t->executor, t->at.step + 1);
     status ready = STATUS_OK;
-    bool lost = t->lock && lock_lost(t->lock), away = t->report.metrics && lines_displaced(t->report.metrics);
+    bool lost = t->lock && lock_lost(t->lock), away = training_report_displaced(t);
     t->evicted = lost || away;
     if (lost)
         ready = status_fail(STATUS_FAILED, "%s/lock has been taken by another run: this one ends", t->folder);
@@ -227,7 +212,8 @@ static status pass_over(training *t)
     t->at.samples += training_batch(t, t->at.step);
     t->at.step++;
     t->at.skipped++;
-    training_report_step(t, &(training_figures){NAN, NAN, rate, clock_seconds() - t->now.began, TRAINING_NO_SAMPLE});
+    training_report_step(t, &(training_figures){NAN, NAN, rate, clock_seconds() - t->now.began, training_saves_stall(t),
+                                                TRAINING_NO_SAMPLE});
     return STATUS_OK;
 }
 
@@ -266,9 +252,17 @@ static void play_once(training *t, bool again)
     if (tracing)
         trace_begin(t->trace);
     executor_launch(t->executor, p);
-    t->report.plays[t->at.rung.at]++;
-    if (!again)
-        read_ahead(t);
+    t->counts.plays[t->at.rung.at]++;
+    if (!again) {
+        /* While the device plays this step, the next one's batch. What cannot be read is tried again by that step,
+         * which says so. */
+        int64_t next = t->at.samples + training_batch(t, t->at.step);
+        bool last = t->at.step + 1 == t->config->train.steps;
+        if (!last && executor_reads_ahead(t->executor) &&
+            batch_read_ahead(&t->now.ahead_batch, &t->compiled, t->executor, t->data.train, next,
+                             training_microbatches(t, t->at.step + 1)) == STATUS_OK)
+            t->now.ahead = next;
+    }
     executor_finish(t->executor);
     if (tracing)
         trace_end(t->trace, p, t->at.step + 1);
@@ -331,9 +325,14 @@ static status play_step(training *t, bool *undone)
     t->at.skipped = skipped ? t->at.skipped + 1 : 0;
     if (precision_row_of(c->train.precision)->scales_loss)
         loss_scale_after(&t->at.loss_scale, &t->at.good_steps, skipped, c->train.loss_scale_window);
-    training_report_step(t,
-                         &(training_figures){mean, (double)control[CONTROL_NORM], rate, clock_seconds() - t->now.began,
-                                             skipped ? TRAINING_NOT_FINITE : TRAINING_UPDATED});
+    double seconds = clock_seconds() - t->now.began;
+    if (t->counts.trained_steps++ == 0)
+        t->counts.first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
+    else
+        t->counts.trained_seconds += seconds;
+    training_report_step(t, &(training_figures){mean, (double)control[CONTROL_NORM], rate, seconds,
+                                                training_saves_stall(t),
+                                                skipped ? TRAINING_NOT_FINITE : TRAINING_UPDATED});
     if (t->config->debug.gradients && t->at.step == t->config->debug.at_step)
         TRY(training_dump_gradients(t));
     TRY(training_judge(undone, t, mean, (double)control[CONTROL_NORM], skipped));
@@ -398,14 +397,14 @@ static status evaluate(training *t, signals_request *asked)
 static status save(training *t, bool last)
 {
     bool undone;
-    if (t->at.step == t->saves.saved)
+    if (t->at.step == t->saved)
         return STATUS_OK;
     TRY(training_verify(&undone, t));
     if (undone)
         return STATUS_OK;
     TRY(training_islands_save(t));
     TRY(training_save(t, last));
-    t->saves.saved = t->at.step;
+    t->saved = t->at.step;
     return STATUS_OK;
 }
 
@@ -415,7 +414,7 @@ static status save_anyway(training *t, status why)
     if (why == STATUS_OK)
         return why;
     comm_broadcast_bytes(comm_world(t->world), &t->evicted, sizeof t->evicted, 0); /* rank 0 alone looks */
-    if (t->at.step == t->saves.saved || t->evicted || t->saves.refused)
+    if (t->at.step == t->saved || t->evicted || training_saves_refused(t))
         return why;
     AUTO_FREE char *words = must_strdup(status_message());
     log_warn("the run cannot go on; the state after step %lld is good, and is saved", (long long)t->at.step);
@@ -431,7 +430,7 @@ static status train_loop(training *t, signals_request *asked)
         training_upload_look(t);
         t->now.began = clock_seconds();
         t->now.waited_before = comm_waited(t->world);
-        t->now.stalled_before = saver_stall(t->saves.saver);
+        t->now.stalled_before = training_saves_stall(t);
         TRY(save_anyway(t, ready_step(t, asked)));
         int64_t before = t->at.step;
         if (*asked == SIGNALS_STOP)
@@ -444,7 +443,7 @@ static status train_loop(training *t, signals_request *asked)
             continue;
         if (*asked == SIGNALS_SAVE)
             signals_saved();
-        bool undone = false, unsealed = t->report.trained_steps == 0;
+        bool undone = false, unsealed = t->counts.trained_steps == 0;
         bool empty = t->now.batch.left_out == training_batch(t, t->at.step);
         TRY(empty ? save_anyway(t, pass_over(t)) : play_step(t, &undone));
         if (undone)
@@ -464,8 +463,8 @@ static status train_loop(training *t, signals_request *asked)
         }
         if (*asked == SIGNALS_STOP)
             break;
-        bool captured = c->train.cuda_graph && t->report.trained_steps == 2;
-        if ((unsealed && t->report.trained_steps > 0) || captured) {
+        bool captured = c->train.cuda_graph && t->counts.trained_steps == 2;
+        if ((unsealed && t->counts.trained_steps > 0) || captured) {
             if (captured)
                 seal_open();
             training_measure_reserve(t);
@@ -512,8 +511,9 @@ static status complete(training *t)
         s = checkpoint_prune(t->checkpoints, c->checkpoint.keep, c->checkpoint.keep_every, NULL);
     if (s != STATUS_OK)
         log_warn("%s", status_message());
-    node_copies_forget(t->saves.copies);
+    training_saves_forget(t);
     TRY(training_report_open(t));
+    (void)training_saves_stall(t);
     return training_summary(t, false);
 }
 
@@ -529,7 +529,7 @@ static status train_on(training *t, bool *stopped)
     training_header(t);
     if (t->guards.verify)
         verify_begin(t->guards.verify);
-    t->saves.saved = t->at.step;
+    t->saved = t->at.step;
     status s = train_loop(t, &asked);
     if (s != STATUS_OK) { /* on all ranks: what is being saved is good */
         AUTO_FREE char *words = must_strdup(status_message());
@@ -539,7 +539,7 @@ static status train_on(training *t, bool *stopped)
     }
     TRY(training_save_finish(t));
     if (t->config->checkpoint.memory_every > 0)
-        node_copies_forget(t->saves.copies);
+        training_saves_forget(t);
     *stopped = asked == SIGNALS_STOP && t->at.step < t->config->train.steps;
     training_upload_finish(t, *stopped);
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for an export");
@@ -548,6 +548,7 @@ static status train_on(training *t, bool *stopped)
     if (*stopped)
         log_info("stopped by %s after step %lld; the run resumes from here", signals_name(), (long long)t->at.step);
     watchdog_enter(t->watchdog, DURING_END, true, t->at.step, "writing the summary");
+    (void)training_saves_stall(t);
     TRY(training_summary(t, *stopped));
     if (!*stopped)
         training_say_done(t);

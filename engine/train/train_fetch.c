@@ -23,8 +23,8 @@ static void follow_run(training *t)
 void training_fetch_ahead(training *t)
 {
     training_fetched *f = &t->fetched;
-    int64_t steps = t->report.trained_steps - 1;
-    double each = steps > 0 ? t->report.trained_seconds / (double)steps : 0;
+    int64_t steps = t->counts.trained_steps - 1;
+    double each = steps > 0 ? t->counts.trained_seconds / (double)steps : 0;
     if (!samples_are_remote(t->data.train))
         return;
     follow_run(t);

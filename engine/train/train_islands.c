@@ -1,4 +1,5 @@
 /* A job that is an island: the outer loop's calls, with the run's position. */
+#include "engine/islands/islands.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"

@@ -2,7 +2,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/guard/loads.h"
+#include "engine/guard/verify.h"
 #include "engine/host/incident_log.h"
+#include "engine/islands/islands.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
@@ -96,11 +99,12 @@ static char *hottest_of(const training *t, int rank)
 {
     grid of = grid_of(&t->grid, rank);
     int64_t first, count;
-    if (!t->report.loads || t->grid.size[GRID_PIPELINE] > 1)
+    const loads *spread = training_report_loads(t);
+    if (!spread || t->grid.size[GRID_PIPELINE] > 1)
         return NULL;
     shard_rows(&first, &count, t->config->model.shape.experts, grid_group_size(&of, AXIS_EXPERT),
                grid_index(&of, AXIS_EXPERT));
-    return loads_hottest(t->report.loads, executor_at(t->executor, t->compiled.values.choices), first, count);
+    return loads_hottest(spread, executor_at(t->executor, t->compiled.values.choices), first, count);
 }
 
 static void say_pace(training *t, int rank, bool recovered)

@@ -7,29 +7,25 @@
 
 #include <omp.h>
 
+#include "engine/guard/verify.h"
+#include "engine/islands/islands.h"
 #include "engine/run/batch.h"
-#include "engine/compile/model/flops.h"
 #include "engine/compile/model/groups.h"
 #include "engine/compile/time/transfer_choice.h"
 #include "engine/compile/time/profile.h"
+#include "engine/run/trace.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/host/incident_log.h"
 #include "engine/store/object.h"
+#include "engine/system/lock.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
 #include "engine/train/saves/training_saves.h"
 #include "memory/log.h"
 #include "memory/scope.h"
-
-static int threads_of(const config *c, const comm *world)
-{
-    if (c->train.threads > 0)
-        return c->train.threads;
-    int cores = omp_get_num_procs() / comm_local_ranks(world);
-    return cores > 0 ? cores : 1;
-}
 
 enum { NAMED_LEFT_OUT = 4 }; /* samples that are named one by one */
 
@@ -59,19 +55,18 @@ static status check_sources(const config_sources *sources, const char *key, int6
     for (int i = 0; i < sources->count; i++) {
         const char *prefix = sources->item[i].path;
         AUTO_FREE char *index = must_format("%s.idx", prefix);
-        bool there = true; /* a store is asked when it is opened */
-        status s = stored_is(prefix) ? STATUS_OK : atomic_look(&there, index);
-        TRY(s);
+        bool there = true;
+        if (!stored_is(prefix)) /* a store is asked when it is opened */
+            TRY(atomic_look(&there, index));
         if (!there)
             return status_fail(STATUS_FAILED,
                                "%s: there is no data set %s (%s.bin and .idx): phalanx tokenize --output %s "
                                "--tokenizer FILE TEXT... makes it",
                                key, prefix, prefix, prefix);
-        tokenizer *t = NULL;
+        AUTO(tokenizer) *t = NULL;
         if (rank == 0 && tokenizer_files_is_beside(prefix))
             TRY(tokenizer_files_open_beside(&t, prefix));
         int64_t ids = t ? tokenizer_data_size(t) : 0;
-        tokenizer_close(t);
         if (ids > vocabulary)
             return status_fail(
                 STATUS_USAGE,
@@ -166,19 +161,12 @@ static status check_shared_folder(training *t)
     return s;
 }
 
-/* What all ranks decide alike is decided for the device of rank 0. */
-static const devices_row *shared_device(const training *t)
-{
-    int number = devices_number(t->device->row(comm_local_rank(t->world)));
-    comm_broadcast_bytes(comm_world(t->world), &number, sizeof number, 0);
-    return devices_numbered(number);
-}
-
 static status open_rank(training *t, const devices_row *row)
 {
     const config *c = t->config;
     compile_options options;
-    int threads = threads_of(c, t->world);
+    int cores = omp_get_num_procs() / comm_local_ranks(t->world);
+    int threads = c->train.threads > 0 ? c->train.threads : cores > 0 ? cores : 1;
     omp_set_num_threads(threads);
     TRY(config_lay_out(&t->grid, c, comm_ranks(t->world), comm_rank(t->world)));
     const op_backend *backend = t->device->backend ? t->device->backend : &cpu_backend;
@@ -210,31 +198,21 @@ static status find_origin(char **out, const training *t)
         TRY(checkpoint_is_of_run(&within, resume, t->folder));
     if (!within)
         TRY(checkpoint_offers_find(&own, t->checkpoints));
-    status s = STATUS_OK;
     if (own.count > 0)
-        *out = must_strdup(own.folder[0]);
-    else if (!alone)
-        s = checkpoint_resolve(out, resume);
-    return s;
+        *out = TAKE(own.folder[0]);
+    return own.count > 0 || alone ? STATUS_OK : checkpoint_resolve(out, resume);
 }
 
 /* What was chosen by timing belongs to the run, and to the checkpoint that a run begins from. */
 static status read_choices(training *t)
 {
-    char *path = must_format("%s/" CHOICES_FILE, t->folder), *origin = NULL;
+    AUTO_FREE char *own = must_format("%s/" CHOICES_FILE, t->folder), *origin = NULL, *first = NULL;
     bool there;
-    status s = atomic_look(&there, path);
-    if (s == STATUS_OK && !there)
-        s = find_origin(&origin, t);
-    if (origin) {
-        free(path);
-        path = must_format("%s/" CHOICES_FILE, origin);
-    }
-    if (s == STATUS_OK)
-        s = choices_read(&t->choices, path);
-    free(origin);
-    free(path);
-    return s;
+    TRY(atomic_look(&there, own));
+    if (!there)
+        TRY(find_origin(&origin, t));
+    first = origin ? must_format("%s/" CHOICES_FILE, origin) : NULL;
+    return choices_read(&t->choices, first ? first : own);
 }
 
 /* Bytes of the GPU beside the arena: as an earlier run on such a GPU has measured, or assumed. */
@@ -242,10 +220,9 @@ static int64_t expect_beside(const training *t)
 {
     RELEASED_BY(groups_free) groups g = {0};
     groups_find(&g, &t->compiled);
-    int communicators = groups_communicators(&g);
     reserve known = reserve_assumed;
     choices_take_reserve(&known, &t->choices);
-    return reserve_bytes(&known, communicators, compile_graph_nodes(&t->compiled));
+    return reserve_bytes(&known, groups_communicators(&g), compile_graph_nodes(&t->compiled));
 }
 
 /* Of several ranks with as many communicators the most, with what graphs took, if that is measured. */
@@ -345,16 +322,6 @@ static status open_folder(training *t)
     return training_mirror_begin(t, false);
 }
 
-/* Which rank, on which host, computes slowly? */
-static void open_pace(training *t)
-{
-    int ranks = comm_ranks(t->world);
-    if (ranks == 1 || t->config->run.slow_ratio == 0)
-        return;
-    t->guards.pace = pace_open(&t->compiled, t->executor, t->world);
-    t->guards.judge = comm_rank(t->world) == 0 ? pace_judge_open(ranks) : NULL;
-}
-
 status training_open(training *t, const config *c, comm *world, watchdog *w, double began)
 {
     *t = (training){.config = c,
@@ -363,7 +330,8 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
                     .began = began,
                     .at = {.loss_scale = 1},
                     .now = {.ahead = -1},
-                    .mirroring = {.newest = {.step = -1}},
+                    .saves = training_saves_make(),
+                    .report = training_report_make(),
                     .place = -1};
     t->schedule = config_learning_rate(c);
     if (precision_row_of(c->train.precision)->scales_loss)
@@ -380,7 +348,10 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     comm_broadcast_bytes(comm_world(t->world), t->run, sizeof t->run, 0);
     watchdog_enter(w, DURING_SETUP, false, 0, "finding the device");
     TRY(choose_device(t));
-    const devices_row *row = shared_device(t);
+    /* What all ranks decide alike is decided for the device of rank 0. */
+    int number = devices_number(t->device->row(comm_local_rank(world)));
+    comm_broadcast_bytes(all, &number, sizeof number, 0);
+    const devices_row *row = devices_numbered(number);
     TRY(comm_all_status(all, open_rank(t, row)));
     bool early = c->checkpoint.mirror || object_is_url(c->checkpoint.resume); /* a checkpoint says what timing chose */
     if (early)
@@ -399,8 +370,6 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
         TRY(training_mirror_begin(t, true));
     watchdog_enter(w, DURING_SETUP, false, 0, "preparing");
     batch_rope_table(&t->compiled, t->executor);
-    t->report.peak_flops = executor_peak(t->executor) * comm_ranks(world);
-    t->report.flops_per_token = flops_per_token(&c->model.shape, c->train.sequence);
     executor_watch(t->executor, w);
     if (c->outer.every > 0)
         TRY(islands_open(&t->islands, c, &t->compiled, t->executor, world, w));
@@ -409,7 +378,10 @@ status training_open(training *t, const config *c, comm *world, watchdog *w, dou
     t->hosts = must_calloc((unsigned long)comm_ranks(world), sizeof *t->hosts);
     snprintf(host, sizeof host, "%s", watchdog_host(w));
     comm_all_gather_bytes(all, t->hosts, host, sizeof host);
-    open_pace(t);
+    if (comm_ranks(world) > 1 && c->run.slow_ratio > 0) { /* which rank, on which host, computes slowly? */
+        t->guards.pace = pace_open(&t->compiled, t->executor, world);
+        t->guards.judge = comm_rank(world) == 0 ? pace_judge_open(comm_ranks(world)) : NULL;
+    }
     return c->run.trace.count ? trace_open(&t->trace, &t->compiled, t->executor, world, t->folder) : STATUS_OK;
 }
 
@@ -423,11 +395,8 @@ void training_close(training *t)
     free(t->hosts);
     training_report_close(t);
     tokenizer_close(t->data.tokenizer);
-    saver_close(t->saves.saver);
-    mirror_close(t->mirroring.thread);
-    training_export_close(t);
+    training_saves_close(t->saves);
     islands_close(t->islands);
-    node_copies_close(t->saves.copies);
     lock_release(t->lock);
     if (t->place >= 0)
         close(t->place);
@@ -439,7 +408,7 @@ void training_close(training *t)
     free(t->data.sets);
     samples_close(t->data.validation);
     stored_close(t->data.remote);
-    resources_close(t->report.resources);
+    training_report_free(t->report);
     compile_free(&t->compiled);
     free(t->folder);
     free(t->checkpoints);
@@ -448,7 +417,5 @@ void training_close(training *t)
     free(t->stage);
     free(t->guards.origin);
     free(t->guards.back);
-    free(t->saves.extra_name);
-    free(t->saves.extra_choices);
     *t = (training){0};
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/guard/verify.h"
 #include "engine/host/incident_log.h"
 #include "engine/train/training_loop.h"
 #include "engine/train/report/training_report.h"
@@ -167,7 +168,7 @@ static status undo(training *t, const verdict *v)
 /* Between two verifications: which share of the time has verifying taken? */
 static void say_price(training *t, const share *all)
 {
-    double most = 0, trained = t->report.trained_seconds;
+    double most = 0, trained = t->counts.trained_seconds;
     for (int i = 0; i < comm_ranks(t->world); i++)
         most = all[i].seconds > most ? all[i].seconds : most;
     double price = (most - t->guards.verify_seconds) / (trained - t->guards.verify_trained);

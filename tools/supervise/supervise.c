@@ -66,13 +66,6 @@ static status prepare(supervisor *s)
                        s->config.parallel.size[GRID_DATA]);
 }
 
-/* Is the rank that the incident names on a host to do without? */
-static bool blames_host(const cause *why)
-{
-    return why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS &&
-           why->verdict != INCIDENT_REFUSED && why->verdict != INCIDENT_LINK;
-}
-
 static hosts_entry *find_host(const hosts *h, const char *name)
 {
     hosts_entry *e = hosts_find(h, name);
@@ -89,7 +82,11 @@ static hosts_entry *find_host(const hosts *h, const char *name)
  * smaller. */
 static void leave_out(supervisor *s, const cause *why)
 {
-    bool wanted = s->hosts.count > 0 && blames_host(why) && *why->host;
+    /* Is the rank that the incident names on a host to do without? */
+    bool wanted = s->hosts.count > 0 &&
+                  (why->known && why->verdict != INCIDENT_DATA && why->verdict != INCIDENT_NUMBERS &&
+                   why->verdict != INCIDENT_REFUSED && why->verdict != INCIDENT_LINK) &&
+                  *why->host;
     hosts_entry *e = wanted ? find_host(&s->hosts, why->host) : NULL;
     int ranks, data;
     if (!e || e->out)

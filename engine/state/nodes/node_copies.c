@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "engine/system/atomic.h"
@@ -16,7 +17,6 @@
 #include "engine/files/siphash.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/checkpoint/share.h"
-#include "engine/state/nodes/node_memory.h"
 #include "engine/state/nodes/node_shares.h"
 #include "memory/boot.h"
 #include "memory/arena.h"
@@ -24,6 +24,8 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
+
+#define NODE_MEMORY "/dev/shm"
 
 enum { NODE_NAME = 96, BLOCK = CHECKPOINT_WRITER_BUFFER };
 
@@ -60,17 +62,6 @@ static void name_node(char out[NODE_NAME])
         gethostname(boot, sizeof boot - 1);
     stat(NODE_MEMORY, &info);
     snprintf(out, NODE_NAME, "%.36s %lld", boot, (long long)info.st_dev);
-}
-
-/* A node is known by its first rank. */
-static void group_by_node(int *node, const char (*names)[NODE_NAME], int ranks)
-{
-    for (int i = 0; i < ranks; i++) {
-        node[i] = i;
-        for (int j = 0; j < i && node[i] == i; j++)
-            if (strcmp(names[i], names[j]) == 0)
-                node[i] = j;
-    }
 }
 
 /* The index-th rank of a node, and how many it has. */
@@ -144,7 +135,8 @@ static char *memory_folder(const uint8_t secret[SIPHASH_KEY])
  * trusted. */
 static status read_known(known *out, const char *path)
 {
-    char *text, secret[2 * SIPHASH_KEY + 1] = "";
+    AUTO_FREE char *text = NULL;
+    char secret[2 * SIPHASH_KEY + 1] = "";
     int64_t bytes;
     *out = (known){0};
     TRY(reading_file(&text, &bytes, path));
@@ -156,19 +148,16 @@ static status read_known(known *out, const char *path)
         log_warn("%s names no secret of this run: its copies in memory, if there are any, are not used", path);
     if (!out->has_secret || strcmp(out->id, "-") == 0)
         *out->id = 0;
-    free(text);
     return STATUS_OK;
 }
 
 static status write_known(const node_copies *k)
 {
-    char text[2 * SIPHASH_KEY + 1], *line;
+    char text[2 * SIPHASH_KEY + 1];
     for (int i = 0; i < SIPHASH_KEY; i++)
         snprintf(text + 2 * i, 3, "%02x", k->place.secret[i]);
-    line = must_format("%s %s\n", *k->id ? k->id : "-", text);
-    status s = atomic_replace_private(k->id_file, line, (int64_t)strlen(line));
-    free(line);
-    return s;
+    AUTO_FREE char *line = must_format("%s %s\n", *k->id ? k->id : "-", text);
+    return atomic_replace_private(k->id_file, line, (int64_t)strlen(line));
 }
 
 static void let_go(node_copies *k)
@@ -253,12 +242,16 @@ status node_copies_open(node_copies **out, comm *world, const char *run_folder)
     k->ranks = comm_ranks(world);
     k->node = must_alloc((unsigned long)k->ranks * sizeof *k->node);
     k->id_file = must_format("%s/memory", run_folder);
-    char(*names)[NODE_NAME] = must_alloc((unsigned long)k->ranks * sizeof *names);
+    AUTO_FREE char(*names)[NODE_NAME] = must_alloc((unsigned long)k->ranks * sizeof *names);
     name_node(mine);
     comm_all_gather_bytes(k->world, names, mine, sizeof mine);
-    group_by_node(k->node, (const char(*)[NODE_NAME])names, k->ranks);
+    for (int i = 0; i < k->ranks; i++) { /* a node is known by its first rank */
+        k->node[i] = i;
+        for (int j = 0; j < i && k->node[i] == i; j++)
+            if (strcmp(names[i], names[j]) == 0)
+                k->node[i] = j;
+    }
     find_neighbours(k);
-    free(names);
     known is = {0};
     status s = comm_all_status(k->world, k->me == 0 ? read_known(&is, k->id_file) : STATUS_OK);
     comm_broadcast_bytes(k->world, &is, sizeof is, 0);
@@ -310,20 +303,37 @@ void node_copies_forget(node_copies *k)
 
 /* ---- keeping ---- */
 
-/* For this node's ranks' shares, and a neighbour's. */
+/* Fails, with what to do, unless two generations of this node's ranks' shares, and of a neighbour's, fit. */
 static status check_room(const node_copies *k)
 {
-    int local = 1;
+    struct statvfs info;
+    char needed[UNITS_TEXT], there[UNITS_TEXT];
+    int shares = 1;
     for (int i = 0; i < k->ranks; i++)
-        local += i != k->me && k->node[i] == k->first;
-    return node_memory_check_room(k->bytes, local);
+        shares += i != k->me && k->node[i] == k->first;
+    if (statvfs(NODE_MEMORY, &info) != 0)
+        return status_fail(STATUS_FAILED, "checkpoint.memory_every: there is no " NODE_MEMORY ": %s", strerror(errno));
+    int64_t room = (int64_t)info.f_bavail * (int64_t)info.f_frsize, available = arena_available();
+    room = room < available ? room : available;
+    if (2 * k->bytes <= room / shares)
+        return STATUS_OK;
+    units_bytes(needed, 2.0 * (double)k->bytes * shares);
+    units_bytes(there, (double)room);
+    return status_fail(STATUS_FAILED,
+                       "checkpoint.memory_every needs %s of " NODE_MEMORY
+                       " on this node (two generations of its ranks' shares and "
+                       "of a neighbour's), and %s are left: set it to 0, or use more nodes",
+                       needed, there);
 }
 
 static status make_here(node_copies *k)
 {
     holder whose;
+    struct stat info;
     MUST(k->place.folder, "copies have no place");
-    TRY(node_memory_check_sticky());
+    if (stat(NODE_MEMORY, &info) == 0 && (info.st_mode & S_IWOTH) && !(info.st_mode & S_ISVTX))
+        return status_fail(STATUS_FAILED, "checkpoint.memory_every: others could replace what is in " NODE_MEMORY
+                                          ": chmod +t it, as it is elsewhere");
     if (mkdir(k->place.folder, 0700) != 0 && errno != EEXIST)
         return status_fail(STATUS_FAILED, "cannot make %s: %s", k->place.folder, strerror(errno));
     TRY(hold_here(&whose, k));
@@ -472,8 +482,7 @@ static status hide(const char *folder, const share *mine)
 {
     for (int i = 0; i < mine->count; i++) {
         AUTO_FREE char *path = must_format("%s/%s", folder, mine->file[i].name);
-        bool good = chmod(path, 0600) == 0;
-        if (!good)
+        if (chmod(path, 0600) != 0)
             return status_fail(STATUS_FAILED, "cannot change who may read %s: %s", folder, strerror(errno));
     }
     return STATUS_OK;
@@ -578,7 +587,7 @@ static status publish(const node_copies *k, const node_set *set, const char *che
 
 static status adopt(bool *damaged, node_copies *k, const node_set *set, const char *checkpoints)
 {
-    arena *buffer = NULL;
+    AUTO(arena) *buffer = NULL;
     AUTO_FREE char *temporary = checkpoint_temporary(checkpoints, set->name);
     *damaged = false;
     status s = comm_all_status(k->world, arena_open(&buffer, BLOCK));
@@ -591,7 +600,6 @@ static status adopt(bool *damaged, node_copies *k, const node_set *set, const ch
     s = comm_all_status(k->world, s);
     if (s != STATUS_OK && k->me == 0)
         checkpoint_clean(checkpoints, set->name);
-    arena_close(buffer);
     return s;
 }
 

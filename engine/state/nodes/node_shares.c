@@ -29,57 +29,54 @@ static void add(list *l, const share_found *f)
 
 static status look_into(list *l, const char *folder, const char *name, const char *id, share_found as)
 {
-    char *path = must_format("%s/%s", folder, name), run[MANIFEST_RUN];
+    AUTO_FREE char *path = must_format("%s/%s", folder, name);
+    char run[MANIFEST_RUN];
     RELEASED_BY(reading_names_free) reading_names files = {0};
-    status s = reading_folder(&files, path);
-    for (int i = 0; i < files.count && s == STATUS_OK; i++) {
+    TRY(reading_folder(&files, path));
+    for (int i = 0; i < files.count; i++) {
         fragment_owner owner;
         bool is_one;
-        s = share_owner(&is_one, &owner, run, path, files.name[i]);
-        if (s == STATUS_OK && is_one && strcmp(run, id) == 0) {
+        TRY(share_owner(&is_one, &owner, run, path, files.name[i]));
+        if (is_one && strcmp(run, id) == 0) {
             as.rank = owner.rank;
             as.ranks = owner.ranks;
             add(l, &as);
         }
     }
-    free(path);
-    return s;
+    return STATUS_OK;
 }
 
 static status look(list *l, const node_shares_asked *asked, int node)
 {
     RELEASED_BY(reading_names_free) reading_names all = {0};
-    *l = (list){0};
-    if (!asked->folder)
-        return STATUS_OK;
-    status s = reading_folder(&all, asked->folder);
-    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
-        long long step;
+    long long step;
+    if (asked->folder)
+        TRY(reading_folder(&all, asked->folder));
+    for (int i = 0; i < all.count; i++)
         if (sscanf(all.name[i], ".tmp-step-%lld", &step) == 1 && step > asked->after)
-            s = look_into(l, asked->folder, all.name[i], asked->id, (share_found){.step = step, .node = node});
-    }
-    return s;
+            TRY(look_into(l, asked->folder, all.name[i], asked->id, (share_found){.step = step, .node = node}));
+    return STATUS_OK;
 }
 
 /* Everybody's, the same on all ranks. */
 static list gather(comm_group *world, const list *mine)
 {
-    int ranks = comm_group_ranks(world), most = 0, *counts = must_alloc((unsigned long)ranks * sizeof *counts);
+    int ranks = comm_group_ranks(world), most = 0;
+    AUTO_FREE int *counts = must_alloc((unsigned long)ranks * sizeof *counts);
     list all = {0};
     comm_all_gather_bytes(world, counts, &mine->count, sizeof mine->count);
     for (int i = 0; i < ranks; i++)
         most = counts[i] > most ? counts[i] : most;
-    if (most > 0) {
-        AUTO_FREE share_found *padded = must_calloc((unsigned long)most, sizeof *padded),
-                              *items = must_alloc((unsigned long)most * (unsigned long)ranks * sizeof *items);
-        if (mine->count > 0)
-            memcpy(padded, mine->item, (size_t)mine->count * sizeof *padded);
-        comm_all_gather_bytes(world, items, padded, most * (int64_t)sizeof *padded);
-        for (int i = 0; i < ranks; i++)
-            for (int j = 0; j < counts[i]; j++)
-                add(&all, &items[i * most + j]);
-    }
-    free(counts);
+    if (most == 0)
+        return all;
+    AUTO_FREE share_found *padded = must_calloc((unsigned long)most, sizeof *padded),
+                          *items = must_alloc((unsigned long)most * (unsigned long)ranks * sizeof *items);
+    if (mine->count > 0)
+        memcpy(padded, mine->item, (size_t)mine->count * sizeof *padded);
+    comm_all_gather_bytes(world, items, padded, most * (int64_t)sizeof *padded);
+    for (int i = 0; i < ranks; i++)
+        for (int j = 0; j < counts[i]; j++)
+            add(&all, &items[i * most + j]);
     return all;
 }
 
@@ -113,18 +110,19 @@ static bool is_complete(node_set *out, const list *all, int64_t step, int nodes)
     return false;
 }
 
+static void free_list(list *l)
+{
+    free(l->item);
+}
+
 status node_shares_newest(bool *found, node_set *out, comm_group *world, const node_shares_asked *asked)
 {
     int me = comm_group_me(world), ranks = comm_group_ranks(world), nodes = 0;
-    list mine;
+    RELEASED_BY(free_list) list mine = {0}, all = {0};
     *out = (node_set){0};
     *found = false;
-    status s = comm_all_status(world, look(&mine, asked, asked->node[me]));
-    if (s != STATUS_OK) {
-        free(mine.item);
-        return s;
-    }
-    list all = gather(world, &mine);
+    TRY(comm_all_status(world, look(&mine, asked, asked->node[me])));
+    all = gather(world, &mine);
     for (int i = 0; i < ranks; i++)
         nodes += asked->node[i] == i;
     for (int64_t below = asked->before, step = 0; step >= 0 && !*found; below = step) {
@@ -134,8 +132,6 @@ status node_shares_newest(bool *found, node_set *out, comm_group *world, const n
                 step = all.item[i].step;
         *found = step >= 0 && is_complete(out, &all, step, nodes);
     }
-    free(all.item);
-    free(mine.item);
     return STATUS_OK;
 }
 

@@ -121,7 +121,7 @@ static int64_t lay_ranges(range **out, int *out_count, checkpoint_piece *pieces,
     return aligned(bytes, DIRECT_ALIGNMENT);
 }
 
-/* Of what lies elsewhere; with `copy`, the pieces then lie there. */
+/* Lays out the pieces of options->more behind the own ones; with `copy`, the pieces then lie there. */
 static int64_t lay_more(checkpoint_piece *pieces, int count, char *copy)
 {
     int64_t bytes = 0;
@@ -141,8 +141,7 @@ int64_t saver_bytes(const compiled *c, executor *e, const checkpoint_piece *more
     int64_t bytes = lay_ranges(&ranges, &ranges_count, pieces, count, executor_context(e)->arena, NULL);
     for (int i = 0; i < more_count; i++)
         bytes += aligned(checkpoint_extent(&more[i]), ALIGNMENT);
-    bytes = aligned(bytes, DIRECT_ALIGNMENT);
-    return (asynchronous ? bytes : 0) + CHECKPOINT_WRITER_BUFFER;
+    return (asynchronous ? aligned(bytes, DIRECT_ALIGNMENT) : 0) + CHECKPOINT_WRITER_BUFFER;
 }
 
 /* ---- a rank's work: on the thread, or, without a copy, on the training thread ------------------------------------ */
@@ -267,30 +266,18 @@ static void touch_pages(saver *s, int64_t bytes)
         *(volatile char *)(base + i * PAGE) = 0;
 }
 
-static status open_memory(saver *s, int64_t bytes)
+/* The state is about to change, and the device knows what it copies: until the thread has copied what it copies. */
+static void wait_for_copy(void *context)
 {
-    TRY(arena_open(&s->arena, bytes + CHECKPOINT_WRITER_BUFFER));
-    s->copy = s->options.asynchronous ? arena_base(s->arena) : NULL;
-    touch_pages(s, bytes);
-    return bytes > 0 && s->interface->aside.pin ? s->interface->aside.pin(s->device, s->copy, bytes) : STATUS_OK;
-}
-
-/* Until the thread has copied what it copies. */
-static void wait_for_copy(saver *s)
-{
+    saver *s = context;
     if (s->stage != SHARES)
         return;
     double began = clock_seconds();
-    WORKER_HELD(&s->worker);
+    worker_lock(&s->worker);
     while (!s->taken)
         worker_wait(&s->worker);
+    worker_unlock(&s->worker);
     s->stall += clock_seconds() - began;
-}
-
-/* The state is about to change, and the device knows what it copies. */
-static void copied_hook(void *context)
-{
-    wait_for_copy(context);
 }
 
 static status open_parts(saver *s, checkpoint_piece *pieces, int count)
@@ -301,7 +288,11 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
     int own = count - o->more_count;
     int64_t own_bytes = lay_ranges(&s->ranges, &s->range_count, pieces, own, base, NULL);
     int64_t bytes = o->asynchronous ? own_bytes + lay_more(more, o->more_count, NULL) : 0;
-    TRY(open_memory(s, bytes));
+    TRY(arena_open(&s->arena, bytes + CHECKPOINT_WRITER_BUFFER));
+    s->copy = o->asynchronous ? arena_base(s->arena) : NULL;
+    touch_pages(s, bytes);
+    if (bytes > 0 && s->interface->aside.pin)
+        TRY(s->interface->aside.pin(s->device, s->copy, bytes));
     if (s->copy) {
         free(s->ranges);
         lay_ranges(&s->ranges, &s->range_count, pieces, own, base, s->copy);
@@ -322,7 +313,7 @@ static status open_parts(saver *s, checkpoint_piece *pieces, int count)
     if (!s->copy)
         return STATUS_OK;
     TRY(worker_start(&s->worker, work_on, s, "writes checkpoints"));
-    executor_before_change(o->executor, copied_hook, s);
+    executor_before_change(o->executor, wait_for_copy, s);
     return STATUS_OK;
 }
 
@@ -370,17 +361,6 @@ void saver_close(saver *s)
 
 /* ---- saving ----------------------------------------------------------------------------------------------------- */
 
-/* What lies elsewhere changes between steps, when nobody waits for a copy: it is taken at once. */
-static void copy_more(saver *s)
-{
-    char *to = s->more_copy;
-    for (int i = 0; i < s->options.more_count; i++) {
-        int64_t bytes = checkpoint_extent(&s->options.more[i]);
-        memcpy(to, s->options.more[i].at.data, (size_t)bytes);
-        to += aligned(bytes, ALIGNMENT);
-    }
-}
-
 void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory)
 {
     double began = clock_seconds();
@@ -397,8 +377,13 @@ void saver_begin(saver *s, int64_t step, json_t *meta, const share_place *memory
     for (int i = 0; i < s->range_count && s->copy; i++)
         if (by_device(s, &s->ranges[i]))
             s->interface->aside.copy(s->device, s->copy + s->ranges[i].to, s->ranges[i].at, s->ranges[i].bytes);
-    if (s->copy)
-        copy_more(s);
+    /* What lies elsewhere changes between steps, when nobody waits for a copy: it is taken at once. */
+    char *to = s->more_copy;
+    for (int i = 0; s->copy && i < s->options.more_count; i++) {
+        int64_t bytes = checkpoint_extent(&s->options.more[i]);
+        memcpy(to, s->options.more[i].at.data, (size_t)bytes);
+        to += aligned(bytes, ALIGNMENT);
+    }
     start_work(s);
     s->stall += clock_seconds() - began;
 }

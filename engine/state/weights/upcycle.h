@@ -5,6 +5,7 @@
 #pragma once
 
 #include "engine/state/weights/weights.h"
+#include "memory/scope.h"
 
 typedef struct upcycle upcycle;
 

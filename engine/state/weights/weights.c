@@ -149,10 +149,8 @@ static bool match_mxfp4(stored_at *out, const weights *w, const names_tensor *n)
 {
     if (!shape_has_key(w->shape.architecture, KEY_MXFP4) || !n->stacked || n->dims != 2)
         return false;
-    char *blocks = must_format("%s_blocks", n->name), *scales = must_format("%s_scales", n->name);
+    AUTO_FREE char *blocks = must_format("%s_blocks", n->name), *scales = must_format("%s_scales", n->name);
     *out = (stored_at){find_stored(w, blocks), 0, find_stored(w, scales)};
-    free(blocks);
-    free(scales);
     return out->in && out->scales;
 }
 
@@ -232,54 +230,40 @@ static const sharded_tensor *find_repeated(const weights *w, const char *name)
     return NULL;
 }
 
-static status check_repeated(const weights *w, const sharded_tensor *copy, const sharded_tensor *of)
-{
-    return are_equal(copy, of)
-               ? STATUS_OK
-               : status_fail(STATUS_FAILED,
-                             "%s: tensor %s differs from %s, but the block behind the last layer shares the model's: "
-                             "set num_nextn_predict_layers to 0 in config.json to leave that block out",
-                             w->folder, copy->tensor->name, of->tensor->name);
-}
-
-/* What of a folder nobody computes. */
-static void say_left_out(const weights *w, int count)
-{
-    if (count > 0 && log_rank() == 0)
-        log_warn("%s: %d tensors of layers behind the last one are left out: num_nextn_predict_layers is not 1",
-                 w->folder, count);
-}
-
 static status match_tensors(weights *w)
 {
     int left_out = 0;
     AUTO_FREE bool *taken = must_calloc((unsigned long)sharded_count(w->files) + 1, sizeof *taken);
-    status s = STATUS_OK;
     w->stored = must_calloc((unsigned long)w->count, sizeof *w->stored);
-    for (int i = 0; i < w->count && s == STATUS_OK; i++) {
-        s = match_tensor(w, i);
-        if (s == STATUS_OK)
-            taken[sharded_number(w->files, w->stored[i].in)] = true;
-        if (s == STATUS_OK && w->stored[i].scales)
+    for (int i = 0; i < w->count; i++) {
+        TRY(match_tensor(w, i));
+        taken[sharded_number(w->files, w->stored[i].in)] = true;
+        if (w->stored[i].scales)
             taken[sharded_number(w->files, w->stored[i].scales)] = true;
     }
-    for (int i = 0; i < sharded_count(w->files) && s == STATUS_OK; i++) {
-        const sharded_tensor *t = sharded_at(w->files, i);
+    for (int i = 0; i < sharded_count(w->files); i++) {
+        const sharded_tensor *t = sharded_at(w->files, i), *repeated = find_repeated(w, t->tensor->name);
         const char *name = t->tensor->name;
-        const sharded_tensor *repeated = find_repeated(w, name);
+        if (repeated && !are_equal(t, repeated))
+            return status_fail(STATUS_FAILED,
+                               "%s: tensor %s differs from %s, but the block behind the last layer shares the model's: "
+                               "set num_nextn_predict_layers to 0 in config.json to leave that block out",
+                               w->folder, name, repeated->tensor->name);
         if (repeated)
-            s = check_repeated(w, t, repeated);
-        else if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
-            s = check_tied(w, t);
+            continue;
+        if (w->shape.tied_embeddings && !strcmp(name, names_format(w->shape.architecture, SLOT_HEAD)))
+            TRY(check_tied(w, t));
         else if (is_behind(&w->shape, name))
             left_out++;
         else if (!taken[i] && !is_leftover(name))
-            s = status_fail(STATUS_FAILED,
-                            "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
-                            w->folder, name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
+            return status_fail(STATUS_FAILED,
+                               "%s: tensor %s is none of a %s model of %d layers: is config.json another model's?",
+                               w->folder, name, shape_traits_of(w->shape.architecture)->name, w->shape.layers);
     }
-    say_left_out(w, left_out);
-    return s;
+    if (left_out > 0 && log_rank() == 0)
+        log_warn("%s: %d tensors of layers behind the last one are left out: num_nextn_predict_layers is not 1",
+                 w->folder, left_out);
+    return STATUS_OK;
 }
 
 static status read_config_json(model_shape *shape, json_t **tokens, const char *path)
@@ -303,15 +287,6 @@ static void leave_block(weights *w)
     w->shape.mtp_loss = 0;
 }
 
-static status open_huggingface(weights *w, const char *config_json)
-{
-    TRY(read_config_json(&w->shape, &w->tokens, config_json));
-    TRY(sharded_open(&w->files, w->folder));
-    leave_block(w);
-    list_names(w);
-    return match_tensors(w);
-}
-
 /* ---- a checkpoint ---- */
 
 static status open_checkpoint(weights *w, const char *path)
@@ -327,18 +302,16 @@ static status open_checkpoint(weights *w, const char *path)
     w->shape = w->config.model.shape;
     w->tokens = json_deep_copy(json_object_get(meta, "tokens"));
     list_names(w);
-    const char **names = must_alloc((unsigned long)w->count * sizeof *names);
+    AUTO_FREE const char **names = must_alloc((unsigned long)w->count * sizeof *names);
     for (int i = 0; i < w->count; i++)
         names[i] = w->names[i].name;
-    status s = checkpoint_expect(w->checkpoint, MODEL, names, w->count);
-    free(names);
-    for (int i = 0; i < w->count && s == STATUS_OK; i++) {
+    TRY(checkpoint_expect(w->checkpoint, MODEL, names, w->count));
+    for (int i = 0; i < w->count; i++) {
         const manifest_tensor *t = checkpoint_find(w->checkpoint, MODEL, w->names[i].name);
-        s = check_shape(w->folder, t->name, t->dims, t->global, w->names[i].dims, w->names[i].shape);
-        if (s == STATUS_OK)
-            s = check_type(w->folder, t->name, t->type);
+        TRY(check_shape(w->folder, t->name, t->dims, t->global, w->names[i].dims, w->names[i].shape));
+        TRY(check_type(w->folder, t->name, t->type));
     }
-    return s;
+    return STATUS_OK;
 }
 
 /* ---- both ---- */
@@ -365,7 +338,11 @@ static status open_either(weights *w, const char *folder)
     if (!huggingface)
         return open_checkpoint(w, folder);
     AUTO_FREE char *path = must_format("%s/config.json", folder);
-    return open_huggingface(w, path);
+    TRY(read_config_json(&w->shape, &w->tokens, path));
+    TRY(sharded_open(&w->files, w->folder));
+    leave_block(w);
+    list_names(w);
+    return match_tensors(w);
 }
 
 static status open_part(weights **out, const char *path, folder_part part)
@@ -525,16 +502,15 @@ static status read_mxfp4(weights *w, const stored_at *at, const rectangle *of, c
                  "bf16 or wider",
                  w->folder);
     w->said_mxfp4 = true;
-    float *values = must_alloc((unsigned long)(size[0] * size[1] + 1) * sizeof *values);
+    AUTO_FREE float *values = must_alloc((unsigned long)(size[0] * size[1] + 1) * sizeof *values);
     box_memory read = {.data = values, .type = DTYPE_FP32};
     box_row_major(read.stride, 2, size);
     mxfp4_read(values, &from, start[0], size[0], start[1], size[1]);
     box_convert(to, &read, 2, size);
-    bool finite = box_all_finite(&read, 2, size) && box_all_finite(to, 2, size);
-    free(values);
-    return finite ? STATUS_OK
-                  : status_fail(STATUS_FAILED, "%s: tensor %s has values beyond the range of %s", w->folder,
-                                at->in->tensor->name, dtype_name(to->type));
+    return box_all_finite(&read, 2, size) && box_all_finite(to, 2, size)
+               ? STATUS_OK
+               : status_fail(STATUS_FAILED, "%s: tensor %s has values beyond the range of %s", w->folder,
+                             at->in->tensor->name, dtype_name(to->type));
 }
 
 /* Is it the bias of a layer's experts, of this architecture? */
@@ -546,21 +522,17 @@ static bool is_bias(const weights *w, const char *name)
     return tail > 0 && length > tail && strcmp(name + length - tail, end + 2) == 0;
 }
 
-static status give_zeros(const rectangle *of, const box_memory *to)
-{
-    AUTO_FREE float *zeros = must_calloc((unsigned long)box_volume(of->dims, of->part.size) + 1, sizeof *zeros);
-    box_memory from = {.data = zeros, .type = DTYPE_FP32};
-    box_row_major(from.stride, of->dims, of->part.size);
-    box_convert(to, &from, of->dims, of->part.size);
-    return STATUS_OK;
-}
-
 status weights_read(void *context, const rectangle *of, const box_memory *to)
 {
     weights *w = context;
     int i = find(w, of->name), dims = of->dims;
-    if (i < 0 && is_bias(w, of->name))
-        return give_zeros(of, to);
+    if (i < 0 && is_bias(w, of->name)) {
+        AUTO_FREE float *zeros = must_calloc((unsigned long)box_volume(dims, of->part.size) + 1, sizeof *zeros);
+        box_memory from = {.data = zeros, .type = DTYPE_FP32};
+        box_row_major(from.stride, dims, of->part.size);
+        box_convert(to, &from, dims, of->part.size);
+        return STATUS_OK;
+    }
     if (i < 0)
         return status_fail(STATUS_FAILED, "%s: tensor %s is missing: is this another model's?", w->folder, of->name);
     MUST(dims == 1 || dims == 2, "%s has %d dimensions", of->name, dims);
@@ -582,10 +554,8 @@ status weights_tokenizer(tokenizer **out, const weights *w)
     static const char *const above[] = {"", "/..", "/../.."};
     for (int i = 0; i < (w->checkpoint ? 3 : 1); i++) {
         AUTO_FREE char *folder = must_format("%s%s", w->folder, above[i]);
-        bool here = tokenizer_files_is_in(folder);
-        status s = here ? tokenizer_files_open(out, folder) : STATUS_OK;
-        if (here)
-            return s;
+        if (tokenizer_files_is_in(folder))
+            return tokenizer_files_open(out, folder);
     }
     if (w->checkpoint && w->config.data.tokenizer)
         return tokenizer_files_open(out, w->config.data.tokenizer);
@@ -596,35 +566,26 @@ status weights_tokenizer(tokenizer **out, const weights *w)
 
 /* ---- sizes of a configuration ---- */
 
-/* Without a tokenizer beside it, is there at least the data set? The more likely mistake is told. */
-static status require_data(const char *prefix)
-{
-    AUTO_FREE char *index = must_format("%s.idx", prefix);
-    bool there = atomic_exists(index);
-    return there ? STATUS_OK
-                 : status_fail(
-                       STATUS_USAGE,
-                       "data.train: there is no data set %s (%s.bin and .idx), beside which a tokenizer would tell "
-                       "model.vocab_size: phalanx tokenize --output %s makes both, or set model.vocab_size",
-                       prefix, prefix, prefix);
-}
-
 /* From the tokenizer that the data was, or will be, made with. */
 static status take_vocabulary(config *c)
 {
-    tokenizer *t = NULL;
+    const char *prefix = c->data.tokenizer ? NULL : c->data.train.item[0].path;
+    AUTO(tokenizer) *t = NULL;
     status s = STATUS_OK;
     if (c->data.tokenizer)
         s = tokenizer_files_open(&t, c->data.tokenizer);
-    else if (tokenizer_files_is_beside(c->data.train.item[0].path))
-        s = tokenizer_files_open_beside(&t, c->data.train.item[0].path);
+    else if (tokenizer_files_is_beside(prefix))
+        s = tokenizer_files_open_beside(&t, prefix);
     if (s != STATUS_OK)
         return status_context(s, "model.vocab_size from the tokenizer");
+    AUTO_FREE char *index = must_format("%s.idx", prefix ? prefix : "");
+    if (!t && !atomic_exists(index)) /* without a tokenizer beside it: the more likely mistake is told */
+        return status_fail(STATUS_USAGE,
+                           "data.train: there is no data set %s (%s.bin and .idx), beside which a tokenizer would tell "
+                           "model.vocab_size: phalanx tokenize --output %s makes both, or set model.vocab_size",
+                           prefix, prefix, prefix);
     if (t)
         c->model.shape.vocab_size = tokenizer_vocab_size(t);
-    else
-        TRY(require_data(c->data.train.item[0].path));
-    tokenizer_close(t);
     return config_check(c);
 }
 

@@ -65,15 +65,6 @@ typedef struct ring {
     char *message; /* of a failed read: messages are kept per thread */
 } ring;
 
-/* false: the writer has given up */
-static bool wait_until_free(ring *r)
-{
-    WORKER_HELD(&r->worker);
-    while (r->filled - r->emptied == CHUNKS && worker_wait(&r->worker))
-        continue;
-    return !atomic_load(&r->worker.stop);
-}
-
 static void advance(ring *r, int64_t *counter)
 {
     WORKER_HELD(&r->worker);
@@ -93,7 +84,11 @@ static status read_tensor(ring *r, const names_tensor *t, dtype type)
                     width = columns - column < wide ? columns - column : wide;
             rectangle of = box_whole(t->name, t->dims, t->shape);
             of.part = t->dims == 2 ? (box){{row, column}, {height, width}} : (box){{column}, {width}};
-            if (!wait_until_free(r))
+            worker_lock(&r->worker);
+            while (r->filled - r->emptied == CHUNKS && worker_wait(&r->worker))
+                continue;
+            worker_unlock(&r->worker);
+            if (atomic_load(&r->worker.stop))
                 return status_fail(STATUS_FAILED, "stopped");
             int slot = (int)(r->filled % CHUNKS);
             TRY(weights_read(r->c->from, &of, &(box_memory){r->buffer[slot], type, {t->dims == 2 ? width : 1, 1}}));
@@ -148,14 +143,6 @@ static status write_tensor(ring *r, safetensors_writer *w, uint32_t *crc, int64_
 
 /* ---- one file ---- */
 
-static char *file_name(const copy *c, int shard)
-{
-    if (c->options->format == WEIGHTS_PHALANX)
-        return must_format("model-%05d.safetensors", shard);
-    return c->shards == 1 ? must_strdup(SHARDED_FILE)
-                          : must_format("model-%05d-of-%05d.safetensors", shard + 1, c->shards);
-}
-
 /* Where a written tensor lies, for whatever will say so. */
 static status note(copy *c, const safetensors_tensor *t, const char *file, int shard, int64_t offset, uint32_t crc)
 {
@@ -207,24 +194,24 @@ static status pump(copy *c, safetensors_writer *w, const char *file, int shard)
 
 static status write_shard(copy *c, int shard)
 {
-    AUTO_FREE char *name = file_name(c, shard), *path = must_format("%s/%s", c->folder, name);
+    AUTO_FREE char *name = c->options->format == WEIGHTS_PHALANX ? must_format("model-%05d.safetensors", shard)
+                           : c->shards == 1                      ? must_strdup(SHARDED_FILE)
+                                            : must_format("model-%05d-of-%05d.safetensors", shard + 1, c->shards);
+    AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
     json_auto_t *metadata = json_pack("{s:s}", "format", "pt"); /* Hugging Face's loaders ask for it */
     safetensors_writer *w;
-    status s = safetensors_writer_open(&w, path, c->tensors + c->first[shard], c->first[shard + 1] - c->first[shard],
-                                       metadata);
-    if (s == STATUS_OK) {
-        s = pump(c, w, name, shard);
-        manifest_file file = {
-            .bytes = safetensors_writer_bytes(w), .crc32c = safetensors_writer_crc32c(w), .has_crc32c = true};
-        if (s == STATUS_OK)
-            s = safetensors_writer_close(w);
-        else
-            safetensors_writer_abandon(w);
-        file.name = must_strdup(name);
-        if (c->manifest)
-            manifest_add_file(c->manifest, &file);
-        else
-            free(file.name);
+    TRY(safetensors_writer_open(&w, path, c->tensors + c->first[shard], c->first[shard + 1] - c->first[shard],
+                                metadata));
+    status s = pump(c, w, name, shard);
+    manifest_file file = {
+        .bytes = safetensors_writer_bytes(w), .crc32c = safetensors_writer_crc32c(w), .has_crc32c = true};
+    if (s == STATUS_OK)
+        s = safetensors_writer_close(w);
+    else
+        safetensors_writer_abandon(w);
+    if (c->manifest) {
+        file.name = TAKE(name);
+        manifest_add_file(c->manifest, &file);
     }
     return s;
 }
@@ -241,36 +228,29 @@ static status put_text(const copy *c, const char *name, const char *text)
 static json_t *special_tokens(const weights *w)
 {
     json_t *tokens = json_deep_copy(weights_tokens(w));
-    tokenizer *t;
+    AUTO(tokenizer) *t = NULL;
     if (json_object_size(tokens) || weights_is_huggingface(w) || weights_tokenizer(&t, w) != STATUS_OK)
         return tokens;
     const int32_t id[] = {tokenizer_bos(t), tokenizer_eos(t), tokenizer_pad(t)};
     for (int i = 0; huggingface_token_keys[i]; i++)
         if (id[i] >= 0 && id[i] < weights_shape(w)->vocab_size)
             json_object_set_new(tokens, huggingface_token_keys[i], json_integer(id[i]));
-    tokenizer_close(t);
     return tokens;
 }
 
 /* config.json, and the index of several files. */
 static status write_huggingface(const copy *c)
 {
-    char *text;
-    json_auto_t *tokens = special_tokens(c->from);
-    status s = huggingface_text(&text, weights_shape(c->from), c->tensors[0].type, tokens);
-    TRY(s);
-    s = put_text(c, "config.json", text);
-    free(text);
-    if (s != STATUS_OK || c->shards == 1)
-        return s;
-    json_auto_t *index =
-        json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)c->total, "weight_map", c->map);
-    AUTO_FREE char *body = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
-    MUST(body, "out of host memory");
-    text = must_format("%s\n", body);
-    s = put_text(c, SHARDED_INDEX, text);
-    free(text);
-    return s;
+    AUTO_FREE char *text = NULL, *body = NULL, *lines = NULL;
+    json_auto_t *tokens = special_tokens(c->from), *index = NULL;
+    TRY(huggingface_text(&text, weights_shape(c->from), c->tensors[0].type, tokens));
+    TRY(put_text(c, "config.json", text));
+    if (c->shards == 1)
+        return STATUS_OK;
+    index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)c->total, "weight_map", c->map);
+    body = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
+    lines = must_format("%s\n", body);
+    return put_text(c, SHARDED_INDEX, lines);
 }
 
 /* A configuration that makes this shape, everything else at its default. */
@@ -282,27 +262,21 @@ static status default_config(char **out, const model_shape *shape)
     config_take_shape(&c, shape);
     free(c.model.from);
     c.model.from = NULL;
-    status s = config_check(&c);
-    if (s == STATUS_OK)
-        *out = config_text(&c);
-    return s;
+    TRY(config_check(&c));
+    *out = config_text(&c);
+    return STATUS_OK;
 }
 
 /* What has come with the weights is in the manifest, too: it may be damaged like them. */
 static status note_companion(const copy *c, const char *name)
 {
-    mapping file;
+    RELEASED_BY(mapping_close) mapping file = {0};
     AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
-    status s = mapping_open(&file, path);
-    if (s == STATUS_OK) {
-        manifest_file entry = {.name = must_strdup(name),
-                               .bytes = file.bytes,
-                               .crc32c = crc32c(0, file.data, file.bytes),
-                               .has_crc32c = true};
-        manifest_add_file(c->manifest, &entry);
-        mapping_close(&file);
-    }
-    return s;
+    TRY(mapping_open(&file, path));
+    manifest_file entry = {
+        .name = must_strdup(name), .bytes = file.bytes, .crc32c = crc32c(0, file.data, file.bytes), .has_crc32c = true};
+    manifest_add_file(c->manifest, &entry);
+    return STATUS_OK;
 }
 
 static int is_companion(const struct dirent *entry)
@@ -346,14 +320,12 @@ static status copy_companion(bool *copied, const copy *c, const char *name)
 {
     AUTO_FREE char *from = must_format("%s/%s", weights_folder(c->from), name),
                    *to = must_format("%s/%s", c->folder, name);
-    status s = STATUS_OK;
     RELEASED_BY(mapping_close) mapping file = {0};
     *copied = atomic_exists(from);
-    if (*copied)
-        s = mapping_open(&file, from);
-    if (*copied && s == STATUS_OK)
-        s = atomic_replace(to, file.data, file.bytes);
-    return s;
+    if (!*copied)
+        return STATUS_OK;
+    TRY(mapping_open(&file, from));
+    return atomic_replace(to, file.data, file.bytes);
 }
 
 static status copy_companions(const copy *c)
@@ -363,19 +335,16 @@ static status copy_companions(const copy *c)
         TRY(copy_companion(&copied, c, companions[i]));
         tokenizer_copied = tokenizer_copied || (copied && i < 3);
     }
-    tokenizer *t;
+    AUTO(tokenizer) *t = NULL;
     if (weights_tokenizer(&t, c->from) != STATUS_OK)
         /* weights without a tokenizer, or with one that is not known here, are a model all the same */
         return STATUS_OK;
-    status s = STATUS_OK;
     if (!tokenizer_copied && !weights_is_huggingface(c->from))
-        s = tokenizer_files_save(t, c->folder);
-    if (s == STATUS_OK && !c->manifest) {
-        json_auto_t *tokens = special_tokens(c->from);
-        s = tokenizer_export(t, c->folder, weights_shape(c->from), tokens);
-    }
-    tokenizer_close(t);
-    return s;
+        TRY(tokenizer_files_save(t, c->folder));
+    if (c->manifest)
+        return STATUS_OK;
+    json_auto_t *tokens = special_tokens(c->from);
+    return tokenizer_export(t, c->folder, weights_shape(c->from), tokens);
 }
 
 /* ---- all of it ---- */
@@ -443,13 +412,9 @@ static void plan(copy *c)
 
 static bool is_model(const char *folder)
 {
-    static const char *const names[] = {"config.json", "manifest.json"};
-    bool found = false;
-    for (int i = 0; i < 2 && !found; i++) {
-        AUTO_FREE char *path = must_format("%s/%s", folder, names[i]);
-        found = atomic_exists(path);
-    }
-    return found;
+    AUTO_FREE char *config_json = must_format("%s/config.json", folder),
+                   *manifest_json = must_format("%s/manifest.json", folder);
+    return atomic_exists(config_json) || atomic_exists(manifest_json);
 }
 
 static status check_target(const char *to, bool replace)
@@ -457,10 +422,7 @@ static status check_target(const char *to, bool replace)
     RELEASED_BY(reading_names_free) reading_names entries = {0};
     bool there;
     TRY(atomic_look(&there, to));
-    if (!there)
-        return STATUS_OK;
-    bool listed = reading_folder(&entries, to) == STATUS_OK, empty = listed && entries.there && entries.count == 0;
-    if (empty)
+    if (!there || (reading_folder(&entries, to) == STATUS_OK && entries.there && entries.count == 0))
         return STATUS_OK;
     if (replace)
         return is_model(to) ? STATUS_OK
@@ -474,14 +436,12 @@ static status take_name(const char *from, const char *to, bool replace)
     if (!replace || !is_model(to))
         return atomic_rename(from, to);
     AUTO_FREE char *old = must_format("%s.old", to);
-    status s = atomic_remove(old);
-    if (s == STATUS_OK)
-        s = atomic_rename(to, old);
-    if (s == STATUS_OK && (s = atomic_rename(from, to)) != STATUS_OK)
+    TRY(atomic_remove(old));
+    TRY(atomic_rename(to, old));
+    status s = atomic_rename(from, to);
+    if (s != STATUS_OK)
         (void)rename(old, to);
-    if (s == STATUS_OK)
-        s = atomic_remove(old);
-    return s;
+    return s == STATUS_OK ? atomic_remove(old) : s;
 }
 
 static status write_folder(copy *c)
@@ -497,11 +457,16 @@ static status write_folder(copy *c)
     return atomic_sync_folder(c->folder);
 }
 
-static void give_up(const copy *c)
+static void free_copy(copy *c)
 {
-    AUTO_FREE char *message = must_strdup(status_message());
-    (void)atomic_remove(c->folder);
-    (void)status_fail(STATUS_FAILED, "%s", message);
+    manifest_free(c->manifest);
+    json_decref(c->map);
+    free(c->tensors);
+    free(c->source);
+    for (int i = 0; i < MOST_COPIES; i++)
+        free(c->copied[i]);
+    free(c->first);
+    free(c->folder);
 }
 
 status weights_copy(weights *from, const char *to, const weights_copy_options *options)
@@ -509,7 +474,8 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
     size_t length = strlen(to);
     while (length > 1 && to[length - 1] == '/')
         length--;
-    AUTO_FREE char *target = must_format("%.*s", (int)length, to), *unused = NULL;
+    AUTO_FREE char *target = must_format("%.*s", (int)length, to), *unused = NULL, *message = NULL;
+    RELEASED_BY(free_copy)
     copy c = {.from = from, .options = options, .folder = must_format("%s.tmp", target), .map = json_object()};
     if (options->format == WEIGHTS_PHALANX)
         c.manifest = manifest_make(1);
@@ -518,23 +484,15 @@ status weights_copy(weights *from, const char *to, const weights_copy_options *o
                  "out, and others may be chosen",
                  to, shape_traits_of(weights_shape(from)->architecture)->name);
     plan(&c);
-    status s = check_target(target, options->replace);
-    if (s == STATUS_OK && !c.manifest) /* what cannot be said in a config.json is refused before the long work */
-        s = huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL);
-    if (s == STATUS_OK) {
-        s = write_folder(&c);
-        if (s == STATUS_OK)
-            s = take_name(c.folder, target, options->replace);
-        if (s != STATUS_OK)
-            give_up(&c);
-    }
-    manifest_free(c.manifest);
-    json_decref(c.map);
-    free(c.tensors);
-    free(c.source);
-    for (int i = 0; i < MOST_COPIES; i++)
-        free(c.copied[i]);
-    free(c.first);
-    free(c.folder);
-    return s;
+    TRY(check_target(target, options->replace));
+    if (!c.manifest) /* what cannot be said in a config.json is refused before the long work */
+        TRY(huggingface_text(&unused, weights_shape(from), c.tensors[0].type, NULL));
+    status s = write_folder(&c);
+    if (s == STATUS_OK)
+        s = take_name(c.folder, target, options->replace);
+    if (s == STATUS_OK)
+        return s;
+    message = must_strdup(status_message());
+    (void)atomic_remove(c.folder);
+    return status_fail(s, "%s", message);
 }

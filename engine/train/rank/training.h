@@ -2,31 +2,18 @@
  * training_report.h, training_saves.h and training_loop.h. */
 #pragma once
 
-#include "engine/run/choices.h"
-#include "engine/config/config.h"
-#include "engine/run/batch.h"
-#include "engine/run/executor.h"
-#include "engine/system/lines.h"
-#include "engine/system/lock.h"
-#include "engine/files/tensorboard.h"
-#include "engine/islands/islands.h"
-#include "engine/checkpoint/checkpoint_find.h"
-#include "engine/checkpoint/checkpoint_place.h"
-#include "engine/mirror/mirror.h"
+#include "engine/checkpoint/manifest.h"
 #include "engine/guard/pace.h"
 #include "engine/host/incident_log.h"
-#include "engine/host/resources.h"
-#include "engine/data/samples.h"
-#include "engine/state/save/exporter.h"
-#include "engine/state/nodes/node_copies.h"
-#include "engine/state/save/saver.h"
-#include "engine/run/trace.h"
-#include "engine/guard/loads.h"
+#include "engine/run/batch.h"
 #include "engine/train/rank/train_meta.h"
-#include "engine/tokenizer/tokenizer.h"
-#include "engine/tracking/tracker.h"
-#include "engine/guard/verify.h"
-#include "parallel/watch/watchdog.h"
+
+typedef struct islands islands;           /* engine/islands/islands.h */
+typedef struct lock lock;                 /* engine/system/lock.h */
+typedef struct mirror_facts mirror_facts; /* engine/mirror/mirror.h */
+typedef struct tokenizer tokenizer;       /* engine/tokenizer/tokenizer.h */
+typedef struct trace trace;               /* engine/run/trace.h */
+typedef struct verify verify;             /* engine/guard/verify.h */
 
 /* What the run reads. */
 typedef struct training_data {
@@ -77,36 +64,6 @@ typedef struct training_guards {
     int64_t times_back;
 } training_guards;
 
-/* Checkpoints, on the disk and in the memory of nodes. */
-typedef struct training_saves {
-    saver *saver;                     /* NULL before training_save_open */
-    bool beside;                      /* training continues while it writes */
-    int64_t copy_bytes;               /* host memory that it takes */
-    int64_t published, lost;          /* saves; lost ones were given up */
-    bool refused;                     /* a state: a value of it is not finite */
-    int64_t saved;                    /* the step that was saved last, or begun from */
-    node_copies *copies;              /* in the memory of nodes; NULL before training_restore */
-    int64_t in_memory;                /* saves there */
-    double seconds;                   /* that training has waited for the saver */
-    exporter *exporter;               /* rank 0's; NULL: checkpoint.export is not set */
-    char *extra_name, *extra_choices; /* names of the files that go with a checkpoint */
-} training_saves;
-
-/* The mirror of the checkpoints in an object store, under checkpoint.mirror; rank 0's. */
-typedef struct training_mirroring {
-    mirror *thread;          /* NULL before training_upload_open, and on other ranks */
-    char id[MANIFEST_RUN];   /* of the run over all its starts; "": it has none */
-    bool held;               /* this start has written that it holds the mirror */
-    checkpoint_place newest; /* in the mirror where the run began; step -1: it is not known */
-    mirror_facts facts;      /* at the last look */
-} training_mirroring;
-
-/* Where the run is in its own history, which it may have gone back in. */
-typedef struct training_branch {
-    checkpoint_place loaded; /* of the checkpoint that was loaded last */
-    checkpoint_place now;    /* rank 0's: its branch, and those before; the step is the one that it began with */
-} training_branch;
-
 /* What has become of a step. */
 typedef enum training_outcome {
     TRAINING_UPDATED,
@@ -117,30 +74,32 @@ typedef enum training_outcome {
 /* What a step has come to: the mean loss over its tokens, the gradient's norm before clipping. */
 typedef struct training_figures {
     double loss, norm, rate, seconds;
+    double stalled; /* seconds that it has waited for a checkpoint */
     training_outcome outcome;
 } training_figures;
 
-/* The report: rank 0's files, what it counts, and what it has said already. */
-typedef struct training_report {
-    lines *metrics, *events;
-    loads *loads;      /* NULL: the model has no experts */
-    lines *load_lines; /* loads.jsonl; NULL: it is not written */
-    tensorboard *board;
-    tracker *tracker;                           /* NULL: run.mlflow is not set */
-    mlflow_login login;                         /* the tracker's */
-    resources *resources;                       /* of this host, kept by its first rank; NULL: nobody asks */
-    double first_step_seconds, trained_seconds; /* since the first step of this process ended */
-    int64_t trained_steps;                      /* that were played, by this process */
+/* What the loop counts of this process's steps, for the report. */
+typedef struct training_counts {
+    double first_step_seconds, trained_seconds; /* until the first step has ended; since then */
+    int64_t trained_steps;                      /* that were played */
     double stall_seconds;                       /* that training has waited for blocks of data */
     int64_t cache_misses, fetched_bytes;        /* blocks that it has waited for, of all ranks; what they fetched */
     int64_t plays[LADDER_RUNGS];                /* of training programs by rung, steps played again each time */
-    double flops_per_token, peak_flops;
-    double best_loss;       /* of the evaluations of this process */
-    int64_t best_step;      /* 0: there was none */
-    bool metrics_failing;   /* metrics cannot be written at the moment */
-    bool resources_failing; /* nor the host's resources */
-    bool stdout_failed;     /* standard output cannot be written any more */
-} training_report;
+} training_counts;
+
+/* What saves have come to, for the report. */
+typedef struct training_saving {
+    bool beside;                /* training continues while checkpoints are written */
+    int64_t copy_bytes;         /* host memory that that takes */
+    int64_t memory_bytes;       /* of copies in the memory of nodes; 0: there are none */
+    int64_t published, lost;    /* saves; lost ones were given up */
+    int64_t in_memory;          /* saves there */
+    double seconds;             /* that training has waited for them */
+    const mirror_facts *mirror; /* at the last look; NULL: there is none */
+} training_saving;
+
+typedef struct training_report training_report; /* report/training_report_internal.h */
+typedef struct training_saves training_saves;   /* saves/training_saves_internal.h */
 
 typedef struct training {
     const config *config;
@@ -163,15 +122,16 @@ typedef struct training {
     training_now now;
     training_fetched fetched;
     training_guards guards;
-    training_saves saves;
-    training_mirroring mirroring;
-    training_branch branch;
-    training_report report;
+    training_counts counts;
+    training_saves *saves;
+    training_saving saving;
+    training_report *report;
 
     double began;
+    int64_t saved;          /* the step that was saved last, or begun from */
     lock *lock;             /* rank 0's, of the run's folder; NULL: run.lock is off */
     char run[MANIFEST_RUN]; /* this start's id, the same on all ranks */
-    char *folder, *checkpoints, *exports;
+    char *folder, *checkpoints;
     char *resume;             /* checkpoint.resume: "auto", "never" or a folder of the disk */
     incident_log_held ending; /* what ends the run, if this rank knows it */
     bool new_stage;           /* this process begins a stage, from another run's checkpoint */

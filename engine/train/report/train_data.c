@@ -82,7 +82,7 @@ void training_say_data(const training *t)
 static void judge_stall(training *t, double seconds)
 {
     training_fetched *f = &t->fetched;
-    if (f->warned || t->report.trained_steps < 2) /* the first one's data could not be fetched ahead */
+    if (f->warned || t->counts.trained_steps < 2) /* the first one's data could not be fetched ahead */
         return;
     f->window_stall += f->stall;
     f->window_seconds += seconds;
@@ -112,7 +112,7 @@ void training_report_fetched(report_step *out, training *t)
 void training_sum_fetched(report_summary_values *out, const training *t)
 {
     out->remote = has_remote(t);
-    out->stall_seconds = t->report.stall_seconds;
-    out->cache_misses = t->report.cache_misses;
-    out->fetched_bytes = t->report.fetched_bytes;
+    out->stall_seconds = t->counts.stall_seconds;
+    out->cache_misses = t->counts.cache_misses;
+    out->fetched_bytes = t->counts.fetched_bytes;
 }

@@ -6,11 +6,15 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "engine/compile/model/flops.h"
 #include "engine/compile/model/tokens.h"
+#include "engine/guard/pace.h"
+#include "engine/islands/islands.h"
+#include "engine/mirror/mirror.h"
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/host/incident_log.h"
-#include "engine/train/report/training_report.h"
+#include "engine/train/report/training_report_internal.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/outlet.h"
@@ -68,12 +72,12 @@ static status open_kept(lines **out, const training *t, const char *name)
 static status open_steps(training *t)
 {
     TRY(training_tracking_hold(t));
-    TRY(open_kept(&t->report.metrics, t, "metrics.jsonl"));
+    TRY(open_kept(&t->report->metrics, t, "metrics.jsonl"));
     TRY(training_tracking_go_on(t));
-    if (t->report.loads && t->config->run.loads_every > 0)
-        TRY(open_kept(&t->report.load_lines, t, "loads.jsonl"));
+    if (t->report->loads && t->config->run.loads_every > 0)
+        TRY(open_kept(&t->report->load_lines, t, "loads.jsonl"));
     if (t->config->run.tensorboard)
-        TRY(tensorboard_open(&t->report.board, t->folder, t->at.step + 1, report_time()));
+        TRY(tensorboard_open(&t->report->board, t->folder, t->at.step + 1, report_time()));
     return STATUS_OK;
 }
 
@@ -84,10 +88,10 @@ static status open_files(training *t)
                    *events = must_format("%s/events.jsonl", t->folder),
                    *chosen = must_format("%s/" CHOICES_FILE, t->folder);
     TRY(atomic_replace(path, text, (int64_t)strlen(text)));
-    t->report.loads = loads_open(&t->config->model.shape, t->compiled.around.group[AXIS_EXPERT].ranks);
+    t->report->loads = loads_open(&t->config->model.shape, t->compiled.around.group[AXIS_EXPERT].ranks);
     TRY(training_tracking_open(t));
     TRY(open_steps(t));
-    TRY(lines_open(&t->report.events, events));
+    TRY(lines_open(&t->report->events, events));
     return t->choices.count > 0 ? choices_write(&t->choices, chosen) : STATUS_OK;
 }
 
@@ -95,8 +99,8 @@ static status open_files(training *t)
 static void write_event(training *t, report_happening what)
 {
     what.run = t->run;
-    if (t->report.events)
-        (void)report_happened(t->report.events, &what, report_time());
+    if (t->report->events)
+        (void)report_happened(t->report->events, &what, report_time());
 }
 
 void training_event(training *t, const char *event, int64_t step, const char *words)
@@ -108,7 +112,7 @@ void training_event_saved(training *t, int64_t step, const char *name)
 {
     AUTO_FREE char *path = must_format("%s/%s", t->checkpoints, name);
     bool there = true;
-    if (t->report.events && atomic_look(&there, path) == STATUS_OK && !there) {
+    if (t->report->events && atomic_look(&there, path) == STATUS_OK && !there) {
         log_warn("%s is not there any more: its folder has been moved or replaced", path);
         training_event(t, "saved, then moved", step, name);
     } else
@@ -141,12 +145,34 @@ static void open_resources(training *t)
                                        .first_step = t->at.step + 1,
                                        .tell = tell_of_gpu,
                                        .context = t};
-    if (resources_open(&t->report.resources, &options) != STATUS_OK)
+    if (resources_open(&t->report->resources, &options) != STATUS_OK)
         log_warn("%s; the run goes on without this host's resources", status_message());
+}
+
+training_report *training_report_make(void)
+{
+    return must_calloc(1, sizeof(training_report));
+}
+
+bool training_report_is_here(const training *t)
+{
+    return !t->report->metrics || lines_are_here(t->report->metrics);
+}
+
+bool training_report_displaced(const training *t)
+{
+    return t->report->metrics && lines_displaced(t->report->metrics);
+}
+
+const loads *training_report_loads(const training *t)
+{
+    return t->report->loads;
 }
 
 status training_report_open(training *t)
 {
+    t->report->peak_flops = executor_peak(t->executor) * comm_ranks(t->world);
+    t->report->flops_per_token = flops_per_token(&t->config->model.shape, t->config->train.sequence);
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_files(t) : STATUS_OK));
     const devices_row *row = t->device->row(comm_local_rank(t->world));
     write_event(t, (report_happening){NULL, t->at.step > 0 ? "resumed" : "started", t->at.step, t->fell_back,
@@ -215,8 +241,8 @@ void training_header(const training *t)
                       .tokens_per_step = config_step_tokens(c),
                       .tokens = training_samples_at(t, c->train.steps) * c->train.sequence,
                       .expert_room = compile_room(&k->options),
-                      .flops_per_token = t->report.flops_per_token,
-                      .peak_flops = t->report.peak_flops,
+                      .flops_per_token = t->report->flops_per_token,
+                      .peak_flops = t->report->peak_flops,
                       .arena_bytes = largest,
                       .lower_bound_bytes = k->persistent_bytes + k->training.lower_bound};
     run.memory.weights = k->class_bytes[CLASS_WEIGHT];
@@ -235,14 +261,14 @@ void training_header(const training *t)
     if (c->optimizer.warmup >= c->train.steps)
         printf("  rate        optimizer.warmup %lld is all of train.steps: the learning rate only rises\n",
                (long long)c->optimizer.warmup);
-    if (t->saves.beside) {
+    if (t->saving.beside) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)(t->saves.copy_bytes));
+        units_bytes(bytes, (double)t->saving.copy_bytes);
         printf("  checkpoints written beside training, from a copy of %s a rank\n", bytes);
     }
-    if (t->config->checkpoint.memory_every > 0) {
+    if (t->saving.memory_bytes > 0) {
         char bytes[UNITS_TEXT];
-        units_bytes(bytes, (double)node_copies_bytes(t->saves.copies));
+        units_bytes(bytes, (double)t->saving.memory_bytes);
         printf("  copies      every %d steps in the memory of nodes, at most %s a rank\n",
                t->config->checkpoint.memory_every, bytes);
     }
@@ -271,17 +297,17 @@ static status write_events(training *t, const report_step *s)
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         if (values[i].tag)
             values[count++] = values[i];
-    return write_scalars(&t->report, values, count, s->step, s->time);
+    return write_scalars(t->report, values, count, s->step, s->time);
 }
 
 /* Metrics are worth less than the run: what cannot be written is counted, and tried again with the next line. */
 static void metrics_done(training *t, status s)
 {
-    if ((s != STATUS_OK) == t->report.metrics_failing)
+    if ((s != STATUS_OK) == t->report->metrics_failing)
         return;
-    t->report.metrics_failing = s != STATUS_OK;
-    if (!t->report.metrics_failing) {
-        log_warn("metrics are written again; %lld lines are missing", lines_lost(t->report.metrics));
+    t->report->metrics_failing = s != STATUS_OK;
+    if (!t->report->metrics_failing) {
+        log_warn("metrics are written again; %lld lines are missing", lines_lost(t->report->metrics));
         return;
     }
     log_warn("%s; the run goes on without its metrics", status_message());
@@ -292,47 +318,36 @@ static void metrics_done(training *t, status s)
 /* Whoever read the lines may be gone (a dead tee, a closed terminal): training needs no reader. */
 static void screen_done(training *t, int error)
 {
-    if (t->report.stdout_failed || !ferror(stdout))
+    if (t->report->stdout_failed || !ferror(stdout))
         return;
-    t->report.stdout_failed = true;
+    t->report->stdout_failed = true;
     AUTO_FREE char *words =
         must_format("standard output cannot be written to: %s; the run goes on without it", strerror(error));
     log_warn("%s; its lines are in %s/metrics.jsonl", words, t->folder);
     incident_log_say(t->folder, t->watchdog, INCIDENT_STORAGE, false, words);
 }
 
-static void add_pace(report_step *r, const training *t)
-{
-    r->slowest_rank = -1;
-    r->wait_seconds = t->guards.judge ? pace_waited(t->guards.judge) : 0;
-    for (int i = 0; t->guards.judge && i < comm_ranks(t->world); i++)
-        if (pace_ratio(t->guards.judge, i) > r->slowest_ratio) {
-            r->slowest_ratio = pace_ratio(t->guards.judge, i);
-            r->slowest_rank = i;
-        }
-}
-
 /* How the step's tokens are spread over the experts; of a step without samples nothing is known. */
 static void add_loads(report_step *r, training *t, training_outcome outcome)
 {
     const config *c = t->config;
-    if (!t->report.loads || outcome == TRAINING_NO_SAMPLE)
+    if (!t->report->loads || outcome == TRAINING_NO_SAMPLE)
         return;
     const int32_t *counts = executor_at(t->executor, t->compiled.values.choices);
-    loads_facts f = loads_judge(t->report.loads, counts);
+    loads_facts f = loads_judge(t->report->loads, counts);
     r->expert_load_max = f.expert_max;
     r->expert_load_max_layer = f.layer;
     r->rank_load_max = f.rank_max;
     r->dead_experts = f.dead;
     r->expert_entropy = f.entropy;
-    AUTO_FREE char *words = loads_warn(t->report.loads, counts);
+    AUTO_FREE char *words = loads_warn(t->report->loads, counts);
     if (words) {
         log_warn("step %lld: %s", (long long)t->at.step, words);
         training_event(t, "experts", t->at.step, words);
     }
     bool last = t->at.step == c->train.steps;
-    if (t->report.load_lines && (last || t->at.step % c->run.loads_every == 0))
-        metrics_done(t, lines_write(t->report.load_lines, loads_line(t->report.loads, counts, t->at.step)));
+    if (t->report->load_lines && (last || t->at.step % c->run.loads_every == 0))
+        metrics_done(t, lines_write(t->report->load_lines, loads_line(t->report->loads, counts, t->at.step)));
 }
 
 /* By what a step's time went. A device waits for messages on its own queues, where the host cannot see it. */
@@ -343,9 +358,10 @@ static void divide_seconds(report_step *r, training *t, double stalled)
     r->data_seconds = t->now.data_seconds;
     r->context_imbalance = t->now.batch.imbalance;
     r->context_imbalance_of_halves = t->now.batch.imbalance_of_halves;
-    r->mirrors = t->mirroring.thread;
-    r->mirror_behind_bytes = t->mirroring.facts.behind_bytes;
-    r->mirrored_step = t->mirroring.facts.step;
+    const mirror_facts *mirrored = t->saving.mirror;
+    r->mirrors = mirrored;
+    r->mirror_behind_bytes = mirrored ? mirrored->behind_bytes : 0;
+    r->mirrored_step = mirrored ? mirrored->step : 0;
     r->communication_seconds = seen ? waited : -1;
     r->checkpoint_seconds = t->now.stalled_before + stalled;
     r->compute_seconds = fmax(0, r->step_seconds - t->now.data_seconds - stalled - (seen ? waited : 0));
@@ -353,13 +369,13 @@ static void divide_seconds(report_step *r, training *t, double stalled)
 
 static void report_resources(training *t, bool now)
 {
-    if (!t->report.resources)
+    if (!t->report->resources)
         return;
     watchdog_enter(t->watchdog, DURING_STEP, true, t->at.step, "writing this host's resources");
-    status s = resources_look(t->report.resources, t->at.step, now);
-    if (s != STATUS_OK && !t->report.resources_failing)
+    status s = resources_look(t->report->resources, t->at.step, now);
+    if (s != STATUS_OK && !t->report->resources_failing)
         log_warn("%s; the run goes on without this host's resources", status_message());
-    t->report.resources_failing = s != STATUS_OK;
+    t->report->resources_failing = s != STATUS_OK;
 }
 
 void training_report_step(training *t, const training_figures *f)
@@ -367,13 +383,6 @@ void training_report_step(training *t, const training_figures *f)
     static const char *const skips[] = {[TRAINING_UPDATED] = NULL,
                                         [TRAINING_NOT_FINITE] = "a gradient is not finite",
                                         [TRAINING_NO_SAMPLE] = "every sample of its batch is left out"};
-    bool played = f->outcome != TRAINING_NO_SAMPLE;
-    if (played && t->report.trained_steps++ == 0)
-        t->report.first_step_seconds = clock_seconds() - t->began - t->choices.seconds;
-    else if (played)
-        t->report.trained_seconds += f->seconds;
-    double stalled = saver_stall(t->saves.saver);
-    t->saves.seconds += t->now.stalled_before + stalled;
     report_resources(t, false);
     if (!speaks(t))
         return;
@@ -403,30 +412,36 @@ void training_report_step(training *t, const training_figures *f)
                      .replays = t->now.replays,
                      .skipped_steps = t->at.step - t->at.updates,
                      .resident_bytes = peak_resident()};
-    add_pace(&r, t);
+    r.slowest_rank = -1;
+    r.wait_seconds = t->guards.judge ? pace_waited(t->guards.judge) : 0;
+    for (int i = 0; t->guards.judge && i < comm_ranks(t->world); i++)
+        if (pace_ratio(t->guards.judge, i) > r.slowest_ratio) {
+            r.slowest_ratio = pace_ratio(t->guards.judge, i);
+            r.slowest_rank = i;
+        }
     add_loads(&r, t, f->outcome);
     training_report_fetched(&r, t);
-    divide_seconds(&r, t, stalled);
-    r.tflops = r.tokens_per_second * t->report.flops_per_token / 1e12;
-    r.mfu = target_mfu(t->report.flops_per_token, r.tokens_per_second, 1, t->report.peak_flops, 1);
+    divide_seconds(&r, t, f->stalled);
+    r.tflops = r.tokens_per_second * t->report->flops_per_token / 1e12;
+    r.mfu = target_mfu(t->report->flops_per_token, r.tokens_per_second, 1, t->report->peak_flops, 1);
     double each =
-        t->report.trained_steps > 1 ? t->report.trained_seconds / (double)(t->report.trained_steps - 1) : f->seconds;
+        t->counts.trained_steps > 1 ? t->counts.trained_seconds / (double)(t->counts.trained_steps - 1) : f->seconds;
     r.left_seconds = each * (double)(c->train.steps - t->at.step);
     if (c->run.log_every > 0 && (t->at.step % c->run.log_every == 0 || t->at.step == c->train.steps || r.skipped))
         (c->run.log_format == CONFIG_LOG_JSON ? report_line_object : report_line)(stdout, &r);
     screen_done(t, errno);
-    status s = report_metrics(t->report.metrics, &r);
+    status s = report_metrics(t->report->metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_events(t, &r) : s);
 }
 
 static status write_evaluation_events(training *t, const report_result *r)
 {
     tensorboard_value value = {"validation/loss", r->loss};
-    TRY(write_scalars(&t->report, &value, 1, r->step, r->time));
+    TRY(write_scalars(t->report, &value, 1, r->step, r->time));
     for (int i = 0; r->sets > 1 && i < r->sets; i++) {
         AUTO_FREE char *tag = must_format("validation/%s", r->name[i]);
         value = (tensorboard_value){tag, r->losses[i]};
-        TRY(write_scalars(&t->report, &value, 1, r->step, r->time));
+        TRY(write_scalars(t->report, &value, 1, r->step, r->time));
     }
     return STATUS_OK;
 }
@@ -462,46 +477,52 @@ void training_report_evaluation(training *t, const double *losses, double second
                        .sets = t->data.set_count,
                        .name = names,
                        .losses = losses};
-    if (t->report.best_step == 0 || r.loss < t->report.best_loss) {
-        t->report.best_step = r.step;
-        t->report.best_loss = r.loss;
+    if (t->report->best_step == 0 || r.loss < t->report->best_loss) {
+        t->report->best_step = r.step;
+        t->report->best_loss = r.loss;
     }
     watchdog_enter(t->watchdog, DURING_EVALUATION, true, t->at.step, "writing metrics");
     (t->config->run.log_format == CONFIG_LOG_JSON ? report_evaluation_object : report_evaluation)(stdout, &r);
     screen_done(t, errno);
-    status s = report_metrics_evaluation(t->report.metrics, &r);
+    status s = report_metrics_evaluation(t->report->metrics, &r);
     metrics_done(t, s == STATUS_OK ? write_evaluation_events(t, &r) : s);
 }
 
 void training_report_event(training *t, const report_event *what)
 {
     if (speaks(t))
-        metrics_done(t, report_metrics_event(t->report.metrics, what, report_time()));
+        metrics_done(t, report_metrics_event(t->report->metrics, what, report_time()));
 }
 
 void training_report_disagreement(training *t, double apart)
 {
     if (speaks(t))
-        metrics_done(t, report_metrics_disagreement(t->report.metrics, t->at.step, apart, report_time()));
+        metrics_done(t, report_metrics_disagreement(t->report->metrics, t->at.step, apart, report_time()));
 }
 
 /* What open_steps() opens. */
 static void close_steps(training *t)
 {
-    lines_close(t->report.metrics);
-    lines_close(t->report.load_lines);
-    tensorboard_close(t->report.board);
-    t->report.metrics = t->report.load_lines = NULL;
-    t->report.board = NULL;
+    lines_close(t->report->metrics);
+    lines_close(t->report->load_lines);
+    tensorboard_close(t->report->board);
+    t->report->metrics = t->report->load_lines = NULL;
+    t->report->board = NULL;
+}
+
+void training_report_free(training_report *r)
+{
+    resources_close(r->resources);
+    free(r);
 }
 
 void training_report_close(training *t)
 {
     close_steps(t);
-    lines_close(t->report.events);
-    loads_close(t->report.loads);
-    tracker_close(t->report.tracker);
-    mlflow_login_wipe(&t->report.login);
+    lines_close(t->report->events);
+    loads_close(t->report->loads);
+    tracker_close(t->report->tracker);
+    mlflow_login_wipe(&t->report->login);
 }
 
 /* As a new process would find the files. */
@@ -516,7 +537,7 @@ status training_report_undone(training *t, const report_event *what)
     seal_open();
     TRY(comm_all_status(comm_world(t->world), speaks(t) ? open_again(t) : STATUS_OK));
     training_report_event(t, what);
-    if (t->report.trained_steps > 0)
+    if (t->counts.trained_steps > 0)
         seal_close();
     return STATUS_OK;
 }
@@ -532,9 +553,9 @@ void training_say_done(const training *t)
         return;
     units_count(tokens, (double)count);
     units_duration(took, clock_seconds() - t->began);
-    if (t->report.best_step > 0)
-        snprintf(best, sizeof best, "; best validation %.4f at step %lld", t->report.best_loss,
-                 (long long)t->report.best_step);
+    if (t->report->best_step > 0)
+        snprintf(best, sizeof best, "; best validation %.4f at step %lld", t->report->best_loss,
+                 (long long)t->report->best_step);
     log_info("done: %lld steps, %s tokens in all, this start took %s%s\n"
              "next: phalanx generate --checkpoint %s --prompt TEXT; phalanx eval --checkpoint %s --text FILE;\n"
              "      phalanx report %s --output report.html; the same command with more train.steps goes on",
@@ -571,9 +592,8 @@ status training_summary(training *t, bool stopped)
                         .arena_bytes = t->compiled.arena_bytes,
                         .arena_used_bytes = arena_used(&t->compiled),
                         .peak_resident_bytes = peak_resident(),
-                        .copy_bytes = t->saves.copy_bytes,
-                        .memory_copy_bytes =
-                            t->config->checkpoint.memory_every > 0 ? node_copies_bytes(t->saves.copies) : 0};
+                        .copy_bytes = t->saving.copy_bytes,
+                        .memory_copy_bytes = t->saving.memory_bytes};
     snprintf(mine.host, sizeof mine.host, "%s", watchdog_host(t->watchdog));
     for (int i = 0; i < GRID_AXES; i++)
         mine.at[i] = t->grid.at[i];
@@ -589,8 +609,8 @@ status training_summary(training *t, bool stopped)
                  "waits for other islands",
                  100 * report_computing(&counted), counted.elapsed, counted.stood, fmin(counted.waited, counted.stood));
     tracker_counts tracked = {0};
-    if (t->report.tracker)
-        tracked = tracker_counted(t->report.tracker);
+    if (t->report->tracker)
+        tracked = tracker_counted(t->report->tracker);
     status s = STATUS_OK;
     if (speaks(t)) {
         AUTO_FREE char *path = must_format("%s/summary.json", t->folder);
@@ -598,19 +618,19 @@ status training_summary(training *t, bool stopped)
                                         .parameters = parts_parameters(&t->config->model.shape),
                                         .steps = t->at.step,
                                         .stopped = stopped,
-                                        .start_to_first_step_seconds = t->report.first_step_seconds,
+                                        .start_to_first_step_seconds = t->counts.first_step_seconds,
                                         .tuning_seconds = t->choices.seconds,
                                         .rungs = compile_rungs(&t->compiled.options),
-                                        .plays = t->report.plays,
-                                        .metrics_lost = lines_lost(t->report.metrics),
-                                        .tracked = t->report.tracker ? &tracked : NULL,
+                                        .plays = t->counts.plays,
+                                        .metrics_lost = lines_lost(t->report->metrics),
+                                        .tracked = t->report->tracker ? &tracked : NULL,
                                         .output_dropped = outlet_dropped(),
-                                        .saves = t->saves.published,
-                                        .saves_lost = t->saves.lost,
-                                        .saves_in_memory = t->saves.in_memory,
-                                        .save_seconds = t->saves.seconds + saver_stall(t->saves.saver),
+                                        .saves = t->saving.published,
+                                        .saves_lost = t->saving.lost,
+                                        .saves_in_memory = t->saving.in_memory,
+                                        .save_seconds = t->saving.seconds,
                                         .islands = t->islands ? &counted : NULL,
-                                        .mirror = t->mirroring.thread ? &t->mirroring.facts : NULL,
+                                        .mirror = t->saving.mirror,
                                         .verify_seconds = t->guards.verify_seconds,
                                         .times_back = t->guards.times_back,
                                         .omitted = train_past_omitted(&t->at.past),

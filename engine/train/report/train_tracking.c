@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/tracking/tracker.h"
-#include "engine/train/report/training_report.h"
+#include "engine/train/report/training_report_internal.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/parts.h"
@@ -26,8 +26,8 @@ status training_tracking_login(training *t)
 {
     if (!t->config->run.mlflow)
         return STATUS_OK;
-    TRY(mlflow_login_take(&t->report.login));
-    return mlflow_login_check(&t->report.login, t->config->run.mlflow);
+    TRY(mlflow_login_take(&t->report->login));
+    return mlflow_login_check(&t->report->login, t->config->run.mlflow);
 }
 
 static status open_tracker(training *t, const tracker_lines_name *tags, int count)
@@ -38,14 +38,14 @@ static status open_tracker(training *t, const tracker_lines_name *tags, int coun
                                .address = c->run.mlflow,
                                .experiment = c->run.mlflow_experiment,
                                .name = c->run.mlflow_name ? c->run.mlflow_name : last_part(t->folder),
-                               .login = &t->report.login,
+                               .login = &t->report->login,
                                .names = names,
                                .name_count = sizeof names / sizeof *names,
                                .tags = tags,
                                .tag_count = count,
                                .began = (int64_t)(1000 * report_time())};
-    TRY(tracker_open(&t->report.tracker, &o));
-    return config_each(c, tracker_parameter, t->report.tracker);
+    TRY(tracker_open(&t->report->tracker, &o));
+    return config_each(c, tracker_parameter, t->report->tracker);
 }
 
 status training_tracking_open(training *t)
@@ -66,12 +66,12 @@ status training_tracking_open(training *t)
 
 status training_tracking_hold(training *t)
 {
-    return t->report.tracker ? tracker_hold(t->report.tracker, t->at.step) : STATUS_OK;
+    return t->report->tracker ? tracker_hold(t->report->tracker, t->at.step) : STATUS_OK;
 }
 
 status training_tracking_go_on(training *t)
 {
-    return t->report.tracker ? tracker_go_on(t->report.tracker) : STATUS_OK;
+    return t->report->tracker ? tracker_go_on(t->report->tracker) : STATUS_OK;
 }
 
 void training_tracking_end(training *t, training_ending how)
@@ -79,8 +79,8 @@ void training_tracking_end(training *t, training_ending how)
     static const mlflow_rest_state states[] = {[TRAINING_DONE] = MLFLOW_REST_FINISHED,
                                                [TRAINING_STOPPED] = MLFLOW_REST_KILLED,
                                                [TRAINING_FAILED] = MLFLOW_REST_FAILED};
-    if (t->report.tracker && !t->evicted) /* else the folder, and the run in MLflow, are another start's */
-        tracker_end(t->report.tracker, states[how], (int64_t)(1000 * report_time()),
+    if (t->report->tracker && !t->evicted) /* else the folder, and the run in MLflow, are another start's */
+        tracker_end(t->report->tracker, states[how], (int64_t)(1000 * report_time()),
                     how == TRAINING_FAILED ? AFTER_FAILURE : AFTER_DONE);
 }
 

@@ -5,14 +5,25 @@
 #include "engine/train/report/report.h"
 #include "engine/train/rank/training.h"
 
+typedef struct loads loads; /* engine/guard/loads.h */
+
 /* train_report.c */
+training_report *training_report_make(void);
+/* After training_report_close, the last: what looks at the host may tell of a GPU until then. */
+void training_report_free(training_report *r);
+/* false: another run's folder has the name of this one's, which was moved. Any thread; looks. */
+bool training_report_is_here(const training *t);
+/* The opposite, as the last line has found it. */
+bool training_report_displaced(const training *t);
+/* How tokens are spread over experts; NULL: the model has none. */
+const loads *training_report_loads(const training *t);
 status training_report_open(training *t);
 /* Its files, and the threads that serve them; but not what looks at the host. */
 void training_report_close(training *t);
 void training_header(const training *t);
 /* A line in events.jsonl; `words` may be NULL. */
 void training_event(training *t, const char *event, int64_t step, const char *words);
-/* That a checkpoint is in the run's folder, if it is there still: training_find_saved believes it. */
+/* That a checkpoint is in the run's folder, if it is there still: training_find believes it. */
 void training_event_saved(training *t, int64_t step, const char *name);
 /* What cannot be shown or written is said once, and does not stop the run. */
 void training_report_step(training *t, const training_figures *f);

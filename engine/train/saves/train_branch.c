@@ -6,17 +6,17 @@
 
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/reading.h"
-#include "engine/train/saves/training_saves.h"
+#include "engine/train/saves/training_saves_internal.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
-status training_find_saved(char **out, const training *t)
+/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
+static status find_saved(char **out, const training *t)
 {
     AUTO_FREE char *path = must_format("%s/events.jsonl", t->folder), *text = NULL;
     int64_t bytes;
-    *out = NULL;
-    status s = reading_file(&text, &bytes, path);
-    for (char *line = text, *end; s == STATUS_OK && line && (end = strchr(line, '\n')); line = end + 1) {
+    TRY(reading_file(&text, &bytes, path));
+    for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         json_auto_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
         const char *what = json_string_value(json_object_get(event, "event"));
         const char *name = json_string_value(json_object_get(event, "words"));
@@ -25,7 +25,7 @@ status training_find_saved(char **out, const training *t)
             *out = must_strdup(name);
         }
     }
-    return s;
+    return STATUS_OK;
 }
 
 /* The step in the name of a checkpoint; -1: another name, or none. */
@@ -34,24 +34,27 @@ static int64_t step_of(const char *name)
     return name ? mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-")) : -1;
 }
 
-static status look_at(checkpoint_place *out, bool *went_back, const training *t, const checkpoint_offers *offers)
+status training_find(training_found *out, const training *t)
 {
-    AUTO_FREE char *saved = NULL;
-    int64_t step = step_of(strrchr(offers->folder[0], '/') + 1);
-    if (checkpoint_place_read(out, offers->folder[0]) != STATUS_OK)
-        out->step = step; /* it is damaged: its name is all that can be told */
-    TRY(training_find_saved(&saved, t));
-    *went_back = !offers->trouble && step >= 0 && step_of(saved) > step;
+    RELEASED_BY(training_found_free) training_found f = {.place = {.step = -1}};
+    TRY(checkpoint_offers_find(&f.offers, t->checkpoints));
+    TRY(find_saved(&f.saved, t));
+    bool any = f.offers.count > 0;
+    const char *name = any ? strrchr(f.offers.folder[0], '/') + 1 : f.saved;
+    int64_t step = step_of(name);
+    if (any && checkpoint_place_read(&f.place, f.offers.folder[0]) != STATUS_OK)
+        f.place.step = step; /* it is damaged: its name is all that can be told */
+    f.named = name && step < 0 ? INT64_MAX : step;
+    f.went_back = any && !f.offers.trouble && step >= 0 && step_of(f.saved) > step;
+    *out = f;
+    f = (training_found){0};
     return STATUS_OK;
 }
 
-status training_branch_look(checkpoint_place *out, bool *went_back, const training *t)
+void training_found_free(training_found *f)
 {
-    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
-    *out = (checkpoint_place){.step = -1};
-    *went_back = false;
-    TRY(checkpoint_offers_find(&offers, t->checkpoints));
-    return offers.count > 0 ? look_at(out, went_back, t, &offers) : STATUS_OK;
+    checkpoint_offers_free(&f->offers);
+    free(f->saved);
 }
 
 /* What is damaged has no place: it stays, so that it is said, unless something is known to be later. */
@@ -80,18 +83,18 @@ void training_branch_sift(checkpoint_offers *offers)
 
 status training_branch_begin(training *t)
 {
-    checkpoint_place here, *now = &t->branch.now;
-    const checkpoint_place *there = &t->mirroring.newest;
-    bool went_back;
+    RELEASED_BY(training_found_free) training_found here = {0};
+    checkpoint_place *now = &t->saves->branch.now;
+    const checkpoint_place *there = &t->saves->mirroring.newest;
     *now = (checkpoint_place){0};
     if (!t->guards.origin || t->new_stage)
         return STATUS_OK;
-    TRY(training_branch_look(&here, &went_back, t));
-    *now = t->branch.loaded;
-    bool later = checkpoint_place_later(&here, now), later_there = checkpoint_place_later(there, now);
-    if (!went_back && !later && !later_there)
+    TRY(training_find(&here, t));
+    *now = t->saves->branch.loaded;
+    bool later = checkpoint_place_later(&here.place, now), later_there = checkpoint_place_later(there, now);
+    if (!here.went_back && !later && !later_there)
         return STATUS_OK;
-    int64_t newest = here.branch;
+    int64_t newest = here.place.branch;
     if (there->step >= 0 && there->branch > newest)
         newest = there->branch;
     checkpoint_place_go_back(now, newest);

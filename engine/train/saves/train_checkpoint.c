@@ -3,14 +3,17 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/islands/islands.h"
 #include "engine/system/atomic.h"
 #include "engine/checkpoint/checkpoint_publisher.h"
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/files/safetensors.h"
 #include "engine/state/rank/state.h"
+#include "engine/system/lock.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/train/rank/train_meta.h"
 #include "engine/train/report/training_report.h"
-#include "engine/train/saves/training_saves.h"
+#include "engine/train/saves/training_saves_internal.h"
 #include "memory/arena.h"
 #include "memory/clock.h"
 #include "memory/log.h"
@@ -30,15 +33,15 @@ static int list_extras(checkpoint_extra out[3], training *t)
     int count = 0;
     if (t->data.tokenizer) {
         const tokenizer_source source = tokenizer_made_from(t->data.tokenizer);
-        t->saves.extra_name = must_format("tokenizer.%s", tokenizer_suffix(t->data.tokenizer));
-        out[count++] = (checkpoint_extra){t->saves.extra_name, source.file, source.length};
+        t->saves->extra_name = must_format("tokenizer.%s", tokenizer_suffix(t->data.tokenizer));
+        out[count++] = (checkpoint_extra){t->saves->extra_name, source.file, source.length};
         if (source.config_length > 0)
             out[count++] = (checkpoint_extra){"tokenizer_config.json", source.config, source.config_length};
     }
     if (t->choices.count > 0) {
-        t->saves.extra_choices = choices_text(&t->choices);
+        t->saves->extra_choices = choices_text(&t->choices);
         out[count++] =
-            (checkpoint_extra){CHOICES_FILE, t->saves.extra_choices, (int64_t)strlen(t->saves.extra_choices)};
+            (checkpoint_extra){CHOICES_FILE, t->saves->extra_choices, (int64_t)strlen(t->saves->extra_choices)};
     }
     return count;
 }
@@ -92,20 +95,61 @@ static status choose_asynchronous(bool *out, const training *t)
 static bool may_publish(void *context)
 {
     const training *t = context;
-    return (!t->lock || lock_confirm(t->lock)) && (!t->report.metrics || lines_are_here(t->report.metrics));
+    return (!t->lock || lock_confirm(t->lock)) && training_report_is_here(t);
 }
 
 static void published(void *context, const char *name)
 {
     const training *t = context;
-    if (t->mirroring.thread)
-        mirror_offer(t->mirroring.thread, name);
+    if (t->saves->mirroring.thread)
+        mirror_offer(t->saves->mirroring.thread, name);
 }
 
 static bool is_needed(void *context, const char *name)
 {
     const training *t = context;
-    return training_export_holds(t, name) || mirror_needs(t->mirroring.thread, name);
+    return training_export_holds(t, name) || mirror_needs(t->saves->mirroring.thread, name);
+}
+
+training_saves *training_saves_make(void)
+{
+    training_saves *s = must_calloc(1, sizeof *s);
+    s->mirroring.newest.step = -1;
+    return s;
+}
+
+void training_saves_close(training_saves *s)
+{
+    saver_close(s->saver);
+    mirror_close(s->mirroring.thread);
+    exporter_close(s->exporter);
+    node_copies_close(s->copies);
+    free(s->exports);
+    free(s->extra_name);
+    free(s->extra_choices);
+    free(s);
+}
+
+saver_progress training_saves_progress(const training *t)
+{
+    return saver_progress_of(t->saves->saver);
+}
+
+bool training_saves_refused(const training *t)
+{
+    return t->saves->refused;
+}
+
+double training_saves_stall(training *t)
+{
+    double stall = saver_stall(t->saves->saver);
+    t->saving.seconds += stall;
+    return stall;
+}
+
+void training_saves_forget(training *t)
+{
+    node_copies_forget(t->saves->copies);
 }
 
 status training_save_open(training *t)
@@ -132,13 +176,15 @@ status training_save_open(training *t)
     TRY(choose_asynchronous(&o.asynchronous, t));
     o.more = list_more(&o.more_count, t->islands);
     o.extra_count = first ? list_extras(extras, t) : 0;
-    t->saves.beside = o.asynchronous;
-    t->saves.copy_bytes = save_bytes(t, o.asynchronous);
-    TRY(comm_all_status(all, saver_open(&t->saves.saver, &o)));
+    t->saving.beside = o.asynchronous;
+    t->saving.copy_bytes = save_bytes(t, o.asynchronous);
+    TRY(comm_all_status(all, saver_open(&t->saves->saver, &o)));
     if (t->config->checkpoint.memory_every < 1)
         return STATUS_OK;
     int64_t state = save_bytes(t, true) - save_bytes(t, false);
-    return node_copies_begin(t->saves.copies, t->run, state + HEADERS);
+    TRY(node_copies_begin(t->saves->copies, t->run, state + HEADERS));
+    t->saving.memory_bytes = node_copies_bytes(t->saves->copies);
+    return STATUS_OK;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------------------------- */
@@ -151,45 +197,45 @@ static json_t *make_meta(const training *t)
     json_t *meta = train_meta_write(&m, t->config, t->data.train, t->data.validation);
     if (t->islands)
         json_object_set_new(meta, "outer", islands_meta(t->islands));
-    if (*t->mirroring.id)
-        json_object_set_new(meta, "run_id", json_string(t->mirroring.id));
-    checkpoint_place_put(meta, &t->branch.now);
+    if (*t->saves->mirroring.id)
+        json_object_set_new(meta, "run_id", json_string(t->saves->mirroring.id));
+    checkpoint_place_put(meta, &t->saves->branch.now);
     return meta;
 }
 
 /* Training may be some steps further than the save that has ended. */
 static int64_t step_of_save(const training *t)
 {
-    return strtoll(saver_name(t->saves.saver) + strlen("step-"), NULL, 10);
+    return strtoll(saver_name(t->saves->saver) + strlen("step-"), NULL, 10);
 }
 
 static void say_saved(training *t)
 {
     int64_t step = step_of_save(t);
-    t->saves.published++;
+    t->saving.published++;
     if (t->config->checkpoint.every == 0 || step % t->config->checkpoint.every == 0) {
         free(t->guards.back);
-        t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves.saver));
+        t->guards.back = must_format("%s/%s", t->checkpoints, saver_name(t->saves->saver));
     }
-    training_event_saved(t, step, saver_name(t->saves.saver));
-    training_export_saved(t, step, saver_name(t->saves.saver));
-    log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves.saver), saver_seconds(t->saves.saver));
+    training_event_saved(t, step, saver_name(t->saves->saver));
+    training_export_saved(t, step, saver_name(t->saves->saver));
+    log_info("saved %s/%s in %.2f s", t->checkpoints, saver_name(t->saves->saver), saver_seconds(t->saves->saver));
 }
 
 /* A state with values that are not finite will not get better: the run ends, and the checkpoint before is good.
  * Collective; all ranks have the message at hand. */
 static status judge_state(training *t)
 {
-    t->saves.refused |= comm_any(comm_world(t->world), saver_refused(t->saves.saver));
+    t->saves->refused |= comm_any(comm_world(t->world), saver_refused(t->saves->saver));
     AUTO_FREE char *words = must_strdup(status_message());
-    return t->saves.refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
+    return t->saves->refused ? training_end_for(t, INCIDENT_NUMBERS, "%s", words) : STATUS_OK;
 }
 
 /* Where the state is good, and the one before is on the disk, a run does not end for a save that the next one may make
  * good. Collective. */
 static status take_loss(training *t)
 {
-    t->saves.lost++;
+    t->saving.lost++;
     training_event(t, "save failed", step_of_save(t), status_message());
     TRY(judge_state(t));
     if (comm_rank(t->world) == 0)
@@ -203,24 +249,24 @@ static status conclude(training *t, status s)
     double began = clock_seconds();
     if (s != STATUS_OK)
         return s;
-    if (!saver_is_in_memory(t->saves.saver)) {
+    if (!saver_is_in_memory(t->saves->saver)) {
         say_saved(t);
         return STATUS_OK;
     }
-    s = node_copies_spread(t->saves.copies, saver_name(t->saves.saver));
-    t->saves.in_memory += s == STATUS_OK;
-    t->saves.seconds += clock_seconds() - began;
-    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saves.saver));
+    s = node_copies_spread(t->saves->copies, saver_name(t->saves->saver));
+    t->saving.in_memory += s == STATUS_OK;
+    t->saving.seconds += clock_seconds() - began;
+    return s == STATUS_OK ? s : status_context(s, "%s is not copied in memory", saver_name(t->saves->saver));
 }
 
 /* Waits for the save under way on all ranks. */
 static status finish(training *t)
 {
     status s = STATUS_OK;
-    for (bool over = saver_progress_of(t->saves.saver) == SAVER_IDLE; !over;) {
-        saver_wait(t->saves.saver);
-        s = comm_all_status(comm_world(t->world), saver_result(t->saves.saver));
-        over = saver_next(t->saves.saver, false, s != STATUS_OK);
+    for (bool over = saver_progress_of(t->saves->saver) == SAVER_IDLE; !over;) {
+        saver_wait(t->saves->saver);
+        s = comm_all_status(comm_world(t->world), saver_result(t->saves->saver));
+        over = saver_next(t->saves->saver, false, s != STATUS_OK);
         if (over)
             s = conclude(t, s);
     }
@@ -229,11 +275,11 @@ static status finish(training *t)
 
 status training_save_advance(training *t, bool any_working, bool any_failed)
 {
-    if (!t->saves.saver || !saver_next(t->saves.saver, any_working, any_failed))
+    if (!t->saves->saver || !saver_next(t->saves->saver, any_working, any_failed))
         return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "ending a save");
     status s =
-        conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves.saver)) : STATUS_OK);
+        conclude(t, any_failed ? comm_all_status(comm_world(t->world), saver_result(t->saves->saver)) : STATUS_OK);
     if (s != STATUS_OK)
         s = take_loss(t);
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
@@ -242,7 +288,7 @@ status training_save_advance(training *t, bool any_working, bool any_failed)
 
 status training_save_finish(training *t)
 {
-    if (!t->saves.saver)
+    if (!t->saves->saver)
         return STATUS_OK;
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "waiting for a checkpoint");
     status s = finish(t);
@@ -253,21 +299,21 @@ status training_save_finish(training *t)
 /* Into `memory`, or NULL: to the run's checkpoints. */
 static status save_to(training *t, const share_place *memory, bool last)
 {
-    if (!t->saves.beside)
+    if (!t->saving.beside)
         seal_open();
     watchdog_enter(t->watchdog, DURING_SAVE, true, t->at.step, "writing a checkpoint");
     if (finish(t) != STATUS_OK)
         TRY(take_loss(t));
-    saver_begin(t->saves.saver, t->at.step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
+    saver_begin(t->saves->saver, t->at.step, comm_rank(t->world) == 0 ? make_meta(t) : NULL, memory);
     status s = STATUS_OK;
-    if (last || !t->saves.beside)
+    if (last || !t->saving.beside)
         s = finish(t);
     if (s != STATUS_OK) {
         status judged = last ? judge_state(t) : take_loss(t);
         s = last && judged == STATUS_OK ? s : judged;
     }
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after a checkpoint");
-    if (!t->saves.beside && t->report.trained_steps > 0) /* before the first step libraries have yet to allocate */
+    if (!t->saving.beside && t->counts.trained_steps > 0) /* before the first step libraries have yet to allocate */
         seal_close();
     return s;
 }
@@ -279,7 +325,7 @@ status training_save(training *t, bool last)
 
 status training_save_in_memory(training *t)
 {
-    return save_to(t, node_copies_place(t->saves.copies), false);
+    return save_to(t, node_copies_place(t->saves->copies), false);
 }
 
 /* ---- gradients -------------------------------------------------------------------------------------------------- */
@@ -321,7 +367,7 @@ static status copy_gradient(safetensors_writer *w, checkpoint *from, const manif
 /* One safetensors file from a checkpoint of the gradients that all ranks wrote. */
 static status gather_gradients(const char *pieces, const char *path, const model_shape *shape, float scale)
 {
-    checkpoint *from = NULL;
+    AUTO(checkpoint) *from = NULL;
     TRY(checkpoint_open(&from, pieces));
     checkpoint_accept_any(from);
     int n = checkpoint_tensors(from);
@@ -334,7 +380,6 @@ static status gather_gradients(const char *pieces, const char *path, const model
         s = safetensors_writer_close(w);
     else
         safetensors_writer_abandon(w);
-    checkpoint_close(from);
     return s;
 }
 

@@ -8,7 +8,7 @@
 #include "engine/checkpoint/checkpoint_find.h"
 #include "engine/system/reading.h"
 #include "engine/state/save/exporter.h"
-#include "engine/train/saves/training_saves.h"
+#include "engine/train/saves/training_saves_internal.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "memory/units.h"
@@ -124,7 +124,7 @@ static void tell(void *context, const char *name, double seconds, const char *fa
     if (failure)
         log_warn("%s is not exported: %s; the run goes on", name, failure);
     else
-        log_info("exported %s/%s in %.2f s", t->exports, name, seconds);
+        log_info("exported %s/%s in %.2f s", t->saves->exports, name, seconds);
 }
 
 /* What a start that was killed has not come to. */
@@ -135,9 +135,9 @@ static status add_missing(training *t)
     status s = STATUS_OK;
     for (int i = own.count - 1; i >= 0 && s == STATUS_OK; i--) {
         const char *name = strrchr(own.folder[i], '/') + 1;
-        int64_t step = *name == '.' ? -1 : strtoll(name + strlen("step-"), NULL, 10);
+        int64_t step = mirror_prefix_step(name);
         if (step > 0 && step <= t->at.step && is_due(t, step))
-            s = exporter_add_missing(t->saves.exporter, name);
+            s = exporter_add_missing(t->saves->exporter, name);
     }
     return s;
 }
@@ -151,37 +151,31 @@ status training_export_open(training *t)
     status s = huggingface_text(&unused, &t->config->model.shape, DTYPE_FP32, NULL);
     if (s != STATUS_OK)
         return status_context(s, "checkpoint.export");
-    t->exports = must_format("%s/exports", t->folder);
+    t->saves->exports = must_format("%s/exports", t->folder);
     const exporter_options o = {
-        .checkpoints = t->checkpoints, .exports = t->exports, .card = write_card, .tell = tell, .context = t};
-    TRY(exporter_open(&t->saves.exporter, &o));
+        .checkpoints = t->checkpoints, .exports = t->saves->exports, .card = write_card, .tell = tell, .context = t};
+    TRY(exporter_open(&t->saves->exporter, &o));
     if (t->config->checkpoint.mirror)
         log_info(
             "exports stay in %s: checkpoint.mirror uploads checkpoints, of which phalanx convert --from %s makes the "
             "same folders",
-            t->exports, t->config->checkpoint.mirror);
+            t->saves->exports, t->config->checkpoint.mirror);
     return add_missing(t);
 }
 
 void training_export_saved(training *t, int64_t step, const char *name)
 {
-    if (t->saves.exporter && is_due(t, step))
-        exporter_add(t->saves.exporter, name);
+    if (t->saves->exporter && is_due(t, step))
+        exporter_add(t->saves->exporter, name);
 }
 
 bool training_export_holds(const training *t, const char *name)
 {
-    return t->saves.exporter && exporter_holds(t->saves.exporter, name);
+    return t->saves->exporter && exporter_holds(t->saves->exporter, name);
 }
 
 void training_export_finish(training *t)
 {
-    if (t->saves.exporter)
-        exporter_wait(t->saves.exporter);
-}
-
-void training_export_close(training *t)
-{
-    exporter_close(t->saves.exporter);
-    free(t->exports);
+    if (t->saves->exporter)
+        exporter_wait(t->saves->exporter);
 }

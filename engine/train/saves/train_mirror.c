@@ -9,7 +9,7 @@
 #include "engine/system/reading.h"
 #include "engine/mirror/mirror_fetch.h"
 #include "engine/train/report/report.h"
-#include "engine/train/saves/training_saves.h"
+#include "engine/train/saves/training_saves_internal.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -45,23 +45,15 @@ static status read_id(beginning *b, const training *t)
     return s;
 }
 
-static status write_id(const training *t, const beginning *b)
-{
-    AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
-    return atomic_replace(path, text, (int64_t)strlen(text));
-}
-
 /* What cannot be told of the folder is not empty, and offers no checkpoint. */
 static status look_at_folder(beginning *b, const training *t)
 {
-    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
+    RELEASED_BY(training_found_free) training_found f = {.place = {.step = -1}};
     TRY(read_id(b, t));
-    status s = checkpoint_offers_find(&offers, t->checkpoints);
-    b->empty = s == STATUS_OK && offers.count == 0 && !*b->id;
-    if (s != STATUS_OK || training_branch_look(&b->place, &b->went_back, t) != STATUS_OK)
-        b->place.step = -1;
-    const char *name = offers.count > 0 ? strrchr(offers.folder[0], '/') + 1 : "step-0";
-    if (mirror_prefix_step(strncmp(name, ".old-", strlen(".old-")) ? name : name + strlen(".old-")) < 0)
+    b->empty = training_find(&f, t) == STATUS_OK && f.offers.count == 0 && !*b->id;
+    b->place = f.place;
+    b->went_back = f.went_back;
+    if (f.offers.count > 0 && f.named == INT64_MAX)
         b->place.step = INT64_MAX; /* a name of somebody's own: nothing is newer */
     return STATUS_OK;
 }
@@ -107,26 +99,19 @@ static status take_ownership(beginning *b, const training *t, const mirror_owner
     return STATUS_OK;
 }
 
-static status claim_as(const training *t, const beginning *b)
-{
-    mirror_owner mine = {.folder = t->config->run.folder};
-    snprintf(mine.run, sizeof mine.run, "%s", b->id);
-    return mirror_prefix_claim(b->s, &b->prefix, &mine);
-}
-
 /* The id is on the disk before it is in the store: a start that is cut short between the two is no stranger to the
  * next. */
-static status claim(training *t, beginning *b)
+static status claim(training *t, beginning *b, const mirror_owner *there)
 {
-    mirror_owner there;
-    TRY(mirror_prefix_owner(&there, b->s, &b->prefix));
-    status s = *there.run ? take_ownership(b, t, &there) : *b->id ? STATUS_OK : manifest_draw_run(b->id);
-    if (s == STATUS_OK)
-        s = write_id(t, b);
-    if (s == STATUS_OK && !*there.run)
-        s = claim_as(t, b);
-    free(there.folder);
-    return s;
+    mirror_owner mine = {.folder = t->config->run.folder};
+    if (*there->run)
+        TRY(take_ownership(b, t, there));
+    else if (!*b->id)
+        TRY(manifest_draw_run(b->id));
+    AUTO_FREE char *path = must_format("%s/" ID_FILE, t->folder), *text = must_format("%s %s\n", b->id, b->prefix.url);
+    TRY(atomic_replace(path, text, (int64_t)strlen(text)));
+    snprintf(mine.run, sizeof mine.run, "%s", b->id);
+    return *there->run ? STATUS_OK : mirror_prefix_claim(b->s, &b->prefix, &mine);
 }
 
 /* ---- where a run begins ------------------------------------------------------------------------------------------ */
@@ -181,7 +166,7 @@ static status fetch_newer(training *t, const beginning *b)
                               .context = &shown};
     status s = mirror_fetch_newest(&got, b->s, &b->prefix, &how);
     end_progress(&shown);
-    t->mirroring.newest = got.newest;
+    t->saves->mirroring.newest = got.newest;
     if (s == STATUS_OK && got.step >= 0)
         log_info("fetched step %lld from %s", (long long)got.step, b->prefix.url);
     if (s == STATUS_OK && got.trouble) {
@@ -211,45 +196,41 @@ static status ask_store(training *t, beginning *b)
         s = mirror_prefix_owner(&there, b->s, &b->prefix);
     if (s != STATUS_OK)
         return forgive(b, s);
-    free(there.folder);
-    TRY(claim(t, b)); /* the store answers: a refusal is one */
+    AUTO_FREE char *folder = there.folder;
+    TRY(claim(t, b, &there)); /* the store answers: a refusal is one */
     s = mirror_prefix_hold(b->s, &b->prefix, t->run);
-    t->mirroring.held = s == STATUS_OK;
+    t->saves->mirroring.held = s == STATUS_OK;
     if (s == STATUS_OK)
         s = fetch_newer(t, b);
     return forgive(b, s);
 }
 
+static void end(beginning *b)
+{
+    object_close(b->s);
+    mirror_prefix_free(&b->prefix);
+}
+
 static status begin(training *t)
 {
-    beginning b = {.place = {.step = -1}};
-    status s = mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror);
-    if (s == STATUS_OK)
-        s = look_at_folder(&b, t);
-    if (s == STATUS_OK)
-        s = ask_store(t, &b);
-    snprintf(t->mirroring.id, sizeof t->mirroring.id, "%s", b.id);
-    object_close(b.s);
-    mirror_prefix_free(&b.prefix);
+    RELEASED_BY(end) beginning b = {.place = {.step = -1}};
+    TRY(mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror));
+    TRY(look_at_folder(&b, t));
+    status s = ask_store(t, &b);
+    snprintf(t->saves->mirroring.id, sizeof t->saves->mirroring.id, "%s", b.id);
     return s;
 }
 
 /* With checkpoint.resume=never: nobody may have the mirror. */
 static status check_free(const training *t)
 {
-    beginning b = {0};
-    mirror_owner there = {0};
-    status s = mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror);
-    if (s == STATUS_OK)
-        s = object_open(&b.s, b.prefix.bucket, NULL);
-    if (s == STATUS_OK)
-        s = mirror_prefix_owner(&there, b.s, &b.prefix);
-    if (s == STATUS_OK && *there.run)
-        s = refuse(t, &b, &there);
-    free(there.folder);
-    object_close(b.s);
-    mirror_prefix_free(&b.prefix);
-    return s;
+    RELEASED_BY(end) beginning b = {0};
+    mirror_owner there;
+    TRY(mirror_prefix_make(&b.prefix, t->config->checkpoint.mirror));
+    TRY(object_open(&b.s, b.prefix.bucket, NULL));
+    TRY(mirror_prefix_owner(&there, b.s, &b.prefix));
+    AUTO_FREE char *folder = there.folder;
+    return *there.run ? refuse(t, &b, &there) : STATUS_OK;
 }
 
 /* Where a stage begins from another run's mirror, what is there comes to FOLDER/origin, once. */

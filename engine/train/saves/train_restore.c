@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "engine/compile/model/tokens.h"
+#include "engine/islands/islands.h"
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -13,7 +14,7 @@
 #include "engine/state/rank/state.h"
 #include "engine/state/weights/upcycle.h"
 #include "engine/train/rank/train_meta.h"
-#include "engine/train/saves/training_saves.h"
+#include "engine/train/saves/training_saves_internal.h"
 #include "engine/state/weights/weights.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -32,15 +33,6 @@ static void say_changed(void *context, const char *key, const char *before, cons
 {
     (void)context;
     log_info("resume: %s changes from %s to %s", key, before, now);
-}
-
-/* The configuration that a checkpoint was made with; to be freed. */
-static status read_config(config *saved, const json_t *meta, const char *where)
-{
-    const char *text = json_string_value(json_object_get(meta, "config"));
-    if (!text)
-        return status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where);
-    return config_parse(saved, where, text, strlen(text), 0, NULL);
 }
 
 /* Is it of this run, or of the one before, and is its position possible? */
@@ -160,7 +152,7 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
     say_rate(t, saved, &m);
     if (t->islands && (*said = islands_restore(t->islands, from)) != STATUS_OK)
         return DAMAGED;
-    checkpoint_place_take(&t->branch.loaded, checkpoint_meta(from));
+    checkpoint_place_take(&t->saves->branch.loaded, checkpoint_meta(from));
     free(t->guards.origin);
     t->guards.origin = must_strdup(checkpoint_folder(from));
     log_info("resumed from %s after step %lld", checkpoint_folder(from), (long long)t->at.step);
@@ -170,7 +162,11 @@ static verdict load_as(status *said, training *t, checkpoint *from, const config
 static verdict load(status *said, training *t, checkpoint *from)
 {
     RELEASED_BY(config_free) config saved = {0};
-    *said = comm_all_status(comm_world(t->world), read_config(&saved, checkpoint_meta(from), checkpoint_folder(from)));
+    const char *where = checkpoint_folder(from);
+    const char *text = json_string_value(json_object_get(checkpoint_meta(from), "config"));
+    *said = comm_all_status(comm_world(t->world),
+                            text ? config_parse(&saved, where, text, strlen(text), 0, NULL)
+                                 : status_fail(STATUS_FAILED, "%s: the manifest holds no configuration", where));
     return *said == STATUS_OK ? load_as(said, t, from, &saved) : REFUSED;
 }
 
@@ -187,59 +183,60 @@ static status share_elsewhere(bool *out, const training *t, const char *path)
 
 static verdict restore_from(status *said, training *t, const char *path)
 {
-    checkpoint *from = NULL;
+    AUTO(checkpoint) *from = NULL;
     *said = share_elsewhere(&t->new_stage, t, path);
     if (*said != STATUS_OK)
         return REFUSED;
     *said = comm_all_status(comm_world(t->world), checkpoint_open(&from, path));
-    verdict v = *said == STATUS_OK ? load(said, t, from) : DAMAGED;
-    checkpoint_close(from);
-    return v;
+    return *said == STATUS_OK ? load(said, t, from) : DAMAGED;
 }
 
 /* ---- which one ------------------------------------------------------------------------------------------------- */
 
-/* Where there is no checkpoint, none may ever have been saved: the disk of the checkpoints may not be mounted. */
-static status check_never_saved(const training *t)
+/* Rank 0: what the run may go on from. Where there is no checkpoint, none may ever have been saved: the disk of the
+ * checkpoints may not be mounted. */
+static status find_offers(checkpoint_offers *out, const training *t)
 {
-    AUTO_FREE char *name = NULL;
-    TRY(training_find_saved(&name, t));
-    if (!name)
-        return STATUS_OK;
-    log_make_printable(name);
-    status s =
-        status_fail(STATUS_FAILED,
-                    "%s holds no checkpoint, but %s/events.jsonl says that the run has saved %s there: mount the "
-                    "disk or mend the link; if they are gone for good, checkpoint.resume=never moves what is "
-                    "left of the run aside and begins anew (nothing was changed)",
-                    t->checkpoints, t->folder, name);
-    return s;
+    RELEASED_BY(training_found_free) training_found f = {0};
+    TRY(training_find(&f, t));
+    training_branch_sift(&f.offers);
+    if (f.offers.count == 0 && f.saved) {
+        log_make_printable(f.saved);
+        return status_fail(STATUS_FAILED,
+                           "%s holds no checkpoint, but %s/events.jsonl says that the run has saved %s there: mount "
+                           "the disk or mend the link; if they are gone for good, checkpoint.resume=never moves what "
+                           "is left of the run aside and begins anew (nothing was changed)",
+                           t->checkpoints, t->folder, f.saved);
+    }
+    if (f.offers.count == 0)
+        TRY(training_check_place(t));
+    *out = f.offers;
+    f.offers = (checkpoint_offers){0};
+    return STATUS_OK;
+}
+
+/* Rank 0's text, or NULL, on all ranks; each one's own to free. */
+static char *share_text(comm_group *all, char *text)
+{
+    int64_t bytes = text ? (int64_t)strlen(text) + 1 : 0;
+    comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
+    if (bytes > 0 && !text)
+        text = must_alloc((unsigned long)bytes);
+    if (bytes > 0)
+        comm_broadcast_bytes(all, text, bytes, 0);
+    return text;
 }
 
 /* Rank 0 looks; all ranks believe it, so that none starts anew where another resumes. */
 static status share_offers(checkpoint_offers *offers, const training *t)
 {
     comm_group *all = comm_world(t->world);
-    status s = STATUS_OK;
-    if (comm_rank(t->world) == 0)
-        s = checkpoint_offers_find(offers, t->checkpoints);
-    if (comm_rank(t->world) == 0 && s == STATUS_OK)
-        training_branch_sift(offers);
-    if (comm_rank(t->world) == 0 && s == STATUS_OK && offers->count == 0)
-        s = check_never_saved(t);
-    if (comm_rank(t->world) == 0 && s == STATUS_OK && offers->count == 0)
-        s = training_check_place(t);
-    TRY(comm_all_status(all, s));
+    TRY(comm_all_status(all, comm_rank(t->world) == 0 ? find_offers(offers, t) : STATUS_OK));
     comm_broadcast_bytes(all, &offers->count, sizeof offers->count, 0);
     if (comm_rank(t->world) > 0)
         offers->folder = must_calloc((unsigned long)offers->count, sizeof *offers->folder);
-    for (int i = 0; i < offers->count; i++) {
-        int64_t bytes = offers->folder[i] ? (int64_t)strlen(offers->folder[i]) + 1 : 0;
-        comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
-        if (!offers->folder[i])
-            offers->folder[i] = must_alloc((unsigned long)bytes);
-        comm_broadcast_bytes(all, offers->folder[i], bytes, 0);
-    }
+    for (int i = 0; i < offers->count; i++)
+        offers->folder[i] = share_text(all, offers->folder[i]);
     return STATUS_OK;
 }
 
@@ -285,16 +282,10 @@ static status restore_best(training *t, const checkpoint_offers *offers)
  * sight, of the last that it has saved; -1: none. */
 static status step_on_disk(int64_t *step, const training *t)
 {
-    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
-    AUTO_FREE char *saved = NULL;
-    long long number = -1;
-    TRY(checkpoint_offers_find(&offers, t->checkpoints));
-    status s = offers.count > 0 ? STATUS_OK : training_find_saved(&saved, t);
-    const char *name = offers.count > 0 ? strrchr(offers.folder[0], '/') + 1 : saved;
-    if (name && sscanf(name, "step-%lld", &number) != 1 && sscanf(name, ".old-step-%lld", &number) != 1)
-        number = INT64_MAX; /* a name of somebody's own: nothing is newer */
-    *step = number;
-    return s;
+    RELEASED_BY(training_found_free) training_found f = {0};
+    TRY(training_find(&f, t));
+    *step = f.named;
+    return STATUS_OK;
 }
 
 /* What nodes still have in memory becomes a checkpoint, if it is newer than those; whoever begins elsewhere has no use
@@ -309,13 +300,13 @@ static status take_from_memory(training *t)
     if (!own && strcmp(resume, "never") != 0)
         TRY(share_elsewhere(&own, t, resume));
     if (!own) {
-        node_copies_forget(t->saves.copies);
+        node_copies_forget(t->saves->copies);
         return STATUS_OK;
     }
-    TRY(comm_all_status(all, comm_rank(t->world) == 0 && node_copies_count(t->saves.copies) ? step_on_disk(&after, t)
-                                                                                            : STATUS_OK));
+    TRY(comm_all_status(all, comm_rank(t->world) == 0 && node_copies_count(t->saves->copies) ? step_on_disk(&after, t)
+                                                                                             : STATUS_OK));
     comm_broadcast_bytes(all, &after, sizeof after, 0);
-    TRY(node_copies_adopt(&step, &trouble, t->saves.copies, t->checkpoints, after));
+    TRY(node_copies_adopt(&step, &trouble, t->saves->copies, t->checkpoints, after));
     if (step >= 0)
         log_info("the copies of step %lld in the memory of nodes are a checkpoint now", (long long)step);
     if (trouble)
@@ -344,14 +335,13 @@ static status check_same_data(const training *t)
 /* Experts that are copies of the dense model's mlp, beside routers that have been drawn. */
 static status begin_as_dense(training *t, weights *dense)
 {
-    upcycle *u;
+    AUTO(upcycle) *u = NULL;
     TRY(upcycle_open(&u, dense, &t->compiled.options.shape));
-    status s = state_load_weights(&t->compiled, t->executor, upcycle_read, u);
-    upcycle_close(u);
-    if (s == STATUS_OK && !t->compiled.options.shape.router_renormalise)
+    TRY(state_load_weights(&t->compiled, t->executor, upcycle_read, u));
+    if (!t->compiled.options.shape.router_renormalise)
         log_warn("model.upcycle: the weights of a token's experts do not sum to 1, so the model does not begin as the "
                  "dense one: model.router_renormalise=true makes them");
-    return s;
+    return STATUS_OK;
 }
 
 /* Fresh optimizer state; the weights drawn, or those of model.from, or some of each. */
@@ -364,10 +354,9 @@ static status start(training *t)
         return STATUS_OK;
     AUTO(weights) *w = NULL;
     TRY(weights_open(&w, c->model.from));
-    status s = c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w);
-    if (s == STATUS_OK)
-        log_info("weights from %s%s", weights_folder(w), c->model.upcycle ? ", its mlp in each expert" : "");
-    return s;
+    TRY(c->model.upcycle ? begin_as_dense(t, w) : state_load_weights(&t->compiled, t->executor, weights_read, w));
+    log_info("weights from %s%s", weights_folder(w), c->model.upcycle ? ", its mlp in each expert" : "");
+    return STATUS_OK;
 }
 
 /* From the folder that checkpoint.resume names. If it is another run's, a stage begins here, once: from then on the
@@ -377,12 +366,13 @@ static status restore_named(bool *own, training *t)
     RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
     bool elsewhere = false;
     TRY(share_elsewhere(&elsewhere, t, t->resume));
-    status s = elsewhere ? share_offers(&offers, t) : STATUS_OK;
+    if (elsewhere)
+        TRY(share_offers(&offers, t));
     *own = offers.count > 0;
-    if (s == STATUS_OK && *own)
-        s = restore_best(t, &offers);
-    else if (s == STATUS_OK)
-        (void)restore_from(&s, t, t->resume);
+    if (*own)
+        return restore_best(t, &offers);
+    status s;
+    (void)restore_from(&s, t, t->resume);
     return s;
 }
 
@@ -404,29 +394,32 @@ static void place_back(training *t, bool own)
         t->guards.back = must_strdup(t->guards.origin);
 }
 
+static status restore(training *t, bool *own)
+{
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
+    comm_group *all = comm_world(t->world);
+    TRY(check_same_data(t));
+    TRY(comm_all_status(all, node_copies_open(&t->saves->copies, t->world, t->folder)));
+    TRY(take_from_memory(t));
+    *own = !strcmp(t->resume, "auto");
+    if (*own)
+        TRY(share_offers(&offers, t));
+    if (offers.count > 0)
+        TRY(restore_best(t, &offers));
+    else if (*own || strcmp(t->resume, "never") == 0)
+        TRY(comm_all_status(all, start(t)));
+    else
+        TRY(restore_named(own, t));
+    if (t->at.step == 0 && t->islands)
+        TRY(islands_restore(t->islands, NULL));
+    return comm_all_status(all, comm_rank(t->world) == 0 ? training_branch_begin(t) : STATUS_OK);
+}
+
 status training_restore(training *t)
 {
-    const char *resume = t->resume;
-    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
+    bool own = false;
     watchdog_enter(t->watchdog, DURING_LOAD, true, 0, "reading weights and state");
-    status s = check_same_data(t);
-    bool own = !strcmp(resume, "auto");
-    if (s == STATUS_OK)
-        s = comm_all_status(comm_world(t->world), node_copies_open(&t->saves.copies, t->world, t->folder));
-    if (s == STATUS_OK)
-        s = take_from_memory(t);
-    if (s == STATUS_OK && own)
-        s = share_offers(&offers, t);
-    if (s == STATUS_OK && offers.count > 0)
-        s = restore_best(t, &offers);
-    else if (s == STATUS_OK && strcmp(resume, "auto") != 0 && strcmp(resume, "never") != 0)
-        s = restore_named(&own, t);
-    else if (s == STATUS_OK)
-        s = comm_all_status(comm_world(t->world), start(t));
-    if (s == STATUS_OK && t->at.step == 0 && t->islands)
-        s = islands_restore(t->islands, NULL);
-    if (s == STATUS_OK)
-        s = comm_all_status(comm_world(t->world), comm_rank(t->world) == 0 ? training_branch_begin(t) : STATUS_OK);
+    status s = restore(t, &own);
     if (s == STATUS_OK)
         place_back(t, own);
     watchdog_enter(t->watchdog, DURING_SETUP, true, t->at.step, "opening the run's files");
@@ -439,25 +432,15 @@ status training_restore(training *t)
  * removed since, for saves that were asked for. */
 static status choose_back(char **out, const training *t)
 {
+    bool there;
     *out = NULL;
-    AUTO_FREE char *path = t->guards.back ? must_format("%s/manifest.json", t->guards.back) : NULL;
-    bool there = false;
-    status s = path ? atomic_look(&there, path) : STATUS_OK;
-    TRY(s);
+    if (!t->guards.back)
+        return STATUS_OK;
+    AUTO_FREE char *path = must_format("%s/manifest.json", t->guards.back);
+    TRY(atomic_look(&there, path));
     if (there)
         *out = must_strdup(t->guards.back);
-    return there || !t->guards.back ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
-}
-
-/* As a new process would find things. */
-static status begin_anew(training *t)
-{
-    TRY(comm_all_status(comm_world(t->world), start(t)));
-    t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
-    t->at.past = (train_past){0};
-    if (precision_row_of(t->config->train.precision)->scales_loss)
-        t->at.loss_scale = t->config->train.loss_scale;
-    return STATUS_OK;
+    return there ? STATUS_OK : checkpoint_resolve(out, t->checkpoints);
 }
 
 static status go_back(training *t)
@@ -465,16 +448,17 @@ static status go_back(training *t)
     comm_group *all = comm_world(t->world);
     AUTO_FREE char *folder = NULL;
     status s = comm_all_status(all, comm_rank(t->world) == 0 ? choose_back(&folder, t) : STATUS_OK);
-    int64_t bytes = folder ? (int64_t)strlen(folder) + 1 : 0;
-    comm_broadcast_bytes(all, &bytes, sizeof bytes, 0);
-    if (s == STATUS_OK && bytes > 0) {
-        folder = folder ? folder : must_alloc((unsigned long)bytes);
-        comm_broadcast_bytes(all, folder, bytes, 0);
+    folder = share_text(all, folder);
+    if (s == STATUS_OK && folder)
         (void)restore_from(&s, t, folder);
-    } else if (s == STATUS_OK) {
-        s = begin_anew(t);
-    }
-    return s;
+    if (s != STATUS_OK || folder)
+        return s;
+    TRY(comm_all_status(all, start(t))); /* as a new process would find things */
+    t->at.step = t->at.updates = t->at.samples = t->at.good_steps = t->at.skipped = 0;
+    t->at.past = (train_past){0};
+    if (precision_row_of(t->config->train.precision)->scales_loss)
+        t->at.loss_scale = t->config->train.loss_scale;
+    return STATUS_OK;
 }
 
 status training_go_back(training *t)
@@ -486,11 +470,11 @@ status training_go_back(training *t)
     watchdog_enter(t->watchdog, DURING_LOAD, true, from, "going back to a checkpoint");
     state_clear(&t->compiled, t->executor);
     status s = go_back(t);
-    t->saves.saved = t->at.step; /* it is on the disk, or there is nothing to save */
+    t->saved = t->at.step; /* it is on the disk, or there is nothing to save */
     t->now.ahead = -1;
     t->guards.times_back++;
     watchdog_enter(t->watchdog, DURING_STEP, false, t->at.step, "going on after having gone back");
-    if (t->report.trained_steps > 0)
+    if (t->counts.trained_steps > 0)
         seal_close();
     return s;
 }

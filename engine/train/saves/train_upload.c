@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "engine/train/report/training_report.h"
-#include "engine/train/saves/training_saves.h"
+#include "engine/train/saves/training_saves_internal.h"
 #include "memory/log.h"
 #include "memory/units.h"
 
@@ -11,7 +11,7 @@ static const double MOST_AFTER_STOP = 60;
 
 status training_upload_open(training *t)
 {
-    training_mirroring *m = &t->mirroring;
+    training_mirroring *m = &t->saves->mirroring;
     const config *c = t->config;
     if (!c->checkpoint.mirror || comm_rank(t->world) > 0)
         return STATUS_OK;
@@ -20,11 +20,12 @@ status training_upload_open(training *t)
     TRY(mirror_open(&m->thread, &(mirror_options){.url = c->checkpoint.mirror,
                                                   .start = t->run,
                                                   .folder = t->folder,
-                                                  .largest = t->saves.copy_bytes,
+                                                  .largest = t->saving.copy_bytes,
                                                   .keep = c->checkpoint.keep,
                                                   .keep_every = c->checkpoint.keep_every,
                                                   .held = m->held,
                                                   .owner = &owner}));
+    t->saving.mirror = &m->facts;
     const char *slash = t->guards.origin ? strrchr(t->guards.origin, '/') : NULL;
     if (slash && !t->new_stage && mirror_prefix_step(slash + 1) >= 0)
         mirror_offer(m->thread, slash + 1);
@@ -34,7 +35,7 @@ status training_upload_open(training *t)
 /* What has changed since the last look is an event. */
 void training_upload_look(training *t)
 {
-    training_mirroring *m = &t->mirroring;
+    training_mirroring *m = &t->saves->mirroring;
     if (!m->thread)
         return;
     mirror_facts before = m->facts;
@@ -55,11 +56,11 @@ void training_upload_finish(training *t, bool stopped)
         return;
     watchdog_enter(t->watchdog, DURING_SAVE, comm_rank(t->world) == 0, t->at.step, "waiting for the mirror");
     training_upload_look(t);
-    const mirror_facts *f = &t->mirroring.facts;
+    const mirror_facts *f = &t->saves->mirroring.facts;
     units_bytes(left, (double)f->behind_bytes);
-    if (t->mirroring.thread && f->behind_bytes > 0)
+    if (t->saves->mirroring.thread && f->behind_bytes > 0)
         log_info("waiting for %s to %s, for %.0f s at most", left, t->config->checkpoint.mirror, most);
-    bool all = !t->mirroring.thread || mirror_finish(t->mirroring.thread, most);
+    bool all = !t->saves->mirroring.thread || mirror_finish(t->saves->mirroring.thread, most);
     training_upload_look(t);
     units_bytes(left, (double)f->behind_bytes);
     if (!all && !f->ended)

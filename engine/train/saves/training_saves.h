@@ -2,9 +2,25 @@
  * earlier run moved aside, a branch of its own history. */
 #pragma once
 
+#include "engine/checkpoint/checkpoint_find.h"
+#include "engine/checkpoint/checkpoint_place.h"
+#include "engine/state/save/saver.h"
 #include "engine/train/rank/training.h"
 
 /* train_checkpoint.c */
+training_saves *training_saves_make(void);
+/* Gives up what is under way, but for the shares of a checkpoint; before the executor and the islands. */
+void training_saves_close(training_saves *s);
+
+/* For the exchange of ranks before each step. */
+saver_progress training_saves_progress(const training *t);
+/* Was a state not saved since a value of it is not finite? */
+bool training_saves_refused(const training *t);
+/* Seconds that training has waited for saves since this was last asked. */
+double training_saves_stall(training *t);
+/* Copies in the memory of nodes are of no use any more. */
+void training_saves_forget(training *t);
+
 /* Once a run, before its first step: refuses where a copy of the state is asked for and does not fit. */
 status training_save_open(training *t);
 /* Begins to save what this step has left; a save that is still under way is waited for. The last one of a run is waited
@@ -28,12 +44,19 @@ status training_restore(training *t);
 /* Undoes the steps since the checkpoint `back`, or since the run began. Collective, between steps. */
 status training_go_back(training *t);
 
-/* train_branch.c: by rank 0, while the run begins. */
-/* events.jsonl says which checkpoints a run has saved: the name of the last one, the caller's; NULL: none. */
-status training_find_saved(char **out, const training *t);
-/* The checkpoint of the folder that the run would go on from; step -1: none. *went_back: a person has let it name an
- * earlier one than the run has saved last. */
-status training_branch_look(checkpoint_place *out, bool *went_back, const training *t);
+/* train_branch.c: by rank 0, while the run begins. What the run's folder has to go on from is asked here alone; what a
+ * mirror or the memory of nodes has must be newer. */
+typedef struct training_found {
+    checkpoint_offers offers; /* of the folder, with those that have been undone */
+    checkpoint_place place;   /* of the first of them; step -1: there is none */
+    int64_t named;            /* the step of the first, or of `saved`, by its name; -1: there is neither, INT64_MAX: a
+                                 name of somebody's own, and nothing is newer */
+    char *saved;              /* the last that the run has saved, as events.jsonl says; NULL: none */
+    bool went_back;           /* a person has let the folder name an earlier one than that */
+} training_found;
+
+status training_find(training_found *out, const training *t);
+void training_found_free(training_found *f);
 /* Leaves out what is no part of the history of the first of them: it has been undone. */
 void training_branch_sift(checkpoint_offers *offers);
 /* What has been loaded may be an earlier state than the last one: then a branch begins. */
@@ -65,4 +88,3 @@ void training_export_saved(training *t, int64_t step, const char *name);
 /* Does it wait to be exported? Any thread. */
 bool training_export_holds(const training *t, const char *name);
 void training_export_finish(training *t); /* waits for all */
-void training_export_close(training *t);  /* gives up what is under way */

@@ -11,6 +11,7 @@
 #include "kernels/philox.h"
 #include "kernels/record/storage.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 enum { DRAWS = 32, FEW_DRAWS = 4, FEW_LAYERS = 8 };
 
@@ -103,42 +104,29 @@ static void keep_record(load_law *law, const double *share, int64_t step)
     law->steps[law->draws++] = step;
 }
 
-static status read_lines(load_law *law, FILE *file, const char *path)
-{
-    double *share = room_for(law, 1);
-    status s = STATUS_OK;
-    for (int line = 1; s == STATUS_OK; line++) {
-        json_error_t why;
-        int64_t step;
-        json_t *record = json_loadf(file, JSON_DISABLE_EOF_CHECK, &why);
-        if (!record && json_error_code(&why) == json_error_premature_end_of_input)
-            break;
-        if (!record)
-            s = status_fail(STATUS_USAGE, "--load %s: record %d is no JSON: %s", path, line, why.text);
-        else if (!read_record(share, &step, law, record))
-            s = status_fail(STATUS_USAGE,
-                            "--load %s: record %d is not {\"step\": n, \"loads\": [...]} with %d counts for each of %d "
-                            "layers, as the configuration has them",
-                            path, line, law->experts, law->layers);
-        else
-            keep_record(law, share, step);
-        json_decref(record);
-    }
-    free(share);
-    if (s == STATUS_OK && law->draws == 0)
-        s = status_fail(STATUS_USAGE, "--load %s: no record of loads is in it", path);
-    return s;
-}
-
 static status read_trace(load_law *law, const char *path)
 {
-    FILE *file = fopen(path, "r");
+    AUTO(FILE) *file = fopen(path, "r");
+    AUTO_FREE double *share = room_for(law, 1);
     if (!file)
         return status_fail(STATUS_USAGE, "--load %s: %s; say balanced, lognormal:SIGMA or a run's loads.jsonl", path,
                            strerror(errno));
-    status s = read_lines(law, file, path);
-    fclose(file);
-    return s;
+    for (int line = 1;; line++) {
+        json_error_t why;
+        int64_t step;
+        json_auto_t *record = json_loadf(file, JSON_DISABLE_EOF_CHECK, &why);
+        if (!record && json_error_code(&why) == json_error_premature_end_of_input)
+            break;
+        if (!record)
+            return status_fail(STATUS_USAGE, "--load %s: record %d is no JSON: %s", path, line, why.text);
+        if (!read_record(share, &step, law, record))
+            return status_fail(STATUS_USAGE,
+                               "--load %s: record %d is not {\"step\": n, \"loads\": [...]} with %d counts for each of "
+                               "%d layers, as the configuration has them",
+                               path, line, law->experts, law->layers);
+        keep_record(law, share, step);
+    }
+    return law->draws > 0 ? STATUS_OK : status_fail(STATUS_USAGE, "--load %s: no record of loads is in it", path);
 }
 
 status load_open(load_law *out, const char *text, const model_shape *shape)
@@ -269,7 +257,7 @@ static void close_ranks(ranks_load *l)
 double load_slowest(const load_law *law, const compile_options *o)
 {
     ladder_shape s = rungs_ladder(o);
-    ranks_load l;
+    RELEASED_BY(close_ranks) ranks_load l = {0};
     double sum = 0;
     if (s.experts == 0)
         return 1;
@@ -281,7 +269,6 @@ double load_slowest(const load_law *law, const compile_options *o)
             load_ranks(&l, law, law->draws - 1 - d, i, &s);
             sum += mean_largest(&l) / (draws * layers);
         }
-    close_ranks(&l);
     return sum;
 }
 
@@ -368,7 +355,7 @@ void load_expect(load_outcome *out, const load_law *law, const compile_options *
     double blocks =
         (double)stage / s.ranks * o->microbatches * (o->transfers.slots ? s.ranks : 1); /* each rank fills slots */
     ladder_chain chain = {.at[0][0][0] = 1};
-    ranks_load l;
+    RELEASED_BY(close_ranks) ranks_load l = {0};
     open_ranks(&l, &s);
     out->choices = (double)law->layers * blocks * s.ranks;
     for (int d = 0; d < law->draws; d++) {
@@ -379,5 +366,4 @@ void load_expect(load_outcome *out, const load_law *law, const compile_options *
     for (int i = 0; i < LADDER_RUNGS; i++)
         out->replays += out->plays[i];
     out->replays = out->replays > 1 ? out->replays - 1 : 0;
-    close_ranks(&l);
 }

@@ -14,6 +14,7 @@
 #include "engine/compile/step/place.h"
 #include "kernels/token.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/parts.h"
 #include "engine/compile/step/compile_schedule.h"
 #include "engine/compile/compile_find.h"
@@ -90,12 +91,6 @@ static grid at_rank(const grid *g, int stage, int gradient, int tensor_rank)
     return grid_of(g, grid_member(&first, AXIS_GRADIENT, gradient));
 }
 
-static plan_rank *new_rank(plan *p)
-{
-    p->ranks = must_realloc(p->ranks, (unsigned long)(p->count + 1) * sizeof *p->ranks);
-    return &p->ranks[p->count++];
-}
-
 static void measure_loss(plan_rank *out, const compiled *c, const profile *h)
 {
     const compile_options *o = &c->options;
@@ -124,20 +119,18 @@ static status measure_rank(plan *p, const grid *g, bool plays)
 {
     compile_options o = p->options;
     o.grid = *g;
-    compiled c = {0};
-    status s = compile(&c, &o);
-    if (s == STATUS_OK) {
-        plan_rank *r = new_rank(p);
-        plan_measure(r, &c);
-        measure_loss(r, &c, &p->profile);
-        r->update = plan_price_update(&p->profile, &c);
-        if (plays) {
-            timing_add(&p->timing, &c.options.grid, &c.training.list, c.training.requests);
-            add_loaded(p, &c);
-        }
+    RELEASED_BY(compile_free) compiled c = {0};
+    TRY(compile(&c, &o));
+    p->ranks = must_realloc(p->ranks, (unsigned long)(p->count + 1) * sizeof *p->ranks);
+    plan_rank *r = &p->ranks[p->count++];
+    plan_measure(r, &c);
+    measure_loss(r, &c, &p->profile);
+    r->update = plan_price_update(&p->profile, &c);
+    if (plays) {
+        timing_add(&p->timing, &c.options.grid, &c.training.list, c.training.requests);
+        add_loaded(p, &c);
     }
-    compile_free(&c);
-    return s;
+    return STATUS_OK;
 }
 
 /* The tensor ranks of a stage in groups of equal sizes: leader[t] is the first rank of t's group. */
@@ -167,14 +160,10 @@ static status measure_group(plan *p, int stage, int first, int members)
 {
     compile_options o = p->options;
     o.grid = at_rank(&o.grid, stage, 0, first);
-    compiled c = {0};
-    int64_t spread = 0;
-    int owner = 0;
-    status s = compile_model(&c, &o);
-    if (s == STATUS_OK)
-        owner = compile_largest_owner(&c, &spread);
-    compile_free(&c);
-    TRY(s);
+    RELEASED_BY(compile_free) compiled c = {0};
+    int64_t spread;
+    TRY(compile_model(&c, &o));
+    int owner = compile_largest_owner(&c, &spread);
     o.grid = at_rank(&o.grid, stage, owner, first);
     TRY(measure_rank(p, &o.grid, first == 0));
     plan_rank *r = &p->ranks[p->count - 1];
@@ -186,17 +175,16 @@ static status measure_group(plan *p, int stage, int first, int members)
 static status measure_stage(plan *p, int stage)
 {
     int ranks = p->options.grid.size[GRID_TENSOR];
-    int *leader = must_alloc((unsigned long)ranks * sizeof *leader);
-    status s = group_tensor(leader, p, stage);
-    for (int t = 0; s == STATUS_OK && t < ranks; t++) {
+    AUTO_FREE int *leader = must_alloc((unsigned long)ranks * sizeof *leader);
+    TRY(group_tensor(leader, p, stage));
+    for (int t = 0; t < ranks; t++) {
         int members = 0;
         for (int k = 0; k < ranks; k++)
             members += leader[k] == t;
         if (members > 0)
-            s = measure_group(p, stage, t, members);
+            TRY(measure_group(p, stage, t, members));
     }
-    free(leader);
-    return s;
+    return STATUS_OK;
 }
 
 static status measure_all(plan *p, bool every)
@@ -267,7 +255,7 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
                      reduce_each == p->options.layout.zero_reduce;
     if (choice->chosen)
         return STATUS_OK;
-    compiled c = {0};
+    RELEASED_BY(compile_free) compiled c = {0};
     status s = compile(&c, &o);
     if (s == STATUS_OK) {
         plan_rank facts;
@@ -276,7 +264,6 @@ static status price_choice(plan *p, const plan_rank *of, bool gather_each, bool 
         choice->sent = sent_to_replicas(&facts);
         free(facts.decision);
     }
-    compile_free(&c);
     if (s == STATUS_USAGE && o.budget) { /* it does not fit: worth knowing, not a failure */
         choice->arena = -1;
         choice->sent = 0;
@@ -308,23 +295,19 @@ static status price_order(plan_rank *r, const plan *p)
     compile_options o = p->options;
     o.grid = grid_of(&o.grid, r->rank);
     o.loss_tokens = r->loss_tokens; /* as it was decided */
-    compiled c = {0};
-    recompute_decision d = {0};
-    int64_t bound[2] = {0};
-    status s = compile_model(&c, &o);
-    if (s == STATUS_OK)
-        s = recompute_decide(&d, &c, 0, false);
-    for (int lowered = 0; lowered < 2 && s == STATUS_OK; lowered++) {
-        compiled_program tried;
+    RELEASED_BY(compile_free) compiled c = {0};
+    RELEASED_BY(recompute_decision_free) recompute_decision d = {0};
+    int64_t bound[2];
+    TRY(compile_model(&c, &o));
+    TRY(recompute_decide(&d, &c, 0, false));
+    for (int lowered = 0; lowered < 2; lowered++) {
+        RELEASED_BY(compile_program_free) compiled_program tried = {0};
         d.keep.order = lowered ? ORDER_AS_LOWERED : d.keep.order;
-        s = compile_program_training(&tried, &c, &d.keep, o.microbatches, true);
+        TRY(compile_program_training(&tried, &c, &d.keep, o.microbatches, true));
         bound[lowered] = tried.lower_bound;
-        compile_program_free(&tried);
     }
     r->order_bytes = bound[0] - bound[1];
-    recompute_decision_free(&d);
-    compile_free(&c);
-    return s;
+    return STATUS_OK;
 }
 
 status plan_price_order(plan *p)

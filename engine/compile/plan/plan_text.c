@@ -30,6 +30,15 @@ static const char *count_text(char out[UNITS_TEXT], double count)
     return out;
 }
 
+/* The listed rank that has most of a field. */
+#define WITH_MOST(p, field)                                                                                            \
+    __extension__({                                                                                                    \
+        const plan_rank *most_ = (p)->ranks;                                                                           \
+        for (int i_ = 1; i_ < (p)->count; i_++)                                                                        \
+            most_ = (p)->ranks[i_].field > most_->field ? &(p)->ranks[i_] : most_;                                     \
+        most_;                                                                                                         \
+    })
+
 /* ---- for a person ------------------------------------------------------------------------------------------------ */
 
 static void print_sizes(FILE *out, const compile_options *o)
@@ -126,9 +135,7 @@ static void print_memory(FILE *out, const plan *p)
           out);
     if (p->profile.capacity > 0)
         print_reserve(out, p);
-    const plan_rank *pins = &p->ranks[0];
-    for (int i = 1; i < p->count; i++)
-        pins = p->ranks[i].pinned > pins->pinned ? &p->ranks[i] : pins;
+    const plan_rank *pins = WITH_MOST(p, pinned);
     fprintf(out, "a rank on a GPU pins %s of host memory: the inputs, and the batch read ahead",
             bytes_text(text, (double)pins->pinned));
     if (pins->offloaded > 0)
@@ -165,9 +172,7 @@ static void print_work(FILE *out, const plan *p)
 /* The rank whose update takes longest. */
 static void print_update(FILE *out, const plan *p)
 {
-    const plan_rank *most = &p->ranks[0];
-    for (int i = 1; i < p->count; i++)
-        most = p->ranks[i].update.seconds > most->update.seconds ? &p->ranks[i] : most;
+    const plan_rank *most = WITH_MOST(p, update.seconds);
     const plan_update *u = &most->update;
     char flops[UNITS_TEXT], sent[UNITS_TEXT], working[UNITS_TEXT];
     fprintf(out, "\nupdate            %s: %.2g s on rank %d, %s FLOPs (%.2g%% of its step's), %s of working memory",
@@ -178,32 +183,22 @@ static void print_update(FILE *out, const plan *p)
     fputc('\n', out);
 }
 
-static const plan_rank *with_loss(const plan *p)
-{
-    for (int i = 0; i < p->count; i++)
-        if (p->ranks[i].loss_tokens > 0)
-            return &p->ranks[i];
-    return NULL;
-}
-
-/* Nobody has said how much memory there is, and on this device that would decide how large a chunk is. */
-static bool grows_by_budget(const plan *p)
-{
-    const op_backend *on = p->options.backend;
-    return p->options.budget == 0 && !(on && on->same_bits);
-}
-
 static void print_loss(FILE *out, const plan *p)
 {
-    const plan_rank *r = with_loss(p);
+    int with = 0;
     char bytes[UNITS_TEXT];
-    if (!r)
+    while (with < p->count && p->ranks[with].loss_tokens == 0)
+        with++;
+    if (with == p->count)
         return;
+    const plan_rank *r = &p->ranks[with];
+    /* nobody has said how much memory there is, and on this device that would decide how large a chunk is */
+    bool grows = p->options.budget == 0 && !(p->options.backend && p->options.backend->same_bits);
     fprintf(out, "loss              %lld tokens at a time, %s of logits; %.2g s a micro-batch",
             (long long)r->loss_tokens, bytes_text(bytes, (double)r->loss_bytes), r->loss_seconds);
     if (r->loss_tokens < tokens_count(&p->options).loss)
         fprintf(out, ", %.0f%% more than in one piece%s", 100 * (r->loss_seconds / r->loss_seconds_whole - 1),
-                grows_by_budget(p) ? "; more at a time where memory.budget leaves room" : "");
+                grows ? "; more at a time where memory.budget leaves room" : "");
     fputc('\n', out);
 }
 
@@ -258,10 +253,8 @@ static const char *without_cudnn(const compile_options *o)
 /* Who computes the backward pass, and in how much working memory; a plan without the GPU's kernels has none. */
 static void print_attention(FILE *out, const plan *p)
 {
-    int64_t most = 0;
+    const int64_t most = WITH_MOST(p, attention)->attention;
     char bytes[UNITS_TEXT], least[UNITS_TEXT];
-    for (int i = 0; i < p->count; i++)
-        most = p->ranks[i].attention > most ? p->ranks[i].attention : most;
     if (most == 0)
         return;
     bytes_text(bytes, (double)most);
@@ -353,18 +346,9 @@ static const char *const order_names[] = {[ORDER_AS_LOWERED] = "as lowered",
                                           [ORDER_FILLED_PARTS] = "products beside transfers, or in parts",
                                           [ORDER_HALVED_PARTS] = "products in halves beside transfers, or in parts"};
 
-static const plan_rank *costliest_order(const plan *p)
-{
-    const plan_rank *most = &p->ranks[0];
-    for (int i = 1; i < p->count; i++)
-        if (p->ranks[i].order_bytes > most->order_bytes)
-            most = &p->ranks[i];
-    return most;
-}
-
 static void print_order(FILE *out, const plan *p)
 {
-    const plan_rank *r = costliest_order(p);
+    const plan_rank *r = WITH_MOST(p, order_bytes);
     char bytes[UNITS_TEXT];
     if (r->order_bytes == 0 && p->options.grid.size[GRID_TENSOR] == 1)
         return; /* hardly anything has moved */
@@ -378,11 +362,9 @@ static void print_order(FILE *out, const plan *p)
 /* The rank that keeps most. */
 static void print_compress(FILE *out, const plan *p)
 {
-    const plan_rank *most = &p->ranks[0];
+    const plan_rank *most = WITH_MOST(p, feedback);
     const compress_method *m = &p->options.compress;
     char bytes[UNITS_TEXT];
-    for (int i = 1; i < p->count; i++)
-        most = p->ranks[i].feedback > most->feedback ? &p->ranks[i] : most;
     if (most->feedback == 0)
         return;
     fprintf(out, "compress          %s", compress_words[m->kind]);

@@ -6,6 +6,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/model/storage.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 #include "engine/compile/compile_find.h"
 
@@ -64,17 +65,13 @@ static void add_schedules(list *all, search_layout l, const search_terms *t)
     }
 }
 
-/* One sample may be of any length; several are of no more than MOST_TOKENS. */
-static bool fits_micro_batch(const search_terms *t, int64_t samples)
-{
-    return samples == 1 || samples * t->config->train.sequence <= MOST_TOKENS;
-}
-
 /* Micro-batches and chunks of a layout whose sizes are said. */
 static void add_batches(list *all, search_layout l, const search_terms *t)
 {
     int layers = t->config->model.shape.layers, stages = l.of.size[GRID_PIPELINE];
-    for (l.micro_batch = 1; search_microbatches(t->config, &l) > 0 && fits_micro_batch(t, l.micro_batch);
+    /* one sample may be of any length; several are of no more than MOST_TOKENS */
+    for (l.micro_batch = 1; search_microbatches(t->config, &l) > 0 &&
+                            (l.micro_batch == 1 || l.micro_batch * t->config->train.sequence <= MOST_TOKENS);
          l.micro_batch *= 2)
         for (l.of.virtual_stages = 1; l.of.virtual_stages <= MOST_CHUNKS && l.of.virtual_stages * stages <= layers;
              l.of.virtual_stages++)
@@ -247,7 +244,7 @@ static candidate *list_candidates(search_estimate *e, const search_layout *layou
 static void estimate_candidates(bool *may, search_layout *layouts, int count, search_layout *least,
                                 const search_terms *t, search_estimate *e)
 {
-    candidate *all = list_candidates(e, layouts, count);
+    AUTO_FREE candidate *all = list_candidates(e, layouts, count);
     double best = 1e300, smallest = 1e300;
     for (int i = 0; i < count && all[i].least <= best * SLACK_SECONDS * SLACK_SECONDS; i++) {
         search_layout *l = &layouts[all[i].index];
@@ -263,21 +260,19 @@ static void estimate_candidates(bool *may, search_layout *layouts, int count, se
         may[all[i].index] = l->bytes <= room * SLACK_BYTES;
         best = l->bytes <= room && l->seconds < best && !is_found(l) ? l->seconds : best;
     }
-    free(all);
 }
 
 /* Those that may fit, the best first; *least: the one that needs least memory. */
 static int estimate(search_layout *layouts, int count, search_layout *least, const search_terms *t)
 {
     search_estimate *e = search_estimate_open(t->config, t->prices, t->backend, t->law);
-    bool *may = must_calloc((unsigned long)count + 1, sizeof *may);
+    AUTO_FREE bool *may = must_calloc((unsigned long)count + 1, sizeof *may);
     int kept = 0;
     search_estimate_prepare(e, layouts, count);
     estimate_candidates(may, layouts, count, least, t, e);
     for (int i = 0; i < count; i++)
         if (may[i])
             layouts[kept++] = layouts[i];
-    free(may);
     search_estimate_close(e);
     if (kept > 0)
         qsort(layouts, (size_t)kept, sizeof *layouts, by_estimate);
@@ -309,43 +304,36 @@ static bool is_known(const search *among, const search_layout *l)
     return known;
 }
 
-/* What is found is often a named schedule: then the layout is that one's, and STATUS_USAGE if that is known already. */
-static status find_schedule(schedule *found, search_layout *l, compile_options *o, const search *known)
-{
-    TRY(compile_find(found, o));
-    o->found = found;
-    l->of.schedule = schedule_kind_of(found->kind, l->of.virtual_stages);
-    return is_known(known, l) ? status_fail(STATUS_USAGE, "a schedule was found that is known already") : STATUS_OK;
-}
-
 static status exact(search_result *out, const search_terms *t, const search_layout *l, const search *known)
 {
     config c = search_configuration(t->config, l, search_budget(t, l));
     grid g;
     compile_options o;
-    plan p = {0};
-    schedule found = {0};
+    RELEASED_BY(schedule_free) schedule found = {0};
+    RELEASED_BY(plan_free) plan p = {0};
     *out = (search_result){.layout = *l};
     TRY(config_lay_out(&g, &c, t->ranks, 0));
     TRY(compile_options_from(&o, &c, &g, t->backend, 1));
     o.evaluate = c.data.validation.count > 0 && c.evaluate.every > 0;
     o.higher = HIGHER_SHORT;
-    status s = is_found(l) ? find_schedule(&found, &out->layout, &o, known) : STATUS_OK;
+    if (is_found(l)) { /* often a named schedule: then the layout is that one's, which may be known already */
+        TRY(compile_find(&found, &o));
+        o.found = &found;
+        out->layout.of.schedule = schedule_kind_of(found.kind, l->of.virtual_stages);
+        if (is_known(known, &out->layout))
+            return status_fail(STATUS_USAGE, "a schedule was found that is known already");
+    }
     profile prices = *t->prices;
     load_outcome load = {0};
     if (t->law)
         load_expect(&load, t->law, &o);
     prices.load = load.slowest;
-    if (s == STATUS_OK)
-        s = plan_make_step(&p, &o, &prices);
-    if (s == STATUS_OK)
-        take(out, &p, t);
+    TRY(plan_make_step(&p, &o, &prices));
+    take(out, &p, t);
     out->replays = load.replays;
     out->seconds *= 1 + load.replays;
     out->mfu /= 1 + load.replays;
-    plan_free(&p);
-    schedule_free(&found);
-    return s;
+    return STATUS_OK;
 }
 
 status search_exact(search_result *out, const search_terms *t, const search_layout *l)
@@ -417,14 +405,6 @@ static void open_tries(tries *t, const search_layout *layouts, int count)
     t->family_at = must_calloc((unsigned long)count + 1, sizeof *t->family_at);
     for (int i = 0; i < count; i++)
         t->family_at[i] = family_of(t, &layouts[i]);
-}
-
-static void close_tries(tries *t)
-{
-    free(t->taken);
-    free(t->family_at);
-    free(t->families);
-    free(t->budgeted);
 }
 
 /* The best that is left, of families that have not had their share of the round; -1: none. */
@@ -519,13 +499,6 @@ static void play_round(search *out, tries *all, const search_terms *t, const sea
     qsort(out->results, (size_t)out->count, sizeof *out->results, by_seconds);
 }
 
-/* Of so many programs, those that are left to schedules that are found. */
-static int programs_found(int most)
-{
-    int share = most / SEARCH_FOUND;
-    return share > 2 ? share : most > 2 ? 2 : 0;
-}
-
 /* The same on every machine: it hangs on the layout that seems best, not on a clock. */
 static int programs(const search_terms *t, const search_layout *best)
 {
@@ -597,13 +570,17 @@ static void play_best(search *out, const search_terms *t, search_layout *layouts
     while (named < count && !is_found(&layouts[named]))
         named++;
     int most = t->most || !named ? t->most : programs(t, &layouts[0]);
-    int shown = most < count ? most : count, found = named < count ? programs_found(most) : 0;
+    int shown = most < count ? most : count, share = most / SEARCH_FOUND; /* those left to schedules that are found */
+    int found = named == count ? 0 : share > 2 ? share : most > 2 ? 2 : 0;
     tries all;
     open_tries(&all, layouts, named);
     play_named(out, &all, t, most - found, shown);
     play_found(out, t, &layouts[named], count - named, found, shown);
     play_named(out, &all, t, most, shown);
-    close_tries(&all);
+    free(all.taken);
+    free(all.family_at);
+    free(all.families);
+    free(all.budgeted);
 }
 
 status search_run(search *out, const search_terms *t)

@@ -12,18 +12,23 @@
 #include "engine/compile/time/transfer_choice.h"
 #include "engine/compile/time/timing.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/partition.h"
 #include "parallel/schedule/schedule_make.h"
 #include "parallel/schedule/simulate.h"
 
 /* A layer's part of one micro-batch, or some layers', or that of the ends (embedding, last norm, head, loss, and the
  * block behind the last layer). */
-typedef struct part {
-    double phase[PHASE_COUNT]; /* seconds, what ranks of a layer exchange included; of the update: of a step */
-    double weight;             /* of the backward phase: gradients of weights */
-    double deferred;           /* bytes that these gradients read: held until they are computed */
-    double memory[CLASS_COUNT];
-    double parameters, of_experts; /* of this rank; of them, its experts' */
+enum { PART_FIELDS = PHASE_COUNT + CLASS_COUNT + 4 };
+typedef union part {
+    struct {
+        double phase[PHASE_COUNT]; /* seconds, what ranks of a layer exchange included; of the update: of a step */
+        double weight;             /* of the backward phase: gradients of weights */
+        double deferred;           /* bytes that these gradients read: held until they are computed */
+        double memory[CLASS_COUNT];
+        double parameters, of_experts; /* of this rank; of them, its experts' */
+    };
+    double field[PART_FIELDS]; /* all of it */
 } part;
 
 typedef struct probe {
@@ -126,20 +131,17 @@ static bool is_weight_gradient(const op *o)
 static double deferred_bytes(const compiled_program *p)
 {
     double sum = 0;
-    bool *seen = must_calloc((unsigned long)p->placed + 1, sizeof *seen);
+    AUTO_FREE bool *seen = must_calloc((unsigned long)p->placed + 1, sizeof *seen);
     for (int i = 0; i < p->list.count; i++) {
         const op *o = p->list.ops[i];
         for (int k = 0; k < OP_MAX_IN && o->microbatch == 0 && is_weight_gradient(o); k++) {
-            const tensor *t = o->in[k];
-            while (t && t->base)
-                t = t->base;
+            const tensor *t = compiled_holder(o->in[k]);
             if (!t || tensor_persistent(t) || seen[t->id])
                 continue;
             seen[t->id] = true;
             sum += (double)tensor_bytes(t);
         }
     }
-    free(seen);
     return sum;
 }
 
@@ -190,10 +192,10 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
 {
     grid g = search_grid(l);
     compile_options o;
-    compiled made = {0};
-    compiled_program plain = {0};
+    RELEASED_BY(compile_free) compiled made = {0};
+    RELEASED_BY(compile_program_free) compiled_program plain = {0};
+    RELEASED_BY(timing_free) timing p = {0};
     profile prices = e->prices;
-    timing p = {0};
     config c = search_configuration(e->of, l, 0);
     c.model.shape = shape_repeating(&e->of->model.shape, like, layers);
     c.train.global_batch = (int)(PROBED_MICRO_BATCHES * config_samples_together(&g, l->micro_batch));
@@ -208,57 +210,32 @@ static status play_layers(part *out, const search_estimate *e, const search_layo
     o.higher = HIGHER_NONE;
     o.loss_tokens = loss_chunk_by_price(&o); /* a larger one would be tried for every part */
     *out = (part){0};
-    status s = compile(&made, &o);
-    if (s == STATUS_OK) {
-        timing_open(&p, &prices, 1);
-        timing_add(&p, &made.options.grid, &made.training.list, made.training.requests);
-        s = timing_run(&p);
-    }
-    if (s == STATUS_OK)
-        s = compile_program_training(&plain, &made, &(compile_keep){.how = l->recompute, .order = ORDER_EARLY},
-                                     PROBED_MICRO_BATCHES, true);
-    if (s == STATUS_OK)
-        measure(out, e, &made, &plain, &p);
-    timing_free(&p);
-    compile_program_free(&plain);
-    compile_free(&made);
-    return s;
+    TRY(compile(&made, &o));
+    timing_open(&p, &prices, 1);
+    timing_add(&p, &made.options.grid, &made.training.list, made.training.requests);
+    TRY(timing_run(&p));
+    TRY(compile_program_training(&plain, &made, &(compile_keep){.how = l->recompute, .order = ORDER_EARLY},
+                                 PROBED_MICRO_BATCHES, true));
+    measure(out, e, &made, &plain, &p);
+    return STATUS_OK;
 }
 
-/* a + b x, of each field, at x = few and many: b into `each`, a into `rest`. */
-static void separate(double *each, double *rest, const double *few, const double *many, int count, int least)
-{
-    for (int i = 0; i < count; i++) {
-        each[i] = (many[i] - few[i]) / least;
-        each[i] = each[i] > 0 ? each[i] : 0;
-        rest[i] = few[i] - least * each[i];
-        rest[i] = rest[i] > 0 ? rest[i] : 0;
-    }
-}
-
-/* The first layer of a kind. */
-static int first_of_kind(const search_estimate *e, int kind)
-{
-    int i = 0;
-    while (e->kind_of[i] != kind)
-        i++;
-    return i;
-}
-
-/* A layer of a kind, and the ends beside it. */
+/* A layer of a kind, and the ends beside it: a + b x, of each field, at x = few and many layers. */
 static status measure_kind(part *layer, part *ends, const search_estimate *e, const search_layout *l, int kind)
 {
     enum { LEAST = 2 };
     part few, many;
-    int like = first_of_kind(e, kind);
+    int like = 0; /* the first of the kind */
+    while (e->kind_of[like] != kind)
+        like++;
     TRY(play_layers(&few, e, l, like, LEAST));
     TRY(play_layers(&many, e, l, like, 2 * LEAST));
-    separate(layer->phase, ends->phase, few.phase, many.phase, PHASE_COUNT, LEAST);
-    separate(layer->memory, ends->memory, few.memory, many.memory, CLASS_COUNT, LEAST);
-    separate(&layer->weight, &ends->weight, &few.weight, &many.weight, 1, LEAST);
-    separate(&layer->parameters, &ends->parameters, &few.parameters, &many.parameters, 1, LEAST);
-    separate(&layer->of_experts, &ends->of_experts, &few.of_experts, &many.of_experts, 1, LEAST);
-    separate(&layer->deferred, &ends->deferred, &few.deferred, &many.deferred, 1, LEAST);
+    for (int i = 0; i < PART_FIELDS; i++) {
+        double each = (many.field[i] - few.field[i]) / LEAST;
+        layer->field[i] = each > 0 ? each : 0;
+        double rest = few.field[i] - LEAST * layer->field[i];
+        ends->field[i] = rest > 0 ? rest : 0;
+    }
     ends->memory[CLASS_TEMPORARY] = few.memory[CLASS_TEMPORARY];
     return STATUS_OK;
 }
@@ -364,17 +341,9 @@ static void count_kinds(int *counts, const search_estimate *e, int first, int la
 static part sum_layers(const search_estimate *e, const probe *p, const int *counts)
 {
     part sum = {0};
-    for (int k = 0; k < e->kinds; k++) {
-        const part *each = &p->kinds[k];
-        for (int i = 0; i < PHASE_COUNT; i++)
-            sum.phase[i] += counts[k] * each->phase[i];
-        for (int i = 0; i < CLASS_COUNT; i++)
-            sum.memory[i] += counts[k] * each->memory[i];
-        sum.weight += counts[k] * each->weight;
-        sum.deferred += counts[k] * each->deferred;
-        sum.parameters += counts[k] * each->parameters;
-        sum.of_experts += counts[k] * each->of_experts;
-    }
+    for (int k = 0; k < e->kinds; k++)
+        for (int i = 0; i < PART_FIELDS; i++)
+            sum.field[i] += counts[k] * p->kinds[k].field[i];
     return sum;
 }
 
@@ -405,16 +374,14 @@ static status divide(int *layers, const search_estimate *e, const search_layout 
 {
     int count = e->of->model.shape.layers;
     double unit = seconds_of(&p->kinds[0]);
-    double *each = must_alloc((unsigned long)count * sizeof *each);
+    AUTO_FREE double *each = must_alloc((unsigned long)count * sizeof *each);
     for (int i = 0; i < count; i++)
         each[i] = seconds_of(&p->kinds[e->kind_of[i]]) / unit;
     const int kind = kind_of_ends(e), behind = layers_behind(e, l, true, kind);
     const double last = behind * seconds_of(&p->kinds[kind]);
     partition_costs costs = {.layers = each,
                              .last = (search_divides_vocabulary(l) ? last : seconds_of(&p->ends)) / unit};
-    status s = partition_automatic(layers, &costs, count, l->of.size[GRID_PIPELINE] * l->of.virtual_stages);
-    free(each);
-    return s;
+    return partition_automatic(layers, &costs, count, l->of.size[GRID_PIPELINE] * l->of.virtual_stages);
 }
 
 /* The ends count with the last chunk, or evenly where they are divided over the stages. */
@@ -422,7 +389,7 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
                         const probe *p)
 {
     int count = l->of.size[GRID_PIPELINE] * l->of.virtual_stages, first = 0;
-    int *counts = must_alloc((unsigned long)e->kinds * sizeof *counts);
+    AUTO_FREE int *counts = must_alloc((unsigned long)e->kinds * sizeof *counts);
     const part of_ends = ends_of(e, l, p);
     for (int i = 0; i < count; i++) {
         memset(counts, 0, (unsigned long)e->kinds * sizeof *counts);
@@ -436,7 +403,6 @@ static void cost_chunks(simulate_cost *costs, const search_estimate *e, const in
         costs[i].weight = weight;
         first += layers[i];
     }
-    free(counts);
 }
 
 /* From the first stage to the second; one stage sends nothing. */
@@ -590,13 +556,11 @@ static const pipeline *find_pipeline(search_estimate *e, const search_layout *l,
     if (known->layers && search_same(&k, l))
         return known->length > 0 ? known : NULL;
     unsigned long all = (unsigned long)l->of.size[GRID_PIPELINE] * (unsigned long)l->of.virtual_stages;
-    int *layers = must_alloc(all * sizeof *layers);
-    simulate_cost *costs = must_calloc(all, sizeof *costs);
+    AUTO_FREE int *layers = must_alloc(all * sizeof *layers);
+    AUTO_FREE simulate_cost *costs = must_calloc(all, sizeof *costs);
     known->of = *l;
     if (simulate_pipeline(known, e, l, p, layers, costs) != STATUS_OK)
         known->length = 0;
-    free(layers);
-    free(costs);
     return known->length > 0 ? known : NULL;
 }
 

@@ -282,18 +282,6 @@ status compile(compiled *out, const compile_options *options)
     return STATUS_OK;
 }
 
-static compile_order order_from(config_order asked, const op_backend *backend)
-{
-    static const compile_order orders[] = {[CONFIG_ORDER_NONE] = ORDER_AS_LOWERED,
-                                           [CONFIG_ORDER_LAUNCHES] = ORDER_EARLY,
-                                           [CONFIG_ORDER_PRODUCTS] = ORDER_FILLED,
-                                           [CONFIG_ORDER_HALVES] = ORDER_HALVED,
-                                           [CONFIG_ORDER_PARTS] = ORDER_HALVED_PARTS};
-    if (asked == CONFIG_ORDER_AUTO)
-        return backend && backend->same_bits ? ORDER_FILLED : ORDER_HALVED_PARTS;
-    return orders[asked];
-}
-
 /* A program is as long as its micro-batches are many: its price before it is made, by measure (a llama's layer is
  * recorded in 23 ops, its embedding, norm and loss in some 20; with what compiling needs beside it, an op takes 900
  * bytes of the host's memory). */
@@ -331,6 +319,13 @@ static status check_length(const compile_options *o, const config *c)
 status compile_options_from(compile_options *out, const config *c, const grid *g, const op_backend *backend,
                             int threads)
 {
+    const compile_order orders[] = {[CONFIG_ORDER_AUTO] =
+                                        backend && backend->same_bits ? ORDER_FILLED : ORDER_HALVED_PARTS,
+                                    [CONFIG_ORDER_NONE] = ORDER_AS_LOWERED,
+                                    [CONFIG_ORDER_LAUNCHES] = ORDER_EARLY,
+                                    [CONFIG_ORDER_PRODUCTS] = ORDER_FILLED,
+                                    [CONFIG_ORDER_HALVES] = ORDER_HALVED,
+                                    [CONFIG_ORDER_PARTS] = ORDER_HALVED_PARTS};
     *out = (compile_options){.shape = c->model.shape,
                              .precision = c->train.precision,
                              .sequence = c->train.sequence,
@@ -341,7 +336,7 @@ status compile_options_from(compile_options *out, const config *c, const grid *g
                              .grid = *g,
                              .layout = c->parallel,
                              .compress = {(compress_kind)c->parallel.compress, c->parallel.density},
-                             .order = order_from(c->parallel.order, backend),
+                             .order = orders[c->parallel.order],
                              .optimizer = {.name = c->optimizer.name,
                                            .nesterov = c->optimizer.nesterov,
                                            .adjust = c->optimizer.muon_adjust,

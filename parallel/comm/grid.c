@@ -104,14 +104,6 @@ int grid_rank_at(const grid *g, const int at[GRID_AXES])
 /* ---- groups along an axis --------------------------------------------------------------------------------------- */
 
 /* Ranks that differ from this one in the spanned coordinates only are numbered, the first coordinate fastest. */
-static int number_of_ranks(const grid *g, axis a)
-{
-    int size = 1;
-    for (int i = 0; i < GRID_AXES; i++)
-        size *= axis_spans(a, i) ? g->size[i] : 1;
-    return size;
-}
-
 static int own_number(const grid *g, axis a)
 {
     int number = 0;
@@ -144,7 +136,9 @@ static int block_of(const grid *g, axis a, int all)
 
 static members group_of(const grid *g, axis a)
 {
-    int all = number_of_ranks(g, a), own = own_number(g, a), block;
+    int all = 1, own = own_number(g, a), block;
+    for (int i = 0; i < GRID_AXES; i++)
+        all *= axis_spans(a, i) ? g->size[i] : 1;
     switch (axis_rows[a].rule) {
     case AXIS_ENDS:
         return all == 1 ? (members){0, 1, 1} : (members){0, all - 1, own == 0 || own == all - 1 ? 2 : 0};

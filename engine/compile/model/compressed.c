@@ -53,22 +53,17 @@ static tensor *append(compressed *q, const parameter *p, const char *what, const
     return append_op(q->out, PHASE_UPDATE, label, like, outputs, NULL)->out[which];
 }
 
-static const storage *storage_of(const compressed *q, const parameter *p)
-{
-    return &q->c->storage[p->number];
-}
-
 /* Does every rank get all of the sum, in messages of those that made it? */
 static bool gathers(const compressed *q, const parameter *p)
 {
-    return !storage_of(q, p)->divided;
+    return !q->c->storage[p->number].divided;
 }
 
 /* How a gradient is written: in parts for those that make its sum. */
 static op_attributes attributes_of(const compressed *q, const parameter *p)
 {
     op_attributes at = op_along(q->c->around.group, p->replicas);
-    at.owner = storage_of(q, p)->sum_owner;
+    at.owner = q->c->storage[p->number].sum_owner;
     at.compression.kind = (uint8_t)q->c->options.compress.kind;
     at.compression.density = (float)q->c->options.compress.density;
     return at;
@@ -109,7 +104,7 @@ static void decode(compressed *q, const parameter *p, tensor *messages, tensor *
 /* To those that make the sum. */
 static void send(compressed *q, travelling *t)
 {
-    const storage *s = storage_of(q, t->p);
+    const storage *s = &q->c->storage[t->p->number];
     const op_attributes at = attributes_of(q, t->p);
     tensor *message = encode(q, t->p, q->gradient[t->p->number], s->feedback, &at, "compress gradient");
     const op exchange = replicas_exchange(q->c->around.group, s, message);
@@ -119,7 +114,7 @@ static void send(compressed *q, travelling *t)
 /* The rows whose sum this rank makes, out of all messages; where all ranks get all of it, they are written again. */
 static void sum(compressed *q, travelling *t)
 {
-    const storage *s = storage_of(q, t->p);
+    const storage *s = &q->c->storage[t->p->number];
     op_attributes one = attributes_of(q, t->p);
     tensor *into =
         room(q, t->p, t->p->vector ? 0 : s->sum_first, s->sum_rows, s->sum_owner >= 0 ? place_owned() : place_shard(0));

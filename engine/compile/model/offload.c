@@ -38,36 +38,19 @@ static tensor *operand(const storage *s, int k)
     return k <= s->states ? s->state[k - 1] : NULL;
 }
 
-static int64_t row_bytes(const storage *s)
-{
-    int64_t bytes = 0;
-    for (int k = 0; k < OPERANDS; k++)
-        if (operand(s, k))
-            bytes += s->of->columns * dtype_bytes((dtype)operand(s, k)->type);
-    return bytes;
-}
-
 /* As many as one window takes, or all where matrices are updated as a whole. Pieces begin where tensors would. */
 static int64_t rows_at_a_time(const compiled *c, const storage *s)
 {
-    int64_t bytes = row_bytes(s), step = 1;
+    int64_t bytes = 0, step = 1;
     if (optimizer_whole(&c->options, s->of))
         return s->own_rows;
+    for (int k = 0; k < OPERANDS; k++)
+        if (operand(s, k))
+            bytes += s->of->columns * dtype_bytes((dtype)operand(s, k)->type);
     while (step * s->of->columns * dtype_bytes(precision_compute(c->options.precision)) % COMPILE_ALIGNMENT)
         step++;
     int64_t rows = c->options.window / WINDOWS / bytes / step * step;
     return rows > step ? rows : step;
-}
-
-static void divide(offload *o, const storage *s)
-{
-    const int64_t all = duty_of(o->c->around.group, s, DUTY_UPDATE).rows, most = all > 0 ? rows_at_a_time(o->c, s) : 0;
-    for (int64_t first = 0, rows; first < all; first += rows) {
-        rows = first + most < all ? most : all - first;
-        if (o->pieces)
-            o->pieces[o->count] = (piece){.s = s, .first = first, .rows = rows};
-        o->count++;
-    }
 }
 
 static void divide_all(offload *o)
@@ -76,8 +59,16 @@ static void divide_all(offload *o)
     for (int i = 0; i < o->c->model.parameter_count; i++) {
         const parameter *p = o->c->model.parameters[i];
         const storage *s = &o->c->storage[p->number];
-        if (offload_takes(&o->c->options, p))
-            divide(o, s);
+        if (!offload_takes(&o->c->options, p))
+            continue;
+        const int64_t all = duty_of(o->c->around.group, s, DUTY_UPDATE).rows;
+        const int64_t most = all > 0 ? rows_at_a_time(o->c, s) : 0;
+        for (int64_t first = 0, rows; first < all; first += rows) {
+            rows = first + most < all ? most : all - first;
+            if (o->pieces)
+                o->pieces[o->count] = (piece){.s = s, .first = first, .rows = rows};
+            o->count++;
+        }
     }
 }
 
@@ -129,18 +120,6 @@ static void load_from_host(offload *o)
     }
 }
 
-static void store_in_host(const offload *o, const piece *q)
-{
-    const char *label = pool_format(&o->out->pool, "%s/store_host", q->s->of->name);
-    for (int k = 0; k < OPERANDS; k++) {
-        if (!q->host[k])
-            continue;
-        op copy = {.kind = OP_store_host, .out = {q->host[k]}};
-        copy.in[0] = append_rows(o->out, q->arena[k], q->first, q->rows);
-        append_op(o->out, PHASE_UPDATE, label, &copy, 0, NULL);
-    }
-}
-
 offload *offload_make(compiled_program *out, const compiled *c)
 {
     offload *o = pool_alloc(&out->pool, sizeof *o);
@@ -152,34 +131,38 @@ offload *offload_make(compiled_program *out, const compiled *c)
     return o;
 }
 
-int offload_pieces(const offload *o)
-{
-    return o->count;
-}
-
 void offload_ahead(offload *o)
 {
     while (o->fetched < AHEAD && o->fetched < o->count)
         load_from_host(o);
 }
 
-void offload_update(offload *o, int i, tensor *const *gradient, tensor *control, tensor *peaks)
+void offload_update(offload *o, tensor *const *gradient, tensor *control, tensor *peaks)
 {
-    piece *q = &o->pieces[i];
-    while (o->fetched < o->count && o->fetched <= i + AHEAD)
-        load_from_host(o);
-    storage *s = pool_alloc(&o->out->pool, sizeof *s);
-    *s = *q->s;
-    s->master = q->arena[0] ? q->arena[0] : s->master;
-    for (int k = 0; k < s->states; k++)
-        s->state[k] = q->arena[1 + k];
-    optimizer_append(&(optimizer_update){.out = o->out,
-                                         .c = o->c,
-                                         .s = s,
-                                         .first = q->first,
-                                         .rows = q->rows,
-                                         .gradient = gradient[s->of->number],
-                                         .control = control,
-                                         .peaks = peaks});
-    store_in_host(o, q);
+    for (int i = 0; i < o->count; i++) {
+        piece *q = &o->pieces[i];
+        while (o->fetched < o->count && o->fetched <= i + AHEAD)
+            load_from_host(o);
+        storage *s = pool_alloc(&o->out->pool, sizeof *s);
+        *s = *q->s;
+        s->master = q->arena[0] ? q->arena[0] : s->master;
+        for (int k = 0; k < s->states; k++)
+            s->state[k] = q->arena[1 + k];
+        optimizer_append(&(optimizer_update){.out = o->out,
+                                             .c = o->c,
+                                             .s = s,
+                                             .first = q->first,
+                                             .rows = q->rows,
+                                             .gradient = gradient[s->of->number],
+                                             .control = control,
+                                             .peaks = peaks});
+        const char *label = pool_format(&o->out->pool, "%s/store_host", s->of->name);
+        for (int k = 0; k < OPERANDS; k++) {
+            if (!q->host[k])
+                continue;
+            op copy = {.kind = OP_store_host, .out = {q->host[k]}};
+            copy.in[0] = append_rows(o->out, q->arena[k], q->first, q->rows);
+            append_op(o->out, PHASE_UPDATE, label, &copy, 0, NULL);
+        }
+    }
 }

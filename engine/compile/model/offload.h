@@ -12,9 +12,8 @@ typedef struct offload offload;
 bool offload_takes(const compile_options *o, const parameter *p);
 /* The pieces of a program's update, in the program's pool; of none without memory.offload. */
 offload *offload_make(compiled_program *out, const compiled *c);
-int offload_pieces(const offload *o);
 /* Appends the fetches of the first pieces; once. */
 void offload_ahead(offload *o);
-/* Appends the update of piece i, after all those before: the fetch of a later piece, the optimizer's ops, and what
- * takes the piece back. `gradient`: by number. peaks: qk_clip_gather()'s. */
-void offload_update(offload *o, int i, tensor *const *gradient, tensor *control, tensor *peaks);
+/* Appends the updates of all pieces: of each the fetch of a later piece, the optimizer's ops, and what takes the piece
+ * back. `gradient`: by number. peaks: qk_clip_gather()'s. */
+void offload_update(offload *o, tensor *const *gradient, tensor *control, tensor *peaks);

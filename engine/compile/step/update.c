@@ -20,6 +20,7 @@
 #include "kernels/record/operands.h"
 #include "kernels/record/replicas.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "engine/compile/model/duty.h"
 
 /* Parameters whose gradients are to be reduced together along one axis. */
@@ -148,16 +149,6 @@ static void flush_bucket(update *u, axis a)
         reduce(u, full.of[i], a);
 }
 
-/* In the order of sums, since one fills the buckets of later ones. */
-static void flush_buckets(update *u)
-{
-    static const axis_gradients order[] = {AXIS_SUMS_COPIES, AXIS_SUMS_REPLICAS};
-    for (int i = 0; i < 2; i++)
-        for (axis a = 0; a < AXIS_COUNT; a++)
-            if (axis_rows[a].gradients == order[i])
-                flush_bucket(u, a);
-}
-
 /* The parameter that has the same weight and a gradient apart, or NULL. */
 static const parameter *sharer_of(const compiled *c, const parameter *p)
 {
@@ -171,17 +162,6 @@ static const parameter *sharer_of(const compiled *c, const parameter *p)
 static bool is_tied(const compiled *c, const parameter *p)
 {
     return parameter_copied_from(p, AXIS_TIE) == 0 || p->shares >= 0 || sharer_of(c, p);
-}
-
-/* Adds to a gradient that of the parameter that shares the weight, which is no longer of use. */
-static void add_shared(update *u, const parameter *p)
-{
-    const parameter *other = sharer_of(u->c, p);
-    if (!other || tensor_elements(u->gradient[p->number]) == 0)
-        return;
-    op add = {.kind = OP_accumulate, .in = {u->gradient[other->number]}, .out = {u->gradient[p->number]}};
-    add.at.accumulate = OP_ADDS;
-    append(u->out, label_of(u->out, p, "sum gradients"), &add, NULL);
 }
 
 /* The parameter whose gradient `t`, an op's output, is or is part of; or NULL. */
@@ -215,7 +195,8 @@ static void insert_reductions(update *u)
     const compiled *c = u->c;
     program before = u->out->list;
     u->out->list = (program){0};
-    int *last = last_additions(c, &before), complete = 0;
+    AUTO_FREE int *last = last_additions(c, &before);
+    int complete = 0;
     for (int i = 0; i < before.count; i++) {
         program_append(&u->out->list, before.ops[i]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
@@ -235,13 +216,22 @@ static void insert_reductions(update *u)
         const parameter *p = c->model.parameters[i];
         if (last[p->number] == REDUCED || p->shares >= 0 || p->counted)
             continue;
-        add_shared(u, p);
+        const parameter *other = sharer_of(c, p); /* whose gradient is added, and then no longer of use */
+        if (other && tensor_elements(u->gradient[p->number]) > 0) {
+            op add = {.kind = OP_accumulate, .in = {u->gradient[other->number]}, .out = {u->gradient[p->number]}};
+            add.at.accumulate = OP_ADDS;
+            append(u->out, label_of(u->out, p, "sum gradients"), &add, NULL);
+        }
         reduce(u, p, AXIS_COUNT);
     }
-    flush_buckets(u);
+    static const axis_gradients order[] = {AXIS_SUMS_COPIES,
+                                           AXIS_SUMS_REPLICAS}; /* one fills the buckets of the other */
+    for (int i = 0; i < 2; i++)
+        for (axis a = 0; a < AXIS_COUNT; a++)
+            if (axis_rows[a].gradients == order[i])
+                flush_bucket(u, a);
     if (u->compressed)
         compressed_finish(u->compressed);
-    free(last);
     program_free(&before);
 }
 
@@ -314,25 +304,9 @@ static void sum_losses(compiled_program *out, const compiled *c, const char *nam
     operands_whole(total);
 }
 
-/* Each token is one rank's: those of a tensor group divide them where there are experts. */
-static void sum_choices(update *u)
-{
-    const compiled *c = u->c;
-    op reduce = {.kind = OP_all_reduce, .in = {c->values.choices}, .at = op_along(c->around.group, AXIS_GRID)};
-    u->choices = c->values.choices;
-    if (tensor_elements(u->choices) == 0 || reduce.at.group_size == 1)
-        return;
-    u->choices = append(u->out, "experts/sum counts", &reduce, u->choices);
-}
-
-static bool has_routers(const compiled *c)
-{
-    return tensor_elements(c->values.router_losses) > 0;
-}
-
 void update_start_losses(compiled_program *out, const compiled *c)
 {
-    if (has_routers(c))
+    if (tensor_elements(c->values.router_losses) > 0)
         append_op(out, PHASE_BEGIN, "router loss/start", &(op){.kind = OP_zero, .out = {c->values.router_losses}}, 0,
                   NULL);
 }
@@ -343,25 +317,11 @@ void update_loss(compiled_program *out, const compiled *c)
 {
     bool first = c->options.grid.at[GRID_TENSOR] == 0;
     sum_losses(out, c, "loss", c->values.loss, c->values.loss_total, c->last_stage && first);
-    if (has_routers(c))
+    if (tensor_elements(c->values.router_losses) > 0)
         sum_losses(out, c, "router loss", c->values.router_losses, c->values.router_total, first || c->around.sequence);
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------------------------- */
-
-static void append_update(update *u, const parameter *p, tensor *control)
-{
-    const storage *s = &u->c->storage[p->number];
-    tensor *d = u->gradient[p->number];
-    if (!p->counted && duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
-        optimizer_append(&(optimizer_update){.out = u->out,
-                                             .c = u->c,
-                                             .s = s,
-                                             .rows = d->shape[0],
-                                             .gradient = d,
-                                             .control = control,
-                                             .peaks = u->peaks});
-}
 
 /* The biases of this stage's layers, by what the tokens of all ranks have chosen. */
 static void append_biases(update *u, tensor *control)
@@ -384,10 +344,20 @@ static void append_biases(update *u, tensor *control)
 static void append_updates(update *u, tensor *control)
 {
     append_biases(u, control);
-    for (int i = 0; i < u->c->model.parameter_count; i++)
-        append_update(u, u->c->model.parameters[i], control);
-    for (int i = 0; i < offload_pieces(u->offload); i++)
-        offload_update(u->offload, i, u->gradient, control, u->peaks);
+    for (int i = 0; i < u->c->model.parameter_count; i++) {
+        const parameter *p = u->c->model.parameters[i];
+        const storage *s = &u->c->storage[p->number];
+        tensor *d = u->gradient[p->number];
+        if (!p->counted && duty_of(u->c->around.group, s, DUTY_UPDATE).rows > 0 && !offload_takes(&u->c->options, p))
+            optimizer_append(&(optimizer_update){.out = u->out,
+                                                 .c = u->c,
+                                                 .s = s,
+                                                 .rows = d->shape[0],
+                                                 .gradient = d,
+                                                 .control = control,
+                                                 .peaks = u->peaks});
+    }
+    offload_update(u->offload, u->gradient, control, u->peaks);
 }
 
 void update_append(compiled_program *out, const compiled *c)
@@ -404,7 +374,11 @@ void update_append(compiled_program *out, const compiled *c)
     if (tensor_elements(c->values.mtp_loss) > 0)
         sum_losses(out, c, "mtp loss", c->values.mtp_loss, c->values.mtp_total,
                    c->last_stage && c->options.grid.at[GRID_TENSOR] == 0);
-    sum_choices(&u);
+    /* each token is one rank's: those of a tensor group divide them where there are experts */
+    u.choices = c->values.choices;
+    op sum = {.kind = OP_all_reduce, .in = {u.choices}, .at = op_along(c->around.group, AXIS_GRID)};
+    if (tensor_elements(u.choices) > 0 && sum.at.group_size > 1)
+        u.choices = append(out, "experts/sum counts", &sum, u.choices);
     u.peaks = qk_clip_gather(out, c);
     tensor *control = append_norm(&u);
     if (u.compressed) {

@@ -8,17 +8,10 @@
  * slots of the first wave go there and back in either pass, and those of waves behind it once more. */
 enum { GATHERED = 4, KEPT = 4, REMADE = 6 };
 
-/* Ranks of a block, as rank 0 sees them: whoever asks hears the same. */
-static grid block_of(const compile_options *o)
-{
-    grid g = grid_of(&o->grid, 0);
-    config_block_experts(&g, &o->layout);
-    return g;
-}
-
 double dispatch_seconds(const compile_options *o, const profile *p, bool slots)
 {
-    const grid g = block_of(o);
+    grid g = grid_of(&o->grid, 0); /* ranks of a block, as rank 0 sees them: whoever asks hears the same */
+    config_block_experts(&g, &o->layout);
     compile_options as = *o;
     as.transfers.slots = slots;
     const ladder_shape s = rungs_ladder(&as);

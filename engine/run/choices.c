@@ -54,12 +54,6 @@ static int index_of(const choices *c, const char *key)
     return -1;
 }
 
-static const device_choice *find(const choices *c, const char *key)
-{
-    int i = index_of(c, key);
-    return i < 0 ? NULL : &c->item[i];
-}
-
 static void add(choices *c, const device_choice *choice)
 {
     c->item = must_realloc(c->item, (unsigned long)(c->count + 1) * sizeof *c->item);
@@ -165,10 +159,8 @@ char *choices_text(const choices *c)
 
 status choices_write(const choices *c, const char *path)
 {
-    char *text = choices_text(c);
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
-    free(text);
-    return s;
+    AUTO_FREE char *text = choices_text(c);
+    return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
 /* ---- among ranks ----------------------------------------------------------------------------------------------- */
@@ -200,7 +192,7 @@ static device_choice *gather(int *most, comm_group *all, const device_choice *mi
  * missing for the first time where it is put into `seen`. */
 static int missing(device_choice *mine, const choices *c, comm_group *all, const device_choice *wanted, int most)
 {
-    choices seen = {0};
+    RELEASED_BY(choices_free) choices seen = {0};
     int count = 0, me = comm_group_me(all);
     for (int i = 0; i < (me + 1) * most; i++) {
         const char *key = wanted[i].key;
@@ -210,7 +202,6 @@ static int missing(device_choice *mine, const choices *c, comm_group *all, const
         if (i >= me * most)
             mine[count++] = wanted[i];
     }
-    choices_free(&seen);
     return count;
 }
 
@@ -218,9 +209,9 @@ static status go_by(const choices *c, const device_interface *interface, device 
 {
     const char *key;
     for (int i = 0; (key = interface->choices.wanted(d, i)); i++) {
-        const device_choice *choice = find(c, key);
-        MUST(choice, "no choice for %s", key);
-        status s = interface->choices.choose(d, choice);
+        int at = index_of(c, key);
+        MUST(at >= 0, "no choice for %s", key);
+        status s = interface->choices.choose(d, &c->item[at]);
         if (s != STATUS_OK)
             return status_context(s, "%s cannot be followed, %s: %s", CHOICES_FILE, ADVICE, key);
     }
@@ -232,7 +223,7 @@ status choices_settle(choices *c, comm_group *all, const device_interface *inter
     if (!interface->choices.wanted)
         return STATUS_OK;
     double began = clock_seconds();
-    choices want = {0};
+    RELEASED_BY(choices_free) choices want = {0};
     const char *key;
     for (int i = 0; (key = interface->choices.wanted(d, i)); i++) {
         device_choice one = {0};
@@ -240,23 +231,19 @@ status choices_settle(choices *c, comm_group *all, const device_interface *inter
         add(&want, &one);
     }
     int most;
-    device_choice *wanted = gather(&most, all, want.item, want.count);
-    device_choice *mine = must_calloc((unsigned long)want.count + 1, sizeof *mine);
+    AUTO_FREE device_choice *wanted = gather(&most, all, want.item, want.count);
+    AUTO_FREE device_choice *mine = must_calloc((unsigned long)want.count + 1, sizeof *mine);
     int count = missing(mine, c, all, wanted, most), places;
     status s = comm_all_status(all, interface->choices.find(d, mine, count, timing));
-    device_choice *found = gather(&places, all, mine, s == STATUS_OK ? count : 0);
+    AUTO_FREE device_choice *found = gather(&places, all, mine, s == STATUS_OK ? count : 0);
     for (int i = 0; i < comm_group_ranks(all) * places; i++)
         if (*found[i].key) {
             add(c, &found[i]);
             c->added++;
         }
-    free(wanted);
-    free(mine);
-    free(found);
     if (s == STATUS_OK)
         s = comm_all_status(all, go_by(c, interface, d));
     c->used = want.count;
-    choices_free(&want);
     c->seconds += clock_seconds() - began;
     return s;
 }

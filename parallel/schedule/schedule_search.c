@@ -5,12 +5,15 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/schedule_make.h"
 
 /* Effort: actions played, and tries. */
 enum { PLAYED_MOST = 30000000, TRIES_LEAST = 1000, TRIES_MOST = 100000 };
 /* Orders that are improved, and how far an action is moved at most. */
 enum { KEPT = 4, MOVE_MOST = 4 };
+/* How many times are tried of each step from stage to stage, and of each turn, of a repeated block. */
+enum { STEPS = 3, TURNS = 6 };
 
 /* Relative difference of two times that are the same. */
 static const double SAME = 1e-12;
@@ -54,13 +57,12 @@ void schedule_search_peaks(double *peaks, const schedule *s, const double *holds
 
 static bool fits(const search *x, const schedule *s)
 {
-    double *peaks = must_alloc(sizeof *peaks * (unsigned long)s->stages);
+    AUTO_FREE double *peaks = must_alloc(sizeof *peaks * (unsigned long)s->stages);
     const double *limit = x->t->limit[s->folded];
     bool fit = true;
     schedule_search_peaks(peaks, s, x->t->holds, x->t->defers);
     for (int stage = 0; stage < s->stages; stage++)
         fit = fit && peaks[stage] <= limit[stage] * (1 + 1e-9);
-    free(peaks);
     return fit;
 }
 
@@ -165,21 +167,16 @@ static void order_of(schedule *out, const schedule *s)
 
 static status try_named(search *x, candidate *c, schedule_kind kind)
 {
-    schedule s;
-    simulation sim;
+    RELEASED_BY(schedule_free) schedule s = {0};
+    RELEASED_BY(simulate_free) simulation sim = {0};
     TRY(schedule_make(&s, kind, x->t->stages, x->t->chunks, x->t->microbatches));
-    status ok = STATUS_OK;
     if (fits(x, &s)) {
-        ok = simulate_run(&sim, &s, x->t->costs, x->t->hop, 0);
-        if (ok == STATUS_OK) {
-            offer(x, &s, sim.length, sim.span);
-            simulate_free(&sim);
-        }
+        TRY(simulate_run(&sim, &s, x->t->costs, x->t->hop, 0));
+        offer(x, &s, sim.length, sim.span);
     }
     order_of(&c->order, &s);
     try_patiences(x, c);
-    schedule_free(&s);
-    return ok;
+    return STATUS_OK;
 }
 
 static status try_all_named(search *x, candidate *c)
@@ -232,29 +229,24 @@ static void try_warmups(search *x, candidate *c)
         input += t->costs[g].input / all;
     }
     double natural = forward > 0 ? (forward + input + 2 * t->hop) / forward : 2;
-    int *warmup = must_alloc(sizeof *warmup * (unsigned long)t->stages);
+    AUTO_FREE int *warmup = must_alloc(sizeof *warmup * (unsigned long)t->stages);
     c->order.folded = false;
     for (int i = 0; i < AROUND && x->tries > least; i++) {
         int k = (i + 1) / 2; /* 0, 1, -1, 2, -2, ...: dense around the natural slope */
         try_warmup(x, c, warmup, natural * (1 + (i % 2 ? -1 : 1) * 0.002 * k * k));
     }
-    free(warmup);
 }
 
-static bool try_block(search *x, candidate *c, int steps, int turns)
+static void try_block(search *x, candidate *c, int steps, int turns)
 {
-    enum { STEPS = 3, TURNS = 6 };
     schedule_block b;
     for (int k = 0; k < 4; k++, steps /= STEPS)
         b.step[k] = 1 + steps % STEPS;
     for (int k = 0; k < 3; k++, turns /= TURNS)
         b.turn[k] = 1 + turns % TURNS;
-    if (steps || turns)
-        return false;
     c->patience = 0;
     if (schedule_make_repeated(&c->order, b) && try_order(x, c))
         keep(x, c);
-    return true;
 }
 
 /* Half of the effort at most: the blocks in an order that spreads what is tried. */
@@ -262,9 +254,8 @@ static void try_blocks(search *x, candidate *c)
 {
     int least = x->tries / 2;
     c->order.folded = true;
-    enum { STEP_CHOICES = 81, TURN_CHOICES = 216 };
-    for (int steps = 0; steps < STEP_CHOICES; steps++)
-        for (int turns = 0; turns < TURN_CHOICES && x->tries > least; turns++)
+    for (int steps = 0; steps < STEPS * STEPS * STEPS * STEPS; steps++)
+        for (int turns = 0; turns < TURNS * TURNS * TURNS && x->tries > least; turns++)
             try_block(x, c, steps, turns);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/exchange.h"
 
 /* The times at which results exist where they are made; negative: not yet. */
@@ -140,13 +141,13 @@ static status run_all(replay *r, simulation *out)
 status simulate_run(simulation *out, const schedule *s, const simulate_cost *costs, double hop, double weight_share)
 {
     long pairs = (long)schedule_all_chunks(s) * s->microbatches;
-    replay r = {.s = s, .costs = costs, .hop = hop};
-    r.forward = must_alloc(sizeof(double) * pairs);
-    r.cotangent = must_alloc(sizeof(double) * pairs);
-    r.done = must_calloc(s->stages, sizeof *r.done);
-    r.free_at = must_calloc(s->stages, sizeof *r.free_at);
+    AUTO_FREE double *forward = must_alloc(sizeof *forward * pairs);
+    AUTO_FREE double *cotangent = must_alloc(sizeof *cotangent * pairs);
+    AUTO_FREE int *done = must_calloc(s->stages, sizeof *done);
+    AUTO_FREE double *free_at = must_calloc(s->stages, sizeof *free_at);
+    replay r = {s, costs, hop, forward, cotangent, done, free_at};
     for (long i = 0; i < pairs; i++)
-        r.forward[i] = r.cotangent[i] = -1;
+        forward[i] = cotangent[i] = -1;
 
     simulation sim = {.schedule = s};
     sim.stages = must_calloc(s->stages, sizeof *sim.stages);
@@ -160,22 +161,16 @@ status simulate_run(simulation *out, const schedule *s, const simulate_cost *cos
     } else {
         simulate_free(&sim);
     }
-    free(r.forward);
-    free(r.cotangent);
-    free(r.done);
-    free(r.free_at);
     return result;
 }
 
 status simulate_uniform(simulation *out, const schedule *s, simulate_cost cost, double hop, double weight_share)
 {
     int n = schedule_all_chunks(s);
-    simulate_cost *costs = must_alloc(sizeof *costs * n);
+    AUTO_FREE simulate_cost *costs = must_alloc(sizeof *costs * n);
     for (int i = 0; i < n; i++)
         costs[i] = cost;
-    status result = simulate_run(out, s, costs, hop, weight_share);
-    free(costs);
-    return result;
+    return simulate_run(out, s, costs, hop, weight_share);
 }
 
 void simulate_free(simulation *sim)

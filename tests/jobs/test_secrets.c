@@ -11,7 +11,6 @@
 #include <curl/curl.h>
 
 #include "engine/islands/islands.h"
-#include "engine/islands/meet/credentials.h"
 #include "engine/islands/meet/etcd.h"
 #include "engine/islands/wire/keys.h"
 #include "engine/tracking/mlflow_login.h"
@@ -316,7 +315,7 @@ static status log_in(const char *address)
     char user[] = "phx", word[] = PASSWORD;
     status s = etcd_open(&e, address);
     if (s == STATUS_OK)
-        s = etcd_log_in(e, &(credentials){user, word});
+        s = etcd_log_in(e, &(etcd_login){user, word});
     etcd_close(e);
     return s;
 }

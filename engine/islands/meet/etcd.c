@@ -1,11 +1,14 @@
 #include "engine/islands/meet/etcd.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/islands/islands.h"
-#include "engine/islands/meet/credentials.h"
 #include "engine/system/http.h"
 #include "memory/base64.h"
 #include "memory/log.h"
@@ -24,13 +27,74 @@ struct etcd {
     int misses[ETCD_NODES];
 };
 
+/* ---- whom to log in as ------------------------------------------------------------------------------------------- */
+
+static void wipe_text(char **text)
+{
+    if (*text)
+        explicit_bzero(*text, strlen(*text));
+    free(*text);
+    *text = NULL;
+}
+
+void etcd_wipe_login(etcd_login *c)
+{
+    wipe_text(&c->user);
+    wipe_text(&c->password);
+}
+
+/* "USER:PASSWORD"; the password may have colons. */
+static status split_login(etcd_login *out, const char *text, const char *from)
+{
+    const char *colon = strchr(text, ':');
+    if (!colon || colon == text || !colon[1] || strpbrk(text, "\r\n"))
+        return status_fail(STATUS_USAGE, "%s holds no USER:PASSWORD of etcd, one line", from);
+    *out = (etcd_login){must_format("%.*s", (int)(colon - text), text), must_strdup(colon + 1)};
+    return STATUS_OK;
+}
+
+static status read_login(etcd_login *out, const char *path)
+{
+    char text[1024] = "";
+    struct stat s;
+    AUTO_CLOSE file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return status_fail(STATUS_USAGE, "outer.credentials: cannot read %s: %s", path, strerror(errno));
+    bool known = fstat(file, &s) == 0;
+    ssize_t length = read(file, text, sizeof text - 1);
+    if (!known || length < 0)
+        return status_fail(STATUS_FAILED, "outer.credentials: cannot read %s: %s", path, strerror(errno));
+    while (length > 0 && strchr("\r\n", text[length - 1]))
+        text[--length] = 0;
+    status result = (s.st_mode & 077) != 0 ? status_fail(STATUS_USAGE,
+                                                         "outer.credentials: %s can be read by others than its owner: "
+                                                         "chmod 600 it",
+                                                         path)
+                                           : split_login(out, text, path);
+    explicit_bzero(text, sizeof text);
+    return result;
+}
+
+status etcd_take_login(etcd_login *out, const char *file)
+{
+    char *given = getenv(ISLANDS_CREDENTIALS), *copy = given ? must_strdup(given) : NULL;
+    *out = (etcd_login){0};
+    if (given) {
+        explicit_bzero(given, strlen(given)); /* /proc/PID/environ shows this memory */
+        unsetenv(ISLANDS_CREDENTIALS);
+    }
+    status s = file ? read_login(out, file) : copy && *copy ? split_login(out, copy, ISLANDS_CREDENTIALS) : STATUS_OK;
+    wipe_text(&copy);
+    return s;
+}
+
+/* ---- one request ------------------------------------------------------------------------------------------------- */
+
 static json_t *encoded(const char *value)
 {
     AUTO_FREE char *coded = base64_encode(value, strlen(value));
     return json_string(coded);
 }
-
-/* ---- one request ------------------------------------------------------------------------------------------------- */
 
 /* `most`: seconds until an answer. */
 static void post(http_answer *out, etcd *e, const char *address, const char *path, const char *body, double most)
@@ -143,7 +207,7 @@ status etcd_open(etcd **out, const char *addresses)
     return STATUS_OK;
 }
 
-status etcd_log_in(etcd *e, const credentials *who)
+status etcd_log_in(etcd *e, const etcd_login *who)
 {
     for (int i = 0; i < e->nodes; i++) {
         bool plain = strncmp(e->address[i], "http://", 7) == 0 && !http_is_loopback(e->address[i]);
@@ -171,7 +235,7 @@ void etcd_close(etcd *e)
     http_close(e->http);
     for (int i = 0; i < e->nodes; i++)
         free(e->address[i]);
-    credentials_wipe(&(credentials){e->user, e->password});
+    etcd_wipe_login(&(etcd_login){e->user, e->password});
     free(e->token);
     free(e);
 }

@@ -9,17 +9,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/islands/meet/credentials.h"
 #include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct etcd etcd;
 
+/* Whom to log in to etcd as. A name and a password come from a file that nobody else can read, or from the environment;
+ * never from an address, whose text goes into config.yaml, manifests and logs. The caller's, who wipes it: it is in no
+ * configuration, and nothing prints it. */
+typedef struct etcd_login {
+    char *user, *password; /* NULL: etcd asks for none */
+} etcd_login;
+
+/* From the file, one line USER:PASSWORD; refused if others than its owner may read it. `file` NULL: from the
+ * environment, if it is there. The variable is overwritten and removed in any case: children and /proc do not show
+ * it. */
+status etcd_take_login(etcd_login *out, const char *file);
+void etcd_wipe_login(etcd_login *c);
+
 /* Addresses, "http://HOST:2379" or "https://HOST:2379", with commas between. Nothing is asked yet. */
 status etcd_open(etcd **out, const char *addresses);
 /* Whom every call logs in as, if it has a user. Refused where an address would send the password to another machine in
  * the clear; without a user such an address is warned of. */
-status etcd_log_in(etcd *e, const credentials *who);
+status etcd_log_in(etcd *e, const etcd_login *who);
 void etcd_close(etcd *e); /* NULL is accepted */
 AUTO_CLOSES(etcd, etcd_close)
 

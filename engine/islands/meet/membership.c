@@ -495,7 +495,7 @@ static status open_parts(membership *m)
     TRY(manifest_draw_run(m->id));
     TRY(etcd_open(&m->etcd, m->options.addresses));
     TRY(etcd_log_in(m->etcd, &m->options.login));
-    m->options.login = (credentials){0};
+    m->options.login = (etcd_login){0};
     TRY(claim(m));
     m->kept_alive = clock_seconds();
     m->wanted[OWN_MEMBER] = record_text(m, &(membership_state){.merge = m->options.merge});

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "engine/islands/meet/credentials.h"
+#include "engine/islands/meet/etcd.h"
 #include "engine/islands/meet/roster.h"
 #include "memory/scope.h"
 
@@ -14,7 +14,7 @@ typedef struct membership membership;
 
 typedef struct membership_options {
     const char *addresses, *run, *name;
-    credentials login; /* the caller's, who may wipe it once membership_open returns; or none */
+    etcd_login login; /* the caller's, who may wipe it once membership_open returns; or none */
     uint64_t fingerprint;
     const char *key; /* public */
     const char *const *endpoints;

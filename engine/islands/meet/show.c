@@ -90,11 +90,11 @@ static json_t *group_by_run(const json_t *raw)
 status islands_show(const char *addresses, const char *file)
 {
     AUTO(etcd) *e = NULL;
-    RELEASED_BY(credentials_wipe) credentials login = {0};
+    RELEASED_BY(etcd_wipe_login) etcd_login login = {0};
     json_auto_t *raw = NULL, *runs = NULL;
     json_t *pairs;
     const char *run;
-    TRY(credentials_take(&login, file));
+    TRY(etcd_take_login(&login, file));
     TRY(etcd_open(&e, addresses));
     TRY(etcd_log_in(e, &login));
     TRY(etcd_read(&raw, e, "phalanx/"));

@@ -283,7 +283,7 @@ static status open_transport(outer *o)
 {
     const config *c = o->config;
     bool pushes = c->outer.topology == CONFIG_OUTER_SERVER && o->slot != ROSTER_SERVER;
-    TRY(credentials_take(&o->login, c->outer.credentials));
+    TRY(etcd_take_login(&o->login, c->outer.credentials));
     TRY(keys_open(&o->keys, c->outer.keys));
     const transport_options options = {.keys = &o->keys,
                                        .address = c->outer.address,
@@ -322,7 +322,7 @@ void outer_close(outer *o)
     membership_close(o->membership);
     transport_close(o->transport);
     keys_close(&o->keys);
-    credentials_wipe(&o->login);
+    etcd_wipe_login(&o->login);
     roster_free(&o->roster);
     arena_close(o->memory.arena);
     names_free(o->units.tensors, o->units.tensor_count);

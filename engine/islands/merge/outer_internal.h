@@ -83,7 +83,7 @@ typedef struct outer {
     uint64_t fingerprint;
 
     keys keys;
-    credentials login; /* until etcd is open */
+    etcd_login login; /* until etcd is open */
     transport *transport;
     membership *membership; /* rank 0's */
     int slot;               /* ROSTER_SERVER: of the server */

@@ -1,4 +1,4 @@
-#include "engine/islands/merge/outer_move.h"
+#include "engine/islands/merge/outer_island_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -33,9 +33,9 @@ static char *addresses(const config *c)
 
 static status claim(outer *o, int hint, const char *name, const char *const *endpoints)
 {
-    AUTO_FREE char *etcd = addresses(o->config);
+    AUTO_FREE char *where = addresses(o->config);
     double lease = o->config->outer.timeout / 2;
-    const membership_options options = {.addresses = etcd,
+    const membership_options options = {.addresses = where,
                                         .login = o->login,
                                         .run = o->config->outer.run,
                                         .name = name,
@@ -71,7 +71,7 @@ status outer_claim(outer *o, int hint)
     for (int i = 0; i < ranks; i++)
         endpoints[i] = all + (size_t)i * TEXT;
     status claimed = outer_first_rank(o) ? claim(o, hint, name, endpoints) : STATUS_OK;
-    credentials_wipe(&o->login);
+    etcd_wipe_login(&o->login);
     TRY(comm_all_status(comm_world(o->world), claimed));
     o->slot = outer_first_rank(o) ? membership_slot(o->membership) : 0;
     comm_broadcast_bytes(comm_world(o->world), &o->slot, sizeof o->slot, 0);

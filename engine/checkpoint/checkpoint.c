@@ -36,17 +36,11 @@ struct checkpoint {
 
 static status open_folder(checkpoint **out, const char *folder)
 {
-    checkpoint *c = must_calloc(1, sizeof *c);
+    AUTO(checkpoint) *c = must_calloc(1, sizeof *c);
     c->folder = must_strdup(folder);
-    char *name = must_format("%s/manifest.json", c->folder);
-    status s = manifest_read(&c->manifest, name);
-    if (s == STATUS_OK)
-        s = manifest_check(c->manifest, name);
-    free(name);
-    if (s != STATUS_OK) {
-        checkpoint_close(c);
-        return s;
-    }
+    AUTO_FREE char *name = must_format("%s/manifest.json", c->folder);
+    TRY(manifest_read(&c->manifest, name));
+    TRY(manifest_check(c->manifest, name));
     const manifest *m = c->manifest;
     c->descriptors = must_alloc((unsigned long)m->file_count * sizeof *c->descriptors);
     for (int i = 0; i < m->file_count; i++)
@@ -55,7 +49,7 @@ static status open_folder(checkpoint **out, const char *folder)
     for (int i = 0; i < m->tensor_count; i++)
         c->verified[i] = must_calloc((unsigned long)m->tensors[i].count, sizeof **c->verified);
     c->no_meta = json_object();
-    *out = c;
+    *out = TAKE(c);
     return STATUS_OK;
 }
 

@@ -19,28 +19,25 @@ static status look_for_manifest(bool *there, const char *folder)
 /* The name in FOLDER/latest, the caller's; NULL if there is certainly no such file. */
 static status read_latest(char **out, const char *folder)
 {
-    mapping file;
+    RELEASED_BY(mapping_close) mapping file = {0};
     bool there;
     AUTO_FREE char *path = must_format("%s/latest", folder);
     *out = NULL;
-    status s = atomic_look(&there, path);
-    if (s == STATUS_OK && there)
-        s = mapping_open(&file, path);
-    if (s == STATUS_OK && there) {
-        int64_t length = file.bytes;
-        while (length > 0 && (file.data[length - 1] == '\n' || file.data[length - 1] == ' '))
-            length--;
-        bool good = length > 0 && length < 256 && file.data[0] != '.';
-        for (int64_t i = 0; i < length && good; i++)
-            good = file.data[i] > 0x20 && file.data[i] < 0x7f && file.data[i] != '/';
-        if (good)
-            *out = must_format("%.*s", (int)length, (const char *)file.data);
-        else
-            s = status_fail(STATUS_FAILED, "%s does not hold the name of a checkpoint: write one of its folder into it",
-                            path);
-        mapping_close(&file);
-    }
-    return s;
+    TRY(atomic_look(&there, path));
+    if (!there)
+        return STATUS_OK;
+    TRY(mapping_open(&file, path));
+    int64_t length = file.bytes;
+    while (length > 0 && (file.data[length - 1] == '\n' || file.data[length - 1] == ' '))
+        length--;
+    bool good = length > 0 && length < 256 && file.data[0] != '.';
+    for (int64_t i = 0; i < length && good; i++)
+        good = file.data[i] > 0x20 && file.data[i] < 0x7f && file.data[i] != '/';
+    if (!good)
+        return status_fail(STATUS_FAILED, "%s does not hold the name of a checkpoint: write one of its folder into it",
+                           path);
+    *out = must_format("%.*s", (int)length, (const char *)file.data);
+    return STATUS_OK;
 }
 
 /* Where the checkpoint of that name is whole: there, or under its older name if replacing it was interrupted. NULL:
@@ -81,20 +78,20 @@ status checkpoint_resolve(char **out, const char *path)
 {
     AUTO_FREE char *latest = must_format("%s/latest", path), *checkpoints = must_format("%s/checkpoints", path);
     AUTO_FREE char *below = must_format("%s/latest", checkpoints);
-    bool whole = false, has_latest = false, has_below = false;
-    status s = look_for_manifest(&whole, path);
-    if (s == STATUS_OK && !whole)
-        s = atomic_look(&has_latest, latest);
-    if (s == STATUS_OK && !whole && !has_latest)
-        s = atomic_look(&has_below, below);
-    if (s == STATUS_OK && whole)
+    bool there = false;
+    TRY(look_for_manifest(&there, path));
+    if (there) {
         *out = must_strdup(path);
-    else if (s == STATUS_OK && (has_latest || has_below))
-        s = resolve_latest(out, has_latest ? path : checkpoints);
-    else if (s == STATUS_OK)
-        s = status_fail(STATUS_FAILED,
-                        "%s holds no checkpoint: neither manifest.json, latest nor checkpoints/latest is there", path);
-    return s;
+        return STATUS_OK;
+    }
+    TRY(atomic_look(&there, latest));
+    if (there)
+        return resolve_latest(out, path);
+    TRY(atomic_look(&there, below));
+    if (there)
+        return resolve_latest(out, checkpoints);
+    return status_fail(STATUS_FAILED,
+                       "%s holds no checkpoint: neither manifest.json, latest nor checkpoints/latest is there", path);
 }
 
 static status is_within(bool *within, const char *there, const char *folder)
@@ -112,15 +109,15 @@ status checkpoint_is_of_run(bool *within, const char *path, const char *run_fold
     AUTO_FREE char *origin = must_format("%s/" CHECKPOINT_ORIGIN, run_folder);
     bool others = false;
     *within = false;
-    status s = reading_real_path(&there, path);
-    if (s == STATUS_OK && there)
-        s = is_within(within, there, run_folder);
-    if (s == STATUS_OK && there && !*within)
-        s = is_within(within, there, checkpoints);
-    if (s == STATUS_OK && there)
-        s = is_within(&others, there, origin);
+    TRY(reading_real_path(&there, path));
+    if (!there)
+        return STATUS_OK;
+    TRY(is_within(within, there, run_folder));
+    if (!*within)
+        TRY(is_within(within, there, checkpoints));
+    TRY(is_within(&others, there, origin));
     *within = *within && !others;
-    return s;
+    return STATUS_OK;
 }
 
 /* ---- all ---- */
@@ -285,61 +282,49 @@ static status remove_leftovers(const char *folder, int64_t last)
 
 status checkpoint_prune(const char *folder, int keep, int keep_every, const checkpoint_needed *needed)
 {
-    char *latest;
-    steps all;
+    AUTO_FREE char *latest = NULL;
+    RELEASED_BY(steps_free) steps all = {0};
     TRY(read_latest(&latest, folder));
     int64_t last = latest ? step_of(latest) : -1;
     status left = remove_leftovers(folder, last); /* one that stays keeps no old checkpoint from being removed */
-    if (keep < 1) {
-        free(latest);
+    if (keep < 1)
         return left;
-    }
-    status s = steps_list(&all, folder);
-    int kept = 0;
-    for (int i = 0; i < all.count && s == STATUS_OK; i++) {
+    TRY(steps_list(&all, folder));
+    for (int i = 0, kept = 0; i < all.count; i++) {
         int64_t step = step_of(all.name[i]);
-        char *path = must_format("%s/%s", folder, all.name[i]);
+        AUTO_FREE char *path = must_format("%s/%s", folder, all.name[i]);
         bool whole = false;
         if (step <= last)
-            s = look_for_manifest(&whole, path);
+            TRY(look_for_manifest(&whole, path));
         bool always = step == last || (keep_every > 0 && step % keep_every == 0) ||
                       (needed && needed->is(needed->context, all.name[i]));
-        if (s == STATUS_OK && whole && kept >= keep && !always)
-            s = remove_checkpoint(folder, all.name[i]);
+        if (whole && kept >= keep && !always)
+            TRY(remove_checkpoint(folder, all.name[i]));
         kept += whole;
-        free(path);
     }
-    steps_free(&all);
-    free(latest);
-    return s == STATUS_OK ? left : s;
+    return left;
 }
 
 /* ---- a run that is complete ---- */
 
 status checkpoint_settle(const char *folder)
 {
-    checkpoint_offers offers;
-    char *latest = NULL, *path = NULL;
+    RELEASED_BY(checkpoint_offers_free) checkpoint_offers offers = {0};
+    AUTO_FREE char *latest = NULL, *path = NULL;
     bool there;
     TRY(atomic_look(&there, folder));
     if (!there)
         return STATUS_OK;
     TRY(read_latest(&latest, folder));
-    status s = latest ? whole_folder(&path, folder, latest) : STATUS_OK;
-    bool names_one = path;
-    free(path);
-    free(latest);
-    if (s != STATUS_OK || names_one)
-        return s;
+    if (latest)
+        TRY(whole_folder(&path, folder, latest));
+    if (path)
+        return STATUS_OK;
     TRY(checkpoint_offers_find(&offers, folder));
-    if (offers.count > 0) {
-        const char *name = strrchr(offers.folder[0], '/') + 1;
-        char *line = must_format("%s\n", strncmp(name, OLD, strlen(OLD)) ? name : name + strlen(OLD));
-        path = must_format("%s/latest", folder);
-        s = atomic_replace(path, line, (int64_t)strlen(line));
-        free(path);
-        free(line);
-    }
-    checkpoint_offers_free(&offers);
-    return s;
+    if (offers.count == 0)
+        return STATUS_OK;
+    const char *name = strrchr(offers.folder[0], '/') + 1;
+    AUTO_FREE char *line = must_format("%s\n", strncmp(name, OLD, strlen(OLD)) ? name : name + strlen(OLD));
+    path = must_format("%s/latest", folder);
+    return atomic_replace(path, line, (int64_t)strlen(line));
 }

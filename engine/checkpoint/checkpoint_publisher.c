@@ -167,14 +167,12 @@ static status rename_into_place(const char *folder, const char *name, const char
 {
     AUTO_FREE char *final = must_format("%s/%s", folder, name), *old = must_format("%s/.old-%s", folder, name);
     bool replaces = false;
-    status s = atomic_look(&replaces, final);
-    if (replaces && s == STATUS_OK)
-        s = atomic_remove(old);
-    if (replaces && s == STATUS_OK)
-        s = atomic_rename(final, old);
-    if (s == STATUS_OK)
-        s = atomic_rename(temporary, final);
-    return s;
+    TRY(atomic_look(&replaces, final));
+    if (replaces) {
+        TRY(atomic_remove(old));
+        TRY(atomic_rename(final, old));
+    }
+    return atomic_rename(temporary, final);
 }
 
 static status publish(checkpoint_publisher *p, const char *folder, const char *name, const char *temporary,

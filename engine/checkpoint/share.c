@@ -42,21 +42,20 @@ typedef status visitor(void *context, const manifest_file *file);
 
 static status visit(const char *folder, const fragment_owner *owner, visitor *each, void *context)
 {
-    fragment f;
+    RELEASED_BY(fragment_close) fragment f = {0};
     AUTO_FREE char *path = checkpoint_fragment(folder, owner->rank);
     char name[FRAGMENT_NAME];
     manifest_file file = {.name = name};
     bool there = true;
-    status s = fragment_open(&f, path, owner);
-    if (s == STATUS_OK) {
-        for (s = fragment_next_file(&f, &file, &there); s == STATUS_OK && there;) {
-            s = strchr(name, '/') ? status_fail(STATUS_FAILED, "%s names a file %s", path, name) : each(context, &file);
-            if (s == STATUS_OK)
-                s = fragment_next_file(&f, &file, &there);
-        }
-        fragment_close(&f);
+    TRY(fragment_open(&f, path, owner));
+    for (;;) {
+        TRY(fragment_next_file(&f, &file, &there));
+        if (!there)
+            return STATUS_OK;
+        if (strchr(name, '/'))
+            return status_fail(STATUS_FAILED, "%s names a file %s", path, name);
+        TRY(each(context, &file));
     }
-    return s;
 }
 
 typedef struct listing {
@@ -87,18 +86,14 @@ static status visit_all(const char *folder, const fragment_owner *owner, visitor
 
 status share_list(share *out, const char *folder, const fragment_owner *owner)
 {
-    char *seal = seal_name(owner->rank);
+    AUTO_FREE char *seal = seal_name(owner->rank);
     *out = (share){0};
-    status s = visit_all(folder, owner, list_file, &(listing){out, folder});
-    if (s == STATUS_OK)
-        s = add(out, folder, seal);
-    free(seal);
-    if (s == STATUS_OK) { /* the fragment stays the last */
-        share_file last = out->file[out->count - 1];
-        out->file[out->count - 1] = out->file[out->count - 2];
-        out->file[out->count - 2] = last;
-    }
-    return s;
+    TRY(visit_all(folder, owner, list_file, &(listing){out, folder}));
+    TRY(add(out, folder, seal));
+    share_file last = out->file[out->count - 1]; /* the fragment stays the last */
+    out->file[out->count - 1] = out->file[out->count - 2];
+    out->file[out->count - 2] = last;
+    return STATUS_OK;
 }
 
 /* ---- the seal ----
@@ -203,16 +198,15 @@ static status read_seal(copying *c, const fragment_owner *owner)
 /* A file that the seal has. */
 static status open_sealed(mapping *out, copying *c, const char *name)
 {
-    char *path = must_format("%s/%s", c->folder, name);
+    AUTO_FREE char *path = must_format("%s/%s", c->folder, name);
     status s = mapping_open(out, path);
-    if (s != STATUS_OK)
+    if (s != STATUS_OK) {
         c->damaged = errno == ENOENT;
-    free(path);
-    TRY(s);
-    char *line = line_text(c->from->secret, name, out), *found = strstr(c->seal, line);
-    bool sealed = found && found > c->seal && found[-1] == '\n';
-    free(line);
-    if (sealed)
+        return s;
+    }
+    AUTO_FREE char *line = line_text(c->from->secret, name, out);
+    const char *found = strstr(c->seal, line);
+    if (found && found > c->seal && found[-1] == '\n')
         return STATUS_OK;
     mapping_close(out);
     return find_damaged(c, name);
@@ -300,23 +294,16 @@ status share_take_meta(json_t **out, const char *folder)
 {
     AUTO_FREE char *path = must_format("%s/" META, folder);
     char tail[META_TAIL_BYTES + 1];
-    mapping file;
+    RELEASED_BY(mapping_close) mapping file = {0};
     *out = NULL;
-    status s = mapping_open(&file, path);
-    if (s == STATUS_OK) {
-        int64_t body = file.bytes - META_TAIL_BYTES;
-        if (body > 0) {
-            snprintf(tail, sizeof tail, META_TAIL, crc32c(0, file.data, body));
-            if (memcmp(tail, file.data + body, META_TAIL_BYTES) == 0)
-                *out = json_loadb((const char *)file.data, (size_t)body, 0, NULL);
-        }
-        if (!*out)
-            s = status_fail(STATUS_FAILED, "%s is damaged", path);
-        mapping_close(&file);
+    TRY(mapping_open(&file, path));
+    int64_t body = file.bytes - META_TAIL_BYTES;
+    if (body > 0) {
+        snprintf(tail, sizeof tail, META_TAIL, crc32c(0, file.data, body));
+        if (memcmp(tail, file.data + body, META_TAIL_BYTES) == 0)
+            *out = json_loadb((const char *)file.data, (size_t)body, 0, NULL);
     }
-    if (s == STATUS_OK)
-        s = atomic_remove(path);
-    return s;
+    return *out ? atomic_remove(path) : status_fail(STATUS_FAILED, "%s is damaged", path);
 }
 
 /* ---- */

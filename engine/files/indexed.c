@@ -257,25 +257,19 @@ static void find_starts(indexed *x)
 static status parse(indexed **out, const mapping *idx, const mapping *bin, const indexed_source *source,
                     const char *prefix)
 {
-    indexed *x = must_calloc(1, sizeof *x);
+    AUTO(indexed) *x = must_calloc(1, sizeof *x);
     x->bin_path = must_format("%s.bin", prefix);
     x->idx_path = must_format("%s.idx", prefix);
     x->idx = *idx;
     x->bin = *bin;
     x->source = *source;
     bool end_to_end = true;
-    status s = check_header(x);
-    if (s == STATUS_OK)
-        s = check_boundaries(x);
-    if (s == STATUS_OK)
-        s = check_sequences(x, &end_to_end);
-    if (s != STATUS_OK) {
-        indexed_close(x);
-        return s;
-    }
+    TRY(check_header(x));
+    TRY(check_boundaries(x));
+    TRY(check_sequences(x, &end_to_end));
     if (!end_to_end)
         find_starts(x);
-    *out = x;
+    *out = TAKE(x);
     return STATUS_OK;
 }
 
@@ -293,22 +287,14 @@ status indexed_parse_source(indexed **out, const void *idx, int64_t idx_bytes, c
 
 status indexed_open(indexed **out, const char *prefix)
 {
-    mapping idx = {0}, bin = {0};
-    char *idx_path = must_format("%s.idx", prefix), *bin_path = must_format("%s.bin", prefix);
-    status s = mapping_open(&idx, idx_path);
-    if (s == STATUS_OK)
-        s = mapping_open(&bin, bin_path);
-    if (s == STATUS_OK)
-        s = indexed_parse(out, idx.data, idx.bytes, bin.data, bin.bytes, prefix);
-    free(idx_path);
-    free(bin_path);
-    if (s != STATUS_OK) {
-        mapping_close(&bin);
-        mapping_close(&idx);
-        return s;
-    }
-    (*out)->mapped = true;
+    RELEASED_BY(mapping_close) mapping idx = {0}, bin = {0};
+    AUTO_FREE char *idx_path = must_format("%s.idx", prefix), *bin_path = must_format("%s.bin", prefix);
+    TRY(mapping_open(&idx, idx_path));
+    TRY(mapping_open(&bin, bin_path));
+    TRY(indexed_parse(out, idx.data, idx.bytes, bin.data, bin.bytes, prefix));
+    (*out)->mapped = true; /* they are its own now */
     mapping_forget(&idx, 0, idx.bytes);
+    idx = bin = (mapping){0};
     return STATUS_OK;
 }
 

@@ -17,6 +17,7 @@
 
 #include <stdint.h>
 
+#include "memory/scope.h"
 #include "memory/status.h"
 
 typedef struct indexed_writer indexed_writer;
@@ -48,6 +49,7 @@ status indexed_parse_source(indexed **out, const void *idx, int64_t idx_bytes, c
 status indexed_parse(indexed **out, const void *idx, int64_t idx_bytes, const void *bin, int64_t bin_bytes,
                      const char *prefix);
 void indexed_close(indexed *x);
+AUTO_CLOSES(indexed, indexed_close)
 int64_t indexed_documents(const indexed *x);
 int64_t indexed_tokens(const indexed *x);
 /* First token of a document, documents laid end to end; document == documents gives the number of tokens. */

@@ -125,48 +125,36 @@ static status check_map(const sharded *s, const json_t *opened, const json_t *ma
 
 static status open_index(sharded *s, const char *folder, const char *path)
 {
-    mapping text;
+    RELEASED_BY(mapping_close) mapping text = {0};
     json_error_t error;
     TRY(mapping_open(&text, path));
     json_auto_t *index = json_loadb((const char *)text.data, (size_t)text.bytes, JSON_REJECT_DUPLICATES, &error);
-    mapping_close(&text);
-    json_t *map = json_object_get(index, "weight_map");
     json_auto_t *opened = json_object();
-    status result = STATUS_OK;
+    json_t *map = json_object_get(index, "weight_map");
     if (!index)
-        result = status_fail(STATUS_FAILED, "%s:%d: no JSON", path, error.line > 0 ? error.line : 1);
-    else if (!json_is_object(map))
-        result = status_fail(STATUS_FAILED, "%s: weight_map is missing", path);
-    if (result == STATUS_OK)
-        result = open_files(s, opened, map, folder, path);
-    if (result == STATUS_OK) {
-        collect(s);
-        result = check_map(s, opened, map, path);
-    }
-    return result;
+        return status_fail(STATUS_FAILED, "%s:%d: no JSON", path, error.line > 0 ? error.line : 1);
+    if (!json_is_object(map))
+        return status_fail(STATUS_FAILED, "%s: weight_map is missing", path);
+    TRY(open_files(s, opened, map, folder, path));
+    collect(s);
+    return check_map(s, opened, map, path);
 }
 
 status sharded_open(sharded **out, const char *folder)
 {
-    sharded *s = must_calloc(1, sizeof *s);
-    char *whole = must_format("%s/" SHARDED_FILE, folder), *index = must_format("%s/" SHARDED_INDEX, folder);
-    status result;
+    AUTO(sharded) *s = must_calloc(1, sizeof *s);
+    AUTO_FREE char *whole = must_format("%s/" SHARDED_FILE, folder), *index = must_format("%s/" SHARDED_INDEX, folder);
     if (atomic_exists(whole)) {
         s->file = must_calloc(1, sizeof(safetensors *));
-        result = safetensors_open(&s->file[0], whole);
-        s->files = result == STATUS_OK;
+        TRY(safetensors_open(&s->file[0], whole));
+        s->files = 1;
         collect(s);
     } else if (atomic_exists(index))
-        result = open_index(s, folder, index);
+        TRY(open_index(s, folder, index));
     else
-        result = nothing_to_open(folder);
-    free(index);
-    free(whole);
-    if (result == STATUS_OK)
-        *out = s;
-    else
-        sharded_close(s);
-    return result;
+        return nothing_to_open(folder);
+    *out = TAKE(s);
+    return STATUS_OK;
 }
 
 void sharded_close(sharded *s)

@@ -16,6 +16,7 @@ typedef struct sharded sharded;
 /* Every name of the index is in the file that it says, no file has a tensor that the index does not put there. */
 status sharded_open(sharded **out, const char *folder);
 void sharded_close(sharded *s);
+AUTO_CLOSES(sharded, sharded_close)
 
 typedef struct sharded_tensor {
     const safetensors_tensor *tensor;

@@ -103,21 +103,19 @@ static status send_parameters(tracker *t, const json_t *data)
 static status meet(tracker *t)
 {
     bool found;
-    json_t *data;
+    json_auto_t *data = NULL;
+    t->known = false;
     TRY(mlflow_rest_experiment(t->experiment, t->rest, t->options.experiment));
     TRY(mlflow_rest_find(&found, t->run, t->rest, t->experiment, tag_of_id, t->id));
     if (!found)
         TRY(mlflow_rest_create(t->run, t->rest, t->experiment, t->options.name, t->options.began, tag_of_id, t->id));
     TRY(mlflow_rest_data(&data, t->rest, t->run));
     tracker_lines_last(t->last, data);
-    status s = send_parameters(t, data);
-    json_decref(data);
-    if (s == STATUS_OK)
-        s = mlflow_rest_update(t->rest, t->run, MLFLOW_REST_RUNNING, 0);
-    if (s == STATUS_OK)
-        log_info("MLflow: %s/#/experiments/%s/runs/%s", t->options.address, t->experiment, t->run);
-    t->known = s == STATUS_OK;
-    return s;
+    TRY(send_parameters(t, data));
+    TRY(mlflow_rest_update(t->rest, t->run, MLFLOW_REST_RUNNING, 0));
+    log_info("MLflow: %s/#/experiments/%s/runs/%s", t->options.address, t->experiment, t->run);
+    t->known = true;
+    return STATUS_OK;
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
@@ -287,19 +285,18 @@ static status take_id(tracker *t)
 {
     AUTO_FREE char *path = must_format("%s/" TRACKER_FILE, t->options.folder), *text = NULL;
     int64_t bytes;
-    status s = reading_file(&text, &bytes, path);
+    TRY(reading_file(&text, &bytes, path));
     json_auto_t *file = text ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
     const char *id = json_string_value(json_object_get(file, "id"));
-    if (s == STATUS_OK && id && strlen(id) == ID - 1 && strspn(id, "0123456789abcdef") == ID - 1) {
+    if (id && strlen(id) == ID - 1 && strspn(id, "0123456789abcdef") == ID - 1) {
         memcpy(t->id, id, ID);
-    } else if (s == STATUS_OK && text) {
-        s = status_fail(STATUS_FAILED, "%s holds no id of a run: remove it, and the run begins anew in MLflow", path);
-    } else if (s == STATUS_OK) {
-        char *out = must_format("{\"id\": \"%s\"}\n", t->id);
-        s = atomic_replace(path, out, (int64_t)strlen(out));
-        free(out);
+        return STATUS_OK;
     }
-    return s;
+    if (text)
+        return status_fail(STATUS_FAILED, "%s holds no id of a run: remove it, and the run begins anew in MLflow",
+                           path);
+    AUTO_FREE char *out = must_format("{\"id\": \"%s\"}\n", t->id);
+    return atomic_replace(path, out, (int64_t)strlen(out));
 }
 
 static void add_item(json_t *list, const char *key, const char *value)

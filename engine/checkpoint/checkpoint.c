@@ -188,8 +188,7 @@ static status hold_files(checkpoint *c)
 static bool has_moved_on(const char *path, const char *from)
 {
     AUTO_FREE char *now = NULL;
-    bool moved = checkpoint_resolve(&now, path) == STATUS_OK && strcmp(now, from) != 0;
-    return moved;
+    return checkpoint_resolve(&now, path) == STATUS_OK && strcmp(now, from) != 0;
 }
 
 status checkpoint_open(checkpoint **out, const char *path)
@@ -387,8 +386,7 @@ static status verify_file(checkpoint *c, int index)
     if (length <= suffix || strcmp(file->name + length - suffix, ".safetensors") != 0)
         return STATUS_OK;
     AUTO_FREE char *path = must_format("%s/%s", c->folder, file->name);
-    status s = verify_header(c, path);
-    return s;
+    return verify_header(c, path);
 }
 
 status checkpoint_verify(checkpoint *c)

@@ -12,8 +12,7 @@
 static status look_for_manifest(bool *there, const char *folder)
 {
     AUTO_FREE char *path = must_format("%s/manifest.json", folder);
-    status s = atomic_look(there, path);
-    return s;
+    return atomic_look(there, path);
 }
 
 /* The name in FOLDER/latest, the caller's; NULL if there is certainly no such file. */
@@ -247,18 +246,6 @@ status checkpoint_offers_find(checkpoint_offers *out, const char *folder)
 
 /* ---- pruning ---- */
 
-/* Under a temporary name first, so that what is half removed is no checkpoint. */
-static status remove_checkpoint(const char *folder, const char *name)
-{
-    AUTO_FREE char *path = must_format("%s/%s", folder, name), *temporary = must_format("%s/.tmp-%s", folder, name);
-    status s = atomic_remove(temporary);
-    if (s == STATUS_OK)
-        s = atomic_rename(path, temporary);
-    if (s == STATUS_OK)
-        s = atomic_remove(temporary);
-    return s;
-}
-
 /* What saves of earlier steps have left that were interrupted, and could not be removed at the time: the folder had
  * another name, say. */
 static status remove_leftovers(const char *folder, int64_t last)
@@ -280,6 +267,15 @@ static status remove_leftovers(const char *folder, int64_t last)
     return s;
 }
 
+/* Under a temporary name first, so that what is half removed is no checkpoint. */
+static status remove_checkpoint(const char *folder, const char *path, const char *name)
+{
+    AUTO_FREE char *temporary = must_format("%s/.tmp-%s", folder, name);
+    TRY(atomic_remove(temporary));
+    TRY(atomic_rename(path, temporary));
+    return atomic_remove(temporary);
+}
+
 status checkpoint_prune(const char *folder, int keep, int keep_every, const checkpoint_needed *needed)
 {
     AUTO_FREE char *latest = NULL;
@@ -299,7 +295,7 @@ status checkpoint_prune(const char *folder, int keep, int keep_every, const chec
         bool always = step == last || (keep_every > 0 && step % keep_every == 0) ||
                       (needed && needed->is(needed->context, all.name[i]));
         if (whole && kept >= keep && !always)
-            TRY(remove_checkpoint(folder, all.name[i]));
+            TRY(remove_checkpoint(folder, path, all.name[i]));
         kept += whole;
     }
     return left;

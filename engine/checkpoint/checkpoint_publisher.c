@@ -76,16 +76,6 @@ static void close_fragments(checkpoint_publisher *p)
     }
 }
 
-static status open_fragments(checkpoint_publisher *p, const char *temporary, const char *name)
-{
-    status s = STATUS_OK;
-    for (int i = 0; i < p->ranks && s == STATUS_OK; i++) {
-        p->paths[i] = checkpoint_fragment(temporary, i);
-        s = fragment_open(&p->fragments[i], p->paths[i], &(fragment_owner){p->run, name, i, p->ranks});
-    }
-    return s;
-}
-
 /* What a file is to hold: the manifest, or the line of `latest`. */
 typedef struct content {
     checkpoint_publisher *p;
@@ -125,7 +115,11 @@ static status write_manifest(checkpoint_publisher *p, const char *temporary, con
     int error = 0;
     status s;
     do {
-        s = open_fragments(p, temporary, name);
+        s = STATUS_OK;
+        for (int i = 0; i < p->ranks && s == STATUS_OK; i++) {
+            p->paths[i] = checkpoint_fragment(temporary, i);
+            s = fragment_open(&p->fragments[i], p->paths[i], &(fragment_owner){p->run, name, i, p->ranks});
+        }
         if (s == STATUS_OK)
             s = try_file(&error, path, &(content){p, meta, path, NULL});
         close_fragments(p);
@@ -152,13 +146,11 @@ static status write_latest(checkpoint_publisher *p, const char *folder, const ch
 
 static status remove_fragments(const checkpoint_publisher *p, const char *temporary)
 {
-    status s = STATUS_OK;
-    for (int i = 0; i < p->ranks && s == STATUS_OK; i++) {
-        char *path = checkpoint_fragment(temporary, i);
-        s = atomic_remove(path);
-        free(path);
+    for (int i = 0; i < p->ranks; i++) {
+        AUTO_FREE char *path = checkpoint_fragment(temporary, i);
+        TRY(atomic_remove(path));
     }
-    return s == STATUS_OK ? atomic_sync_folder(temporary) : s;
+    return atomic_sync_folder(temporary);
 }
 
 /* temporary -> folder/name. An older checkpoint of that name first becomes .old-name, where checkpoint_open finds it if
@@ -175,9 +167,9 @@ static status rename_into_place(const char *folder, const char *name, const char
     return atomic_rename(temporary, final);
 }
 
-static status publish(checkpoint_publisher *p, const char *folder, const char *name, const char *temporary,
-                      json_t *meta)
+status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder, const char *name, json_t *meta)
 {
+    AUTO_FREE char *temporary = checkpoint_temporary(folder, name);
     TRY(write_manifest(p, temporary, name, meta));
     TRY(remove_fragments(p, temporary));
     TRY(rename_into_place(folder, name, temporary));
@@ -185,12 +177,6 @@ static status publish(checkpoint_publisher *p, const char *folder, const char *n
     if (atomic_remove_all(folder, ".old-") != STATUS_OK)
         log_warn("%s", status_message()); /* the new checkpoint is whole all the same */
     return STATUS_OK;
-}
-
-status checkpoint_publisher_publish(checkpoint_publisher *p, const char *folder, const char *name, json_t *meta)
-{
-    AUTO_FREE char *temporary = checkpoint_temporary(folder, name);
-    return publish(p, folder, name, temporary, meta);
 }
 
 /* ---- saving at once, by all ranks together ---- */

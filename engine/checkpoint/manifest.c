@@ -74,8 +74,7 @@ int manifest_add_file(manifest *m, const manifest_file *file)
 static json_t *find_index(const manifest *m, const char *section, const char *name)
 {
     AUTO_FREE char *key = must_format("%s/%s", section, name);
-    json_t *index = json_object_get(m->index, key);
-    return index;
+    return json_object_get(m->index, key);
 }
 
 const manifest_tensor *manifest_find(const manifest *m, const char *section, const char *name)

@@ -243,24 +243,16 @@ static status copy_file(void *context, const manifest_file *file)
     return s;
 }
 
-/* The fragment says which files there are: it is looked at before it is believed. */
-static status check_fragment(copying *c, int rank)
-{
-    AUTO_FREE char *path = checkpoint_fragment(c->folder, rank);
-    mapping file;
-    TRY(open_sealed(&file, c, strrchr(path, '/') + 1));
-    mapping_close(&file);
-    return STATUS_OK;
-}
-
 status share_copy(bool *damaged, const char *to, const share_place *from, const fragment_owner *owner, char *buffer)
 {
     copying c = {.to = to, .from = from, .folder = checkpoint_temporary(from->folder, owner->name), .buffer = buffer};
+    AUTO_FREE char *path = checkpoint_fragment(c.folder, owner->rank);
+    RELEASED_BY(mapping_close) mapping listed = {0};
     status s = atomic_make_own_folder(to);
     if (s == STATUS_OK)
         s = read_seal(&c, owner);
-    if (s == STATUS_OK)
-        s = check_fragment(&c, owner->rank);
+    if (s == STATUS_OK) /* it says which files there are: it is looked at before it is believed */
+        s = open_sealed(&listed, &c, strrchr(path, '/') + 1);
     if (s == STATUS_OK)
         s = visit_all(c.folder, owner, copy_file, &c);
     if (s == STATUS_OK)

@@ -81,14 +81,6 @@ void stored_close(stored *r)
     free(r);
 }
 
-static status open_blocks(stored *r)
-{
-    if (r->blocks)
-        return STATUS_OK;
-    return blocks_open(
-        &r->blocks, &(blocks_settings){.folder = r->folder, .bytes = r->bytes, .sharers = r->sharers, .once = r->once});
-}
-
 /* Whoever leaves something out has no use for what was expected before. */
 static void expect_next(const stored *r, const stored_set *set, int64_t from)
 {
@@ -123,7 +115,10 @@ static status find_bin(blocks_object **out, stored *r, const char *url, bool sca
 
 status stored_indexed(indexed **out, stored_set **set, stored *r, const char *prefix, bool scattered)
 {
-    TRY(open_blocks(r));
+    if (!r->blocks)
+        TRY(blocks_open(
+            &r->blocks,
+            &(blocks_settings){.folder = r->folder, .bytes = r->bytes, .sharers = r->sharers, .once = r->once}));
     stored_set *made = must_calloc(1, sizeof *made);
     made->owner = r;
     made->in_order = r->in_order;

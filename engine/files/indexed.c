@@ -246,14 +246,6 @@ static status check_sequences(indexed *x, bool *end_to_end)
     return STATUS_OK;
 }
 
-static void find_starts(indexed *x)
-{
-    x->starts = must_alloc((unsigned long)(x->sequences + 1) * sizeof *x->starts);
-    x->starts[0] = 0;
-    for (int64_t i = 0; i < x->sequences; i++)
-        x->starts[i + 1] = x->starts[i] + load32(x->lengths, i);
-}
-
 static status parse(indexed **out, const mapping *idx, const mapping *bin, const indexed_source *source,
                     const char *prefix)
 {
@@ -267,8 +259,11 @@ static status parse(indexed **out, const mapping *idx, const mapping *bin, const
     TRY(check_header(x));
     TRY(check_boundaries(x));
     TRY(check_sequences(x, &end_to_end));
-    if (!end_to_end)
-        find_starts(x);
+    if (!end_to_end) {
+        x->starts = must_calloc((unsigned long)(x->sequences + 1), sizeof *x->starts);
+        for (int64_t i = 0; i < x->sequences; i++)
+            x->starts[i + 1] = x->starts[i] + load32(x->lengths, i);
+    }
     *out = TAKE(x);
     return STATUS_OK;
 }

@@ -57,13 +57,6 @@ static status write_all(int file, const char *path, const char *data, int64_t by
     return STATUS_OK;
 }
 
-static status write_standard_output(const void *data, int64_t bytes)
-{
-    if (fflush(stdout) != 0)
-        return fail_at("standard output");
-    return write_all(STDOUT_FILENO, "standard output", data, bytes);
-}
-
 /* Is there something that a rename would destroy? */
 static status look_for_special(bool *special, const char *path)
 {
@@ -86,7 +79,8 @@ static status write_special(const char *path, const void *data, int64_t bytes)
 status output_write(const char *path, const void *data, int64_t bytes)
 {
     if (strcmp(path, "-") == 0)
-        return write_standard_output(data, bytes);
+        return fflush(stdout) == 0 ? write_all(STDOUT_FILENO, "standard output", data, bytes)
+                                   : fail_at("standard output");
     bool special;
     TRY(look_for_special(&special, path));
     if (special)

@@ -267,8 +267,7 @@ static char *make_header(safetensors_layout *w, const safetensors_tensor *tensor
         next += bytes;
     }
     w->end = next;
-    char *text = json_dumps(header, JSON_COMPACT);
-    return text;
+    return json_dumps(header, JSON_COMPACT);
 }
 
 void safetensors_layout_make(safetensors_layout *out, const safetensors_tensor *tensors, int count,

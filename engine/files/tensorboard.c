@@ -66,12 +66,6 @@ static void put_double(message *m, int field, double value)
     put(m, &value, sizeof value);
 }
 
-static void put_float(message *m, int field, float value)
-{
-    put_key(m, field, FIXED32);
-    put(m, &value, sizeof value);
-}
-
 /* ---- records ---- */
 
 /* Rotated and shifted, so that a checksum of data that holds a checksum is no fixed point. */
@@ -236,7 +230,9 @@ status tensorboard_write(tensorboard *t, const tensorboard_value *values, int co
     for (int i = 0; i < count; i++) {
         message value = {0};
         put_bytes(&value, 1, values[i].tag, (int64_t)strlen(values[i].tag));
-        put_float(&value, 2, (float)values[i].value);
+        const float number = (float)values[i].value;
+        put_key(&value, 2, FIXED32);
+        put(&value, &number, sizeof number);
         put_bytes(&summary, 1, value.data, value.bytes);
         free(value.data);
     }

@@ -50,14 +50,6 @@ static void note_failure(mirror *m, const char *why, bool for_good)
     }
 }
 
-static void note_success(mirror *m, const char *name)
-{
-    if (m->facts.failing)
-        log_info("checkpoint.mirror: %s is in %s: all is well again", name, m->prefix.url);
-    m->facts.failing = false;
-    *m->facts.why = 0;
-}
-
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 /* A start that began while the store could not be asked asks now. */
@@ -102,49 +94,32 @@ static status mirror_one(mirror *m, const char *name, bool *for_good)
     return STATUS_OK;
 }
 
-/* Under the lock. */
-static void take_next(mirror *m)
-{
-    memcpy(m->present, m->next, sizeof m->present);
-    m->present_bytes = m->next_bytes;
-    *m->next = 0;
-}
-
-/* What has failed is tried again, if no newer one has come. Under the lock. */
-static void give_back(mirror *m)
-{
-    if (!*m->next) {
-        memcpy(m->next, m->present, sizeof m->next);
-        m->next_bytes = m->present_bytes;
-    }
-}
-
-static void pause_after(mirror *m, double seconds)
-{
-    bool hurries = m->hurries;
-    double until = clock_seconds() + seconds;
-    while (hurries == m->hurries && worker_wait_until(&m->worker, until))
-        ;
-}
-
 static void conclude(mirror *m, status result, bool for_good, double *pause)
 {
     AUTO_FREE char *words = must_strdup(result == STATUS_OK ? "" : status_message());
     if (result == STATUS_OK) {
-        note_success(m, m->present);
+        if (m->facts.failing)
+            log_info("checkpoint.mirror: %s is in %s: all is well again", m->present, m->prefix.url);
+        m->facts.failing = false;
+        *m->facts.why = 0;
         memcpy(m->facts.name, m->present, sizeof m->facts.name);
         m->facts.step = mirror_prefix_step(m->present);
         m->facts.uploaded++;
     } else if (!atomic_load(&m->worker.stop)) {
         note_failure(m, words, for_good);
-        give_back(m);
+        if (!*m->next) { /* what has failed is tried again, if no newer one has come */
+            memcpy(m->next, m->present, sizeof m->next);
+            m->next_bytes = m->present_bytes;
+        }
     }
     *m->present = 0;
     if (m->facts.ended)
         *m->next = 0;
     worker_tell(&m->worker);
-    if (result != STATUS_OK && !m->facts.ended)
-        pause_after(m, m->hurries ? FIRST_PAUSE : *pause);
+    bool hurries = m->hurries;
+    double until = clock_seconds() + (hurries ? FIRST_PAUSE : *pause);
+    while (result != STATUS_OK && !m->facts.ended && hurries == m->hurries && worker_wait_until(&m->worker, until))
+        continue;
     *pause = result == STATUS_OK ? FIRST_PAUSE : *pause * 2 < LONGEST_PAUSE ? *pause * 2 : LONGEST_PAUSE;
 }
 
@@ -160,7 +135,9 @@ static void mirror_all(void *argument)
             continue;
         }
         bool for_good = false;
-        take_next(m);
+        memcpy(m->present, m->next, sizeof m->present);
+        m->present_bytes = m->next_bytes;
+        *m->next = 0;
         worker_unlock(&m->worker);
         status result = mirror_one(m, m->present, &for_good);
         worker_lock(&m->worker);

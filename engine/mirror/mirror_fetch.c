@@ -56,14 +56,12 @@ static status read_manifest(job *j)
 {
     AUTO_FREE char *key = mirror_prefix_key(j->prefix, j->name, "manifest.json");
     AUTO_FREE char *where = must_format("%s/%s/manifest.json", j->prefix->url, j->name);
-    status result = object_read_whole(&j->text, &j->text_bytes, j->s, key, MOST_MANIFEST);
-    if (result == STATUS_OK && !j->text)
-        result = damage(j, "manifest.json", "is not there");
-    if (result == STATUS_OK && manifest_parse(&j->manifest, j->text, j->text_bytes, where) != STATUS_OK) {
-        j->damaged = true;
-        result = STATUS_FAILED;
-    }
-    return result;
+    TRY(object_read_whole(&j->text, &j->text_bytes, j->s, key, MOST_MANIFEST));
+    if (!j->text)
+        return damage(j, "manifest.json", "is not there");
+    status parsed = manifest_parse(&j->manifest, j->text, j->text_bytes, where);
+    j->damaged |= parsed != STATUS_OK;
+    return parsed;
 }
 
 /* Is it of this run, and are all files there, as long as the manifest says? */
@@ -82,15 +80,6 @@ static status check_manifest(job *j)
         j->total += e->bytes;
     }
     return STATUS_OK;
-}
-
-static status look(job *j)
-{
-    AUTO_FREE char *below = mirror_prefix_key(j->prefix, j->name, "");
-    status result = read_manifest(j);
-    if (result == STATUS_OK)
-        result = object_list(&j->listing, j->s, below, true, MOST_FILES);
-    return result == STATUS_OK ? check_manifest(j) : result;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -151,7 +140,10 @@ static status publish(const job *j, const char *name)
 
 static status fetch_into(job *j, const char *name)
 {
-    TRY(look(j));
+    AUTO_FREE char *below = mirror_prefix_key(j->prefix, j->name, "");
+    TRY(read_manifest(j));
+    TRY(object_list(&j->listing, j->s, below, true, MOST_FILES));
+    TRY(check_manifest(j));
     TRY(atomic_make_folders(j->how->folder));
     TRY(atomic_remove(j->temporary));
     TRY(atomic_make_own_folder(j->temporary));
@@ -307,12 +299,6 @@ static status try_others(choice *c)
                : status_fail(STATUS_FAILED, "%s; and there is no other checkpoint", c->out->trouble);
 }
 
-/* Is there a whole checkpoint of a later step than that of `latest`? Then the run has gone back. */
-static bool has_later(const choice *c)
-{
-    return *c->latest && c->all.count > 0 && c->all.item[0].step > mirror_prefix_step(c->latest);
-}
-
 /* Than what is there already; of a damaged one the name alone says something. */
 static bool may_be_later(const choice *c)
 {
@@ -331,7 +317,9 @@ static status fetch_best(choice *c)
     if (latest >= 0)
         TRY(look_at_place(&c->head, c->s, c->prefix, c->latest));
     c->out->newest = c->head;
-    if (latest < 0 || has_later(c))
+    /* a whole checkpoint of a later step: the run has gone back */
+    bool later = *c->latest && c->all.count > 0 && c->all.item[0].step > mirror_prefix_step(c->latest);
+    if (latest < 0 || later)
         TRY(look_at_others(c, latest));
     if (latest >= 0 && !may_be_later(c))
         return STATUS_OK;

@@ -137,8 +137,7 @@ static char *owner_text(const mirror_owner *o)
     json_auto_t *root =
         json_pack("{s:s,s:i,s:s,s:s}", "format", FORMAT, "version", 1, "run", o->run, "folder", o->folder);
     MUST(root, "a folder's name that is not UTF-8, or out of host memory");
-    char *text = json_dumps(root, JSON_COMPACT);
-    return text;
+    return json_dumps(root, JSON_COMPACT);
 }
 
 status mirror_prefix_claim(object_store *s, const mirror_prefix *p, const mirror_owner *mine)
@@ -210,16 +209,6 @@ static int newest_first(const void *a, const void *b)
     return (mine < others) - (mine > others);
 }
 
-static status look_for_manifest(bool *there, object_store *s, const mirror_prefix *p, const char *name)
-{
-    object_facts o;
-    char *key = mirror_prefix_key(p, name, "manifest.json");
-    status result = object_look(&o, s, key);
-    free(key);
-    *there = result == STATUS_OK && o.there;
-    return result;
-}
-
 /* "PREFIX/NAME/" of a list, if it is a checkpoint's. */
 static status add_entry(mirror_checkpoints *out, object_store *s, const mirror_prefix *p, const object_entry *e)
 {
@@ -231,7 +220,10 @@ static status add_entry(mirror_checkpoints *out, object_store *s, const mirror_p
     c.step = mirror_prefix_step(c.name);
     if (c.step < 0)
         return STATUS_OK;
-    TRY(look_for_manifest(&c.whole, s, p, c.name));
+    object_facts last;
+    AUTO_FREE char *key = mirror_prefix_key(p, c.name, "manifest.json");
+    TRY(object_look(&last, s, key));
+    c.whole = last.there; /* its manifest is written when all else is there */
     out->item = must_realloc(out->item, (unsigned long)(out->count + 1) * sizeof c);
     out->item[out->count++] = c;
     return STATUS_OK;
@@ -266,12 +258,11 @@ static status remove_checkpoint(object_store *s, const mirror_prefix *p, const c
 {
     RELEASED_BY(object_listing_free) object_listing all = {0};
     AUTO_FREE char *first = mirror_prefix_key(p, name, "manifest.json"), *below = mirror_prefix_key(p, name, "");
-    status result = object_remove(s, first);
-    if (result == STATUS_OK)
-        result = object_list(&all, s, below, true, MOST_FILES);
-    for (int64_t i = 0; i < all.count && result == STATUS_OK; i++)
-        result = object_remove(s, all.entry[i].key);
-    return result;
+    TRY(object_remove(s, first));
+    TRY(object_list(&all, s, below, true, MOST_FILES));
+    for (int64_t i = 0; i < all.count; i++)
+        TRY(object_remove(s, all.entry[i].key));
+    return STATUS_OK;
 }
 
 status mirror_prefix_prune(object_store *s, const mirror_prefix *p, int keep, int keep_every)

@@ -194,17 +194,6 @@ static status help(void *context, pool *p, object_store *s, int thread, int *fau
     return STATUS_OK;
 }
 
-static status put_files(mirror_upload *u)
-{
-    return pool_run(&(pool_task){.bucket = u->prefix->bucket,
-                                 .does = "uploads checkpoints",
-                                 .threads = HELPERS,
-                                 .limits = {.patience = MIRROR_PATIENCE, .stop = u->stop},
-                                 .work = help,
-                                 .context = u},
-                    NULL);
-}
-
 /* ---- a checkpoint ----------------------------------------------------------------------------------------------- */
 
 /* Is the checkpoint of that name in the mirror this one? *there: there is one at all. */
@@ -242,12 +231,6 @@ static status choose_name(char to[MIRROR_NAME], bool *same, mirror_upload *u, ob
     return STATUS_OK;
 }
 
-static status put_manifest(mirror_upload *u, object_store *s, const mapping *m)
-{
-    AUTO_FREE char *key = mirror_prefix_key(u->prefix, u->to, "manifest.json");
-    return object_put(s, key, m->data, m->bytes);
-}
-
 static status check_holder(bool *shut_out, const mirror_upload *u, object_store *s)
 {
     bool mine;
@@ -267,9 +250,16 @@ static status put_checkpoint(char to[MIRROR_NAME], bool *shut_out, mirror_upload
         return STATUS_OK;
     u->to = to;
     u->next = begin_files(m);
-    TRY(put_files(u));
+    AUTO_FREE char *last = mirror_prefix_key(u->prefix, to, "manifest.json");
+    const pool_task uploads = {.bucket = u->prefix->bucket,
+                               .does = "uploads checkpoints",
+                               .threads = HELPERS,
+                               .limits = {.patience = MIRROR_PATIENCE, .stop = u->stop},
+                               .work = help,
+                               .context = u};
+    TRY(pool_run(&uploads, NULL));
     TRY(check_holder(shut_out, u, s));
-    return put_manifest(u, s, m);
+    return object_put(s, last, m->data, m->bytes);
 }
 
 status mirror_upload_run(char to[MIRROR_NAME], bool *shut_out, mirror_upload *u, object_store *s, const char *folder,

@@ -153,8 +153,7 @@ static status lock_folder(const fetch *f, int *lock)
             close(*lock);
             *lock = -1;
         }
-    status s = *lock < 0 ? status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno)) : STATUS_OK;
-    return s;
+    return *lock < 0 ? status_fail(STATUS_FAILED, "cannot lock %s: %s", path, strerror(errno)) : STATUS_OK;
 }
 
 static status read_index(fetch *f)
@@ -174,8 +173,7 @@ static status write_index(const fetch *f)
 {
     AUTO_FREE char *path = must_format("%s/" INDEX, f->folder),
                    *text = json_dumps(f->index, JSON_INDENT(1) | JSON_SORT_KEYS);
-    status s = atomic_replace(path, text, (int64_t)strlen(text));
-    return s;
+    return atomic_replace(path, text, (int64_t)strlen(text));
 }
 
 /* Is the file of this name here, and of the same version? A store that says no ETag has no versions. */
@@ -188,13 +186,6 @@ static bool is_here(const fetch *f, const char *name, const object_entry *e)
     const json_t *known = json_object_get(json_object_get(f->index, "files"), name);
     const char *etag = json_string_value(json_object_get(known, "etag"));
     return there && etag && *etag && strcmp(etag, e->etag) == 0;
-}
-
-static status mark_folder(const fetch *f)
-{
-    AUTO_FREE char *path = must_format("%s/" FOLDER_NO_VALUES, f->folder);
-    status s = f->part == FOLDER_HEADERS ? atomic_replace(path, "", 0) : STATUS_OK;
-    return s;
 }
 
 /* What the store no longer has is removed, so that no file of an older version stands among the new. */
@@ -318,7 +309,9 @@ static status fetch_all(fetch *f)
     TRY(choose(f));
     TRY(name_folder(f));
     TRY(lock_folder(f, &lock));
-    TRY(mark_folder(f));
+    AUTO_FREE char *mark = must_format("%s/" FOLDER_NO_VALUES, f->folder);
+    if (f->part == FOLDER_HEADERS)
+        TRY(atomic_replace(mark, "", 0));
     TRY(read_index(f));
     TRY(remove_others(f));
     return fetch_missing(f);

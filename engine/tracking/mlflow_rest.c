@@ -146,32 +146,25 @@ static status take_id(char out[MLFLOW_REST_ID], const mlflow_rest *m, const json
     return STATUS_OK;
 }
 
-static status make_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *name)
-{
-    json_auto_t *answer = NULL;
-    TRY(post(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
-    status s = take_id(out, m, answer, "experiment_id");
-    return s;
-}
-
 status mlflow_rest_experiment(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *name)
 {
     json_auto_t *answer = NULL;
     AUTO_FREE char *coded = http_coded(name, "");
     AUTO_FREE char *path = must_format("experiments/get-by-name?experiment_name=%s", coded);
     status s = ask(&answer, m, path, NULL);
-    if (s != STATUS_OK)
-        return m->gone ? make_experiment(out, m, name) : s; /* of two that make it, the second asks again later */
+    if (s != STATUS_OK && m->gone) { /* of two that make it, the second asks again later */
+        TRY(post(&answer, m, "experiments/create", json_pack("{s:s}", "name", name)));
+        return take_id(out, m, answer, "experiment_id");
+    }
+    TRY(s);
     const json_t *experiment = json_object_get(answer, "experiment");
     const char *stage = json_string_value(json_object_get(experiment, "lifecycle_stage"));
     if (stage && strcmp(stage, "deleted") == 0)
-        s = status_fail(STATUS_FAILED,
-                        "MLflow at %s: experiment %s is deleted: restore it, or name another with "
-                        "run.mlflow_experiment",
-                        m->address, name);
-    else
-        s = take_id(out, m, experiment, "experiment_id");
-    return s;
+        return status_fail(STATUS_FAILED,
+                           "MLflow at %s: experiment %s is deleted: restore it, or name another with "
+                           "run.mlflow_experiment",
+                           m->address, name);
+    return take_id(out, m, experiment, "experiment_id");
 }
 
 status mlflow_rest_find(bool *found, char out[MLFLOW_REST_ID], mlflow_rest *m, const char *experiment, const char *tag,
@@ -184,8 +177,7 @@ status mlflow_rest_find(bool *found, char out[MLFLOW_REST_ID], mlflow_rest *m, c
     TRY(post(&answer, m, "runs/search", body));
     const json_t *run = json_array_get(json_object_get(answer, "runs"), 0);
     *found = json_is_object(run);
-    status s = *found ? take_id(out, m, json_object_get(run, "info"), "run_id") : STATUS_OK;
-    return s;
+    return *found ? take_id(out, m, json_object_get(run, "info"), "run_id") : STATUS_OK;
 }
 
 status mlflow_rest_create(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *experiment, const char *name,
@@ -195,8 +187,7 @@ status mlflow_rest_create(char out[MLFLOW_REST_ID], mlflow_rest *m, const char *
     json_t *body = json_pack("{s:s, s:s, s:I, s:[{s:s, s:s}]}", "experiment_id", experiment, "run_name", name,
                              "start_time", (json_int_t)began, "tags", "key", tag, "value", value);
     TRY(post(&answer, m, "runs/create", body));
-    status s = take_id(out, m, json_object_get(json_object_get(answer, "run"), "info"), "run_id");
-    return s;
+    return take_id(out, m, json_object_get(json_object_get(answer, "run"), "info"), "run_id");
 }
 
 status mlflow_rest_data(json_t **out, mlflow_rest *m, const char *run)

@@ -216,14 +216,9 @@ static bool make_room(blocks_disk *d, int locks, int64_t bytes)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static int64_t chunks_of(int64_t bytes)
-{
-    return (bytes + BLOCKS_CHUNK - 1) / BLOCKS_CHUNK;
-}
-
 static int64_t file_bytes(int64_t bytes)
 {
-    return bytes + chunks_of(bytes) * (int64_t)sizeof(uint32_t);
+    return bytes + (bytes + BLOCKS_CHUNK - 1) / BLOCKS_CHUNK * (int64_t)sizeof(uint32_t);
 }
 
 static bool read_at(int file, void *to, int64_t bytes, int64_t offset)

@@ -479,26 +479,6 @@ uint32_t blocks_version(const blocks_object *o)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static void open_disk(blocks *b)
-{
-    const char *folder = b->settings.folder;
-    if (b->settings.once)
-        return;
-    if (folder && blocks_disk_open(&b->disk, folder, b->settings.bytes) == STATUS_OK)
-        return;
-    AUTO_FREE char *why = folder ? must_strdup(status_message()) : must_strdup("no folder is known");
-    tell(b, why);
-}
-
-static void take_memory(blocks *b)
-{
-    b->slots = b->disk ? BLOCKS_SLOTS : BLOCKS_SMALL_SLOTS;
-    b->slot_bytes = b->disk ? BLOCKS_BYTES : BLOCKS_SMALL;
-    for (int i = 0; i < b->slots; i++)
-        b->slot[i].bytes = must_alloc((unsigned long)b->slot_bytes);
-    b->chunk = must_alloc(BLOCKS_CHUNK);
-}
-
 status blocks_open(blocks **out, const blocks_settings *settings)
 {
     blocks *b = must_calloc(1, sizeof *b);
@@ -506,8 +486,18 @@ status blocks_open(blocks **out, const blocks_settings *settings)
     b->settings.sharers = settings->sharers > 0 ? settings->sharers : 1;
     pthread_mutex_init(&b->lock, NULL);
     clock_condition(&b->changed);
-    open_disk(b);
-    take_memory(b);
+    const char *folder = b->settings.folder;
+    if (!settings->once && !folder)
+        tell(b, "no folder is known");
+    else if (!settings->once && blocks_disk_open(&b->disk, folder, b->settings.bytes) != STATUS_OK) {
+        AUTO_FREE char *why = must_strdup(status_message());
+        tell(b, why);
+    }
+    b->slots = b->disk ? BLOCKS_SLOTS : BLOCKS_SMALL_SLOTS;
+    b->slot_bytes = b->disk ? BLOCKS_BYTES : BLOCKS_SMALL;
+    for (int i = 0; i < b->slots; i++)
+        b->slot[i].bytes = must_alloc((unsigned long)b->slot_bytes);
+    b->chunk = must_alloc(BLOCKS_CHUNK);
     for (int i = 0; i < BLOCKS_HANDS; i++) {
         b->hand[i].owner = b;
         b->hand[i].locks = b->disk ? blocks_disk_descriptor(b->disk) : -1;

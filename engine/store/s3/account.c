@@ -11,19 +11,14 @@
 #include "memory/log.h"
 #include "memory/scope.h"
 
-static void wipe_text(char **text)
-{
-    if (*text)
-        explicit_bzero(*text, strlen(*text));
-    free(*text);
-    *text = NULL;
-}
-
 void account_wipe(account *a)
 {
-    char **const texts[] = {&a->id, &a->secret, &a->token, &a->region, &a->endpoint, &a->ca_file, &a->source};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        wipe_text(texts[i]);
+    char *const texts[] = {a->id, a->secret, a->token, a->region, a->endpoint, a->ca_file, a->source};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (texts[i])
+            explicit_bzero(texts[i], strlen(texts[i]));
+        free(texts[i]);
+    }
     *a = (account){0};
 }
 
@@ -50,6 +45,11 @@ static const char *variable(const char *name)
 typedef struct profile {
     char *id, *secret, *token, *region, *endpoint, *ca_file;
 } profile;
+
+static void wipe_profile(profile *p)
+{
+    account_wipe(&(account){false, p->id, p->secret, p->token, p->region, p->endpoint, p->ca_file, NULL});
+}
 
 static void take_line(profile *p, const char *name, const char *value)
 {
@@ -213,25 +213,19 @@ static void take_places(account *out, const profile *p)
 
 status account_load(account *out)
 {
-    account a = {0};
-    profile p = {0};
+    RELEASED_BY(account_wipe) account a = {0};
+    RELEASED_BY(wipe_profile) profile p = {0};
     bool found = false;
     const char *name = variable("AWS_PROFILE") ? variable("AWS_PROFILE") : "default";
     AUTO_FREE char *keys = path_of("AWS_SHARED_CREDENTIALS_FILE", "credentials");
     AUTO_FREE char *config = path_of("AWS_CONFIG_FILE", "config");
     AUTO_FREE char *files = must_format("%s and %s", keys, config);
-    status s = take_file(&found, &p, keys, name);
-    if (s == STATUS_OK)
-        s = take_file(&found, &p, config, name);
-    if (s == STATUS_OK)
-        s = take_keys(&a, &p, found, name, files);
+    TRY(take_file(&found, &p, keys, name));
+    TRY(take_file(&found, &p, config, name));
+    TRY(take_keys(&a, &p, found, name, files));
     take_places(&a, &p);
-    if (s == STATUS_OK)
-        s = check(&a);
-    if (s == STATUS_OK)
-        *out = a;
-    else
-        account_wipe(&a);
-    account_wipe(&(account){false, p.id, p.secret, p.token, p.region, p.endpoint, p.ca_file, NULL});
-    return s;
+    TRY(check(&a));
+    *out = a;
+    a = (account){0};
+    return STATUS_OK;
 }

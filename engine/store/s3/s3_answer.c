@@ -194,11 +194,6 @@ static s3_verdict explain(const object_store *s, s3_reply *r)
     return v;
 }
 
-static bool is_expired(const s3_reply *r)
-{
-    return r->code == 401 || r->code == 403 || strstr(r->error, "Expired") || strstr(r->error, "Token");
-}
-
 /* The files of the credentials may have been renewed since they were read. */
 static s3_verdict renew(object_store *s)
 {
@@ -250,7 +245,8 @@ static s3_verdict judge_error(object_store *s, s3_reply *r)
         return set_clock(s, r);
     if (r->code == 301 || r->code == 307 || strcmp(r->error, "AuthorizationHeaderMalformed") == 0)
         return move(s, r);
-    if (v == S3_FAILED && is_expired(r))
+    bool expired = r->code == 401 || r->code == 403 || strstr(r->error, "Expired") || strstr(r->error, "Token");
+    if (v == S3_FAILED && expired)
         return renew(s);
     return v;
 }
@@ -295,20 +291,15 @@ static void note_version(s3_call *c, const s3_reply *r)
         c->has_crc32c = s3_object_checksum(&c->crc32c, r);
 }
 
-/* All bytes of a range are there: are they the object's? */
-static s3_verdict check_range(s3_call *c, s3_reply *r)
-{
-    if (!c->has_crc32c || crc32c(0, c->to, c->wanted) == c->crc32c)
-        return S3_ANSWERED;
-    snprintf(r->why, sizeof r->why, "the bytes do not have the checksum that the store says");
-    c->got = 0;
-    return S3_AGAIN;
-}
-
 static s3_verdict judge_range(s3_call *c, s3_reply *r)
 {
-    if (c->got == c->wanted)
-        return check_range(c, r);
+    if (c->got == c->wanted) { /* are they the object's? */
+        if (!c->has_crc32c || crc32c(0, c->to, c->wanted) == c->crc32c)
+            return S3_ANSWERED;
+        snprintf(r->why, sizeof r->why, "the bytes do not have the checksum that the store says");
+        c->got = 0;
+        return S3_AGAIN;
+    }
     bool short_object = r->length >= 0 && c->offset + c->wanted > r->length;
     snprintf(r->why, sizeof r->why,
              short_object ? "the object has %lld bytes, and fewer than were asked for"

@@ -206,8 +206,7 @@ static char *describe(const object_store *s, const s3_call *c)
     AUTO_FREE char *origin = NULL, *folder = NULL, *key = must_strdup(c->key);
     locate(&origin, &folder, s);
     log_make_printable(key);
-    char *out = must_format("s3://%s/%s at %s", s->bucket, key, origin);
-    return out;
+    return must_format("s3://%s/%s at %s", s->bucket, key, origin);
 }
 
 status s3_refuse(const object_store *s, const s3_call *c, const char *why)
@@ -221,12 +220,6 @@ static status give_up(const object_store *s, const s3_call *c, const s3_reply *r
     AUTO_FREE char *why =
         failures > 1 ? must_format("%s (%d tries in %.0f s)", r->why, failures, seconds) : must_strdup(r->why);
     return s3_refuse(s, c, why);
-}
-
-static void warn(const object_store *s, const s3_call *c, const s3_reply *r)
-{
-    AUTO_FREE char *what = describe(s, c);
-    log_warn("%s: %s; trying again", what, r->why);
 }
 
 status s3_perform(s3_reply *out, object_store *s, s3_call *c)
@@ -256,8 +249,10 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
         double patience = s->reached ? s->limits.patience : fmin(UNREACHED, s->limits.patience);
         if (v != S3_AGAIN || c->once || s3_is_stopped(s) || clock_seconds() - since > patience)
             return give_up(s, c, out, failures, clock_seconds() - since);
-        if (failures == SAID)
-            warn(s, c, out);
+        if (failures == SAID) {
+            AUTO_FREE char *what = describe(s, c);
+            log_warn("%s: %s; trying again", what, out->why);
+        }
         pause_before(s, failures, out->retry_after);
         s->counts.retries++;
     }

@@ -1,4 +1,4 @@
-#include "engine/store/folder.h"
+#include "engine/store/object.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,6 @@
 #include "engine/system/atomic.h"
 #include "engine/system/reading.h"
 #include "engine/store/download.h"
-#include "engine/store/object.h"
 #include "engine/store/s3/signature.h"
 #include "memory/clock.h"
 #include "memory/log.h"

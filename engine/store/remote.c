@@ -1,11 +1,10 @@
-#include "engine/store/remote.h"
+#include "engine/store/object.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/system/crc32c.h"
-#include "engine/store/object.h"
 #include "engine/system/worker.h"
 #include "memory/clock.h"
 #include "memory/log.h"

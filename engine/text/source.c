@@ -13,7 +13,6 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "engine/store/remote.h"
 #include "engine/store/object.h"
 #include "memory/log.h"
 

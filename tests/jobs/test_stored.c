@@ -442,14 +442,14 @@ TEST_WITH(the_tokenizer_beside_a_prefix_is_found_and_inspect_shows_the_set, begi
     upload(top, "texts", "idx");
     upload(top, "texts", "tokenizer.bytes");
     launch_result local = launch_run(30, "cd %s && %s inspect --verify texts", top, binary);
-    launch_result remote = launch_run(30, "cd %s && %s inspect --verify s3://bucket/sets/texts", top, binary);
-    if (remote.status != 0)
-        fail_msg("%s", remote.err);
-    assert_string_equal(strchr(local.out, '\n'), strchr(remote.out, '\n'));
-    assert_true(strstr(remote.out, "A line of a") != NULL);
-    assert_string_equal(remote.err, "");
+    launch_result afar = launch_run(30, "cd %s && %s inspect --verify s3://bucket/sets/texts", top, binary);
+    if (afar.status != 0)
+        fail_msg("%s", afar.err);
+    assert_string_equal(strchr(local.out, '\n'), strchr(afar.out, '\n'));
+    assert_true(strstr(afar.out, "A line of a") != NULL);
+    assert_string_equal(afar.err, "");
     launch_free(&local);
-    launch_free(&remote);
+    launch_free(&afar);
     AUTO_FREE char *path = workfolder_path(top, "small.yaml");
     runs_write_text(path,
                     "model: {layers: 1, hidden_size: 16, heads: 2, ffn_size: 32}\n"

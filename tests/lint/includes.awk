@@ -51,8 +51,8 @@ BEGIN {
     may["tools/report"] = may["tools/plan"] " tools/plan"
     # what is behind a room's face is its own
     face["engine/islands"] = "engine/islands/islands.h"
-    face["engine/store"] = "engine/store/object.h engine/store/remote.h engine/store/pool.h engine/store/download.h " \
-        "engine/store/folder.h engine/store/blocks/blocks.h"
+    face["engine/store"] = "engine/store/object.h engine/store/pool.h engine/store/download.h " \
+        "engine/store/blocks/blocks.h"
     face["engine/mirror"] = "engine/mirror/mirror.h engine/mirror/mirror_fetch.h engine/mirror/mirror_prefix.h"
 }
 

@@ -7,7 +7,6 @@
 
 #include "engine/data/stored.h"
 #include "engine/system/atomic.h"
-#include "engine/store/folder.h"
 #include "engine/store/object.h"
 #include "memory/log.h"
 #include "tools/inspect/inspect_parts.h"

@@ -11,7 +11,7 @@
 #include "engine/files/sharded.h"
 #include "engine/data/tokenizer_files.h"
 #include "engine/state/weights/mxfp4.h"
-#include "engine/store/folder.h"
+#include "engine/store/object.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 #include "models/dense.h"

@@ -1,10 +1,9 @@
 /* What the files of blocks.h share. */
 #pragma once
 
-#include <pthread.h>
-
 #include "engine/store/blocks/blocks.h"
 #include "engine/store/blocks/blocks_disk.h"
+#include "engine/system/worker.h"
 
 /* BLOCKS_HANDS: threads that fetch, and the caller's. BLOCKS_SLOTS: blocks in memory, which are used while the folder
  * fails or where there is none; where it works, a few. */
@@ -49,23 +48,19 @@ typedef struct blocks_expected {
 /* What a thread fetches with. */
 typedef struct blocks_hand {
     blocks *owner;
-    pthread_t thread;
-    bool runs;
     int locks; /* a descriptor of the folder's locks; -1: none */
     object_store *store[BLOCKS_BUCKETS];
 } blocks_hand;
 
 struct blocks {
     blocks_settings settings;
-    atomic_bool stop;
     blocks_disk *disk; /* NULL: there is none */
     char *bucket[BLOCKS_BUCKETS];
     int buckets;
     blocks_object *objects;
     blocks_hand hand[BLOCKS_HANDS];
 
-    pthread_mutex_t lock; /* of all below */
-    pthread_cond_t changed;
+    worker worker; /* its lock is of all below */
     blocks_slot slot[BLOCKS_SMALL_SLOTS];
     int slots, ahead;
     int64_t slot_bytes;

@@ -32,10 +32,10 @@ blocks_name blocks_name_of(const blocks_object *o, int64_t block)
 
 static void tell(blocks *b, const char *why)
 {
-    pthread_mutex_lock(&b->lock);
+    worker_lock(&b->worker);
     bool first = !b->told;
     b->told = true;
-    pthread_mutex_unlock(&b->lock);
+    worker_unlock(&b->worker);
     if (first)
         log_warn("data.cache: %s: blocks are read from the store into memory meanwhile, and are not kept", why);
 }
@@ -43,30 +43,32 @@ static void tell(blocks *b, const char *why)
 /* The folder could not be written to: not tried again for a minute. */
 void blocks_rest_disk(blocks *b, int error)
 {
-    if (atomic_load(&b->stop))
+    if (atomic_load(&b->worker.stop))
         return;
     AUTO_FREE char *why = must_format("%s cannot be written to: %s", blocks_disk_folder(b->disk),
                                       error == EFBIG ? "data.cache_size is less than a block" : strerror(error));
-    pthread_mutex_lock(&b->lock);
+    worker_lock(&b->worker);
     b->write_after = clock_seconds() + WRITE_AGAIN;
-    pthread_mutex_unlock(&b->lock);
+    worker_unlock(&b->worker);
     tell(b, why);
+}
+
+/* The folder, as far as is known. Under the lock. */
+static bool works(const blocks *b)
+{
+    return b->disk && !b->distrusted && clock_seconds() >= b->write_after;
 }
 
 static bool may_write(blocks *b)
 {
-    pthread_mutex_lock(&b->lock);
-    bool may = b->disk && !b->distrusted && clock_seconds() >= b->write_after;
-    pthread_mutex_unlock(&b->lock);
-    return may;
+    WORKER_HELD(&b->worker);
+    return works(b);
 }
 
 bool blocks_may_read(blocks *b)
 {
-    pthread_mutex_lock(&b->lock);
-    bool may = b->disk && !b->distrusted;
-    pthread_mutex_unlock(&b->lock);
-    return may;
+    WORKER_HELD(&b->worker);
+    return b->disk && !b->distrusted;
 }
 
 /* A chunk whose checksum is wrong: its file goes, and the block is fetched again. A disk that does so again and again
@@ -75,12 +77,12 @@ void blocks_drop_damaged(blocks *b, const blocks_object *o, int64_t block)
 {
     blocks_name name = blocks_name_of(o, block);
     bool gone = blocks_disk_remove(b->disk, &name);
-    pthread_mutex_lock(&b->lock);
+    worker_lock(&b->worker);
     bool first = !b->told_damage;
     b->told_damage = true;
     b->distrusted = !gone || ++b->counts.damaged >= BLOCKS_MOST_DAMAGED;
     bool distrusted = b->distrusted;
-    pthread_mutex_unlock(&b->lock);
+    worker_unlock(&b->worker);
     char *path = blocks_disk_path(b->disk, &name);
     if (first)
         log_warn("%s is damaged: the block is fetched again", path);
@@ -103,9 +105,9 @@ static blocks_slot *find_slot(blocks *b, const blocks_object *o, int64_t block)
  * are ever touched. */
 static blocks_slot *take_slot(blocks *b)
 {
-    bool works = b->disk && !b->distrusted && clock_seconds() >= b->write_after;
+    int count = works(b) ? BLOCKS_HANDS + 1 : b->slots;
     blocks_slot *best = NULL;
-    for (int i = 0; i < (works ? BLOCKS_HANDS + 1 : b->slots); i++) {
+    for (int i = 0; i < count; i++) {
         blocks_slot *s = &b->slot[i];
         if (s->state == SLOT_EMPTY)
             return s;
@@ -119,45 +121,42 @@ static blocks_slot *take_slot(blocks *b)
 blocks_slot *blocks_claim_slot(blocks *b, blocks_object *o, int64_t block)
 {
     blocks_slot *s = NULL;
-    pthread_mutex_lock(&b->lock);
-    while (!s && !atomic_load(&b->stop)) {
-        blocks_slot *there = find_slot(b, o, block);
+    WORKER_HELD(&b->worker);
+    while (!s && !atomic_load(&b->worker.stop)) {
+        const blocks_slot *there = find_slot(b, o, block);
         if (there && there->state == SLOT_VALID)
             break;
         s = there ? NULL : take_slot(b);
         if (!s)
-            pthread_cond_wait(&b->changed, &b->lock);
+            (void)worker_wait(&b->worker);
     }
     if (s) {
         s->state = SLOT_FILLING;
         s->object = o;
         s->block = block;
     }
-    pthread_mutex_unlock(&b->lock);
     return s;
 }
 
 void blocks_release_slot(blocks *b, blocks_slot *s, bool valid, int64_t fetched)
 {
-    pthread_mutex_lock(&b->lock);
+    worker_lock(&b->worker);
     s->state = valid ? SLOT_VALID : SLOT_EMPTY;
     s->used = ++b->uses;
     b->counts.fetched += fetched;
-    pthread_cond_broadcast(&b->changed);
-    pthread_mutex_unlock(&b->lock);
+    worker_tell(&b->worker);
+    worker_unlock(&b->worker);
 }
 
 static bool copy_from_slot(blocks *b, void *to, const blocks_object *o, int64_t block, int64_t within, int64_t bytes)
 {
-    pthread_mutex_lock(&b->lock);
+    WORKER_HELD(&b->worker);
     blocks_slot *s = find_slot(b, o, block);
-    bool there = s && s->state == SLOT_VALID;
-    if (there) {
-        s->used = ++b->uses;
-        memcpy(to, s->bytes + within, (size_t)bytes);
-    }
-    pthread_mutex_unlock(&b->lock);
-    return there;
+    if (!s || s->state != SLOT_VALID)
+        return false;
+    s->used = ++b->uses;
+    memcpy(to, s->bytes + within, (size_t)bytes);
+    return true;
 }
 
 /* ---- fetching ---------------------------------------------------------------------------------------------------- */
@@ -166,7 +165,7 @@ static status store_of(object_store **out, blocks_hand *h, int bucket)
 {
     if (!h->store[bucket]) {
         object_limits limits = h->owner->settings.limits;
-        limits.stop = &h->owner->stop;
+        limits.stop = &h->owner->worker.stop;
         TRY(object_open(&h->store[bucket], h->owner->bucket[bucket], &limits));
     }
     *out = h->store[bucket];
@@ -187,7 +186,7 @@ bool blocks_lock(bool *there, blocks_hand *h, const blocks_name *name, int64_t b
     *there = false;
     if (!may_write(b) || h->locks < 0)
         return false;
-    for (double until = clock_seconds() + WAIT_FOR_OTHERS; !atomic_load(&b->stop) && clock_seconds() < until;) {
+    for (double until = clock_seconds() + WAIT_FOR_OTHERS; !atomic_load(&b->worker.stop) && clock_seconds() < until;) {
         bool locked = blocks_disk_lock(h->locks, name);
         int error = errno;
         *there = blocks_disk_has(b->disk, name, bytes);
@@ -250,70 +249,64 @@ static int find_expected(const blocks *b, const blocks_object *o, int64_t block)
 /* As many as the folder, or memory, has room for until they are read. */
 static int most_ahead(blocks *b, const blocks_object *o)
 {
-    bool works = b->disk && !b->distrusted && clock_seconds() >= b->write_after;
-    int64_t most = works ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->slots - BLOCKS_HANDS - 1;
+    int64_t most = works(b) ? b->settings.bytes / 4 / b->settings.sharers / o->block : b->slots - BLOCKS_HANDS - 1;
     return (int)(most < 1 ? 1 : most > BLOCKS_MOST_AHEAD ? BLOCKS_MOST_AHEAD : most);
 }
 
 bool blocks_expect(blocks_object *o, int64_t offset, int64_t bytes)
 {
     blocks *b = o->owner;
-    bool room = true;
-    pthread_mutex_lock(&b->lock);
+    WORKER_HELD(&b->worker);
     int most = most_ahead(b, o);
-    for (int64_t n = offset / o->block; n * o->block < offset + bytes && room; n++) {
+    for (int64_t n = offset / o->block; n * o->block < offset + bytes; n++) {
         if (find_expected(b, o, n) >= 0)
             continue;
-        room = b->ahead < most;
-        if (!room)
-            break;
+        if (b->ahead >= most)
+            return false;
         b->expected[b->ahead++] = (blocks_expected){.object = o, .block = n};
-        pthread_cond_broadcast(&b->changed);
+        worker_tell(&b->worker);
     }
-    pthread_mutex_unlock(&b->lock);
-    return room;
+    return true;
 }
 
 void blocks_expect_nothing(blocks *b)
 {
-    pthread_mutex_lock(&b->lock);
+    worker_lock(&b->worker);
     b->ahead = 0;
-    pthread_mutex_unlock(&b->lock);
+    worker_unlock(&b->worker);
 }
 
 /* The block is read now. */
 static void meet_expected(blocks *b, const blocks_object *o, int64_t block)
 {
-    pthread_mutex_lock(&b->lock);
+    worker_lock(&b->worker);
     int at = find_expected(b, o, block);
     if (at >= 0) {
         b->ahead--;
         memmove(&b->expected[at], &b->expected[at + 1], (size_t)(b->ahead - at) * sizeof *b->expected);
     }
-    pthread_mutex_unlock(&b->lock);
+    worker_unlock(&b->worker);
 }
 
 /* The next block that nobody has begun; false: stop. */
 static bool wait_for_expected(blocks *b, blocks_object **o, int64_t *block)
 {
-    bool found = false;
-    pthread_mutex_lock(&b->lock);
-    while (!found && !atomic_load(&b->stop)) {
-        for (int i = 0; i < b->ahead && !found; i++)
+    WORKER_HELD(&b->worker);
+    while (!atomic_load(&b->worker.stop)) {
+        for (int i = 0; i < b->ahead; i++)
             if (!b->expected[i].begun) {
-                b->expected[i].begun = found = true;
+                b->expected[i].begun = true;
                 *o = b->expected[i].object;
                 *block = b->expected[i].block;
+                return true;
             }
-        if (!found)
-            pthread_cond_wait(&b->changed, &b->lock);
+        (void)worker_wait(&b->worker);
     }
-    pthread_mutex_unlock(&b->lock);
-    return found;
+    return false;
 }
 
 /* What cannot be fetched is tried again, and its failure told, by who reads it. */
-static void *fetch_ahead(void *argument)
+static void fetch_ahead(void *argument)
 {
     blocks_hand *h = argument;
     blocks *b = h->owner;
@@ -324,7 +317,6 @@ static void *fetch_ahead(void *argument)
         if (!blocks_may_read(b) || !blocks_disk_has(b->disk, &name, block_bytes(o, block)))
             (void)bring(h, o, block);
     }
-    return NULL;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -374,10 +366,10 @@ static status read_piece(blocks_object *o, void *to, int64_t block, int64_t with
         got = bring(&b->hand[BLOCKS_READER], o, block);
     }
     if (began > 0) {
-        pthread_mutex_lock(&b->lock);
+        worker_lock(&b->worker);
         b->counts.misses++;
         b->counts.stall += clock_seconds() - began;
-        pthread_mutex_unlock(&b->lock);
+        worker_unlock(&b->worker);
     }
     return got;
 }
@@ -397,10 +389,8 @@ status blocks_read(blocks_object *o, void *to, int64_t offset, int64_t bytes)
 
 blocks_counts blocks_counted(blocks *b)
 {
-    pthread_mutex_lock(&b->lock);
-    blocks_counts counts = b->counts;
-    pthread_mutex_unlock(&b->lock);
-    return counts;
+    WORKER_HELD(&b->worker);
+    return b->counts;
 }
 
 /* ---- objects ----------------------------------------------------------------------------------------------------- */
@@ -446,24 +436,18 @@ static status look(blocks_object *o, blocks *b, const char *url)
 
 status blocks_find(blocks_object **out, blocks *b, const char *url, int64_t block)
 {
-    char *bucket, *key;
+    AUTO_FREE char *bucket = NULL, *key = NULL;
+    AUTO_FREE blocks_object *o = must_calloc(1, sizeof *o);
     TRY(object_split(&bucket, &key, url));
-    blocks_object *o = must_calloc(1, sizeof *o);
     o->owner = b;
     o->key = key;
     o->block = block < b->slot_bytes ? block : b->slot_bytes;
-    status s = find_bucket(&o->bucket, b, bucket);
-    if (s == STATUS_OK)
-        s = look(o, b, url);
-    free(bucket);
-    if (s != STATUS_OK) {
-        free(key);
-        free(o);
-        return s;
-    }
+    TRY(find_bucket(&o->bucket, b, bucket));
+    TRY(look(o, b, url));
     name_version(o->name, b, o, o->block);
     o->next = b->objects;
-    b->objects = *out = o;
+    key = NULL;
+    b->objects = *out = TAKE(o);
     return STATUS_OK;
 }
 
@@ -484,8 +468,7 @@ status blocks_open(blocks **out, const blocks_settings *settings)
     blocks *b = must_calloc(1, sizeof *b);
     b->settings = *settings;
     b->settings.sharers = settings->sharers > 0 ? settings->sharers : 1;
-    pthread_mutex_init(&b->lock, NULL);
-    clock_condition(&b->changed);
+    worker_init(&b->worker);
     const char *folder = b->settings.folder;
     if (!settings->once && !folder)
         tell(b, "no folder is known");
@@ -502,37 +485,26 @@ status blocks_open(blocks **out, const blocks_settings *settings)
         b->hand[i].owner = b;
         b->hand[i].locks = b->disk ? blocks_disk_descriptor(b->disk) : -1;
     }
-    for (int i = 0; i < BLOCKS_READER; i++) {
-        b->hand[i].runs = pthread_create(&b->hand[i].thread, NULL, fetch_ahead, &b->hand[i]) == 0;
-        if (!b->hand[i].runs && i == 0) {
+    for (int i = 0; i < BLOCKS_READER; i++)
+        if (worker_start(&b->worker, fetch_ahead, &b->hand[i], "fetches data") != STATUS_OK && i == 0) {
             blocks_close(b);
-            return status_fail(STATUS_FAILED, "cannot start a thread that fetches data");
+            return STATUS_FAILED;
         }
-    }
     *out = b;
     return STATUS_OK;
-}
-
-static void close_hand(blocks_hand *h)
-{
-    if (h->runs)
-        pthread_join(h->thread, NULL);
-    for (int i = 0; i < BLOCKS_BUCKETS; i++)
-        object_close(h->store[i]);
-    if (h->locks >= 0)
-        close(h->locks);
 }
 
 void blocks_close(blocks *b)
 {
     if (!b)
         return;
-    pthread_mutex_lock(&b->lock);
-    atomic_store(&b->stop, true);
-    pthread_cond_broadcast(&b->changed);
-    pthread_mutex_unlock(&b->lock);
-    for (int i = 0; i < BLOCKS_HANDS; i++)
-        close_hand(&b->hand[i]);
+    worker_close(&b->worker);
+    for (int i = 0; i < BLOCKS_HANDS; i++) {
+        for (int k = 0; k < BLOCKS_BUCKETS; k++)
+            object_close(b->hand[i].store[k]);
+        if (b->hand[i].locks >= 0)
+            close(b->hand[i].locks);
+    }
     for (blocks_object *o = b->objects, *next; o; o = next) {
         next = o->next;
         free(o->key);
@@ -544,7 +516,5 @@ void blocks_close(blocks *b)
         free(b->bucket[i]);
     free(b->chunk);
     blocks_disk_close(b->disk);
-    pthread_mutex_destroy(&b->lock);
-    pthread_cond_destroy(&b->changed);
     free(b);
 }

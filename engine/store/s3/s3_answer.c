@@ -9,7 +9,6 @@
 
 #include "engine/system/crc32c.h"
 #include "engine/store/s3/s3_internal.h"
-#include "engine/store/s3/xml.h"
 #include "memory/base64.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -76,6 +76,8 @@ typedef enum s3_verdict {
 /* Asks until there is an answer that the call allows for; fails with the whole sentence. The reply is the caller's to
  * free by s3_reply_free in either case. */
 status s3_perform(s3_reply *out, object_store *s, s3_call *c);
+/* The same, of which only that matters. */
+status s3_do(object_store *s, s3_call *c);
 /* The failure of a call for a reason of its caller's: "cannot DOING s3://... at HOST: why". */
 status s3_refuse(const object_store *s, const s3_call *c, const char *why);
 
@@ -98,3 +100,17 @@ bool s3_object_checksum(uint32_t *crc32c, const s3_reply *r);
 void s3_take_word(char *out, size_t room, const char *text);
 /* A size; -1: it is none. */
 int64_t s3_number(const char *text);
+
+/* ---- xml.c ---- */
+
+/* The XML of a store's answers, as far as they have it: elements with text, no attributes that matter, no DTD.
+ *
+ * What a server says is not trusted: depth, names and texts are bounded, a DOCTYPE and what does not nest are refused.
+ */
+
+/* An element has ended: `path` is the names from the root to it ("ListBucketResult/Contents/Key"), `text` its own text,
+ * decoded, valid during the call. */
+typedef status xml_taker(void *context, const char *path, const char *text);
+
+/* Fails with what `take` fails with, or says at which byte the text is no XML. */
+status xml_read(const char *text, int64_t bytes, xml_taker *take, void *context);

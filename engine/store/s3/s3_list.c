@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/store/s3/s3_internal.h"
-#include "engine/store/s3/xml.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -201,19 +200,15 @@ static status check_order(const page *p, const object_store *s)
 
 status object_list(object_listing *out, object_store *s, const char *prefix, bool deep, int64_t most)
 {
-    object_listing list = {0};
+    RELEASED_BY(object_listing_free) object_listing list = {0};
     page p = {.list = &list, .most = most, .prefix = prefix, .deep = deep};
-    status result;
     do
-        result = fetch_page(&p, s);
-    while (result == STATUS_OK && p.truncated);
-    if (result == STATUS_OK)
-        result = check_order(&p, s);
-    if (result == STATUS_OK)
-        *out = list;
-    else
-        object_listing_free(&list);
-    return result;
+        TRY(fetch_page(&p, s));
+    while (p.truncated);
+    TRY(check_order(&p, s));
+    *out = list;
+    list = (object_listing){0};
+    return STATUS_OK;
 }
 
 void object_listing_free(object_listing *l)

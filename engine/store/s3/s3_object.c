@@ -106,30 +106,25 @@ static status look(s3_reply *r, object_store *s, const char *key)
 static status ask_why(object_store *s, const char *key)
 {
     char byte;
-    s3_reply r;
-    s3_call c = {.method = "GET", .doing = "look at", .key = key, .to = &byte, .wanted = 1, .may_miss = true};
-    status result = s3_perform(&r, s, &c);
-    s3_reply_free(&r);
-    return result;
+    return s3_do(
+        s, &(s3_call){.method = "GET", .doing = "look at", .key = key, .to = &byte, .wanted = 1, .may_miss = true});
 }
 
 status object_look(object_facts *out, object_store *s, const char *key)
 {
-    s3_reply r;
+    RELEASED_BY(s3_reply_free) s3_reply r = {0};
     status result = look(&r, s, key);
     if (result != STATUS_OK && r.code >= 300 && r.code < 500 && ask_why(s, key) == STATUS_OK) {
         s3_reply_free(&r);
         result = look(&r, s, key);
     }
-    if (result == STATUS_OK && r.code != 404 && r.length < 0)
-        result = s3_refuse(s, &(s3_call){.doing = "look at", .key = key}, "the store does not say how long it is");
-    if (result == STATUS_OK) {
-        *out = (object_facts){.there = r.code != 404, .bytes = r.length};
-        memcpy(out->etag, r.etag, sizeof out->etag);
-        out->has_crc32c = s3_object_checksum(&out->crc32c, &r);
-    }
-    s3_reply_free(&r);
-    return result;
+    TRY(result);
+    if (r.code != 404 && r.length < 0)
+        return s3_refuse(s, &(s3_call){.doing = "look at", .key = key}, "the store does not say how long it is");
+    *out = (object_facts){.there = r.code != 404, .bytes = r.length};
+    memcpy(out->etag, r.etag, sizeof out->etag);
+    out->has_crc32c = s3_object_checksum(&out->crc32c, &r);
+    return STATUS_OK;
 }
 
 static status get(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag,
@@ -137,13 +132,10 @@ static status get(void *to, object_store *s, const char *key, int64_t offset, in
 {
     if (bytes == 0)
         return STATUS_OK;
-    s3_reply r;
     s3_call c = {
         .method = "GET", .doing = "read", .key = key, .to = to, .offset = offset, .wanted = bytes, .whole = whole};
     snprintf(c.etag, sizeof c.etag, "%s", etag && strncmp(etag, "W/", 2) != 0 ? etag : "");
-    status result = s3_perform(&r, s, &c);
-    s3_reply_free(&r);
-    return result;
+    return s3_do(s, &c);
 }
 
 status object_read(void *to, object_store *s, const char *key, int64_t offset, int64_t bytes, const char *etag)
@@ -155,27 +147,22 @@ status object_read_whole(char **out, int64_t *bytes, object_store *s, const char
 {
     object_facts o;
     TRY(object_look(&o, s, key));
-    if (!o.there) {
-        *out = NULL;
+    *out = NULL;
+    if (!o.there)
         return STATUS_OK;
-    }
     if (o.bytes > most)
         return s3_refuse(s, &(s3_call){.doing = "read", .key = key}, "it is larger than such a file may be");
-    char *text = must_alloc((unsigned long)o.bytes + 1);
-    status result = get(text, s, key, 0, o.bytes, o.etag, true);
-    if (result != STATUS_OK) {
-        free(text);
-        return result;
-    }
+    AUTO_FREE char *text = must_alloc((unsigned long)o.bytes + 1);
+    TRY(get(text, s, key, 0, o.bytes, o.etag, true));
     text[o.bytes] = 0;
-    *out = text;
+    *out = TAKE(text);
     *bytes = o.bytes;
     return STATUS_OK;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static status put(s3_reply *r, object_store *s, const char *key, const void *data, int64_t bytes, bool new)
+static status put(object_store *s, const char *key, const void *data, int64_t bytes, bool new)
 {
     char checksum[9];
     s3_checksum_text(checksum, crc32c(0, data, bytes));
@@ -183,29 +170,23 @@ static status put(s3_reply *r, object_store *s, const char *key, const void *dat
     c.header[c.headers++] = (http_pair){"x-amz-checksum-crc32c", checksum};
     if (new)
         c.header[c.headers++] = (http_pair){"if-none-match", "*"};
-    return s3_perform(r, s, &c);
+    return s3_do(s, &c);
 }
 
 status object_put(object_store *s, const char *key, const void *data, int64_t bytes)
 {
-    s3_reply r;
-    status result = put(&r, s, key, data, bytes, false);
-    s3_reply_free(&r);
-    return result;
+    return put(s, key, data, bytes, false);
 }
 
 /* Looks before and after: for stores that pass over the condition, and for answers that were lost. */
 status object_put_new(bool *made, object_store *s, const char *key, const void *data, int64_t bytes)
 {
     object_facts o;
-    s3_reply r = {0};
     AUTO_FREE char *there = NULL;
     int64_t length = 0;
     TRY(object_look(&o, s, key));
     if (!o.there) {
-        status result = put(&r, s, key, data, bytes, true);
-        s3_reply_free(&r);
-        TRY(result);
+        TRY(put(s, key, data, bytes, true));
         TRY(object_look(&o, s, key));
     }
     if (o.there && o.bytes == bytes)
@@ -216,9 +197,5 @@ status object_put_new(bool *made, object_store *s, const char *key, const void *
 
 status object_remove(object_store *s, const char *key)
 {
-    s3_reply r;
-    s3_call c = {.method = "DELETE", .doing = "remove", .key = key, .may_miss = true};
-    status result = s3_perform(&r, s, &c);
-    s3_reply_free(&r);
-    return result;
+    return s3_do(s, &(s3_call){.method = "DELETE", .doing = "remove", .key = key, .may_miss = true});
 }

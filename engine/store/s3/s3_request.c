@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "engine/store/s3/s3_internal.h"
-#include "engine/store/s3/xml.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"
@@ -256,4 +255,10 @@ status s3_perform(s3_reply *out, object_store *s, s3_call *c)
         pause_before(s, failures, out->retry_after);
         s->counts.retries++;
     }
+}
+
+status s3_do(object_store *s, s3_call *c)
+{
+    RELEASED_BY(s3_reply_free) s3_reply r = {0};
+    return s3_perform(&r, s, c);
 }

@@ -7,7 +7,6 @@
 
 #include "engine/system/crc32c.h"
 #include "engine/store/s3/s3_internal.h"
-#include "engine/store/s3/xml.h"
 #include "memory/log.h"
 #include "memory/scope.h"
 
@@ -46,16 +45,14 @@ static status take_id(void *context, const char *path, const char *text)
 status object_upload_begin(object_upload **out, object_store *s, const char *key, int parts)
 {
     MUST(parts > 0 && parts <= OBJECT_PARTS, "an upload of %d parts", parts);
-    s3_reply r;
+    RELEASED_BY(s3_reply_free) s3_reply r = {0};
     char id[MOST_ID] = "";
     s3_call c = {.method = "POST", .doing = "begin to write", .key = key};
     c.query[c.queries++] = (http_pair){"uploads", ""};
     c.header[c.headers++] = (http_pair){"x-amz-checksum-algorithm", "CRC32C"};
-    status result = s3_perform(&r, s, &c);
-    if (result == STATUS_OK && (!r.text || xml_read(r.text, r.bytes, take_id, id) != STATUS_OK || !*id))
-        result = s3_refuse(s, &c, "the store does not name the upload");
-    s3_reply_free(&r);
-    TRY(result);
+    TRY(s3_perform(&r, s, &c));
+    if (!r.text || xml_read(r.text, r.bytes, take_id, id) != STATUS_OK || !*id)
+        return s3_refuse(s, &c, "the store does not name the upload");
     object_upload *u = must_calloc(1, sizeof *u);
     *u = (object_upload){must_strdup(key), must_strdup(id), parts, must_calloc((unsigned long)parts, sizeof(part))};
     for (int i = 0; i < parts; i++)
@@ -67,8 +64,8 @@ status object_upload_begin(object_upload **out, object_store *s, const char *key
 status object_upload_part(object_upload *u, object_store *s, int number, const void *data, int64_t bytes)
 {
     MUST(number >= 0 && number < u->parts, "part %d of %d", number, u->parts);
-    s3_reply r;
-    part *p = &u->part[number], made = {.bytes = bytes};
+    RELEASED_BY(s3_reply_free) s3_reply r = {0};
+    part made = {.bytes = bytes};
     char name[16];
     snprintf(name, sizeof name, "%d", number + 1);
     s3_checksum_text(made.crc32c, crc32c(0, data, bytes));
@@ -76,17 +73,15 @@ status object_upload_part(object_upload *u, object_store *s, int number, const v
     c.query[c.queries++] = (http_pair){"partNumber", name};
     c.query[c.queries++] = (http_pair){"uploadId", u->id};
     c.header[c.headers++] = (http_pair){"x-amz-checksum-crc32c", made.crc32c};
-    status result = s3_perform(&r, s, &c);
-    if (result == STATUS_OK && !*r.etag)
-        result = s3_refuse(s, &c, "the store does not say the part's ETag");
+    TRY(s3_perform(&r, s, &c));
+    if (!*r.etag)
+        return s3_refuse(s, &c, "the store does not say the part's ETag");
     made.has_crc32c = *r.crc32c != 0;
-    if (result == STATUS_OK && made.has_crc32c && strcmp(r.crc32c, made.crc32c) != 0)
-        result = s3_refuse(s, &c, "the store has other bytes than were sent");
+    if (made.has_crc32c && strcmp(r.crc32c, made.crc32c) != 0)
+        return s3_refuse(s, &c, "the store has other bytes than were sent");
     memcpy(made.etag, r.etag, sizeof made.etag);
-    s3_reply_free(&r);
-    if (result == STATUS_OK)
-        *p = made;
-    return result;
+    u->part[number] = made;
+    return STATUS_OK;
 }
 
 /* ---- end --------------------------------------------------------------------------------------------------------- */
@@ -161,8 +156,8 @@ status object_upload_end(object_upload *u, object_store *s)
 {
     for (int i = 0; i < u->parts; i++)
         MUST(u->part[i].bytes >= 0, "part %d of %d of %s is missing", i, u->parts, u->key);
-    s3_reply r;
-    char *text = list_of_parts(u);
+    RELEASED_BY(s3_reply_free) s3_reply r = {0};
+    AUTO_FREE char *text = list_of_parts(u);
     s3_call c = {.method = "POST",
                  .doing = "end to write",
                  .key = u->key,
@@ -174,8 +169,6 @@ status object_upload_end(object_upload *u, object_store *s)
     status result = s3_perform(&r, s, &c);
     if (result == STATUS_OK)
         result = check_object(s, u, &c, r.code == 200);
-    s3_reply_free(&r);
-    free(text);
     if (result == STATUS_OK)
         free_upload(u);
     else
@@ -187,12 +180,9 @@ status object_upload_end(object_upload *u, object_store *s)
 
 static status abort_one(object_store *s, const char *key, const char *id, bool once)
 {
-    s3_reply r;
     s3_call c = {.method = "DELETE", .doing = "abort writing", .key = key, .may_miss = true, .once = once};
     c.query[c.queries++] = (http_pair){"uploadId", id};
-    status result = s3_perform(&r, s, &c);
-    s3_reply_free(&r);
-    return result;
+    return s3_do(s, &c);
 }
 
 void object_upload_abort(object_upload *u, object_store *s)
@@ -211,6 +201,18 @@ typedef struct open_uploads {
     char **key, **id; /* [count] */
     char *key_read, *id_read;
 } open_uploads;
+
+static void free_uploads(open_uploads *o)
+{
+    for (int i = 0; i < o->count; i++) {
+        free(o->key[i]);
+        free(o->id[i]);
+    }
+    free(o->key);
+    free(o->id);
+    free(o->key_read);
+    free(o->id_read);
+}
 
 static status take_upload(void *context, const char *path, const char *text)
 {
@@ -238,27 +240,18 @@ static status take_upload(void *context, const char *path, const char *text)
 /* One page, of at most 1,000. */
 static status abort_page(int *count, object_store *s, const char *prefix)
 {
-    s3_reply r;
-    open_uploads o = {.prefix = prefix};
+    RELEASED_BY(s3_reply_free) s3_reply r = {0};
+    RELEASED_BY(free_uploads) open_uploads o = {.prefix = prefix};
     s3_call c = {.method = "GET", .doing = "list uploads of", .key = ""};
     c.query[c.queries++] = (http_pair){"uploads", ""};
     c.query[c.queries++] = (http_pair){"prefix", prefix};
-    status result = s3_perform(&r, s, &c);
-    if (result == STATUS_OK && (!r.text || xml_read(r.text, r.bytes, take_upload, &o) != STATUS_OK))
-        result = s3_refuse(s, &c, "the store's list is none");
-    s3_reply_free(&r);
-    for (int i = 0; i < o.count; i++) {
-        if (result == STATUS_OK)
-            result = abort_one(s, o.key[i], o.id[i], false);
-        free(o.key[i]);
-        free(o.id[i]);
-    }
+    TRY(s3_perform(&r, s, &c));
+    if (!r.text || xml_read(r.text, r.bytes, take_upload, &o) != STATUS_OK)
+        return s3_refuse(s, &c, "the store's list is none");
+    for (int i = 0; i < o.count; i++)
+        TRY(abort_one(s, o.key[i], o.id[i], false));
     *count = o.count;
-    free(o.key);
-    free(o.id);
-    free(o.key_read);
-    free(o.id_read);
-    return result;
+    return STATUS_OK;
 }
 
 status object_upload_abort_all(object_store *s, const char *prefix)

@@ -1,4 +1,4 @@
-#include "engine/store/s3/xml.h"
+#include "engine/store/s3/s3_internal.h"
 
 #include <expat.h>
 #include <stdbool.h>

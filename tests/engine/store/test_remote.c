@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/store/remote.h"
+#include "engine/store/object.h"
 #include "memory/clock.h"
 #include "memory/log.h"
 #include "memory/scope.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/store/s3/xml.h"
+#include "engine/store/s3/s3_internal.h"
 #include "memory/log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

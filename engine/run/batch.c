@@ -7,6 +7,7 @@
 #include "engine/system/crc32c.h"
 #include "kernels/token.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "models/rope.h"
 
 /* ---- which tokens each context rank has ---- */
@@ -81,7 +82,7 @@ void deal_documents(int32_t *out, const deal *d, const int32_t *document_start)
 {
     int64_t count = d->samples * d->sequence / d->run;
     MUST(count % d->ranks == 0, "%lld blocks for %d ranks", (long long)count, d->ranks);
-    block *dealt = must_alloc((unsigned long)count * sizeof *dealt);
+    AUTO_FREE block *dealt = must_alloc((unsigned long)count * sizeof *dealt);
     price(dealt, count, d, document_start);
     qsort(dealt, (size_t)count, sizeof *dealt, compare_costs);
     assign(dealt, count, d->ranks);
@@ -90,7 +91,6 @@ void deal_documents(int32_t *out, const deal *d, const int32_t *document_start)
         for (int64_t i = 0; i < count; i++)
             for (int64_t k = 0; dealt[i].rank == rank && k < d->run; k++)
                 *out++ = (int32_t)(dealt[i].number * d->run + k);
-    free(dealt);
 }
 
 double deal_imbalance(const int32_t *places, const deal *d, const int32_t *document_start)
@@ -109,7 +109,7 @@ double deal_imbalance(const int32_t *places, const deal *d, const int32_t *docum
 int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *document_start, int rank)
 {
     int64_t all = d->samples * d->sequence, each = all / d->ranks, unseen = 0, open = 0;
-    int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* of the queries that see a key */
+    AUTO_FREE int32_t *change = must_calloc((unsigned long)all + 1, sizeof *change); /* of the queries that see a key */
     for (int64_t i = rank * each; i < (rank + 1) * each; i++) {
         change[places[i] + 1 - keys_of(d, document_start, places[i])]++;
         change[places[i] + 1]--;
@@ -118,7 +118,6 @@ int64_t deal_unseen(const int32_t *places, const deal *d, const int32_t *documen
         open += change[i];
         unseen += open == 0;
     }
-    free(change);
     return unseen;
 }
 
@@ -168,11 +167,10 @@ static void add_imbalance(batch_facts *out, const compile_options *o, const int3
         out->imbalance_of_halves = out->imbalance;
         return;
     }
-    int32_t *halves = must_alloc((unsigned long)(d.samples * d.sequence) * sizeof *halves);
+    AUTO_FREE int32_t *halves = must_alloc((unsigned long)(d.samples * d.sequence) * sizeof *halves);
     d.run = tokens_half_run(d.sequence, d.ranks);
     deal_halves(halves, &d);
     out->imbalance_of_halves += deal_imbalance(halves, &d, document_start) / count;
-    free(halves);
 }
 
 /* The places of a micro-batch, of all ranks that divide its tokens. */
@@ -290,7 +288,7 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
 {
     const compile_options *o = &c->options;
     batch_ids whole;
-    int32_t *memory = make_whole(&whole, read_rows(to), o);
+    AUTO_FREE int32_t *memory = make_whole(&whole, read_rows(to), o);
     status got = STATUS_OK;
     for (int64_t m = 0; m * o->micro_batch < of.count && got == STATUS_OK; m++) {
         got = read_samples(out, whole, o->sequence, s,
@@ -302,7 +300,6 @@ static status fill_divided(batch_facts *out, const batch_ids *to, const compiled
                  tokens_count(o).micro_batch);
         deal_ids(to, &whole, m, tokens_count(o).rank);
     }
-    free(memory);
     return got;
 }
 
@@ -329,8 +326,8 @@ status batch_measure(batch_facts *out, const compile_options *o, const samples *
     const unsigned rows = 1u << INPUT_tokens | 1u << INPUT_targets | 1u << INPUT_positions |
                           (unsigned)o->document_mask << INPUT_document_start;
     batch_ids whole;
-    int32_t *memory = make_whole(&whole, rows, o);
-    int32_t *places = must_alloc((unsigned long)(o->micro_batch * o->sequence) * sizeof *places);
+    AUTO_FREE int32_t *memory = make_whole(&whole, rows, o);
+    AUTO_FREE int32_t *places = must_alloc((unsigned long)(o->micro_batch * o->sequence) * sizeof *places);
     int64_t at = batch_first(o, first, microbatches);
     status got = STATUS_OK;
     *out = (batch_facts){0};
@@ -339,8 +336,6 @@ status batch_measure(batch_facts *out, const compile_options *o, const samples *
         deal_all(places, o, whole.of[INPUT_document_start]);
         add_imbalance(out, o, places, whole.of[INPUT_document_start], microbatches);
     }
-    free(places);
-    free(memory);
     return got;
 }
 
@@ -348,11 +343,10 @@ double batch_unseen(const compile_options *o)
 {
     const deal d = deal_of(o);
     int64_t all = d.samples * d.sequence, unseen = 0;
-    int32_t *places = must_alloc((unsigned long)all * sizeof *places);
+    AUTO_FREE int32_t *places = must_alloc((unsigned long)all * sizeof *places);
     deal_all(places, o, NULL);
     for (int rank = 0; rank < d.ranks; rank++)
         unseen += deal_unseen(places, &d, NULL, rank);
-    free(places);
     return (double)unseen / (double)(all * (d.ranks - 1));
 }
 

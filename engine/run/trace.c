@@ -12,6 +12,7 @@
 #include "memory/boot.h"
 #include "memory/clock.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* ---- marks ---- */
 
@@ -27,7 +28,7 @@ static void count_tokens(int64_t *tokens, const program *list, const compile_opt
     int most = 0;
     for (int i = 0; i < list->count; i++)
         most = list->ops[i]->microbatch > most ? list->ops[i]->microbatch : most;
-    int *last = must_calloc((unsigned long)most + 1, sizeof *last);
+    AUTO_FREE int *last = must_calloc((unsigned long)most + 1, sizeof *last);
     for (int i = 0; i < list->count; i++)
         if (is_backward(list->ops[i]))
             last[list->ops[i]->microbatch] = i;
@@ -35,7 +36,6 @@ static void count_tokens(int64_t *tokens, const program *list, const compile_opt
         done += is_backward(list->ops[i]) && last[list->ops[i]->microbatch] == i ? each : 0;
         tokens[i] = done;
     }
-    free(last);
 }
 
 static bool one_way(const op *a, const op *b)

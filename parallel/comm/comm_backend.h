@@ -52,6 +52,5 @@ struct comm_group {
     _Atomic int64_t bytes_sent, messages_sent;
 };
 
-extern const comm_backend comm_self_backend;
 extern const comm_backend comm_mpi_backend;
 extern const comm_backend comm_nccl_backend; /* parallel/comm/nccl: in the CUDA shared object only */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 typedef struct message {
     double made;  /* end of the action that makes it, or the last part of it */
@@ -155,8 +156,8 @@ static void place_launches(launch *launches, int n, const simulation *timing, in
 static void place_waits(launch *launches, int n, int stages, int under_way)
 {
     int channels = stages + EXCHANGES;
-    int *recent = must_alloc(sizeof *recent * channels * under_way); /* ring of launches for each channel */
-    int *sent = must_calloc(channels, sizeof *sent);
+    AUTO_FREE int *recent = must_alloc(sizeof *recent * channels * under_way); /* ring of launches for each channel */
+    AUTO_FREE int *sent = must_calloc(channels, sizeof *sent);
     for (int k = 0; k < n; k++) {
         const message *m = launches[k].message;
         launches[k].wait_at = -1;
@@ -168,8 +169,6 @@ static void place_waits(launch *launches, int n, int stages, int under_way)
             launches[*slot].wait_at = k;
         *slot = k;
     }
-    free(recent);
-    free(sent);
 }
 
 typedef struct writer {
@@ -251,8 +250,8 @@ static void lower_stage(lowering *out, const simulation *timing, int stage, laun
     place_launches(launches, n, timing, stage, options.lookahead);
     place_waits(launches, n, s->stages, options.sends_under_way);
     int actions = s->counts[stage];
-    action_needs *needed = must_calloc(actions + 1, sizeof *needed);
-    int *waits = must_alloc(sizeof *waits * (n + 1));
+    AUTO_FREE action_needs *needed = must_calloc(actions + 1, sizeof *needed);
+    AUTO_FREE int *waits = must_alloc(sizeof *waits * (n + 1));
     for (int k = 0; k < n; k++)
         waits[k] = -1;
     for (int k = 0; k < n; k++) {
@@ -270,8 +269,6 @@ static void lower_stage(lowering *out, const simulation *timing, int stage, laun
     out->counts[stage] = w.count;
     out->launches[stage] = n;
     free(w.launched);
-    free(needed);
-    free(waits);
 }
 
 /* The global order rests on actions that take time. */
@@ -318,13 +315,13 @@ status lowering_make(lowering *out, const simulation *timing, lowering_options o
     MUST(options.lookahead >= 0 && options.sends_under_way >= 1, "lookahead %d, sends in flight %d", options.lookahead,
          options.sends_under_way);
     TRY(check_timing(timing));
-    message *messages = NULL;
+    AUTO_FREE message *messages = NULL;
     positions at;
     open_positions(&at, s);
     long n = s->stages > 1 ? list_messages(&messages, timing, &at) : 0;
 
-    launch **launches = must_calloc(s->stages, sizeof *launches);
-    int *counts = must_calloc(s->stages, sizeof *counts);
+    AUTO_FREE launch **launches = must_calloc(s->stages, sizeof *launches);
+    AUTO_FREE int *counts = must_calloc(s->stages, sizeof *counts);
     for (int stage = 0; stage < s->stages; stage++)
         launches[stage] =
             must_alloc(sizeof **launches * ((TAKES + 1) * s->counts[stage] + 1)); /* an action makes one */
@@ -339,9 +336,6 @@ status lowering_make(lowering *out, const simulation *timing, lowering_options o
         free(launches[stage]);
     }
     close_positions(&at);
-    free(launches);
-    free(counts);
-    free(messages);
     return STATUS_OK;
 }
 

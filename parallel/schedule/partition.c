@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* Two costs closer than this, relatively, are the same: sums of the same layers in another order. */
 static const double SAME = 1e-9;
@@ -74,12 +75,11 @@ status partition_automatic(int *counts, const partition_costs *costs, int layers
     p.before[0] = 0;
     for (int l = 0; l < layers; l++)
         p.before[l + 1] = p.before[l] + (costs->layers ? costs->layers[l] : 1);
-    double *best = must_alloc(sizeof *best * (chunks + 1) * (layers + 1));
+    AUTO_FREE double *best = must_alloc(sizeof *best * (chunks + 1) * (layers + 1));
     solve(best, &p, -1);
     double limit = best[0] + SAME * fabs(best[0]);
     solve(best, &p, limit);
     read_off(counts, best, &p, limit);
-    free(best);
     free(p.before);
     return STATUS_OK;
 }

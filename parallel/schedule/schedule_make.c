@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* ---- weaving gradients of weights into an order ---- */
 
@@ -311,8 +312,8 @@ void schedule_make_warmed(schedule *out, const int *warmup)
 {
     shape s = shape_of(SCHEDULE_1F1B, out->stages, out->chunks, out->microbatches);
     int total = out->chunks * out->microbatches;
-    action *forward = must_alloc(sizeof *forward * (unsigned long)total);
-    action *backward = must_alloc(sizeof *backward * (unsigned long)total);
+    AUTO_FREE action *forward = must_alloc(sizeof *forward * (unsigned long)total);
+    AUTO_FREE action *backward = must_alloc(sizeof *backward * (unsigned long)total);
     fill_order(forward, &s, ACTION_FORWARD);
     fill_order(backward, &s, ACTION_BACKWARD_INPUT);
     for (int stage = 0; stage < out->stages; stage++) {
@@ -325,8 +326,6 @@ void schedule_make_warmed(schedule *out, const int *warmup)
                 put(out, stage, ACTION_BACKWARD_INPUT, backward[k - first].chunk, backward[k - first].microbatch);
         }
     }
-    free(forward);
-    free(backward);
 }
 
 /* ---- folded ------------------------------------------------------------------------------------------------------ */
@@ -440,7 +439,7 @@ static void make_of_blocks(schedule *out, schedule_kind kind)
 {
     unsigned long n = 2 * (unsigned long)out->stages;
     int actions = 3 * out->chunks * out->microbatches;
-    simulate_cost *costs = must_alloc(n * sizeof *costs);
+    AUTO_FREE simulate_cost *costs = must_alloc(n * sizeof *costs);
     double *holds = must_alloc(n * sizeof *holds), *limit = must_alloc(n * sizeof *limit), best = -1;
     for (unsigned long i = 0; i < n; i++) {
         costs[i] = (simulate_cost){1, 1, 1};
@@ -464,7 +463,6 @@ static void make_of_blocks(schedule *out, schedule_kind kind)
     MUST(best >= 0, "%s: no block for %d stages", schedule_name(kind), out->stages);
     schedule_free(&order);
     schedule_free(&woven);
-    free(costs);
     free(holds);
     free(limit);
 }

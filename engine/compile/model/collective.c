@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* The operation of a communication backend that each op starts. */
 static const comm_kind kinds[OP_COUNT] = {
@@ -106,7 +107,7 @@ static void find_parts(int64_t *counts, const op *o)
 comm_shape collective_together(int64_t *counts, const op *const *ops, int count)
 {
     comm_shape all = collective_shape(ops[0], counts);
-    int64_t *one = must_alloc((unsigned long)all.members * sizeof *one);
+    AUTO_FREE int64_t *one = must_alloc((unsigned long)all.members * sizeof *one);
     all.count = 0;
     for (int i = 0; i < all.members; i++)
         counts[i] = 0;
@@ -116,7 +117,6 @@ comm_shape collective_together(int64_t *counts, const op *const *ops, int count)
         for (int i = 0; i < all.members; i++)
             counts[i] += one[i];
     }
-    free(one);
     return all;
 }
 
@@ -145,11 +145,10 @@ int64_t collective_gathered(const program *p, int index)
     int count = collective_bundle(ops, p, index);
     if (count == 0)
         return 0;
-    int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
+    AUTO_FREE int64_t *counts = must_alloc((unsigned long)o->at.group_size * sizeof *counts);
     comm_shape s = collective_together(counts, ops, count);
     int64_t least = s.count;
     for (int i = 0; i < s.members; i++)
         least = counts[i] < least ? counts[i] : least;
-    free(counts);
     return (s.count - least) * dtype_bytes(s.type);
 }

@@ -7,6 +7,7 @@
 #include "engine/compile/model/tokens.h"
 #include "kernels/heads.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 #include "parallel/schedule/partition.h"
 
 schedule_kind compile_schedule_kind(const compile_options *o)
@@ -37,7 +38,7 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
     flops_model f;
     flops_open(&f, &o->shape, o->sequence);
     double unit = f.kinds[0].products + f.kinds[0].attention;
-    double *layers = must_alloc((unsigned long)o->shape.layers * sizeof *layers);
+    AUTO_FREE double *layers = must_alloc((unsigned long)o->shape.layers * sizeof *layers);
     for (int i = 0; i < o->shape.layers; i++) {
         const flops_layer *l = &f.kinds[f.kind_of[i]];
         layers[i] = (l->products + l->attention) / unit;
@@ -45,7 +46,6 @@ static status divide_by_cost(int *counts, const compile_options *o, int all)
     const double heads = compile_divides_vocabulary(o) ? 0 : shape_head_passes(&o->shape) * f.head;
     partition_costs costs = {.layers = layers, .last = (heads + f.mtp.products + f.mtp.attention) / unit};
     status s = partition_automatic(counts, &costs, o->shape.layers, all);
-    free(layers);
     flops_close(&f);
     return s;
 }

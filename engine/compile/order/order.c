@@ -8,6 +8,7 @@
 #include "engine/compile/order/order_check.h"
 #include "kernels/record/product.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 static bool is_halved(compile_order how)
 {
@@ -67,7 +68,7 @@ static bool conflict(const orderer *o, int one, int other)
 static uses *find_uses(const program *list)
 {
     int count;
-    int *objects = order_objects(list, &count);
+    AUTO_FREE int *objects = order_objects(list, &count);
     uses *all = must_calloc((unsigned long)list->count, sizeof *all);
     for (int i = 0; i < list->count; i++)
         for (int k = 0; k < ORDER_OPERANDS; k++) {
@@ -76,7 +77,6 @@ static uses *find_uses(const program *list)
             all[i].all |= bit;
             all[i].written |= k < OP_MAX_IN ? 0 : bit;
         }
-    free(objects);
     return all;
 }
 
@@ -90,7 +90,7 @@ static void rearrange(orderer *o, const int *place)
     int n = o->list->count, at = 0;
     unsigned long count = (unsigned long)n;
     int *head = must_alloc(2 * count * sizeof *head), *next = must_alloc(count * sizeof *next);
-    op **ops = must_alloc(count * sizeof *ops);
+    AUTO_FREE op **ops = must_alloc(count * sizeof *ops);
     uses *moved = must_alloc(count * sizeof *moved);
     for (int i = 0; i < 2 * n; i++)
         head[i] = -1;
@@ -106,7 +106,6 @@ static void rearrange(orderer *o, const int *place)
     memcpy(o->list->ops, ops, count * sizeof *ops);
     free(o->uses);
     o->uses = moved;
-    free(ops);
     free(next);
     free(head);
 }
@@ -137,14 +136,13 @@ static int earliest(const orderer *o, int at)
 
 static void launch_early(orderer *o)
 {
-    int *place = as_it_is(o);
+    AUTO_FREE int *place = as_it_is(o);
     for (int i = 0; i < o->list->count; i++)
         if (is_collective(o->list->ops[i])) {
             int to = earliest(o, i);
             place[i] = to < i ? BEFORE(to) : STAYS(i);
         }
     rearrange(o, place);
-    free(place);
 }
 
 /* ---- products --------------------------------------------------------------------------------------------------- */

@@ -137,7 +137,7 @@ static status measure_rank(plan *p, const grid *g, bool plays)
 static status group_tensor(int *leader, const plan *p, int stage)
 {
     int ranks = p->options.grid.size[GRID_TENSOR];
-    compiled *models = must_calloc((unsigned long)ranks, sizeof *models);
+    AUTO_FREE compiled *models = must_calloc((unsigned long)ranks, sizeof *models);
     status s = STATUS_OK;
     for (int t = 0; s == STATUS_OK && t < ranks; t++) {
         compile_options o = p->options;
@@ -152,7 +152,6 @@ static status group_tensor(int *leader, const plan *p, int stage)
     }
     for (int t = 0; t < ranks; t++)
         compile_free(&models[t]);
-    free(models);
     return s;
 }
 

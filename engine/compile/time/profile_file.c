@@ -14,6 +14,7 @@
 #include "engine/config/scalar.h"
 #include "engine/files/output.h"
 #include "memory/log.h"
+#include "memory/scope.h"
 
 /* What a number is of. A bare one is in bytes a second, FLOP/s or seconds; a text has its unit behind it: "25 GB/s". */
 typedef enum measure { MEASURE_NONE, MEASURE_RATE, MEASURE_SECONDS, MEASURE_FLOPS, MEASURES } measure;
@@ -373,9 +374,8 @@ status profile_save(const char *path, const profile *p)
                                                 at->seconds, at->model, at->threads));
     }
     json_object_set_new(root, "points", points);
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    AUTO_FREE char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     status s = output_write(path, text, (int64_t)strlen(text));
-    free(text);
     json_decref(root);
     return s;
 }

@@ -16,7 +16,7 @@ $1 == "function" && !of_tests($2) && $6 != "macro" && $5 != "main" {
     defined[++functions] = $2 " " $3 " " $4 " " $5 " " $6
 }
 
-$1 == "use" { use($2, $3, $4) }
+$1 == "use" || $1 == "closes" { use($2, $3, $4) }
 
 $1 == "paste" { pasted[++pastes] = $2 " " $3 }
 

@@ -3,6 +3,7 @@
 #   function FILE FIRST LAST NAME KIND N   a definition; KIND is static or extern, or macro for one whose name a macro makes; N
 #                                    parameters, 0 for a kernel
 #   use FILE LINE NAME [call]        a name in a body, an initializer or a macro: not its declaration, not a member's; called, or named
+#   closes FILE LINE NAME            the function by which locals of a type are released (memory/scope.h)
 #   paste FILE PREFIX                PREFIX##name in a macro: with the rows of the .def files, a use of each PREFIXrow
 #   row NAME                         the first argument of a row of a .def file
 #   lines FILE N
@@ -139,7 +140,12 @@ directive || code ~ /^[ \t]*#/ { # macros
     next
 }
 
-code ~ /^AUTO_CLOSES\(/ { next } # the closing function declared above it
+code ~ /^AUTO_CLOSES\(/ { # the closing function declared above it
+    sub(/.*, */, "", code)
+    sub(/\).*/, "", code)
+    print "closes", file, count, code
+    next
+}
 
 in_body {
     if (code ~ /^}/) {
